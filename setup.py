@@ -1,0 +1,55 @@
+"""Installs the folders `trainers`, `datasets` and `configs` as parts of one package, `promptcal`.
+
+The folders stay at the top of the checkout, as users of Dassl and CoOp expect, but a top-level package called
+`datasets` would hide the well-known library of that name, so each is mapped under `promptcal`.
+"""
+from pathlib import Path
+
+from setuptools import setup
+
+CODE = ["trainers", "trainers/vlm", "trainers/runs", "trainers/experiments", "trainers/speed", "datasets"]
+DATA = ["configs", "configs/datasets", "configs/trainers", "configs/experiments"]
+
+
+def package(folder: str) -> str:
+    return "promptcal." + folder.replace("/", ".")
+
+
+setup(
+    name="promptcal",
+    version="0.1.0",
+    description="Calibrated test-time prompt tuning for CLIP: TPT, C-TPT, O-TPT and SoC side by side",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.11",
+    packages=[package(folder) for folder in CODE + DATA],
+    package_dir={package(folder): folder for folder in CODE + DATA},
+    package_data={
+        "promptcal.trainers.vlm": ["*.safetensors", "*.md"],
+        **{package(folder): ["*.yaml", "*.json"] for folder in DATA},
+    },
+    install_requires=[
+        "torch>=2.4",
+        "torchvision>=0.19",
+        "openai-clip>=1.0.1",  # OpenAI's CLIP: the module `clip`
+        "yacs>=0.1.8",  # configs, as in Dassl and CoOp
+        "tabulate>=0.9",  # result tables
+        "tensorboard>=2.15",  # logs
+        "gdown>=6.3",  # split files and prompts on Google Drive; 6.3 has time-outs
+        "tqdm>=4.60",  # progress bars
+        "numpy>=1.24",
+        "packaging",  # what the compatibility module hands to `clip`
+        "pillow>=10",
+        "safetensors>=0.4",  # weights and prompts that hold no code
+        "matplotlib>=3.8",  # figures
+    ],
+    extras_require={
+        "dev": [
+            "pytest>=8",
+            "ruff>=0.5",
+            "scikit-learn>=1.3",  # independent metrics that the tests compare with
+            "hypothesis>=6",  # fuzzing of inputs
+        ],
+    },
+)

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Sets up .venv if needed, checks the style, runs the tests. Arguments go to pytest: bash tools/test.sh -k views
+source "$(dirname "$0")/environment.sh"
+echo "Checking style with ruff ..."
+.venv/bin/ruff check .
+echo "Running the tests (CPU, offline; some minutes) ..."
+exec .venv/bin/python -m pytest "$@"
