@@ -1,0 +1,82 @@
+"""What every data set is: three lists of labelled images and a class name for each label."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from .errors import ConfigError
+from .images import open_image
+from .registry import Registry, nearest
+
+DATASET_REGISTRY = Registry("data set")
+SUBSAMPLES = ("all", "base", "new")
+
+
+@dataclass(frozen=True)
+class Datum:
+    """One labelled image, as in Dassl."""
+
+    impath: str
+    label: int
+    domain: int = 0
+    classname: str = ""
+
+
+class Dataset:
+    """A data set. Subclasses fill `train`, `val`, `test` (lists of Datum) and `classnames` (by label).
+
+    Readers of files derive from `Benchmark`, which does the checks; sets that draw their images derive from this.
+    """
+
+    train: list[Datum]
+    val: list[Datum]
+    test: list[Datum]
+    classnames: list[str]
+
+    template = "a photo of a {}."  # the hand-written prompt of CoOp's zero-shot baseline
+    augmix = True  # whether the public test-time scripts mix augmentations on this set: what TTA.AUGMIX auto means
+
+    def __init__(
+        self, root: str | Path, num_shots: int = -1, seed: int = 0, subsample_classes: str = "all",
+    ) -> None:
+        if subsample_classes not in SUBSAMPLES:
+            hint = nearest(str(subsample_classes), SUBSAMPLES)
+            raise ConfigError(
+                f"DATASET.SUBSAMPLE_CLASSES is '{subsample_classes}'; it must be one of {', '.join(SUBSAMPLES)}.{hint}"
+            )
+        if num_shots == 0 or num_shots < -1:
+            raise ConfigError(f"DATASET.NUM_SHOTS is {num_shots}; it must be -1 (all images) or at least 1")
+        self.root = Path(root).expanduser()
+        self.num_shots = num_shots
+        self.seed = seed
+        self.subsample_classes = subsample_classes
+
+    def read_image(self, datum: Datum) -> Image.Image:
+        """The RGB picture behind a datum. Procedural sets draw it instead of opening a file."""
+        return open_image(datum.impath)
+
+    def check_files(self, items: Sequence[Datum]) -> None:
+        """Raises DataError if images of `items` are absent. Sets without files have nothing to check."""
+
+    def fingerprint(self, items: Sequence[Datum]) -> str:
+        """A hash of what a result depends on: names, labels and file sizes, in order, wherever the root lies."""
+        digest = hashlib.sha256()
+        for name in self.classnames:
+            digest.update(f"{name}\n".encode())
+        for item in items:
+            path = Path(item.impath)
+            size = path.stat().st_size
+            relative = path.relative_to(self.root) if path.is_relative_to(self.root) else path
+            digest.update(f"{relative.as_posix()}\t{item.label}\t{size}\n".encode())
+        return digest.hexdigest()[:16]
+
+
+def build_dataset(
+    name: str, root: str | Path, num_shots: int = -1, seed: int = 0, subsample_classes: str = "all",
+) -> Dataset:
+    """The registered data set `name`, read from `root`."""
+    return DATASET_REGISTRY.get(name)(root, num_shots, seed, subsample_classes)

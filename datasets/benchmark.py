@@ -1,0 +1,165 @@
+"""The reader of a benchmark that lies as files under the data root: finds it, reads it, checks it, samples it."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from .base import DATASET_REGISTRY, Dataset, Datum
+from .checks import Splits, check_splits, missing_files, split_hash
+from .errors import DataError, UnknownNameError, first_five
+from .fetch import FetchError, fetch_drive
+from .fewshot import kept_samples, select_classes
+from .registry import nearest
+from .sources import Source
+
+logger = logging.getLogger(__name__)
+
+
+class Benchmark(Dataset):
+    """A data set in files. A subclass names its folders and counts and says in `read` what is in them."""
+
+    folder = ""  # under the data root
+    images = ""  # under `folder`; paths in split files are relative to it
+    metadata: tuple[Source, ...] = ()  # small files in `folder` without which the images cannot be read
+    archives: tuple[Source, ...] = ()  # the images
+    manual: tuple[str, ...] = ()  # steps to get the archives that no address offers
+    expected_classes = 0  # published counts; 0 = unknown
+    expected_test = 0
+    published_split = ""  # `split_hash` of the published split
+
+    def __init__(
+        self, root: str | Path, num_shots: int = -1, seed: int = 0, subsample_classes: str = "all",
+    ) -> None:
+        super().__init__(root, num_shots, seed, subsample_classes)
+        self.dataset_dir = self.root / self.folder
+        self.image_dir = self.dataset_dir / self.images
+        self.check_folders()
+        splits = self.read()
+        check_splits(self.name(), splits)
+        self.split_hash = split_hash(splits, str(self.image_dir))
+        self.report_counts(splits)
+        self.check_files(splits.test)
+        if num_shots > 0:
+            self.sample(splits)
+        self.classnames, (train, self.val, self.test) = select_classes(
+            splits.classnames, (splits.train or [], splits.val, splits.test), subsample_classes,
+        )
+        if splits.train is not None:
+            self.train = train
+
+    def read(self) -> Splits:
+        """Class names and the lists of images, as the files have them."""
+        raise NotImplementedError
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.__name__
+
+    @classmethod
+    def key(cls) -> str:
+        """The name of the reader's file and of its yaml, by which the tools know it."""
+        return cls.__module__.rpartition(".")[2]
+
+    @classmethod
+    def locate(cls, root: Path, source: Source) -> Path:
+        """Where a metadata file is, or belongs."""
+        return root / cls.folder / source.name
+
+    @classmethod
+    def download_command(cls, root: Path) -> str:
+        return f"python tools/download.py {cls.key()} --root {root}"
+
+    def datum(self, path: str, label: int, classname: str) -> Datum:
+        """The datum of the image at `path` below the image folder."""
+        return Datum(impath=str(self.image_dir / path), label=label, classname=classname)
+
+    def check_folders(self) -> None:
+        """A wrong root gets one line that says which folder was looked for and where it may be instead."""
+        if not self.root.is_dir():
+            raise DataError(f"data root {self.root} is not a folder: give the one that holds {self.folder or 'it'}/ "
+                            f"with --root or DATASET.ROOT")
+        if not self.dataset_dir.is_dir():
+            above = self.root.parent / self.folder
+            remedy = (
+                f"give the folder above, {self.root.parent}" if self.root.name == self.folder or above.is_dir()
+                else f"correct --root or DATASET.ROOT, or run: {self.download_command(self.root)}"
+            )
+            raise DataError(f"{self.name()} is not there: the data root has no folder {self.dataset_dir}; {remedy}")
+        if not self.image_dir.is_dir():
+            raise DataError(
+                f"{self.name()} has no images: there is no folder {self.image_dir}; "
+                f"run: {self.download_command(self.root)}"
+            )
+
+    def require(self, source: Source) -> Path:
+        """The path of a metadata file, fetched first if it is missing. It is never made anew from official lists:
+        the public tools draw at random when they do, and published numbers need the published split."""
+        path = self.locate(self.root, source)
+        if path.is_file():
+            return path
+        path = self.dataset_dir / source.name
+        if not source.drive_id:
+            raise DataError(f"{self.name()}: {path} is missing; it comes with the images' archive: "
+                            f"run {self.download_command(self.root)}")
+        logger.info("%s is missing; fetching it from Google Drive", path)
+        try:
+            fetch_drive(source, path)
+        except FetchError as error:
+            raise DataError(
+                f"{self.name()}: {path} is missing and could not be downloaded ({error}); fetch Google Drive file "
+                f"{source.drive_id}, {source.link}, and save it as {source.name} in {self.dataset_dir} "
+                f"(it is not made anew: published numbers need the published file)"
+            ) from error
+        return path
+
+    def check_files(self, items: Sequence[Datum]) -> None:
+        missing = missing_files(items)
+        if missing:
+            raise DataError(
+                f"{self.name()}: {len(missing)} of {len(items)} images are not there: {first_five(missing)}; "
+                f"look with: python tools/check_data.py {self.key()} --root {self.root}"
+            )
+
+    def report_counts(self, splits: Splits) -> None:
+        """Published figures hold for the published set alone, so every difference from it is said once."""
+        found = len(splits.test), len(splits.classnames)
+        expected = self.expected_test or found[0], self.expected_classes or found[1]
+        if found != expected:
+            logger.warning(
+                "%s: %d test images of %d classes here, %d of %d in the published set; figures will not compare with "
+                "published ones", self.name(), *found, *expected,
+            )
+        elif self.published_split and self.split_hash != self.published_split:
+            logger.warning(
+                "%s: the split (%s) is not the published one (%s); figures will not compare with published ones",
+                self.name(), self.split_hash, self.published_split,
+            )
+
+    def sample(self, splits: Splits) -> None:
+        """Leaves `num_shots` training images a class, which must be there."""
+        if not splits.train:
+            raise DataError(f"{self.name()} has no training images for DATASET.NUM_SHOTS {self.num_shots}")
+        path = self.dataset_dir / "split_fewshot" / f"shot_{self.num_shots}-seed_{self.seed}.json"
+        samples = kept_samples(
+            path, self.image_dir, self.split_hash, splits.train, splits.val, self.num_shots, self.seed,
+        )
+        splits.train, splits.val = samples["train"], samples["val"]
+        self.check_files(splits.train)
+        self.check_files(splits.val)
+
+
+def benchmarks() -> list[type[Benchmark]]:
+    """Every registered reader that has its own folder under the data root, by key."""
+    classes = (DATASET_REGISTRY.get(name) for name in DATASET_REGISTRY)
+    found = [cls for cls in classes if issubclass(cls, Benchmark) and cls.folder]
+    return sorted(found, key=lambda cls: cls.key())
+
+
+def find_benchmark(name: str) -> type[Benchmark]:
+    """The reader called `name`, either as registered (UCF101) or as its yaml is called (ucf101)."""
+    known = {alias.lower(): cls for cls in benchmarks() for alias in (cls.key(), cls.name())}
+    if name.lower() not in known:
+        keys = [cls.key() for cls in benchmarks()]
+        raise UnknownNameError(f"unknown data set '{name}'.{nearest(name, known)} Known: {', '.join(keys)}.")
+    return known[name.lower()]

@@ -1,0 +1,23 @@
+"""Describable Textures (DTD)."""
+from .base import DATASET_REGISTRY
+from .sources import Source
+from .splitfile import SplitFileBenchmark
+
+
+@DATASET_REGISTRY.register()
+class DescribableTextures(SplitFileBenchmark):
+    folder = "dtd"
+    images = "images"
+    template = "{} texture."
+    expected_classes = 47
+    expected_test = 1_692
+    published_split = "bf63546106e0"
+    metadata = (Source("split_zhou_DescribableTextures.json", drive_id="1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),)
+    archives = (
+        Source(
+            "dtd-r1.0.1.tar.gz",
+            urls=("https://www.robots.ox.ac.uk/~vgg/data/dtd/download/dtd-r1.0.1.tar.gz",),
+            checksum="md5:fff73e5086ae6bdbea199a49dfb8a4c1",
+            places={"dtd/images": "images"},
+        ),
+    )

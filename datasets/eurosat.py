@@ -1,0 +1,41 @@
+"""EuroSAT: land use from Sentinel-2, RGB."""
+from .base import DATASET_REGISTRY
+from .sources import Source
+from .splitfile import SplitFileBenchmark
+
+RENAMED = {
+    "AnnualCrop": "Annual Crop Land",
+    "HerbaceousVegetation": "Herbaceous Vegetation Land",
+    "Highway": "Highway or Road",
+    "Industrial": "Industrial Buildings",
+    "Pasture": "Pasture Land",
+    "PermanentCrop": "Permanent Crop Land",
+    "Residential": "Residential Buildings",
+    "SeaLake": "Sea or Lake",
+}
+
+
+@DATASET_REGISTRY.register()
+class EuroSAT(SplitFileBenchmark):
+    folder = "eurosat"
+    images = "2750"
+    template = "a centered satellite photo of {}."
+    expected_classes = 10
+    expected_test = 8_100
+    published_split = "9252409af169"
+    metadata = (Source("split_zhou_EuroSAT.json", drive_id="1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o"),)
+    archives = (
+        Source(
+            "EuroSAT.zip",
+            urls=(
+                "https://huggingface.co/datasets/torchgeo/eurosat/resolve/"
+                "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip",
+            ),
+            checksum="md5:c8fa014336c82ac7804f0398fcb19387",
+            places={"2750": "2750"},
+        ),
+    )
+
+    @staticmethod
+    def published_name(name: str) -> str:
+        return RENAMED.get(name, name)

@@ -1,0 +1,51 @@
+"""FGVC-Aircraft: 100 variants of aircraft, split by the text lists that come with the images."""
+from __future__ import annotations
+
+from .base import DATASET_REGISTRY, Datum
+from .benchmark import Benchmark
+from .checks import Splits, read_lines
+from .errors import DataError, first_five
+from .sources import Source
+
+LISTS = {split: f"images_variant_{split}.txt" for split in ("train", "val", "test")}
+
+
+@DATASET_REGISTRY.register()
+class FGVCAircraft(Benchmark):
+    folder = "fgvc_aircraft"
+    images = "images"
+    template = "a photo of a {}, a type of aircraft."
+    expected_classes = 100
+    expected_test = 3_333
+    published_split = "05f24a4730e7"
+    metadata = (Source("variants.txt"), Source(LISTS["test"]))
+    archives = (
+        Source(
+            "fgvc-aircraft-2013b.tar.gz",
+            urls=("https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz",),
+            checksum="md5:d4acdd33327262359767eeaa97a4f732",
+            places={f"fgvc-aircraft-2013b/data/{name}": name for name in ("images", "variants.txt", *LISTS.values())},
+        ),
+    )
+
+    def read(self) -> Splits:
+        """Labels follow the order of variants.txt. The lists for training may be absent where nobody trains."""
+        classnames = self.lines("variants.txt")
+        labels = {name: label for label, name in enumerate(classnames)}
+        lists = {
+            split: self.read_list(file, labels) for split, file in LISTS.items()
+            if split == "test" or self.num_shots > 0 or (self.dataset_dir / file).is_file()
+        }
+        return Splits(classnames, **lists)
+
+    def read_list(self, file: str, labels: dict[str, int]) -> list[Datum]:
+        """One `<image number> <variant>` a line."""
+        pairs = [line.split(maxsplit=1) for line in self.lines(file)]
+        bad = [" ".join(pair) for pair in pairs if len(pair) != 2 or pair[1] not in labels]
+        if bad:
+            raise DataError(f"{self.dataset_dir / file} has lines whose variant is not in variants.txt: "
+                            f"{first_five(bad)}")
+        return [self.datum(f"{image}.jpg", labels[name], name) for image, name in pairs]
+
+    def lines(self, file: str) -> list[str]:
+        return read_lines(self.require(Source(file)))

@@ -1,0 +1,22 @@
+"""Food-101: dishes."""
+from .base import DATASET_REGISTRY
+from .sources import Source
+from .splitfile import SplitFileBenchmark
+
+
+@DATASET_REGISTRY.register()
+class Food101(SplitFileBenchmark):
+    folder = "food-101"
+    images = "images"
+    template = "a photo of {}, a type of food."
+    expected_classes = 101
+    expected_test = 30_300
+    metadata = (Source("split_zhou_Food101.json", drive_id="1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"),)
+    archives = (
+        Source(
+            "food-101.tar.gz",
+            urls=("http://data.vision.ee.ethz.ch/cvl/food-101.tar.gz",),
+            checksum="md5:85eeb15f3717b99a5da872d97d918f87",
+            places={"food-101/images": "images"},
+        ),
+    )

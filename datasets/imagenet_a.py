@@ -1,0 +1,21 @@
+"""ImageNet-A: photographs that fooled a ResNet-50, of 200 of ImageNet's classes."""
+from .base import DATASET_REGISTRY
+from .imagenet_family import ImageNetFamily
+from .sources import Source
+
+
+@DATASET_REGISTRY.register()
+class ImageNetA(ImageNetFamily):
+    folder = "imagenet-adversarial"
+    images = "imagenet-a"
+    subset = True
+    expected_classes = 200
+    expected_test = 7_500
+    archives = (
+        Source(
+            "imagenet-a.tar",
+            urls=("https://people.eecs.berkeley.edu/~hendrycks/imagenet-a.tar",),
+            checksum="sha256:3bb3632277e6ba6392ea64c02ddbf4dd2266c9caffd6bc09c9656d28f012589e",
+            places={images: images},
+        ),
+    )

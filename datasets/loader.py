@@ -1,0 +1,57 @@
+"""Views of many images, made by worker processes, in batches of a given composition."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from .base import Dataset, Datum
+from .images import BadImageError
+from .views import ViewMaker
+
+
+@dataclass
+class ViewBatch:
+    """Views of the images that could be read, and the complaints about those that could not."""
+
+    index: list[int]  # places in the split
+    views: Tensor | None  # uint8 (B, V, 3, H, W); None if no image could be read
+    bad: dict[int, str]  # place in the split -> what is wrong
+
+    def pin_memory(self) -> ViewBatch:
+        """Called by the loader when the views go to a GPU: pinned memory is copied without blocking."""
+        return ViewBatch(self.index, None if self.views is None else self.views.pin_memory(), self.bad)
+
+
+class ViewSet(TorchDataset):
+    """One image's views by its place in the split; each image is decoded once."""
+
+    def __init__(self, dataset: Dataset, items: Sequence[Datum], maker: ViewMaker) -> None:
+        self.dataset, self.items, self.maker = dataset, items, maker
+
+    def __getitem__(self, index: int) -> tuple[int, Tensor | str]:
+        try:
+            return index, self.maker(self.dataset.read_image(self.items[index]), index)
+        except BadImageError as error:
+            return index, str(error)  # exceptions lose their type on the way out of a worker
+
+
+def collate(samples: list[tuple[int, Tensor | str]]) -> ViewBatch:
+    good = [(index, views) for index, views in samples if isinstance(views, Tensor)]
+    bad = {index: reason for index, reason in samples if isinstance(reason, str)}
+    return ViewBatch([index for index, _ in good], torch.stack([v for _, v in good]) if good else None, bad)
+
+
+def view_loader(
+    dataset: Dataset, items: Sequence[Datum], maker: ViewMaker, batches: Sequence[Sequence[int]], workers: int,
+    pin_memory: bool,
+) -> DataLoader:
+    """Yields a ViewBatch for each of `batches` (lists of places in `items`), in their order."""
+    return DataLoader(
+        ViewSet(dataset, items, maker), batch_sampler=batches, num_workers=min(workers, len(batches)),
+        collate_fn=collate, pin_memory=pin_memory,
+    )

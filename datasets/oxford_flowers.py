@@ -1,0 +1,23 @@
+"""Oxford Flowers 102."""
+from .base import DATASET_REGISTRY
+from .sources import Source
+from .splitfile import SplitFileBenchmark
+
+
+@DATASET_REGISTRY.register()
+class OxfordFlowers(SplitFileBenchmark):
+    folder = "oxford_flowers"
+    images = "jpg"
+    template = "a photo of a {}, a type of flower."
+    expected_classes = 102
+    expected_test = 2_463
+    published_split = "7708ceed2e22"
+    metadata = (Source("split_zhou_OxfordFlowers.json", drive_id="1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),)
+    archives = (
+        Source(
+            "102flowers.tgz",
+            urls=("https://www.robots.ox.ac.uk/~vgg/data/flowers/102/102flowers.tgz",),
+            checksum="md5:52808999861908f626f3c1f4e79d11fa",
+            places={"jpg": "jpg"},
+        ),
+    )

@@ -1,0 +1,27 @@
+"""Oxford-IIIT Pets: breeds of cats and dogs."""
+from .base import DATASET_REGISTRY
+from .sources import Source
+from .splitfile import SplitFileBenchmark
+
+
+@DATASET_REGISTRY.register()
+class OxfordPets(SplitFileBenchmark):
+    folder = "oxford_pets"
+    images = "images"
+    template = "a photo of a {}, a type of pet."
+    expected_classes = 37
+    expected_test = 3_669
+    published_split = "ff3a92de79dd"
+    metadata = (Source("split_zhou_OxfordPets.json", drive_id="1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),)
+    archives = (
+        Source(
+            "images.tar.gz",
+            urls=("https://www.robots.ox.ac.uk/~vgg/data/pets/data/images.tar.gz",),
+            checksum="md5:5c4f3ee8e5d25df40f4fd59a7f44e54c",
+            places={"images": "images"},
+        ),
+    )
+
+    @staticmethod
+    def published_name(name: str) -> str:
+        return name.lower()

@@ -1,0 +1,74 @@
+"""Benchmarks whose images are listed in one of CoOp's published split files."""
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from .benchmark import Benchmark
+from .checks import Splits, names_by_label
+from .errors import DataError, first_five
+
+logger = logging.getLogger(__name__)
+
+Entry = tuple[str, int, str]  # path below the image folder, label, class name
+
+
+def read_split_file(path: Path) -> dict[str, list[Entry]]:
+    """`{"train": [[path, label, classname], …], "val": …, "test": …}`; anything else is refused with what is wrong."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path} is not readable JSON ({error}); delete it and it will be fetched again") from error
+    if not isinstance(content, dict) or not isinstance(content.get("test"), list):
+        raise DataError(f"{path} is no split file: it must hold a list under \"test\"; "
+                        f"delete it and it will be fetched again")
+    splits: dict[str, list[Entry]] = {}
+    for split in ("train", "val", "test"):
+        rows = content.get(split) or []
+        bad = [json.dumps(row) for row in rows if not is_entry(row)] if isinstance(rows, list) else [json.dumps(rows)]
+        if bad:
+            raise DataError(f"{path}: {split} has entries that are not [path, label, class name]: {first_five(bad)}")
+        splits[split] = [tuple(row) for row in rows]
+    return splits
+
+
+def is_entry(row: object) -> bool:
+    return (
+        isinstance(row, list) and [type(part) for part in row] == [str, int, str] and row[1] >= 0
+        and all(part.strip() for part in (row[0], row[2]))
+    )
+
+
+class SplitFileBenchmark(Benchmark):
+    """Images listed in `split_zhou_<name>.json`, the first of the metadata files."""
+
+    dropped: tuple[str, ...] = ()  # folders of the archive that the published split leaves out
+
+    @staticmethod
+    def published_name(name: str) -> str:
+        """The prompt's name for a class that the archive calls `name`; published names stay as they are."""
+        return name
+
+    def read(self) -> Splits:
+        path = self.require(self.metadata[0])
+        entries = read_split_file(path)
+        everything = [entry for rows in entries.values() for entry in rows]
+        self.check_dropped(path, everything)
+        raw = names_by_label(str(path), everything)
+        classnames = [self.published_name(name) for name in raw]
+        renamed = [f"'{a}' → '{b}'" for a, b in zip(raw, classnames, strict=True) if a != b]
+        if renamed:
+            logger.warning("%s has the archive's names; using the published ones: %s", path, first_five(renamed))
+        lists = {
+            split: [self.datum(image, label, classnames[label]) for image, label, _ in rows]
+            for split, rows in entries.items()
+        }
+        return Splits(classnames, **lists)
+
+    def check_dropped(self, path: Path, entries: list[Entry]) -> None:
+        folders = tuple(f"{folder}/" for folder in self.dropped)
+        wrong = [image for image, _, _ in entries if folders and image.startswith(folders)]
+        if wrong:
+            raise DataError(f"{path} lists images of {' and '.join(self.dropped)}, which the published split leaves "
+                            f"out: {first_five(wrong)}; delete it and the published one will be fetched")

@@ -1,0 +1,29 @@
+"""Stanford Cars: make, model and year."""
+import re
+
+from .base import DATASET_REGISTRY
+from .sources import Source
+from .splitfile import SplitFileBenchmark
+
+
+@DATASET_REGISTRY.register()
+class StanfordCars(SplitFileBenchmark):
+    folder = "stanford_cars"
+    expected_classes = 196
+    expected_test = 8_041
+    published_split = "19842b93a430"
+    metadata = (Source("split_zhou_StanfordCars.json", drive_id="1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),)
+    archives = (
+        Source("cars_train.tgz", checksum="md5:065e5b463ae28d29e77c1b4b166cfe61", places={"cars_train": "cars_train"}),
+        Source("cars_test.tgz", checksum="md5:4ce7ebf6a94d07f1952d94dd34c4d501", places={"cars_test": "cars_test"}),
+    )
+    manual = (
+        "the authors' host is gone; https://github.com/pytorch/vision/issues/7545 names copies, for example "
+        "https://www.kaggle.com/datasets/jessicali9530/stanford-cars-dataset, whose doubled folders "
+        "(cars_test/cars_test) must become {folder}/cars_test/00001.jpg and {folder}/cars_train/00001.jpg",
+    )
+
+    @staticmethod
+    def published_name(name: str) -> str:
+        """`Acura RL Sedan 2012` → `2012 Acura RL Sedan`."""
+        return re.sub(r"^(\D.*) (\d{4})$", r"\2 \1", name)

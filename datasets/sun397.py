@@ -1,0 +1,28 @@
+"""SUN397: scenes, indoors and outdoors."""
+from .base import DATASET_REGISTRY
+from .sources import Source
+from .splitfile import SplitFileBenchmark
+
+
+@DATASET_REGISTRY.register()
+class SUN397(SplitFileBenchmark):
+    folder = "sun397"
+    images = "SUN397"
+    expected_classes = 397
+    expected_test = 19_850
+    metadata = (Source("split_zhou_SUN397.json", drive_id="1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq"),)
+    archives = (
+        Source("SUN397.tar.gz", checksum="md5:8ca2778205c41d23104230ba66911c7a", places={"SUN397": "SUN397"}),
+    )
+    manual = (
+        "both known addresses (vision.princeton.edu, groups.csail.mit.edu) are gone; with a copy of the 37 GB archive, "
+        "images must lie as {folder}/SUN397/a/abbey/sun_aaalbzqrimafwbiv.jpg",
+    )
+
+    @staticmethod
+    def published_name(name: str) -> str:
+        """`/a/apartment_building/outdoor` → `outdoor apartment_building`: what distinguishes comes first."""
+        if "/" not in name:
+            return name
+        parts = name.strip("/").split("/")
+        return " ".join(reversed(parts[1:]))

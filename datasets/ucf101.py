@@ -1,0 +1,27 @@
+"""UCF101: human actions, the middle frame of each video."""
+import re
+
+from .base import DATASET_REGISTRY
+from .sources import Source
+from .splitfile import SplitFileBenchmark
+
+
+@DATASET_REGISTRY.register()
+class UCF101(SplitFileBenchmark):
+    folder = "ucf101"
+    images = "UCF-101-midframes"
+    template = "a photo of a person doing {}."
+    expected_classes = 101
+    expected_test = 3_783
+    published_split = "189724adff75"
+    metadata = (Source("split_zhou_UCF101.json", drive_id="1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),)
+    archives = (
+        Source(
+            "UCF-101-midframes.zip", drive_id="10Jqome3vtUA2keJkNanAiFpgbyC9Hc2O", places={images: images},
+        ),
+    )
+
+    @staticmethod
+    def published_name(name: str) -> str:
+        """`ApplyEyeMakeup` → `Apply_Eye_Makeup`."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)

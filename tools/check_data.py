@@ -1,0 +1,30 @@
+"""Looks over a data root: one table of what is there, what is whole, and what to do next.
+
+Exit status: 0 if nothing that is there is faulty, 1 if something is, 2 for a wrong command. Absent sets are no fault.
+"""
+import argparse
+import logging
+from pathlib import Path
+
+from promptcal.datasets.benchmark import benchmarks, find_benchmark
+from promptcal.datasets.errors import DataError, run_tool
+from promptcal.datasets.inventory import inspect, table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("datasets", nargs="*", help="data sets to look at, such as ucf101 (default: all)")
+    parser.add_argument("--root", required=True, type=Path, help="folder that holds the data sets in CoOp's layout")
+    parser.add_argument("--deep", action="store_true", help="open every image")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")  # what readers warn about is in the table
+    if not args.root.expanduser().is_dir():
+        raise DataError(f"data root {args.root} is not a folder")
+    wanted = [find_benchmark(name) for name in args.datasets] or benchmarks()
+    findings = [inspect(cls, args.root.expanduser(), args.deep) for cls in wanted]
+    print(table(findings))
+    return int(any(finding.state == "faulty" for finding in findings))
+
+
+if __name__ == "__main__":
+    run_tool(main)

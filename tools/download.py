@@ -1,0 +1,49 @@
+"""Downloads benchmarks into a data root, laid out as the readers expect. What is already there is left alone.
+
+Exit status: 0 if everything asked for is there, 1 if something must be fetched by hand (the steps are printed),
+2 for a wrong command.
+"""
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from promptcal.datasets.benchmark import benchmarks, find_benchmark
+from promptcal.datasets.downloads import download_benchmark, download_coop, download_splits
+from promptcal.datasets.errors import run_tool
+from promptcal.datasets.fetch import check_mirror
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "what", nargs="+", metavar="DATASET",
+        help="data sets such as ucf101; or all (every set), splits (split files and class names alone), "
+             "coop (the prompts CoOp's authors trained on ImageNet)",
+    )
+    parser.add_argument("--root", required=True, type=Path, help="folder that holds the data sets")
+    parser.add_argument(
+        "--mirror", default="",
+        help="folder or address that has the archives and split files under their own names; looked in first",
+    )
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    root = args.root.expanduser()
+    check_mirror(args.mirror)
+
+    jobs = []
+    for name in args.what:
+        if name == "all":
+            jobs += [(download_benchmark, (cls,)) for cls in benchmarks()]
+        elif name == "splits":
+            jobs += [(download_splits, (cls,)) for cls in benchmarks()]
+        elif name == "coop":
+            jobs.append((download_coop, ()))
+        else:
+            jobs.append((download_benchmark, (find_benchmark(name),)))
+    complete = [job(*subject, root, args.mirror) for job, subject in jobs]
+    return int(not all(complete))
+
+
+if __name__ == "__main__":
+    run_tool(main)
