@@ -1,0 +1,31 @@
+"""Makes a clean copy of a prompt checkpoint: tensors only, nothing that could run.
+
+    python tools/convert_prompt.py output/.../prompt_learner/model.pth.tar-50 prompt.safetensors
+"""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from promptcal.datasets.errors import ConfigError, run_tool
+from promptcal.trainers.runs.log import log_to_terminal
+from promptcal.trainers.vlm.prompt_files import convert_prompt
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="checkpoint as CoOp and Dassl write it; nothing in it is executed")
+    parser.add_argument("target", type=Path, help="the copy, named .safetensors")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    log_to_terminal()
+    if args.target.suffix != ".safetensors":
+        raise ConfigError(f"{args.target} must be named .safetensors: the copy is in that format")
+    convert_prompt(args.source, args.target)
+
+
+if __name__ == "__main__":
+    run_tool(main)

@@ -1,0 +1,84 @@
+"""The text tower cut into groups of classes, so that memory, not the number of classes, sets the pace."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from .openai_clip import CLIP
+from .text_tower import TextTower
+
+
+class ClassTowers:
+    """Text features of all classes and the way back to the context, a group of classes at a time.
+
+    With one group, the usual case, the way back reuses the forward pass. With several, each group's forward pass is
+    repeated when its gradient is wanted, so that only one group's activations exist at any moment.
+    """
+
+    def __init__(
+        self, model: CLIP, class_tokens: Sequence[Sequence[int]], precision: str = "fp32", group: int = 0,
+    ) -> None:
+        self.model, self.class_tokens, self.precision = model, class_tokens, precision
+        self.group = group or len(class_tokens)  # classes a group
+        starts = range(0, len(class_tokens), self.group)
+        self.towers = [TextTower(model, class_tokens[start : start + self.group], precision) for start in starts]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that run for one context, shared ones not counted."""
+        return sum(map(len, self.class_tokens))
+
+    def halved(self) -> ClassTowers:
+        """The same in groups half as large."""
+        return ClassTowers(self.model, self.class_tokens, self.precision, -(-self.group // 2))
+
+    @torch.no_grad()
+    def text(self, context: Tensor) -> Tensor:
+        """Unit text features (B, K, d) for contexts (B, n_ctx, width) or (B, K, n_ctx, width)."""
+        return torch.cat([tower(self.of_group(context, i)) for i, tower in enumerate(self.towers)], dim=1)
+
+    def of_group(self, context: Tensor, i: int) -> Tensor:
+        """The contexts that group i reads: all of them, or its own classes' where they are class-specific."""
+        return context[:, i * self.group : (i + 1) * self.group] if context.dim() == 4 else context
+
+    def with_pull_back(self, context: Tensor, batched: bool = False) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Text features, and a function from their gradients to the context's.
+
+        Gradients (B, K, d) give (B, n_ctx, width), one for each of B contexts. With `batched`, a single context is
+        given as (1, n_ctx, width) and gets B gradients at once; the function may then be called again and again.
+        """
+        if len(self.towers) > 1:
+            return self.text(context), lambda cotangent: self.recompute_gradient(context, cotangent, batched)
+        leaf, text = self.forward(context, 0)
+        return text.detach(), lambda cotangent: pull_back(text, leaf, cotangent, batched)
+
+    def forward(self, context: Tensor, i: int) -> tuple[Tensor, Tensor]:
+        """A leaf for the context, and group i's text features as a function of it."""
+        leaf = context.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            return leaf, self.towers[i](self.of_group(leaf, i))
+
+    def recompute_gradient(self, context: Tensor, cotangent: Tensor, batched: bool) -> Tensor:
+        total = 0
+        for i, part in enumerate(cotangent.split(self.group, dim=1)):
+            leaf, text = self.forward(context, i)
+            total = total + pull_back(text, leaf, part, batched)
+        return total
+
+
+def pull_back(text: Tensor, context: Tensor, cotangent: Tensor, batched: bool) -> Tensor:
+    """The context's gradient for gradients of the text features, one an episode (first dimension).
+
+    In half precision small gradients vanish on their way through the tower, so each episode's is scaled to a size
+    near 1 by a power of two, which is exact and, the way back being linear, divided out again.
+    """
+    size = cotangent.flatten(1).abs().amax(1).clamp(min=torch.finfo(cotangent.dtype).tiny)
+    factor = torch.exp2(-torch.log2(size).floor())
+    scaled = cotangent * factor[:, None, None]
+    if batched:
+        scaled = scaled[:, None]  # (B, 1, K, d): B gradients of one context
+    (gradient,) = torch.autograd.grad(text, context, scaled, retain_graph=batched, is_grads_batched=batched)
+    gradient = gradient[:, 0] if batched else gradient
+    return gradient / factor.view(-1, *[1] * (gradient.dim() - 1))

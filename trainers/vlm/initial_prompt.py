@@ -1,0 +1,38 @@
+"""The prompt that all episodes start from, and all that is constant because they do."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .class_towers import ClassTowers
+
+
+class InitialPrompt:
+    """The initial context with its text features and the way back from them, made once a run.
+
+    The way back is a vector-Jacobian product through one kept graph, or, where the Jacobian itself has been made, one
+    matrix product.
+    """
+
+    def __init__(self, tower: ClassTowers, context: Tensor) -> None:
+        self.tower = tower
+        self.context = context.detach()  # (n_ctx, width), or (K, n_ctx, width)
+        self.text = tower.text(self.context[None])[0]  # (K, d)
+        self.jacobian: Tensor | None = None  # (K, d, n_ctx · width)
+        self.pull_back: Callable[[Tensor], Tensor] | None = None
+
+    def gradient(self, cotangent: Tensor) -> Tensor:
+        """Gradients of the context for B gradients (B, K, d) of the text features."""
+        if self.jacobian is not None:
+            kind = "bkd,kdc->bkc" if self.context.dim() == 3 else "bkd,kdc->bc"
+            return torch.einsum(kind, cotangent, self.jacobian).unflatten(-1, self.context.shape[-2:])
+        if self.pull_back is None:
+            _, self.pull_back = self.tower.with_pull_back(self.context[None], batched=True)
+        return self.pull_back(cotangent)
+
+    def halve_classes(self) -> None:
+        """Less memory: groups of half as many classes."""
+        self.tower = self.tower.halved()
+        self.pull_back = None

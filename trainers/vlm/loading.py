@@ -1,0 +1,157 @@
+"""CLIP from a name or a file, as a frozen module in fp32 on the wanted device."""
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from ...datasets.errors import ConfigError, WeightsError
+from ...datasets.registry import nearest
+from .checkpoints import read_checkpoint, tensors_by_name
+from .openai_clip import CLIP, WEIGHT_URLS
+from .token_table import full_token_table
+
+logger = logging.getLogger(__name__)
+
+BACKBONES = ("RN50", "RN101", "ViT-B/32", "ViT-B/16", "ViT-L/14", "ViT-L/14@336px")
+SMALL = "small"
+SMALL_WEIGHTS = Path(__file__).with_name("small_clip.safetensors")
+CACHE = Path("~/.cache/clip")  # where OpenAI's own package keeps its weights
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`auto` is the GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"DEVICE '{name}' is not known to torch: use auto, cpu or cuda") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = torch.cuda.device_count()
+        raise ConfigError(f"DEVICE is {name}, but torch finds {found} CUDA devices: use DEVICE cpu, or auto")
+    return device
+
+
+def load_clip(name: str, device: str | torch.device = "auto") -> CLIP:
+    """An OpenAI model by name, the embedded one (`small`), or a local file; fp32, frozen, in eval mode."""
+    path = weights_file(name)
+    state = tensors_by_name(read_checkpoint(path))
+    # Training scripts save the model inside `state_dict.`, `module.` or both.
+    prefix = next((key.removesuffix("text_projection") for key in state if key.endswith("text_projection")), "")
+    model = build_clip({key.removeprefix(prefix): value.float() for key, value in state.items()}, path)
+    return model.to(pick_device(device) if isinstance(device, str) else device)
+
+
+def weights_file(name: str) -> Path:
+    """The local file behind a backbone's name; OpenAI's weights are downloaded once to where `clip` keeps them."""
+    if name == SMALL:
+        return SMALL_WEIGHTS
+    if name in BACKBONES:
+        return download(WEIGHT_URLS[name], CACHE.expanduser())
+    if Path(name).is_file():
+        return Path(name)
+    hint = nearest(name, [*BACKBONES, SMALL])
+    known = ", ".join([*BACKBONES, SMALL])
+    raise WeightsError(f"no backbone and no weight file '{name}'.{hint} Known: {known}, or a path to weights.")
+
+
+def weights_hash(name: str) -> str:
+    """SHA-256 of a backbone's weights, shortened. Downloads are verified, so their address tells it."""
+    if name in BACKBONES:
+        return expected_sha256(WEIGHT_URLS[name])[:16]
+    return sha256(weights_file(name))[:16]
+
+
+def expected_sha256(url: str) -> str:
+    return url.split("/")[-2]
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def download(url: str, folder: Path) -> Path:
+    """Fetches `url` into `folder` unless a file of the right checksum is there. Never leaves half a file in place."""
+    target = folder / url.rsplit("/", 1)[-1]
+    if target.is_file():
+        if sha256(target) == expected_sha256(url):
+            return target
+        logger.warning("%s has the wrong checksum and is downloaded again", target)
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with urllib.request.urlopen(url, timeout=30) as source, part.open("wb") as sink:
+            total = int(source.headers.get("Content-Length", 0)) or None
+            with tqdm(total=total, unit="B", unit_scale=True, desc=target.name) as bar:
+                while chunk := source.read(1 << 20):
+                    sink.write(chunk)
+                    bar.update(len(chunk))
+        if sha256(part) != expected_sha256(url):
+            raise WeightsError(f"{url} arrived damaged (wrong checksum): try again")
+        part.replace(target)
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        raise WeightsError(f"cannot download {url} ({error}): fetch it by hand and put it at {target}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+def build_clip(state: dict[str, Tensor], path: Path) -> CLIP:
+    """The model whose shapes the weights have: OpenAI's archives do not state their architecture."""
+    rows = state.pop("token_embedding.rows", None)
+    if rows is not None:
+        state["token_embedding.weight"] = full_token_table(rows.long(), state["token_embedding.weight"])
+    try:
+        model = CLIP(**architecture(state))
+        wanted = model.state_dict().keys()
+        model.load_state_dict({key: value for key, value in state.items() if key in wanted})
+    except (KeyError, RuntimeError, IndexError, ZeroDivisionError) as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise WeightsError(f"{path} does not hold the weights of an OpenAI CLIP ({reason})") from error
+    return model.eval().requires_grad_(False)
+
+
+def architecture(state: dict[str, Tensor]) -> dict:
+    """The arguments of `clip.model.CLIP` that fit the shapes of a state dict."""
+    def layers(prefix: str) -> int:
+        return len({key.removeprefix(prefix).split(".")[0] for key in state if key.startswith(prefix)})
+
+    if "visual.proj" in state:
+        patch = state["visual.conv1.weight"].shape[-1]
+        vision = {
+            "vision_width": state["visual.conv1.weight"].shape[0],
+            "vision_layers": layers("visual.transformer.resblocks."),
+            "vision_patch_size": patch,
+            "image_resolution": patch * grid_side(state["visual.positional_embedding"]),
+        }
+    else:
+        vision = {
+            "vision_width": state["visual.layer1.0.conv1.weight"].shape[0],
+            "vision_layers": tuple(layers(f"visual.layer{i}.") for i in (1, 2, 3, 4)),
+            "vision_patch_size": None,
+            "image_resolution": 32 * grid_side(state["visual.attnpool.positional_embedding"]),
+        }
+    vocab_size, width = state["token_embedding.weight"].shape
+    return {
+        **vision,
+        "embed_dim": state["text_projection"].shape[1],
+        "context_length": state["positional_embedding"].shape[0],
+        "vocab_size": vocab_size,
+        "transformer_width": width,
+        "transformer_heads": width // 64,
+        "transformer_layers": layers("transformer.resblocks."),
+    }
+
+
+def grid_side(positions: Tensor) -> int:
+    """Patches along a side: one position embedding a patch, and one for the class token or the mean."""
+    return round((positions.shape[0] - 1) ** 0.5)

@@ -1,0 +1,156 @@
+"""Prompt checkpoints in CoOp's format: find one, read its context, check that it fits, write one, clean one."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from ...datasets.errors import WeightsError, first_five
+from ..runs.files import write_atomically, write_text
+from .checkpoints import read_checkpoint
+from .loading import sha256
+from .openai_clip import CLIP
+from .prompts import START
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "prompt_learner"  # CoOp's name for the part of the model that it saves
+# Prompts learnt by CoOp on the embedded data set with the embedded model, by the names that stand for their paths.
+EMBEDDED = {
+    f"small-coop-{shots}shot": Path(__file__).with_name(f"small_clip_coop_{shots}shot.safetensors") for shots in (2, 4)
+}
+
+
+def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
+    """CoOp's layout: `<dir>/prompt_learner/model.pth.tar-<epoch>`. Without an epoch, `model-best.pth.tar`, which exists
+    only where CoOp was told to validate; else the last epoch, which is what CoOp itself tests."""
+    folder = Path(model_dir) / FOLDER
+    saved = [file for file in folder.glob("model.pth.tar-*") if file.name.rpartition("-")[2].isdigit()]
+    path = folder / ("model-best.pth.tar" if epoch is None else f"model.pth.tar-{epoch}")
+    if epoch is None and not path.is_file() and saved:
+        path = max(saved, key=lambda file: int(file.name.rpartition("-")[2]))
+    if not path.is_file():
+        there = ", ".join(sorted(file.name for file in folder.glob("model*"))) or "no checkpoint"
+        raise WeightsError(f"no prompt at {path}: {folder} holds {there}; correct --model-dir or --load-epoch")
+    logger.info("prompt: %s", path)
+    return path
+
+
+def prompt_file(name: str | Path) -> Path:
+    """The file behind MODEL.INIT_WEIGHTS: an embedded prompt by its name, or a path."""
+    path = EMBEDDED.get(str(name), Path(name))
+    if not path.is_file():
+        raise WeightsError(f"no prompt checkpoint at {path}: MODEL.INIT_WEIGHTS must be a file in CoOp's format, "
+                           f"or one of {', '.join(EMBEDDED)}")
+    return path
+
+
+def prompt_hash(name: str | Path) -> str:
+    """SHA-256 of a prompt checkpoint, shortened."""
+    return sha256(prompt_file(name))[:16]
+
+
+def read_context(path: str | Path) -> tuple[Tensor, dict[str, Tensor]]:
+    """The context (n_ctx, width), or (K, n_ctx, width) if class-specific; and all tensors saved with it.
+
+    Names are the prompt learner's own, without the prefixes of the modules around it. Whatever else the file holds
+    (optimizer, scheduler, live objects of both) is left alone.
+    """
+    content = read_checkpoint(path)
+    state = content.get("state_dict", content) if isinstance(content, dict) else None
+    if not isinstance(state, dict):
+        raise WeightsError(f"{path} holds no prompt: it must be a dict of tensors, or hold one as 'state_dict'")
+    tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
+    for name, tensor in tensors.items():
+        if name.rpartition(".")[2] == "ctx":
+            prefix = name.removesuffix("ctx")
+            return tensor, {key.removeprefix(prefix): value for key, value in tensors.items()}
+    raise WeightsError(f"{path} holds no context 'ctx'; tensors found: {first_five(list(tensors)) or 'none'}")
+
+
+def load_context(name: str | Path, model: CLIP, class_tokens: Sequence[Sequence[int]]) -> Tensor:
+    """The context of a checkpoint in fp32 on the model's device, after checking that it fits model and classes."""
+    path = prompt_file(name)
+    context, tensors = read_context(path)
+    width, classes = model.ln_final.weight.shape[0], len(class_tokens)
+    shape = tuple(context.shape)
+    if context.dim() not in (2, 3) or shape[-1] != width or shape[-2] < 1:
+        raise WeightsError(f"the context in {path} has shape {shape}, but this backbone needs (n_ctx, {width})")
+    if not context.isfinite().all():
+        raise WeightsError(f"the context in {path} holds numbers that are not finite")
+    if context.dim() == 3:
+        if shape[0] != classes:
+            raise WeightsError(f"the class-specific context in {path} has shape {shape}, but the data set needs "
+                               f"({classes}, n_ctx, {width})")
+        check_class_list(path, tensors.get("token_suffix"), model, class_tokens)
+    elif not same_backbone(tensors.get("token_prefix"), model):
+        logger.warning("the prompt in %s was made with another backbone of the same width; expect nonsense", path)
+    return context.float().to(model.logit_scale.device)
+
+
+def embed(model: CLIP, tokens: Sequence[Sequence[int]]) -> Tensor:
+    """Token embeddings (K, length, width) of rows of equal length."""
+    return model.token_embedding(torch.tensor(tokens, device=model.token_embedding.weight.device)).detach().float()
+
+
+def alike(stored: Tensor, own: Tensor) -> bool:
+    """Whether stored embeddings are the model's own; files may hold them in half precision."""
+    return stored.shape == own.shape and torch.allclose(stored.float(), own.cpu(), atol=1e-3)
+
+
+def same_backbone(prefix: Tensor | None, model: CLIP) -> bool:
+    """CoOp's files hold the start token's embedding, by which backbones of one width can be told apart."""
+    return prefix is None or prefix.dim() != 3 or alike(prefix[:1], embed(model, [[START]]))
+
+
+def check_class_list(path: Path, suffix: Tensor | None, model: CLIP, class_tokens: Sequence[Sequence[int]]) -> None:
+    """CoOp's files also hold the embeddings of the class names: class-specific contexts must belong to these names."""
+    if suffix is None:
+        logger.warning("%s does not tell the classes of its class-specific context; they are taken to be these", path)
+        return
+    for label, own in enumerate(class_tokens):
+        if suffix.dim() != 3 or not alike(suffix[label : label + 1, : len(own)], embed(model, [own])):
+            raise WeightsError(f"the class-specific context in {path} was made for another class list or backbone "
+                               f"(class {label} differs)")
+
+
+def write_checkpoint(
+    path: Path, epoch: int, context: Tensor, model: CLIP, class_tokens: Sequence[Sequence[int]],
+    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any],
+) -> None:
+    """Saves a context as CoOp does, so that CoOp's own code reads it; all of it plain data."""
+    length = model.context_length - 1 - context.shape[-2]
+    padded = [[*own, *[0] * (length - len(own))] for own in class_tokens]
+    content = {
+        "state_dict": {
+            "ctx": context.detach().cpu(),
+            "token_prefix": embed(model, [[START]] * len(padded)).cpu(),  # (K, 1, width)
+            "token_suffix": embed(model, padded).cpu(),  # (K, 77 − 1 − n_ctx, width)
+        },
+        "epoch": epoch, "optimizer": optimizer, "scheduler": scheduler, "val_result": None,
+    }
+    write_atomically(path, lambda file: torch.save(content, file))
+    write_text(path.with_name("checkpoint"), f"{path.name}\n")  # by this Dassl finds the last one
+
+
+def checkpoint_path(run_folder: Path, epoch: int) -> Path:
+    """Where CoOp saves it."""
+    return run_folder / FOLDER / f"model.pth.tar-{epoch}"
+
+
+def convert_prompt(source: str | Path, target: str | Path) -> None:
+    """Writes a clean safetensors copy of a checkpoint: the context and what its fit is checked by, in its precision."""
+    context, tensors = read_context(source)
+    kept = {"ctx": context}
+    if "token_prefix" in tensors:
+        kept["token_prefix"] = tensors["token_prefix"][:1]
+    if context.dim() == 3 and "token_suffix" in tensors:
+        kept["token_suffix"] = tensors["token_suffix"]
+    kept = {name: tensor.contiguous() for name, tensor in kept.items()}
+    write_atomically(Path(target), lambda file: file.write(save(kept)))
+    logger.info("%s: %s", target, ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in kept.items()))
