@@ -1,0 +1,52 @@
+"""Classifies your own pictures, before and after test-time tuning.
+
+    python tools/predict.py cat.jpg dog.jpg --classes names.txt --trainer SoC
+    python tools/predict.py tile.png --dataset LandCover --trainer OTPT --backbone small
+"""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from promptcal.datasets import build_dataset
+from promptcal.datasets.errors import ConfigError, run_tool
+from promptcal.trainers import TRAINER_REGISTRY, load_clip
+from promptcal.trainers.runs.log import log_to_terminal
+from promptcal.trainers.runs.predict import default_backbone, predict, prediction_table, read_classes
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("images", nargs="+", metavar="IMAGE", type=Path, help="picture files")
+    names = parser.add_mutually_exclusive_group(required=True)
+    names.add_argument("--classes", type=Path, metavar="FILE", help="text file with one class name a line")
+    names.add_argument("--dataset", metavar="NAME", help="take the class names of this data set")
+    parser.add_argument("--root", default="data", help="folder that holds the data sets, for --dataset")
+    parser.add_argument("--trainer", default="SoC", help="ZeroShot, TPT, CTPT, OTPT, SoC ...")
+    parser.add_argument("--backbone", help="an OpenAI CLIP by name, small, or a path to weights")
+    parser.add_argument("--views", type=int, default=64, help="views of each picture, the plain one included")
+    parser.add_argument("--seed", type=int, default=0, help="of the views")
+    parser.add_argument("--top", type=int, default=3, help="classes shown of each picture")
+    parser.add_argument("--opts", nargs="*", default=[], metavar="KEY VALUE", help="settings, e.g. TTA.STEPS 2")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    if min(args.views, args.top) < 1 or args.seed < 0:
+        raise ConfigError("--views and --top must be 1 or more, --seed 0 or more")
+    log_to_terminal()
+    TRAINER_REGISTRY.get(args.trainer)  # a misspelt name must not cost the loading of a model
+    dataset = build_dataset(args.dataset, args.root) if args.dataset else None
+    classnames = dataset.classnames if dataset else read_classes(args.classes)
+    backbone = args.backbone or default_backbone()
+    predictions = list(predict(
+        args.images, classnames, args.trainer, load_clip(backbone), args.views,
+        dataset.augmix if dataset else True, args.seed, args.top, args.opts,
+    ))
+    print(prediction_table(predictions, args.trainer))
+    print(f"{backbone}, {len(classnames)} classes, {args.views} views a picture, seed {args.seed}")
+
+
+if __name__ == "__main__":
+    run_tool(main)

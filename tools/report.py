@@ -1,0 +1,45 @@
+"""Turns finished runs into tables, figures and one self-contained HTML page.
+
+    python tools/report.py output/
+    python tools/report.py output/UCF101 output/EuroSAT --published --out report
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from promptcal.datasets.errors import ConfigError, run_tool
+from promptcal.trainers.runs.log import log_to_terminal
+from promptcal.trainers.runs.render import terminal
+from promptcal.trainers.runs.report import write_report
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path, help="run folders, or folders that hold some")
+    parser.add_argument("--out", type=Path, help="where to write (default: report/ in the first folder)")
+    parser.add_argument("--bins", type=int, default=20, help="bins of ECE, ACE and MCE, whatever the runs used")
+    parser.add_argument("--bootstrap", type=int, default=300, metavar="N", help="redraws for the intervals; 0 = none")
+    parser.add_argument("--published", action="store_true", help="put the paper's figures beside ours, labelled")
+    parser.add_argument("--no-figures", action="store_true", help="tables and page only")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    if args.bins < 1 or args.bootstrap < 0:
+        raise ConfigError("--bins must be 1 or more, --bootstrap 0 or more")
+    log_to_terminal()
+    out = args.out or args.runs[0] / "report"
+    report = write_report(args.runs, out, args.bins, args.bootstrap, args.published, not args.no_figures)
+    print("\n\n".join(terminal(table, colour=sys.stdout.isatty()) for table in report.tables))
+    for note in report.notes:
+        print(f"note: {note}")
+    for verdict in report.verdicts:
+        print(f"\n{verdict.sentence}")
+    print(f"\nwritten: {report.page}")
+
+
+if __name__ == "__main__":
+    run_tool(main)

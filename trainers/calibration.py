@@ -1,0 +1,221 @@
+"""How far confidence is from truth: calibration metrics and SaLS, as pure functions in fractions of one.
+
+Every function takes arrays or tensors and refuses what it cannot measure (NaN, values out of range, shapes that do not
+fit, nothing at all) with a ValueError. `confidence` (N,) is the largest softmax of each sample, `correct` (N,) says
+whether that class was right, `probabilities` and `logits` are (N, K), `labels` (N,) integers below K.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from .arrays import (
+    Array,
+    ArrayLike,
+    bin_index,
+    check_bins,
+    check_confidence,
+    check_scores,
+    log_softmax,
+    number_array,
+    to_numpy,
+    to_tensor,
+)
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """What a reliability diagram shows, bin by bin; empty bins have NaN for accuracy and confidence."""
+
+    edges: Array  # (bins + 1,)
+    count: Array  # (bins,)
+    accuracy: Array  # (bins,)
+    confidence: Array  # (bins,)
+
+    @property
+    def share(self) -> Array:
+        return self.count / self.count.sum()
+
+    @property
+    def gap(self) -> Array:
+        """Mean confidence − accuracy: positive where the model is over-confident, 0 in empty bins."""
+        return np.where(self.count > 0, np.nan_to_num(self.confidence - self.accuracy), 0.0)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure with its bootstrap confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> Reliability:
+    """Equal-width bins (lo, hi]; confidence 0 belongs to the first."""
+    confidence, correct = check_confidence(confidence, correct)
+    index = bin_index(confidence, bins)
+    count = np.bincount(index, minlength=bins)
+    with np.errstate(invalid="ignore"):
+        accuracy = np.bincount(index, weights=correct, minlength=bins) / count
+        mean = np.bincount(index, weights=confidence.astype(np.float64), minlength=bins) / count
+    return Reliability(np.arange(bins + 1) / bins, count, accuracy, mean)
+
+
+def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
+    """Expected calibration error: |accuracy − mean confidence| of the equal-width bins, weighted by their share."""
+    table = reliability(confidence, correct, bins)
+    return float((table.share * np.abs(table.gap)).sum())
+
+
+def mce(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
+    """Maximum calibration error: the largest |accuracy − mean confidence| of any bin that has samples."""
+    return float(np.abs(reliability(confidence, correct, bins).gap).max())
+
+
+def ace(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
+    """Adaptive calibration error: as ECE, in bins of equal mass by rank (ties keep the order they come in).
+
+    With fewer samples than bins, every sample is its own bin.
+    """
+    confidence, correct = check_confidence(confidence, correct)
+    check_bins(bins)
+    order = np.argsort(confidence, kind="stable")
+    gaps = np.array_split((confidence.astype(np.float64) - correct)[order], min(bins, len(order)))
+    return float(sum(abs(gap.sum()) for gap in gaps) / len(order))
+
+
+def signed_error(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """Mean confidence − accuracy: positive for an over-confident model, negative for an under-confident one."""
+    confidence, correct = check_confidence(confidence, correct)
+    return float(confidence.mean(dtype=np.float64) - correct.mean())
+
+
+def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """The share of correct samples; takes confidence too, so that it can be used wherever the other metrics are."""
+    return float(check_confidence(confidence, correct)[1].mean())
+
+
+def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """The chance that a correct sample is more confident than a wrong one (ties count half); NaN if all are alike."""
+    confidence, correct = check_confidence(confidence, correct)
+    positives = correct.sum()
+    negatives = len(correct) - positives
+    if positives == 0 or negatives == 0:
+        return float("nan")
+    _, tie, size = np.unique(confidence, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(size) - (size - 1) / 2)[tie]  # the mean rank of equal values
+    return float((rank[correct == 1].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """Area under the risk–coverage curve: the error rate of the k most confident samples, averaged over k = 1..N.
+
+    Samples of equal confidence count with their mean error, the expectation over all orders of the tie.
+    """
+    confidence, correct = check_confidence(confidence, correct)
+    _, tie, size = np.unique(-confidence, return_inverse=True, return_counts=True)
+    error = np.repeat(np.bincount(tie, weights=1 - correct) / size, size)  # most confident first
+    return float((np.cumsum(error) / np.arange(1, len(error) + 1)).mean())
+
+
+def selective(confidence: ArrayLike, correct: ArrayLike, thresholds: ArrayLike) -> tuple[Array, Array]:
+    """Accuracy and coverage of the samples whose confidence exceeds each threshold; accuracy of none is NaN."""
+    confidence, correct = check_confidence(confidence, correct)
+    thresholds = number_array(thresholds, "thresholds", ndim=1)
+    order = np.argsort(confidence, kind="stable")
+    first = np.searchsorted(confidence[order], thresholds.astype(confidence.dtype), side="right")
+    kept = len(order) - first
+    right = np.append(np.cumsum(correct[order][::-1])[::-1], 0)[first]
+    with np.errstate(invalid="ignore"):
+        return right / kept, kept / len(order)
+
+
+def classwise_ece(probabilities: ArrayLike, labels: ArrayLike, bins: int = 20) -> float:
+    """The ECE of each class's probability as a statement about that class, averaged over the classes."""
+    probabilities, labels = check_scores(probabilities, labels, "probabilities")
+    total = 0.0
+    for k in range(probabilities.shape[1]):
+        index = bin_index(probabilities[:, k], bins)
+        gap = probabilities[:, k].astype(np.float64) - (labels == k)
+        total += np.abs(np.bincount(index, weights=gap)).sum()
+    return float(total / probabilities.size)
+
+
+def brier(probabilities: ArrayLike, labels: ArrayLike) -> float:
+    """The squared distance between the probabilities and the one-hot truth, summed over classes (0 to 2)."""
+    return float(brier_terms(probabilities, labels).mean())
+
+
+def brier_terms(probabilities: ArrayLike, labels: ArrayLike) -> Array:
+    """Each sample's share of the Brier score, (N,)."""
+    probabilities, labels = check_scores(probabilities, labels, "probabilities")
+    p = probabilities.astype(np.float64)
+    true = p[np.arange(len(labels)), labels]
+    return (p**2).sum(axis=1) - 2 * true + 1
+
+
+def nll(logits: ArrayLike, labels: ArrayLike) -> float:
+    """Mean −log p of the true class, from logits, so that a saturated softmax pays its true price and not infinity."""
+    return float(nll_terms(logits, labels).mean())
+
+
+def nll_terms(logits: ArrayLike, labels: ArrayLike) -> Array:
+    """−log p of each sample's true class, (N,)."""
+    logits, labels = check_scores(logits, labels, "logits")
+    return -log_softmax(logits)[np.arange(len(labels)), labels]
+
+
+def top_class(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
+    """`confidence` and `correct` of a set of logits, as the other metrics want them."""
+    logits, labels = check_scores(logits, labels, "logits")
+    return np.exp(log_softmax(logits).max(axis=-1)).clip(0, 1), logits.argmax(axis=-1) == labels
+
+
+def bootstrap(
+    metric: Callable[..., float], *samples: ArrayLike, repeats: int = 1000, level: float = 0.95, seed: int = 0,
+) -> Interval:
+    """`metric(*samples)` with a percentile interval over `repeats` redraws of the rows with replacement.
+
+    A binned error is biased upwards on redrawn rows, so the interval is widened where needed to hold the figure itself.
+    """
+    rows = [to_numpy(sample) for sample in samples]
+    if not rows or len({len(row) for row in rows}) != 1 or len(rows[0]) == 0:
+        raise ValueError(f"The samples need one common length above 0, got {[len(row) for row in rows]}.")
+    if repeats < 1 or not 0 < level < 1:
+        raise ValueError(f"Needs repeats ≥ 1 and a level between 0 and 1, got {repeats} and {level}.")
+    value = metric(*rows)
+    generator = np.random.default_rng(seed)
+    draws = (generator.integers(len(rows[0]), size=len(rows[0])) for _ in range(repeats))
+    drawn = np.array([metric(*(row[draw] for row in rows)) for draw in draws])
+    drawn = np.append(drawn[~np.isnan(drawn)], value)
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(value), float(min(low, value)), float(max(high, value)))
+
+
+def sals(logits: ArrayLike, zero_shot_logits: ArrayLike) -> torch.Tensor | Array:
+    """SaLS (Murugesan et al., ECCV 2024): each sample's logits (..., K) rescaled into its zero-shot logits' range.
+
+    The predicted class never changes; constant logits become the middle of the zero-shot range. Tensors give a tensor,
+    arrays an array, of the input's precision (single, where that was half).
+    """
+    z, z0 = to_tensor(logits), to_tensor(zero_shot_logits)
+    if z.ndim == 0 or z.shape != z0.shape or z.numel() == 0:
+        raise ValueError(f"Logits and zero-shot logits need one shape (..., K), got {(*z.shape,)} and {(*z0.shape,)}.")
+    if not (torch.isfinite(z).all() and torch.isfinite(z0).all()):
+        raise ValueError("Logits must be finite.")
+    dtype = torch.promote_types(z.dtype, torch.float32)
+    z, z0 = z.double(), z0.double()
+    low, span = z.amin(-1, keepdim=True), z.amax(-1, keepdim=True) - z.amin(-1, keepdim=True)
+    low0, span0 = z0.amin(-1, keepdim=True), z0.amax(-1, keepdim=True) - z0.amin(-1, keepdim=True)
+    unit = torch.where(span > 0, (z - low) / span.clamp_min(torch.finfo(torch.float64).tiny), 0.5)
+    scaled = (unit * span0 + low0).to(dtype)
+    # Rounding may merge the two highest logits; one step up gives the winner back its lead.
+    winner = z.argmax(-1, keepdim=True)
+    top = scaled.amax(-1, keepdim=True)
+    above = torch.nextafter(top, torch.full_like(top, torch.inf))
+    scaled = scaled.scatter(-1, winner, torch.where(scaled.argmax(-1, keepdim=True) == winner, top, above))
+    return scaled if isinstance(logits, torch.Tensor) else scaled.numpy()

@@ -1,0 +1,197 @@
+"""CoOp: a context learnt from a few labelled images a class, for itself or as the start of test-time tuning."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from yacs.config import CfgNode
+
+from ..datasets.errors import ConfigError, DataError
+from .base import BaseTrainer
+from .episodes import Adapted
+from .objectives import class_logits
+from .registry import TRAINER_REGISTRY
+from .runs.fingerprint import run_path
+from .validation import require, require_one_of
+from .vlm.initial_prompt import InitialPrompt
+from .vlm.openai_clip import CLIP
+from .vlm.prompt_files import checkpoint_path, write_checkpoint
+from .vlm.prompt_training import PromptLearner, Schedule, random_context, run_epochs
+from .vlm.prompts import check_lengths, initial_context
+from .vlm.training_images import TrainingImages
+
+logger = logging.getLogger(__name__)
+
+
+@TRAINER_REGISTRY.register()
+class CoOp(BaseTrainer):
+    """min over the context of the cross entropy of labelled images. (Zhou et al., IJCV 2022.)"""
+
+    branch = "COOP"
+
+    @classmethod
+    def extend_defaults(cls, cfg: CfgNode) -> None:
+        own = cfg.TRAINER.COOP = CfgNode()
+        own.N_CTX = 16  # tokens of a context that starts at random
+        own.CTX_INIT = ""  # words to start from instead, such as "a photo of a"; N_CTX then follows from them
+        own.CSC = False  # a context of its own for each class
+        own.CLASS_TOKEN_POSITION = "end"  # the only one
+        own.FIXED_VIEWS = False  # learn from each image's plain view, encoded once, instead of new crops each epoch
+        cfg.DATALOADER.TRAIN_X = CfgNode()
+        cfg.DATALOADER.TRAIN_X.BATCH_SIZE = 32  # training images a step
+        cfg.OPTIM.MOMENTUM = 0.9  # of sgd
+        cfg.OPTIM.MAX_EPOCH = 0  # epochs of training; 0 = as CoOp: 50 for 1 shot and ImageNet, 100 up to 4, else 200
+        cfg.OPTIM.WARMUP_EPOCH = 1  # first epochs of training at OPTIM.WARMUP_CONS_LR; a cosine from OPTIM.LR follows
+        cfg.OPTIM.WARMUP_CONS_LR = 1e-5
+
+    @classmethod
+    def validate(cls, cfg: CfgNode) -> None:
+        require_one_of(cfg, "OPTIM.NAME", "sgd")
+        require_one_of(cfg, "TRAINER.COOP.CLASS_TOKEN_POSITION", "end")
+        require(cfg, cfg.TRAINER.COOP.N_CTX >= 1, "TRAINER.COOP.N_CTX", "at least 1")
+        require(cfg, "{" not in cfg.TRAINER.COOP.CTX_INIT, "TRAINER.COOP.CTX_INIT", "plain words, without the class")
+        require(cfg, cfg.DATALOADER.TRAIN_X.BATCH_SIZE >= 1, "DATALOADER.TRAIN_X.BATCH_SIZE", "at least 1")
+        require(cfg, 0 <= cfg.OPTIM.MOMENTUM < 1, "OPTIM.MOMENTUM", "from 0 to below 1")
+        require(cfg, cfg.OPTIM.MAX_EPOCH >= 0, "OPTIM.MAX_EPOCH", "0 (as CoOp has it) or more")
+        require(cfg, cfg.OPTIM.WARMUP_EPOCH >= 0, "OPTIM.WARMUP_EPOCH", "0 or more")
+        require(cfg, cfg.OPTIM.WARMUP_CONS_LR > 0, "OPTIM.WARMUP_CONS_LR", "above 0")
+
+    def __init__(self, cfg: CfgNode) -> None:
+        super().__init__(cfg)
+        self.learns = True  # False: the prompt of MODEL.INIT_WEIGHTS is tested as it is
+        self.has_prompt = bool(cfg.MODEL.INIT_WEIGHTS)
+        self.training: dict = {}  # how the prompt was learnt, for results.json
+        self.checkpoint = checkpoint_path(run_path(cfg), epochs_of(cfg))
+
+    @property
+    def views(self) -> int:
+        return 1
+
+    def run(self, train: bool = True) -> dict:
+        if not train and not self.has_prompt:
+            raise ConfigError("there is no prompt to test: give --model-dir DIR or MODEL.INIT_WEIGHTS FILE")
+        self.learns = train
+        if not train:
+            self.cfg = self.cfg.clone()
+            self.cfg.defrost()
+            self.cfg.DATASET.NUM_SHOTS = -1  # nothing is learnt here, so there need not be images to draw shots from
+            self.cfg.freeze()
+        return super().run(train)
+
+    def build_data(self) -> None:
+        super().build_data()
+        if self.learns:
+            self.check_training_images()
+
+    def check_training_images(self) -> None:
+        name, items = self.cfg.DATASET.NAME, self.dataset.train
+        if not items:
+            raise DataError(f"{name} has no training images to learn a prompt from; to test one here that was learnt "
+                            f"elsewhere: --eval-only --model-dir DIR")
+        if self.cfg.DATASET.NUM_SHOTS == -1:
+            self.dataset.check_files(items)  # few-shot samples have been checked
+        absent = len(self.dataset.classnames) - len({item.label for item in items})
+        if absent:
+            logger.warning("%d classes have no training image", absent)
+        logger.info("%s: %d training images", name, len(items))
+
+    def make_fingerprint(self) -> dict:
+        images = self.dataset.fingerprint(self.dataset.train) if self.learns else "none: not trained here"
+        return {**super().make_fingerprint(), "training_data": images}
+
+    def use_model(self, model: CLIP, classnames: Sequence[str]) -> None:
+        super().use_model(model, classnames)
+        words = initial_context(model, self.cfg.PROMPT.CTX_INIT)
+        self.hand_written = self.prompt.tower.text(words[None])[0]  # (K, d), what the prompt is compared with
+
+    def starting_context(self) -> Tensor:
+        """MODEL.INIT_WEIGHTS, else the words of CTX_INIT, else random numbers; a copy for each class with CSC."""
+        own, classes = self.cfg.TRAINER.COOP, len(self.dataset.classnames)
+        if self.cfg.MODEL.INIT_WEIGHTS:
+            context = self.prompt.context
+        elif own.CTX_INIT:
+            context = initial_context(self.model, own.CTX_INIT)
+        else:
+            shape = (own.N_CTX, self.model.ln_final.weight.shape[0])
+            context = random_context((classes, *shape) if own.CSC else shape, self.cfg.SEED).to(self.device)
+        if own.CSC and context.dim() == 2:
+            context = context.expand(classes, *context.shape)
+        check_lengths(self.dataset.classnames, self.prompt.tower.class_tokens, context.shape[-2],
+                      self.model.context_length)
+        return context
+
+    def train(self) -> None:
+        """The first rank learns the context; all of them test it."""
+        context, self.training = self.ranks.agree(self.learn() if self.ranks.first else None)
+        self.prompt = InitialPrompt(self.prompt.tower, context.to(self.device))
+        self.has_prompt = True
+
+    def learn(self) -> tuple[Tensor, dict]:
+        """Learns the context and saves it as CoOp does; returns it with what results.json tells about it."""
+        cfg, own, epochs = self.cfg, self.cfg.TRAINER.COOP, epochs_of(self.cfg)
+        learner = PromptLearner(
+            self.prompt.tower, self.starting_context(), self.scale,
+            Schedule(epochs, cfg.OPTIM.LR, cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR),
+            cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY,
+        )
+        images = TrainingImages(
+            self.model, self.dataset, self.dataset.train, cfg.INPUT.SIZE or self.model.visual.input_resolution,
+            own.FIXED_VIEWS, cfg.DATALOADER.TRAIN_X.BATCH_SIZE, cfg.SEED, self.precision, cfg.DATALOADER.NUM_WORKERS,
+        )
+        skipped = images.leave_out_unreadable()
+        if skipped and cfg.DATALOADER.ON_BAD_IMAGE == "error":
+            raise DataError(f"{skipped[0]}; mend the file, or leave such images out: DATALOADER.ON_BAD_IMAGE skip")
+        # What an interrupted run goes on from lies with the parts, and goes with them when the run is finished.
+        run_epochs(learner, images, self.folder.parts / "training.pt", self.folder.path / "tensorboard" / "training")
+        write_checkpoint(
+            self.checkpoint, epochs, learner.context, self.model, self.prompt.tower.class_tokens,
+            learner.optimizer.state_dict(), learner.scheduler_state(),
+        )
+        logger.info("prompt learnt from %d images (%s) in %d epochs: %s", len(images.items), images.views, epochs,
+                    self.checkpoint)
+        return learner.context.cpu(), {
+            "images": len(images.items), "shots": cfg.DATASET.NUM_SHOTS, "views": images.views, "epochs": epochs,
+            **learner.figures, "context": list(learner.context.shape), "skipped": skipped,
+            "checkpoint": self.checkpoint.relative_to(self.folder.path).as_posix(),
+        }
+
+    def facts(self) -> dict:
+        return {**super().facts(), **({"training": self.training} if self.training else {})}
+
+    @torch.no_grad()
+    def adapt(self, views: Tensor) -> Adapted:
+        """The plain view against the learnt prompt, beside the hand-written one (PROMPT.CTX_INIT)."""
+        if not self.has_prompt:
+            raise ConfigError("CoOp has no prompt yet: train one with tools/train.py, or give MODEL.INIT_WEIGHTS FILE")
+        plain = views[:, :1]
+        logits = class_logits(plain, self.prompt.text, self.scale)[:, 0]
+        before = class_logits(plain, self.hand_written, self.scale)[:, 0]
+        nothing = torch.full(logits.shape[:1], torch.nan, device=logits.device)
+        context = self.prompt.context.expand(len(logits), *self.prompt.context.shape)
+        return Adapted(logits, before, context, nothing, nothing)
+
+
+def epochs_of(cfg: CfgNode) -> int:
+    """OPTIM.MAX_EPOCH, or what CoOp's scripts use for this number of shots."""
+    if cfg.OPTIM.MAX_EPOCH:
+        return cfg.OPTIM.MAX_EPOCH
+    shots = cfg.DATASET.NUM_SHOTS
+    if shots == 1 or cfg.DATASET.NAME == "ImageNet":
+        return 50
+    return 100 if 1 < shots <= 4 else 200
+
+
+def trained_prompt(cfg: CfgNode) -> Path:
+    """The checkpoint of the CoOp run that `cfg` describes, trained and tested first unless that is done."""
+    trainer = CoOp(cfg)
+    results = trainer.run()
+    if not trainer.ranks.agree(trainer.checkpoint.is_file()):  # the run is finished, but its prompt was removed
+        with trainer.folder.owned(trainer.ranks, trainer.fingerprint, cfg.dump()):
+            trainer.build_model()
+            trainer.train()
+            if trainer.ranks.first:
+                trainer.folder.finish(results)
+    return trainer.checkpoint

@@ -1,0 +1,33 @@
+"""C-TPT: keep class features apart from their centroid."""
+from __future__ import annotations
+
+from torch import Tensor
+from yacs.config import CfgNode
+
+from .objectives import dispersion
+from .registry import TRAINER_REGISTRY
+from .tpt import TPT
+from .validation import require
+
+
+@TRAINER_REGISTRY.register()
+class CTPT(TPT):
+    """L_TPT − λ · dispersion(T). (Yoon et al., ICLR 2024.)"""
+
+    branch = "CTPT"
+
+    @classmethod
+    def extend_defaults(cls, cfg: CfgNode) -> None:
+        cfg.TRAINER.CTPT = CfgNode()
+        cfg.TRAINER.CTPT.LAMBDA = 50.0  # λ; the public scripts use 20 on ImageNet-A/V2/R/Sketch
+
+    @classmethod
+    def validate(cls, cfg: CfgNode) -> None:
+        super().validate(cfg)
+        require(cfg, cfg.TRAINER.CTPT.LAMBDA >= 0, "TRAINER.CTPT.LAMBDA", "0 or more")
+
+    def penalty(self, text: Tensor) -> Tensor:
+        return -dispersion(text)
+
+    def weight(self, loss: Tensor, penalty: Tensor) -> float:
+        return self.cfg.TRAINER.CTPT.LAMBDA

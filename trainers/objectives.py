@@ -1,0 +1,133 @@
+"""The formulas of the methods, as pure functions.
+
+`text` is the matrix T of L2-normalised class text features, shape (..., K, d); S = T Tᵀ holds the cosines s_ij.
+Leading dimensions are episodes: every function works on one episode or on a batch of them.
+"""
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Softmax entropy over the last dimension."""
+    log_p = logits.log_softmax(-1)
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+def confident_views(logits: Tensor, share: float) -> Tensor:
+    """Indices of the `int(V · share)` views of lowest entropy. (TPT, Shu et al., NeurIPS 2022.)
+
+    The SoC paper prints the indicator as H ≥ τ; the lowest entropies are the ones kept.
+    """
+    kept = int(logits.shape[-2] * share)
+    return entropy(logits).argsort(dim=-1, stable=True)[..., :kept]  # (..., V, K) -> (..., n)
+
+
+def marginal_entropy(logits: Tensor) -> Tensor:
+    """L_TPT: entropy of the class distribution averaged over the n kept views. (..., n, K) -> (...)"""
+    log_p = logits.log_softmax(-1)
+    mean_log_p = log_p.logsumexp(-2) - torch.log(torch.tensor(float(logits.shape[-2])))
+    mean_log_p = mean_log_p.clamp(min=torch.finfo(mean_log_p.dtype).min)
+    return -(mean_log_p.exp() * mean_log_p).sum(-1)
+
+
+def dispersion(text: Tensor) -> Tensor:
+    """Mean distance of the classes from their centroid, which is not normalised again. (C-TPT, Yoon et al., ICLR 2024.)
+
+    To be maximised.
+    """
+    centroid = text.mean(-2, keepdim=True)
+    return (text - centroid).norm(dim=-1).mean(-1)
+
+
+def orthogonality(text: Tensor) -> Tensor:
+    """O-TPT's penalty mean_i ‖H_i S_i − e_i‖ in closed form. (Sharifdeen et al., CVPR 2025.)
+
+    H_i is the Householder reflector that maps row S_i onto ‖S_i‖ e_i, so each term is ‖S_i‖ − 1: the same value and
+    gradient without the K×K×K reflectors.
+    """
+    return (text @ text.mT).norm(dim=-1).mean(-1) - 1
+
+
+def frobenius_orthogonality(text: Tensor) -> Tensor:
+    """‖S − I‖², O-TPT's penalty as the SoC paper prints it (Sec. 3.2)."""
+    identity = torch.eye(text.shape[-2], dtype=text.dtype, device=text.device)
+    return (text @ text.mT - identity).square().sum((-2, -1))
+
+
+def pair_similarities(text: Tensor) -> Tensor:
+    """The cosines s_ij of all pairs i < j. (..., K, d) -> (..., K(K−1)/2)"""
+    classes = text.shape[-2]
+    rows, columns = torch.triu_indices(classes, classes, offset=1, device=text.device)
+    return (text @ text.mT).flatten(-2).index_select(-1, rows * classes + columns)
+
+
+def normalise(similarity: Tensor, how: str) -> Tensor:
+    """s̃ of the SoC paper's Appendix: `minmax` (s−min)/(max−min), `max` s/max, `shift` s−min; statistics detached.
+
+    Where a denominator vanishes (all pairs alike, two classes) the difference itself is kept: s̃ is 0, never NaN.
+    """
+    low = similarity.detach().amin(-1, keepdim=True)
+    high = similarity.detach().amax(-1, keepdim=True)
+    if how == "shift":
+        return similarity - low
+    if how == "max":
+        return similarity / torch.where(high == 0, 1, high)
+    span = high - low
+    return (similarity - low) / torch.where(span == 0, 1, span)
+
+
+def huber(similarity: Tensor, delta: Tensor | float) -> Tensor:
+    """s²/2 up to the margin δ, then the line δ(s − δ/2): repulsion stops growing for classes that are close.
+
+    With m = min(s, δ) both pieces are m (s − m/2).
+    """
+    bounded = similarity.clamp(max=delta)
+    return bounded * (similarity - bounded / 2)
+
+
+def semantic_separation(text: Tensor, percentile: float, normalisation: str) -> Tensor:
+    """L_Huber of SoC: mean over pairs i < j of Huber(s̃_ij, δ), δ the given percentile of s̃, detached. (Sec. 4.)
+
+    A single class has no pairs: 0.
+    """
+    if text.shape[-2] < 2:
+        return text.sum((-2, -1)) * 0
+    similarity = normalise(pair_similarities(text), normalisation)
+    delta = percentile_of(similarity.detach(), percentile)
+    return huber(similarity, delta).mean(-1)
+
+
+def percentile_of(values: Tensor, percentile: float) -> Tensor:
+    """The percentile (0–100) over the last dimension, kept, with linear interpolation between ranks."""
+    rank = percentile / 100 * (values.shape[-1] - 1)
+    below, share = int(rank), rank % 1
+    low = values.kthvalue(below + 1, dim=-1, keepdim=True).values  # finds one rank in less time than sorting all
+    if share == 0:
+        return low
+    high = values.kthvalue(below + 2, dim=-1, keepdim=True).values
+    return torch.lerp(low, high, share)
+
+
+def balance(loss: Tensor, penalty: Tensor, scale: str) -> Tensor:
+    """SoC's detached weight w that keeps the penalty's size in proportion to the loss. (Appendix, "Implementation".)
+
+    `ratio` |penalty|/|loss| as printed; `inverse` |loss|/|penalty|, which makes the term λ·|loss| on every data set;
+    `none` 1. A vanishing denominator gives 0: there is nothing to balance.
+    """
+    loss, penalty = loss.detach().abs(), penalty.detach().abs()
+    if scale == "none":
+        return torch.ones_like(loss)
+    above, below = (penalty, loss) if scale == "ratio" else (loss, penalty)
+    return torch.where(below > 0, above / torch.where(below > 0, below, 1), 0)
+
+
+def class_logits(images: Tensor, text: Tensor, scale: Tensor | float) -> Tensor:
+    """CLIP's logits: scaled cosines of normalised image features (..., V, d) and class features (..., K, d)."""
+    return scale * images @ text.mT
+
+
+def unit(features: Tensor) -> Tensor:
+    return F.normalize(features.float(), dim=-1)

@@ -1,0 +1,37 @@
+"""O-TPT: drive class features towards orthogonality."""
+from __future__ import annotations
+
+from torch import Tensor
+from yacs.config import CfgNode
+
+from .objectives import frobenius_orthogonality, orthogonality
+from .registry import TRAINER_REGISTRY
+from .tpt import TPT
+from .validation import require, require_one_of
+
+FORMS = {"householder": orthogonality, "frobenius": frobenius_orthogonality}
+
+
+@TRAINER_REGISTRY.register()
+class OTPT(TPT):
+    """L_TPT + λ · R(T). (Sharifdeen et al., CVPR 2025.)"""
+
+    branch = "OTPT"
+
+    @classmethod
+    def extend_defaults(cls, cfg: CfgNode) -> None:
+        cfg.TRAINER.OTPT = CfgNode()
+        cfg.TRAINER.OTPT.LAMBDA = 18.0  # λ; the public script uses 2 on ImageNet-A/V2/R/Sketch
+        cfg.TRAINER.OTPT.FORM = "householder"  # as in the public code; or frobenius: ‖S − I‖², as printed in SoC
+
+    @classmethod
+    def validate(cls, cfg: CfgNode) -> None:
+        super().validate(cfg)
+        require(cfg, cfg.TRAINER.OTPT.LAMBDA >= 0, "TRAINER.OTPT.LAMBDA", "0 or more")
+        require_one_of(cfg, "TRAINER.OTPT.FORM", *FORMS)
+
+    def penalty(self, text: Tensor) -> Tensor:
+        return FORMS[self.cfg.TRAINER.OTPT.FORM](text)
+
+    def weight(self, loss: Tensor, penalty: Tensor) -> float:
+        return self.cfg.TRAINER.OTPT.LAMBDA

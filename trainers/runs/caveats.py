@@ -1,0 +1,102 @@
+"""What a reader must know before two cells of a table are compared: other images, other seeds, other settings."""
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from .names import dataset_label, method_key
+
+if TYPE_CHECKING:
+    from .compare import Comparison, Row
+    from .measure import Measured
+
+# Settings that every method has: where rows differ in them, the difference is not the method's alone.
+BEFORE_TUNING = ("PROMPT.CTX_INIT", "PROMPT.TEMPLATE", "MODEL.INIT_WEIGHTS", "MODEL.PREC", "INPUT.SIZE")
+TUNING = (
+    "TTA.STEPS", "TTA.VIEWS", "TTA.SELECT", "TTA.AUGMIX", "OPTIM.NAME", "OPTIM.LR", "OPTIM.WEIGHT_DECAY",
+)
+
+
+def caveats(comparison: Comparison) -> list[str]:
+    """One sentence for each way in which the cells of a table are not alike."""
+    notes = []
+    for column in comparison.columns:
+        label = comparison.column_label(column)
+        if len([other for other in comparison.columns if other.dataset == column.dataset]) > 1:
+            notes.append(
+                f"{label} has {column.n} images, data hash {column.data_hash or 'unknown'}: not the same images as the "
+                f"other {dataset_label(column.dataset)} column, so the two are kept apart."
+            )
+        rows = {row: comparison.cells[row, column] for row in comparison.rows if (row, column) in comparison.cells}
+        notes += _seed_notes(label, rows)
+        notes += _setting_notes(label, rows, comparison.swept)
+        notes += _zero_shot_notes(label, rows)
+        weights = {row: tuple(sorted({str(m.run.results.get("weights_hash", "")) for m in rows[row]})) for row in rows}
+        if len(set(weights.values())) > 1:
+            notes.append(f"{label}: the weights behind '{comparison.backbone}' differ ({_listed(weights)}).")
+    notes += _bin_notes(m for group in comparison.cells.values() for m in group)
+    common = comparison.common_columns()
+    left_out = [comparison.column_label(column) for column in comparison.columns if column not in common]
+    if left_out and len(common) > 1:
+        notes.append(f"The average leaves out {', '.join(left_out)}, which not every row has.")
+    elif left_out:
+        notes.append("There is no average: no two data sets are common to all rows.")
+    return notes
+
+
+def _seed_notes(label: str, rows: Mapping[Row, list[Measured]]) -> list[str]:
+    notes, seeds = [], {}
+    for row, group in rows.items():
+        count = Counter(m.run.seed for m in group)
+        if repeated := [seed for seed, times in count.items() if times > 1]:
+            folders = " and ".join(str(m.run.folder) for m in group if m.run.seed == repeated[0])
+            notes.append(f"{label}, {row.label}: seed {repeated[0]} counts more than once ({folders}).")
+        if not any(m.derived for m in group):
+            seeds[row] = tuple(sorted(count))
+    if len(set(seeds.values())) > 1:
+        notes.append(f"{label}: view seeds differ between the rows ({_listed(seeds)}).")
+    return notes
+
+
+def _zero_shot_notes(label: str, rows: Mapping[Row, list[Measured]]) -> list[str]:
+    """Zero-shot predictions depend on images, weights and prompt alone: where they differ, so did one of these."""
+    accuracy = defaultdict(dict)
+    for row, group in rows.items():
+        for m in group:
+            setting = tuple(str(m.run.settings.get(key, "")) for key in BEFORE_TUNING)
+            accuracy[setting][row] = (f"{100 * m.zero_shot_metrics['accuracy'].value:.1f} %",)
+    return [
+        f"{label}: zero-shot accuracy differs between the rows ({_listed(values)}), though images, weights and prompt "
+        "are said to be the same: run them again with one version of the code."
+        for values in accuracy.values() if len(set(values.values())) > 1
+    ]
+
+
+def _setting_notes(label: str, rows: Mapping[Row, list[Measured]], swept: str) -> list[str]:
+    notes = []
+    for key in (*BEFORE_TUNING, *TUNING):
+        values = {
+            row: tuple(sorted({str(m.run.settings[key]) or "none" for m in group if key in m.run.settings}))
+            for row, group in rows.items()
+            if not any(m.derived for m in group) and (key in BEFORE_TUNING or method_key(row.method) != "zeroshot")
+        }
+        if key != swept and len({value for value in values.values() if value}) > 1:
+            notes.append(f"{label}: {key} differs between the rows ({_listed(values)}).")
+    return notes
+
+
+def _bin_notes(measured: Iterable[Measured]) -> list[str]:
+    measured = list(measured)
+    other = sorted({m.run.results["bins"] for m in measured if m.run.results["bins"] != m.bins})
+    if not other:
+        return []
+    return [f"Runs made with {' and '.join(map(str, other))} bins are computed again with {measured[0].bins}."]
+
+
+def _listed(values: Mapping[Row, tuple]) -> str:
+    """`TPT, C-TPT: 0, 1; SoC: 0`."""
+    rows = defaultdict(list)
+    for row, value in values.items():
+        rows[value].append(row.label)
+    return "; ".join(f"{', '.join(labels)}: {', '.join(map(str, value))}" for value, labels in rows.items())

@@ -1,0 +1,182 @@
+"""Which runs may stand in one table: same images in a column, one setting in a row, seeds averaged in a cell."""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ..defaults import get_cfg_default
+from .caveats import caveats
+from .measure import Measured
+from .names import dataset_label, dataset_rank, method_key, method_label, method_rank
+from .reading import Run
+
+# Settings that do not make a run another experiment, or that the table shows in another way.
+ASIDE = (
+    "SEED", "OUTPUT_DIR", "TAG", "DEVICE", "DATASET.NAME", "DATASET.ROOT", "DATASET.SUBSAMPLE_CLASSES", "DATALOADER.",
+    "CACHE.", "TEST.", "TTA.EPISODES", "MODEL.BACKBONE.", "TRAINER.NAME",
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One set of test images. Runs on other images of the same data set get a column of their own."""
+
+    dataset: str
+    data_hash: str
+    n: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method, and where settings are compared, which one."""
+
+    method: str
+    variant: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{method_label(self.method)}, {self.variant}" if self.variant else method_label(self.method)
+
+
+@dataclass
+class Comparison:
+    """Runs of one backbone arranged as rows × columns; each cell holds the runs of its seeds."""
+
+    title: str
+    backbone: str
+    columns: list[Column]
+    rows: list[Row]
+    cells: dict[tuple[Row, Column], list[Measured]]
+    swept: str = ""  # the key whose values the rows compare; "" in the main table
+    notes: list[str] = field(default_factory=list)
+
+    def column_label(self, column: Column) -> str:
+        alike = [other for other in self.columns if other.dataset == column.dataset]
+        label = dataset_label(column.dataset)
+        return label if len(alike) == 1 else f"{label} #{alike.index(column) + 1}"
+
+    def common_columns(self) -> list[Column]:
+        """The columns that every row has: the only ones an average may use."""
+        return [column for column in self.columns if all((row, column) in self.cells for row in self.rows)]
+
+
+def compare(measured: Sequence[Measured]) -> list[Comparison]:
+    """For each backbone a main table (every method at its usual settings), then one table for each setting swept."""
+    found = []
+    for backbone in sorted({m.run.backbone for m in measured}):
+        runs = [m for m in measured if m.run.backbone == backbone]
+        swept = swept_keys([m.run for m in runs])
+        usual = {key: usual_values([m.run for m in runs], key) for key in swept}
+
+        def odd(m: Measured, key: str, usual=usual) -> bool:
+            return key in m.run.settings and m.run.settings[key] != usual[key].get(m.run.trainer)
+
+        main = [m for m in runs if not any(odd(m, key) for key in swept)]
+        found.append(_arrange(main, backbone, backbone))
+        for key in swept:
+            others = [other for other in swept if other != key]
+            part = [m for m in runs if not any(odd(m, other) for other in others)]
+            several = {m.run.trainer for m in part if odd(m, key)}
+            part = [m for m in part if m.run.trainer in several]
+            if part:
+                found.append(_arrange(part, backbone, f"{backbone}: {sweep_name(key)}", key))
+    return found
+
+
+def settings_of(run: Run) -> dict:
+    """The settings that define a run's experiment, without those of other methods."""
+    own = f"TRAINER.{run.trainer.upper()}."
+    return {
+        key: value for key, value in run.settings.items()
+        if not key.startswith(ASIDE) and (not key.startswith("TRAINER.") or key.startswith(own))
+    }
+
+
+def swept_keys(runs: Sequence[Run]) -> list[str]:
+    """Settings in which two runs of one method on the same images differ."""
+    groups = defaultdict(list)
+    for run in runs:
+        groups[run.trainer, run.dataset, run.data_hash, run.results["n"]].append(settings_of(run))
+    keys = set()
+    for group in groups.values():
+        for key in set().union(*group):
+            if len({repr(settings[key]) for settings in group if key in settings}) > 1:
+                keys.add(key)
+    return sorted(keys)
+
+
+def usual_values(runs: Sequence[Run], key: str) -> dict[str, object]:
+    """For each method the value of a swept key that its main row uses: the default if it occurs, else the commonest."""
+    values = {}
+    for trainer in {run.trainer for run in runs}:
+        seen = [run.settings[key] for run in runs if run.trainer == trainer and key in run.settings]
+        if seen:
+            default = _default(key)
+            values[trainer] = default if default in seen else max(seen, key=seen.count)
+    return values
+
+
+def sweep_name(key: str) -> str:
+    if key.endswith(".LAMBDA"):
+        return "λ"
+    return {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt"}.get(key, key)
+
+
+def _default(key: str) -> object:
+    """The project's default of a setting, or None where there is none."""
+    node = get_cfg_default()
+    for part in key.split("."):
+        if part not in node:
+            return None
+        node = node[part]
+    return node
+
+
+def _variant(run: Run, key: str) -> str:
+    if not key:
+        return ""
+    value = run.settings.get(key)
+    if key.endswith(".LAMBDA") and value is not None:
+        return f"λ {float(value):g}"
+    if key == "TTA.STEPS":
+        return "1 step" if value == 1 else f"{value} steps"
+    return f"“{value}”" if key == "PROMPT.CTX_INIT" else f"{key} {value}"
+
+
+def _arrange(measured: Sequence[Measured], backbone: str, title: str, key: str = "") -> Comparison:
+    cells, order = defaultdict(list), {}
+    for m in measured if key else [*measured, *_zero_shot_rows(measured)]:
+        row = Row(m.run.trainer, _variant(m.run, key))
+        order.setdefault(row, (*method_rank(m.run.trainer), _sortable(m.run.settings.get(key))))
+        cells[row, Column(m.run.dataset, m.run.data_hash, m.run.results["n"])].append(m)
+    for group in cells.values():
+        group.sort(key=lambda m: m.run.seed)
+    if key:  # a data set on which nothing is compared has no place in a table of the setting
+        shown = {at for row, at in cells if any((other, at) in cells for other in order if _rivals(row, other))}
+        cells = {at: group for at, group in cells.items() if at[1] in shown}
+    columns = sorted({column for _, column in cells}, key=lambda c: (*dataset_rank(c.dataset), c.data_hash, c.n))
+    rows = sorted(order, key=order.get)
+    comparison = Comparison(title, backbone, columns, rows, dict(cells), key)
+    comparison.notes = caveats(comparison)
+    return comparison
+
+
+def _rivals(row: Row, other: Row) -> bool:
+    return row.method == other.method and row.variant != other.variant
+
+
+def _zero_shot_rows(measured: Sequence[Measured]) -> list[Measured]:
+    """A zero-shot row out of the tuned runs' own zero-shot logits, for the images that no zero-shot run covers."""
+    covered = {(m.run.dataset, m.run.data_hash) for m in measured if method_key(m.run.trainer) == "zeroshot"}
+    made = []
+    for m in measured:
+        if (m.run.dataset, m.run.data_hash) not in covered:
+            covered.add((m.run.dataset, m.run.data_hash))
+            run = replace(m.run, results={**m.run.results, "trainer": "ZeroShot"})
+            made.append(replace(m, run=run, tuned=m.zero_shot, metrics=m.zero_shot_metrics, derived=True))
+    return made
+
+
+def _sortable(value: object) -> tuple[float, str]:
+    return (float(value), "") if isinstance(value, int | float) else (0.0, str(value))

@@ -1,0 +1,95 @@
+"""A run's folder: its config, log, predictions in parts while running, and results when done."""
+from __future__ import annotations
+
+import logging
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from .files import make_folder, read_json, write_arrays, write_json, write_text
+from .fingerprint import check_same
+from .lock import RunLock
+from .log import log_to_file
+from .ranks import Ranks
+
+logger = logging.getLogger(__name__)
+
+COLUMNS = ("index", "label", "logits", "zero_shot_logits", "flagged")  # of predictions.npz
+
+
+class RunFolder:
+    """Everything a run leaves behind. Complete files only: a run is done when results.json says so."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.parts = path / "parts"
+
+    @contextmanager
+    def owned(self, ranks: Ranks, fingerprint: Mapping, config: str) -> Iterator[None]:
+        """Starts the run here, or continues it if it was begun under the same circumstances, and keeps others out.
+
+        The first rank holds the lock for all.
+        """
+        with ExitStack() as stack:
+            if ranks.first:
+                make_folder(self.path)
+                stack.enter_context(RunLock(self.path))
+                begun = read_json(self.parts / "fingerprint.json")
+                if begun is None:
+                    write_json(self.parts / "fingerprint.json", fingerprint)
+                else:
+                    check_same(fingerprint, begun, self.path)
+                write_text(self.path / "config.yaml", config)
+                stack.enter_context(log_to_file(self.path / "log.txt"))
+            ranks.meet()
+            yield
+
+    def results(self) -> dict | None:
+        """The results of a finished run."""
+        results = read_json(self.path / "results.json")
+        return results if isinstance(results, dict) and results.get("complete") else None
+
+    def finish(self, results: Mapping) -> None:
+        """Marks the run as done; the parts have become predictions.npz and are removed."""
+        write_json(self.path / "results.json", {**results, "complete": True})
+        for file in self.parts.glob("*"):
+            file.unlink()
+        if self.parts.is_dir():
+            self.parts.rmdir()
+
+    def predictions(self) -> dict[str, np.ndarray]:
+        with np.load(self.path / "predictions.npz", allow_pickle=False) as file:
+            return dict(file)
+
+    def gather(self, parts: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+        """Joins all parts into predictions.npz, ordered by sample index, and returns all their columns."""
+        parts = [self.read_part(part) for part in parts]
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        write_arrays(self.path / "predictions.npz", **{name: columns[name] for name in COLUMNS})
+        return columns
+
+    def part_file(self, indices: Sequence[int]) -> Path:
+        return self.parts / f"{indices[0]:07d}-{indices[-1]:07d}.npz"
+
+    def write_part(self, indices: Sequence[int], columns: Mapping[str, np.ndarray]) -> None:
+        write_arrays(self.part_file(indices), **columns)
+
+    def read_part(self, indices: Sequence[int]) -> dict[str, np.ndarray] | None:
+        """A part's columns; None if it is absent or damaged."""
+        path = self.part_file(indices)
+        if not path.is_file():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                columns = dict(file)  # reading checks each array's CRC
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            logger.warning("%s is damaged (%s) and is computed again", path, error)
+            return None
+        return columns if set(columns["index"]) <= set(indices) else None
+
+
+def chunks(items: Sequence, size: int) -> list[Sequence]:
+    return [items[start : start + size] for start in range(0, len(items), size)]

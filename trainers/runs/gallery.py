@@ -1,0 +1,216 @@
+"""Which figures a set of runs allows, and their data: pure arrangement, drawing is done by the figure modules."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ..arrays import Array
+from . import figures, figures_compare, figures_geometry
+from .compare import Column, Comparison, Row
+from .figures_compare import Pair, Point
+from .measure import Measured
+from .names import method_key, method_label
+from .reading import Run
+
+PAIR_METHODS = ("otpt", "soc")  # whose mistakes the paper sets side by side
+MOST_CLASSES_OF_PAIRS = 400  # beyond that the figure is a cloud
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its file name and one sentence that tells what to look for."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+def pictures(
+    comparisons: Sequence[Comparison], similarity: Callable[[Run], Array | None], bins: int,
+) -> Iterator[Picture]:
+    """All figures, one after the other."""
+    for number, comparison in enumerate(c for c in comparisons if not c.swept):
+        suffix = f"_{number + 1}" if number else ""
+        yield from _main_pictures(comparison, suffix, similarity, bins)
+        swept = [c for c in comparisons if c.swept and c.backbone == comparison.backbone]
+        yield from _sweep_pictures(comparison, swept, suffix)
+
+
+def _main_pictures(
+    comparison: Comparison, suffix: str, similarity: Callable[[Run], Array | None], bins: int,
+) -> Iterator[Picture]:
+    label = comparison.column_label
+    rows = {
+        row.method: {label(column): diagram(cell, bins, label(column)) for column, cell in _cells(comparison, row)}
+        for row in comparison.rows
+    }
+    yield Picture(
+        f"reliability_grid{suffix}",
+        f"Reliability, {comparison.backbone}, first seed of each run. Red hatching above a bar is over-confidence; the "
+        "strip shows where the samples lie.",
+        figures.draw_grid(rows),
+    )
+    common = comparison.common_columns()
+    if len(common) > 1:
+        yield _selective(comparison, common, f"selective_all{suffix}", "all data sets together")
+    for column in comparison.columns:
+        yield _selective(comparison, [column], f"selective_{_slug(label(column))}{suffix}", label(column))
+    groups = sals_groups(comparison)
+    if groups:
+        yield Picture(
+            f"sals{suffix}", f"ECE with and without SaLS, {comparison.backbone}, {bins} bins. Accuracy is the same.",
+            figures_compare.draw_pairs(groups, "ECE (%)", "plain", "with SaLS"),
+        )
+    for column in comparison.columns:
+        picture = _pair_picture(comparison, column, suffix, similarity)
+        if picture:
+            yield picture
+
+
+def _sweep_pictures(main: Comparison, swept: Sequence[Comparison], suffix: str) -> Iterator[Picture]:
+    for comparison in swept:
+        if comparison.swept == "TTA.STEPS" and (panels := step_panels(comparison)):
+            yield Picture(
+                f"steps{suffix}", f"One against two steps, {comparison.backbone}; hatched: two steps.",
+                figures_compare.draw_two_panels(panels, "one step", "two steps"),
+            )
+        if comparison.swept == "PROMPT.CTX_INIT":
+            for column in comparison.columns:
+                name = comparison.column_label(column)
+                yield Picture(
+                    f"prompts_{_slug(name)}{suffix}", f"ECE by initial prompt on {name}, {comparison.backbone}.",
+                    figures_compare.draw_prompts(name, prompt_errors(comparison, column)),
+                )
+    weights = [comparison for comparison in swept if comparison.swept.endswith(".LAMBDA")]
+    for column in dict.fromkeys(column for comparison in weights for column in comparison.columns):
+        sweeps = {}
+        for comparison in weights:
+            sweeps.update(lambda_points(comparison, column))
+        others = {
+            row.method: point(cell) for row in main.rows if row.method not in sweeps
+            for at, cell in _cells(main, row) if at == column
+        }
+        name = main.column_label(column)
+        yield Picture(
+            f"lambda_{_slug(name)}{suffix}", f"Accuracy and ECE over λ, {name}, {main.backbone}; lower right is best.",
+            figures_compare.draw_lambda(name, sweeps, others),
+        )
+
+
+def diagram(cell: list[Measured], bins: int, title: str) -> figures.Diagram:
+    """The reliability diagram of a cell's first seed."""
+    outcome = cell[0].tuned
+    return figures.diagram(title, cell[0].run.trainer, outcome.confidence, outcome.correct, bins)
+
+
+def point(cell: list[Measured]) -> Point:
+    return Point(_mean(cell, "accuracy"), _mean(cell, "ece"))
+
+
+def sals_groups(comparison: Comparison) -> dict[str, dict[str, Pair]]:
+    """ECE without and with SaLS by data set, for tuned methods; an average last, where there are several sets."""
+    tuned = [row for row in comparison.rows if method_key(row.method) != "zeroshot"]
+    groups = {}
+    for column in comparison.columns:
+        pairs = {
+            row.method: Pair(_mean(cell, "ece"), _mean(cell, "ece_sals"))
+            for row in tuned for at, cell in _cells(comparison, row) if at == column
+        }
+        if pairs:
+            groups[comparison.column_label(column)] = pairs
+    common = [comparison.column_label(column) for column in comparison.common_columns()]
+    if len(common) > 1 and tuned:
+        groups["Average"] = {
+            row.method: Pair(*(
+                float(np.mean([getattr(groups[name][row.method], side) for name in common]))
+                for side in ("before", "after")
+            ))
+            for row in tuned
+        }
+    return groups
+
+
+def step_panels(comparison: Comparison) -> dict[str, dict[str, Pair]]:
+    """Accuracy and ECE after one and two steps, averaged over the data sets on which a method has both."""
+    panels = {"ECE (%)": {}, "accuracy (%)": {}}
+    for method in dict.fromkeys(row.method for row in comparison.rows):
+        one, two = (dict(_cells(comparison, Row(method, name))) for name in ("1 step", "2 steps"))
+        both = [column for column in one if column in two]
+        for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy")):
+            if both:
+                sides = (float(np.mean([_mean(cells[column], metric) for column in both])) for cells in (one, two))
+                panels[title][method] = Pair(*sides)
+    return panels if panels["ECE (%)"] else {}
+
+
+def lambda_points(comparison: Comparison, column: Column) -> dict[str, dict[float, Point]]:
+    sweeps: dict[str, dict[float, Point]] = {}
+    for row in comparison.rows:
+        if (row, column) in comparison.cells:
+            cell = comparison.cells[row, column]
+            sweeps.setdefault(row.method, {})[cell[0].run.weight] = point(cell)
+    return sweeps
+
+
+def prompt_errors(comparison: Comparison, column: Column) -> dict[str, dict[str, float]]:
+    """ECE in percent by prompt and method."""
+    errors: dict[str, dict[str, float]] = {}
+    for row in comparison.rows:
+        if (row, column) in comparison.cells:
+            cell = comparison.cells[row, column]
+            errors.setdefault(cell[0].run.prompt, {})[row.method] = _mean(cell, "ece")
+    return errors
+
+
+def _selective(comparison: Comparison, columns: Sequence[Column], name: str, title: str) -> Picture:
+    series = {}
+    for row in comparison.rows:
+        cells = [cell for column, cell in _cells(comparison, row) if column in columns]
+        if cells:
+            outcomes = [m.tuned for cell in cells for m in cell[:1]]
+            series[row.method] = figures.selection(
+                np.concatenate([o.confidence for o in outcomes]), np.concatenate([o.correct for o in outcomes]),
+            )
+    caption = f"Selective accuracy, {title}, {comparison.backbone}: how many predictions above a threshold are right?"
+    return Picture(name, caption, figures.draw_selective(series, title))
+
+
+def _pair_picture(
+    comparison: Comparison, column: Column, suffix: str, similarity: Callable[[Run], Array | None],
+) -> Picture | None:
+    chosen = {
+        row.method: cell[0].run for row in comparison.rows if method_key(row.method) in PAIR_METHODS
+        for at, cell in _cells(comparison, row) if at == column
+    }
+    if not chosen or next(iter(chosen.values())).results["classes"] not in range(2, MOST_CLASSES_OF_PAIRS + 1):
+        return None
+    matrix = similarity(next(iter(chosen.values())))
+    if matrix is None:
+        return None
+    data = {}
+    for method, run in chosen.items():
+        predictions = run.load_predictions()
+        data[method] = figures_geometry.pair_errors(predictions.logits, predictions.label, matrix)
+    name = comparison.column_label(column)
+    names = " and ".join(map(method_label, chosen))
+    return Picture(
+        f"class_pairs_{_slug(name)}{suffix}",
+        f"Mistakes of {names} on {name}, {comparison.backbone}, by pair of classes: how sure of itself is the model "
+        "when it takes one class for another, and how alike are the two to zero-shot CLIP?",
+        figures_geometry.draw_pair_errors(data, name),
+    )
+
+
+def _cells(comparison: Comparison, row: Row) -> list[tuple[Column, list[Measured]]]:
+    return [(c, comparison.cells[row, c]) for c in comparison.columns if (row, c) in comparison.cells]
+
+
+def _mean(cell: list[Measured], metric: str) -> float:
+    return 100 * float(np.mean([m.metrics[metric].value for m in cell]))
+
+
+def _slug(text: str) -> str:
+    return "".join(sign if sign.isalnum() else "_" for sign in text.lower()).strip("_")

@@ -1,0 +1,203 @@
+"""Everything the report says about one run, computed from its predictions alone: no model, no images."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import calibration as cal
+from ..arrays import Array, log_softmax
+from ..calibration import Interval
+from ..posthoc import cross_fit_temperature, fit_temperature
+from .reading import Predictions, Run
+
+MISTAKES = 12  # kept of each run
+CLASSWISE_BUDGET = 2e7  # values a bootstrap of the classwise error may touch; beyond that it is given without interval
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a figure is called and shown."""
+
+    label: str
+    percent: bool = True
+    higher_is_better: bool | None = False
+
+
+METRICS = {
+    "accuracy": Metric("Accuracy", higher_is_better=True),
+    "ece": Metric("ECE"),
+    "ece_sals": Metric("ECE + SaLS"),
+    "ece_temperature": Metric("ECE + temperature*"),
+    "ace": Metric("ACE"),
+    "mce": Metric("MCE"),
+    "classwise_ece": Metric("Classwise ECE"),
+    "signed_error": Metric("Over-confidence", higher_is_better=None),
+    "auroc": Metric("AUROC", higher_is_better=True),
+    "aurc": Metric("AURC"),
+    "brier": Metric("Brier", percent=False),
+    "nll": Metric("NLL", percent=False),
+}
+TEMPERATURE_NOTE = (
+    "* temperature scaling needs labels, which test-time tuning never sees: a reference. It is fitted on a run over "
+    "the validation split (TEST.SPLIT val) where there is one, else each half of the test images is scaled by the "
+    "temperature fitted on the other half."
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Top-class confidence and correctness of each image, both (N,)."""
+
+    confidence: Array
+    correct: Array
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """One class's line: how often it occurs, how often it is found, and how sure the model is on its images."""
+
+    name: str
+    n: int
+    accuracy: float
+    zero_shot_accuracy: float
+    confidence: float
+    confused_with: str
+
+    @property
+    def gap(self) -> float:
+        return self.confidence - self.accuracy
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong prediction with the top three classes before and after tuning, as (name, probability)."""
+
+    index: int
+    truth: str
+    confidence: float
+    before: tuple[tuple[str, float], ...]
+    after: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run and its figures, in fractions."""
+
+    run: Run
+    bins: int
+    tuned: Outcome
+    zero_shot: Outcome
+    metrics: dict[str, Interval]
+    zero_shot_metrics: dict[str, Interval]
+    temperatures: tuple[float, ...] | None  # one from the validation split, or two from halves of the test images
+    classes: list[ClassRow]
+    mistakes: list[Mistake]
+    derived: bool = False  # the zero-shot part of a tuned run, standing for a zero-shot run
+
+
+def measure(run: Run, bins: int = 20, repeats: int = 0, validation: Run | None = None) -> Measured:
+    """All figures of a run with `bins` bins; with bootstrap intervals if `repeats` is above 0.
+
+    Temperature scaling is fitted on `validation`, the same method on the validation split, or cross-fitted without it.
+    """
+    data = run.load_predictions()
+    held_out = validation.load_predictions() if validation else None
+    metrics, tuned, temperatures = _figures(
+        data.logits, data, bins, repeats, held_out and (held_out.logits, held_out.label),
+    )
+    before, zero_shot, _ = _figures(
+        data.zero_shot_logits, data, bins, 0, held_out and (held_out.zero_shot_logits, held_out.label),
+    )
+    return Measured(
+        run, bins, tuned, zero_shot, metrics, before, temperatures,
+        class_rows(data, run.classnames), worst_mistakes(data, run.classnames),
+    )
+
+
+def _figures(
+    logits: Array, data: Predictions, bins: int, repeats: int, held_out: tuple[Array, Array] | None,
+) -> tuple[dict[str, Interval], Outcome, tuple[float, ...] | None]:
+    """The metrics of one set of logits, its outcome, and the fitted temperatures (two if cross-fitted)."""
+    label = data.label
+    outcome = Outcome(*cal.top_class(logits, label))
+    rescaled = cal.sals(logits, data.zero_shot_logits)
+    if not np.array_equal(rescaled.argmax(axis=1), logits.argmax(axis=1)):
+        raise ValueError("SaLS changed a predicted class.")
+    with_sals = cal.top_class(rescaled, label)
+    temperatures, with_temperature = None, None
+    if held_out:
+        temperatures = (fit_temperature(*held_out),)
+        with_temperature = cal.top_class(logits / temperatures[0], label)
+    elif len(label) > 1:
+        cooled, temperatures = cross_fit_temperature(logits, label)
+        with_temperature = cal.top_class(cooled, label)
+    probabilities = np.exp(log_softmax(logits))
+
+    def binned(function):
+        return lambda confidence, correct: function(confidence, correct, bins)
+
+    def of(function, *samples, limit: float = np.inf):
+        count = repeats if np.asarray(samples[0]).size * max(repeats, 1) <= limit else 0
+        if count:
+            return cal.bootstrap(function, *samples, repeats=count)
+        value = function(*samples)
+        return Interval(value, np.nan, np.nan)
+
+    pair = (outcome.confidence, outcome.correct)
+    metrics = {
+        "accuracy": of(cal.accuracy, *pair),
+        "ece": of(binned(cal.ece), *pair),
+        "ece_sals": of(binned(cal.ece), *with_sals),
+        "ace": of(binned(cal.ace), *pair),
+        "mce": of(binned(cal.mce), *pair),
+        "classwise_ece": of(
+            lambda p, y: cal.classwise_ece(p, y, bins), probabilities, label, limit=CLASSWISE_BUDGET,
+        ),
+        "signed_error": of(cal.signed_error, *pair),
+        "auroc": of(cal.auroc, *pair),
+        "aurc": of(cal.aurc, *pair),
+        "brier": of(lambda terms: float(np.mean(terms)), cal.brier_terms(probabilities, label)),
+        "nll": of(lambda terms: float(np.mean(terms)), cal.nll_terms(logits, label)),
+    }
+    if with_temperature:
+        metrics["ece_temperature"] = of(binned(cal.ece), *with_temperature)
+    return {key: metrics[key] for key in METRICS if key in metrics}, outcome, temperatures
+
+
+def class_rows(data: Predictions, names: list[str]) -> list[ClassRow]:
+    """A line for each class that occurs, the worst gap between confidence and accuracy first."""
+    predicted, before = data.logits.argmax(axis=1), data.zero_shot_logits.argmax(axis=1)
+    confidence = np.exp(log_softmax(data.logits).max(axis=1))
+    rows = []
+    for k, name in enumerate(names):
+        own = data.label == k
+        if not own.any():
+            continue
+        wrong = np.bincount(predicted[own & (predicted != k)], minlength=len(names))
+        rows.append(ClassRow(
+            name, int(own.sum()), float((predicted[own] == k).mean()), float((before[own] == k).mean()),
+            float(confidence[own].mean()), names[int(wrong.argmax())] if wrong.any() else "",
+        ))
+    return sorted(rows, key=lambda row: -row.gap)
+
+
+def worst_mistakes(data: Predictions, names: list[str], count: int = MISTAKES) -> list[Mistake]:
+    """The wrong predictions of highest confidence, first by confidence, then by place in the test list."""
+    log_p = log_softmax(data.logits)
+    confidence, predicted = np.exp(log_p.max(axis=1)), log_p.argmax(axis=1)
+    wrong = np.flatnonzero(predicted != data.label)
+    chosen = wrong[np.lexsort((data.index[wrong], -confidence[wrong]))][:count]
+    before = log_softmax(data.zero_shot_logits[chosen]) if len(chosen) else ()
+    return [
+        Mistake(
+            int(data.index[i]), names[data.label[i]], float(confidence[i]), _top(before[at], names),
+            _top(log_p[i], names),
+        )
+        for at, i in enumerate(chosen)
+    ]
+
+
+def _top(log_p: Array, names: list[str], count: int = 3) -> tuple[tuple[str, float], ...]:
+    best = np.argsort(-log_p, kind="stable")[:count]
+    return tuple((names[k], float(np.exp(log_p[k]))) for k in best)

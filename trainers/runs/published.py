@@ -1,0 +1,125 @@
+"""The paper's tables as data: every cell as printed, and a check of the paper against its own arithmetic."""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+
+from .names import BASELINE, method_key
+
+# In a checkout and in an installed package alike, `configs` lies beside `trainers`.
+FILE = Path(__file__).resolve().parents[2] / "configs" / "experiments" / "published.json"
+HIGHER_IS_BETTER = {"accuracy"}
+AVERAGE = "Average"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One published number. `difference` and `colour` are what the paper prints beside it, where it does."""
+
+    table: str
+    metric: str
+    method: str
+    column: str
+    printed: str
+    source: str
+    difference: str | None = None
+    colour: str | None = None
+
+    @property
+    def value(self) -> Decimal:
+        return Decimal(self.printed.replace(",", ""))
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A printed figure that its own neighbours do not yield. `rounding`: hidden digits could still explain it."""
+
+    cell: Cell
+    kind: str  # average, difference or colour
+    printed: str
+    recomputed: str
+    rounding: bool
+
+    def __str__(self) -> str:
+        where = f"{self.cell.source}, {self.cell.metric} of {self.cell.method}, {self.cell.column}"
+        cause = " (rounding can explain it)" if self.rounding else ""
+        return f"{where}: {self.kind} printed {self.printed}, the printed cells give {self.recomputed}{cause}"
+
+
+@cache
+def tables() -> dict:
+    """The data file as it is: table name -> its number, columns and rows."""
+    return json.loads(FILE.read_text(encoding="utf-8"))["tables"]
+
+
+def cells(table: str | None = None) -> Iterator[Cell]:
+    """Every cell of one table, or of all, row by row."""
+    for name, content in tables().items():
+        if table in (None, name):
+            source = f"Table {content['table']} ({content['label']})"
+            for row in content["rows"]:
+                blank = [None] * len(content["columns"])
+                extras = zip(row.get("differences", blank), row.get("colours", blank), strict=True)
+                for column, printed, extra in zip(content["columns"], row["values"], extras, strict=True):
+                    yield Cell(name, row["metric"], row["method"], column, printed, source, *extra)
+
+
+def find(table: str, metric: str, method: str, column: str) -> Cell | None:
+    """The cell of a method (in any spelling) and a data set (registry name), or None if the paper has none."""
+    for cell in cells(table):
+        if (cell.metric, method_key(cell.method), cell.column) == (metric, method_key(method), column):
+            return cell
+    return None
+
+
+def find_for_run(
+    metric: str, method: str, dataset: str, backbone: str, steps: int = 1, sals: bool = False,
+) -> Cell | None:
+    """The published cell measured under a run's conditions, or None."""
+    for name, content in tables().items():
+        conditions = (content.get("backbone"), content.get("steps", 1), content.get("sals", False))
+        if conditions == (backbone, steps, sals) and (cell := find(name, metric, method, dataset)):
+            return cell
+    return None
+
+
+def slips() -> list[Slip]:
+    """Averages, differences against O-TPT and their colours that the printed cells do not yield."""
+    found = []
+    for name in tables():
+        grid = {(c.metric, method_key(c.method), c.column): c for c in cells(name)}
+        for (metric, method, column), cell in grid.items():
+            if column == AVERAGE:
+                row = [other for key, other in grid.items() if key[:2] == (metric, method) and other is not cell]
+                found += _check_average(cell, row)
+            if cell.difference is not None:
+                found += _check_difference(cell, grid[metric, BASELINE, column])
+    return found
+
+
+def _unit(cell: Cell) -> Decimal:
+    """One step of the last printed digit."""
+    return Decimal(1).scaleb(cell.value.as_tuple().exponent)
+
+
+def _check_average(cell: Cell, parts: list[Cell]) -> list[Slip]:
+    mean = sum(part.value for part in parts) / len(parts)
+    unit = _unit(cell)
+    if abs(mean - cell.value) <= unit / 2:
+        return []
+    # Each part and the average itself may be off by half a unit.
+    return [Slip(cell, "average", cell.printed, str(mean.quantize(unit / 10)), abs(mean - cell.value) <= unit)]
+
+
+def _check_difference(cell: Cell, baseline: Cell) -> list[Slip]:
+    actual = cell.value - baseline.value
+    off = abs(Decimal(cell.difference) - actual)
+    found = [] if off == 0 else [Slip(cell, "difference", cell.difference, f"{actual:+}", off <= _unit(cell))]
+    better = actual >= 0 if cell.metric in HIGHER_IS_BETTER else actual <= 0
+    if (cell.colour == "better") != better:
+        found.append(Slip(cell, "colour", cell.colour, "better" if better else "worse", False))
+    return found

@@ -1,0 +1,135 @@
+"""One table, four forms: for the terminal, Markdown, LaTeX and CSV."""
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+
+from tabulate import tabulate
+
+from .tables import Entry, Table, TableRow
+
+GREEN, RED, BOLD, DIM, PLAIN = "\033[32m", "\033[31m", "\033[1m", "\033[2m", "\033[0m"
+
+LATEX_HEAD = r"""% Needs \usepackage{booktabs,graphicx,xcolor}
+\providecommand{\better}[1]{\textcolor[rgb]{0.18,0.41,0.27}{#1}}
+\providecommand{\worse}[1]{\textcolor[rgb]{0.55,0.22,0.22}{#1}}
+"""
+LATEX_SPECIAL = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "−": "$-$", "±": r"$\pm$", "λ": r"$\lambda$",
+    "“": "``", "”": "''", "δ": r"$\delta$", "<": "$<$", ">": "$>$", "|": "$|$", "·": r"$\cdot$", "×": r"$\times$",
+    "\u00a0": "~", "≥": r"$\geq$", "≈": r"$\approx$", "μ": r"$\mu$", "Δ": r"$\Delta$", "η": r"$\eta$", "α": r"$\alpha$",
+    "²": "$^2$",
+}
+
+
+def terminal(table: Table, colour: bool = False) -> str:
+    """A plain table; `colour` adds bold for the best and green or red for differences, else the best has a star."""
+    def cell(entry: Entry | None, row: TableRow) -> str:
+        if entry is None:
+            return ""
+        text = entry.text
+        if entry.best:
+            text = f"{BOLD}{text}{PLAIN}" if colour else f"*{text}"
+        parts = [text, entry.spread]
+        if entry.delta:
+            tone = {True: GREEN, False: RED, None: ""}[entry.better] if colour else ""
+            parts.append(f"{tone}({entry.delta}){PLAIN if tone else ''}")
+        text = " ".join(part for part in parts if part)
+        return f"{DIM}{text}{PLAIN}" if row.published and colour else text
+
+    body = []
+    for block in table.blocks:
+        body.append([block.label, *[""] * len(table.columns)])
+        body += [[f"  {row.label}", *(cell(entry, row) for entry in row.entries)] for row in block.rows]
+    grid = tabulate(
+        body, headers=["", *table.columns], disable_numparse=True, colalign=("left", *["right"] * len(table.columns)),
+        preserve_whitespace=True,
+    )
+    return "\n".join([table.title, grid, *table.notes])
+
+
+def markdown(table: Table) -> str:
+    def cell(entry: Entry | None) -> str:
+        if entry is None:
+            return ""
+        text = f"**{entry.text}**" if entry.best else entry.text
+        return " ".join(part for part in (text, entry.spread, f"({entry.delta})" if entry.delta else "") if part)
+
+    lines = [f"### {_md(table.title)}", ""]
+    for block in table.blocks:
+        lines.append(f"| {_md(block.label)} | {' | '.join(map(_md, table.columns))} |")
+        lines.append(f"|:--|{'--:|' * len(table.columns)}")
+        for row in block.rows:
+            label = f"*{_md(row.label)}*" if row.published else _md(row.label)
+            lines.append(f"| {label} | {' | '.join(cell(entry) for entry in row.entries)} |")
+        lines.append("")
+    return "\n".join([*lines, *(f"{_md(note)}  " for note in table.notes), ""])
+
+
+def latex(table: Table) -> str:
+    """A booktabs table that fits the line; `LATEX_HEAD` goes before the first."""
+    def cell(entry: Entry | None) -> str:
+        if entry is None:
+            return ""
+        text = rf"\textbf{{{_tex(entry.text)}}}" if entry.best else _tex(entry.text)
+        if entry.spread:
+            text += rf"\,{{\scriptsize {_tex(entry.spread)}}}"
+        if entry.delta:
+            delta = entry.delta.replace("-", "$-$").replace("+", "$+$")
+            command = {True: r"\better", False: r"\worse", None: ""}[entry.better]
+            text += rf"\,{{\scriptsize {command}{{{delta}}}}}"
+        return text
+
+    width = len(table.columns)
+    lines = [
+        r"\begin{table*}[t]", r"\centering", rf"\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}",
+        rf"\label{{tab:{table.name}}}", r"\small", r"\setlength{\tabcolsep}{4pt}",
+        r"\sbox0{%", rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule",
+        f" & {' & '.join(map(_tex, table.columns))} \\\\",
+    ]
+    for block in table.blocks:
+        lines += [r"\midrule", rf"\multicolumn{{{width + 1}}}{{l}}{{\textbf{{{_tex(block.label)}}}}} \\"]
+        for row in block.rows:
+            label = rf"\textit{{{_tex(row.label)}}}" if row.published else _tex(row.label)
+            lines.append(f"{label} & {' & '.join(cell(entry) for entry in row.entries)} \\\\")
+    # Only a table wider than the text is shrunk.
+    lines += [
+        r"\bottomrule", r"\end{tabular}}",
+        r"\ifdim\wd0>\linewidth \resizebox{\linewidth}{!}{\usebox0}\else \usebox0\fi", r"\end{table*}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(tables: Iterable[Table]) -> str:
+    """One line for each cell of all tables, unrounded."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["table", "block", "row", "column", "value", "std", "seeds", "low", "high", "difference", "best",
+                     "published"])
+    for table in tables:
+        for block in table.blocks:
+            for row in block.rows:
+                for column, entry in zip(table.columns, row.entries, strict=True):
+                    if entry is not None:
+                        writer.writerow([
+                            table.name, block.label, row.label, column, entry.value, _blank(entry.std), entry.seeds,
+                            _blank(entry.low), _blank(entry.high), _blank(entry.difference), int(entry.best),
+                            int(row.published),
+                        ])
+    return out.getvalue()
+
+
+def _blank(value: float | None) -> float | str:
+    return "" if value is None else value
+
+
+def _md(text: str) -> str:
+    for sign in "\\|*_`[]<>":
+        text = text.replace(sign, f"\\{sign}")
+    return text
+
+
+def _tex(text: str) -> str:
+    return "".join(LATEX_SPECIAL.get(sign, sign if ord(sign) < 0x250 else "?") for sign in text)

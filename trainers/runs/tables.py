@@ -1,0 +1,245 @@
+"""Tables in the paper's layout as data: methods × data sets, a block for each metric, averages and differences."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from . import published as paper
+from .compare import Column, Comparison, Row
+from .measure import METRICS, TEMPERATURE_NOTE, Measured
+from .names import BASELINE, dataset_label, method_key, method_rank
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell in the units it is shown in. Several seeds give `std`, one seed its bootstrap interval, if any."""
+
+    value: float
+    decimals: int = 1
+    std: float | None = None
+    seeds: int = 1
+    low: float | None = None
+    high: float | None = None
+    difference: float | None = None  # against O-TPT
+    better: bool | None = None  # what that difference means
+    best: bool = False
+
+    @property
+    def text(self) -> str:
+        return "–" if np.isnan(self.value) else f"{self.value:.{self.decimals}f}"
+
+    @property
+    def spread(self) -> str:
+        """`± std` over seeds, or the interval, or nothing."""
+        if self.std is not None:
+            return f"± {self.std:.{self.decimals}f}"
+        return "" if self.low is None else f"[{self.low:.{self.decimals}f}, {self.high:.{self.decimals}f}]"
+
+    @property
+    def delta(self) -> str:
+        return "" if self.difference is None else f"{self.difference:+.{self.decimals}f}"
+
+
+@dataclass(frozen=True)
+class TableRow:
+    label: str
+    method: str
+    entries: list[Entry | None]
+    published: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    label: str
+    rows: list[TableRow]
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str  # for files and anchors
+    title: str
+    columns: list[str]
+    blocks: list[Block]
+    notes: list[str] = field(default_factory=list)
+
+
+def paper_table(
+    comparison: Comparison, name: str, title: str, metrics: Sequence[str], with_published: bool = False,
+) -> Table:
+    """Rows of methods, columns of data sets and their average, a block for each metric."""
+    common = comparison.common_columns()
+    average = len(common) > 1
+    columns = [comparison.column_label(column) for column in comparison.columns] + ["Average"] * average
+    blocks, sources = [], set()
+    for metric in metrics:
+        grid = {}
+        for row in comparison.rows:
+            grid[row] = [_cell(comparison, row, column, metric) for column in comparison.columns]
+            if average:
+                grid[row].append(_average(comparison, row, common, metric))
+        rows = mark(grid, metric)
+        if with_published:
+            rows, used = _add_published(rows, comparison, metric, average)
+            sources |= used
+        unit = " (%)" if METRICS[metric].percent else ""
+        blocks.append(Block(METRICS[metric].label + unit, rows))
+    notes = [*comparison.notes, *_legend(blocks, comparison)]
+    if "ece_temperature" in metrics:
+        notes.append(TEMPERATURE_NOTE)
+    if with_published:
+        notes += _published_notes(comparison, sources)
+    return Table(name, title, columns, blocks, notes)
+
+
+def metrics_table(comparison: Comparison, name: str, title: str, bins: int) -> Table:
+    """Every metric of every method, a block for each data set."""
+    keys = [key for key in METRICS if all(key in m.metrics for group in comparison.cells.values() for m in group)]
+    blocks = []
+    for column in comparison.columns:
+        rows = [row for row in comparison.rows if (row, column) in comparison.cells]
+        by_metric = []
+        for key in keys:
+            marked = mark({row: [_cell(comparison, row, column, key, interval=True)] for row in rows}, key)
+            by_metric.append([replace(line.entries[0], difference=None, better=None) for line in marked])
+        lines = [
+            TableRow(row.label, row.method, [entries[at] for entries in by_metric]) for at, row in enumerate(rows)
+        ]
+        blocks.append(Block(f"{comparison.column_label(column)} ({column.n:,} images)", lines))
+    labels = [METRICS[key].label for key in keys]
+    notes = [
+        f"{bins} bins. In percent, but for Brier (0 to 2) and NLL (nats). Brackets: 95 % bootstrap interval of one "
+        "run; ±: standard deviation over seeds.",
+        "Over-confidence: mean confidence − accuracy. AUROC and AURC: how well confidence sorts right from wrong.",
+    ]
+    if "ece_temperature" in keys:
+        notes.append(TEMPERATURE_NOTE)
+    return Table(name, title, labels, blocks, notes)
+
+
+def _cell(
+    comparison: Comparison, row: Row, column: Column, metric: str, interval: bool = False,
+) -> Entry | None:
+    group = comparison.cells.get((row, column))
+    if not group or any(metric not in m.metrics for m in group):
+        return None
+    scale, decimals = (100, 1) if METRICS[metric].percent else (1, 3)
+    values = [scale * m.metrics[metric].value for m in group]
+    entry = Entry(float(np.mean(values)), decimals, seeds=len(values))
+    if len(values) > 1:
+        return replace(entry, std=float(np.std(values, ddof=1)))
+    only = group[0].metrics[metric]
+    if interval and not np.isnan(only.low):
+        return replace(entry, low=scale * only.low, high=scale * only.high)
+    return entry
+
+
+def _average(comparison: Comparison, row: Row, columns: Sequence[Column], metric: str) -> Entry | None:
+    """The mean over columns; its deviation is that of the seeds' own averages, where all columns share the seeds."""
+    cells = [_cell(comparison, row, column, metric) for column in columns]
+    if any(cell is None for cell in cells):
+        return None
+    entry = Entry(float(np.mean([cell.value for cell in cells])), cells[0].decimals)
+    groups = [comparison.cells[row, column] for column in columns]
+    if len({tuple(m.run.seed for m in group) for group in groups}) == 1 and len(groups[0]) > 1:
+        by_seed = np.array([[_shown(m, metric) for m in group] for group in groups]).mean(axis=0)
+        return replace(entry, std=float(by_seed.std(ddof=1)), seeds=len(by_seed))
+    return entry
+
+
+def _shown(measured: Measured, metric: str) -> float:
+    return measured.metrics[metric].value * (100 if METRICS[metric].percent else 1)
+
+
+def mark(grid: dict[Row, list[Entry | None]], metric: str) -> list[TableRow]:
+    """Adds differences against O-TPT to the methods that came after it, and marks the best of the tuned methods."""
+    higher = METRICS[metric].higher_is_better
+    baselines = [row for row in grid if method_key(row.method) == BASELINE]
+    tuned = [row for row in grid if method_key(row.method) != "zeroshot"]
+    lines = []
+    for row, entries in grid.items():
+        marked = []
+        for at, entry in enumerate(entries):
+            if entry is None:
+                marked.append(None)
+                continue
+            if len(baselines) == 1 and method_rank(row.method) > method_rank(BASELINE):
+                base = grid[baselines[0]][at]
+                if base is not None and not np.isnan(entry.value - base.value):
+                    # The difference of what is printed, so that a reader can check it.
+                    change = round(float(entry.text) - float(base.text), entry.decimals)
+                    better = None if higher is None or change == 0 else (change > 0) == higher
+                    entry = replace(entry, difference=change + 0.0, better=better)
+            rivals = [grid[other][at] for other in tuned if grid[other][at] is not None]
+            if row in tuned and higher is not None and len(rivals) > 1:
+                values = [round(rival.value, rival.decimals) for rival in rivals]
+                top = max(values) if higher else min(values)
+                entry = replace(entry, best=round(entry.value, entry.decimals) == top)
+            marked.append(entry)
+        lines.append(TableRow(row.label, row.method, marked))
+    return lines
+
+
+def _add_published(
+    rows: list[TableRow], comparison: Comparison, metric: str, average: bool,
+) -> tuple[list[TableRow], set[str]]:
+    """Each method's published line after its own, where the paper has one under the same conditions."""
+    by_label = {row.label: row for row in comparison.rows}
+    datasets = [column.dataset for column in comparison.columns]
+    lines, sources = [], set()
+    for line in rows:
+        lines.append(line)
+        runs = [m.run for (row, _), group in comparison.cells.items() if row == by_label[line.label] for m in group]
+        steps = {run.steps for run in runs} if method_key(line.method) != "zeroshot" else {1}
+        if len(steps) != 1:
+            continue
+        where = (line.method, comparison.backbone, steps.pop(), metric)
+        cells = [_published_cell(dataset, *where) for dataset in datasets]
+        if average:
+            cells.append(_published_average(datasets, *where))
+        if any(cells):
+            sources |= {cell.source for cell in cells if cell}
+            entries = [cell and Entry(float(cell.value), -cell.value.as_tuple().exponent) for cell in cells]
+            lines.append(TableRow(f"{line.label} (published)", line.method, entries, published=True))
+    return lines, sources
+
+
+def _published_cell(dataset: str, method: str, backbone: str, steps: int, metric: str) -> paper.Cell | None:
+    return paper.find_for_run(metric.removesuffix("_sals"), method, dataset, backbone, steps, metric.endswith("_sals"))
+
+
+def _published_average(datasets: list[str], method: str, backbone: str, steps: int, metric: str) -> paper.Cell | None:
+    """The paper's own average, if it is over exactly these data sets."""
+    for content in paper.tables().values():
+        if sorted(content["columns"]) == sorted([*datasets, paper.AVERAGE]):
+            cell = _published_cell(datasets[0], method, backbone, steps, metric)
+            return cell and paper.find(cell.table, cell.metric, method, paper.AVERAGE)
+    return None
+
+
+def _published_notes(comparison: Comparison, sources: set[str]) -> list[str]:
+    if not sources:
+        return [f"The paper prints no figures for {comparison.backbone} under these settings."]
+    notes = [f"Rows marked published are the paper's ({', '.join(sorted(sources))}) and were not measured here."]
+    smaller = []
+    for column in comparison.columns:
+        whole = paper.find("datasets", "images", "", column.dataset)
+        if whole and whole.value != column.n:
+            smaller.append(f"{dataset_label(column.dataset)} {column.n:,} of {whole.value:,}")
+    if smaller:
+        notes.append(f"Published figures are on the whole test sets, ours on fewer images: {', '.join(smaller)}.")
+    return notes
+
+
+def _legend(blocks: list[Block], comparison: Comparison) -> list[str]:
+    entries = [entry for block in blocks for row in block.rows for entry in row.entries if entry]
+    bins = next(iter(comparison.cells.values()))[0].bins
+    legend = [f"{bins} bins."]
+    if any(entry.best for entry in entries):
+        legend.append("Bold: best of the tuned methods.")
+    if any(entry.difference is not None for entry in entries):
+        legend.append("In parentheses: difference against O-TPT.")
+    if any(entry.std is not None for entry in entries):
+        legend.append("±: standard deviation over seeds.")
+    return [" ".join(legend)]

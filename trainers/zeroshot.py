@@ -1,0 +1,52 @@
+"""CLIP as it is: hand-written prompts, no adaptation."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from yacs.config import CfgNode
+
+from .base import BaseTrainer
+from .episodes import Adapted
+from .objectives import class_logits
+from .registry import TRAINER_REGISTRY
+from .validation import require
+from .vlm.openai_clip import CLIP
+from .vlm.templates import check_setting, find_templates, template_features
+
+
+@TRAINER_REGISTRY.register()
+class ZeroShot(BaseTrainer):
+    """The plain view against the initial prompt, or against templates. (Radford et al., CLIP, ICML 2021.)"""
+
+    takes_templates = True
+
+    @classmethod
+    def validate(cls, cfg: CfgNode) -> None:
+        check_setting(cfg.PROMPT.TEMPLATE)
+        require(cfg, not (cfg.PROMPT.TEMPLATE and cfg.MODEL.INIT_WEIGHTS), "PROMPT.TEMPLATE",
+                "empty where MODEL.INIT_WEIGHTS gives the prompt")
+
+    @property
+    def views(self) -> int:
+        return 1
+
+    def use_model(self, model: CLIP, classnames: Sequence[str]) -> None:
+        super().use_model(model, classnames)
+        dataset = getattr(self, "dataset", None)  # there is none when images come as tensors
+        own = dataset.template if dataset else None
+        self.templates = find_templates(self.cfg.PROMPT.TEMPLATE, self.cfg.DATASET.NAME, own)
+        self.text = self.prompt.text  # (K, d)
+        if self.templates:
+            self.text = template_features(model, self.templates, classnames, self.precision)
+
+    def facts(self) -> dict:
+        return {**super().facts(), **({"templates": self.templates} if self.templates else {})}
+
+    @torch.no_grad()
+    def adapt(self, views: Tensor) -> Adapted:
+        logits = class_logits(views[:, :1], self.text, self.scale)[:, 0]
+        nothing = torch.full(logits.shape[:1], torch.nan, device=logits.device)
+        context = self.prompt.context.expand(len(logits), *self.prompt.context.shape)
+        return Adapted(logits, logits, context, nothing, nothing)
