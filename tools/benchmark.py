@@ -1,0 +1,46 @@
+"""Measures the engine beside the slow, obvious way: time, memory, views a second, operations.
+
+    python tools/benchmark.py --quick
+    python tools/benchmark.py --out output/benchmark
+
+Needs no weights and no data: shapes are CLIP's, weights random. Close other programs first. It runs from a checkout
+only, because what it compares with lies with the tests.
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from promptcal.datasets.errors import run_tool
+from promptcal.trainers.runs.log import log_to_terminal
+from promptcal.trainers.speed.benchmark import FULL, QUICK, Settings, run
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # holds reference.py
+
+
+def parse() -> tuple[Settings, Path]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="ViT-B/16, up to 100 classes: 3 minutes on 2 cores")
+    parser.add_argument("--out", type=Path, default=Path("output/benchmark"), help="folder for the table, JSON and PNG")
+    parser.add_argument("--backbones", nargs="+", metavar="NAME", help="ViT-B/16, ViT-L/14, tiny")
+    parser.add_argument("--classes", nargs="+", type=int, metavar="K", help="numbers of classes of the text side")
+    parser.add_argument("--rounds", type=int, help="how often the ways take turns; medians are reported")
+    args = parser.parse_args()
+    wanted = {
+        "backbones": args.backbones, "classes": args.classes, "memory_classes": args.classes, "rounds": args.rounds,
+    }
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return replace(QUICK if args.quick else FULL, **given), args.out
+
+
+def main() -> None:
+    log_to_terminal()
+    settings, out = parse()
+    print(run(settings, out))
+    print(f"\nwritten: {out / 'benchmark.json'}, benchmark.txt, benchmark.png")
+
+
+if __name__ == "__main__":
+    run_tool(main)

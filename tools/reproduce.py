@@ -1,0 +1,70 @@
+"""Makes a table or figure of the paper: runs what is not finished, then writes it beside the published one.
+
+    python tools/reproduce.py list
+    python tools/reproduce.py table1 --root DATA --dry-run
+    python tools/reproduce.py all --demo
+    torchrun --nproc-per-node 8 tools/reproduce.py all --root DATA
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from promptcal.datasets.errors import ConfigError, run_tool
+from promptcal.trainers.experiments.plan import Place
+from promptcal.trainers.experiments.reproduce import make_plans, read_experiments, reproduce
+from promptcal.trainers.experiments.runner import stand_alone
+from promptcal.trainers.experiments.show import show_list, show_plan
+from promptcal.trainers.runs.log import log_to_terminal
+from promptcal.trainers.runs.render import terminal
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", metavar="NAME", help="an experiment of configs/experiments, all, or list")
+    parser.add_argument("--root", default="", help="folder that holds the data sets")
+    parser.add_argument("--limit", type=int, default=0, metavar="N", help="N test images a run, for a quick look")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WHAT", help="these methods, data sets or backbones")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and what it will take, and stop")
+    parser.add_argument("--demo", action="store_true", help="on the embedded data sets and backbone, in minutes")
+    parser.add_argument("--output-dir", type=Path, default=Path("output"), help="where runs and outcomes go")
+    parser.add_argument("--cache-dir", type=Path, help="where view features go (default: cache/ in the output)")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY VALUE", dest="opts",
+                        help="settings for all runs, e.g. DATALOADER.NUM_WORKERS 16")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse()
+    if args.limit < 0:
+        raise ConfigError(f"--limit is {args.limit}; it must be 0 (all images) or more")
+    rank, world = stand_alone()
+    log_to_terminal()
+    place = Place(args.root, args.output_dir, args.cache_dir, args.demo, args.limit, tuple(args.opts))
+    if args.name == "list":
+        print(show_list(place))
+        return 0
+    experiments = read_experiments(args.name)
+    plans = make_plans(experiments, place, args.only)
+    if rank == 0:
+        print(show_plan(plans, experiments, place))
+    if args.dry_run:
+        return 0
+    tally, outcomes, problems = reproduce(experiments, plans, place, rank, world)
+    for outcome in outcomes.values():
+        for table in outcome.tables:
+            print(f"\n{terminal(table, colour=sys.stdout.isatty())}")
+    of_all = f"; {len(outcomes)} of {len(plans)} outcomes written:" if rank == 0 else " by this process"
+    print(f"\n{len(tally.done)} runs done now{of_all}")
+    for name, outcome in outcomes.items():
+        print(f"  {name}: {outcome.page}")
+    for run, reason in tally.failed.items():
+        print(f"failed: {run.described}: {reason}")
+    for name, reason in problems.items():
+        print(f"not written: {name}: {reason}")
+    return 1 if tally.failed or problems else 0
+
+
+if __name__ == "__main__":
+    run_tool(main)

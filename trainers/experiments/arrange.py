@@ -1,0 +1,81 @@
+"""Measured runs arranged as a table wants them: rows of methods and settings, columns of data sets."""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..runs.caveats import caveats
+from ..runs.compare import Column, Comparison, Row
+from ..runs.measure import METRICS, Measured
+from ..runs.names import dataset_rank, method_rank
+from .definition import Experiment
+from .plan import Place, PlannedRun
+
+
+@dataclass(frozen=True)
+class Material:
+    """What an outcome is made of: the runs that are finished, measured."""
+
+    experiment: Experiment
+    place: Place
+    found: Mapping[PlannedRun, Measured]
+
+    @property
+    def compared(self) -> bool:
+        """Whether the paper's figures belong beside these: never where other data stand in for the benchmarks."""
+        return bool(self.experiment.published) and not self.stands_in
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether embedded data take the benchmarks' place; what needs no data is the same everywhere."""
+        return self.place.demo and bool(self.experiment.datasets)
+
+    @property
+    def backbones(self) -> list[str]:
+        return list(dict.fromkeys(run.backbone for run in self.found))
+
+    def where(self, fits: Callable[[PlannedRun], bool]) -> Material:
+        return Material(self.experiment, self.place, {run: m for run, m in self.found.items() if fits(run)})
+
+    def comparison(self, backbone: str, key: str = "") -> Comparison:
+        """The runs of a backbone, a row for each method and, with `key`, for each value of that setting."""
+        cells, order = defaultdict(list), {}
+        for run, measured in self.found.items():
+            if run.backbone != backbone:
+                continue
+            value = measured.run.settings.get(key)
+            row = Row(run.method, shown(key, value) if key in run.variant else "")
+            order.setdefault(row, (*method_rank(run.method), len(order)))  # values in the order of the experiment
+            column = Column(measured.run.dataset, measured.run.data_hash, measured.run.results["n"])
+            cells[row, column].append(measured)
+        for group in cells.values():
+            group.sort(key=lambda m: m.run.seed)
+        columns = sorted({column for _, column in cells}, key=lambda c: dataset_rank(c.dataset))
+        comparison = Comparison(backbone, backbone, columns, sorted(order, key=order.get), dict(cells), key)
+        comparison.notes = caveats(comparison)
+        return comparison
+
+
+def shown(key: str, value: object) -> str:
+    """A setting's value as a row shows it."""
+    if key.endswith(".LAMBDA"):
+        return f"λ {float(value):g}"
+    if key.endswith(".DELTA"):
+        return f"δ at {float(value):g} %"
+    if key == "TTA.STEPS":
+        return "1 step" if value == 1 else f"{value} steps"
+    if key == "PROMPT.CTX_INIT":
+        return f"“{value}”"
+    return str(value)
+
+
+def in_percent(measured: Sequence[Measured], metric: str) -> list[float]:
+    scale = 100 if METRICS[metric].percent else 1
+    return [scale * m.metrics[metric].value for m in measured]
+
+
+def mean(measured: Sequence[Measured], metric: str) -> float:
+    return float(np.mean(in_percent(measured, metric)))

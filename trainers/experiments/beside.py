@@ -1,0 +1,73 @@
+"""Our figures beside the paper's: published rows, and how far we are from them."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..runs import published as paper
+from ..runs.compare import Row
+from ..runs.tables import Block, Entry, Table, TableRow, mark
+
+
+@dataclass(frozen=True)
+class Gap(Entry):
+    """Ours minus published, of the figures as printed, so that a reader can check it."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.value:+.{self.decimals}f}"
+
+
+def with_gaps(table: Table) -> Table:
+    """Adds a row of differences after each published one."""
+    blocks = []
+    for block in table.blocks:
+        rows: list[TableRow] = []
+        for row in block.rows:
+            own = rows[-1] if rows else None
+            rows.append(row)
+            if row.published and own:
+                gaps = [gap(mine, theirs) for mine, theirs in zip(own.entries, row.entries, strict=True)]
+                rows.append(TableRow(f"{own.label}: ours − published", own.method, gaps))
+        blocks.append(Block(block.label, rows))
+    return replace(table, blocks=blocks)
+
+
+def gap(ours: Entry | None, theirs: Entry | None) -> Gap | None:
+    if ours is None or theirs is None:
+        return None
+    decimals = min(ours.decimals, theirs.decimals)
+    return Gap(round(round(ours.value, decimals) - theirs.value, decimals) + 0.0, decimals)
+
+
+def block_beside(
+    label: str, grid: Mapping[Row, list[Entry | None]], metric: str, columns: Sequence[str], table: str = "",
+    printed: str = "",
+) -> Block:
+    """Rows with marks, each method's followed by the paper's from `table`, whose metric is `printed`."""
+    rows = []
+    for key, row in zip(grid, mark(dict(grid), metric), strict=True):
+        rows.append(row)
+        found = published_row(table, printed or metric, row, columns) if table and not key.variant else None
+        if found:
+            rows.append(found)
+    return Block(label, rows)
+
+
+def published_row(table: str, metric: str, like: TableRow, columns: Sequence[str]) -> TableRow | None:
+    cells = [paper.find(table, metric, like.method, column) for column in columns]
+    if not any(cells):
+        return None
+    entries = [cell and Entry(float(cell.value), -cell.value.as_tuple().exponent) for cell in cells]
+    return TableRow(f"{like.label} (published)", like.method, entries, published=True)
+
+
+def source_of(table: str) -> str:
+    content = paper.tables()[table]
+    return f"Table {content['table']} ({content['label']})"
+
+
+def slip_notes(tables: Sequence[str]) -> list[str]:
+    """The paper's own slips in these tables, one line each, so that nobody looks for the fault here."""
+    found = [slip for slip in paper.slips() if slip.cell.table in tables and not slip.rounding]
+    return [f"The paper's own slip, {slip}." for slip in found]

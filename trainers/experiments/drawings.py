@@ -1,0 +1,206 @@
+"""Figures of the experiments, by the report's own functions, with the paper's beside them where it has numbers."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ..runs import published as paper
+from ..runs.compare import Comparison
+from ..runs.figures import draw_grid, draw_selective, selection
+from ..runs.figures_compare import Pair, Point, draw_lambda, draw_pairs, draw_prompts, draw_two_panels
+from ..runs.figures_geometry import draw_pair_errors
+from ..runs.gallery import Picture, diagram, lambda_points, point, prompt_errors, sals_groups, step_panels
+from ..runs.names import dataset_label, method_label
+from ..runs.style import COLUMN, PAGE, colour, grid_lines, new_figure, styled
+from .arrange import Material, mean
+from .layouts import pair_errors_of, swept_key
+
+PRINTED = "As the paper prints it; not measured here."
+
+
+def steps(material: Material) -> Iterator[Picture]:
+    for backbone in material.backbones:
+        panels = step_panels(material.comparison(backbone, "TTA.STEPS"))
+        if panels:
+            yield Picture("steps", f"One and two steps, {backbone}; hatched: two steps.",
+                          draw_two_panels(panels, "one step", "two steps"))
+    if material.compared:
+        methods = ("C-TPT", "O-TPT", "SoC")
+        panels = {
+            title: {method: Pair(printed("vitl", metric, method), printed("vitl_2step", metric, method))
+                    for method in methods}
+            for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy"))
+        }
+        yield Picture("steps_published", f"Averages of Tables 1 and 9. {PRINTED}",
+                      draw_two_panels(panels, "one step", "two steps", "published (Tables 1 and 9)"))
+
+
+def sals(material: Material) -> Iterator[Picture]:
+    for backbone in material.backbones:
+        groups = sals_groups(material.comparison(backbone))
+        if groups:
+            yield Picture("sals", f"ECE with and without SaLS, {backbone}. Accuracy is the same.",
+                          draw_pairs(groups, "ECE (%)", "plain", "with SaLS"))
+    if material.compared:
+        groups = {
+            dataset_label(column): {
+                method: Pair(printed("vitl", "ece", method, column), printed("vitl_sals", "ece", method, column))
+                for method in ("C-TPT", "O-TPT", "SoC")
+            }
+            for column in paper.tables()["vitl_sals"]["columns"]
+        }
+        yield Picture("sals_published", f"Tables 1 and 10. {PRINTED}",
+                      draw_pairs(groups, "ECE (%)", "plain", "with SaLS", "published (Tables 1 and 10)"))
+
+
+def printed(table: str, metric: str, method: str, column: str = paper.AVERAGE) -> float:
+    return float(paper.find(table, metric, method, column).value)
+
+
+def reliability(material: Material) -> Iterator[Picture]:
+    main = material.experiment.study.get("main", [])
+    for backbone in material.backbones:
+        for name, part in (("reliability_main", material.where(lambda run: run.dataset in main)),
+                           ("reliability_all", material)):
+            if part.found:
+                caption = "Red hatching above a bar is over-confidence; the strip shows where the samples lie."
+                yield Picture(name, f"Reliability, {backbone}. {caption}",
+                              draw_grid(diagrams(part.comparison(backbone))))
+
+
+def diagrams(comparison: Comparison) -> dict:
+    rows = {}
+    for row in comparison.rows:
+        rows[row.method] = {}
+        for column in comparison.columns:
+            if cell := comparison.cells.get((row, column)):
+                name = comparison.column_label(column)
+                rows[row.method][name] = diagram(cell, cell[0].bins, name)
+    return rows
+
+
+def selective(material: Material) -> Iterator[Picture]:
+    for backbone in material.backbones:
+        comparison = material.comparison(backbone)
+        columns = comparison.common_columns()
+        series = {}
+        for row in comparison.rows:
+            outcomes = [comparison.cells[row, column][0].tuned for column in columns]
+            series[row.method] = selection(np.concatenate([o.confidence for o in outcomes]),
+                                           np.concatenate([o.correct for o in outcomes]))
+        caption = "how many predictions above a threshold are right?"
+        yield Picture("selective", f"Selective accuracy, all data sets together, {backbone}: {caption}",
+                      draw_selective(series))
+
+
+def class_pairs(material: Material) -> Iterator[Picture]:
+    for backbone in material.backbones:
+        comparison = material.comparison(backbone)
+        for column in comparison.columns:
+            data = {row.method: pair_errors_of(comparison.cells.get((row, column), [])[:1]) for row in comparison.rows}
+            data = {method: errors for method, errors in data.items() if errors is not None}
+            if data:
+                name = comparison.column_label(column)
+                yield Picture(
+                    f"class_pairs_{name.lower()}", f"Mistakes on {name}, {backbone}, by pair of classes: how sure of "
+                    "itself is the model when it takes one class for another, and how alike are the two to zero-shot "
+                    "CLIP?", draw_pair_errors(data, name),
+                )
+
+
+def prompts(material: Material) -> Iterator[Picture]:
+    for backbone in material.backbones:
+        comparison = material.comparison(backbone, "PROMPT.CTX_INIT")
+        for column in comparison.columns:
+            name = comparison.column_label(column)
+            yield Picture(f"prompts_{name.lower()}", f"ECE by initial prompt on {name}, {backbone}.",
+                          draw_prompts(name, prompt_errors(comparison, column)))
+
+
+def weights(material: Material) -> Iterator[Picture]:
+    key = swept_key(material.experiment)
+    for backbone in material.backbones:
+        comparison = material.comparison(backbone, key)
+        for column in comparison.columns:
+            sweeps = {
+                method: points for method, points in lambda_points(comparison, column).items() if len(points) > 1
+            }
+            references = {
+                row.method: point(comparison.cells[row, column]) for row in comparison.rows
+                if row.method not in sweeps and (row, column) in comparison.cells
+            }
+            if material.compared:
+                for method, label in (("O-TPT", "O-TPT (published)"), ("SoC", "SoC, λ 30 (published)")):
+                    cells = [paper.find_for_run(m, method, column.dataset, backbone) for m in ("accuracy", "ece")]
+                    if all(cells):
+                        references[label] = Point(*(float(cell.value) for cell in cells))
+            name = comparison.column_label(column)
+            caption = f"Accuracy and ECE over λ, {name}, {backbone}; lower right is best."
+            yield Picture(f"lambda_{name.lower()}", caption, draw_lambda(name, sweeps, references))
+
+
+def setting(material: Material) -> Iterator[Picture]:
+    key = swept_key(material.experiment)
+    for backbone in material.backbones:
+        comparison = material.comparison(backbone, key)
+        if comparison.columns:
+            caption = "Bold: average of the data sets; dashed: the other methods' average."
+            yield Picture(material.experiment.name, f"{material.experiment.title}, {backbone}. {caption}",
+                          draw_setting(comparison, key))
+
+
+def draw_setting(comparison: Comparison, key: str) -> Figure:
+    """Accuracy and ECE by the value of a setting: a thin line for each data set, a bold one for their average."""
+    swept = [row for row in comparison.rows if row.variant]
+    others = [row for row in comparison.rows if not row.variant]
+    common = [column for column in comparison.columns if all((row, column) in comparison.cells for row in swept)]
+    with styled():
+        figure = new_figure(min(PAGE, COLUMN * 1.9), 2.6)
+        for axes, (metric, label) in zip(figure.subplots(1, 2), (("ece", "ECE (%)"), ("accuracy", "accuracy (%)")),
+                                         strict=True):
+            x = range(len(swept))
+            for column in common if len(common) > 1 else ():
+                y = [mean(comparison.cells[row, column], metric) for row in swept]
+                axes.plot(x, y, linewidth=0.9, alpha=0.75, marker=".", label=comparison.column_label(column))
+            average = [np.mean([mean(comparison.cells[row, column], metric) for column in common]) for row in swept]
+            axes.plot(x, average, color=colour(swept[0].method), linewidth=2.2, marker="o", markersize=4,
+                      label="average" if len(common) > 1 else comparison.column_label(common[0]))
+            for row in others:
+                if all((row, column) in comparison.cells for column in common):
+                    value = np.mean([mean(comparison.cells[row, column], metric) for column in common])
+                    axes.axhline(value, color=colour(row.method), linestyle=(0, (4, 3)), linewidth=1,
+                                 label=method_label(row.method))
+            axes.set_xticks(list(x), [row.variant for row in swept], rotation=30, ha="right", rotation_mode="anchor")
+            axes.set_ylabel(label)
+            grid_lines(axes)
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right center")
+        return figure
+
+
+def stamped(figure: Figure, text: str) -> Figure:
+    """The figure with a line of small print below it, which cannot be overlooked or cut off by accident."""
+    with styled():
+        figure.draw_without_rendering()  # lays out; from here on everything only moves up
+        figure.set_layout_engine("none")
+        width, height = figure.get_size_inches()
+        extra = 0.2
+        share = extra / (height + extra)
+        boxes = [(axes, axes.get_position()) for axes in figure.axes]
+        figure.set_size_inches(width, height + extra)
+        for axes, box in boxes:
+            axes.set_position([box.x0, share + box.y0 * (1 - share), box.width, box.height * (1 - share)])
+        for words in figure.texts:
+            words.set_y(share + words.get_position()[1] * (1 - share))
+        for legend in figure.legends:
+            legend.set_bbox_to_anchor((0, share, 1, 1 - share), transform=figure.transFigure)
+        figure.text(0.01, share * 0.3, text, fontsize=6, color="#A52A2A")
+        return figure
+
+
+DRAWINGS: dict[str, Callable[[Material], Iterator[Picture]]] = {
+    "steps": steps, "sals": sals, "reliability": reliability, "selective": selective, "class_pairs": class_pairs,
+    "prompts": prompts, "lambda": weights, "setting": setting, "scaling": setting,
+}

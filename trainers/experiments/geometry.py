@@ -1,0 +1,163 @@
+"""The experiment `theory`: what one step does to similarities of classes and to the floor of confidence."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .. import theory
+from ..arrays import Array
+from ..config import read_yaml
+from ..registry import build_trainer
+from ..runs.figures_geometry import Geometry, draw_geometry, geometry
+from ..runs.files import write_arrays
+from ..runs.gallery import Picture
+from ..runs.names import dataset_label, method_label
+from ..runs.tables import Block, Entry, Table, TableRow
+from ..vlm.loading import SMALL
+from .arrange import Material
+from .definition import dataset_file
+from .plan import configure
+
+logger = logging.getLogger(__name__)
+
+CAVEAT = (
+    "The floor of Proposition 1 holds for an image feature equal to the winning prototype (v = t_i*), as its proof "
+    "takes it, not for every unit v: real images may lie below it."
+)
+COLUMNS = ["μ", "floor (%)", "mean s", "mean confidence (%)", "images below the floor (%)"]
+PRINTED = {"OTPT": "O-TPT's printed gradient", "SoC": "Huber, δ at the 20th percentile"}
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """Class prototypes before and after a step on each of n images."""
+
+    before: Array  # (K, d)
+    scale: float  # α
+    zero_shot: Array  # (n,), confidence before
+    mu: Array  # (n,), largest similarity of two classes after the step
+    similarity: Array  # (n,), mean similarity of two classes after the step
+    confidence: Array  # (n,), of the plain view after the step
+
+    @property
+    def floor(self) -> Array:
+        return theory.confidence_floor(self.mu, len(self.before), self.scale)
+
+
+def study(material: Material, out: Path) -> tuple[list[Table], list[Picture]]:
+    """Adapts a few images with each method; for the prototypes themselves, sets first order beside measurement."""
+    tables, pictures = [], []
+    place, experiment = material.place, material.experiment
+    for backbone in [SMALL] if place.demo else experiment.backbones:
+        for dataset in experiment.demo.datasets if place.demo else experiment.datasets:
+            found = {
+                method: adaptation(material, method, dataset, backbone, out) for method in experiment.study["methods"]
+            }
+            made = illustrate(found, dataset, backbone, float(experiment.study["step"]))
+            tables += made[0]
+            pictures += made[1]
+    return tables, pictures
+
+
+def adaptation(material: Material, method: str, dataset: str, backbone: str, out: Path) -> Adaptation:
+    """Taken from an earlier study of the same images and weights, or made and kept."""
+    images = material.place.limit or material.experiment.study["images"]
+    cfg = configure(replace(material.place, limit=images), method, dataset, backbone, 0)
+    trainer = build_trainer(cfg)
+    trainer.build_data()
+    trainer.fingerprint = trainer.make_fingerprint()
+    kept = out / f"adapted_{dataset}_{method}_{trainer.fingerprint['data']}_{trainer.fingerprint['weights']}.npz"
+    if kept.is_file():
+        with np.load(kept, allow_pickle=False) as file:
+            return Adaptation(**{**file, "scale": float(file["scale"])})
+    logger.info("%s on %d images of %s, %s", method, len(trainer.indices), dataset, backbone)
+    trainer.build_model()
+    made = Adaptation(trainer.prompt.text.cpu().numpy(), float(trainer.scale), *map(np.concatenate, zip(
+        *episodes(trainer), strict=True)))
+    write_arrays(kept, **vars(made))
+    return made
+
+
+def episodes(trainer) -> Iterator[tuple[Array, ...]]:
+    """For each batch of images: confidence before, then μ, mean similarity and confidence after the step."""
+    for batch in trainer.find_features([trainer.indices]).batches([trainer.indices], trainer.cfg.TTA.EPISODES):
+        adapted = trainer.adapt(batch.views)
+        matrices = [theory.similarity(text.cpu().numpy()) for text in trainer.prompt.tower.text(adapted.ctx)]
+
+        def sure(logits: torch.Tensor) -> Array:
+            return logits.softmax(-1).amax(-1).cpu().numpy()
+
+        yield (
+            sure(adapted.zero_shot_logits), np.array([theory.coherence(m) for m in matrices]),
+            np.array([theory.pairs(m).mean() for m in matrices]), sure(adapted.logits),
+        )
+
+
+def illustrate(
+    found: dict[str, Adaptation], dataset: str, backbone: str, step: float,
+) -> tuple[list[Table], list[Picture]]:
+    first = next(iter(found.values()))
+    matrix = theory.similarity(first.before)
+    mu = theory.coherence(matrix)
+    classes, name = len(matrix), dataset_label(read_yaml(dataset_file(dataset))["DATASET"]["NAME"])
+    floor = float(theory.confidence_floor(mu, classes, first.scale))
+    where = f"{name}, {backbone}, {classes} classes"
+
+    before = first.zero_shot
+    rows = [line("before", "ZeroShot", mu, floor, theory.pairs(matrix).mean(), before, before < floor)]
+    for method, data in found.items():
+        rows.append(line(method_label(method), method, data.mu.mean(), data.floor.mean(), data.similarity.mean(),
+                         data.confidence, data.confidence < data.floor))
+    tuned = Table(
+        f"theory_{dataset}", f"Prototypes before and after one step of tuning, {where}", COLUMNS,
+        [Block("mean over images", rows)],
+        [f"{len(first.mu)} test images; α = {first.scale:.1f}. μ: largest, s: mean cosine of two classes.", CAVEAT],
+    )
+    steps = {method: prototype_step(first.before, first.scale, method, step) for method in PRINTED}
+    lines = []
+    for method, data in steps.items():
+        error = np.abs(data.measured - data.predicted).max() / np.abs(data.measured).max()
+        values = [(data.mu_before, 5), (data.mu_after, 5), (100 * data.floor_after, 4), (data.predicted.mean(), 6),
+                  (data.measured.mean(), 6), (100 * error, 2)]
+        entries = [Entry(float(value), decimals) for value, decimals in values]
+        lines.append(TableRow(f"{method_label(method)}: {PRINTED[method]}", method, entries))
+    shifted = Table(
+        f"theory_{dataset}_first_order", f"One gradient step on the prototypes themselves, {where}",
+        ["μ before", "μ after", "floor after (%)", "mean Δs, first order", "mean Δs, measured", "largest error (%)"],
+        [Block(f"η = {step:g}", lines)],
+        ["Δs ≈ −4η (S²)_ij for O-TPT against −2η (GS)_ij for Huber, zero diagonals, prototypes normalised again.",
+         CAVEAT],
+    )
+    tuned_picture = {
+        method: Geometry(mu, float(data.mu.mean()), floor, float(data.floor.mean())) for method, data in found.items()
+    }
+    captions = (
+        f"What one step of tuning does to the prototypes, mean over {len(first.mu)} images, {where}.",
+        f"One gradient step (η = {step:g}) on the prototypes themselves, {where}: first order against measurement.",
+    )
+    return [tuned, shifted], [
+        Picture(f"theory_{dataset}", captions[0], draw_geometry(tuned_picture, f"{where}: one step of tuning")),
+        Picture(f"theory_{dataset}_first_order", captions[1],
+                draw_geometry(steps, f"{where}: one step on the prototypes")),
+    ]
+
+
+def line(label: str, method: str, mu: float, floor: float, s: float, confidence: Array, below: Array) -> TableRow:
+    values = [(mu, 4), (100 * floor, 2), (s, 4), (100 * confidence.mean(), 1), (100 * below.mean(), 1)]
+    return TableRow(label, method, [Entry(float(value), decimals) for value, decimals in values])
+
+
+def prototype_step(before: Array, scale: float, method: str, step: float) -> Geometry:
+    """The paper's step: along the printed gradient of the prototypes, not of the prompt."""
+    matrix = theory.similarity(before)
+    delta = float(np.percentile(theory.pairs(matrix), 20))
+    if method == "OTPT":
+        slopes, shift = 2 * matrix, theory.shift_orthogonal(matrix, step)
+    else:
+        slopes, shift = theory.huber_slope(matrix, delta), theory.shift_huber(matrix, step, delta)
+    return geometry(before, theory.step_features(before, slopes, step), scale, theory.on_sphere(matrix, shift))

@@ -1,0 +1,143 @@
+"""The end of an experiment: its tables and figures, the paper's beside them, on one page."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+
+from ...datasets.errors import DataError
+from ..runs import render, style
+from ..runs.files import make_folder, write_text
+from ..runs.gallery import Picture
+from ..runs.html import Page, render_page
+from ..runs.material import thumbnails
+from ..runs.measure import Measured, measure
+from ..runs.page_assets import STYLE
+from ..runs.reading import read_run
+from ..runs.tables import Table
+from ..runs.verdict import judge
+from . import geometry, studies
+from .arrange import Material
+from .beside import slip_notes
+from .definition import Experiment
+from .drawings import DRAWINGS, stamped
+from .layouts import LAYOUTS, swept_key
+from .plan import Place, PlannedRun
+
+logger = logging.getLogger(__name__)
+
+DEMO = "Demo: tiles drawn by code and the embedded small CLIP. Not the paper's data, backbone or figures."
+STAMP = "Demo: drawn tiles and the small CLIP, not the paper's data."  # fits the narrowest figure
+BINS = 20
+MOST_RUNS = 12  # shown one by one on a page; more, and runs of a sweep, are the report's business
+VERDICTS = ("results", "sals", "selective")  # layouts that rank methods
+
+
+@dataclass(frozen=True)
+class Outcome:
+    tables: Sequence[Table]
+    pictures: Sequence[str]  # names
+    page: Path
+
+
+def write_outcome(
+    experiment: Experiment, place: Place, runs: Sequence[PlannedRun], failed: Mapping[PlannedRun, str],
+    known: dict[PlannedRun, Measured],
+) -> Outcome:
+    """Writes tables.{md,tex,csv}, figures/ and report.html. `known` keeps what was measured, for the next one."""
+    notes = [f"Of the SoC paper: {experiment.makes}."]
+    material = Material(experiment, place, measured_runs(runs, failed, known, notes))
+    if runs and not material.found:
+        raise DataError(f"none of its {len(runs)} runs is finished, so there is nothing to show")
+    if material.stands_in:
+        left_out = ["The paper's figures are left out: they are of other data."] if experiment.published else []
+        notes = [DEMO, *left_out, *notes]
+    else:
+        notes += slip_notes(experiment.published)
+    out = place.outcome(experiment.name)
+    make_folder(out)
+    tables, pictures = make(material, out)
+    tables, pictures = labelled(tables, pictures, material.stands_in)
+    write_text(out / "tables.md", "\n".join(map(render.markdown, tables)))
+    write_text(out / "tables.tex", render.LATEX_HEAD + "\n".join(map(render.latex, tables)))
+    write_text(out / "tables.csv", render.to_csv(tables))
+    for picture in pictures:
+        style.save(picture.figure, out / "figures" / picture.name)
+    write_text(out / "report.html", render_page(make_page(material, tables, pictures, notes)))
+    return Outcome(tables, [picture.name for picture in pictures], out / "report.html")
+
+
+def measured_runs(
+    runs: Sequence[PlannedRun], failed: Mapping[PlannedRun, str], known: dict[PlannedRun, Measured], notes: list[str],
+) -> dict[PlannedRun, Measured]:
+    """The finished runs; a note on each that is missing."""
+    found = {}
+    for run in runs:
+        if run in failed or not run.finished:
+            notes.append(f"Missing: {run.described} ({failed.get(run, 'not finished')}).")
+            continue
+        try:
+            if run not in known:
+                known[run] = measure(read_run(run.folder), BINS)
+            found[run] = known[run]
+        except (DataError, ValueError) as error:
+            notes.append(f"Missing: {run.described} ({error}).")
+    return found
+
+
+def make(material: Material, out: Path) -> tuple[list[Table], list[Picture]]:
+    layout = material.experiment.layout
+    if layout == "theory":
+        return geometry.study(material, out)
+    if layout == "complexity":
+        return studies.complexity(material), []
+    tables = LAYOUTS[layout](material)
+    if layout == "scaling":
+        tables += studies.gradient_sizes(material)
+    return tables, list(DRAWINGS[layout](material)) if layout in DRAWINGS else []
+
+
+def labelled(
+    tables: Sequence[Table], pictures: Sequence[Picture], demo: bool,
+) -> tuple[list[Table], list[Picture]]:
+    """In a demo every table and figure says so, wherever it is copied to."""
+    if not demo:
+        return list(tables), list(pictures)
+    tables = [replace(table, title=f"Demo: {table.title}", notes=[DEMO, *table.notes]) for table in tables]
+    return tables, [
+        replace(picture, caption=f"{picture.caption} {DEMO}", figure=stamped(picture.figure, STAMP))
+        for picture in pictures
+    ]
+
+
+def make_page(material: Material, tables: Sequence[Table], pictures: Sequence[Picture], notes: list[str]) -> Page:
+    verdicts = []
+    if material.experiment.layout in VERDICTS:
+        verdicts = [v for backbone in material.backbones if (v := judge(material.comparison(backbone)))]
+    shown = list(material.found.values())
+    if len(shown) > MOST_RUNS or swept_key(material.experiment):
+        notes = [*notes, f"Its {len(shown)} runs one by one: python tools/report.py FOLDER."]
+        shown = []
+    pictured = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in shown}
+    title = f"Demo: {material.experiment.title}" if material.stands_in else material.experiment.title
+    return Page(verdicts, tables, pictures, shown, pictured, notes, title)
+
+
+def write_index(place: Place, experiments: Sequence[Experiment]) -> Path:
+    """One page that leads to all outcomes written so far."""
+    items = "".join(
+        f'<tr><td><a href="{escape(e.name)}/report.html">{escape(e.name)}</a></td>'
+        f'<td class="text">{escape(e.title)}</td><td class="text">{escape(e.makes)}</td></tr>'
+        for e in experiments if (place.outcome(e.name) / "report.html").is_file()
+    )
+    label = f'<p class="notes">{escape(DEMO)}</p>' if place.demo else ""
+    path = place.outcome("index.html")
+    write_text(path, (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Experiments</title>'
+        f"<style>{STYLE}</style></head><body><h1>Experiments</h1>{label}<table><thead><tr><th>Name</th>"
+        f'<th class="text">What it shows</th><th class="text">What it makes</th></tr></thead><tbody>{items}</tbody>'
+        "</table></body></html>\n"
+    ))
+    return path

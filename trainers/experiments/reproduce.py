@@ -1,0 +1,62 @@
+"""An experiment, or all of them, from plan to page."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ...datasets.errors import UserError
+from ..runs.files import make_folder
+from ..runs.lock import RunLock
+from ..runs.measure import Measured
+from .definition import Experiment, names, read_experiment
+from .outcome import Outcome, write_index, write_outcome
+from .plan import Place, PlannedRun, expand, select
+from .runner import Runner, Tally, in_use
+
+logger = logging.getLogger(__name__)
+
+Plans = dict[str, list[PlannedRun]]
+
+
+def read_experiments(name: str) -> dict[str, Experiment]:
+    return {each: read_experiment(each) for each in (names() if name == "all" else [name])}
+
+
+def make_plans(experiments: dict[str, Experiment], place: Place, only: Sequence[str]) -> Plans:
+    """The runs of each experiment, cut down to `only`. A name must fit somewhere, not everywhere."""
+    plans = {name: expand(experiment, place) for name, experiment in experiments.items()}
+    if only:
+        every = list(dict.fromkeys(run for plan in plans.values() for run in plan))
+        chosen = set(select(every, only))
+        plans = {name: [run for run in plan if run in chosen] for name, plan in plans.items()}
+        plans = {name: plan for name, plan in plans.items() if plan}
+    return plans
+
+
+def reproduce(
+    experiments: dict[str, Experiment], plans: Plans, place: Place, rank: int = 0, world: int = 1,
+) -> tuple[Tally, dict[str, Outcome], dict[str, str]]:
+    """Runs what is not finished, then writes each outcome, once: of several ranks the first does. Returns what became
+    of the runs, the outcomes, and why an outcome could not be written."""
+    runs = list(dict.fromkeys(run for plan in plans.values() for run in plan))
+    tally = Runner(runs, rank, world).work()
+    if rank:
+        return tally, {}, {}
+    outcomes: dict[str, Outcome] = {}
+    problems: dict[str, str] = {}
+    known: dict[PlannedRun, Measured] = {}
+    for name, plan in plans.items():
+        out = place.outcome(name)
+        make_folder(out)
+        if in_use(out):
+            logger.info("%s is being written by another process", out)
+            continue
+        try:
+            with RunLock(out):
+                outcomes[name] = write_outcome(experiments[name], place, plan, tally.failed, known)
+            logger.info("%s: %s", name, outcomes[name].page)
+        except Exception as error:  # the other outcomes are still wanted
+            problems[name] = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            logger.error("FAILED to write %s: %s", name, problems[name], exc_info=not isinstance(error, UserError))
+    write_index(place, [read_experiment(name) for name in names()])
+    return tally, outcomes, problems

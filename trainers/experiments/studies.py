@@ -1,0 +1,99 @@
+"""What experiments show without a run: counted operations, and the size of gradients on simulated prototypes."""
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..objectives import balance, orthogonality, semantic_separation
+from ..runs.compare import Row
+from ..runs.tables import Block, Entry, Table, TableRow
+from .arrange import Material
+from .beside import block_beside, source_of, with_gaps
+
+LOSS = 0.8  # L_TPT of the simulation
+WEIGHTS = {"otpt": 18.0, "soc": 30.0}  # λ
+SCALES = ("ratio", "inverse", "none")
+
+
+def complexity(material: Material) -> list[Table]:
+    """Operations of O-TPT's and SoC's penalties by number of classes."""
+    experiment = material.experiment
+    classes, features = experiment.study["classes"], experiment.study["features"]
+    counts = {
+        Row("OTPT"): householder_operations, Row("OTPT", "closed form (used here)"): closed_operations,
+        Row("SoC"): soc_operations,
+    }
+    grid = {row: [Entry(count(k, features) / 1e6) for k in classes] for row, count in counts.items()}
+    table = experiment.published[0] if material.compared else ""
+    block = block_beside("MFLOPs of one penalty", grid, "ece", [str(k) for k in classes], table, "mflops")
+    notes = [
+        f"Forward only, text features of width {features}; comparisons and the sorting behind δ are not counted.",
+        "O-TPT reflects each row of the K×K similarities by a K×K matrix, as its public code does. The closed form has "
+        "the same value and gradient without the reflectors.",
+    ]
+    if material.compared:
+        notes.append(f"Rows marked published are the paper's ({source_of(table)}).")
+    columns = [f"{k} classes" for k in classes]
+    return [with_gaps(Table(experiment.name, experiment.title, columns, [block], notes))]
+
+
+def similarity_operations(classes: int, features: int) -> int:
+    """T Tᵀ, a product and a sum for each feature."""
+    return 2 * classes**2 * features
+
+
+def householder_operations(classes: int, features: int) -> int:
+    """For each row: its norm, v and vᵀv, the reflector (outer product, scale, difference), its product with the row,
+    and the norm of what is left."""
+    row = 2 * classes + 1 + 2 * classes + 3 * classes**2 + 2 * classes**2 + 1 + 2 * classes
+    return similarity_operations(classes, features) + classes * row
+
+
+def closed_operations(classes: int, features: int) -> int:
+    """The rows' norms and their mean."""
+    return similarity_operations(classes, features) + 2 * classes**2 + classes + 1
+
+
+def soc_operations(classes: int, features: int) -> int:
+    """For each pair: difference and quotient of s̃, three for Huber's value, one for the mean."""
+    return similarity_operations(classes, features) + 6 * classes * (classes - 1) // 2
+
+
+def gradient_sizes(material: Material) -> list[Table]:
+    """The gradient of SoC's term on the sphere, relative to O-TPT's, for each weighting and number of classes."""
+    classes = material.experiment.study["classes"]
+    felt = [relative_gradients(simulated_prototypes(k)) for k in classes]
+    rows = [TableRow(f"SoC, {scale}", "SoC", [Entry(sizes[scale], 3) for sizes in felt]) for scale in SCALES]
+    notes = [
+        f"Simulated unit prototypes with cosines of about 0.7 ± 0.08, as CLIP's; L_TPT = {LOSS}; "
+        f"λ = {WEIGHTS['soc']:g} for SoC and {WEIGHTS['otpt']:g} for O-TPT. Not measured on any data set.",
+        "1 means that SoC moves the prototypes as strongly as O-TPT does.",
+    ]
+    title = "Gradient of SoC's term against O-TPT's, by weighting"
+    return [Table("scaling_gradients", title, [f"{k} classes" for k in classes], [Block("times O-TPT's", rows)], notes)]
+
+
+def simulated_prototypes(classes: int, features: int = 512) -> Tensor:
+    """Unit rows with a part common to all and twenty shared traits."""
+    generator = torch.Generator().manual_seed(0)
+    common, traits = torch.randn(features, generator=generator), torch.randn(20, features, generator=generator)
+    own = torch.randn(classes, 20, generator=generator) @ traits / 20**0.5
+    return F.normalize((1.5 * common + own).double(), dim=-1)
+
+
+def relative_gradients(text: Tensor) -> dict[str, float]:
+    """Norm of λ · w · ∇SoC along the sphere, over that of λ · ∇O-TPT, by weighting w."""
+    def along_sphere(penalty) -> tuple[Tensor, Tensor]:
+        leaf = text.clone().requires_grad_()
+        value = penalty(leaf)
+        (slope,) = torch.autograd.grad(value, leaf)
+        return value.detach(), (slope - (slope * text).sum(-1, keepdim=True) * text).norm()
+
+    _, against = along_sphere(orthogonality)
+    value, slope = along_sphere(lambda t: semantic_separation(t, 20, "minmax"))
+    loss = torch.tensor(LOSS, dtype=text.dtype)
+    return {
+        scale: float(WEIGHTS["soc"] * balance(loss, value, scale) * slope / (WEIGHTS["otpt"] * against))
+        for scale in SCALES
+    }

@@ -1,0 +1,50 @@
+"""What the benchmark finds out."""
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One figure of ours beside the plain way's."""
+
+    part: str  # text side, episode, memory, regulariser, views
+    case: str
+    backbone: str
+    classes: int
+    unit: str  # s or MB: less is better; views/s: more is better
+    ours: float
+    plain: float | None  # None where the plain way did not run
+    extrapolated: bool = False  # the plain figure is scaled up from the largest number of classes it ran with
+
+    @property
+    def gain(self) -> float | None:
+        """How many times better ours is."""
+        if self.plain is None:
+            return None
+        return self.ours / self.plain if self.unit == "views/s" else self.plain / self.ours
+
+    def as_dict(self) -> dict:
+        return {**asdict(self), "gain": self.gain}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Seconds an episode's text side takes as one quantity grows."""
+
+    of: str  # classes, views, episodes at once
+    backbone: str
+    value: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Floating-point operations of one part. Products of matrices are counted; the rest is a formula where given."""
+
+    part: str
+    case: str
+    classes: int
+    products: int
+    elementwise: int | None = None
+    published: str | None = None  # MFLOPs as the SoC paper prints them
