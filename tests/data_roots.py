@@ -1,0 +1,113 @@
+"""Miniature data roots in the true layout of each benchmark, traps included."""
+import json
+from pathlib import Path
+
+from PIL import Image
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+# Class folders as the archives have them, and the class names of the published splits, by label.
+FOLDERS = {
+    "Caltech101": {"Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike", "accordion": "accordion",
+                   "airplanes": "airplane", "anchor": "anchor", "crocodile_head": "crocodile_head"},
+    "Food101": {"apple_pie": "apple_pie", "baby_back_ribs": "baby_back_ribs", "baklava": "baklava"},
+    "SUN397": {"a/abbey": "abbey", "a/apartment_building/outdoor": "outdoor apartment_building",
+               "b/basketball_court/indoor": "indoor basketball_court"},
+    "DescribableTextures": {"banded": "banded", "blotchy": "blotchy", "polka-dotted": "polka-dotted"},
+    "EuroSAT": {"AnnualCrop": "Annual Crop Land", "Forest": "Forest",
+                "HerbaceousVegetation": "Herbaceous Vegetation Land", "Highway": "Highway or Road",
+                "Industrial": "Industrial Buildings", "Pasture": "Pasture Land",
+                "PermanentCrop": "Permanent Crop Land", "Residential": "Residential Buildings", "River": "River",
+                "SeaLake": "Sea or Lake"},
+    "UCF101": {"Apply_Eye_Makeup": "Apply_Eye_Makeup", "Archery": "Archery", "Yo_Yo": "Yo_Yo"},
+}
+IMAGE_DIRS = {
+    "Caltech101": "caltech-101/101_ObjectCategories", "OxfordPets": "oxford_pets/images",
+    "StanfordCars": "stanford_cars", "OxfordFlowers": "oxford_flowers/jpg", "Food101": "food-101/images",
+    "FGVCAircraft": "fgvc_aircraft/images", "SUN397": "sun397/SUN397", "DescribableTextures": "dtd/images",
+    "EuroSAT": "eurosat/2750", "UCF101": "ucf101/UCF-101-midframes", "ImageNet": "imagenet/images/val",
+    "ImageNetV2": "imagenetv2/imagenetv2-matched-frequency-format-val", "ImageNetSketch": "imagenet-sketch/images",
+    "ImageNetA": "imagenet-adversarial/imagenet-a", "ImageNetR": "imagenet-rendition/imagenet-r",
+}
+WNIDS = {f"n{1440764 + 1000 * i:08d}": f"thing {i}" for i in range(12)}
+VARIANTS = ["707-320", "A340-300", "F/A-18", "Model B200"]
+
+
+def picture(path: Path, shade: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (12, 10), (shade % 256, 90, 160)).save(path)
+    return path
+
+
+def write_split(root: Path, name: str, splits: dict) -> Path:
+    path = root / IMAGE_DIRS[name].split("/")[0] / f"split_zhou_{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(splits))
+    return path
+
+
+def entries(name: str) -> dict:
+    """Two test, one val and six train images a class, in the paths the set really has."""
+    splits = {"train": [], "val": [], "test": []}
+    numbers = {"test": (1, 2), "val": (3,), "train": range(4, 10)}
+    for split, rows in splits.items():
+        if name == "OxfordPets":
+            for label, breed in enumerate(("Abyssinian", "american_bulldog", "Bengal")):
+                rows += [[f"{breed}_{n}.jpg", label, breed.lower()] for n in numbers[split]]
+        elif name == "OxfordFlowers":
+            for label, flower in enumerate(("pink primrose", "colt's foot")):
+                rows += [[f"image_{10 * label + n:05d}.jpg", label, flower] for n in numbers[split]]
+        elif name == "StanfordCars":
+            side = "cars_test" if split == "test" else "cars_train"
+            for label, car in enumerate(("2000 AM General Hummer SUV", "2012 Ram C/V Cargo Van Minivan")):
+                rows += [[f"{side}/{10 * label + n:05d}.jpg", label, car] for n in numbers[split]]
+        else:
+            for label, (folder, classname) in enumerate(FOLDERS[name].items()):
+                rows += [[f"{folder}/image_{n:04d}.jpg", label, classname] for n in numbers[split]]
+    return splits
+
+
+def build(name: str, root: Path, pictures: bool = True) -> list[str]:
+    """Makes the set `name` under `root` and returns its class names."""
+    images = root / IMAGE_DIRS[name]
+    if name.startswith("ImageNet"):
+        return build_imagenet(name, images)
+    if name == "FGVCAircraft":
+        return build_aircraft(images)
+    splits = entries(name)
+    write_split(root, name, splits)
+    if pictures:
+        for path, label, _ in (row for rows in splits.values() for row in rows):
+            picture(images / path, label)
+    if name == "Caltech101":  # on disk, but in no split
+        picture(images / "BACKGROUND_Google" / "image_0001.jpg")
+        picture(images / "Faces_easy" / "image_0001.jpg")
+    return [classname for _, _, classname in splits["val"]]
+
+
+def build_aircraft(images: Path) -> list[str]:
+    (images.parent).mkdir(parents=True, exist_ok=True)
+    (images.parent / "variants.txt").write_text("\n".join(VARIANTS) + "\n")
+    for start, split in enumerate(("train", "val", "test")):
+        lines = []
+        for label, variant in enumerate(VARIANTS):
+            for n in range(2):
+                number = f"{1000 * start + 10 * label + n:07d}"
+                picture(images / f"{number}.jpg", label)
+                lines.append(f"{number} {variant}")
+        (images.parent / f"images_variant_{split}.txt").write_text("\n".join(lines) + "\n")
+    return VARIANTS
+
+
+def build_imagenet(name: str, images: Path) -> list[str]:
+    """Every class for ImageNet, V2 (numbered folders) and Sketch; every third for A and R."""
+    folder = images.parents[1] if name == "ImageNet" else images.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "classnames.txt").write_text("".join(f"{wnid} {label}\n" for wnid, label in WNIDS.items()))
+    wnids = list(WNIDS)[::3] if name in ("ImageNetA", "ImageNetR") else list(WNIDS)
+    for number, wnid in enumerate(wnids):
+        place = str(number) if name == "ImageNetV2" else wnid
+        for n in range(2):
+            picture(images / place / f"{wnid}_{n}.JPEG", number)
+    (images / "README.txt").write_text("not a class")
+    return [WNIDS[wnid] for wnid in wnids]

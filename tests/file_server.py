@@ -1,0 +1,60 @@
+"""A local HTTP server with the habits, good and bad, of hosts that data sets come from."""
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class FileServer:
+    """Serves `files` by name. `cut` ends a transfer after so many bytes; `requests` keeps (name, Range header)."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.requests: list[tuple[str, str | None]] = []
+        self.cut: int | None = None
+        self.etag: str | None = '"1"'
+        self.address = ""
+
+
+@contextmanager
+def serving():
+    server = FileServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            name = self.path.lstrip("/")
+            wanted = self.headers.get("Range")
+            server.requests.append((name, wanted))
+            if name not in server.files:
+                self.send_error(404)
+                return
+            body = server.files[name]
+            start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
+            if wanted and self.headers.get("If-Range") != server.etag:
+                start = 0
+            if start >= len(body) and start:
+                self.send_error(416)
+                return
+            self.send_response(206 if start else 200)
+            if start:
+                self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+            self.send_header("Content-Length", str(len(body) - start))
+            if server.etag:
+                self.send_header("ETag", server.etag)
+            self.end_headers()
+            self.wfile.write(body[start:][:server.cut])
+
+        def log_message(self, *_):
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.address = f"http://127.0.0.1:{http.server_port}"
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()

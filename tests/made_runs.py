@@ -1,0 +1,72 @@
+"""Run folders made of random numbers, in the form that training writes, for tests of figures, tables and the report."""
+import json
+from pathlib import Path
+
+import numpy as np
+import yaml
+from promptcal.trainers import calibration as cal
+
+# How sharp each method's logits are: above 1 means over-confident, since labels are drawn at sharpness 1.
+SHARPNESS = {"ZeroShot": 1.1, "TPT": 2.6, "CTPT": 2.0, "OTPT": 1.7, "SoC": 1.3}
+
+
+def simulate(n: int = 400, classes: int = 8, sharpness: float = 1.0, seed: int = 0):
+    """Labels drawn from a softmax, zero-shot logits that are nearly calibrated, and tuned logits that are sharper."""
+    rng = np.random.default_rng(seed)
+    base = rng.gumbel(size=(n, classes)) * 1.6
+    p = np.exp(cal.log_softmax(base))
+    label = (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
+    tuned = base * sharpness + rng.normal(size=base.shape) * 0.2
+    return label, 20 + tuned, 20 + base * SHARPNESS["ZeroShot"]
+
+
+def make_run(
+    root: Path, trainer: str = "SoC", dataset: str = "UCF101", seed: int = 0, backbone: str = "ViT-L/14", n: int = 400,
+    classes: int = 8, bins: int = 20, data_hash: str = "d0", weights_hash: str = "w0", settings: dict | None = None,
+    classnames=None, sharpness: float | None = None, folder: str = "", data_root: str = "data", index=None, label=None,
+    split: str = "test",
+) -> Path:
+    """Writes one finished run below `root` and returns its folder."""
+    settings = settings or {}
+    sharp = SHARPNESS.get(trainer, 1.5) if sharpness is None else sharpness
+    drawn, logits, zero = simulate(n, classes, sharp, seed + 100 * len(dataset))
+    label = drawn if label is None else np.asarray(label)
+    logits = zero if trainer == "ZeroShot" else logits
+    folder = root / (folder or f"{dataset}/{trainer}/{backbone.replace('/', '-')}/{len(settings)}/seed{seed}")
+    folder.mkdir(parents=True, exist_ok=True)
+    index = np.arange(n) if index is None else np.asarray(index)
+    np.savez(
+        folder / "predictions.npz", index=index, label=label, logits=logits.astype(np.float32),
+        zero_shot_logits=zero.astype(np.float32), flagged=np.zeros(n, bool),
+    )
+    figures = {}
+    for prefix, z in (("", logits), ("zero_shot_", zero)):
+        confidence, correct = cal.top_class(z.astype(np.float32), label)
+        figures[f"{prefix}accuracy"] = 100 * float(correct.mean())
+        figures[f"{prefix}ece"] = 100 * cal.ece(confidence, correct, bins)
+        figures[f"{prefix}ace"] = 100 * cal.ace(confidence, correct, bins)
+    names = classnames or [f"class {k}" for k in range(classes)]
+    results = {
+        "trainer": trainer, "dataset": dataset, "backbone": backbone, "seed": seed, "n": n, "classes": classes,
+        "bins": bins, "split": split, **figures, "data_hash": data_hash, "weights_hash": weights_hash,
+        "classnames": names,
+        "flagged": 0, "versions": {"promptcal": "0.1.0"}, "fingerprint": settings, "complete": True,
+    }
+    tree: dict = {
+        "SEED": seed,
+        "TRAINER": {
+            "NAME": trainer, "CTPT": {"LAMBDA": 50.0}, "OTPT": {"LAMBDA": 18.0}, "SOC": {"LAMBDA": 30.0},
+        },
+        "DATASET": {"NAME": dataset, "ROOT": data_root},
+        "MODEL": {"BACKBONE": {"NAME": backbone}}, "TTA": {"STEPS": 1}, "PROMPT": {"CTX_INIT": "a photo of a"},
+        "TEST": {"BINS": bins, "SPLIT": split},
+    }
+    for key, value in settings.items():
+        node = tree
+        *groups, leaf = key.split(".")
+        for group in groups:
+            node = node.setdefault(group, {})
+        node[leaf] = value
+    (folder / "config.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    return folder

@@ -1,0 +1,182 @@
+"""The benchmark: that it runs and writes what it promises, and that its counts are the ones worked out by hand."""
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+import reference
+import torch
+from conftest import run_tool
+from PIL import Image
+from promptcal.datasets.errors import ConfigError
+from promptcal.trainers.runs.published import cells
+from promptcal.trainers.speed import baseline, benchmark, flops, measure, output, text_cases
+from promptcal.trainers.speed.records import Comparison
+from promptcal.trainers.speed.shapes import NAME_TOKENS, SHAPES, class_names, random_clip
+from promptcal.trainers.vlm.prompts import class_tokens
+
+TINY = benchmark.Settings(
+    backbones=("tiny",), classes=(3, 6), memory_classes=(3,), regulariser_classes=(5, 9), episode_classes=3,
+    growth_classes=3, views=(16, 20), episodes=(1, 3), batch=2, images=2, rounds=1,
+)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("benchmark")
+    return folder, benchmark.run(TINY, folder)
+
+
+def test_it_writes_table_json_and_chart(found: tuple[Path, str]):
+    folder, text = found
+    assert (folder / "benchmark.txt").read_text(encoding="utf-8") == text + "\n"
+    for title in output.HEADERS.values():
+        assert title in text
+    version = torch.__version__.partition("+")[0]
+    for word in ("load when begun", "threads: 1", f"torch {version}", "published", "6537.0"):
+        assert word in text
+    with Image.open(folder / "benchmark.png") as chart:
+        assert chart.width == 1400 and chart.convert("L").getextrema()[0] < 100
+
+
+def test_the_json_holds_every_case(found: tuple[Path, str]):
+    content = json.loads((found[0] / "benchmark.json").read_text(encoding="utf-8"))
+    assert {"processor", "cores", "threads", "versions", "load", "load_at_end"} <= set(content["machine"])
+    assert content["settings"]["backbones"] == ["tiny"]
+    rows = content["comparisons"]
+    text = [(row["classes"], row["case"]) for row in rows if row["part"] == "text side"]
+    assert text == [(k, case) for k in (3, 6) for case in ("one at a time", "2 at once", "2 at once, Jacobian")]
+    assert {row["part"] for row in rows} == set(output.HEADERS)
+    assert all(row["ours"] > 0 and row["plain"] > 0 and not row["extrapolated"] for row in rows)
+    assert all(row["gain"] == pytest.approx(row["ours"] / row["plain"]) for row in rows if row["unit"] == "views/s")
+    assert {(row["of"], row["value"]) for row in content["growth"]} == {
+        ("classes", 3), ("classes", 6), ("views", 16), ("views", 20), ("episodes at once", 1), ("episodes at once", 3)}
+
+
+def test_the_command(tmp_path: Path):
+    done = run_tool("benchmark.py", "--quick", "--backbones", "nonesuch", "--out", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.strip().endswith("no shape called 'nonesuch': use one of ViT-B/16, ViT-L/14, tiny")
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_that_cannot_work(tmp_path: Path):
+    with pytest.raises(ConfigError, match="3 or more"):
+        benchmark.run(benchmark.Settings(classes=(2, 10)), tmp_path)
+
+
+def test_what_does_not_fit_is_extrapolated_and_says_so(monkeypatch: pytest.MonkeyPatch):
+    model = random_clip("tiny")
+    limit = baseline.text_need(model, 5)
+    monkeypatch.setattr(text_cases, "fits", lambda need: need < limit)
+    rows = text_cases.text_side(model, "tiny", [3, 4, 8], episodes=1, rounds=1)
+    by_classes = {row.classes: row for row in rows}
+    assert [by_classes[k].extrapolated for k in (3, 4, 8)] == [False, False, True]
+    assert by_classes[8].plain == pytest.approx(2 * by_classes[4].plain)
+    table = output.comparison_table("", rows)
+    assert f"~{output.number(by_classes[8].plain)}" in table and output.EXTRAPOLATED in table
+
+
+def test_where_nothing_fits_there_is_no_gain(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(text_cases, "fits", lambda need: False)
+    rows = text_cases.text_side(random_clip("tiny"), "tiny", [2], episodes=1, rounds=1)
+    assert all(row.plain is None and row.gain is None and not row.extrapolated for row in rows)
+    assert "did not fit" in output.comparison_table("", rows)
+
+
+def test_cubic_growth_is_extrapolated_as_a_cube(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(text_cases, "fits", lambda need: need < 4 * baseline.CUBES * 6**3)
+    small, _, large, _ = text_cases.regularisers([5, 10], width=8, rounds=1)
+    assert large.extrapolated and large.plain == pytest.approx(8 * small.plain)
+
+
+def test_tasks_take_turns():
+    order = []
+    tasks = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+    seconds = measure.interleaved(tasks, rounds=3, at_least=1e-12)
+    assert order == ["a", "b"] * 3 and all(value >= 0 for value in seconds.values())
+
+
+def hold(megabytes: int) -> None:
+    torch.ones(megabytes * 250_000)
+
+
+def test_peak_memory_is_that_of_the_job():
+    idle, peak = measure.peak_memory(hold, 0), measure.peak_memory(hold, 1000)
+    if idle is None or peak is None:
+        pytest.skip("this system does not tell a process's peak memory")
+    assert peak - idle == pytest.approx(1e9, rel=0.1)  # what a process needs to start differs between machines
+
+
+def test_names_are_as_long_as_imagenets():
+    tokens = class_tokens(class_names(1000))
+    assert [sum(len(own) == n + 2 for own in tokens) for n in range(1, 12)] == list(NAME_TOKENS)
+    assert len(set(class_names(100))) == 100
+
+
+def test_the_reference_with_given_features_is_the_reference():
+    model, names = random_clip("tiny"), class_names(4)
+    pixels = torch.randn(20, 3, 32, 32)
+    features = model.encode_image(pixels)
+    features = features / features.norm(dim=-1, keepdim=True)
+    whole = reference.run_episode(model, names, pixels, "SoC", 30.0)
+    torch.testing.assert_close(baseline.plain_text_side(model, names, features)().logits, whole.logits)
+
+
+def test_text_tower_operations_by_hand():
+    shape, classes = SHAPES["tiny"], 5
+    width, layers, model = shape.transformer_width, shape.transformer_layers, random_clip("tiny", "meta")
+
+    def linear(tokens: int) -> int:  # queries, keys, values, output: 4 width²; MLP: 8 width²
+        return 2 * 12 * width**2 * tokens
+
+    def attending(queries: int, keys: int) -> int:  # scores and weighted sum
+        return 4 * width * queries * keys
+
+    projection = 2 * classes * width * shape.embed_dim
+    there, back = flops.plain_text(model, classes)
+    assert there == layers * (linear(77 * classes) + classes * attending(77, 77)) + projection
+    # Back, each product costs the same again, and an attention's two products have two factors each.
+    assert back == layers * (linear(77 * classes) + 2 * classes * attending(77, 77)) + projection
+
+    lengths = [len(own) for own in class_tokens(class_names(classes))]
+    own, shared = sum(lengths), 5
+    inner = linear(own + shared) + attending(shared, shared) + sum(attending(n, n + shared) for n in lengths)
+    last = 6 * width**2 * (own + shared) + 18 * width**2 * classes + sum(attending(1, n + shared) for n in lengths)
+    assert flops.our_text(model, classes)[0] == (layers - 1) * inner + last + projection
+
+
+def test_image_tower_operations_by_hand():
+    shape = SHAPES["tiny"]
+    width, patches, views = shape.vision_width, (32 // 16) ** 2, text_cases.VIEWS
+    tokens = patches + 1
+    layer = 24 * width**2 * tokens + 4 * width * tokens**2
+    by_hand = views * (2 * patches * 3 * 16**2 * width + shape.vision_layers * layer + 2 * width * shape.embed_dim)
+    assert flops.tower_flops("tiny", [])[0].products == by_hand
+
+
+@pytest.mark.parametrize("k", [10, 100, 1000])
+def test_regulariser_operations_by_hand(k: int):
+    d = flops.PAPER_WIDTH
+    rows = {row.case: row for row in flops.regulariser_flops([k])}
+    products = {case: row.products for case, row in rows.items()}
+    assert products == {
+        "O-TPT, cubic": 2 * k**2 * d + 2 * k**3, "O-TPT, closed form": 2 * k**2 * d, "SoC": 2 * k**2 * d, "C-TPT": 0}
+    assert rows["SoC"].elementwise == 9 * k * (k - 1) / 2
+
+
+def test_what_the_published_operations_count():
+    """SoC's are the product T Tᵀ alone, at the width of ViT-L/14; O-TPT's have 5K³ + K² beside it."""
+    for cell in cells("complexity"):
+        k = int(cell.column)
+        counted = 2 * k**2 * flops.PAPER_WIDTH + (5 * k**3 + k**2 if cell.method == "O-TPT" else 0)
+        assert abs(Decimal(counted) / 10**6 - cell.value) <= Decimal("0.05")
+    printed = {row.case: row.published for row in flops.regulariser_flops([1000])}
+    assert printed == {"O-TPT, cubic": "6537.0", "O-TPT, closed form": None, "SoC": "1536.0", "C-TPT": None}
+
+
+def test_gain_of_views_is_theirs_the_other_way_round():
+    assert Comparison("views", "", "", 0, "views/s", 300, 100).gain == 3
+    assert Comparison("memory", "", "", 10, "MB", 100, 300).gain == 3

@@ -1,0 +1,260 @@
+"""Metrics against hand-worked cases and independent implementations; SaLS and temperature scaling; bad input."""
+import math
+
+import numpy as np
+import pytest
+import torch
+from promptcal.trainers import calibration as cal
+from promptcal.trainers.posthoc import cross_fit_temperature, fit_temperature
+from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
+
+
+@pytest.fixture(scope="module")
+def sample():
+    """Logits (N, K) of an over-confident classifier, its labels, and its confidence and correctness."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(7, size=500)
+    logits = (rng.normal(size=(500, 7)) + 1.5 * np.eye(7)[labels]) * 4
+    confidence, correct = cal.top_class(logits, labels)
+    return logits, labels, confidence, correct
+
+
+def slow_ece(confidence, correct, bins):
+    """The definition, one bin at a time."""
+    total = 0.0
+    for b in range(bins):
+        low, high = b / bins, (b + 1) / bins
+        inside = [i for i, c in enumerate(confidence) if low < c <= high or (b == 0 and c == 0)]
+        if inside:
+            gap = np.mean([correct[i] for i in inside]) - np.mean([confidence[i] for i in inside])
+            total += len(inside) / len(confidence) * abs(gap)
+    return total
+
+
+def slow_ace(confidence, correct, bins):
+    order = sorted(range(len(confidence)), key=lambda i: confidence[i])
+    total = 0.0
+    for part in np.array_split(order, min(bins, len(order))):
+        gap = np.mean([float(correct[i]) for i in part]) - np.mean([confidence[i] for i in part])
+        total += len(part) / len(order) * abs(gap)
+    return total
+
+
+@pytest.mark.parametrize("bins", [1, 10, 15, 20, 30])
+def test_binned_errors_match_the_definition(sample, bins):
+    _, _, confidence, correct = sample
+    assert cal.ece(confidence, correct, bins) == pytest.approx(slow_ece(confidence, correct, bins), abs=1e-12)
+    assert cal.ace(confidence, correct, bins) == pytest.approx(slow_ace(confidence, correct, bins), abs=1e-12)
+
+
+def test_ece_by_hand():
+    # (0, 0.5]: 0.2 wrong, 0.5 right -> |0.5 - 0.35| = 0.15; (0.5, 1]: 0.6, 1.0 both right -> |1 - 0.8| = 0.2
+    confidence, correct = [0.2, 0.5, 0.6, 1.0], [0, 1, 1, 1]
+    assert cal.ece(confidence, correct, bins=2) == pytest.approx(0.175)
+    assert cal.mce(confidence, correct, bins=2) == pytest.approx(0.2)
+    assert cal.signed_error(confidence, correct) == pytest.approx(0.575 - 0.75)
+    assert cal.accuracy(confidence, correct) == 0.75
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_value_on_an_edge_belongs_to_the_bin_below(dtype):
+    edges = np.arange(1, 21) / 20
+    table = cal.reliability(edges.astype(dtype), np.ones(20), bins=20)
+    assert table.count.tolist() == [1] * 20
+    above = np.nextafter(edges[:-1].astype(dtype), dtype(1))
+    assert cal.reliability(above, np.ones(19), bins=20).count.tolist() == [0] + [1] * 19
+
+
+def test_zero_and_one_have_a_bin():
+    table = cal.reliability([0.0, 1.0], [0, 1])
+    assert table.count[0] == table.count[-1] == 1
+    assert cal.ece([0.0, 1.0], [0, 1]) == 0
+    assert cal.ece([1.0], [0]) == 1
+    assert table.share.sum() == 1
+    assert np.isnan(table.accuracy[1])
+    assert table.gap[1] == 0
+
+
+def test_fewer_samples_than_bins():
+    assert cal.ace([0.9, 0.6, 0.7], [1, 0, 1], bins=20) == pytest.approx((0.1 + 0.6 + 0.3) / 3)
+    assert cal.ece([0.9], [1]) == pytest.approx(0.1)
+
+
+def test_tensors_arrays_and_lists_agree(sample):
+    _, _, confidence, correct = sample
+    tensors = torch.tensor(confidence), torch.tensor(correct)
+    for metric in (cal.ece, cal.ace, cal.mce, cal.auroc, cal.aurc, cal.signed_error):
+        assert metric(*tensors) == metric(confidence, correct) == metric(confidence.tolist(), correct.tolist())
+    assert 0 <= cal.ece(tensors[0].bfloat16(), tensors[1]) <= 1
+
+
+def test_order_of_the_samples_does_not_matter(sample):
+    _, _, confidence, correct = sample
+    confidence = confidence.round(2)  # many ties, as where tuning saturates
+    shuffled = np.random.default_rng(1).permutation(len(confidence))
+    for metric in (cal.ece, cal.mce, cal.auroc, cal.aurc):
+        assert metric(confidence[shuffled], correct[shuffled]) == pytest.approx(metric(confidence, correct), abs=1e-12)
+
+
+def test_against_scikit_learn(sample):
+    logits, labels, confidence, correct = sample
+    p = np.exp(cal.log_softmax(logits))
+    assert cal.auroc(confidence, correct) == pytest.approx(roc_auc_score(correct, confidence))
+    assert cal.auroc(confidence.round(1), correct) == pytest.approx(roc_auc_score(correct, confidence.round(1)))
+    assert cal.nll(logits, labels) == pytest.approx(log_loss(labels, p, labels=range(7)))
+    one_against_rest = sum(brier_score_loss(labels == k, p[:, k]) for k in range(7))
+    assert cal.brier(p, labels) == pytest.approx(one_against_rest)
+    classwise = np.mean([slow_ece(p[:, k], labels == k, 20) for k in range(7)])
+    assert cal.classwise_ece(p, labels) == pytest.approx(classwise)
+
+
+def test_nll_of_a_saturated_mistake_is_finite():
+    assert cal.nll([[2000.0, 0.0]], [1]) == pytest.approx(2000)
+
+
+def test_auroc_without_a_mistake_is_undefined():
+    assert math.isnan(cal.auroc([0.5, 0.9], [1, 1]))
+
+
+def test_aurc_by_hand():
+    # most confident first: right, wrong, right -> risks 0, 1/2, 1/3
+    assert cal.aurc([0.9, 0.8, 0.7], [1, 0, 1]) == pytest.approx((0 + 1 / 2 + 1 / 3) / 3)
+    # one tie of a right and a wrong sample: half an error each, in either order
+    assert cal.aurc([0.8, 0.8], [0, 1]) == cal.aurc([0.8, 0.8], [1, 0]) == 0.5
+
+
+def test_selective_accuracy_and_coverage():
+    accuracy, coverage = cal.selective([0.3, 0.6, 0.9], [0, 0, 1], [0.0, 0.3, 0.6, 0.9])
+    np.testing.assert_allclose(accuracy, [1 / 3, 1 / 2, 1, np.nan])
+    np.testing.assert_allclose(coverage, [1, 2 / 3, 1 / 3, 0])
+
+
+def test_bootstrap_holds_the_value_and_repeats_itself(sample):
+    _, _, confidence, correct = sample
+    first = cal.bootstrap(cal.ece, confidence, correct, repeats=200)
+    assert first.value == cal.ece(confidence, correct)
+    assert first.low <= first.value <= first.high
+    assert first.low < first.high
+    assert first == cal.bootstrap(cal.ece, confidence, correct, repeats=200)
+    assert first != cal.bootstrap(cal.ece, confidence, correct, repeats=200, seed=1)
+
+
+def test_bootstrap_interval_has_the_width_of_the_binomial():
+    correct = np.arange(400) % 4 != 0  # 75 %
+    interval = cal.bootstrap(cal.accuracy, np.full(400, 0.75), correct, repeats=2000)
+    half = 1.96 * math.sqrt(0.75 * 0.25 / 400)
+    assert interval.high - interval.low == pytest.approx(2 * half, rel=0.1)
+
+
+@pytest.mark.parametrize(("confidence", "correct"), [
+    ([], []), ([np.nan], [1]), ([np.inf], [1]), ([-0.01], [1]), ([1.01], [1]), ([0.5], [2]), ([0.5], [np.nan]),
+    ([0.5, 0.6], [1]), ([[0.5]], [[1]]), (0.5, 1), (["x"], [1]),
+])
+def test_bad_samples_are_refused(confidence, correct):
+    metrics = (cal.ece, cal.ace, cal.mce, cal.auroc, cal.aurc, cal.signed_error, cal.accuracy, cal.reliability)
+    for metric in metrics:
+        with pytest.raises(ValueError, match=r"confidence|correct"):
+            metric(confidence, correct)
+    with pytest.raises(ValueError, match=r"confidence|correct"):
+        cal.selective(confidence, correct, [0.5])
+
+
+@pytest.mark.parametrize("bins", [0, -1, 2.5, True, None])
+def test_bad_bins_are_refused(bins):
+    for metric in (cal.ece, cal.ace, cal.mce):
+        with pytest.raises(ValueError, match="bins"):
+            metric([0.5], [1], bins)
+
+
+@pytest.mark.parametrize(("scores", "labels"), [
+    ([[0.5, 0.5]], [2]), ([[0.5, 0.5]], [-1]), ([[0.5, 0.5]], [0.0]), ([[0.5, 0.5]], [0, 1]), ([[np.nan, 0.5]], [0]),
+    ([0.5, 0.5], [0, 0]), (np.zeros((0, 2)), np.zeros(0, int)),
+])
+def test_bad_scores_are_refused(scores, labels):
+    for metric in (cal.nll, cal.brier, cal.classwise_ece, fit_temperature, cal.top_class):
+        with pytest.raises(ValueError, match=r"labels|logits|probabilities"):
+            metric(scores, labels)
+
+
+@pytest.mark.parametrize("row", [[0.9, 0.9], [1.2, -0.2]])
+def test_what_is_no_distribution_is_refused(row):
+    for metric in (cal.brier, cal.classwise_ece):
+        with pytest.raises(ValueError, match="probabilities"):
+            metric([row], [0])
+
+
+def test_bad_bootstraps_are_refused():
+    for kwargs in ({"repeats": 0}, {"level": 1.0}):
+        with pytest.raises(ValueError, match="repeats"):
+            cal.bootstrap(cal.ece, [0.5], [1], **kwargs)
+    with pytest.raises(ValueError, match="length"):
+        cal.bootstrap(cal.ece, [0.5], [1, 0])
+
+
+def test_sals_by_hand():
+    z, z0 = torch.tensor([0.0, 5.0, 10.0]), torch.tensor([3.0, 1.0, 2.0])
+    torch.testing.assert_close(cal.sals(z, z0), torch.tensor([1.0, 2.0, 3.0]))
+    array = cal.sals(z.numpy(), z0.numpy())
+    assert isinstance(array, np.ndarray)
+    assert array.dtype == np.float32
+
+
+def test_sals_is_batched_and_takes_the_zero_shot_range():
+    generator = torch.Generator().manual_seed(0)
+    z, z0 = (torch.randn(2, 3, 50, generator=generator) * 30 for _ in range(2))
+    out = cal.sals(z, z0)
+    assert out.shape == z.shape
+    torch.testing.assert_close(out.amax(-1), z0.amax(-1))
+    torch.testing.assert_close(out.amin(-1), z0.amin(-1))
+    assert torch.equal(out.argmax(-1), z.argmax(-1))
+    torch.testing.assert_close(out[1, 2], cal.sals(z[1, 2], z0[1, 2]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_sals_keeps_the_winner_where_rounding_merges_logits(dtype):
+    close = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtype=dtype)
+    close[0, 1] += torch.finfo(dtype).eps
+    close[1, 2] += torch.finfo(dtype).eps
+    out = cal.sals(close, torch.tensor([1000.0, 1000.5, 999.0], dtype=dtype).expand(2, 3))
+    assert out.argmax(-1).tolist() == [1, 2]
+    assert torch.isfinite(out).all()
+
+
+def test_sals_of_constant_logits():
+    out = cal.sals(torch.full((2, 3), 7.0), torch.tensor([[1.0, 2.0, 5.0], [4.0, 4.0, 4.0]]))
+    assert out.tolist() == [[3.0] * 3, [4.0] * 3]
+    assert cal.sals(np.array([2.0]), np.array([9.0])).tolist() == [9.0]
+
+
+@pytest.mark.parametrize(("z", "z0"), [
+    ([[1.0, 2.0]], [[1.0, 2.0, 3.0]]), ([np.nan, 1.0], [1.0, 2.0]), ([1.0, 2.0], [np.inf, 2.0]), (1.0, 1.0), ([], []),
+])
+def test_sals_refuses(z, z0):
+    with pytest.raises(ValueError, match="ogits"):
+        cal.sals(np.array(z), np.array(z0))
+
+
+def test_temperature_is_recovered():
+    rng = np.random.default_rng(2)
+    logits = rng.normal(size=(20000, 5))
+    p = np.exp(cal.log_softmax(logits))
+    labels = (p.cumsum(axis=1) > rng.random((20000, 1))).argmax(axis=1)  # drawn from p: calibrated at T = 1
+    for temperature in (0.5, 1.0, 3.0):
+        assert fit_temperature(logits * temperature, labels) == pytest.approx(temperature, rel=0.05)
+
+
+def test_cross_fitted_temperature_calibrates_and_keeps_the_predictions(sample):
+    logits, labels, confidence, correct = sample
+    scaled, temperatures = cross_fit_temperature(logits, labels)
+    assert (scaled.argmax(1) == logits.argmax(1)).all()
+    assert all(t > 1 for t in temperatures)
+    assert cal.nll(scaled, labels) < cal.nll(logits, labels)
+    assert cal.ece(*cal.top_class(scaled, labels)) < cal.ece(confidence, correct) / 2
+    with pytest.raises(ValueError, match="Two samples"):
+        cross_fit_temperature(logits[:1], labels[:1])
+
+
+def test_temperature_stays_within_bounds_when_nothing_is_wrong():
+    assert 0.01 <= fit_temperature([[1.0, 0.0]], [0]) < 0.05
+    assert fit_temperature([[1.0, 0.0]], [1]) == pytest.approx(100)
+    assert fit_temperature([[1.0, 1.0]], [1]) == 1  # nothing to scale

@@ -1,0 +1,158 @@
+"""Reading tensors from files that may hold anything, and CLIP from all formats it comes in."""
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+import zipfile
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import random_clip
+from promptcal.datasets.errors import ConfigError, WeightsError
+from promptcal.trainers.vlm import loading
+from promptcal.trainers.vlm.checkpoints import read_checkpoint, tensors_by_name
+from promptcal.trainers.vlm.loading import download, load_clip, pick_device, weights_hash
+from safetensors.torch import save_file
+
+
+class Hostile:
+    """Would create a file if it were ever rebuilt."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+def assert_same_model(model, other) -> None:
+    ours, theirs = model.state_dict(), other.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+@pytest.mark.parametrize("zip_format", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_torch_files_with_live_objects(tmp_path: Path, zip_format: bool, dtype: torch.dtype):
+    context = torch.randn(4, 8, dtype=dtype)
+    shared = torch.arange(12.0).view(3, 4)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(context.float())], lr=0.1)
+    torch.save({
+        "state_dict": {"ctx": context, "rows": shared[1:], "columns": shared.T, "p": torch.nn.Parameter(shared)},
+        "epoch": 3, "optimizer": optimizer, "groups": defaultdict(list, a=[1]), "best": 0.5, "size": shared.shape,
+    }, tmp_path / "x.pt", _use_new_zipfile_serialization=zip_format)
+    content = read_checkpoint(tmp_path / "x.pt")
+    state = content["state_dict"]
+    assert state["ctx"].dtype == dtype and torch.equal(state["ctx"], context)
+    assert torch.equal(state["rows"], shared[1:]) and torch.equal(state["columns"], shared.T)
+    assert torch.equal(state["p"], shared)
+    assert (content["epoch"], content["best"], content["size"], content["groups"]) == (3, 0.5, (3, 4), {"a": [1]})
+    assert not isinstance(content["optimizer"], torch.optim.Optimizer)
+
+
+@pytest.mark.parametrize("zip_format", [True, False], ids=["zip", "legacy"])
+def test_a_hostile_file_does_nothing(tmp_path: Path, zip_format: bool):
+    trace = tmp_path / "trace"
+    torch.save({"ctx": torch.ones(2), "x": Hostile(trace)}, tmp_path / "x.pt",
+               _use_new_zipfile_serialization=zip_format)
+    assert torch.equal(read_checkpoint(tmp_path / "x.pt")["ctx"], torch.ones(2))
+    (tmp_path / "bare.pt").write_bytes(pickle.dumps(Hostile(trace)))
+    with pytest.raises(WeightsError, match="bare.pt"):
+        read_checkpoint(tmp_path / "bare.pt")
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("zip_format", [True, False], ids=["zip", "legacy"])
+def test_damaged_files_get_one_line(tmp_path: Path, zip_format: bool):
+    torch.save({"ctx": torch.randn(50, 50)}, tmp_path / "x.pt", _use_new_zipfile_serialization=zip_format)
+    whole = (tmp_path / "x.pt").read_bytes()
+    for length in (0, 1, 30, len(whole) // 2, len(whole) - 200):
+        (tmp_path / "cut.pt").write_bytes(whole[:length])
+        with pytest.raises(WeightsError) as error:
+            read_checkpoint(tmp_path / "cut.pt")
+        assert "cut.pt" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_not_weights(tmp_path: Path):
+    with pytest.raises(WeightsError, match="no weight file at"):
+        read_checkpoint(tmp_path / "absent.pt")
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("readme", "hello")
+    with pytest.raises(WeightsError, match="holds no PyTorch data"):
+        read_checkpoint(tmp_path / "x.zip")
+    torch.save({"ctx": torch.ones(2)}, tmp_path / "ctx.pt")
+    with pytest.raises(WeightsError, match="does not hold the weights of an OpenAI CLIP"):
+        load_clip(str(tmp_path / "ctx.pt"))
+    with pytest.raises(WeightsError, match="Did you mean 'ViT-B/16'"):
+        load_clip("ViT-B16")
+
+
+@pytest.mark.parametrize("resnet", [False, True], ids=["vit", "resnet"])
+def test_clip_from_every_format(tmp_path: Path, resnet: bool):
+    model = random_clip(resnet=resnet, size=64)
+    torch.save(model.state_dict(), tmp_path / "plain.pt")
+    torch.save({"state_dict": {f"module.{k}": v for k, v in model.state_dict().items()}}, tmp_path / "train.pt")
+    save_file({key: value.contiguous() for key, value in model.state_dict().items()}, tmp_path / "x.safetensors")
+    for name in ("plain.pt", "train.pt", "x.safetensors"):
+        loaded = load_clip(str(tmp_path / name), "cpu")
+        assert_same_model(loaded, model)
+        assert loaded.visual.input_resolution == 64
+        assert not loaded.training and not any(p.requires_grad for p in loaded.parameters())
+
+
+def test_openais_torchscript_archives_are_read_as_data(tmp_path: Path):
+    model = random_clip(layers=2)
+    model.register_buffer("input_resolution", torch.tensor(32))  # OpenAI's archives hold such numbers too
+    path = tmp_path / "archive.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(model, (torch.rand(1, 3, 32, 32), torch.randint(1, 99, (1, 77)))).save(str(path))
+        scripted = torch.jit.load(str(path)).state_dict()
+    tensors = tensors_by_name(read_checkpoint(path))
+    assert scripted.keys() <= tensors.keys()
+    assert all(torch.equal(scripted[key], tensors[key]) for key in scripted)
+    loaded = load_clip(str(path))
+    image = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(loaded.encode_image(image), model.encode_image(image))
+
+
+def test_downloads_are_verified_and_atomic(tmp_path: Path, clip_file: Path, monkeypatch: pytest.MonkeyPatch):
+    digest = hashlib.sha256(clip_file.read_bytes()).hexdigest()
+    source = tmp_path / "server" / digest
+    source.mkdir(parents=True)
+    (source / "RN50.pt").write_bytes(clip_file.read_bytes())
+    url = (source / "RN50.pt").as_uri()
+    monkeypatch.setattr(loading, "CACHE", tmp_path / "cache")
+    monkeypatch.setitem(loading.WEIGHT_URLS, "RN50", url)
+    assert load_clip("RN50").visual.input_resolution == 32
+    assert weights_hash("RN50") == digest[:16] == weights_hash(str(clip_file))
+    (source / "RN50.pt").unlink()
+    load_clip("RN50")  # from the cache
+    (tmp_path / "cache" / "RN50.pt").write_bytes(b"damaged")
+    with pytest.raises(WeightsError, match="fetch it by hand and put it at"):
+        load_clip("RN50")
+    (source / "RN50.pt").write_bytes(b"something else")
+    with pytest.raises(WeightsError, match="arrived damaged"):
+        download(url, tmp_path / "cache")
+    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["RN50.pt"]
+
+
+def test_devices():
+    assert pick_device("cpu") == torch.device("cpu")
+    with pytest.raises(ConfigError, match="not known to torch"):
+        pick_device("quantum")
+    with pytest.raises(ConfigError, match="CUDA devices: use DEVICE cpu, or auto"):
+        pick_device("cuda:99")
+
+
+def test_the_wrong_clip_package_is_explained(tmp_path: Path):
+    (tmp_path / "clip.py").write_text("def copy(text): ...\n")
+    done = subprocess.run([sys.executable, "-c", "import promptcal.trainers"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=120)
+    assert done.returncode != 0 and "pip uninstall -y clip && pip install openai-clip" in done.stderr

@@ -1,0 +1,442 @@
+"""CoOp: its schedule, its steps against plain autograd, training that continues where it was cut off, its prompts."""
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference
+import torch
+import torch.nn.functional as F
+from conftest import PROJECT, make_image_folder, run_tool
+from dassl_files import PromptLearner as CoOpsLearner
+from dassl_files import sgd_with_warmup
+from PIL import Image
+from promptcal.datasets.errors import ConfigError, DataError, UserError
+from promptcal.trainers import adapt, build_cfg, build_trainer
+from promptcal.trainers.coop import epochs_of, trained_prompt
+from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.vlm.class_towers import ClassTowers
+from promptcal.trainers.vlm.openai_clip import CLIP, clip
+from promptcal.trainers.vlm.prompt_files import EMBEDDED, find_prompt, prompt_hash, read_context
+from promptcal.trainers.vlm.prompt_training import PromptLearner, Schedule, random_context
+from promptcal.trainers.vlm.prompts import class_tokens
+from promptcal.trainers.vlm.training_images import TrainingCrop, epoch_batches
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from yacs.config import CfgNode
+
+NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "dog"]
+SHORT = ("OPTIM.MAX_EPOCH", 3, "TRAINER.COOP.N_CTX", 4, "DATALOADER.TRAIN_X.BATCH_SIZE", 4, "DATASET.NUM_SHOTS", 2)
+
+
+@pytest.fixture
+def splits(tmp_path: Path) -> Path:
+    """An image folder with train and test, three and two pictures a class."""
+    make_image_folder(tmp_path / "data" / "train")
+    make_image_folder(tmp_path / "data" / "test", images=2)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def config(splits: Path, clip_file: Path, tmp_path: Path) -> Callable[..., CfgNode]:
+    """The settings of a short run on that folder; the run folder is tmp_path/run."""
+    return lambda *opts: build_cfg("CoOp", "configs/datasets/image_folder.yaml", opts=[
+        "DATASET.ROOT", splits, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / "run",
+        "DATALOADER.NUM_WORKERS", 0, *SHORT, *opts])
+
+
+@pytest.fixture
+def coop(config: Callable[..., CfgNode]) -> Callable[..., dict]:
+    """Such a run, as the command does it."""
+    return lambda *opts, train=True: build_trainer(config(*opts)).run(train)
+
+
+@pytest.fixture
+def command(splits: Path, clip_file: Path, tmp_path: Path) -> list[str]:
+    """The command for such a run."""
+    return ["train.py", "--trainer", "CoOp", "--dataset-config-file", "configs/datasets/image_folder.yaml",
+            "--root", str(splits), "--backbone", str(clip_file), "--output-dir", str(tmp_path / "run"),
+            *map(str, SHORT)]
+
+
+@pytest.mark.parametrize(("shots", "dataset", "epochs"), [
+    (1, "UCF101", 50), (2, "UCF101", 100), (4, "UCF101", 100), (8, "UCF101", 200), (16, "UCF101", 200),
+    (-1, "UCF101", 200), (16, "ImageNet", 50),
+])
+def test_epochs_follow_from_the_shots(shots: int, dataset: str, epochs: int):
+    opts = ["DATASET.NUM_SHOTS", shots, "DATASET.NAME", dataset]
+    assert epochs_of(build_cfg("CoOp", opts=opts)) == epochs
+    assert epochs_of(build_cfg("CoOp", opts=[*opts, "OPTIM.MAX_EPOCH", 7])) == 7
+
+
+def test_defaults_are_coops():
+    cfg = build_cfg("CoOp")
+    assert (cfg.OPTIM.NAME, cfg.OPTIM.LR, cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY) == ("sgd", 0.002, 0.9, 5e-4)
+    assert (cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR, cfg.DATALOADER.TRAIN_X.BATCH_SIZE) == (1, 1e-5, 32)
+    assert (cfg.TRAINER.COOP.N_CTX, cfg.TRAINER.COOP.CSC, cfg.DATASET.NUM_SHOTS) == (16, False, 16)
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 3])
+def test_learning_rates_are_dassls(warmup: int):
+    learner = torch.nn.Linear(1, 1)
+    optimizer, scheduler = sgd_with_warmup(learner, 20, warmup)
+    ours = Schedule(20, 0.002, warmup, 1e-5)
+    for epoch in range(20):
+        assert ours(epoch) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6)
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize(("count", "size", "expected"), [
+    (96, 32, [32] * 3), (40, 32, [32]), (20, 32, [20]), (5, 1, [1] * 5),
+])
+def test_batches_of_an_epoch(count: int, size: int, expected: list[int]):
+    batches = epoch_batches(count, size, seed=0, epoch=3)
+    assert [len(batch) for batch in batches] == expected
+    drawn = [i for batch in batches for i in batch]
+    assert len(set(drawn)) == len(drawn) and set(drawn) <= set(range(count))
+    assert batches == epoch_batches(count, size, 0, 3)
+    assert batches != epoch_batches(count, size, 0, 4) and batches != epoch_batches(count, size, 1, 3)
+
+
+def test_training_crops_are_random_but_repeatable():
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (40, 60, 3), dtype=np.uint8))
+    crop = TrainingCrop(16, seed=0)
+    views = torch.cat([crop(image, index) for index in range(50)])
+    assert views.shape == (50, 3, 16, 16) and views.dtype == torch.uint8
+    assert torch.equal(crop(image, 7)[0], views[7])
+    assert len({view.numpy().tobytes() for view in views}) == 50
+    assert not torch.equal(TrainingCrop(16, seed=1)(image, 7)[0], views[7])
+    ramp = np.zeros((40, 40, 3), dtype=np.uint8)
+    ramp[..., 0] = np.arange(40) * 6  # brighter to the right, unless flipped
+    slopes = [crop(Image.fromarray(ramp), i)[0, 0].float().diff(dim=-1).mean().sign().item() for i in range(100)]
+    assert 30 < slopes.count(-1.0) < 70
+
+
+@pytest.mark.parametrize("class_specific", [False, True])
+@pytest.mark.parametrize("group", [0, 2], ids=["all classes at once", "in groups"])
+def test_steps_equal_plain_autograd(clip_model: CLIP, class_specific: bool, group: int):
+    """Five epochs on the fast tower against 77 tokens a class, autograd, and torch's SGD under Dassl's schedule."""
+    shape = (len(NAMES), 4, 64) if class_specific else (4, 64)
+    start = 20 * random_context(shape, seed=3)
+    generator = torch.Generator().manual_seed(0)
+    images = F.normalize(torch.randn(6, 48, generator=generator), dim=-1)
+    labels = torch.randint(0, len(NAMES), (6,), generator=generator)
+    scale = clip_model.logit_scale.exp()
+    tower = ClassTowers(clip_model, class_tokens(NAMES), group=group)
+    ours = PromptLearner(tower, start, scale, Schedule(5, 0.002, 1, 1e-5), momentum=0.9, weight_decay=5e-4)
+
+    theirs = CoOpsLearner(clip_model, NAMES, start.clone())
+    optimizer, scheduler = sgd_with_warmup(theirs, 5)
+    tokens = clip.tokenize([f"x x x x {name.replace('_', ' ')}." for name in NAMES])
+    for _ in range(5):
+        ours.begin_epoch()
+        ours.step(images, labels)
+        ours.end_epoch()
+        each = theirs.ctx if class_specific else theirs.ctx.expand(len(NAMES), -1, -1)
+        text = torch.cat([reference.encode_prompts(clip_model, tokens[k : k + 1], each[k]) for k in range(len(NAMES))])
+        loss = F.cross_entropy(scale * images @ text.T, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        assert ours.figures["loss"] == pytest.approx(loss.item(), rel=1e-4)
+    moved = (theirs.ctx - start).norm()
+    assert moved > 1e-3 and ((ours.context - theirs.ctx).norm() / moved).item() < 1e-3
+
+
+def test_memory_that_runs_out_halves_the_classes(clip_model: CLIP, monkeypatch: pytest.MonkeyPatch):
+    images, labels = F.normalize(torch.randn(2, 48), dim=-1), torch.tensor([0, 1])
+    schedule, scale = Schedule(1, 0.002, 0, 1e-5), clip_model.logit_scale.exp()
+    start = random_context((4, 64), 0)
+    plain = PromptLearner(ClassTowers(clip_model, class_tokens(NAMES)), start, scale, schedule, 0.9, 0.0)
+    tight = PromptLearner(ClassTowers(clip_model, class_tokens(NAMES)), start, scale, schedule, 0.9, 0.0)
+    real = ClassTowers.with_pull_back
+
+    def limited(tower: ClassTowers, context: torch.Tensor, batched: bool = False):
+        if tower.group > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(tower, context, batched)
+
+    for learner in (plain, tight):
+        learner.begin_epoch()
+    plain.step(images, labels)
+    monkeypatch.setattr(ClassTowers, "with_pull_back", limited)
+    tight.step(images, labels)
+    assert tight.tower.group == 1
+    torch.testing.assert_close(plain.context, tight.context)
+
+
+def test_random_contexts_follow_the_seed():
+    context = random_context((16, 512), seed=0)
+    assert torch.equal(context, random_context((16, 512), 0)) and not torch.equal(context, random_context((16, 512), 1))
+    assert context.std().item() == pytest.approx(0.02, rel=0.02)
+
+
+@pytest.mark.parametrize(("opts", "shape"), [
+    ((), (4, 64)), (("TRAINER.COOP.CTX_INIT", "a photo of one"), (4, 64)), (("TRAINER.COOP.CSC", True), (4, 4, 64)),
+    (("TRAINER.COOP.CSC", True, "TRAINER.COOP.CTX_INIT", "itap of the"), (4, 4, 64)),
+    (("TRAINER.COOP.FIXED_VIEWS", True), (4, 64)), (("MODEL.PREC", "bf16"), (4, 64)),
+], ids=["random", "words", "class-specific", "class-specific words", "fixed views", "amp"])
+def test_what_a_run_leaves(coop, splits: Path, clip_file: Path, tmp_path: Path, opts: tuple, shape: tuple):
+    results = coop(*opts)
+    run, training = tmp_path / "run", results["training"]
+    assert (training["images"], training["shots"], training["epochs"]) == (8, 2, 3)
+    fixed = "TRAINER.COOP.FIXED_VIEWS" in opts
+    assert training["views"] == ("fixed plain views" if fixed else "new random crops in each epoch")
+    context, _ = read_context(run / training["checkpoint"])
+    assert tuple(context.shape) == tuple(training["context"]) == shape and context.dtype == torch.float32
+
+    board = EventAccumulator(str(run / "tensorboard" / "training")).Reload()
+    assert [event.step for event in board.Scalars("training/loss")] == [1, 2, 3]
+    assert board.Scalars("training/lr")[0].value == pytest.approx(1e-5)
+    assert board.Scalars("training/loss")[-1].value == pytest.approx(training["loss"], rel=1e-5)
+
+    # ZeroShot from the checkpoint predicts the same; without it, what CoOp calls zero-shot.
+    logits = {}
+    for name, weights in (("zero_shot_logits", ""), ("logits", run / training["checkpoint"])):
+        build_trainer(build_cfg("ZeroShot", "configs/datasets/image_folder.yaml", opts=[
+            "DATASET.ROOT", splits, "MODEL.BACKBONE.NAME", clip_file, "MODEL.INIT_WEIGHTS", weights,
+            "OUTPUT_DIR", tmp_path / name, "DATALOADER.NUM_WORKERS", 0,
+            *(opts if "MODEL.PREC" in opts else ())])).run()
+        logits[name] = RunFolder(tmp_path / name).predictions()["logits"]
+        np.testing.assert_allclose(RunFolder(run).predictions()[name], logits[name], atol=1e-4)
+    assert np.abs(logits["logits"] - logits["zero_shot_logits"]).max() > 0.1
+
+
+def test_the_command_trains_tests_and_saves(command: list[str], image_folder: Path, tmp_path: Path):
+    done = run_tool(*command)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "config.yaml", "log.txt", "results.json", "predictions.npz", "tensorboard", "prompt_learner"}
+    assert "prompt learnt from 8 images (new random crops in each epoch) in 3 epochs" in done.stdout
+    assert "Zero-shot" in done.stdout and "\nCoOp " in done.stdout
+
+    # CoOp's --eval-only: the prompt of one data set on the images of another, which has no training images.
+    here = ("--root", image_folder, "OUTPUT_DIR", tmp_path / "elsewhere")
+    done = run_tool(*command, *here, "--eval-only", "--model-dir", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "elsewhere" / "results.json").read_text())
+    assert results["init_weights"].endswith("model.pth.tar-3") and results["n"] == 12 and "training" not in results
+    assert not (tmp_path / "elsewhere" / "prompt_learner").exists()
+
+
+def test_nothing_to_test_or_to_learn_from(coop, image_folder: Path):
+    with pytest.raises(ConfigError, match="there is no prompt to test: give --model-dir DIR"):
+        coop(train=False)
+    with pytest.raises(DataError, match="has no training images .* --eval-only"):
+        coop("DATASET.ROOT", image_folder, "DATASET.NUM_SHOTS", -1)
+
+
+def contents(run: Path) -> tuple[dict, dict, dict]:
+    checkpoint = torch.load(find_prompt(run), weights_only=True)
+    results = json.loads((run / "results.json").read_text())
+    return checkpoint, results, RunFolder(run).predictions()
+
+
+def assert_same_run(run: Path, other: Path) -> None:
+    (ours, results, predictions), (theirs, others, expected) = contents(run), contents(other)
+    assert all(torch.equal(ours["state_dict"][name], theirs["state_dict"][name]) for name in theirs["state_dict"])
+    momentum = [content["optimizer"]["state"][0]["momentum_buffer"] for content in (ours, theirs)]
+    assert torch.equal(*momentum) and ours["scheduler"] == theirs["scheduler"]
+    assert results["training"] == others["training"] and results["accuracy"] == others["accuracy"]
+    assert all(np.array_equal(predictions[name], expected[name]) for name in expected)
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["crops", "fixed views"])
+def test_training_goes_on_as_if_never_interrupted(
+    coop, config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fixed: bool,
+):
+    """Cut off after the second of three epochs and again after training; workers change nothing either."""
+    opts = ("TRAINER.COOP.FIXED_VIEWS", fixed)
+    coop(*opts, "OUTPUT_DIR", tmp_path / "whole")
+    cut = config(*opts, "DATALOADER.NUM_WORKERS", 2)
+    real, saved = PromptLearner.save, []
+
+    def save_twice(learner: PromptLearner, path: Path) -> None:
+        real(learner, path)
+        saved.append(learner.epoch)
+        if saved == [1, 2]:
+            interrupt()
+
+    monkeypatch.setattr(PromptLearner, "save", save_twice)
+    with pytest.raises(KeyboardInterrupt):
+        build_trainer(cut).run()
+    assert not (tmp_path / "run" / "results.json").exists()
+    trainer = build_trainer(cut)
+    monkeypatch.setattr(trainer, "predict", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    build_trainer(cut).run()
+    assert saved == [1, 2, 3]  # no epoch was run twice
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    assert not (tmp_path / "run" / "parts").exists()
+
+
+def test_a_killed_command_goes_on(coop, command: list[str], tmp_path: Path):
+    """kill -9 in the middle of training; the same command then ends as an uninterrupted one."""
+    long = ("OPTIM.MAX_EPOCH", 100, "TRAINER.COOP.FIXED_VIEWS", True)
+    coop(*long, "OUTPUT_DIR", tmp_path / "whole")
+    whole = [sys.executable, str(PROJECT / "tools" / "train.py"), *command[1:], *map(str, long)]
+    with subprocess.Popen(whole, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "run" / "parts" / "training.pt").exists() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "run" / "results.json").exists()
+    done = run_tool(*command, *long)
+    assert done.returncode == 0 and "going on after epoch" in done.stdout
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_other_training_is_another_run(coop, splits: Path, caplog):
+    coop()
+    with caplog.at_level(logging.INFO):
+        coop()
+    assert "nothing to compute" in caplog.text
+    for opts, difference in (
+        (("DATASET.NUM_SHOTS", 1), "DATASET.NUM_SHOTS was 2, is 1"), (("OPTIM.LR", 0.1), "OPTIM.LR was 0.002, is 0.1"),
+        (("TRAINER.COOP.N_CTX", 8), "N_CTX was 4, is 8"), (("OPTIM.MAX_EPOCH", 4), "OPTIM.MAX_EPOCH was 3, is 4"),
+        (("TRAINER.COOP.FIXED_VIEWS", True), "FIXED_VIEWS was False, is True"),
+    ):
+        with pytest.raises(ConfigError, match=difference):
+            coop(*opts)
+    for number in range(3):  # every training image of a class is another one now
+        shutil.copy(splits / "test" / "kind_a" / "0.png", splits / "train" / "kind_a" / f"{number}.png")
+    with pytest.raises(ConfigError, match="training_data was"):
+        coop()
+
+
+def test_a_test_without_training_is_another_run(coop, tmp_path: Path):
+    weights = ("MODEL.INIT_WEIGHTS", tmp_path / "run" / coop()["training"]["checkpoint"])
+    coop(*weights, "OUTPUT_DIR", tmp_path / "test", train=False)
+    with pytest.raises(ConfigError, match="training_data was 'none: not trained here'"):
+        coop(*weights, "OUTPUT_DIR", tmp_path / "test")
+
+
+def test_training_starts_from_init_weights(coop, tmp_path: Path):
+    """With a vanishing rate it stays there. n_ctx follows the file, and a copy for each class is made on demand."""
+    coop("TRAINER.COOP.N_CTX", 8)
+    first, _ = read_context(find_prompt(tmp_path / "run"))
+    still = ("MODEL.INIT_WEIGHTS", find_prompt(tmp_path / "run"), "OPTIM.LR", 1e-12, "OPTIM.WARMUP_CONS_LR", 1e-12)
+    for csc in (False, True):
+        coop(*still, "OUTPUT_DIR", tmp_path / f"more{csc}", "TRAINER.COOP.CSC", csc)
+        second, _ = read_context(find_prompt(tmp_path / f"more{csc}"))
+        torch.testing.assert_close(first.expand(4, 8, 64) if csc else first, second, atol=1e-9, rtol=0)
+
+
+def test_bad_training_images_stop_or_are_listed(coop, splits: Path, tmp_path: Path):
+    (splits / "train" / "kind_b" / "1.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"kind_b.1\.png.*ON_BAD_IMAGE skip"):
+        coop("DATASET.NUM_SHOTS", -1)
+    skip = ("DATASET.NUM_SHOTS", -1, "DATALOADER.ON_BAD_IMAGE", "skip", "OUTPUT_DIR", tmp_path / "skip")
+    training = coop(*skip)["training"]
+    assert training["images"] == 11 and "kind_b/1.png" in training["skipped"][0]
+
+
+@pytest.mark.parametrize(("args", "message"), [
+    (("TRAINER.COOP.CLASS_TOKEN_POSITION", "middle"), "TRAINER.COOP.CLASS_TOKEN_POSITION is 'middle'"),
+    (("TRAINER.COOP.N_CTX", 0), "TRAINER.COOP.N_CTX is 0"),
+    (("OPTIM.NAME", "adamw"), "OPTIM.NAME is 'adamw'; it must be one of sgd"),
+    (("TRAINER.COOP.CTX_INIT", "a {}"), "TRAINER.COOP.CTX_INIT is 'a {}'"),
+    (("TRAINER.COOP.N_CTX", 75), "has 80 tokens, but the model takes 77"),
+    (("OPTIM.LR", 1e30), "the loss is not finite in epoch"),
+])
+def test_settings_that_cannot_work(coop, args: tuple, message: str):
+    with pytest.raises(UserError, match=re.escape(message)):
+        coop(*args)
+
+
+def test_a_damaged_state_is_named(config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    trainer = build_trainer(config())
+    monkeypatch.setattr(trainer, "predict", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    (tmp_path / "run" / "parts" / "training.pt").write_bytes(b"half")
+    with pytest.raises(ConfigError, match=r"cannot go on from .*training\.pt.*remove it to train from the beginning"):
+        build_trainer(config()).run()
+
+
+def test_missing_training_files_are_named_before_the_model_loads(config, splits: Path):
+    trainer = build_trainer(config("DATASET.NUM_SHOTS", -1))
+    trainer.build_data()
+    (splits / "train" / "kind_c" / "2.png").unlink()
+    with pytest.raises(DataError, match=r"1 of 12 images are not there: .*kind_c.2\.png"):
+        trainer.check_training_images()
+
+
+def test_adapt_needs_a_prompt(clip_model: CLIP):
+    views = torch.rand(1, 1, 3, 32, 32)
+    with pytest.raises(ConfigError, match="CoOp has no prompt yet"):
+        adapt("CoOp", clip_model, NAMES, views)
+
+
+def test_trained_prompt_trains_once(config, tmp_path: Path):
+    """What an experiment calls: trains if absent, else only finds; a prompt that was removed comes back the same."""
+    path = trained_prompt(config())
+    assert path == find_prompt(tmp_path / "run")
+    made, context = path.stat().st_mtime_ns, read_context(path)[0]
+    assert trained_prompt(config()) == path and path.stat().st_mtime_ns == made
+    path.unlink()
+    results = (tmp_path / "run" / "results.json").read_text()
+    assert trained_prompt(config()) == path and torch.equal(read_context(path)[0], context)
+    assert (tmp_path / "run" / "results.json").read_text() == results
+    assert not (tmp_path / "run" / "parts").exists()
+    with pytest.raises(ConfigError, match=r"OPTIM.LR was 0.002, is 0.01"):
+        trained_prompt(config("OPTIM.LR", 0.01))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Features of the embedded test images, drawn and encoded once for all tests here."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def test_four_shots_lift_the_accuracy_on_the_embedded_set(tmp_path: Path, cache: Path):
+    cfg = build_cfg("CoOp", "configs/datasets/landcover.yaml", opts=[
+        "MODEL.BACKBONE.NAME", "small", "DATASET.NUM_SHOTS", 4, "TRAINER.COOP.FIXED_VIEWS", True,
+        "TRAINER.COOP.CTX_INIT", "a photo of a", "DATALOADER.NUM_WORKERS", 0, "OUTPUT_DIR", tmp_path / "run",
+        "CACHE.DIR", cache])
+    results = build_trainer(cfg).run()
+    assert results["training"]["images"] == 96 and results["training"]["epochs"] == 100
+    assert results["accuracy"] > results["zero_shot_accuracy"] and results["ece"] < results["zero_shot_ece"]
+
+
+@pytest.mark.parametrize("name", sorted(EMBEDDED))
+def test_the_embedded_prompts_fit_the_embedded_model_and_beat_its_zero_shot(
+    tmp_path: Path, cache: Path, name: str, caplog: pytest.LogCaptureFixture,
+):
+    cfg = build_cfg("CoOp", "configs/datasets/landcover.yaml", opts=[
+        "MODEL.BACKBONE.NAME", "small", "MODEL.INIT_WEIGHTS", name, "DATALOADER.NUM_WORKERS", 0,
+        "OUTPUT_DIR", tmp_path / "run", "CACHE.DIR", cache])
+    with caplog.at_level(logging.WARNING):
+        results = build_trainer(cfg).run(train=False)
+    assert "another backbone" not in caplog.text
+    assert results["accuracy"] > results["zero_shot_accuracy"] and results["ece"] < results["zero_shot_ece"]
+
+
+@pytest.mark.parametrize("name", sorted(EMBEDDED))
+@pytest.mark.parametrize("method", ["TPT", "CTPT", "OTPT", "SoC"])
+def test_every_method_runs_from_the_embedded_prompts(tmp_path: Path, method: str, name: str):
+    cfg = build_cfg(method, "configs/datasets/landcover.yaml", opts=[
+        "MODEL.BACKBONE.NAME", "small", "MODEL.INIT_WEIGHTS", name, "TEST.LIMIT", 24, "TTA.VIEWS", 8,
+        "TTA.SELECT", 0.25, "DATALOADER.NUM_WORKERS", 0, "OUTPUT_DIR", tmp_path / "run"])
+    results = build_trainer(cfg).run()
+    assert results["init_weights"] == name and results["init_weights_hash"] == prompt_hash(name)
+    assert results["flagged"] == 0 and results["accuracy"] > 50

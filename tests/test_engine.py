@@ -1,0 +1,163 @@
+"""What makes the engine fast must change no number: Jacobian, groups of classes, cached views, shrinking batches."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_image_folder, random_clip
+from promptcal.datasets.errors import ConfigError, UserError
+from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers.episodes import EpisodeSettings, run_episodes
+from promptcal.trainers.memory import within_memory
+from promptcal.trainers.runs.array_cache import ArrayCache
+from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.vlm.class_towers import ClassTowers
+from promptcal.trainers.vlm.initial_prompt import InitialPrompt
+from promptcal.trainers.vlm.jacobian import break_even, text_jacobian
+from promptcal.trainers.vlm.prompts import class_tokens, initial_context
+
+NAMES = ["cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river", "sea or lake"]
+
+
+def prompt_of(model, group: int = 0, specific: bool = False) -> InitialPrompt:
+    context = initial_context(model, "a photo of a")
+    if specific:
+        context = context + torch.randn(len(NAMES), 4, 64, generator=torch.Generator().manual_seed(0))
+    return InitialPrompt(ClassTowers(model, class_tokens(NAMES), group=group), context)
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return ((a - b).norm() / b.norm()).item()
+
+
+@pytest.mark.parametrize("specific", [False, True], ids=["shared", "class-specific"])
+def test_jacobian_and_groups_give_the_same_gradient(clip_model, specific: bool):
+    whole, grouped = prompt_of(clip_model, specific=specific), prompt_of(clip_model, group=3, specific=specific)
+    cotangent = torch.randn(5, len(NAMES), 48)
+    expected = whole.gradient(cotangent)
+    assert expected.shape == (5, *whole.context.shape)
+    torch.testing.assert_close(grouped.text, whole.text)
+    assert relative(grouped.gradient(cotangent), expected) < 1e-5
+    whole.jacobian = text_jacobian(whole.tower, whole.context)
+    assert relative(whole.gradient(cotangent), expected) < 1e-5
+
+
+def test_the_jacobian_is_that_of_autograd(clip_model):
+    prompt = prompt_of(clip_model)
+    slow = torch.autograd.functional.jacobian(lambda c: prompt.tower.towers[0](c[None])[0], prompt.context)
+    assert relative(text_jacobian(prompt.tower, prompt.context), slow.flatten(2)) < 1e-5
+    assert 48 < break_even(prompt.tower, 4, 48) < 48 * 5
+
+
+def test_later_steps_in_groups(clip_model):
+    contexts = initial_context(clip_model, "a photo of a") + torch.randn(3, 4, 64)
+    cotangent = torch.randn(3, len(NAMES), 48)
+    answers = []
+    for group in (0, 2):
+        text, pull_back = ClassTowers(clip_model, class_tokens(NAMES), group=group).with_pull_back(contexts)
+        answers.append((text, pull_back(cotangent)))
+    torch.testing.assert_close(answers[0][0], answers[1][0])
+    assert relative(answers[1][1], answers[0][1]) < 1e-5
+
+
+def run(root: Path, weights: Path, folder: Path, trainer: str = "SoC", *opts: object) -> dict:
+    cfg = build_cfg(trainer, "configs/datasets/image_folder.yaml", opts=[
+        "DATASET.ROOT", root, "MODEL.BACKBONE.NAME", weights, "OUTPUT_DIR", folder, "DATALOADER.NUM_WORKERS", 0,
+        "TTA.VIEWS", 12, "TTA.SELECT", 0.25, *opts])
+    build_trainer(cfg).run()
+    return RunFolder(folder).predictions()
+
+
+def test_the_jacobian_in_a_run_is_made_once_and_shared(image_folder: Path, clip_file: Path, tmp_path: Path, caplog):
+    plain = run(image_folder, clip_file, tmp_path / "plain", "SoC", "TTA.JACOBIAN", "off")
+    cache = ("CACHE.DIR", tmp_path / "cache", "TTA.JACOBIAN")
+    made = run(image_folder, clip_file, tmp_path / "made", "SoC", *cache, "on")
+    np.testing.assert_allclose(made["logits"], plain["logits"], atol=1e-3)
+    (stored,) = (tmp_path / "cache").glob("jacobian-*/jacobian.npy")
+    before = stored.stat().st_mtime_ns
+    run(image_folder, clip_file, tmp_path / "other", "OTPT", *cache, "auto")
+    assert stored.stat().st_mtime_ns == before
+    with pytest.raises(ConfigError, match="raise TTA.JACOBIAN_GB"):
+        run(image_folder, clip_file, tmp_path / "large", "SoC", *cache, "on", "TTA.JACOBIAN_GB", 0)
+
+
+def test_a_second_method_touches_no_image(image_folder: Path, clip_file: Path, tmp_path: Path, monkeypatch):
+    cache = ("CACHE.DIR", tmp_path / "cache")
+    uncached = run(image_folder, clip_file, tmp_path / "uncached")
+    cold = run(image_folder, clip_file, tmp_path / "cold", "SoC", *cache)
+    assert np.array_equal(cold["logits"], uncached["logits"])
+    expected = {name: run(image_folder, clip_file, tmp_path / name, name) for name in ("TPT", "ZeroShot")}
+
+    def refuse(*_):
+        raise AssertionError("an image was opened")
+
+    monkeypatch.setattr("promptcal.datasets.base.open_image", refuse)
+    for trainer in ("SoC", "TPT", "ZeroShot"):
+        warm = run(image_folder, clip_file, tmp_path / f"warm{trainer}", trainer, *cache)
+        assert np.array_equal(warm["logits"], expected.get(trainer, cold)["logits"])
+    with pytest.raises(AssertionError, match="an image was opened"):
+        run(image_folder, clip_file, tmp_path / "seed", "TPT", *cache, "SEED", 1)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "note"])
+def test_a_damaged_cache_is_noticed_and_made_again(
+    image_folder: Path, clip_file: Path, tmp_path: Path, damage: str, caplog,
+):
+    cache = ("CACHE.DIR", tmp_path / "cache")
+    cold = run(image_folder, clip_file, tmp_path / "cold", "SoC", *cache)
+    (numbers,) = (tmp_path / "cache").glob("views-*/*.npy")
+    content = bytearray(numbers.read_bytes())
+    if damage == "flip":
+        content[-7] ^= 1
+        numbers.write_bytes(content)
+    elif damage == "note":
+        numbers.with_suffix(".json").write_text("{")
+    else:
+        numbers.write_bytes(content[: len(content) // 2 if damage == "cut" else 0])
+    warm = run(image_folder, clip_file, tmp_path / "warm", "SoC", *cache)
+    assert np.array_equal(warm["logits"], cold["logits"])
+    assert ("is damaged" in caplog.text) == (damage != "note")
+    assert numbers.stat().st_size == len(content)
+
+
+def test_the_cache_belongs_to_its_circumstances(image_folder: Path, clip_file: Path, tmp_path: Path):
+    cache = ("CACHE.DIR", tmp_path / "cache")
+    other = tmp_path / "other.pt"
+    torch.save(random_clip(seed=5).state_dict(), other)
+    run(image_folder, clip_file, tmp_path / "a", "TPT", *cache)
+    run(image_folder, other, tmp_path / "b", "TPT", *cache)
+    run(image_folder, clip_file, tmp_path / "c", "TPT", *cache, "TTA.AUGMIX", "off")
+    run(make_image_folder(tmp_path / "more", images=4), clip_file, tmp_path / "d", "TPT", *cache)
+    keys = [json.loads(path.read_text()) for path in (tmp_path / "cache").glob("views-*/key.json")]
+    assert len(keys) == 4 and {key["count"] for key in keys} == {12}
+
+
+def test_a_full_disk_is_foreseen(tmp_path: Path):
+    with pytest.raises(UserError, match="choose another CACHE.DIR"):
+        ArrayCache(tmp_path, "views", {}).reserve(10**18, "view features")
+
+
+def test_out_of_memory_halves_episodes_then_classes(clip_model, caplog):
+    prompt = prompt_of(clip_model)
+    trainer = build_trainer(build_cfg("SoC"))
+    trainer.use_model(clip_model, NAMES)
+    views = torch.nn.functional.normalize(torch.randn(6, 20, 48), dim=-1)
+    expected = trainer.adapt(views)
+    sizes = []
+
+    def tight(some: torch.Tensor):
+        sizes.append((len(some), trainer.prompt.tower.group))
+        if len(some) * trainer.prompt.tower.group > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run_episodes(trainer.prompt, some, trainer.scale, trainer, EpisodeSettings(0.1, 1, 0.005, 0.01))
+
+    with torch.no_grad():
+        shrunk = within_memory(tight, views, trainer.prompt)
+    torch.testing.assert_close(shrunk.logits, expected.logits, atol=1e-3, rtol=0)
+    assert sizes[:5] == [(6, 7), (3, 7), (2, 7), (1, 7), (1, 4)] and len(sizes) == 10
+    assert "3 episodes at once" in caplog.text and "4 classes at once" in caplog.text
+    with pytest.raises(UserError, match="use DEVICE cpu"), torch.no_grad():
+        within_memory(lambda some: (_ for _ in ()).throw(torch.OutOfMemoryError("no")), views, prompt)

@@ -1,0 +1,170 @@
+"""Downloads: resumed, checked, and under their final name only when whole."""
+import hashlib
+import os
+import socket
+
+import pytest
+from file_server import serving
+from promptcal.datasets import fetch as fetch_module
+from promptcal.datasets.errors import ConfigError
+from promptcal.datasets.fetch import FetchError, check_mirror, fetch, fetch_drive, fetch_url, verify
+from promptcal.datasets.sources import Source
+
+BODY = os.urandom(300_000)
+MD5 = f"md5:{hashlib.md5(BODY, usedforsecurity=False).hexdigest()}"
+SHA = f"sha256:{hashlib.sha256(BODY).hexdigest()}"
+
+
+@pytest.fixture
+def server():
+    with serving() as server:
+        server.files["data.zip"] = BODY
+        yield server
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("checksum", ["", MD5, SHA])
+def test_a_plain_download(checksum, server, tmp_path):
+    fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", checksum)
+    assert (tmp_path / "data.zip").read_bytes() == BODY
+    assert names(tmp_path) == ["data.zip"]
+
+
+@pytest.mark.parametrize("checksum", ["", MD5])
+def test_an_interrupted_download_goes_on(checksum, server, tmp_path):
+    server.cut = 100_000
+    with pytest.raises(FetchError, match="connection lost after 100000 of 300000 bytes; run again"):
+        fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", checksum)
+    assert names(tmp_path) == ["data.zip.part", "data.zip.part.version"]
+    server.cut = None
+    fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", checksum)
+    assert server.requests[-1] == ("data.zip", "bytes=100000-")
+    assert (tmp_path / "data.zip").read_bytes() == BODY
+    assert names(tmp_path) == ["data.zip"]
+
+
+@pytest.mark.parametrize("etag", ['"2"', None])
+def test_a_file_that_changed_meanwhile_is_loaded_anew(etag, server, tmp_path):
+    server.cut = 1000
+    with pytest.raises(FetchError):
+        fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip")
+    server.cut, server.etag, server.files["data.zip"] = None, etag, BODY[::-1]
+    fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip")
+    assert (tmp_path / "data.zip").read_bytes() == BODY[::-1]
+
+
+def test_a_host_without_versions_starts_again(server, tmp_path):
+    server.etag, server.cut = None, 1000
+    with pytest.raises(FetchError):
+        fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip")
+    server.cut = None
+    fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip")
+    assert server.requests[-1] == ("data.zip", None)
+    assert (tmp_path / "data.zip").read_bytes() == BODY
+
+
+def test_a_part_that_does_not_fit_is_loaded_anew(server, tmp_path):
+    (tmp_path / "data.zip.part").write_bytes(b"x" * 1000)
+    (tmp_path / "data.zip.part.version").write_text('"1"')
+    fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", MD5)
+    assert [wanted for _, wanted in server.requests] == ["bytes=1000-", None]
+    assert (tmp_path / "data.zip").read_bytes() == BODY
+
+
+def test_a_part_longer_than_the_file(server, tmp_path):
+    (tmp_path / "data.zip.part").write_bytes(BODY + b"more")
+    (tmp_path / "data.zip.part.version").write_text('"1"')
+    fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip")
+    assert (tmp_path / "data.zip").read_bytes() == BODY
+
+
+@pytest.mark.parametrize(("body", "checksum", "message"), [
+    (BODY, "md5:" + "0" * 32, "wrong md5 checksum: .*, expected 0000"),
+    (b"<!DOCTYPE html><title>Quota exceeded</title>", "", "is a web page, not the file: the host's quota"),
+    (b"\n <HTML><body>log in</body>", MD5, "is a web page, not the file"),
+    (b"", "", "data.zip.part is empty"),
+])
+def test_wrong_content_is_never_taken(body, checksum, message, server, tmp_path):
+    server.files["data.zip"] = body
+    with pytest.raises(FetchError, match=message):
+        fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", checksum)
+    assert names(tmp_path) == []
+
+
+def test_dead_links(server, tmp_path):
+    with pytest.raises(FetchError, match=f"{server.address}/gone.zip: HTTP 404"):
+        fetch_url(f"{server.address}/gone.zip", tmp_path / "gone.zip")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(FetchError, match="refused"):
+        fetch_url(f"http://127.0.0.1:{port}/gone.zip", tmp_path / "gone.zip")
+    with pytest.raises(FetchError, match=r"no-such-host.invalid"):
+        fetch_url("http://no-such-host.invalid/gone.zip", tmp_path / "gone.zip")
+    assert names(tmp_path) == []
+
+
+def test_a_silent_host_does_not_hang(tmp_path, monkeypatch):
+    monkeypatch.setattr(fetch_module, "TIMEOUT", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(FetchError, match="timed out"):
+        fetch_url(f"http://127.0.0.1:{silent.getsockname()[1]}/data.zip", tmp_path / "data.zip")
+
+
+def test_addresses_are_tried_in_order(server, tmp_path):
+    server.files["second"] = BODY
+    source = Source("data.zip", urls=(f"{server.address}/first", f"{server.address}/second"), checksum=SHA)
+    assert fetch(source, tmp_path).read_bytes() == BODY
+    assert [name for name, _ in server.requests] == ["first", "second"]
+
+
+def test_all_failures_are_told(server, tmp_path):
+    source = Source("x.zip", urls=(f"{server.address}/first", f"{server.address}/second"))
+    with pytest.raises(FetchError, match=r"first: HTTP 404 .*; .*second: HTTP 404"):
+        fetch(source, tmp_path)
+    with pytest.raises(FetchError, match=r"no address is known for y.zip"):
+        fetch(Source("y.zip"), tmp_path)
+
+
+def test_a_mirror_comes_first(server, tmp_path):
+    server.files["own"] = b"from its own address"
+    source = Source("data.zip", urls=(f"{server.address}/own",))
+    assert fetch(source, tmp_path / "a", mirror=f"{server.address}/").read_bytes() == BODY
+    folder = tmp_path / "archives"
+    folder.mkdir()
+    assert fetch(source, tmp_path / "b", mirror=str(folder)).read_bytes() == b"from its own address"
+    (folder / "data.zip").write_bytes(b"by hand")
+    assert fetch(source, tmp_path / "c", mirror=str(folder)) == folder / "data.zip"
+
+
+def test_a_mirror_that_is_none(tmp_path):
+    check_mirror("")
+    check_mirror(str(tmp_path))
+    check_mirror("https://example.org/archives")
+    with pytest.raises(ConfigError, match="neither a folder nor an address"):
+        check_mirror(str(tmp_path / "nowhere"))
+
+
+def test_a_wrong_file_in_the_mirror_is_refused_but_kept(tmp_path):
+    (tmp_path / "data.zip").write_bytes(b"<html>quota</html>")
+    with pytest.raises(FetchError, match="web page"):
+        fetch(Source("data.zip"), tmp_path / "work", mirror=str(tmp_path))
+    assert (tmp_path / "data.zip").exists()
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_google_drive_out_of_reach(quiet, tmp_path, monkeypatch, capfd):
+    for name in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with pytest.raises(FetchError, match="Google Drive file abc123: ") as caught:
+        fetch_drive(Source("data.zip", drive_id="abc123"), tmp_path / "data.zip", quiet)
+    assert "\n" not in str(caught.value)
+    assert names(tmp_path) == []
+
+
+def test_verify_passes_a_good_file(tmp_path):
+    (tmp_path / "data.zip").write_bytes(BODY)
+    verify(tmp_path / "data.zip", MD5)
+    verify(tmp_path / "data.zip")

@@ -1,0 +1,137 @@
+"""Few-shot samples: seeded, balanced, readable; and CoOp's halves of the classes."""
+import json
+import random
+from collections import Counter
+
+import pytest
+from data_roots import IMAGE_DIRS, build, entries, write_split
+from promptcal.datasets import Datum, build_dataset
+from promptcal.datasets.errors import DataError
+from promptcal.datasets.fewshot import draw, select_classes
+
+TRAIN = [Datum(f"{label}/{n}.jpg", label, classname=str(label)) for n in range(20) for label in (2, 0, 1)]
+
+
+@pytest.fixture
+def satellite(tmp_path):
+    build("EuroSAT", tmp_path)
+    return tmp_path
+
+
+def kept(root, shots=2, seed=0):
+    return root / "eurosat" / "split_fewshot" / f"shot_{shots}-seed_{seed}.json"
+
+
+def paths(items):
+    return [item.impath for item in items]
+
+
+def test_balanced_and_seeded(satellite):
+    dataset = build_dataset("EuroSAT", satellite, num_shots=4, seed=3)
+    assert Counter(item.label for item in dataset.train) == dict.fromkeys(range(10), 4)
+    assert len(set(paths(dataset.train))) == 40
+    kept(satellite, 4, 3).unlink()
+    assert build_dataset("EuroSAT", satellite, num_shots=4, seed=3).train == dataset.train
+    assert build_dataset("EuroSAT", satellite, num_shots=4, seed=4).train != dataset.train
+    assert build_dataset("EuroSAT", satellite, num_shots=4, seed=0).train != dataset.train
+
+
+def test_the_draw_is_coops():
+    random.seed(7)
+    expected = []
+    for label in (2, 0, 1):  # classes in the order they appear
+        expected += random.sample([item for item in TRAIN if item.label == label], 8)
+    expected_val = []
+    for label in (2, 0, 1):
+        expected_val += random.sample([item for item in TRAIN if item.label == label], 4)
+    assert draw(TRAIN, TRAIN, 8, seed=7) == {"train": expected, "val": expected_val}
+
+
+def test_the_draw_leaves_the_global_generator_alone():
+    random.seed(1)
+    before = random.getstate()
+    draw(TRAIN, TRAIN, 2, seed=7)
+    assert random.getstate() == before
+
+
+def test_classes_with_too_few_images_repeat_some(caplog):
+    samples = draw(TRAIN[:6], [], 4, seed=0)
+    assert Counter(item.label for item in samples["train"]) == {0: 4, 1: 4, 2: 4}
+    assert "3 classes have fewer than 4 train images" in caplog.text
+
+
+def test_kept_as_readable_json(satellite):
+    dataset = build_dataset("EuroSAT", satellite, num_shots=2)
+    content = json.loads(kept(satellite).read_text())
+    assert content["sampled_from"] == dataset.split_hash
+    assert [f"{satellite / IMAGE_DIRS['EuroSAT']}/{path}" for path, _, _ in content["train"]] == paths(dataset.train)
+    assert content["train"][0][1:] == [0, "Annual Crop Land"]
+    assert len(content["val"]) == 20
+    assert len(kept(satellite).read_text().splitlines()) == 20 + 20 + 7  # an entry a line
+    assert kept(satellite).stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in kept(satellite).parent.iterdir()] == [kept(satellite).name]
+
+
+def test_a_kept_sample_is_used(satellite):
+    build_dataset("EuroSAT", satellite, num_shots=2)
+    content = json.loads(kept(satellite).read_text())
+    content["train"] = content["train"][:1]
+    kept(satellite).write_text(json.dumps(content))
+    assert len(build_dataset("EuroSAT", satellite, num_shots=2).train) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"sampled_from": "x"}'])
+def test_damaged_samples_are_drawn_again(text, satellite, caplog):
+    train = build_dataset("EuroSAT", satellite, num_shots=2).train
+    kept(satellite).write_text(text)
+    assert build_dataset("EuroSAT", satellite, num_shots=2).train == train
+    assert "drawing again" in caplog.text
+    assert json.loads(kept(satellite).read_text())["train"]
+
+
+def test_samples_of_another_split_are_drawn_again(satellite, caplog):
+    build_dataset("EuroSAT", satellite, num_shots=2)
+    splits = entries("EuroSAT")
+    splits["train"] = [row for row in splits["train"] if not row[0].endswith("_0009.jpg")]
+    write_split(satellite, "EuroSAT", splits)
+    dataset = build_dataset("EuroSAT", satellite, num_shots=2)
+    assert "was drawn from another split" in caplog.text
+    assert not any(path.endswith("_0009.jpg") for path in paths(dataset.train))
+
+
+def test_a_folder_that_cannot_be_written(satellite, caplog):
+    caplog.set_level("INFO")
+    (satellite / "eurosat" / "split_fewshot").write_text("a file in the way")
+    first = build_dataset("EuroSAT", satellite, num_shots=2)
+    assert first.train == build_dataset("EuroSAT", satellite, num_shots=2).train
+    assert "few-shot samples are not kept" in caplog.text
+
+
+def test_no_training_images(satellite):
+    write_split(satellite, "EuroSAT", entries("EuroSAT") | {"train": []})
+    with pytest.raises(DataError, match=r"no training images for DATASET.NUM_SHOTS 2"):
+        build_dataset("EuroSAT", satellite, num_shots=2)
+
+
+def test_sets_for_testing_ignore_shots(tmp_path):
+    build("ImageNetA", tmp_path)
+    assert build_dataset("ImageNetA", tmp_path, num_shots=16).train == []
+
+
+def test_base_and_new_halves(tmp_path):
+    classnames = build("Caltech101", tmp_path)  # seven classes: four and three
+    base = build_dataset("Caltech101", tmp_path, num_shots=1, subsample_classes="base")
+    new = build_dataset("Caltech101", tmp_path, num_shots=1, subsample_classes="new")
+    assert base.classnames == classnames[:4]
+    assert new.classnames == classnames[4:]
+    for dataset in (base, new):
+        for items in (dataset.train, dataset.val, dataset.test):
+            assert {item.label for item in items} == set(range(len(dataset.classnames)))
+            assert all(item.classname == dataset.classnames[item.label] for item in items)
+    everything = build_dataset("Caltech101", tmp_path, num_shots=1)
+    assert sorted(paths(base.train + new.train)) == sorted(paths(everything.train))  # sampled before they are halved
+
+
+def test_halves_keep_the_domain():
+    items = [Datum("a.jpg", 1, 5, "b")]
+    assert select_classes(["a", "b"], [items], "new") == (["b"], [[Datum("a.jpg", 0, 5, "b")]])

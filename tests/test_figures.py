@@ -1,0 +1,160 @@
+"""Figures by the data they show; drawing is tried by what the axes hold, never by pixels."""
+import numpy as np
+import pytest
+from made_runs import simulate
+from matplotlib.colors import to_hex
+from promptcal.trainers import calibration as cal
+from promptcal.trainers import theory
+from promptcal.trainers.runs import figures, figures_compare, figures_geometry, style
+from promptcal.trainers.runs.figures_compare import Pair, Point
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    label, logits, _ = simulate(sharpness=2.0)
+    return cal.top_class(logits, label)
+
+
+def bars(axes):
+    return [patch for patch in axes.patches if patch.get_width() > 0]
+
+
+def test_diagram_data(outcome):
+    data = figures.diagram("title", "SoC", *outcome, bins=10)
+    assert data.ece == cal.ece(*outcome, bins=10)
+    assert data.table.count.sum() == data.n == len(outcome[0])
+    assert data.density.sum() == pytest.approx(1)
+    assert data.confidence - data.accuracy == pytest.approx(cal.signed_error(*outcome))
+
+
+def test_diagram_drawing_shows_the_data(outcome):
+    data = figures.diagram("SoC on UCF101", "SoC", *outcome)
+    figure = figures.draw_diagram(data)
+    top, strip, low = figure.axes
+    filled = data.table.count > 0
+    heights = sorted(bar.get_height() for bar in bars(top)[: filled.sum()])
+    np.testing.assert_allclose(heights, sorted(data.table.accuracy[filled]))
+    np.testing.assert_allclose([bar.get_height() for bar in bars(low)], data.table.share)
+    assert f"ECE {100 * data.ece:.1f}" in [text.get_text() for text in top.texts]
+    assert [line.get_xdata()[0] for line in low.lines] == [data.accuracy, data.confidence]
+    np.testing.assert_allclose(strip.images[0].get_array()[0] ** 2, data.density)
+    assert to_hex(bars(top)[0].get_facecolor()).upper() == style.lighter(style.COLOURS["soc"], 0.25)
+
+
+def test_gaps_are_coloured_by_direction():
+    data = figures.diagram("", "SoC", np.array([0.3, 0.9]), np.array([1, 0]), bins=2)
+    top = figures.draw_diagram(data).axes[0]
+    under, over = [bar for bar in bars(top) if bar.get_hatch()][::-1]
+    assert (to_hex(over.get_edgecolor()).upper(), over.get_height()) == (figures.OVER, pytest.approx(0.9))
+    assert (to_hex(under.get_edgecolor()).upper(), under.get_height()) == (figures.UNDER, pytest.approx(-0.7))
+
+
+def panels_of(figure):
+    return [axes for axes in figure.axes if axes.axison and not axes.images]
+
+
+def test_grid_has_a_place_for_each_method_and_data_set(outcome):
+    data = figures.diagram("", "SoC", *outcome)
+    figure = figures.draw_grid({"OTPT": {"DTD": data}, "SoC": {"DTD": data, "Pets": data}})
+    assert len(panels_of(figure)) == 3
+    assert [axes.get_title() for axes in figure.axes if axes.get_title()] == ["DTD", "Pets"]
+    assert [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()] == ["O-TPT", "SoC"]
+
+
+def test_grid_of_many_methods_lies_on_its_side(outcome):
+    data = figures.diagram("", "SoC", *outcome)
+    figure = figures.draw_grid({name: {"DTD": data} for name in ("TPT", "OTPT", "SoC")})
+    assert [axes.get_title() for axes in panels_of(figure)] == ["TPT", "O-TPT", "SoC"]
+    assert figure.get_figwidth() > figure.get_figheight()
+
+
+def test_selection_matches_counting(outcome):
+    confidence, correct = outcome
+    data = figures.selection(confidence, correct, [0.0, 0.5, 0.9])
+    kept = confidence > 0.5
+    assert data.accuracy[1] == correct[kept].mean()
+    assert data.coverage[1] == kept.mean()
+    figure = figures.draw_selective({"ZeroShot": data, "SoC": data}, "DTD")
+    np.testing.assert_array_equal(figure.axes[0].lines[1].get_ydata(), data.accuracy)
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["Zero-shot", "SoC"]
+
+
+def test_pairs_are_hatched_after():
+    figure = figures_compare.draw_pairs({"DTD": {"OTPT": Pair(14, 10), "SoC": Pair(11, 9)}}, "ECE (%)", "plain", "SaLS")
+    shown = bars(figure.axes[0])
+    assert [bar.get_height() for bar in shown] == [14, 10, 11, 9]
+    assert [bool(bar.get_hatch()) for bar in shown] == [False, True, False, True]
+
+
+def test_two_panels_show_both_metrics():
+    panels = {"ECE (%)": {"SoC": Pair(5.4, 6.6)}, "accuracy (%)": {"SoC": Pair(72.3, 71.8)}}
+    left, right = figures_compare.draw_two_panels(panels, "one step", "two steps").axes
+    assert [bar.get_height() for bar in bars(left)] == [5.4, 6.6]
+    assert left.get_ylim()[0] == 0
+    assert right.get_ylim()[0] > 60
+    assert "axis does not start at 0" in [text.get_text() for text in right.texts]
+
+
+def test_lambda_path_is_in_order_of_lambda():
+    sweep = {30.0: Point(77, 5), 10.0: Point(76, 7), 20.0: Point(76.5, 6)}
+    axes = figures_compare.draw_lambda("DTD", {"SoC": sweep}, {"OTPT": Point(76, 8)}).axes[0]
+    assert axes.lines[0].get_xdata().tolist() == [76, 76.5, 77]
+    assert [text.get_text() for text in axes.texts][:3] == ["10", "20", "30"]
+
+
+def test_prompts_are_sorted_by_their_worst_method():
+    ece = {"bad": {"OTPT": 20.0, "SoC": 9.0}, "good": {"OTPT": 8.0, "SoC": 7.0}}
+    assert figures_compare.sort_prompts(ece) == ["good", "bad"]
+    axes = figures_compare.draw_prompts("DTD", ece).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["“good […]”", "“bad […]”"]
+
+
+def test_pair_errors_by_hand():
+    p = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.6, 0.4]])
+    data = figures_geometry.pair_errors(np.log(p), np.array([1, 1, 1, 0]), np.array([[1, 0.8], [0.8, 1]]))
+    assert (data.predicted.tolist(), data.label.tolist(), data.count.tolist()) == ([0], [1], [2])
+    assert data.error == pytest.approx([0.8])
+    assert data.similarity.tolist() == [0.8]
+
+
+def test_pair_errors_without_mistakes_can_be_drawn():
+    data = figures_geometry.pair_errors(np.eye(3) * 9, np.arange(3), np.eye(3))
+    assert len(data.count) == 0
+    assert figures_geometry.draw_pair_errors({"SoC": data}).axes[0].get_title() == "SoC: 0 mistakes"
+
+
+def test_pair_errors_refuse_a_similarity_of_other_classes():
+    with pytest.raises(ValueError, match="similarity"):
+        figures_geometry.pair_errors(np.eye(3), np.arange(3), np.eye(4))
+
+
+def test_geometry_figure_states_where_the_floor_holds():
+    rng = np.random.default_rng(0)
+    before = rng.normal(size=(5, 16)) + 2 * rng.normal(size=16)
+    s = theory.similarity(before)
+    unit = before / np.linalg.norm(before, axis=1, keepdims=True)
+    after = theory.step_features(unit, 2 * s, 1e-4)
+    data = figures_geometry.geometry(before, after, 50.0, theory.on_sphere(s, theory.shift_orthogonal(s, 1e-4)))
+    assert data.mu_after < data.mu_before
+    assert data.floor_after > data.floor_before
+    np.testing.assert_allclose(data.measured, data.predicted, rtol=0.02)
+    figure = figures_geometry.draw_geometry({"OTPT": data})
+    assert len(figure.axes) == 3
+    assert figures_geometry.FLOOR_NOTE in figure.get_supxlabel()
+    np.testing.assert_array_equal(figure.axes[2].collections[0].get_offsets()[:, 0], data.predicted)
+
+
+def test_saved_as_png_and_pdf_and_the_same_twice(outcome, tmp_path):
+    figure = figures.draw_diagram(figures.diagram("", "SoC", *outcome))
+    first = [path.read_bytes() for path in style.save(figure, tmp_path / "a" / "figure.1")]
+    second = [path.read_bytes() for path in style.save(figure, tmp_path / "b" / "figure.1")]
+    assert first == second
+    assert first[0].startswith(b"\x89PNG")
+    assert first[1].startswith(b"%PDF")
+
+
+def test_every_method_has_its_own_colour_in_any_spelling():
+    assert len(set(style.COLOURS.values())) == len(style.COLOURS)
+    assert style.colour("O-TPT") == style.colour("OTPT") == style.COLOURS["otpt"]
+    assert style.colour("MyMethod") == style.colour("MyMethod")
+    assert style.colour("MyMethod") not in style.COLOURS.values()

@@ -1,0 +1,39 @@
+"""The image tower's shortcuts against OpenAI's own encoder."""
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import random_clip
+from promptcal.trainers.speed.shapes import random_clip as clip_of_shape
+from promptcal.trainers.vlm.image_tower import encode_pixels, encode_views, views_at_once
+
+
+@pytest.mark.parametrize("resnet", [False, True], ids=["vit", "resnet"])
+def test_features_equal_openais(resnet: bool):
+    model = random_clip(resnet=resnet)
+    pixels = torch.randn(7, 3, 32, 32)
+    expected = model.encode_image(pixels)
+    torch.testing.assert_close(encode_pixels(model, pixels), expected, atol=2e-6, rtol=1e-5)
+    views = encode_views(model, pixels[None])
+    torch.testing.assert_close(views[0], torch.nn.functional.normalize(expected, dim=-1), atol=2e-6, rtol=1e-5)
+
+
+def test_half_precision_stays_close(clip_model):
+    views = torch.randn(1, 4, 3, 32, 32)
+    rounded = encode_views(clip_model, views, "bf16")
+    assert rounded.dtype == torch.float32
+    assert (encode_views(clip_model, views) * rounded).sum(-1).min() > 0.999
+
+
+def test_an_image_is_encoded_alike_wherever_it_stands(clip_model, monkeypatch):
+    monkeypatch.setattr("promptcal.trainers.vlm.image_tower.CPU_NUMBERS_AT_ONCE", 4 * 4 * 5 * 64)
+    assert views_at_once(clip_model) == 4  # 5 tokens of width 64
+    views = torch.randn(3, 8, 3, 32, 32)
+    assert torch.equal(encode_views(clip_model, views)[2], encode_views(clip_model, views[2:])[0])
+
+
+def test_views_at_once_follow_the_size_of_the_model(monkeypatch):
+    assert views_at_once(clip_of_shape("tiny")) == 256
+    assert views_at_once(random_clip(resnet=True)) == 256
+    monkeypatch.setattr("promptcal.trainers.vlm.image_tower.CPU_NUMBERS_AT_ONCE", 1)
+    assert views_at_once(clip_of_shape("tiny")) == 1

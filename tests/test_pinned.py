@@ -1,0 +1,50 @@
+"""Every method end to end on 24 tiles with the embedded model, pinned to recorded numbers.
+
+The tolerance is far above rounding and far below what a wrong formula does: half of λ, another sign, one view more.
+"""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers.runs.folder import RunFolder
+
+TOLERANCE = 0.05  # percent points of confidence
+CONFIDENCE = {"ZeroShot": 74.663, "TPT": 78.733, "CTPT": 76.602, "OTPT": 72.188, "SoC": 76.922}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory):
+    root = tmp_path_factory.mktemp("pinned")
+
+    def run(trainer: str, *opts: object) -> tuple[dict, dict[str, np.ndarray]]:
+        folder = root / "-".join(map(str, (trainer, *opts)))
+        results = build_trainer(build_cfg(trainer, "configs/datasets/landcover.yaml", opts=[
+            "OUTPUT_DIR", folder, "CACHE.DIR", root / "cache", "TEST.LIMIT", 24, *opts])).run()
+        return results, RunFolder(folder).predictions()
+
+    run("TPT")  # fills the cache for all
+    return run
+
+
+@pytest.mark.parametrize("trainer", CONFIDENCE)
+def test_figures_are_the_recorded_ones(run, trainer: str):
+    results, predictions = run(trainer)
+    assert predictions["label"].tolist() == list(range(24))
+    assert results["confidence"] == pytest.approx(CONFIDENCE[trainer], abs=TOLERANCE)
+    assert results["zero_shot_confidence"] == pytest.approx(CONFIDENCE["ZeroShot"], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(("trainer", "opts"), [
+    ("TPT", ("TTA.STEPS", 2)), ("TPT", ("TTA.SELECT", 0.11)), ("CTPT", ("TRAINER.CTPT.LAMBDA", 25)),
+    ("OTPT", ("TRAINER.OTPT.LAMBDA", 9)), ("SoC", ("TRAINER.SOC.LAMBDA", 15)), ("SoC", ("TRAINER.SOC.SCALE", "ratio")),
+])
+def test_the_tolerance_would_notice(run, trainer: str, opts: tuple):
+    results, _ = run(trainer, *opts)
+    assert abs(results["confidence"] - CONFIDENCE[trainer]) > TOLERANCE
+
+
+def test_inverse_scaling_makes_minmax_and_shift_the_same(run):
+    """Huber is homogeneous of degree two, so a factor on s̃ and δ cancels against w = |L_TPT|/|L_Huber|."""
+    expected = run("SoC")[1]["logits"]
+    np.testing.assert_allclose(run("SoC", "TRAINER.SOC.NORM", "shift")[1]["logits"], expected, atol=1e-3)

@@ -1,0 +1,107 @@
+"""Classifying a user's own pictures, in Python and by the real command."""
+import numpy as np
+import pytest
+import torch
+from conftest import run_tool
+from PIL import Image
+from promptcal.datasets import build_dataset
+from promptcal.datasets.errors import DataError
+from promptcal.datasets.images import open_image
+from promptcal.datasets.views import ViewMaker
+from promptcal.trainers import adapt
+from promptcal.trainers.calibration import sals
+from promptcal.trainers.runs.predict import predict, prediction_table, read_classes
+
+NAMES = ["cat", "dog", "tree frog", "tractor"]
+
+
+@pytest.fixture
+def pictures(image_folder):
+    return sorted(image_folder.rglob("*.png"))[:10]  # more than are handled at once
+
+
+@pytest.fixture
+def names(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("\ufeff" + "\n".join([*NAMES[:2], "", *NAMES[2:]]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_class_names_from_a_file(names):
+    assert read_classes(names) == NAMES
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"", "0 class names"), (b"cat\n", "at least two"), (b"cat\ndog\ncat\n", "'cat' more than once"),
+    (b"\xff\xfe\x00", "UTF-8"),
+])
+def test_bad_class_files(tmp_path, content, message):
+    path = tmp_path / "names.txt"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_classes(path)
+
+
+def test_predictions_are_those_of_adapt(clip_model, pictures):
+    found = list(predict(pictures, NAMES, "SoC", clip_model, views=16, top=2))
+    assert [p.path for p in found] == pictures
+    views = ViewMaker(16, clip_model.visual.input_resolution, True, 0)(open_image(pictures[0]), 0)
+    alone = adapt("SoC", clip_model, NAMES, views)
+    before, after = (z[0].softmax(-1) for z in (alone.zero_shot_logits, alone.logits))
+    assert found[0].before[0] == (NAMES[int(before.argmax())], pytest.approx(float(before.max()), abs=1e-3))
+    assert found[0].after[0] == (NAMES[int(after.argmax())], pytest.approx(float(after.max()), abs=1e-3))
+    scaled = sals(alone.logits, alone.zero_shot_logits)[0].softmax(-1)
+    assert found[0].with_sals[0][1] == pytest.approx(float(scaled.max()), abs=1e-3)
+    assert not found[0].failed
+
+
+def test_the_order_of_pictures_does_not_matter(clip_model, pictures):
+    forth, back = (list(predict(p, NAMES, "OTPT", clip_model, views=16)) for p in (pictures[:3], pictures[2::-1]))
+    for one, other in zip(forth, reversed(back), strict=True):
+        np.testing.assert_allclose([p for _, p in one.after], [p for _, p in other.after], atol=1e-4)
+
+
+def test_lost_numbers_fall_back_to_zero_shot(clip_model, pictures, monkeypatch):
+    def broken(*args):
+        result = adapt(*args)
+        result.logits[0] = torch.nan
+        return result
+
+    monkeypatch.setattr("promptcal.trainers.runs.predict.adapt", broken)
+    first, second = predict(pictures[:2], NAMES, "SoC", clip_model, views=16)
+    assert first.failed
+    assert first.after == first.before
+    assert not second.failed
+    assert "(tuning failed)" in prediction_table([first, second], "SoC")
+
+
+def test_the_command(clip_file, pictures, names):
+    done = run_tool("predict.py", *pictures[:2], "--classes", names, "--trainer", "OTPT", "--backbone", clip_file,
+                    "--views", 16, "--top", 1, "--opts", "TTA.STEPS", 2)
+    assert done.returncode == 0, done.stderr
+    header, _, *rows = done.stdout.strip().splitlines()
+    assert "O-TPT" in header
+    assert [row.split()[0] for row in rows[:2]] == list(map(str, pictures[:2]))
+    assert "4 classes, 16 views a picture" in rows[-1]
+
+
+def test_the_small_clip_works_at_once(tmp_path):
+    dataset = build_dataset("LandCover", "")
+    dataset.read_image(dataset.test[0]).save(tmp_path / "tile.png")
+    done = run_tool("predict.py", tmp_path / "tile.png", "--dataset", "LandCover", "--backbone", "small")
+    assert done.returncode == 0, done.stderr
+    assert "small, 24 classes, 64 views" in done.stdout
+
+
+def test_a_picture_that_is_none_is_named(clip_model, tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"broken\.png"):
+        list(predict([broken], NAMES, "SoC", clip_model))
+
+
+def test_a_misspelt_trainer_is_told_before_anything_is_loaded(tmp_path, names):
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
+    done = run_tool("predict.py", tmp_path / "x.png", "--classes", names, "--trainer", "SOC", "--backbone", "no.pt")
+    assert done.returncode == 2
+    assert "Did you mean 'SoC'" in done.stderr

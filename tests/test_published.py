@@ -1,0 +1,114 @@
+"""The transcription of the paper's tables: complete, as printed, and honest about the paper's own slips."""
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from promptcal.trainers.runs import published
+from promptcal.trainers.runs.names import DATASETS
+
+PAPER = Path(__file__).resolve().parents[2] / "shared" / "paper" / "soc.tex"
+
+
+def test_every_table_is_there():
+    assert list(published.tables()) == [
+        "vitl", "vitl_shift", "model_agnostic", "coop", "datasets", "std_analysis", "ablation_norm", "complexity",
+        "vitl_2step", "vitl_sals", "vitl_ace",
+    ]
+    assert [content["table"] for content in published.tables().values()] == list(range(1, 12))
+
+
+def test_rows_are_as_long_as_their_tables():
+    for content in published.tables().values():
+        width = len(content["columns"])
+        assert len(content["printed_columns"]) == width
+        for row in content["rows"]:
+            assert {len(row[key]) for key in ("values", "differences", "colours") if key in row} == {width}
+
+
+@pytest.mark.parametrize(("where", "printed"), [
+    (("vitl", "ece", "OTPT", "EuroSAT"), "17.7"),
+    (("vitl", "accuracy", "SoC", "Average"), "72.3"),
+    (("vitl_shift", "ece", "C-TPT", "ImageNetSketch"), "20.4"),
+    (("vitl_2step", "ece", "soc", "DescribableTextures"), "11.1"),
+    (("vitl_sals", "ece", "CTPT", "StanfordCars"), "2.2"),
+    (("vitl_ace", "ace", "ZeroShot", "OxfordPets"), "2.4"),
+    (("model_agnostic", "ece", "TPT", "ViT-B/16"), "11.2"),
+    (("coop", "accuracy", "O-TPT", "2-shots"), "72.9"),
+    (("complexity", "mflops", "OTPT", "1000"), "6537.0"),
+    (("std_analysis", "ece_std", "SoC", "UCF101"), "0.22"),
+    (("datasets", "images", "", "ImageNetSketch"), "50,889"),
+])
+def test_cells_by_any_spelling_of_a_method(where, printed):
+    cell = published.find(*where)
+    assert cell.printed == printed
+    assert cell.value == Decimal(printed.replace(",", ""))
+    assert published.tables()[cell.table]["label"] in cell.source
+
+
+def test_what_the_paper_lacks_is_none():
+    assert published.find("vitl", "ece", "CoOp", "EuroSAT") is None
+    assert published.find_for_run("ece", "SoC", "EuroSAT", "ViT-B/16") is None
+
+
+def test_a_run_finds_the_table_of_its_conditions():
+    assert published.find_for_run("ece", "SoC", "EuroSAT", "ViT-L/14").table == "vitl"
+    assert published.find_for_run("ece", "SoC", "EuroSAT", "ViT-L/14", steps=2).table == "vitl_2step"
+    assert published.find_for_run("ece", "SoC", "EuroSAT", "ViT-L/14", sals=True).table == "vitl_sals"
+    assert published.find_for_run("ece", "SoC", "ImageNetR", "ViT-L/14").table == "vitl_shift"
+
+
+def test_data_sets_have_registry_names():
+    from promptcal.datasets import DATASET_REGISTRY
+    assert set(published.tables()["datasets"]["columns"]) == set(DATASETS)
+    assert set(DATASETS) <= set(DATASET_REGISTRY)
+
+
+def test_slips_of_the_paper():
+    slips = published.slips()
+    serious = {(s.cell.table, s.cell.metric, s.cell.column, s.kind) for s in slips if not s.rounding}
+    # The two-step table's accuracy differences are shifted by a column; the ACE table's have the wrong sign.
+    assert {key[:2] for key in serious} == {("vitl_2step", "accuracy"), ("vitl_ace", "ace")}
+    assert ("vitl_2step", "accuracy", "EuroSAT", "difference") in serious
+    assert ("vitl_2step", "accuracy", "ImageNet", "colour") in serious
+    assert sum(s.cell.table == "vitl_ace" for s in slips) == 9
+    by_rounding = {(s.cell.table, s.cell.metric, s.cell.method, s.cell.column) for s in slips if s.rounding}
+    assert ("vitl_shift", "accuracy", "SoC", "ImageNetR") in by_rounding
+    assert all("printed" in str(slip) for slip in slips)
+
+
+def test_a_changed_cell_is_noticed(monkeypatch):
+    """The check is no formality: one wrong digit in a sound row must show."""
+    content = published.tables()
+    broken = {"vitl": {**content["vitl"], "rows": [dict(row) for row in content["vitl"]["rows"]]}}
+    row = broken["vitl"]["rows"][0]
+    row["values"] = ["93.5", *row["values"][1:]]
+    monkeypatch.setattr(published, "tables", lambda: broken)
+    assert any(s.kind == "average" and s.cell.method == "Zero-Shot" and not s.rounding for s in published.slips())
+
+
+@pytest.mark.skipif(not PAPER.is_file(), reason="the paper's source is not here")
+@pytest.mark.parametrize("name", list(published.tables()))
+def test_numbers_stand_in_the_paper_in_this_order(name):
+    """All numbers of a table, read off its source by another way than the transcription's."""
+    source = PAPER.read_text(encoding="utf-8")
+    start = source.index(r"\begin{tabular}", source.index(rf"\label{{tab:{name}}}"))
+    body = source[start : source.index(r"\end{tabular}", start)].split(r"\midrule", 1)[1].replace(r"\our", " ")
+    body = re.sub(r"\\cite\{[^}]*\}|\\multirow\{\d\}|\\rotatebox\{90\}|\\textcolor\{gray\}\{.*?\}\$\}", "", body)
+    found = re.findall(r"(?<![\w.,'-])[+-]?\d[\d,]*(?:\.\d+)?(?![\w'-])", body)
+    rows = published.tables()[name]["rows"]
+    columns = zip(*(row["values"] for row in rows), strict=True)
+    if name == "model_agnostic":  # printed with both metrics side by side
+        half = len(rows) // 2
+        pairs = zip(rows[:half], rows[half:], strict=True)
+        ours = [[(row, at) for at in (0, 1) for row in pair] for pair in pairs]
+        expected = [item for line in ours for row, at in line for item in _printed(row, at)]
+    elif name == "datasets":
+        expected = [value for column in columns for value in column[:2]]
+    else:
+        expected = [item for row in rows for at in range(len(row["values"])) for item in _printed(row, at)]
+    assert found == expected
+
+
+def _printed(row, at):
+    return [row["values"][at], *([row["differences"][at]] if "differences" in row else [])]

@@ -1,0 +1,246 @@
+"""Every reader on a miniature root in its true layout, and on the real split files where they are at hand."""
+import json
+import logging
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from data_roots import FOLDERS, IMAGE_DIRS, SHARED, WNIDS, build, entries, picture, write_split
+from promptcal.datasets import DATASET_REGISTRY, build_dataset
+from promptcal.datasets.benchmark import benchmarks
+from promptcal.datasets.errors import DataError
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "datasets"
+COUNTS = {  # classes and test images, as published
+    "ImageNet": (1000, 50_000), "Caltech101": (100, 2_465), "OxfordPets": (37, 3_669), "StanfordCars": (196, 8_041),
+    "OxfordFlowers": (102, 2_463), "Food101": (101, 30_300), "FGVCAircraft": (100, 3_333), "SUN397": (397, 19_850),
+    "DescribableTextures": (47, 1_692), "EuroSAT": (10, 8_100), "UCF101": (101, 3_783), "ImageNetV2": (1000, 10_000),
+    "ImageNetSketch": (1000, 50_889), "ImageNetA": (200, 7_500), "ImageNetR": (200, 30_000),
+}
+SHIFTS = {"ImageNetV2", "ImageNetSketch", "ImageNetA", "ImageNetR"}
+
+
+@pytest.mark.parametrize("name", IMAGE_DIRS)
+def test_reads_its_true_layout(name, tmp_path):
+    classnames = build(name, tmp_path)
+    dataset = build_dataset(name, tmp_path)
+    assert dataset.classnames == classnames
+    assert [item.label for item in dataset.test] == [label for label in range(len(classnames)) for _ in range(2)]
+    for item in dataset.test:
+        assert item.classname == classnames[item.label]
+        assert item.impath.startswith(str(tmp_path / IMAGE_DIRS[name]))
+        assert item.domain == 0
+        assert dataset.read_image(item).mode == "RGB"
+    red = {dataset.read_image(item).getpixel((5, 5))[0] // 8 for item in dataset.test if item.label == 0}
+    assert red == {0}  # the pictures of label 0 were painted without red
+
+
+@pytest.mark.parametrize("name", IMAGE_DIRS)
+def test_yaml_of_each_set(name):
+    key = DATASET_REGISTRY.get(name).key()
+    config = yaml.safe_load((CONFIGS / f"{key}.yaml").read_text())
+    assert config["DATASET"]["NAME"] == name
+    assert config["TTA"]["AUGMIX"] == ("off" if name == "ImageNet" else "on")
+    assert DATASET_REGISTRY.get(name).augmix == (name != "ImageNet")
+    lambdas = {"CTPT": {"LAMBDA": 20.0}, "OTPT": {"LAMBDA": 2.0}, "SOC": {"LAMBDA": 14.0}}
+    assert config.get("TRAINER") == (lambdas if name in SHIFTS else None)
+
+
+def test_fifteen_benchmarks_with_counts_and_templates():
+    found = {cls.name(): cls for cls in benchmarks()}
+    assert set(found) >= set(COUNTS)
+    for name, (classes, test) in COUNTS.items():
+        assert (found[name].expected_classes, found[name].expected_test) == (classes, test)
+        assert found[name].template.count("{}") == 1
+        assert found[name].template.endswith(".")
+    assert found["OxfordPets"].template == "a photo of a {}, a type of pet."
+    assert found["DescribableTextures"].template == "{} texture."
+
+
+def test_v2_folders_are_numbers_not_strings(tmp_path):
+    build("ImageNetV2", tmp_path)
+    dataset = build_dataset("ImageNetV2", tmp_path)
+    for item in dataset.test:
+        folder = Path(item.impath).parent.name
+        assert item.label == int(folder)
+        assert item.classname == f"thing {folder}"
+
+
+def test_v2_refuses_folders_that_are_no_labels(tmp_path):
+    build("ImageNetV2", tmp_path)
+    picture(tmp_path / IMAGE_DIRS["ImageNetV2"] / "n01440764" / "x.jpeg")
+    with pytest.raises(DataError, match="named 0 to 11, not n01440764"):
+        build_dataset("ImageNetV2", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["ImageNetA", "ImageNetR"])
+def test_subsets_count_their_labels_anew(name, tmp_path):
+    build(name, tmp_path)
+    dataset = build_dataset(name, tmp_path)
+    assert dataset.classnames == ["thing 0", "thing 3", "thing 6", "thing 9"]
+    assert {Path(item.impath).parent.name: item.label for item in dataset.test} == {
+        wnid: label for label, wnid in enumerate(list(WNIDS)[::3])
+    }
+    assert dataset.train == dataset.val == []
+
+
+def test_labels_follow_wnids_even_if_the_names_file_does_not(tmp_path):
+    build("ImageNet", tmp_path)
+    path = tmp_path / "imagenet" / "classnames.txt"
+    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
+    assert build_dataset("ImageNet", tmp_path).classnames == list(WNIDS.values())
+
+
+def test_a_partial_imagenet_keeps_all_thousand_names(tmp_path):
+    build("ImageNet", tmp_path)
+    shutil.rmtree(tmp_path / IMAGE_DIRS["ImageNet"] / "n01440764")
+    dataset = build_dataset("ImageNet", tmp_path)
+    assert dataset.classnames == list(WNIDS.values())
+    assert min(item.label for item in dataset.test) == 1
+
+
+def test_the_family_shares_imagenets_class_names(tmp_path):
+    build("ImageNet", tmp_path)
+    build("ImageNetA", tmp_path)
+    (tmp_path / "imagenet-adversarial" / "classnames.txt").unlink()
+    assert len(build_dataset("ImageNetA", tmp_path).classnames) == 4
+
+
+def test_flat_imagenet_validation_folder(tmp_path):
+    build("ImageNet", tmp_path)
+    shutil.rmtree(tmp_path / IMAGE_DIRS["ImageNet"])
+    picture(tmp_path / IMAGE_DIRS["ImageNet"] / "ILSVRC2012_val_00000001.JPEG")
+    with pytest.raises(DataError, match="no class folders such as n01440764"):
+        build_dataset("ImageNet", tmp_path)
+
+
+def test_a_folder_without_a_name(tmp_path):
+    build("ImageNetSketch", tmp_path)
+    picture(tmp_path / IMAGE_DIRS["ImageNetSketch"] / "n99999999" / "x.JPEG")
+    with pytest.raises(DataError, match="does not name: n99999999"):
+        build_dataset("ImageNetSketch", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "n01440764\n", "tench n01440764\n", "n01440764 tench\nn01440764 goldfish\n", "n01440764 caf\xe9\n"],
+)
+def test_bad_class_names_file(text, tmp_path):
+    build("ImageNet", tmp_path)
+    (tmp_path / "imagenet" / "classnames.txt").write_text(text, encoding="latin-1")
+    with pytest.raises(DataError, match=r"classnames.txt (must have|as UTF-8 text)"):
+        build_dataset("ImageNet", tmp_path)
+
+
+def test_imagenet_trains_only_where_there_is_a_train_folder(tmp_path):
+    build("ImageNet", tmp_path)
+    assert build_dataset("ImageNet", tmp_path).train == []
+    with pytest.raises(DataError, match=r"few-shot training needs .*images/train"):
+        build_dataset("ImageNet", tmp_path, num_shots=1)
+    for wnid in WNIDS:
+        for n in range(3):
+            picture(tmp_path / "imagenet" / "images" / "train" / wnid / f"{n}.JPEG")
+    assert len(build_dataset("ImageNet", tmp_path).train) == 36
+    assert len(build_dataset("ImageNet", tmp_path, subsample_classes="new").train) == 18
+    dataset = build_dataset("ImageNet", tmp_path, num_shots=2)
+    assert Counter(item.label for item in dataset.train) == dict.fromkeys(range(12), 2)
+    assert dataset.val == dataset.test  # as in CoOp
+
+
+def test_names_that_occur_twice_are_reported(tmp_path, caplog):
+    build("ImageNet", tmp_path)
+    path = tmp_path / "imagenet" / "classnames.txt"
+    path.write_text(path.read_text().replace("thing 7", "missile").replace("thing 2", "missile"))
+    with caplog.at_level(logging.INFO):
+        build_dataset("ImageNet", tmp_path)
+    assert "'missile' (2, 7)" in caplog.text
+
+
+RAW_NAMES = {
+    "Caltech101": {"Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike", "airplanes": "airplane"},
+    "EuroSAT": FOLDERS["EuroSAT"],
+    "SUN397": {f"/{folder}": name for folder, name in FOLDERS["SUN397"].items()},
+    "StanfordCars": {"AM General Hummer SUV 2000": "2000 AM General Hummer SUV",
+                     "Ram C/V Cargo Van Minivan 2012": "2012 Ram C/V Cargo Van Minivan"},
+    "UCF101": {"ApplyEyeMakeup": "Apply_Eye_Makeup", "YoYo": "Yo_Yo"},
+    "OxfordPets": {"Abyssinian": "abyssinian", "Bengal": "bengal"},
+}
+
+
+@pytest.mark.parametrize("name", RAW_NAMES)
+def test_the_archives_names_become_the_published_ones(name, tmp_path, caplog):
+    classnames = build(name, tmp_path)
+    raw = {published: folder for folder, published in RAW_NAMES[name].items()}
+    splits = {
+        split: [[path, label, raw.get(classname, classname)] for path, label, classname in rows]
+        for split, rows in entries(name).items()
+    }
+    write_split(tmp_path, name, splits)
+    assert build_dataset(name, tmp_path).classnames == classnames
+    assert "using the published ones" in caplog.text
+
+
+@pytest.mark.parametrize("folder", ["BACKGROUND_Google", "Faces_easy"])
+def test_a_caltech_split_with_dropped_classes_is_not_the_published_one(folder, tmp_path):
+    build("Caltech101", tmp_path)
+    splits = entries("Caltech101")
+    splits["test"].append([f"{folder}/image_0001.jpg", 7, folder])
+    write_split(tmp_path, "Caltech101", splits)
+    with pytest.raises(DataError, match=f"{folder}/image_0001.jpg"):
+        build_dataset("Caltech101", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["Caltech101", "OxfordPets", "OxfordFlowers", "DescribableTextures", "EuroSAT", "UCF101", "StanfordCars"],
+)
+def test_the_real_split_files(name, tmp_path, caplog):
+    source = SHARED / "splits" / f"split_zhou_{name}.json"
+    if not source.is_file():
+        pytest.skip("the real split files are not at hand")
+    target = tmp_path / IMAGE_DIRS[name].split("/")[0] / source.name
+    target.parent.mkdir()
+    shutil.copy(source, target)
+    make_files(tmp_path / IMAGE_DIRS[name], target)
+    dataset = build_dataset(name, tmp_path)
+    assert (len(dataset.classnames), len(dataset.test)) == COUNTS[name]
+    assert {item.label for item in dataset.test} == set(range(len(dataset.classnames)))
+    assert dataset.split_hash == type(dataset).published_split
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def make_files(images: Path, split: Path) -> None:
+    """Empty files for the test split alone: a copy for testing needs no others."""
+    paths = [images / path for path, _, _ in json.loads(split.read_text())["test"]]
+    for folder in {path.parent for path in paths}:
+        folder.mkdir(parents=True, exist_ok=True)
+    for path in paths:
+        path.touch()
+
+
+def test_the_real_aircraft_lists(tmp_path):
+    if not (SHARED / "splits" / "fgvc_aircraft").is_dir():
+        pytest.skip("the real lists are not at hand")
+    folder = tmp_path / "fgvc_aircraft"
+    shutil.copytree(SHARED / "splits" / "fgvc_aircraft", folder)
+    (folder / "images").mkdir()
+    for line in (folder / "images_variant_test.txt").read_text().splitlines():
+        (folder / "images" / f"{line.split()[0]}.jpg").touch()
+    dataset = build_dataset("FGVCAircraft", tmp_path)
+    assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (3_334, 3_333, 3_333)
+    assert dataset.split_hash == dataset.published_split
+    assert "F/A-18" in dataset.classnames
+
+
+@pytest.mark.parametrize(("name", "count", "classes"), [
+    ("Caltech101", 200, 100), ("OxfordPets", 148, 37), ("OxfordFlowers", 204, 102), ("DescribableTextures", 60, 10),
+    ("FGVCAircraft", 200, 100), ("ImageNet", 334, 1000),
+])
+def test_the_real_samples(name, count, classes, caplog):
+    if not (SHARED / "samples").is_dir():
+        pytest.skip("the real samples are not at hand")
+    dataset = build_dataset(name, SHARED / "samples")
+    assert (len(dataset.test), len(dataset.classnames)) == (count, classes)
+    assert min(dataset.read_image(dataset.test[-1]).size) == 256
+    expected = type(dataset).expected_test
+    assert f"{count} test images of {classes} classes here, {expected} of" in caplog.text

@@ -1,0 +1,81 @@
+"""What the README prints must run as printed."""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import PROJECT
+from PIL import Image
+
+README = (PROJECT / "README.md").read_text(encoding="utf-8")
+
+
+def block_after(heading: str) -> str:
+    """The first Python block below a heading."""
+    return re.search(rf"^## {heading}$.*?```python\n(.*?)```", README, re.DOTALL | re.MULTILINE).group(1)
+
+
+def run(code: str) -> str:
+    """In a process of its own, because examples register themselves."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_python_example():
+    assert "torch.Size([2, 4, " in run(block_after("From Python"))
+
+
+def test_add_your_own_method():
+    use = '''
+import torch
+from promptcal.trainers import adapt, load_clip
+views = torch.randn(2, 20, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+names = ["river", "canal", "lake"]
+ours = adapt("ClosestPair", load_clip("small"), names, views)
+tpt = adapt("TPT", load_clip("small"), names, views)
+print((ours.penalty != 0).all().item(), (ours.logits != tpt.logits).any().item())
+'''
+    assert run("import promptcal.trainers\n" + block_after("Add your own method") + use).split() == ["True", "True"]
+
+
+def test_add_your_own_data_set(tmp_path: Path):
+    photos = tmp_path / "birds" / "photos"
+    photos.mkdir(parents=True)
+    lines = ["split,image,name"]
+    for split in ("train", "test"):
+        for name in ("robin", "wren"):
+            Image.new("RGB", (8, 8)).save(photos / f"{split}_{name}.jpg")
+            lines.append(f"{split},{split}_{name}.jpg,{name}")
+    (tmp_path / "birds" / "labels.csv").write_text("\n".join(lines))
+    use = f'''
+from promptcal.datasets import build_dataset
+birds = build_dataset("GardenBirds", {str(tmp_path)!r})
+print(birds.classnames, len(birds.train), len(birds.test))
+'''
+    assert run(block_after("Add your own data set") + use).strip() == "['robin', 'wren'] 2 2"
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#]+)\)", README)) - {""}))
+def test_links_lead_somewhere(path: str):
+    assert path.startswith("http") or (PROJECT / path).exists()
+
+
+def test_promises_name_tests_that_exist():
+    table = README[README.index("## Nothing is lost") : README.index("## How it is built")]
+    for row in table.splitlines():
+        file = ""
+        for name in re.findall(r"`(test_\w+\.py(?:::\w+)?|::\w+)`", row):
+            named, _, test = name.partition("::")
+            file = named or file
+            source = (PROJECT / "tests" / file).read_text(encoding="utf-8")
+            assert not test or f"def {test}(" in source, name
+
+
+def test_the_main_command_is_there_whole():
+    assert "python tools/train.py --trainer SoC --dataset-config-file configs/datasets/ucf101.yaml\n" in README

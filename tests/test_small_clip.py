@@ -1,0 +1,172 @@
+"""The embedded model: the file, and the code that made it."""
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from promptcal.datasets import build_dataset
+from promptcal.datasets.errors import ConfigError
+from promptcal.datasets.landcover_tiles import CLASSNAMES
+from promptcal.trainers import load_clip
+from promptcal.trainers.vlm import small_clip as training
+from promptcal.trainers.vlm.openai_clip import CLIP, clip, tokenizer
+from promptcal.trainers.vlm.small_clip_captions import (
+    CONDITION_WORDS,
+    HELD_OUT_CLASSES,
+    HELD_OUT_NAMES,
+    LAND,
+    all_words,
+    draw_caption,
+)
+from promptcal.trainers.vlm.small_clip_tiles import TrainingTiles, draw_one, labels, normalised, random_crops
+from promptcal.trainers.vlm.token_table import full_token_table
+from safetensors.torch import load_file
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+WEIGHTS = REPOSITORY / "trainers/vlm/small_clip.safetensors"
+CARD = REPOSITORY / "trainers/vlm/SMALL_CLIP.md"
+
+
+def run_tool(*arguments: str | Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, REPOSITORY / "tools/train_small_clip.py", *arguments]
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True)
+
+
+def test_file_is_the_one_the_card_describes():
+    written = re.search(r"SHA-256[^0-9a-f]*([0-9a-f]{64})", CARD.read_text(encoding="utf-8")).group(1)
+    assert hashlib.sha256(WEIGHTS.read_bytes()).hexdigest() == written
+    assert WEIGHTS.stat().st_size <= 5e6
+
+
+def test_file_has_openai_names_and_shapes():
+    state = load_file(WEIGHTS)
+    rows = state.pop("token_embedding.rows")
+    expected = {name: value.shape for name, value in CLIP(**training.ARCHITECTURE).state_dict().items()}
+    expected["token_embedding.weight"] = (len(rows), training.ARCHITECTURE["transformer_width"])
+    assert {name: tuple(value.shape) for name, value in state.items()} == {n: tuple(s) for n, s in expected.items()}
+    assert all(value.dtype == torch.float16 and value.isfinite().all() for value in state.values())
+    assert state["logit_scale"].exp() > 1.2 / 0.07  # grown above its start
+
+
+def test_loaded_model_has_stored_and_untrained_rows():
+    model, state = load_clip("small", "cpu"), load_file(WEIGHTS)
+    table, rows = model.token_embedding.weight, state["token_embedding.rows"].long()
+    assert table.shape == (49408, training.ARCHITECTURE["transformer_width"])
+    assert torch.equal(table[rows], state["token_embedding.weight"].float())
+    untrained = torch.ones(len(table), dtype=torch.bool).index_fill(0, rows, False)
+    assert torch.equal(table[untrained], full_token_table(rows[:0], table[:0])[untrained])
+
+
+def test_zero_shot_is_neither_trivial_nor_hopeless():
+    model, data = load_clip("small", "cpu"), build_dataset("LandCover", "")
+    items = data.test[::5]
+    pictures = torch.from_numpy(np.stack([np.asarray(data.read_image(item)) for item in items]))
+    prompts = clip.tokenize([f"a photo of a {name}." for name in data.classnames])
+    with torch.no_grad():
+        images, texts = model.encode_image(normalised(pictures)), model.encode_text(prompts)
+    guess = (F.normalize(images, dim=-1) @ F.normalize(texts, dim=-1).T).argmax(1)
+    accuracy = (guess == torch.tensor([item.label for item in items])).float().mean()
+    assert 0.55 < accuracy < 0.85
+
+
+def test_held_out_words_never_meet():
+    """What the card calls unseen is unseen: classes, names and the tests' own prompt; but each word is known."""
+    assert set(LAND) == set(CLASSNAMES) - set(HELD_OUT_CLASSES)
+    rng = np.random.default_rng(0)
+    drawn = {draw_caption(rng, k, c) for k in LAND for c in CONDITION_WORDS for _ in range(30)}
+    for name in (*HELD_OUT_CLASSES, *HELD_OUT_NAMES):
+        assert not any(name in caption for caption in drawn)
+    assert not drawn & {f"a photo of a {name}." for name in CLASSNAMES}
+    known = set(tokenizer.encode(all_words()))
+    assert known >= set(tokenizer.encode(" ".join(f"a photo of a {name}." for name in CLASSNAMES)))
+    assert known >= {token for caption in drawn for token in tokenizer.encode(caption)}
+
+
+def test_captions_are_encoded_as_clip_would():
+    vocabulary = training.Vocabulary()
+    short = training.new_model(vocabulary.rows, seed=3)
+    whole = CLIP(**training.ARCHITECTURE)
+    state = short.state_dict()
+    state["token_embedding.weight"] = full_token_table(vocabulary.rows, state["token_embedding.weight"])
+    whole.load_state_dict(state)
+    texts = ["a hazy photo of a vineyard.", "an aerial photo of the sea at dusk."]
+    with torch.no_grad():
+        expected = whole.encode_text(clip.tokenize(texts))
+        torch.testing.assert_close(training.encode_captions(short, vocabulary(texts)), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_loss_of_plain_pairs_is_clips():
+    generator = torch.Generator().manual_seed(0)
+    images, texts = torch.randn(2, 6, 8, generator=generator)
+    logits = 10 * F.normalize(images, dim=-1) @ F.normalize(texts, dim=-1).T
+    target = torch.arange(6)
+    expected = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+    loss = training.contrastive_loss(images, texts, torch.eye(6).bool(), torch.tensor(10.0))
+    torch.testing.assert_close(loss, expected)
+
+
+def test_loss_knows_shared_captions_and_lone_negatives():
+    """Two pictures with two like captions, and a caption nobody has: best when all four agree and it stands apart."""
+    here, there = torch.eye(2)
+    images, match = torch.stack([here, here]), torch.tensor([[True, True, False], [True, True, False]])
+    good = training.contrastive_loss(images, torch.stack([here, here, there]), match, torch.tensor(50.0))
+    split = training.contrastive_loss(images, torch.stack([here, there, there]), match, torch.tensor(50.0))
+    torch.testing.assert_close(good, torch.tensor(2.0).log())  # shared evenly: log 2 is the least there is
+    assert split > good + 1
+
+
+def test_crops_are_seeded_and_whole_pictures_are_only_mirrored():
+    pictures = torch.from_numpy(np.stack([draw_one((0, n, n, 0)) for n in range(4)]))
+    first, again = (random_crops(pictures, torch.Generator().manual_seed(1), 0.3) for _ in range(2))
+    assert torch.equal(first, again)
+    plain = normalised(pictures)
+    for mirrored, picture in zip(random_crops(pictures, torch.Generator().manual_seed(1), 1.0), plain, strict=True):
+        flips = [picture, picture.flip(1), picture.flip(2), picture.flip(1, 2)]
+        assert min((mirrored - flip).abs().max() for flip in flips) < 1e-4
+
+
+def test_a_few_steps_lower_the_loss_and_repeat():
+    kinds, conditions = labels(44, seed=0)
+    pictures = np.stack([draw_one((0, n, int(kinds[n]), int(conditions[n]))) for n in range(44)])
+    settings = training.Settings(tiles=44, steps=12, batch=24, warmup=3)
+    runs = [training.train(TrainingTiles(pictures, kinds, conditions), settings) for _ in range(2)]
+    losses = runs[0][2]
+    assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.1
+    assert losses == runs[1][2]
+
+
+def test_tool_trains_a_file_that_loads(tmp_path):
+    out = tmp_path / "tiny.safetensors"
+    small = ["--tiles", "24", "--batch", "8", "--steps", "2", "--threads", "1"]
+    done = run_tool("--out", out, "--cache", tmp_path, *small)
+    assert done.returncode == 0, done.stderr
+    model = load_clip(str(out), "cpu")
+    assert model.encode_text(clip.tokenize("a photo of a river.")).shape == (1, training.ARCHITECTURE["embed_dim"])
+
+
+def test_tool_draws_a_contact_sheet(tmp_path):
+    done = run_tool("--contact-sheet", tmp_path / "tiles.png")
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "tiles.png") as sheet:
+        assert sheet.width > 12 * 64 and sheet.height > (24 + 11) * 64
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--out", "weights.pt"], "must end in .safetensors"),
+    (["--out", "w.safetensors", "--tiles", "10"], "too few"),
+])
+def test_tool_names_bad_input(arguments, message):
+    done = run_tool(*arguments)
+    assert done.returncode == 2 and message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_settings_refuse_no_steps():
+    with pytest.raises(ConfigError, match="at least 1"):
+        training.Settings(steps=0)

@@ -1,0 +1,94 @@
+"""The paper's geometry: closed forms against plain loops and small steps."""
+import numpy as np
+import pytest
+import torch
+from promptcal.trainers import theory
+
+
+@pytest.fixture(scope="module")
+def features():
+    """Unit prototypes with the high similarities of CLIP's text features."""
+    rng = np.random.default_rng(0)
+    t = 0.5 * rng.normal(size=(7, 32)) + rng.normal(size=32)
+    return t / np.linalg.norm(t, axis=1, keepdims=True)
+
+
+def test_similarity_and_coherence(features):
+    s = theory.similarity(3 * features)  # lengths do not matter
+    np.testing.assert_allclose(s, features @ features.T, atol=1e-12)
+    assert theory.coherence(s) == max(s[i, j] for i in range(7) for j in range(7) if i != j)
+    assert len(theory.pairs(s)) == 21
+    torch.testing.assert_close(torch.tensor(theory.similarity(torch.tensor(features))), torch.tensor(s))
+
+
+def test_floor_holds_for_the_winning_prototype_itself(features):
+    s, scale = theory.similarity(features), 30.0
+    floor = theory.confidence_floor(theory.coherence(s), len(s), scale)
+    logits = scale * s  # an image feature equal to each prototype in turn
+    confidence = np.exp(logits.max(axis=1)) / np.exp(logits).sum(axis=1)
+    assert (confidence >= floor).all()
+
+
+def test_floor_does_not_hold_for_every_unit_vector(features):
+    """Between two prototypes no class can win by much: the proposition's wording promises too much."""
+    s, scale = theory.similarity(features), 100.0
+    i, j = divmod(int((s - 2 * np.eye(7)).argmax()), 7)
+    v = features[i] + features[j]
+    logits = scale * features @ (v / np.linalg.norm(v))
+    confidence = np.exp(logits - logits.max()).max() / np.exp(logits - logits.max()).sum()
+    assert confidence < theory.confidence_floor(theory.coherence(s), 7, scale) - 0.1
+
+
+def test_floor_falls_with_coherence():
+    floors = theory.confidence_floor([0.5, 0.7, 0.9, 1.0], 10, 50)
+    assert (np.diff(floors) < 0).all()
+    assert floors[-1] == pytest.approx(1 / 10)
+
+
+@pytest.mark.parametrize("loss", ["orthogonal", "huber"])
+def test_first_order_shift_is_the_limit_of_small_steps(features, loss):
+    s, step = theory.similarity(features), 1e-6
+    delta = float(np.quantile(theory.pairs(s), 0.2))
+    if loss == "orthogonal":
+        predicted, weights = theory.shift_orthogonal(s, step), 2 * s
+    else:
+        predicted, weights = theory.shift_huber(s, step, delta), theory.huber_slope(s, delta)
+    moved = theory.step_features(features, weights, step)
+    np.testing.assert_allclose(theory.pairs(moved @ moved.T - s), theory.pairs(predicted), rtol=1e-3)
+    turned, on_sphere = theory.similarity(moved) - s, theory.on_sphere(s, predicted)
+    np.testing.assert_allclose(theory.pairs(turned), theory.pairs(on_sphere), rtol=1e-3, atol=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["orthogonal", "huber"])
+def test_gradients_are_those_of_the_losses(features, loss):
+    """2 Σ s_ik t_k is half of autograd's gradient of ‖S − I‖², which counts each pair twice; Huber counts it once."""
+    t = torch.tensor(features, requires_grad=True)
+    s = t @ t.T
+    delta = 0.6
+    off = s[~torch.eye(7, dtype=torch.bool)]
+    if loss == "orthogonal":
+        value, weights = (off**2).sum() / 2, 2 * theory.similarity(features)
+    else:
+        value = torch.nn.functional.huber_loss(off, torch.zeros_like(off), reduction="sum", delta=delta) / 2
+        weights = theory.huber_slope(theory.similarity(features), delta)
+    value.backward()
+    moved = theory.step_features(features, weights, step=0.1)
+    np.testing.assert_allclose(moved, features - 0.1 * t.grad.numpy(), atol=1e-12)
+
+
+def test_a_dominant_pair_moves_as_the_paper_says():
+    s = np.array([[1.0, 0.8], [0.8, 1.0]])
+    assert theory.shift_orthogonal(s, 0.01)[0, 1] == pytest.approx(-4 * 0.01 * 0.8)
+    assert theory.shift_huber(s, 0.01, 0.3)[0, 1] == pytest.approx(-2 * 0.01 * 0.3)
+    assert theory.shift_huber(s, 0.01, 0.9)[0, 1] == pytest.approx(-2 * 0.01 * 0.8)
+
+
+@pytest.mark.parametrize("matrix", [np.zeros((2, 3)), np.ones((1, 1)), np.full((2, 2), np.nan), np.ones(4)])
+def test_bad_matrices_are_refused(matrix):
+    with pytest.raises(ValueError, match="similarity"):
+        theory.coherence(matrix)
+
+
+def test_a_zero_prototype_is_refused():
+    with pytest.raises(ValueError, match="zero row"):
+        theory.similarity(np.zeros((2, 3)))

@@ -1,0 +1,201 @@
+"""The real command, as a user types it: every trainer, what it leaves, and what it says when something is wrong."""
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import random_clip, run_tool
+from promptcal.datasets.errors import ConfigError
+from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers.calibration import ace, ece, top_class
+from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.summary import result_table
+from promptcal.trainers.tpt import TPT
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+TRAINERS = ["ZeroShot", "TPT", "CTPT", "OTPT", "SoC"]
+FEW_VIEWS = ("TTA.VIEWS", 12, "TTA.SELECT", 0.25)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_trainer_end_to_end(train, tmp_path: Path, trainer: str):
+    done = train(trainer, *FEW_VIEWS)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run"
+    assert {path.name for path in run.iterdir()} == {
+        "config.yaml", "log.txt", "results.json", "predictions.npz", "tensorboard"}
+    results = json.loads((run / "results.json").read_text())
+    with np.load(run / "predictions.npz") as file:
+        predictions = dict(file)
+    assert set(predictions) == {"index", "label", "logits", "zero_shot_logits", "flagged"}
+    assert predictions["index"].tolist() == list(range(12)) and predictions["logits"].shape == (12, 4)
+    assert predictions["label"].tolist() == [k for k in range(4) for _ in range(3)]
+
+    confidence, correct = top_class(predictions["logits"], predictions["label"])
+    assert results["accuracy"] == pytest.approx(100 * correct.mean())
+    assert results["ece"] == pytest.approx(100 * ece(confidence, correct, 20))
+    assert results["ace"] == pytest.approx(100 * ace(confidence, correct, 20))
+    assert (results["trainer"], results["dataset"], results["seed"], results["n"], results["classes"]) == (
+        trainer, "ImageFolder", 0, 12, 4)
+    changed = np.abs(predictions["logits"] - predictions["zero_shot_logits"]).max()
+    assert (changed == 0) == (trainer == "ZeroShot")
+
+    label = {"ZeroShot": "Zero-shot", "CTPT": "C-TPT", "OTPT": "O-TPT"}.get(trainer, trainer)
+    row = next(line for line in done.stdout.splitlines() if line.startswith(label))
+    assert f"{results['accuracy']:.2f}" in row and f"{results['ece']:.2f}" in row
+    assert "12 test images of 4 classes" in done.stdout and "20 bins" in done.stdout
+
+
+def test_tensorboard_has_the_curves_the_settings_and_the_final_figures(train, tmp_path: Path):
+    assert train("SoC", *FEW_VIEWS).returncode == 0
+    board = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    scalars = board.Tags()["scalars"]
+    for name in ("running/accuracy", "running/ece", "running/confidence", "episode/loss", "episode/penalty",
+                 "speed/seconds_per_image", "final/accuracy", "final/ece", "final/ace"):
+        assert name in scalars
+    assert board.Scalars("running/ece")[-1].step == 12
+    assert board.Scalars("final/ece")[0].value == pytest.approx(results["ece"], rel=1e-5)
+    assert "_hparams_/session_start_info" in board.summary_metadata
+    assert {"reliability/tuned", "reliability/zero_shot", "confusion/closest_classes"} <= set(board.Tags()["images"])
+    assert {"confidence/tuned", "confidence/zero_shot"} <= set(board.Tags()["histograms"])
+
+
+def test_a_finished_run_prints_its_table_and_computes_nothing(train, tmp_path: Path, image_folder: Path):
+    first = train("SoC", *FEW_VIEWS)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.npz")}
+    time.sleep(0.01)
+    again = train("SoC", *FEW_VIEWS)
+    assert again.returncode == 0 and "nothing to compute" in again.stdout
+    table = first.stdout[first.stdout.index("method") :]
+    assert again.stdout[again.stdout.index("method") :] == table
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.npz")} == before
+    rebinned = train("SoC", *FEW_VIEWS, "TEST.BINS", 5, "TEST.SALS", True)
+    assert rebinned.returncode == 0 and "5 bins" in rebinned.stdout and "SoC + SaLS" in rebinned.stdout
+
+
+def test_a_folder_alone_is_no_finished_run(train, tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").write_text('{"trainer": "SoC", "accuracy": 99')
+    assert train("ZeroShot").returncode == 0
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["trainer"] == "ZeroShot"
+
+
+def run_here(trainer: str, root: Path, weights: Path, folder: Path, *opts: object) -> dict:
+    """The same run without a process of its own: for what happens after the command line is read."""
+    return build_trainer(build_cfg(trainer, "configs/datasets/image_folder.yaml", opts=[
+        "DATASET.ROOT", root, "MODEL.BACKBONE.NAME", weights, "OUTPUT_DIR", folder, "DATALOADER.NUM_WORKERS", 0, *opts,
+    ])).run()
+
+
+def test_other_circumstances_are_refused_by_name(tmp_path: Path, image_folder: Path, clip_file: Path):
+    run, other = tmp_path / "run", tmp_path / "other.pt"
+    torch.save(random_clip(seed=1).state_dict(), other)
+    run_here("ZeroShot", image_folder, clip_file, run)
+
+    def refused(message: str, trainer: str = "ZeroShot", weights: Path = clip_file, opts: tuple = ()) -> None:
+        with pytest.raises(ConfigError, match=message) as error:
+            run_here(trainer, image_folder, weights, run, *opts)
+        assert "--output-dir" in str(error.value)
+
+    refused("TTA.STEPS was 0, is 3", opts=("TTA.STEPS", 3))
+    refused("SEED was 0, is 1", opts=("SEED", 1))
+    refused("TEST.LIMIT was 0, is 3", opts=("TEST.LIMIT", 3))
+    refused("PROMPT.CTX_INIT was 'a photo of a', is 'a'", opts=("PROMPT.CTX_INIT", "a"))
+    refused("TRAINER.NAME was 'ZeroShot', is 'TPT'", trainer="TPT", opts=FEW_VIEWS)
+    refused("weights was", weights=other)
+    shutil.copy(image_folder / "kind_a" / "0.png", image_folder / "kind_b" / "9.png")
+    refused("data was")
+
+
+def test_seed_zero_counts_and_seeds_differ(train, tmp_path: Path):
+    done = train("TPT", *FEW_VIEWS, "--seed", 0)
+    assert done.returncode == 0, done.stderr
+    first = np.load(tmp_path / "run" / "predictions.npz")["logits"]
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["seed"] == 0
+    assert train("TPT", *FEW_VIEWS, "--seed", 1, "OUTPUT_DIR", tmp_path / "other").returncode == 0
+    assert not np.array_equal(first, np.load(tmp_path / "other" / "predictions.npz")["logits"])
+
+
+def test_workers_do_not_change_a_bit(tmp_path: Path, image_folder: Path, clip_file: Path):
+    logits = []
+    for workers in (0, 1, 3):
+        run = tmp_path / f"workers{workers}"
+        run_here("SoC", image_folder, clip_file, run, *FEW_VIEWS, "DATALOADER.NUM_WORKERS", workers)
+        logits.append(RunFolder(run).predictions()["logits"])
+    assert np.array_equal(logits[0], logits[1]) and np.array_equal(logits[0], logits[2])
+
+
+def test_limit_spreads_over_the_set(train, tmp_path: Path):
+    assert train("ZeroShot", "TEST.LIMIT", 4).returncode == 0
+    assert np.load(tmp_path / "run" / "predictions.npz")["label"].tolist() == [0, 1, 2, 3]
+
+
+def test_bad_images_stop_the_run_or_are_listed(train, tmp_path: Path, image_folder: Path):
+    (image_folder / "kind_b" / "1.png").write_bytes(b"no image")
+    done = train("ZeroShot")
+    assert done.returncode == 2 and "kind_b/1.png" in done.stderr and "ON_BAD_IMAGE skip" in done.stderr
+    done = train("ZeroShot", "DATALOADER.ON_BAD_IMAGE", "skip", "OUTPUT_DIR", tmp_path / "skip")
+    assert done.returncode == 0 and "1 unreadable images left out" in done.stdout
+    results = json.loads((tmp_path / "skip" / "results.json").read_text())
+    assert results["n"] == 11 and "kind_b/1.png" in results["skipped"][0]
+    assert 4 not in np.load(tmp_path / "skip" / "predictions.npz")["index"]
+
+
+def test_resume_takes_the_runs_own_settings(train, tmp_path: Path):
+    assert train("ZeroShot", "TEST.LIMIT", 4).returncode == 0
+    done = run_tool("train.py", "--resume", tmp_path / "run")
+    assert done.returncode == 0 and "nothing to compute" in done.stdout
+    done = run_tool("train.py", "--resume", tmp_path / "nowhere")
+    assert done.returncode == 2 and "cannot read config file" in done.stderr
+
+
+def test_no_train_checks_and_stops(train, tmp_path: Path):
+    done = train("SoC", "--no-train")
+    assert done.returncode == 0 and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("args", "message"), [
+    (["--trainer", "Sock"], "unknown trainer 'Sock'. Did you mean 'SoC'?"),
+    (["--trainer", "SoC"], "no data set given"),
+    (["--trainer", "SoC", "TTA.STEP", "2"], "unknown key 'TTA.STEP' in the command. Did you mean 'TTA.STEPS'?"),
+    (["--trainer", "SoC", "DATASET.NAME", "UCF"], "unknown data set 'UCF'"),
+    (["--trainer", "SoC", "--config-file", "setup.py"], "other kinds are refused"),
+    (["--trainer", "SoC", "--seed", "-3"], "SEED is -3"),
+    (["--trainer", "SoC", "--dataset-config-file", "configs/datasets/ucf101.yaml", "--root", "/nowhere"],
+     "data root /nowhere is not a folder"),
+])
+def test_bad_input_gets_one_line_and_status_2(args: list[str], message: str):
+    done = run_tool("train.py", *args)
+    assert done.returncode == 2 and message in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_weights_that_are_not_there(train):
+    done = train("SoC", "--backbone", "nowhere.pt")
+    assert done.returncode == 2 and "no backbone and no weight file 'nowhere.pt'" in done.stderr
+
+
+def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(
+    tmp_path: Path, clip_file: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch,
+):
+    """An episode whose numbers are lost keeps its zero-shot prediction; its neighbours keep theirs."""
+    real = TPT.adapt
+
+    def lose_the_second(self, views):
+        adapted = real(self, views)
+        adapted.logits[1] = float("nan")
+        return adapted
+
+    monkeypatch.setattr(TPT, "adapt", lose_the_second)
+    results = run_here("TPT", image_folder, clip_file, tmp_path / "run", *FEW_VIEWS)
+    predictions = RunFolder(tmp_path / "run").predictions()
+    assert results["flagged"] == 2 and predictions["flagged"].nonzero()[0].tolist() == [1, 9]
+    for row in (1, 9):
+        assert np.array_equal(predictions["logits"][row], predictions["zero_shot_logits"][row])
+    assert "TPT: 2 images fell back" in result_table([results])
