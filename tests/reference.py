@@ -39,7 +39,7 @@ def cubic_orthogonality(text: Tensor) -> Tensor:
     identity = torch.eye(len(text), dtype=text.dtype)
     normals = similarity - similarity.norm(dim=1, keepdim=True) * identity  # (K, K)
     outer = normals[:, :, None] * normals[:, None, :]
-    reflectors = identity - 2 * outer / normals.square().sum(1)[:, None, None]  # (K, K, K)
+    reflectors = identity - outer * (2 / normals.square().sum(1))[:, None, None]  # (K, K, K)
     reflected = (reflectors @ similarity[:, :, None])[:, :, 0]
     return (reflected - identity).norm(dim=1).mean()
 

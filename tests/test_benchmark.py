@@ -13,6 +13,7 @@ from PIL import Image
 from promptcal.datasets.errors import ConfigError
 from promptcal.trainers.runs.published import cells
 from promptcal.trainers.speed import baseline, benchmark, flops, measure, output, text_cases
+from promptcal.trainers.speed.operations import REGULARISERS
 from promptcal.trainers.speed.records import Comparison
 from promptcal.trainers.speed.shapes import NAME_TOKENS, SHAPES, class_names, random_clip
 from promptcal.trainers.vlm.prompts import class_tokens
@@ -161,9 +162,10 @@ def test_image_tower_operations_by_hand():
 def test_regulariser_operations_by_hand(k: int):
     d = flops.PAPER_WIDTH
     rows = {row.case: row for row in flops.regulariser_flops([k])}
-    products = {case: row.products for case, row in rows.items()}
-    assert products == {
+    assert {case: row.products for case, row in rows.items()} == {
         "O-TPT, cubic": 2 * k**2 * d + 2 * k**3, "O-TPT, closed form": 2 * k**2 * d, "SoC": 2 * k**2 * d, "C-TPT": 0}
+    assert {case: row.products for case, row in rows.items()} == {
+        case: operations.products(k, d) for case, operations in REGULARISERS.items()}
     assert rows["SoC"].elementwise == 9 * k * (k - 1) / 2
 
 

@@ -96,16 +96,26 @@ def assert_equal(run: Path, whole: dict[str, np.ndarray]) -> None:
 
 
 def test_kill_9_at_random_moments(setting, whole, tmp_path: Path):
-    run, moments = tmp_path / "run", random.Random(0)
+    """Before the first part, between parts, in the middle of one, while results are written. A run that got to its end
+    in spite of it is compared, and another begun."""
+    moments = random.Random(0)
+    runs = [tmp_path / f"run{n}" for n in range(KILLS)]
+    run = runs.pop()
     for _ in range(KILLS):
         before = parts_of(run)
+        goal = len(before) + moments.choice((0, 1, 6))
         process = start(command(setting, run))
-        wait_for(lambda before=before: len(parts_of(run)) > len(before) or (run / "results.json").exists(), process)
-        time.sleep(moments.uniform(0, 0.2))
+        wait_for(lambda run=run, goal=goal: (run / "results.json").exists() or (
+            (run / "lock").exists() and len(parts_of(run)) >= goal), process)
+        time.sleep(moments.uniform(0, 0.3))
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        kept = parts_of(run)
-        assert before <= kept or (run / "results.json").exists()
+        if (run / "results.json").exists():
+            finish(command(setting, run))
+            assert_equal(run, whole)
+            run = runs.pop()
+        else:
+            assert before <= parts_of(run)
     finish(command(setting, run))
     assert_equal(run, whole)
 
@@ -180,6 +190,16 @@ def test_a_lock_of_a_dead_or_silent_owner_is_taken_over(tmp_path: Path, monkeypa
     monkeypatch.setattr(lock, "SILENCE", -1)
     with RunLock(tmp_path):
         pass
+
+
+def test_a_lock_taken_over_by_another_is_left_to_it(tmp_path: Path):
+    """Two processes find the same dead owner: the slower one must not remove the faster one's new lock."""
+    slower, dead = RunLock(tmp_path), {"host": "here", "pid": 1}
+    with RunLock(tmp_path):
+        with pytest.raises(UserError, match=f"in use by process {os.getpid()}"):
+            slower.take_away(dead)
+        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign"])

@@ -85,6 +85,8 @@ class BaseTrainer:
         if results is None:
             return None
         check_same(self.fingerprint, results["fingerprint"], self.folder.path)
+        if self.ranks.first:
+            self.folder.tidy()
         if (results["bins"], "sals_ece" in results) == (self.cfg.TEST.BINS, self.cfg.TEST.SALS):
             logger.info("finished before; nothing to compute")
             return results

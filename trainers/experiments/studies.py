@@ -8,6 +8,7 @@ from torch import Tensor
 from ..objectives import balance, orthogonality, semantic_separation
 from ..runs.compare import Row
 from ..runs.tables import Block, Entry, Table, TableRow
+from ..speed.operations import REGULARISERS
 from .arrange import Material
 from .beside import block_beside, source_of, with_gaps
 
@@ -20,15 +21,14 @@ def complexity(material: Material) -> list[Table]:
     """Operations of O-TPT's and SoC's penalties by number of classes."""
     experiment = material.experiment
     classes, features = experiment.study["classes"], experiment.study["features"]
-    counts = {
-        Row("OTPT"): householder_operations, Row("OTPT", "closed form (used here)"): closed_operations,
-        Row("SoC"): soc_operations,
+    cases = {
+        Row("OTPT"): "O-TPT, cubic", Row("OTPT", "closed form (used here)"): "O-TPT, closed form", Row("SoC"): "SoC",
     }
-    grid = {row: [Entry(count(k, features) / 1e6) for k in classes] for row, count in counts.items()}
+    grid = {row: [Entry(REGULARISERS[case].total(k, features) / 1e6) for k in classes] for row, case in cases.items()}
     table = experiment.published[0] if material.compared else ""
     block = block_beside("MFLOPs of one penalty", grid, "ece", [str(k) for k in classes], table, "mflops")
     notes = [
-        f"Forward only, text features of width {features}; comparisons and the sorting behind δ are not counted.",
+        f"Forward only, text features of width {features}; the sorting behind δ is not counted.",
         "O-TPT reflects each row of the K×K similarities by a K×K matrix, as its public code does. The closed form has "
         "the same value and gradient without the reflectors.",
     ]
@@ -36,28 +36,6 @@ def complexity(material: Material) -> list[Table]:
         notes.append(f"Rows marked published are the paper's ({source_of(table)}).")
     columns = [f"{k} classes" for k in classes]
     return [with_gaps(Table(experiment.name, experiment.title, columns, [block], notes))]
-
-
-def similarity_operations(classes: int, features: int) -> int:
-    """T Tᵀ, a product and a sum for each feature."""
-    return 2 * classes**2 * features
-
-
-def householder_operations(classes: int, features: int) -> int:
-    """For each row: its norm, v and vᵀv, the reflector (outer product, scale, difference), its product with the row,
-    and the norm of what is left."""
-    row = 2 * classes + 1 + 2 * classes + 3 * classes**2 + 2 * classes**2 + 1 + 2 * classes
-    return similarity_operations(classes, features) + classes * row
-
-
-def closed_operations(classes: int, features: int) -> int:
-    """The rows' norms and their mean."""
-    return similarity_operations(classes, features) + 2 * classes**2 + classes + 1
-
-
-def soc_operations(classes: int, features: int) -> int:
-    """For each pair: difference and quotient of s̃, three for Huber's value, one for the mean."""
-    return similarity_operations(classes, features) + 6 * classes * (classes - 1) // 2
 
 
 def gradient_sizes(material: Material) -> list[Table]:

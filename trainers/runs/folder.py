@@ -4,11 +4,12 @@ from __future__ import annotations
 import logging
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
+from ...datasets.errors import UserError
 from .files import make_folder, read_json, write_arrays, write_json, write_text
 from .fingerprint import check_same
 from .lock import RunLock
@@ -55,10 +56,19 @@ class RunFolder:
     def finish(self, results: Mapping) -> None:
         """Marks the run as done; the parts have become predictions.npz and are removed."""
         write_json(self.path / "results.json", {**results, "complete": True})
+        self.remove_parts()
+
+    def remove_parts(self) -> None:
         for file in self.parts.glob("*"):
             file.unlink()
         if self.parts.is_dir():
             self.parts.rmdir()
+
+    def tidy(self) -> None:
+        """Removes what a process that was killed at the very end of a run left beside its results."""
+        if self.parts.exists() or RunLock(self.path).path.exists():
+            with suppress(UserError), RunLock(self.path):  # unless its owner is only just finishing it
+                self.remove_parts()
 
     def predictions(self) -> dict[str, np.ndarray]:
         with np.load(self.path / "predictions.npz", allow_pickle=False) as file:

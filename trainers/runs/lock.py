@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ...datasets.errors import UserError
@@ -47,7 +48,7 @@ class RunLock:
 
     def beat(self) -> None:
         while not self.released.wait(BEAT):
-            if self.path.exists():
+            with suppress(FileNotFoundError):
                 os.utime(self.path)
 
     def remove_if_stale(self) -> None:
@@ -56,9 +57,23 @@ class RunLock:
             time.sleep(0.2)
             owner = read_json(self.path) or {}
         here = owner.get("host") == socket.gethostname()
-        if (here and not alive(owner.get("pid", 0))) or self.silence() > SILENCE:
-            self.path.unlink(missing_ok=True)
-        else:
+        if not (here and not alive(owner.get("pid", 0))) and self.silence() <= SILENCE:
+            raise self.taken()
+        self.take_away(owner)
+
+    def take_away(self, owner: dict) -> None:
+        """Removes the lock of an owner that is gone, but not that of somebody who has just taken it over."""
+        aside = self.path.with_name(f".lock.{os.getpid()}")
+        try:
+            self.path.rename(aside)  # of several processes that do this, one succeeds
+        except FileNotFoundError:
+            return
+        found = read_json(aside) or {}
+        if found != owner:
+            with suppress(FileExistsError):
+                os.link(aside, self.path)
+        aside.unlink()
+        if found != owner:
             raise self.taken()
 
     def silence(self) -> float:

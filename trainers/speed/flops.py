@@ -18,6 +18,7 @@ from ..vlm.class_towers import ClassTowers
 from ..vlm.openai_clip import CLIP, clip
 from ..vlm.prompts import class_tokens
 from .baseline import reference
+from .operations import REGULARISERS
 from .records import Flops
 from .shapes import class_names, random_clip
 from .text_cases import VIEWS
@@ -27,16 +28,6 @@ logger = logging.getLogger(__name__)
 CONTEXT = "a photo of a"
 PAPER_WIDTH = 768  # the published figures are those of ViT-L/14: SoC's is 2K²d, O-TPT's 2K²d + 5K³ + K²
 PUBLISHED = {"O-TPT, cubic": "O-TPT", "SoC": "SoC"}
-
-# Operations on single numbers in the value of each regulariser, for K classes and d features.
-ELEMENTWISE: dict[str, Callable[[int, int], int]] = {
-    # four passes over the reflectors; on S: row norms, normals, their squares, the final difference and its norms
-    "O-TPT, cubic": lambda k, d: 4 * k**3 + 9 * k**2,
-    "O-TPT, closed form": lambda k, d: 2 * k**2 + 2 * k,  # squares, their sums, roots, mean
-    # a pair: minimum, maximum, two of the normalisation, margin, half, difference, product, sum
-    "SoC": lambda k, d: 9 * k * (k - 1) // 2,
-    "C-TPT": lambda k, d: 4 * k * d + 2 * k,  # centroid, differences, squares, sums; roots, mean
-}
 
 
 def count(function: Callable[..., object], *args: object) -> tuple[int, object]:
@@ -88,7 +79,8 @@ def regulariser_flops(counts: Sequence[int]) -> list[Flops]:
         for case, function in products.items():
             cell = find("complexity", "mflops", PUBLISHED.get(case, ""), str(classes))
             found.append(Flops(
-                "regulariser", case, classes, count(function, text)[0], ELEMENTWISE[case](classes, PAPER_WIDTH),
+                "regulariser", case, classes, count(function, text)[0],
+                REGULARISERS[case].singles(classes, PAPER_WIDTH),
                 cell and cell.printed,
             ))
     return found

@@ -44,7 +44,6 @@ class Settings:
     whole: float = 0.3  # share of pictures shown uncropped
     seed: int = 0
 
-
     def __post_init__(self) -> None:
         if min(self.steps, self.batch, self.warmup) < 1 or self.seed < 0:
             raise ConfigError("steps, batch and warmup must be at least 1, the seed at least 0")
