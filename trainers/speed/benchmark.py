@@ -43,7 +43,7 @@ class Settings:
 FULL = Settings()
 QUICK = Settings(
     backbones=("ViT-B/16",), classes=(10, 100), memory_classes=(25,), regulariser_classes=(10, 100, 397),
-    growth_classes=10, images=1, rounds=1,
+    episode_classes=10, growth_classes=10, images=1, rounds=1,
 )
 
 

@@ -81,7 +81,7 @@ def growth_lines(axes: Axes, findings: Findings, backbone: str) -> None:
     for colour, of in zip((OURS[1], OURS[0], OURS[2]), dict.fromkeys(row.of for row in rows), strict=False):
         points = [row for row in rows if row.of == of]
         axes.plot([p.value for p in points], [p.seconds for p in points], "o-", color=colour, label=of, markersize=3)
-    logarithmic(axes, sorted({row.value for row in rows if row.of != "classes"}))
+    logarithmic(axes, [1, 10, 100, 1000])
     return None
 
 
@@ -110,13 +110,15 @@ def label(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def logarithmic(axes: Axes, ticks: Sequence[int]) -> None:
-    """Both axes, with the numbers that were measured written out below."""
+    """Both axes, with the given numbers written out below and room for the legend above the curves."""
     axes.loglog()
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high * (high / low) ** 0.4)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.legend(fontsize=6)
+    axes.legend(fontsize=6, loc="upper left")
 
 
 def nothing(axes: Axes) -> None:

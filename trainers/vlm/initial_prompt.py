@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from .class_towers import ClassTowers
@@ -26,8 +25,9 @@ class InitialPrompt:
     def gradient(self, cotangent: Tensor) -> Tensor:
         """Gradients of the context for B gradients (B, K, d) of the text features."""
         if self.jacobian is not None:
-            kind = "bkd,kdc->bkc" if self.context.dim() == 3 else "bkd,kdc->bc"
-            return torch.einsum(kind, cotangent, self.jacobian).unflatten(-1, self.context.shape[-2:])
+            by_class = cotangent.transpose(0, 1) @ self.jacobian  # (K, B, n_ctx · width); reads the Jacobian in place
+            gradient = by_class.transpose(0, 1) if self.context.dim() == 3 else by_class.sum(0)
+            return gradient.unflatten(-1, self.context.shape[-2:])
         if self.pull_back is None:
             _, self.pull_back = self.tower.with_pull_back(self.context[None], batched=True)
         return self.pull_back(cotangent)
