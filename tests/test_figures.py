@@ -95,6 +95,20 @@ def test_two_panels_show_both_metrics():
     assert "axis does not start at 0" in [text.get_text() for text in right.texts]
 
 
+@pytest.mark.parametrize("groups", [1, 11])
+@pytest.mark.parametrize("methods", [("SoC",), ("CTPT", "OTPT", "SoC"), ("TPT", "CTPT", "OTPT", "SoC")])
+def test_the_legend_of_pairs_is_not_cut_off(methods: tuple[str, ...], groups: int):
+    row = {method: Pair(14, 10) for method in methods}
+    for figure in (
+        figures_compare.draw_pairs({f"set {n}": row for n in range(groups)}, "ECE (%)", "plain", "with SaLS"),
+        figures_compare.draw_two_panels({"ECE (%)": row, "accuracy (%)": row}, "one step", "two steps"),
+    ):
+        figure.draw_without_rendering()
+        (legend,) = figure.legends
+        box, whole = legend.get_window_extent(), figure.bbox
+        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0
+
+
 def test_lambda_path_is_in_order_of_lambda():
     sweep = {30.0: Point(77, 5), 10.0: Point(76, 7), 20.0: Point(76.5, 6)}
     axes = figures_compare.draw_lambda("DTD", {"SoC": sweep}, {"OTPT": Point(76, 8)}).axes[0]

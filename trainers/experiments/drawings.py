@@ -8,24 +8,31 @@ from matplotlib.figure import Figure
 
 from ..runs import published as paper
 from ..runs.compare import Comparison
-from ..runs.figures import draw_grid, draw_selective, selection
-from ..runs.figures_compare import Pair, Point, draw_lambda, draw_pairs, draw_prompts, draw_two_panels
-from ..runs.figures_geometry import draw_pair_errors
-from ..runs.gallery import Picture, diagram, lambda_points, point, prompt_errors, sals_groups, step_panels
+from ..runs.figures_compare import Pair, Point, draw_pairs, draw_two_panels
+from ..runs.gallery import (
+    Picture,
+    lambda_picture,
+    lambda_points,
+    pair_pictures,
+    point,
+    prompt_picture,
+    reliability_picture,
+    sals_pictures,
+    selective_picture,
+    step_pictures,
+)
+from ..runs.material import text_similarity
 from ..runs.names import dataset_label, method_label
 from ..runs.style import COLUMN, PAGE, colour, grid_lines, new_figure, styled
 from .arrange import Material, mean
-from .layouts import pair_errors_of, swept_key
+from .layouts import swept_key
 
 PRINTED = "As the paper prints it; not measured here."
 
 
 def steps(material: Material) -> Iterator[Picture]:
     for backbone in material.backbones:
-        panels = step_panels(material.comparison(backbone, "TTA.STEPS"))
-        if panels:
-            yield Picture("steps", f"One and two steps, {backbone}; hatched: two steps.",
-                          draw_two_panels(panels, "one step", "two steps"))
+        yield from step_pictures(material.comparison(backbone, "TTA.STEPS"))
     if material.compared:
         methods = ("C-TPT", "O-TPT", "SoC")
         panels = {
@@ -39,10 +46,7 @@ def steps(material: Material) -> Iterator[Picture]:
 
 def sals(material: Material) -> Iterator[Picture]:
     for backbone in material.backbones:
-        groups = sals_groups(material.comparison(backbone))
-        if groups:
-            yield Picture("sals", f"ECE with and without SaLS, {backbone}. Accuracy is the same.",
-                          draw_pairs(groups, "ECE (%)", "plain", "with SaLS"))
+        yield from sals_pictures(material.comparison(backbone), "sals")
     if material.compared:
         groups = {
             dataset_label(column): {
@@ -65,58 +69,28 @@ def reliability(material: Material) -> Iterator[Picture]:
         for name, part in (("reliability_main", material.where(lambda run: run.dataset in main)),
                            ("reliability_all", material)):
             if part.found:
-                caption = "Red hatching above a bar is over-confidence; the strip shows where the samples lie."
-                yield Picture(name, f"Reliability, {backbone}. {caption}",
-                              draw_grid(diagrams(part.comparison(backbone))))
-
-
-def diagrams(comparison: Comparison) -> dict:
-    rows = {}
-    for row in comparison.rows:
-        rows[row.method] = {}
-        for column in comparison.columns:
-            if cell := comparison.cells.get((row, column)):
-                name = comparison.column_label(column)
-                rows[row.method][name] = diagram(cell, cell[0].bins, name)
-    return rows
+                yield reliability_picture(part.comparison(backbone), name)
 
 
 def selective(material: Material) -> Iterator[Picture]:
     for backbone in material.backbones:
         comparison = material.comparison(backbone)
-        columns = comparison.common_columns()
-        series = {}
-        for row in comparison.rows:
-            outcomes = [comparison.cells[row, column][0].tuned for column in columns]
-            series[row.method] = selection(np.concatenate([o.confidence for o in outcomes]),
-                                           np.concatenate([o.correct for o in outcomes]))
-        caption = "how many predictions above a threshold are right?"
-        yield Picture("selective", f"Selective accuracy, all data sets together, {backbone}: {caption}",
-                      draw_selective(series))
+        if columns := comparison.common_columns():
+            yield selective_picture(comparison, columns, "selective")
 
 
 def class_pairs(material: Material) -> Iterator[Picture]:
     for backbone in material.backbones:
         comparison = material.comparison(backbone)
         for column in comparison.columns:
-            data = {row.method: pair_errors_of(comparison.cells.get((row, column), [])[:1]) for row in comparison.rows}
-            data = {method: errors for method, errors in data.items() if errors is not None}
-            if data:
-                name = comparison.column_label(column)
-                yield Picture(
-                    f"class_pairs_{name.lower()}", f"Mistakes on {name}, {backbone}, by pair of classes: how sure of "
-                    "itself is the model when it takes one class for another, and how alike are the two to zero-shot "
-                    "CLIP?", draw_pair_errors(data, name),
-                )
+            yield from pair_pictures(comparison, column, text_similarity)
 
 
 def prompts(material: Material) -> Iterator[Picture]:
     for backbone in material.backbones:
         comparison = material.comparison(backbone, "PROMPT.CTX_INIT")
         for column in comparison.columns:
-            name = comparison.column_label(column)
-            yield Picture(f"prompts_{name.lower()}", f"ECE by initial prompt on {name}, {backbone}.",
-                          draw_prompts(name, prompt_errors(comparison, column)))
+            yield prompt_picture(comparison, column)
 
 
 def weights(material: Material) -> Iterator[Picture]:
@@ -136,9 +110,7 @@ def weights(material: Material) -> Iterator[Picture]:
                     cells = [paper.find_for_run(m, method, column.dataset, backbone) for m in ("accuracy", "ece")]
                     if all(cells):
                         references[label] = Point(*(float(cell.value) for cell in cells))
-            name = comparison.column_label(column)
-            caption = f"Accuracy and ECE over λ, {name}, {backbone}; lower right is best."
-            yield Picture(f"lambda_{name.lower()}", caption, draw_lambda(name, sweeps, references))
+            yield lambda_picture(comparison, column, sweeps, references)
 
 
 def setting(material: Material) -> Iterator[Picture]:
@@ -147,8 +119,10 @@ def setting(material: Material) -> Iterator[Picture]:
         comparison = material.comparison(backbone, key)
         if comparison.columns:
             caption = "Bold: average of the data sets; dashed: the other methods' average."
-            yield Picture(material.experiment.name, f"{material.experiment.title}, {backbone}. {caption}",
-                          draw_setting(comparison, key))
+            yield Picture(
+                material.experiment.name, f"{material.experiment.title}, {backbone}. {caption} {comparison.images()}",
+                draw_setting(comparison, key),
+            )
 
 
 def draw_setting(comparison: Comparison, key: str) -> Figure:

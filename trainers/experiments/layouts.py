@@ -9,7 +9,7 @@ import numpy as np
 from ..calibration import selective
 from ..runs import published as paper
 from ..runs.compare import Row
-from ..runs.figures_geometry import PairErrors, pair_errors
+from ..runs.gallery import pair_errors_of
 from ..runs.material import text_similarity
 from ..runs.measure import METRICS, Measured
 from ..runs.names import dataset_label, dataset_rank, method_rank
@@ -92,7 +92,9 @@ def averages(material: Material) -> list[Table]:
         table = experiment.published[0] if material.compared else ""
         blocks.append(block_beside(f"{METRICS[metric].label} (%)", grid, metric, columns, table))
     every = {run.dataset_name for run in material.found}
-    notes = [f"Average over {listed(common)}." if len(common) > 1 else f"{listed(common)} alone."]
+    sizes = {m.run.dataset: m.run.results["n"] for m in material.found.values() if m.run.dataset in common}
+    images = ", ".join(f"{dataset_label(name)} {sizes[name]:,}" for name in sorted(sizes, key=dataset_rank))
+    notes = [f"{'Average over the data sets. ' if len(common) > 1 else ''}Test images: {images}."]
     if every - common:
         notes.append(f"Left out, because not every cell has them: {listed(every - common)}.")
     if material.compared:
@@ -135,7 +137,7 @@ def deviations(material: Material) -> list[Table]:
                 "std_analysis" if material.compared else "", f"{metric}_std",
             ))
         notes = [f"Standard deviation (n − 1) over seeds {', '.join(map(str, experiment.seeds))} of the views.",
-                 *comparison.notes]
+                 comparison.images(), *comparison.notes]
         labels = [*map(comparison.column_label, comparison.columns), *average]
         title = f"{experiment.title}, {backbone}"
         tables.append(with_gaps(Table(experiment.name, title, labels, blocks, notes)))
@@ -196,7 +198,7 @@ def prompt_summary(material: Material) -> list[Table]:
         if labels:
             block = Block("ECE (%)", [TableRow(Row(m).label, m, entries) for m, entries in rows.items()])
             tables.append(Table(f"{material.experiment.name}_summary", f"ECE over initial prompts, {backbone}", labels,
-                                [block], [f"{len(prompts)} initial prompts."]))
+                                [block], [f"{len(prompts)} initial prompts. {comparison.images()}"]))
     return tables
 
 
@@ -209,7 +211,8 @@ def class_pairs(material: Material) -> list[Table]:
         for column in comparison.columns:
             rows = []
             for row in comparison.rows:
-                data = pair_errors_of(comparison.cells.get((row, column), [])[:1])
+                cell = comparison.cells.get((row, column))
+                data = pair_errors_of(cell, text_similarity) if cell else None
                 if data is None:
                     continue
                 order = np.argsort(data.similarity, kind="stable")
@@ -225,18 +228,9 @@ def class_pairs(material: Material) -> list[Table]:
                 blocks.append(Block(f"{comparison.column_label(column)}: mean confidence of the mistakes (%)", rows))
         if blocks:
             notes = ["Mistakes sorted by the zero-shot similarity of predicted and true class. Accuracy among mistakes "
-                     "is 0, so their mean confidence is their ECE.", *comparison.notes]
+                     "is 0, so their mean confidence is their ECE.", comparison.images(), *comparison.notes]
             tables.append(Table(experiment.name, f"{experiment.title}, {backbone}", thirds, blocks, notes))
     return tables
-
-
-def pair_errors_of(cell: list[Measured]) -> PairErrors | None:
-    """Mistakes of a cell's run by pair of classes; None without the weights that tell how alike classes are."""
-    similarity = text_similarity(cell[0].run) if cell else None
-    if similarity is None:
-        return None
-    predictions = cell[0].run.load_predictions()
-    return pair_errors(predictions.logits, predictions.label, similarity)
 
 
 def swept_key(experiment: Experiment) -> str:

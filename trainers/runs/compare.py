@@ -56,6 +56,15 @@ class Comparison:
         label = dataset_label(column.dataset)
         return label if len(alike) == 1 else f"{label} #{alike.index(column) + 1}"
 
+    @property
+    def bins(self) -> int:
+        """With which all of its figures were computed."""
+        return next(iter(self.cells.values()))[0].bins
+
+    def images(self, columns: Sequence[Column] | None = None) -> str:
+        """What the figures of some columns, or of all, were measured on."""
+        return f"Test images: {', '.join(f'{self.column_label(c)} {c.n:,}' for c in columns or self.columns)}."
+
     def common_columns(self) -> list[Column]:
         """The columns that every row has: the only ones an average may use."""
         return [column for column in self.columns if all((row, column) in self.cells for row in self.rows)]

@@ -38,7 +38,7 @@ def draw_pairs(
     """Bars by group and method (`groups[group][method]`): plain for `before`, light and hatched for `after`."""
     methods = list(dict.fromkeys(method for row in groups.values() for method in row))
     with styled():
-        width = min(PAGE, max(COLUMN, 0.8 + 0.22 * len(groups) * (2 * len(methods) + 1) * 0.62))
+        width = min(PAGE, max(_legend_width(methods), 0.8 + 0.22 * len(groups) * (2 * len(methods) + 1) * 0.62))
         figure = new_figure(width, 2.3)
         axes = figure.subplots()
         _pair_bars(axes, groups, methods)
@@ -52,7 +52,7 @@ def draw_two_panels(panels: Mapping[str, Mapping[str, Pair]], before: str, after
     """One panel a metric (`panels[metric][method]`), for instance ECE and accuracy after one and two steps."""
     methods = list(dict.fromkeys(method for row in panels.values() for method in row))
     with styled():
-        figure = new_figure(COLUMN * 1.25, 2.4)
+        figure = new_figure(max(COLUMN * 1.25, _legend_width(methods)), 2.4)
         for axes, (metric, row) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
             _pair_bars(axes, {"": row}, methods, numbers=True)
             axes.set_ylabel(metric)
@@ -154,6 +154,11 @@ def _pair_bars(
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.55, len(labels) - 0.45)
     grid_lines(axes)
+
+
+def _legend_width(methods: Sequence[str]) -> float:
+    """Inches that the legend of pairs takes in one line, and no figure may be narrower."""
+    return 0.62 * (len(methods) + 3)
 
 
 def _pair_legend(figure: Figure, methods: Sequence[str], before: str, after: str) -> None:

@@ -1,7 +1,7 @@
 """Which figures a set of runs allows, and their data: pure arrangement, drawing is done by the figure modules."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,61 +29,38 @@ class Picture:
 
 
 def pictures(
-    comparisons: Sequence[Comparison], similarity: Callable[[Run], Array | None], bins: int,
+    comparisons: Sequence[Comparison], similarity: Callable[[Run], Array | None],
 ) -> Iterator[Picture]:
     """All figures, one after the other."""
     for number, comparison in enumerate(c for c in comparisons if not c.swept):
         suffix = f"_{number + 1}" if number else ""
-        yield from _main_pictures(comparison, suffix, similarity, bins)
+        yield from _main_pictures(comparison, suffix, similarity)
         swept = [c for c in comparisons if c.swept and c.backbone == comparison.backbone]
         yield from _sweep_pictures(comparison, swept, suffix)
 
 
 def _main_pictures(
-    comparison: Comparison, suffix: str, similarity: Callable[[Run], Array | None], bins: int,
+    comparison: Comparison, suffix: str, similarity: Callable[[Run], Array | None],
 ) -> Iterator[Picture]:
-    label = comparison.column_label
-    rows = {
-        row.method: {label(column): diagram(cell, bins, label(column)) for column, cell in _cells(comparison, row)}
-        for row in comparison.rows
-    }
-    yield Picture(
-        f"reliability_grid{suffix}",
-        f"Reliability, {comparison.backbone}, first seed of each run. Red hatching above a bar is over-confidence; the "
-        "strip shows where the samples lie.",
-        figures.draw_grid(rows),
-    )
+    yield reliability_picture(comparison, f"reliability_grid{suffix}")
     common = comparison.common_columns()
     if len(common) > 1:
-        yield _selective(comparison, common, f"selective_all{suffix}", "all data sets together")
+        yield selective_picture(comparison, common, f"selective_all{suffix}")
     for column in comparison.columns:
-        yield _selective(comparison, [column], f"selective_{_slug(label(column))}{suffix}", label(column))
-    groups = sals_groups(comparison)
-    if groups:
-        yield Picture(
-            f"sals{suffix}", f"ECE with and without SaLS, {comparison.backbone}, {bins} bins. Accuracy is the same.",
-            figures_compare.draw_pairs(groups, "ECE (%)", "plain", "with SaLS"),
-        )
+        slug = _slug(comparison.column_label(column))
+        yield selective_picture(comparison, [column], f"selective_{slug}{suffix}")
+    yield from sals_pictures(comparison, f"sals{suffix}")
     for column in comparison.columns:
-        picture = _pair_picture(comparison, column, suffix, similarity)
-        if picture:
-            yield picture
+        yield from pair_pictures(comparison, column, similarity, PAIR_METHODS, suffix)
 
 
 def _sweep_pictures(main: Comparison, swept: Sequence[Comparison], suffix: str) -> Iterator[Picture]:
     for comparison in swept:
-        if comparison.swept == "TTA.STEPS" and (panels := step_panels(comparison)):
-            yield Picture(
-                f"steps{suffix}", f"One against two steps, {comparison.backbone}; hatched: two steps.",
-                figures_compare.draw_two_panels(panels, "one step", "two steps"),
-            )
+        if comparison.swept == "TTA.STEPS":
+            yield from step_pictures(comparison, suffix)
         if comparison.swept == "PROMPT.CTX_INIT":
             for column in comparison.columns:
-                name = comparison.column_label(column)
-                yield Picture(
-                    f"prompts_{_slug(name)}{suffix}", f"ECE by initial prompt on {name}, {comparison.backbone}.",
-                    figures_compare.draw_prompts(name, prompt_errors(comparison, column)),
-                )
+                yield prompt_picture(comparison, column, suffix)
     weights = [comparison for comparison in swept if comparison.swept.endswith(".LAMBDA")]
     for column in dict.fromkeys(column for comparison in weights for column in comparison.columns):
         sweeps = {}
@@ -93,17 +70,76 @@ def _sweep_pictures(main: Comparison, swept: Sequence[Comparison], suffix: str) 
             row.method: point(cell) for row in main.rows if row.method not in sweeps
             for at, cell in _cells(main, row) if at == column
         }
-        name = main.column_label(column)
-        yield Picture(
-            f"lambda_{_slug(name)}{suffix}", f"Accuracy and ECE over λ, {name}, {main.backbone}; lower right is best.",
-            figures_compare.draw_lambda(name, sweeps, others),
-        )
+        yield lambda_picture(main, column, sweeps, others, suffix)
 
 
-def diagram(cell: list[Measured], bins: int, title: str) -> figures.Diagram:
+def reliability_picture(comparison: Comparison, name: str) -> Picture:
+    """The grid of reliability diagrams, method by data set."""
+    label = comparison.column_label
+    rows = {
+        row.method: {label(column): diagram(cell, label(column)) for column, cell in _cells(comparison, row)}
+        for row in comparison.rows
+    }
+    caption = (
+        f"Reliability, {comparison.backbone}, {comparison.bins} bins, first seed of each run. Red hatching above a bar "
+        f"is over-confidence; the strip shows where the samples lie. {comparison.images()}"
+    )
+    return Picture(name, caption, figures.draw_grid(rows))
+
+
+def selective_picture(comparison: Comparison, columns: Sequence[Column], name: str) -> Picture:
+    """Selective accuracy of all methods that have these columns, the columns' images taken together."""
+    series = {}
+    for row in comparison.rows:
+        outcomes = [cell[0].tuned for column, cell in _cells(comparison, row) if column in columns]
+        if outcomes:
+            series[row.method] = figures.selection(
+                np.concatenate([o.confidence for o in outcomes]), np.concatenate([o.correct for o in outcomes]),
+            )
+    title = comparison.column_label(columns[0]) if len(columns) == 1 else f"{len(columns)} data sets together"
+    caption = (
+        f"Selective accuracy, {title}, {comparison.backbone}: how many predictions above a threshold are right? "
+        f"{comparison.images(columns)}"
+    )
+    return Picture(name, caption, figures.draw_selective(series, title))
+
+
+def sals_pictures(comparison: Comparison, name: str) -> Iterator[Picture]:
+    groups = sals_groups(comparison)
+    if groups:
+        caption = f"ECE with and without SaLS, {comparison.backbone}. Accuracy is the same. {comparison.images()}"
+        yield Picture(name, caption, figures_compare.draw_pairs(groups, "ECE (%)", "plain", "with SaLS"))
+
+
+def step_pictures(comparison: Comparison, suffix: str = "") -> Iterator[Picture]:
+    if panels := step_panels(comparison):
+        caption = f"One against two steps, {comparison.backbone}; hatched: two steps. {comparison.images()}"
+        yield Picture(f"steps{suffix}", caption, figures_compare.draw_two_panels(panels, "one step", "two steps"))
+
+
+def lambda_picture(
+    comparison: Comparison, column: Column, sweeps: Mapping[str, Mapping[float, Point]], others: Mapping[str, Point],
+    suffix: str = "",
+) -> Picture:
+    """The accuracy–ECE plane: swept methods as paths, the others as marks."""
+    name = comparison.column_label(column)
+    caption = (
+        f"Accuracy and ECE over λ, {name}, {comparison.backbone}; lower right is best. {comparison.images([column])}"
+    )
+    return Picture(f"lambda_{_slug(name)}{suffix}", caption, figures_compare.draw_lambda(name, sweeps, others))
+
+
+def prompt_picture(comparison: Comparison, column: Column, suffix: str = "") -> Picture:
+    name = comparison.column_label(column)
+    caption = f"ECE by initial prompt on {name}, {comparison.backbone}. {comparison.images([column])}"
+    picture = figures_compare.draw_prompts(name, prompt_errors(comparison, column))
+    return Picture(f"prompts_{_slug(name)}{suffix}", caption, picture)
+
+
+def diagram(cell: Sequence[Measured], title: str) -> figures.Diagram:
     """The reliability diagram of a cell's first seed."""
     outcome = cell[0].tuned
-    return figures.diagram(title, cell[0].run.trainer, outcome.confidence, outcome.correct, bins)
+    return figures.diagram(title, cell[0].run.trainer, outcome.confidence, outcome.correct, cell[0].bins)
 
 
 def point(cell: list[Measured]) -> Point:
@@ -165,43 +201,40 @@ def prompt_errors(comparison: Comparison, column: Column) -> dict[str, dict[str,
     return errors
 
 
-def _selective(comparison: Comparison, columns: Sequence[Column], name: str, title: str) -> Picture:
-    series = {}
-    for row in comparison.rows:
-        cells = [cell for column, cell in _cells(comparison, row) if column in columns]
-        if cells:
-            outcomes = [m.tuned for cell in cells for m in cell[:1]]
-            series[row.method] = figures.selection(
-                np.concatenate([o.confidence for o in outcomes]), np.concatenate([o.correct for o in outcomes]),
-            )
-    caption = f"Selective accuracy, {title}, {comparison.backbone}: how many predictions above a threshold are right?"
-    return Picture(name, caption, figures.draw_selective(series, title))
-
-
-def _pair_picture(
-    comparison: Comparison, column: Column, suffix: str, similarity: Callable[[Run], Array | None],
-) -> Picture | None:
-    chosen = {
-        row.method: cell[0].run for row in comparison.rows if method_key(row.method) in PAIR_METHODS
+def pair_pictures(
+    comparison: Comparison, column: Column, similarity: Callable[[Run], Array | None],
+    methods: Sequence[str] = (), suffix: str = "",
+) -> Iterator[Picture]:
+    """The mistakes of some methods, or of all, by pair of classes; nothing where it cannot be told how alike they
+    are, or where the classes are too many to be seen."""
+    cells = {
+        row.method: cell for row in comparison.rows if not methods or method_key(row.method) in methods
         for at, cell in _cells(comparison, row) if at == column
     }
-    if not chosen or next(iter(chosen.values())).results["classes"] not in range(2, MOST_CLASSES_OF_PAIRS + 1):
-        return None
-    matrix = similarity(next(iter(chosen.values())))
+    data = {
+        method: errors for method, cell in cells.items()
+        if cell[0].run.results["classes"] in range(2, MOST_CLASSES_OF_PAIRS + 1)
+        and (errors := pair_errors_of(cell, similarity)) is not None
+    }
+    if data:
+        name = comparison.column_label(column)
+        caption = (
+            f"Mistakes of {' and '.join(map(method_label, data))} on {name}, {comparison.backbone}, by pair of classes:"
+            " how sure of itself is the model when it takes one class for another, and how alike are the two to "
+            f"zero-shot CLIP? {comparison.images([column])}"
+        )
+        yield Picture(f"class_pairs_{_slug(name)}{suffix}", caption, figures_geometry.draw_pair_errors(data, name))
+
+
+def pair_errors_of(
+    cell: Sequence[Measured], similarity: Callable[[Run], Array | None],
+) -> figures_geometry.PairErrors | None:
+    """Mistakes of a cell's first run by pair of classes; None without the weights that tell how alike classes are."""
+    matrix = similarity(cell[0].run)
     if matrix is None:
         return None
-    data = {}
-    for method, run in chosen.items():
-        predictions = run.load_predictions()
-        data[method] = figures_geometry.pair_errors(predictions.logits, predictions.label, matrix)
-    name = comparison.column_label(column)
-    names = " and ".join(map(method_label, chosen))
-    return Picture(
-        f"class_pairs_{_slug(name)}{suffix}",
-        f"Mistakes of {names} on {name}, {comparison.backbone}, by pair of classes: how sure of itself is the model "
-        "when it takes one class for another, and how alike are the two to zero-shot CLIP?",
-        figures_geometry.draw_pair_errors(data, name),
-    )
+    predictions = cell[0].run.load_predictions()
+    return figures_geometry.pair_errors(predictions.logits, predictions.label, matrix)
 
 
 def _cells(comparison: Comparison, row: Row) -> list[tuple[Column, list[Measured]]]:

@@ -32,7 +32,7 @@ def run_section(m: Measured, thumbnails: Mapping[int, str]) -> str:
         f"<summary>{escape(title)} <span>{escape(run.backbone)} · seed {run.seed} · {run.results['n']:,} images · "
         f"accuracy {100 * accuracy:.1f} · ECE {100 * ece:.1f}</span></summary>"
     )
-    picture = draw_diagram(diagram([m], m.bins, title))
+    picture = draw_diagram(diagram([m], title))
     parts = [
         f'<div class="gallery"><figure><img alt="Reliability diagram" src="{svg_uri(picture)}" loading="lazy"></figure>'
         f"<div>{_figures_of(m)}</div></div>",

@@ -62,7 +62,7 @@ def write_report(
     write_text(out / "tables.csv", render.to_csv(tables))
     drawn = []
     if with_figures:
-        for picture in pictures(comparisons, text_similarity, bins):
+        for picture in pictures(comparisons, text_similarity):
             style.save(picture.figure, out / "figures" / picture.name)
             drawn.append(picture)
     shown = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in measured}

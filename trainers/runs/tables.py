@@ -234,8 +234,7 @@ def _published_notes(comparison: Comparison, sources: set[str]) -> list[str]:
 
 def _legend(blocks: list[Block], comparison: Comparison) -> list[str]:
     entries = [entry for block in blocks for row in block.rows for entry in row.entries if entry]
-    bins = next(iter(comparison.cells.values()))[0].bins
-    legend = [f"{bins} bins."]
+    legend = [f"{comparison.images()} {comparison.bins} bins."]
     if any(entry.best for entry in entries):
         legend.append("Bold: best of the tuned methods.")
     if any(entry.difference is not None for entry in entries):

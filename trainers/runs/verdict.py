@@ -52,10 +52,10 @@ def judge(comparison: Comparison) -> Verdict | None:
         lines.append(Line(row.method, mean("ece"), mean("accuracy"), mean("signed_error")))
     lines.sort(key=lambda line: line.ece)
     tuned = [line for line in lines if method_key(line.method) != "zeroshot"] or lines
-    bins = comparison.cells[comparison.rows[0], columns[0]][0].bins
     sets = ", ".join(comparison.column_label(column) for column in columns)
     images = sum(column.n for column in columns)
-    basis = f"ECE in percent, {bins} bins; lower is better. {comparison.backbone}, {sets}: {images:,} test images."
+    basis = (f"ECE in percent, {comparison.bins} bins; lower is better. {comparison.backbone}, {sets}: {images:,} test "
+             "images.")
     sentence = _sentence(lines, tuned)
     if len(tuned) > 1 and _indistinct(comparison, columns, tuned[0].method, tuned[1].method):
         rival = method_label(tuned[1].method)
