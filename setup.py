@@ -47,6 +47,7 @@ setup(
     extras_require={
         "dev": [
             "pytest>=8",
+            "pytest-xdist>=3.5",  # most of the tests' time is programs that start, which halves on two cores
             "ruff>=0.5",
             "scikit-learn>=1.3",  # independent metrics that the tests compare with
             "hypothesis>=6",  # fuzzing of inputs

@@ -1,7 +1,7 @@
 """Archives that are damaged or malicious write nothing outside their folder and leave nothing behind."""
 import gzip
 import io
-import os
+import random
 import stat
 import tarfile
 import zipfile
@@ -9,7 +9,7 @@ import zipfile
 import pytest
 from promptcal.datasets.archives import ArchiveError, unpacked
 
-FILES = {"images/a.jpg": os.urandom(20_000), "images/deep/b.jpg": b"b" * 700, "list.txt": b"a\nb\n"}
+FILES = {"images/a.jpg": random.Random(0).randbytes(20_000), "images/deep/b.jpg": b"b" * 700, "list.txt": b"a\nb\n"}
 
 
 def tar_bytes(files, extra=(), mode="w"):

@@ -1,6 +1,6 @@
 """Downloads: resumed, checked, and under their final name only when whole."""
 import hashlib
-import os
+import random
 import socket
 
 import pytest
@@ -10,7 +10,7 @@ from promptcal.datasets.errors import ConfigError
 from promptcal.datasets.fetch import FetchError, check_mirror, fetch, fetch_drive, fetch_url, verify
 from promptcal.datasets.sources import Source
 
-BODY = os.urandom(300_000)
+BODY = random.Random(0).randbytes(300_000)
 MD5 = f"md5:{hashlib.md5(BODY, usedforsecurity=False).hexdigest()}"
 SHA = f"sha256:{hashlib.sha256(BODY).hexdigest()}"
 

@@ -13,6 +13,9 @@ from promptcal.datasets.errors import ConfigError, run_tool
 from promptcal.trainers import TRAINER_REGISTRY, load_clip
 from promptcal.trainers.runs.log import log_to_terminal
 from promptcal.trainers.runs.predict import default_backbone, predict, prediction_table, read_classes
+from tqdm import tqdm
+
+MANY = 10  # pictures from which on a progress bar is worth its line
 
 
 def parse() -> argparse.Namespace:
@@ -40,10 +43,11 @@ def main() -> None:
     dataset = build_dataset(args.dataset, args.root) if args.dataset else None
     classnames = dataset.classnames if dataset else read_classes(args.classes)
     backbone = args.backbone or default_backbone()
-    predictions = list(predict(
+    found = predict(
         args.images, classnames, args.trainer, load_clip(backbone), args.views,
         dataset.augmix if dataset else True, args.seed, args.top, args.opts,
-    ))
+    )
+    predictions = list(tqdm(found, total=len(args.images), unit="picture", disable=len(args.images) < MANY))
     print(prediction_table(predictions, args.trainer))
     print(f"{backbone}, {len(classnames)} classes, {args.views} views a picture, seed {args.seed}")
 

@@ -3,5 +3,5 @@
 source "$(dirname "$0")/environment.sh"
 echo "Checking style with ruff ..."
 .venv/bin/ruff check .
-echo "Running the tests (CPU, offline; some minutes) ..."
-exec .venv/bin/python -m pytest "$@"
+echo "Running the tests in two processes (CPU, offline; about ten minutes on two cores) ..."
+exec .venv/bin/python -m pytest --numprocesses 2 --dist loadfile "$@"
