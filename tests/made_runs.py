@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 from promptcal.trainers import calibration as cal
+from promptcal.trainers.runs.usual import usual_settings
 
 # How sharp each method's logits are: above 1 means over-confident, since labels are drawn at sharpness 1.
 SHARPNESS = {"ZeroShot": 1.1, "TPT": 2.6, "CTPT": 2.0, "OTPT": 1.7, "SoC": 1.3}
@@ -52,13 +53,16 @@ def make_run(
         "classnames": names,
         "flagged": 0, "versions": {"promptcal": "0.1.0"}, "fingerprint": settings, "complete": True,
     }
+    usual = usual_settings(trainer, dataset) or usual_settings("SoC", dataset)
     tree: dict = {
         "SEED": seed,
         "TRAINER": {
-            "NAME": trainer, "CTPT": {"LAMBDA": 50.0}, "OTPT": {"LAMBDA": 18.0}, "SOC": {"LAMBDA": 30.0},
+            "NAME": trainer,
+            **{method: {"LAMBDA": usual[f"TRAINER.{method}.LAMBDA"]} for method in ("CTPT", "OTPT", "SOC")},
         },
         "DATASET": {"NAME": dataset, "ROOT": data_root},
-        "MODEL": {"BACKBONE": {"NAME": backbone}}, "TTA": {"STEPS": 1}, "PROMPT": {"CTX_INIT": "a photo of a"},
+        "MODEL": {"BACKBONE": {"NAME": backbone}}, "TTA": {"STEPS": usual["TTA.STEPS"]},
+        "PROMPT": {"CTX_INIT": "a photo of a"},
         "TEST": {"BINS": bins, "SPLIT": split},
     }
     for key, value in settings.items():

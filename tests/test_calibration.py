@@ -139,6 +139,18 @@ def test_bootstrap_holds_the_value_and_repeats_itself(sample):
     assert first != cal.bootstrap(cal.ece, confidence, correct, repeats=200, seed=1)
 
 
+def test_bootstrap_of_several_figures_at_once(sample):
+    _, _, confidence, correct = sample
+    thresholds = [0.0, 0.5, 1.0]
+    both = cal.bootstrap(lambda c, y: cal.selective(c, y, thresholds), confidence, correct, repeats=100)
+    accuracy, coverage = cal.selective(confidence, correct, thresholds)
+    np.testing.assert_array_equal(both.value, [accuracy, coverage])
+    alone = cal.bootstrap(lambda c, y: cal.selective(c, y, [0.5])[0][0], confidence, correct, repeats=100)
+    assert (alone.low, alone.high) == (both.low[0, 1], both.high[0, 1]) and alone.low < alone.value < alone.high
+    assert np.isnan([both.value[0, 2], both.low[0, 2], both.high[0, 2]]).all()  # nothing is surer than 1
+    assert both.low[1, 2] == both.high[1, 2] == 0
+
+
 def test_bootstrap_interval_has_the_width_of_the_binomial():
     correct = np.arange(400) % 4 != 0  # 75 %
     interval = cal.bootstrap(cal.accuracy, np.full(400, 0.75), correct, repeats=2000)

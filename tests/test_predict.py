@@ -11,6 +11,7 @@ from promptcal.datasets.views import ViewMaker
 from promptcal.trainers import adapt
 from promptcal.trainers.calibration import sals
 from promptcal.trainers.runs.predict import predict, prediction_table, read_classes
+from promptcal.trainers.runs.usual import own_settings
 
 NAMES = ["cat", "dog", "tree frog", "tractor"]
 
@@ -105,3 +106,11 @@ def test_a_misspelt_trainer_is_told_before_anything_is_loaded(tmp_path, names):
     done = run_tool("predict.py", tmp_path / "x.png", "--classes", names, "--trainer", "SOC", "--backbone", "no.pt")
     assert done.returncode == 2
     assert "Did you mean 'SoC'" in done.stderr
+
+
+def test_a_data_set_brings_its_own_settings():
+    pairs = own_settings("SoC", "ImageNetA")
+    assert dict(zip(pairs[::2], pairs[1::2], strict=True)) == {
+        "TRAINER.SOC.LAMBDA": 14.0, "TRAINER.SOC.DELTA": 20.0, "TRAINER.SOC.NORM": "minmax",
+        "TRAINER.SOC.SCALE": "inverse"}
+    assert own_settings("TPT", "UCF101") == []

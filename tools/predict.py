@@ -13,6 +13,7 @@ from promptcal.datasets.errors import ConfigError, run_tool
 from promptcal.trainers import TRAINER_REGISTRY, load_clip
 from promptcal.trainers.runs.log import log_to_terminal
 from promptcal.trainers.runs.predict import default_backbone, predict, prediction_table, read_classes
+from promptcal.trainers.runs.usual import own_settings
 from tqdm import tqdm
 
 MANY = 10  # pictures from which on a progress bar is worth its line
@@ -23,7 +24,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("images", nargs="+", metavar="IMAGE", type=Path, help="picture files")
     names = parser.add_mutually_exclusive_group(required=True)
     names.add_argument("--classes", type=Path, metavar="FILE", help="text file with one class name a line")
-    names.add_argument("--dataset", metavar="NAME", help="take the class names of this data set")
+    names.add_argument("--dataset", metavar="NAME",
+                       help="take class names, λ and AugMix of this data set, which must be below --root")
     parser.add_argument("--root", default="data", help="folder that holds the data sets, for --dataset")
     parser.add_argument("--trainer", default="SoC", help="ZeroShot, TPT, CTPT, OTPT, SoC ...")
     parser.add_argument("--backbone", help="an OpenAI CLIP by name, small, or a path to weights")
@@ -41,11 +43,12 @@ def main() -> None:
     log_to_terminal()
     TRAINER_REGISTRY.get(args.trainer)  # a misspelt name must not cost the loading of a model
     dataset = build_dataset(args.dataset, args.root) if args.dataset else None
+    opts = [*(own_settings(args.trainer, args.dataset) if dataset else []), *args.opts]
     classnames = dataset.classnames if dataset else read_classes(args.classes)
     backbone = args.backbone or default_backbone()
     found = predict(
         args.images, classnames, args.trainer, load_clip(backbone), args.views,
-        dataset.augmix if dataset else True, args.seed, args.top, args.opts,
+        dataset.augmix if dataset else True, args.seed, args.top, opts,
     )
     predictions = list(tqdm(found, total=len(args.images), unit="picture", disable=len(args.images) < MANY))
     print(prediction_table(predictions, args.trainer))

@@ -47,11 +47,11 @@ class Reliability:
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with its bootstrap confidence interval."""
+    """A figure with its bootstrap confidence interval; arrays, where the metric gives several figures."""
 
-    value: float
-    low: float
-    high: float
+    value: float | Array
+    low: float | Array
+    high: float | Array
 
 
 def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> Reliability:
@@ -180,6 +180,7 @@ def bootstrap(
 ) -> Interval:
     """`metric(*samples)` with a percentile interval over `repeats` redraws of the rows with replacement.
 
+    A metric may give one figure or an array of them, as `selective` does; redraws without a figure (NaN) are left out.
     A binned error is biased upwards on redrawn rows, so the interval is widened where needed to hold the figure itself.
     """
     rows = [to_numpy(sample) for sample in samples]
@@ -187,13 +188,14 @@ def bootstrap(
         raise ValueError(f"The samples need one common length above 0, got {[len(row) for row in rows]}.")
     if repeats < 1 or not 0 < level < 1:
         raise ValueError(f"Needs repeats ≥ 1 and a level between 0 and 1, got {repeats} and {level}.")
-    value = metric(*rows)
+    value = np.asarray(metric(*rows), dtype=np.float64)
     generator = np.random.default_rng(seed)
     draws = (generator.integers(len(rows[0]), size=len(rows[0])) for _ in range(repeats))
-    drawn = np.array([metric(*(row[draw] for row in rows)) for draw in draws])
-    drawn = np.append(drawn[~np.isnan(drawn)], value)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(value), float(min(low, value)), float(max(high, value)))
+    drawn = np.array([value, *(metric(*(row[draw] for row in rows)) for draw in draws)])
+    drawn = np.where(np.isnan(value), 0, drawn)  # what has no figure gets no interval: NaN, two lines below
+    low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    found = value, np.minimum(low, value), np.maximum(high, value)
+    return Interval(*(map(float, found) if value.ndim == 0 else found))
 
 
 def sals(logits: ArrayLike, zero_shot_logits: ArrayLike) -> torch.Tensor | Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from ..runs.caveats import caveats
 from ..runs.compare import Column, Comparison, Row
 from ..runs.measure import METRICS, Measured
 from ..runs.names import dataset_rank, method_rank
+from ..runs.usual import unusual_settings
 from .definition import Experiment
 from .plan import Place, PlannedRun
 
@@ -26,7 +28,18 @@ class Material:
     @property
     def compared(self) -> bool:
         """Whether the paper's figures belong beside these: never where other data stand in for the benchmarks."""
-        return bool(self.experiment.published) and not self.stands_in
+        return bool(self.experiment.published) and not self.stands_in and not self.other_settings
+
+    @cached_property
+    def other_settings(self) -> dict[str, object]:
+        """Settings of the runs that are not the paper's, beyond those that the experiment compares."""
+        found = {}
+        for run, measured in self.found.items():
+            shown_anyway = {*run.variant, *(["MODEL.INIT_WEIGHTS"] if run.shots else [])}
+            if run.method != "CoOp":  # its own settings are the experiment's
+                odd = unusual_settings(measured.run)
+                found |= {key: value for key, value in odd.items() if key not in shown_anyway}
+        return found
 
     @property
     def stands_in(self) -> bool:

@@ -59,6 +59,7 @@ class Experiment:
     across: str = ""  # averages: what the columns are: backbone, shots, or a swept key
     coop: Mapping[str, object] = field(default_factory=dict)  # settings of the CoOp prompts
     study: Mapping[str, object] = field(default_factory=dict)  # what a layout computes besides runs
+    note: str = ""  # what a reader of its tables must know
 
     @property
     def methods(self) -> list[str]:

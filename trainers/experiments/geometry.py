@@ -1,6 +1,8 @@
 """The experiment `theory`: what one step does to similarities of classes and to the floor of confidence."""
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -30,19 +32,20 @@ CAVEAT = (
     "takes it, not for every unit v: real images may lie below it."
 )
 COLUMNS = ["μ", "floor (%)", "mean s", "mean confidence (%)", "images below the floor (%)"]
-PRINTED = {"OTPT": "O-TPT's printed gradient", "SoC": "Huber, δ at the 20th percentile"}
+PRINTED = {"OTPT": "O-TPT's printed gradient", "SoC": "Huber"}
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Class prototypes before and after a step on each of n images."""
+    """Class prototypes before and after tuning on each of n images."""
 
     before: Array  # (K, d)
     scale: float  # α
+    steps: int  # of tuning
     zero_shot: Array  # (n,), confidence before
-    mu: Array  # (n,), largest similarity of two classes after the step
-    similarity: Array  # (n,), mean similarity of two classes after the step
-    confidence: Array  # (n,), of the plain view after the step
+    mu: Array  # (n,), largest similarity of two classes afterwards
+    similarity: Array  # (n,), mean similarity of two classes afterwards
+    confidence: Array  # (n,), of the plain view afterwards
 
     @property
     def floor(self) -> Array:
@@ -65,19 +68,20 @@ def study(material: Material, out: Path) -> tuple[list[Table], list[Picture]]:
 
 
 def adaptation(material: Material, method: str, dataset: str, backbone: str, out: Path) -> Adaptation:
-    """Taken from an earlier study of the same images and weights, or made and kept."""
+    """Taken from an earlier study under the same circumstances, or made and kept."""
     images = material.place.limit or material.experiment.study["images"]
     cfg = configure(replace(material.place, limit=images), method, dataset, backbone, 0)
     trainer = build_trainer(cfg)
     trainer.build_data()
     trainer.fingerprint = trainer.make_fingerprint()
-    kept = out / f"adapted_{dataset}_{method}_{trainer.fingerprint['data']}_{trainer.fingerprint['weights']}.npz"
+    circumstances = hashlib.sha256(json.dumps(trainer.fingerprint, sort_keys=True).encode()).hexdigest()[:16]
+    kept = out / f"adapted_{dataset}_{method}_{circumstances}.npz"
     if kept.is_file():
         with np.load(kept, allow_pickle=False) as file:
-            return Adaptation(**{**file, "scale": float(file["scale"])})
+            return Adaptation(**{**file, "scale": float(file["scale"]), "steps": int(file["steps"])})
     logger.info("%s on %d images of %s, %s", method, len(trainer.indices), dataset, backbone)
     trainer.build_model()
-    made = Adaptation(trainer.prompt.text.cpu().numpy(), float(trainer.scale), *map(np.concatenate, zip(
+    made = Adaptation(trainer.prompt.text.cpu().numpy(), float(trainer.scale), cfg.TTA.STEPS, *map(np.concatenate, zip(
         *episodes(trainer), strict=True)))
     write_arrays(kept, **vars(made))
     return made
@@ -107,6 +111,7 @@ def illustrate(
     classes, name = len(matrix), dataset_label(read_yaml(dataset_file(dataset))["DATASET"]["NAME"])
     floor = float(theory.confidence_floor(mu, classes, first.scale))
     where = f"{name}, {backbone}, {classes} classes"
+    tuning = "one step of tuning" if first.steps == 1 else f"{first.steps} steps of tuning"
 
     before = first.zero_shot
     rows = [line("before", "ZeroShot", mu, floor, theory.pairs(matrix).mean(), before, before < floor)]
@@ -114,7 +119,7 @@ def illustrate(
         rows.append(line(method_label(method), method, data.mu.mean(), data.floor.mean(), data.similarity.mean(),
                          data.confidence, data.confidence < data.floor))
     tuned = Table(
-        f"theory_{dataset}", f"Prototypes before and after one step of tuning, {where}", COLUMNS,
+        f"theory_{dataset}", f"Prototypes before and after {tuning}, {where}", COLUMNS,
         [Block("mean over images", rows)],
         [f"{len(first.mu)} test images; α = {first.scale:.1f}. μ: largest, s: mean cosine of two classes.", CAVEAT],
     )
@@ -131,17 +136,18 @@ def illustrate(
         ["μ before", "μ after", "floor after (%)", "mean Δs, first order", "mean Δs, measured", "largest error (%)"],
         [Block(f"η = {step:g}", lines)],
         ["Δs ≈ −4η (S²)_ij for O-TPT against −2η (GS)_ij for Huber, zero diagonals, prototypes normalised again.",
-         CAVEAT],
+         f"δ = {margin(matrix):.3f}, the 20th percentile of the cosines that are not negative: the paper takes all to "
+         "be so, and a negative δ would pull classes together.", CAVEAT],
     )
     tuned_picture = {
         method: Geometry(mu, float(data.mu.mean()), floor, float(data.floor.mean())) for method, data in found.items()
     }
     captions = (
-        f"What one step of tuning does to the prototypes, mean over {len(first.mu)} images, {where}.",
+        f"What {tuning} does to the prototypes, mean over {len(first.mu)} images, {where}.",
         f"One gradient step (η = {step:g}) on the prototypes themselves, {where}: first order against measurement.",
     )
     return [tuned, shifted], [
-        Picture(f"theory_{dataset}", captions[0], draw_geometry(tuned_picture, f"{where}: one step of tuning")),
+        Picture(f"theory_{dataset}", captions[0], draw_geometry(tuned_picture, f"{where}: {tuning}")),
         Picture(f"theory_{dataset}_first_order", captions[1],
                 draw_geometry(steps, f"{where}: one step on the prototypes")),
     ]
@@ -152,10 +158,16 @@ def line(label: str, method: str, mu: float, floor: float, s: float, confidence:
     return TableRow(label, method, [Entry(float(value), decimals) for value, decimals in values])
 
 
+def margin(matrix: Array) -> float:
+    """δ for cosines that are not normalised."""
+    cosines = theory.pairs(matrix)
+    return float(np.percentile(cosines[cosines >= 0], 20)) if (cosines >= 0).any() else 0.0
+
+
 def prototype_step(before: Array, scale: float, method: str, step: float) -> Geometry:
     """The paper's step: along the printed gradient of the prototypes, not of the prompt."""
     matrix = theory.similarity(before)
-    delta = float(np.percentile(theory.pairs(matrix), 20))
+    delta = margin(matrix)
     if method == "OTPT":
         slopes, shift = 2 * matrix, theory.shift_orthogonal(matrix, step)
     else:

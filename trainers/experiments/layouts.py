@@ -13,7 +13,7 @@ from ..runs.gallery import pair_errors_of
 from ..runs.material import text_similarity
 from ..runs.measure import METRICS, Measured
 from ..runs.names import dataset_label, dataset_rank, method_rank
-from ..runs.tables import Block, Entry, Table, TableRow, paper_table
+from ..runs.tables import Block, Entry, Table, TableRow, fewer_images, paper_table
 from .arrange import Material, in_percent, mean, shown
 from .beside import block_beside, source_of, with_gaps
 from .definition import Experiment
@@ -101,6 +101,7 @@ def averages(material: Material) -> list[Table]:
         notes.append(f"Rows marked published are the paper's ({source_of(experiment.published[0])}).")
         if len(common) < len(experiment.datasets):
             notes.append(f"The published averages are over {len(experiment.datasets)} data sets: do not compare.")
+        notes += fewer_images(sizes)
     return [with_gaps(Table(experiment.name, experiment.title, columns, blocks, notes))]
 
 
@@ -138,6 +139,8 @@ def deviations(material: Material) -> list[Table]:
             ))
         notes = [f"Standard deviation (n − 1) over seeds {', '.join(map(str, experiment.seeds))} of the views.",
                  comparison.images(), *comparison.notes]
+        if material.compared:
+            notes += fewer_images({column.dataset: column.n for column in comparison.columns})
         labels = [*map(comparison.column_label, comparison.columns), *average]
         title = f"{experiment.title}, {backbone}"
         tables.append(with_gaps(Table(experiment.name, title, labels, blocks, notes)))
@@ -193,7 +196,8 @@ def prompt_summary(material: Material) -> list[Table]:
             labels += [f"{name}: mean", f"{name}: worst", f"{name}: lowest of {len(both)}"]
             for method in methods:
                 own = [ece[method, prompt] for prompt in both]
-                wins = sum(min(methods, key=lambda m, p=prompt: ece[m, p]) == method for prompt in both)
+                rivals = [other for other in methods if other != method]
+                wins = sum(all(ece[method, prompt] < ece[other, prompt] for other in rivals) for prompt in both)
                 rows[method] += [Entry(float(np.mean(own))), Entry(max(own)), Entry(wins, 0)]
         if labels:
             block = Block("ECE (%)", [TableRow(Row(m).label, m, entries) for m, entries in rows.items()])

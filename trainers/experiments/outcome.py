@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
+import numpy as np
+from tqdm import tqdm
+
 from ...datasets.errors import DataError
 from ..runs import render, style
 from ..runs.files import make_folder, write_text
@@ -31,6 +34,7 @@ logger = logging.getLogger(__name__)
 DEMO = "Demo: tiles drawn by code and the embedded small CLIP. Not the paper's data, backbone or figures."
 STAMP = "Demo: drawn tiles and the small CLIP, not the paper's data."  # fits the narrowest figure
 BINS = 20
+REPEATS = 200  # of the bootstrap behind a verdict
 MOST_RUNS = 12  # shown one by one on a page; more, and runs of a sweep, are the report's business
 VERDICTS = ("results", "sals", "selective")  # layouts that rank methods
 
@@ -48,12 +52,16 @@ def write_outcome(
 ) -> Outcome:
     """Writes tables.{md,tex,csv}, figures/ and report.html. `known` keeps what was measured, for the next one."""
     notes = [f"Of the SoC paper: {experiment.makes}."]
-    material = Material(experiment, place, measured_runs(runs, failed, known, notes))
+    repeats = REPEATS if experiment.layout in VERDICTS else 0
+    material = Material(experiment, place, measured_runs(runs, failed, known, notes, repeats))
     if runs and not material.found:
         raise DataError(f"none of its {len(runs)} runs is finished, so there is nothing to show")
     if material.stands_in:
         left_out = ["The paper's figures are left out: they are of other data."] if experiment.published else []
         notes = [DEMO, *left_out, *notes]
+    elif experiment.published and material.other_settings:
+        odd = ", ".join(f"{key} {value}" for key, value in material.other_settings.items())
+        notes.append(f"The paper's figures are left out: these runs have other settings ({odd}).")
     else:
         notes += slip_notes(experiment.published)
     out = place.outcome(experiment.name)
@@ -71,16 +79,17 @@ def write_outcome(
 
 def measured_runs(
     runs: Sequence[PlannedRun], failed: Mapping[PlannedRun, str], known: dict[PlannedRun, Measured], notes: list[str],
+    repeats: int,
 ) -> dict[PlannedRun, Measured]:
-    """The finished runs; a note on each that is missing."""
+    """The finished runs, with bootstrap intervals where `repeats` asks for them; a note on each that is missing."""
     found = {}
-    for run in runs:
+    for run in tqdm(runs, desc="measuring", unit="run", leave=False, disable=len(runs) < 3):
         if run in failed or not run.finished:
             notes.append(f"Missing: {run.described} ({failed.get(run, 'not finished')}).")
             continue
         try:
-            if run not in known:
-                known[run] = measure(read_run(run.folder), BINS)
+            if run not in known or (repeats and np.isnan(known[run].metrics["ece"].low)):
+                known[run] = measure(read_run(run.folder), BINS, repeats)
             found[run] = known[run]
         except (DataError, ValueError) as error:
             notes.append(f"Missing: {run.described} ({error}).")
@@ -94,6 +103,8 @@ def make(material: Material, out: Path) -> tuple[list[Table], list[Picture]]:
     if layout == "complexity":
         return studies.complexity(material), []
     tables = LAYOUTS[layout](material)
+    if material.experiment.note:
+        tables = [replace(table, notes=[*table.notes, material.experiment.note]) for table in tables]
     if layout == "scaling":
         tables += studies.gradient_sizes(material)
     return tables, list(DRAWINGS[layout](material)) if layout in DRAWINGS else []

@@ -17,7 +17,8 @@ from ..config import build_cfg
 from ..registry import TRAINER_REGISTRY
 from ..runs.fingerprint import check_same, make_fingerprint, run_path
 from ..runs.folder import RunFolder
-from ..runs.names import method_key
+from ..runs.names import is_tuned, method_key
+from ..runs.usual import usual_settings
 from ..validation import leaves
 from ..vlm.loading import SMALL, weights_hash
 from .definition import Experiment, Group, dataset_file
@@ -80,7 +81,7 @@ class PlannedRun:
     @property
     def many_views(self) -> bool:
         """Whether it looks at all views of an image, not at the plain one alone."""
-        return method_key(self.method) not in ("zeroshot", "coop")
+        return is_tuned(self.method)
 
     @property
     def features(self) -> tuple:
@@ -96,7 +97,7 @@ class PlannedRun:
     @property
     def usual(self) -> bool:
         """Whether its swept settings are those that the method has on this data set anyway, from the usual prompt."""
-        settings = usual_settings(self.method, self.dataset)
+        settings = usual_settings(self.method, self.dataset_name)
         mine = leaves(self.cfg)
         return not self.shots and all(mine[key] == settings[key] for key in self.variant)
 
@@ -198,11 +199,6 @@ def drawn_hash(name: str, split: str, limit: int) -> str:
     items = getattr(made, split)
     wanted = min(limit or len(items), len(items))
     return made.fingerprint([items[i * len(items) // wanted] for i in range(wanted)])
-
-
-@cache
-def usual_settings(method: str, dataset: str) -> dict[str, object]:
-    return leaves(build_cfg(method, str(dataset_file(dataset))))
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from ...datasets.errors import UserError
+from ...datasets.errors import ConfigError, UserError
 from ..runs.files import make_folder
 from ..runs.lock import RunLock
 from ..runs.measure import Measured
@@ -27,6 +27,8 @@ def make_plans(experiments: dict[str, Experiment], place: Place, only: Sequence[
     plans = {name: expand(experiment, place) for name, experiment in experiments.items()}
     if only:
         every = list(dict.fromkeys(run for plan in plans.values() for run in plan))
+        if not every:
+            raise ConfigError(f"--only takes a part of an experiment's runs, and {', '.join(plans)} has none")
         chosen = set(select(every, only))
         plans = {name: [run for run in plan if run in chosen] for name, plan in plans.items()}
         plans = {name: plan for name, plan in plans.items() if plan}

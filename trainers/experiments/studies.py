@@ -46,7 +46,8 @@ def gradient_sizes(material: Material) -> list[Table]:
     notes = [
         f"Simulated unit prototypes with cosines of about 0.7 ± 0.08, as CLIP's; L_TPT = {LOSS}; "
         f"λ = {WEIGHTS['soc']:g} for SoC and {WEIGHTS['otpt']:g} for O-TPT. Not measured on any data set.",
-        "1 means that SoC moves the prototypes as strongly as O-TPT does.",
+        "1 means that SoC moves the prototypes as strongly as O-TPT does. Other spreads of the cosines give other "
+        "sizes; that they fall with the number of classes, and that ratio stays far below inverse, is common to all.",
     ]
     title = "Gradient of SoC's term against O-TPT's, by weighting"
     return [Table("scaling_gradients", title, [f"{k} classes" for k in classes], [Block("times O-TPT's", rows)], notes)]

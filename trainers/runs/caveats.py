@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from .names import dataset_label, method_key
+from .names import dataset_label, is_tuned
 
 if TYPE_CHECKING:
     from .compare import Comparison, Row
@@ -79,7 +79,7 @@ def _setting_notes(label: str, rows: Mapping[Row, list[Measured]], swept: str) -
         values = {
             row: tuple(sorted({str(m.run.settings[key]) or "none" for m in group if key in m.run.settings}))
             for row, group in rows.items()
-            if not any(m.derived for m in group) and (key in BEFORE_TUNING or method_key(row.method) != "zeroshot")
+            if not any(m.derived for m in group) and (key in BEFORE_TUNING or is_tuned(row.method))
         }
         if key != swept and len({value for value in values.values() if value}) > 1:
             notes.append(f"{label}: {key} differs between the rows ({_listed(values)}).")

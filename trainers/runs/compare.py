@@ -5,17 +5,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..defaults import get_cfg_default
 from .caveats import caveats
 from .measure import Measured
 from .names import dataset_label, dataset_rank, method_key, method_label, method_rank
 from .reading import Run
-
-# Settings that do not make a run another experiment, or that the table shows in another way.
-ASIDE = (
-    "SEED", "OUTPUT_DIR", "TAG", "DEVICE", "DATASET.NAME", "DATASET.ROOT", "DATASET.SUBSAMPLE_CLASSES", "DATALOADER.",
-    "CACHE.", "TEST.", "TTA.EPISODES", "MODEL.BACKBONE.", "TRAINER.NAME",
-)
+from .usual import settings_of, usual_settings
 
 
 @dataclass(frozen=True)
@@ -79,27 +73,19 @@ def compare(measured: Sequence[Measured]) -> list[Comparison]:
         usual = {key: usual_values([m.run for m in runs], key) for key in swept}
 
         def odd(m: Measured, key: str, usual=usual) -> bool:
-            return key in m.run.settings and m.run.settings[key] != usual[key].get(m.run.trainer)
+            own = settings_of(m.run)
+            return key in own and own[key] != usual[key][m.run.trainer, m.run.dataset]
 
         main = [m for m in runs if not any(odd(m, key) for key in swept)]
         found.append(_arrange(main, backbone, backbone))
         for key in swept:
             others = [other for other in swept if other != key]
-            part = [m for m in runs if not any(odd(m, other) for other in others)]
+            part = [m for m in runs if key in settings_of(m.run) and not any(odd(m, other) for other in others)]
             several = {m.run.trainer for m in part if odd(m, key)}
             part = [m for m in part if m.run.trainer in several]
             if part:
                 found.append(_arrange(part, backbone, f"{backbone}: {sweep_name(key)}", key))
     return found
-
-
-def settings_of(run: Run) -> dict:
-    """The settings that define a run's experiment, without those of other methods."""
-    own = f"TRAINER.{run.trainer.upper()}."
-    return {
-        key: value for key, value in run.settings.items()
-        if not key.startswith(ASIDE) and (not key.startswith("TRAINER.") or key.startswith(own))
-    }
 
 
 def swept_keys(runs: Sequence[Run]) -> list[str]:
@@ -115,14 +101,17 @@ def swept_keys(runs: Sequence[Run]) -> list[str]:
     return sorted(keys)
 
 
-def usual_values(runs: Sequence[Run], key: str) -> dict[str, object]:
-    """For each method the value of a swept key that its main row uses: the default if it occurs, else the commonest."""
+def usual_values(runs: Sequence[Run], key: str) -> dict[tuple[str, str], object]:
+    """For each method and data set the value of a swept key that the main table shows: the usual one if it occurs, else
+    the commonest."""
+    seen = defaultdict(list)
+    for run in runs:
+        if key in (own := settings_of(run)):
+            seen[run.trainer, run.dataset].append(own[key])
     values = {}
-    for trainer in {run.trainer for run in runs}:
-        seen = [run.settings[key] for run in runs if run.trainer == trainer and key in run.settings]
-        if seen:
-            default = _default(key)
-            values[trainer] = default if default in seen else max(seen, key=seen.count)
+    for where, found in seen.items():
+        usual = usual_settings(*where).get(key)
+        values[where] = usual if usual in found else max(found, key=found.count)
     return values
 
 
@@ -130,16 +119,6 @@ def sweep_name(key: str) -> str:
     if key.endswith(".LAMBDA"):
         return "λ"
     return {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt"}.get(key, key)
-
-
-def _default(key: str) -> object:
-    """The project's default of a setting, or None where there is none."""
-    node = get_cfg_default()
-    for part in key.split("."):
-        if part not in node:
-            return None
-        node = node[part]
-    return node
 
 
 def _variant(run: Run, key: str) -> str:
@@ -165,7 +144,7 @@ def _arrange(measured: Sequence[Measured], backbone: str, title: str, key: str =
         shown = {at for row, at in cells if any((other, at) in cells for other in order if _rivals(row, other))}
         cells = {at: group for at, group in cells.items() if at[1] in shown}
     columns = sorted({column for _, column in cells}, key=lambda c: (*dataset_rank(c.dataset), c.data_hash, c.n))
-    rows = sorted(order, key=order.get)
+    rows = sorted({row for row, _ in cells}, key=order.get)
     comparison = Comparison(title, backbone, columns, rows, dict(cells), key)
     comparison.notes = caveats(comparison)
     return comparison

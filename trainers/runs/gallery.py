@@ -12,7 +12,7 @@ from . import figures, figures_compare, figures_geometry
 from .compare import Column, Comparison, Row
 from .figures_compare import Pair, Point
 from .measure import Measured
-from .names import method_key, method_label
+from .names import is_tuned, method_key, method_label
 from .reading import Run
 
 PAIR_METHODS = ("otpt", "soc")  # whose mistakes the paper sets side by side
@@ -148,7 +148,7 @@ def point(cell: list[Measured]) -> Point:
 
 def sals_groups(comparison: Comparison) -> dict[str, dict[str, Pair]]:
     """ECE without and with SaLS by data set, for tuned methods; an average last, where there are several sets."""
-    tuned = [row for row in comparison.rows if method_key(row.method) != "zeroshot"]
+    tuned = [row for row in comparison.rows if is_tuned(row.method)]
     groups = {}
     for column in comparison.columns:
         pairs = {

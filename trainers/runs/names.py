@@ -23,6 +23,11 @@ def method_label(name: str) -> str:
     return METHODS.get(method_key(name), name)
 
 
+def is_tuned(name: str) -> bool:
+    """Whether a method adapts to each test image: zero-shot does not, and CoOp learns from labels beforehand."""
+    return method_key(name) not in ("zeroshot", "coop")
+
+
 def method_rank(name: str) -> tuple[int, str]:
     """Sorts methods in the paper's order, unknown ones last and by name."""
     key = method_key(name)

@@ -1,7 +1,8 @@
 """Tables in the paper's layout as data: methods × data sets, a block for each metric, averages and differences."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,7 +10,9 @@ import numpy as np
 from . import published as paper
 from .compare import Column, Comparison, Row
 from .measure import METRICS, TEMPERATURE_NOTE, Measured
-from .names import BASELINE, dataset_label, method_key, method_rank
+from .names import BASELINE, dataset_label, is_tuned, method_key, method_rank
+from .reading import Run
+from .usual import unusual_settings
 
 
 @dataclass(frozen=True)
@@ -155,30 +158,41 @@ def _shown(measured: Measured, metric: str) -> float:
 def mark(grid: dict[Row, list[Entry | None]], metric: str) -> list[TableRow]:
     """Adds differences against O-TPT to the methods that came after it, and marks the best of the tuned methods."""
     higher = METRICS[metric].higher_is_better
-    baselines = [row for row in grid if method_key(row.method) == BASELINE]
-    tuned = [row for row in grid if method_key(row.method) != "zeroshot"]
+    tuned = [row for row in grid if is_tuned(row.method)]
     lines = []
     for row, entries in grid.items():
+        rivals = [other for other in tuned if _comparable(row, other, tuned)]
+        baselines = [other for other in rivals if method_key(other.method) == BASELINE]
+        later = row in tuned and method_rank(row.method) > method_rank(BASELINE) and len(baselines) == 1
         marked = []
         for at, entry in enumerate(entries):
-            if entry is None:
-                marked.append(None)
-                continue
-            if len(baselines) == 1 and method_rank(row.method) > method_rank(BASELINE):
-                base = grid[baselines[0]][at]
-                if base is not None and not np.isnan(entry.value - base.value):
-                    # The difference of what is printed, so that a reader can check it.
-                    change = round(float(entry.text) - float(base.text), entry.decimals)
-                    better = None if higher is None or change == 0 else (change > 0) == higher
-                    entry = replace(entry, difference=change + 0.0, better=better)
-            rivals = [grid[other][at] for other in tuned if grid[other][at] is not None]
-            if row in tuned and higher is not None and len(rivals) > 1:
-                values = [round(rival.value, rival.decimals) for rival in rivals]
+            if entry and later:
+                entry = _with_difference(entry, grid[baselines[0]][at], higher)
+            values = [round(grid[other][at].value, grid[other][at].decimals) for other in rivals if grid[other][at]]
+            if entry and row in tuned and higher is not None and len(values) > 1:
                 top = max(values) if higher else min(values)
                 entry = replace(entry, best=round(entry.value, entry.decimals) == top)
             marked.append(entry)
         lines.append(TableRow(row.label, row.method, marked))
     return lines
+
+
+def _comparable(row: Row, other: Row, rows: Sequence[Row]) -> bool:
+    """Whether two rows compete: where every setting in a table is that of several methods (one and two steps,
+    prompts), only within a setting; where only one method has settings (λ), all with all."""
+    methods = defaultdict(set)
+    for each in rows:
+        methods[each.variant].add(each.method)
+    return row.variant == other.variant or any(len(group) == 1 for group in methods.values())
+
+
+def _with_difference(entry: Entry, base: Entry | None, higher: bool | None) -> Entry:
+    """The difference of what is printed, so that a reader can check it."""
+    if base is None or np.isnan(entry.value - base.value):
+        return entry
+    change = round(float(entry.text) - float(base.text), entry.decimals)
+    better = None if higher is None or change == 0 else (change > 0) == higher
+    return replace(entry, difference=change + 0.0, better=better)
 
 
 def _add_published(
@@ -191,8 +205,8 @@ def _add_published(
     for line in rows:
         lines.append(line)
         runs = [m.run for (row, _), group in comparison.cells.items() if row == by_label[line.label] for m in group]
-        steps = {run.steps for run in runs} if method_key(line.method) != "zeroshot" else {1}
-        if len(steps) != 1:
+        steps = {run.steps for run in runs} if is_tuned(line.method) else {1}
+        if len(steps) != 1 or any(map(_unlike_published, runs)):
             continue
         where = (line.method, comparison.backbone, steps.pop(), metric)
         cells = [_published_cell(dataset, *where) for dataset in datasets]
@@ -203,6 +217,11 @@ def _add_published(
             entries = [cell and Entry(float(cell.value), -cell.value.as_tuple().exponent) for cell in cells]
             lines.append(TableRow(f"{line.label} (published)", line.method, entries, published=True))
     return lines, sources
+
+
+def _unlike_published(run: Run) -> dict[str, object]:
+    """The settings of a run that are not the paper's, as far as the table itself does not show them."""
+    return {key: value for key, value in unusual_settings(run).items() if key != "TTA.STEPS"}
 
 
 def _published_cell(dataset: str, method: str, backbone: str, steps: int, metric: str) -> paper.Cell | None:
@@ -219,17 +238,30 @@ def _published_average(datasets: list[str], method: str, backbone: str, steps: i
 
 
 def _published_notes(comparison: Comparison, sources: set[str]) -> list[str]:
+    notes = []
+    for (row, _), group in comparison.cells.items():
+        odd = [f"{key} {value}" for m in group for key, value in _unlike_published(m.run).items()]
+        note = f"{row.label} has other settings than the paper's ({', '.join(dict.fromkeys(odd))}): no published row."
+        if odd and not row.variant and note not in notes:
+            notes.append(note)
     if not sources:
-        return [f"The paper prints no figures for {comparison.backbone} under these settings."]
-    notes = [f"Rows marked published are the paper's ({', '.join(sorted(sources))}) and were not measured here."]
-    smaller = []
-    for column in comparison.columns:
-        whole = paper.find("datasets", "images", "", column.dataset)
-        if whole and whole.value != column.n:
-            smaller.append(f"{dataset_label(column.dataset)} {column.n:,} of {whole.value:,}")
-    if smaller:
-        notes.append(f"Published figures are on the whole test sets, ours on fewer images: {', '.join(smaller)}.")
-    return notes
+        return [*notes, f"The paper prints no figures for {comparison.backbone} under these settings."]
+    return [
+        *notes, f"Rows marked published are the paper's ({', '.join(sorted(sources))}) and were not measured here.",
+        *fewer_images({column.dataset: column.n for column in comparison.columns}),
+    ]
+
+
+def fewer_images(counts: Mapping[str, int]) -> list[str]:
+    """A note on the data sets of which fewer images were tested than the paper's."""
+    whole = {dataset: paper.find("datasets", "images", "", dataset) for dataset in counts}
+    smaller = [
+        f"{dataset_label(dataset)} {count:,} of {whole[dataset].value:,}" for dataset, count in counts.items()
+        if whole[dataset] and whole[dataset].value != count
+    ]
+    if not smaller:
+        return []
+    return [f"Published figures are on the whole test sets, ours on fewer images: {', '.join(smaller)}."]
 
 
 def _legend(blocks: list[Block], comparison: Comparison) -> list[str]:

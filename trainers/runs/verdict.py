@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .compare import Column, Comparison, Row
-from .names import method_key, method_label
+from .names import is_tuned, method_key, method_label
 
 PERCENT = "\u00a0%"  # a number and its sign stay on one line
 
@@ -51,7 +51,7 @@ def judge(comparison: Comparison) -> Verdict | None:
 
         lines.append(Line(row.method, mean("ece"), mean("accuracy"), mean("signed_error")))
     lines.sort(key=lambda line: line.ece)
-    tuned = [line for line in lines if method_key(line.method) != "zeroshot"] or lines
+    tuned = [line for line in lines if is_tuned(line.method)] or lines
     sets = ", ".join(comparison.column_label(column) for column in columns)
     images = sum(column.n for column in columns)
     basis = (f"ECE in percent, {comparison.bins} bins; lower is better. {comparison.backbone}, {sets}: {images:,} test "

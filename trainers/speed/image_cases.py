@@ -80,7 +80,7 @@ def whole_episodes(
     return [
         Comparison("episode", "cold, empty cache", backbone, classes, "s", cold, plain),
         Comparison("episode", "warm, views cached", backbone, classes, "s", warm, plain),
-        Comparison("episode", "cold / image tower alone", backbone, classes, "s", cold, seconds["tower"]),
+        Comparison("episode", "cold, against the image tower alone", backbone, classes, "s", cold, seconds["tower"]),
     ]
 
 
