@@ -60,8 +60,10 @@ class Comparison:
         return f"Test images: {', '.join(f'{self.column_label(c)} {c.n:,}' for c in columns or self.columns)}."
 
     def common_columns(self) -> list[Column]:
-        """The columns that every row has: the only ones an average may use."""
-        return [column for column in self.columns if all((row, column) in self.cells for row in self.rows)]
+        """The columns that every row has, the only ones an average may use. CoOp, which is learnt on single data sets,
+        need not have them."""
+        rows = [row for row in self.rows if method_key(row.method) != "coop"] or self.rows
+        return [column for column in self.columns if all((row, column) in self.cells for row in rows)]
 
 
 def compare(measured: Sequence[Measured]) -> list[Comparison]:

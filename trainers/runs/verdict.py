@@ -45,6 +45,9 @@ def judge(comparison: Comparison) -> Verdict | None:
         return None
     lines = []
     for row in comparison.rows:
+        if not all((row, column) in comparison.cells for column in columns):
+            continue
+
         def mean(metric: str, row=row) -> float:
             cells = [comparison.cells[row, column] for column in columns]
             return 100 * float(np.mean([np.mean([m.metrics[metric].value for m in cell]) for cell in cells]))
