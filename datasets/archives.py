@@ -1,7 +1,9 @@
 """Unpacks archives that nobody vouches for: all or nothing, and never outside the folder meant for them."""
 from __future__ import annotations
 
+import errno
 import logging
+import lzma
 import shutil
 import stat
 import tarfile
@@ -17,7 +19,12 @@ from .errors import DataError
 
 logger = logging.getLogger(__name__)
 
-DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
+DAMAGE = (
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError,
+    RuntimeError,
+)
+# Faults of the disk that is written to, for which the archive is not to blame.
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
 
 
 class ArchiveError(DataError):
@@ -48,7 +55,7 @@ def find(folder: Path, path: str, archive: Path) -> Path:
 
 
 def extract(archive: Path, into: Path) -> None:
-    """Unpacks a tar or zip file, whichever it is by its content."""
+    """Unpacks a tar or zip file, whichever it is by its content. A disk that refuses stays an OSError."""
     try:
         if zipfile.is_zipfile(archive):
             extract_zip(archive, into)
@@ -57,6 +64,8 @@ def extract(archive: Path, into: Path) -> None:
         else:
             raise ArchiveError(f"{archive.name} is no tar or zip archive, or only part of one: fetch it again")
     except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno in DISK_FAULTS:
+            raise
         raise ArchiveError(f"{archive.name} is damaged or cut short ({error}): fetch it again") from error
 
 

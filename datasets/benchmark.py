@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .base import DATASET_REGISTRY, Dataset, Datum
 from .checks import Splits, check_splits, missing_files, split_hash
-from .errors import DataError, UnknownNameError, first_five
+from .errors import DataError, UnknownNameError, first_five, reading
 from .fetch import FetchError, fetch_drive
 from .fewshot import kept_samples, select_classes
 from .registry import nearest
@@ -21,13 +21,15 @@ class Benchmark(Dataset):
 
     folder = ""  # under the data root
     images = ""  # under `folder`; paths in split files are relative to it
+    test_images = ""  # under `images`, where the test images have a folder of their own
     metadata: tuple[Source, ...] = ()  # small files in `folder` without which the images cannot be read
     archives: tuple[Source, ...] = ()  # the images
     manual: tuple[str, ...] = ()  # steps to get the archives that no address offers
     expected_classes = 0  # published counts; 0 = unknown
     expected_test = 0
-    published_split = ""  # `split_hash` of the published split
+    published_test = ""  # `split_hash` of the published test split; the lists for training may be absent
 
+    @reading()
     def __init__(
         self, root: str | Path, num_shots: int = -1, seed: int = 0, subsample_classes: str = "all",
     ) -> None:
@@ -36,9 +38,12 @@ class Benchmark(Dataset):
         self.image_dir = self.dataset_dir / self.images
         self.check_folders()
         splits = self.read()
-        check_splits(self.name(), splits)
-        self.split_hash = split_hash(splits, str(self.image_dir))
-        self.report_counts(splits)
+        check_splits(self.name(), splits, self.remedy())
+        self.split_hash = split_hash(splits.named(), str(self.image_dir))
+        self.test_hash = split_hash([("test", splits.test)], str(self.image_dir))
+        self.difference = self.from_published(splits)
+        if self.difference:
+            logger.warning("%s: %s; figures will not compare with published ones", self.name(), self.difference)
         self.check_files(splits.test)
         if num_shots > 0:
             self.sample(splits)
@@ -67,8 +72,20 @@ class Benchmark(Dataset):
         return root / cls.folder / source.name
 
     @classmethod
+    def test_dir(cls, root: Path) -> Path:
+        """The folder without which there is nothing to test."""
+        return root / cls.folder / cls.images / cls.test_images
+
+    @classmethod
     def download_command(cls, root: Path) -> str:
         return f"python tools/download.py {cls.key()} --root {root}"
+
+    def remedy(self) -> str:
+        """What helps where images are there but too few or in the wrong place: download.py replaces nothing."""
+        command = self.download_command(self.root)
+        if any(source.link for source in self.archives):
+            return f"move {self.dataset_dir} away and run: {command}"
+        return f"for how it must lie, run: {command}"
 
     def datum(self, path: str, label: int, classname: str) -> Datum:
         """The datum of the image at `path` below the image folder."""
@@ -77,8 +94,9 @@ class Benchmark(Dataset):
     def check_folders(self) -> None:
         """A wrong root gets one line that says which folder was looked for and where it may be instead."""
         if not self.root.is_dir():
-            raise DataError(f"data root {self.root} is not a folder: give the one that holds {self.folder or 'it'}/ "
-                            f"with --root or DATASET.ROOT")
+            held = f"{self.folder}/" if self.folder else "the class folders"
+            raise DataError(f"data root {self.root} is not a folder: give the one that holds {held} with --root or "
+                            f"DATASET.ROOT")
         if not self.dataset_dir.is_dir():
             above = self.root.parent / self.folder
             remedy = (
@@ -86,9 +104,9 @@ class Benchmark(Dataset):
                 else f"correct --root or DATASET.ROOT, or run: {self.download_command(self.root)}"
             )
             raise DataError(f"{self.name()} is not there: the data root has no folder {self.dataset_dir}; {remedy}")
-        if not self.image_dir.is_dir():
+        if not self.test_dir(self.root).is_dir():
             raise DataError(
-                f"{self.name()} has no images: there is no folder {self.image_dir}; "
+                f"{self.name()} has no images: there is no folder {self.test_dir(self.root)}; "
                 f"run: {self.download_command(self.root)}"
             )
 
@@ -118,23 +136,19 @@ class Benchmark(Dataset):
         if missing:
             raise DataError(
                 f"{self.name()}: {len(missing)} of {len(items)} images are not there: {first_five(missing)}; "
-                f"look with: python tools/check_data.py {self.key()} --root {self.root}"
+                f"{self.remedy()}"
             )
 
-    def report_counts(self, splits: Splits) -> None:
-        """Published figures hold for the published set alone, so every difference from it is said once."""
-        found = len(splits.test), len(splits.classnames)
-        expected = self.expected_test or found[0], self.expected_classes or found[1]
-        if found != expected:
-            logger.warning(
-                "%s: %d test images of %d classes here, %d of %d in the published set; figures will not compare with "
-                "published ones", self.name(), *found, *expected,
-            )
-        elif self.published_split and self.split_hash != self.published_split:
-            logger.warning(
-                "%s: the split (%s) is not the published one (%s); figures will not compare with published ones",
-                self.name(), self.split_hash, self.published_split,
-            )
+    def from_published(self, splits: Splits) -> str:
+        """How the test split differs from the published one, for which alone published figures hold; "" if not."""
+        images, classes = len(splits.test), len(splits.classnames)
+        published = self.expected_test or images, self.expected_classes or classes
+        if (images, classes) != published:
+            return (f"{images} test images of {classes} classes here, {published[0]} of {published[1]} in the "
+                    f"published set")
+        if self.published_test and self.test_hash != self.published_test:
+            return f"the test split ({self.test_hash}) is not the published one ({self.published_test})"
+        return ""
 
     def sample(self, splits: Splits) -> None:
         """Leaves `num_shots` training images a class, which must be there."""

@@ -13,7 +13,7 @@ class Caltech101(SplitFileBenchmark):
     dropped = ("BACKGROUND_Google", "Faces_easy")
     expected_classes = 100
     expected_test = 2_465
-    published_split = "fcc639152982"
+    published_test = "a88d02786f77"
     metadata = (Source("split_zhou_Caltech101.json", drive_id="1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"),)
     archives = (
         Source(

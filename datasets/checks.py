@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .base import Datum
-from .errors import DataError, first_five
+from .errors import DataError, first_five, reading
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def read_lines(path: Path) -> list[str]:
     """The lines of a text file that are not blank."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise DataError(f"cannot read {path} as UTF-8 text: {error}") from error
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -52,10 +52,10 @@ def names_by_label(source: str, entries: Sequence[tuple[str, int, str]]) -> list
     return [names[label] for label in sorted(names)]
 
 
-def check_splits(source: str, splits: Splits) -> None:
+def check_splits(source: str, splits: Splits, remedy: str) -> None:
     """Refuses splits that cannot be evaluated; reports what is odd but usable, such as names that occur twice."""
     if not splits.test:
-        raise DataError(f"{source} has no test images")
+        raise DataError(f"{source} has no test images; {remedy}")
     blank = [label for label, name in enumerate(splits.classnames) if not name.strip()]
     if blank:
         raise DataError(f"{source} has no class name for label {first_five(blank)}")
@@ -86,6 +86,7 @@ def report_shared_names(source: str, classnames: Sequence[str]) -> None:
         logger.info("%s: %d class names stand for several labels: %s", source, len(shared), first_five(shared))
 
 
+@reading()
 def missing_files(items: Sequence[Datum]) -> list[str]:
     """The images of `items` that are not there. Lists each folder once, which network disks answer far faster."""
     present: dict[str, set[str]] = {}
@@ -95,17 +96,17 @@ def missing_files(items: Sequence[Datum]) -> list[str]:
         if folder not in present:
             try:
                 present[folder] = set(os.listdir(folder))  # noqa: PTH208 - names are wanted, not paths
-            except OSError:
+            except (FileNotFoundError, NotADirectoryError):
                 present[folder] = set()
         if name not in present[folder]:
             missing.append(item.impath)
     return missing
 
 
-def split_hash(splits: Splits, image_dir: str) -> str:
+def split_hash(splits: Sequence[tuple[str, Sequence[Datum]]], image_dir: str) -> str:
     """A hash of which image has which label and name in which split, whatever the file's formatting or the root."""
     digest = hashlib.sha256()
-    for split, items in splits.named():
+    for split, items in splits:
         for item in items:
             path = item.impath.removeprefix(image_dir).lstrip(os.sep)
             digest.update(f"{split}\t{path}\t{item.label}\t{item.classname}\n".encode())

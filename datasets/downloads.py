@@ -24,13 +24,13 @@ COOP_PROMPTS = Source(
 
 
 def download_benchmark(cls: type[Benchmark], root: Path, mirror: str = "") -> bool:
-    """Fetches what is missing of one benchmark. True if it is complete afterwards; what is there is left alone."""
+    """Fetches what is missing of one benchmark. True if its reader finds it in order afterwards; what is there is left
+    alone, so a folder that is incomplete must be moved away first."""
     folder = root / cls.folder
-    if is_there(cls, root):
-        logger.info("%s: already there, in %s", cls.key(), folder)
-        return True
+    archives = missing_archives(cls, root)
+    fetching = bool(archives or missing_metadata(cls, root))
     faults = []
-    for source in missing_archives(cls, root):
+    for source in archives:
         try:
             fetch_archive(source, root, folder, mirror)
         except DataError as error:
@@ -44,8 +44,8 @@ def download_benchmark(cls: type[Benchmark], root: Path, mirror: str = "") -> bo
     if faults:
         logger.error("error: %s: %s\n%s", cls.key(), "; ".join(faults), manual_steps(cls, root))
         return False
-    logger.info("%s: ready, %d test images of %d classes in %s",
-                cls.key(), len(dataset.test), len(dataset.classnames), folder)
+    logger.info("%s: %s, %d test images of %d classes in %s", cls.key(), "ready" if fetching else "already there",
+                len(dataset.test), len(dataset.classnames), folder)
     return True
 
 
@@ -66,31 +66,19 @@ def download_splits(cls: type[Benchmark], root: Path, mirror: str = "") -> bool:
 def download_coop(root: Path, mirror: str = "") -> bool:
     """Fetches the prompts that CoOp's authors trained on ImageNet."""
     target = root / "coop"
-    if target.is_dir():
-        logger.info("coop: already there, in %s", target)
-        return True
+    fetching = not target.exists()
     try:
-        fetch_archive(COOP_PROMPTS, root, root, mirror)
+        if fetching:
+            fetch_archive(COOP_PROMPTS, root, root, mirror)
+        prompts = sorted(target.rglob("model*.pth.tar*"))
+        if not prompts:
+            raise DataError(f"{target} holds no prompt such as model.pth.tar-50: move it away and run again")
     except DataError as error:
         logger.error("error: coop: %s\nBy hand:\n  1. fetch %s\n  2. unpack it in %s",
                      error, COOP_PROMPTS.link, target)
         return False
-    prompts = sorted(target.rglob("model.pth.tar*"))
-    logger.info("coop: %d prompts in %s, to be given as MODEL.INIT_WEIGHTS%s",
-                len(prompts), target, f", for example {prompts[0]}" if prompts else "")
-    return True
-
-
-def is_there(cls: type[Benchmark], root: Path) -> bool:
-    """Whether nothing is left to fetch. A set that is put together by hand must also be readable."""
-    if missing_archives(cls, root) or missing_metadata(cls, root):
-        return False
-    if cls.archives:
-        return True
-    try:
-        cls(root)
-    except DataError:
-        return False
+    logger.info("coop: %s, %d prompts in %s, to be given as MODEL.INIT_WEIGHTS, for example %s",
+                "ready" if fetching else "already there", len(prompts), target, prompts[0])
     return True
 
 
@@ -121,7 +109,8 @@ def fetch_archive(source: Source, root: Path, folder: Path, mirror: str) -> None
             raise
         discard(archive, work)
     except OSError as error:
-        raise DataError(f"cannot write to {root}: {error.strerror}") from error
+        raise DataError(f"cannot write to {root}: {error.strerror}; once that is mended, run again: "
+                        f"finished downloads are kept") from error
     finally:
         with suppress(OSError):  # stays if something half-loaded is in it
             work.rmdir()
@@ -160,9 +149,9 @@ def fetch_metadata(cls: type[Benchmark], source: Source, root: Path, mirror: str
     try:
         work.mkdir(parents=True, exist_ok=True)
         path = fetch(source, work, mirror)
-        if path.parent != work:
-            path = Path(shutil.copyfile(path, work / source.name))
         target.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent != work:  # a mirror's own copy, which stays; half of it must never have the final name
+            path = Path(shutil.copyfile(path, target.with_name(f"{target.name}.part")))
         path.replace(target)
     except OSError as error:
         raise FetchError(f"cannot write {target}: {error.strerror}") from error
@@ -174,16 +163,19 @@ def fetch_metadata(cls: type[Benchmark], source: Source, root: Path, mirror: str
 def manual_steps(cls: type[Benchmark], root: Path) -> str:
     """What a person does with a browser, down to the folder names."""
     folder = root / cls.folder
-    archives = missing_archives(cls, root)
-    files = [source for source in missing_metadata(cls, root) if source.drive_id]
-    steps = [step.format(folder=folder) for step in cls.manual] if archives or not cls.archives else []
+    archives, files, steps = missing_archives(cls, root), missing_metadata(cls, root), []
+    if cls.archives and not archives and not files:  # all is in place, and yet it cannot be read
+        archives, files = cls.archives, cls.metadata
+        steps.append(f"move {folder} away; then run again, or go on by hand")
+    if archives or not cls.archives:
+        steps += [step.format(folder=folder) for step in cls.manual]
     for source in archives:
         checksum = f" ({source.checksum.replace(':', ' ')})" if source.checksum else ""
         origin = f"fetch {source.link} as" if source.link else "get"
         inner = f" and the {source.inner} in it" if source.inner else ""
         places = [f"{path} to {folder / place}" for path, place in source.places.items()]
         steps.append(f"{origin} {source.name}{checksum}, unpack it{inner} and move {', '.join(places)}")
-    steps += [f"fetch {source.link} and save it as {folder / source.name}" for source in files]
+    steps += [f"fetch {source.link} and save it as {folder / source.name}" for source in files if source.drive_id]
     lines = [f"  {number}. {step}" for number, step in enumerate(steps, 1)]
     if archives:
         lines.append(f"  Or put those files as they are into one folder: {cls.download_command(root)} --mirror FOLDER")

@@ -11,7 +11,7 @@ class DescribableTextures(SplitFileBenchmark):
     template = "{} texture."
     expected_classes = 47
     expected_test = 1_692
-    published_split = "bf63546106e0"
+    published_test = "2eb07303de2b"
     metadata = (Source("split_zhou_DescribableTextures.json", drive_id="1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),)
     archives = (
         Source(

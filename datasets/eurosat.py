@@ -22,7 +22,7 @@ class EuroSAT(SplitFileBenchmark):
     template = "a centered satellite photo of {}."
     expected_classes = 10
     expected_test = 8_100
-    published_split = "9252409af169"
+    published_test = "85571e8a16f8"
     metadata = (Source("split_zhou_EuroSAT.json", drive_id="1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o"),)
     archives = (
         Source(

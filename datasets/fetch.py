@@ -156,6 +156,8 @@ def fetch_drive(source: Source, target: Path, quiet: bool = True) -> Path:
                 id=source.drive_id, output=str(part), quiet=quiet, resume=not quiet, use_cookies=False,
                 timeout=(TIMEOUT / 2, 3 * TIMEOUT),
             )
+            if not part.is_file():
+                raise FetchError("nothing arrived")
             verify_or_remove(part, source.checksum)
             part.replace(target)
     except FetchError as error:

@@ -17,7 +17,7 @@ class FGVCAircraft(Benchmark):
     template = "a photo of a {}, a type of aircraft."
     expected_classes = 100
     expected_test = 3_333
-    published_split = "05f24a4730e7"
+    published_test = "2b49e8d548b3"
     metadata = (Source("variants.txt"), Source(LISTS["test"]))
     archives = (
         Source(

@@ -1,6 +1,7 @@
 """Anybody's own images, sorted into one folder a class."""
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -11,7 +12,10 @@ from .errors import DataError, first_five
 from .imagenet_family import subfolders
 from .images import is_image_name
 
+logger = logging.getLogger(__name__)
+
 NAMES_FILE = "classnames.txt"
+SPLITS = ("train", "val", "test")
 
 
 @DATASET_REGISTRY.register()
@@ -26,22 +30,32 @@ class ImageFolder(Benchmark):
         places = self.split_dirs()
         classes = sorted({folder.name for place in places.values() for folder in subfolders(place)})
         if not classes:
-            raise DataError(f"ImageFolder: {places['test']} has no class folders; "
-                            f"images must lie as {places['test']}/<class>/<image>")
+            raise DataError(f"ImageFolder: {places['test']} has no class folders; {self.remedy()}")
         names = self.read_names(classes)
         lists = {
             split: [item for label, folder in enumerate(classes)
                     for item in list_class(place / folder, label, names[folder])]
             for split, place in places.items()
         }
+        tested = {item.label for item in lists["test"]}
+        untested = [f"'{folder}'" for label, folder in enumerate(classes) if label not in tested]
+        if untested:
+            logger.warning("ImageFolder: %d classes have no test image: %s", len(untested), first_five(untested))
         return Splits([names[folder] for folder in classes], **lists)
 
+    def remedy(self) -> str:
+        return f"images must lie as {self.image_dir}/<class>/<image>, or as {self.image_dir}/test/<class>/<image>"
+
     def split_dirs(self) -> dict[str, Path]:
-        """The folder of each split: by those names if `test` holds folders itself, else the root is the test split."""
-        test = self.image_dir / "test"
-        if not test.is_dir() or not subfolders(test):
+        """The folder of each split, by those names if they hold folders themselves; else the root is the test split."""
+        places = {split: self.image_dir / split for split in SPLITS}
+        found = {split: place for split, place in places.items() if place.is_dir() and subfolders(place)}
+        if not found:
             return {"test": self.image_dir}
-        return {split: test.with_name(split) for split in ("train", "val", "test") if test.with_name(split).is_dir()}
+        if "test" not in found:
+            raise DataError(f"ImageFolder: beside {' and '.join(found)} the folder {places['test']} is missing or has "
+                            f"no class folders; images to test must lie as {places['test']}/<class>/<image>")
+        return found
 
     def read_names(self, classes: list[str]) -> dict[str, str]:
         """The class name of each folder."""
@@ -57,8 +71,8 @@ class ImageFolder(Benchmark):
             else:
                 names[folder] = name.strip()
         if wrong:
-            raise DataError(f"{path} must have `<folder> <class name>` a line, for folders that are there; "
-                            f"not: {first_five(wrong)}")
+            raise DataError(f"{path} must have `<folder> <class name>` a line, for folders that are there (with a tab "
+                            f"between the two where a folder's name has spaces); not: {first_five(wrong)}")
         return names
 
 

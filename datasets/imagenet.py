@@ -7,7 +7,7 @@ from pathlib import Path
 from .base import DATASET_REGISTRY, Datum
 from .benchmark import Benchmark
 from .checks import Splits
-from .errors import DataError
+from .errors import DataError, reading
 from .fewshot import select_classes
 from .imagenet_family import CLASSNAMES, ImageNetFamily, read_classnames
 
@@ -18,6 +18,7 @@ class ImageNet(ImageNetFamily):
 
     folder = "imagenet"
     images = "images"
+    test_images = "val"
     augmix = False
     expected_classes = 1000
     expected_test = 50_000
@@ -34,9 +35,6 @@ class ImageNet(ImageNetFamily):
         super().__init__(root, num_shots, seed, subsample_classes)
         self.val = self.test  # as in CoOp: there is no third split
 
-    def test_dir(self) -> Path:
-        return self.image_dir / "val"
-
     def read(self) -> Splits:
         splits = super().read()
         splits.train = self.list_train() if self.num_shots > 0 else None
@@ -46,6 +44,7 @@ class ImageNet(ImageNetFamily):
         Benchmark.sample(self, splits)
 
     @cached_property
+    @reading()
     def train(self) -> list[Datum]:
         """All training images, or none where a copy for testing has no such folder."""
         if not (self.image_dir / "train").is_dir():

@@ -53,13 +53,10 @@ class ImageNetFamily(Benchmark):
 
     def read(self) -> Splits:
         names = read_classnames(self.require(CLASSNAMES))
-        folders = self.class_folders(self.test_dir(), list(names))
+        folders = self.class_folders(self.test_dir(self.root), list(names))
         wnids = [wnid for wnid in names if wnid in folders] if self.subset else list(names)
         classnames = [names[wnid] for wnid in wnids]
         return Splits(classnames, self.list_images(folders, wnids, classnames))
-
-    def test_dir(self) -> Path:
-        return self.image_dir
 
     def class_folders(self, folder: Path, wnids: list[str]) -> dict[str, Path]:
         """The folder of each WordNet id that has one."""
@@ -67,10 +64,10 @@ class ImageNetFamily(Benchmark):
         unknown = sorted(set(found) - set(wnids))
         if unknown:
             raise DataError(f"{self.name()}: {folder} has folders that {CLASSNAMES.name} does not name: "
-                            f"{first_five(unknown)}")
+                            f"{first_five(unknown)}; {self.remedy()}")
         if not found:
             raise DataError(f"{self.name()}: {folder} has no class folders such as {wnids[0]}; images must be sorted "
-                            f"into one folder a class: {self.download_command(self.root)} says how")
+                            f"into one folder a class; {self.remedy()}")
         return found
 
     def list_images(self, folders: dict[str, Path], wnids: list[str], classnames: list[str]) -> list[Datum]:

@@ -34,5 +34,5 @@ class ImageNetV2(ImageNetFamily):
         wrong = [name for name in numbered if not name.isascii() or not name.isdigit() or int(name) >= len(wnids)]
         if wrong or not numbered:
             raise DataError(f"ImageNetV2: {folder} must have folders named 0 to {len(wnids) - 1}, not "
-                            f"{first_five(wrong) or 'none at all'}")
+                            f"{first_five(wrong) or 'none at all'}; {self.remedy()}")
         return {wnids[int(name)]: entry for name, entry in numbered.items()}

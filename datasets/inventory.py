@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,8 @@ from .base import Datum
 from .benchmark import Benchmark
 from .checks import missing_files
 from .downloads import missing_metadata
-from .errors import DataError, first_five
+from .errors import DataError, first_five, reading
 from .images import BadImageError
-
-logger = logging.getLogger(__name__)
 
 HEADERS = ("data set", "state", "test images", "expected", "classes", "expected", "split", "what to do next")
 
@@ -40,29 +39,59 @@ class Finding:
 
 
 def inspect(cls: type[Benchmark], root: Path, deep: bool = False) -> Finding:
-    """Reads one benchmark, downloading nothing; `deep` also decodes each of its images."""
+    """Reads one benchmark, downloading nothing; `deep` also decodes each of its images. What its reader remarks goes
+    with the advice, and a folder that cannot be read is that set's fault alone."""
+    with readers_remarks() as remarks:
+        try:
+            finding = look_over(cls, root, deep)
+        except DataError as error:
+            finding = Finding(cls, "faulty", str(error))
+    said = [remark.removeprefix(f"{cls.name()}: ") for remark in remarks]
+    finding.advice = "; ".join(filter(None, (finding.advice, *said)))
+    return finding
+
+
+@contextmanager
+def readers_remarks() -> Iterator[list[str]]:
+    """Collects what readers log instead of letting it through."""
+    remarks: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: remarks.append(record.getMessage())
+    readers = logging.getLogger(__package__)
+    level, propagate = readers.level, readers.propagate
+    readers.addHandler(handler)
+    readers.setLevel(logging.INFO)
+    readers.propagate = False
+    try:
+        yield remarks
+    finally:
+        readers.removeHandler(handler)
+        readers.setLevel(level)
+        readers.propagate = propagate
+
+
+@reading()
+def look_over(cls: type[Benchmark], root: Path, deep: bool) -> Finding:
+    """What there is of one benchmark."""
     if not (root / cls.folder).is_dir():
         return Finding(cls, "absent", cls.download_command(root))
+    fault = "faulty" if cls.test_dir(root).is_dir() else "absent"  # split files may have been fetched ahead of images
     missing = missing_metadata(cls, root)
     if missing:
         links = [f"{source.name} ({source.link})" if source.link else source.name for source in missing]
-        return Finding(cls, "faulty", f"{' and '.join(links)} missing in {root / cls.folder}: "
-                                      f"{cls.download_command(root)}")
+        return Finding(cls, fault, f"{' and '.join(links)} missing in {root / cls.folder}: "
+                                   f"{cls.download_command(root)}")
     try:
         dataset = cls(root)
     except DataError as error:
-        return Finding(cls, "faulty", str(error))
-    finding = Finding(cls, "ok", "", len(dataset.test), len(dataset.classnames), dataset.split_hash)
-    whole = (cls.expected_test or finding.test, cls.expected_classes or finding.classes)
-    if (finding.test, finding.classes) != whole:
-        finding.state, finding.advice = "partial", "figures will not compare with published ones"
-    elif cls.published_split and cls.published_split != dataset.split_hash:
-        finding.state, finding.advice = "partial", f"not the published split, which is {cls.published_split}"
+        return Finding(cls, fault, str(error))
+    state = "partial" if dataset.difference else "ok"
+    finding = Finding(cls, state, "", len(dataset.test), len(dataset.classnames), dataset.test_hash)
     training = [*dataset.train, *dataset.val] if deep else [*vars(dataset).get("train", ()), *dataset.val]
     unavailable = set(missing_files(training))
     if unavailable:
-        note = f"{len(unavailable):,} of {len(training):,} training images absent (test-time methods do not need them)"
-        finding.advice = "; ".join(filter(None, (finding.advice, note)))
+        finding.advice = (f"{len(unavailable):,} of {len(training):,} training images absent (test-time methods do "
+                          f"not need them)")
     if deep:
         items = {item.impath: item for item in (*dataset.test, *training) if item.impath not in unavailable}
         bad = unreadable(dataset, list(items.values()))

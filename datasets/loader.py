@@ -1,7 +1,7 @@
 """Views of many images, made by worker processes, in batches of a given composition."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,9 +49,21 @@ def collate(samples: list[tuple[int, Tensor | str]]) -> ViewBatch:
 def view_loader(
     dataset: Dataset, items: Sequence[Datum], maker: ViewMaker, batches: Sequence[Sequence[int]], workers: int,
     pin_memory: bool,
-) -> DataLoader:
-    """Yields a ViewBatch for each of `batches` (lists of places in `items`), in their order."""
-    return DataLoader(
+) -> Iterator[ViewBatch]:
+    """A ViewBatch for each of `batches` (lists of places in `items`), in their order."""
+    loader = DataLoader(
         ViewSet(dataset, items, maker), batch_sampler=batches, num_workers=min(workers, len(batches)),
         collate_fn=collate, pin_memory=pin_memory,
     )
+    return noticing_lost_workers(loader) if loader.num_workers else iter(loader)
+
+
+def noticing_lost_workers(loader: Iterable[ViewBatch]) -> Iterator[ViewBatch]:
+    """torch tells when a worker was killed, unless it was in the middle of handing over a batch, which looks like a
+    broken connection. What a worker itself raises says where it was caught."""
+    try:
+        yield from loader
+    except (OSError, EOFError) as error:
+        if "in DataLoader worker process" in str(error):
+            raise
+        raise RuntimeError("DataLoader worker (pid unknown) was lost") from error

@@ -11,7 +11,7 @@ class OxfordFlowers(SplitFileBenchmark):
     template = "a photo of a {}, a type of flower."
     expected_classes = 102
     expected_test = 2_463
-    published_split = "7708ceed2e22"
+    published_test = "6b60297970b5"
     metadata = (Source("split_zhou_OxfordFlowers.json", drive_id="1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),)
     archives = (
         Source(

@@ -11,7 +11,7 @@ class OxfordPets(SplitFileBenchmark):
     template = "a photo of a {}, a type of pet."
     expected_classes = 37
     expected_test = 3_669
-    published_split = "ff3a92de79dd"
+    published_test = "efa245f65bdc"
     metadata = (Source("split_zhou_OxfordPets.json", drive_id="1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),)
     archives = (
         Source(

@@ -18,10 +18,10 @@ def read_split_file(path: Path) -> dict[str, list[Entry]]:
     """`{"train": [[path, label, classname], …], "val": …, "test": …}`; anything else is refused with what is wrong."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise DataError(f"{path} is not readable JSON ({error}); delete it and it will be fetched again") from error
-    if not isinstance(content, dict) or not isinstance(content.get("test"), list):
-        raise DataError(f"{path} is no split file: it must hold a list under \"test\"; "
+    if not isinstance(content, dict) or not isinstance(content.get("test"), list) or not content["test"]:
+        raise DataError(f"{path} is no split file: it must hold a list of images under \"test\"; "
                         f"delete it and it will be fetched again")
     splits: dict[str, list[Entry]] = {}
     for split in ("train", "val", "test"):

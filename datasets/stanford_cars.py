@@ -9,9 +9,10 @@ from .splitfile import SplitFileBenchmark
 @DATASET_REGISTRY.register()
 class StanfordCars(SplitFileBenchmark):
     folder = "stanford_cars"
+    test_images = "cars_test"
     expected_classes = 196
     expected_test = 8_041
-    published_split = "19842b93a430"
+    published_test = "ea80d3d914f1"
     metadata = (Source("split_zhou_StanfordCars.json", drive_id="1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),)
     archives = (
         Source("cars_train.tgz", checksum="md5:065e5b463ae28d29e77c1b4b166cfe61", places={"cars_train": "cars_train"}),

@@ -13,7 +13,7 @@ class UCF101(SplitFileBenchmark):
     template = "a photo of a person doing {}."
     expected_classes = 101
     expected_test = 3_783
-    published_split = "189724adff75"
+    published_test = "acf44e02cba5"
     metadata = (Source("split_zhou_UCF101.json", drive_id="1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),)
     archives = (
         Source(

@@ -1,4 +1,5 @@
 """Archives that are damaged or malicious write nothing outside their folder and leave nothing behind."""
+import errno
 import gzip
 import io
 import random
@@ -7,7 +8,7 @@ import tarfile
 import zipfile
 
 import pytest
-from promptcal.datasets.archives import ArchiveError, unpacked
+from promptcal.datasets.archives import DISK_FAULTS, ArchiveError, unpacked
 
 FILES = {"images/a.jpg": random.Random(0).randbytes(20_000), "images/deep/b.jpg": b"b" * 700, "list.txt": b"a\nb\n"}
 
@@ -140,3 +141,22 @@ def corrupt_zip():
 ], ids=["gz", "xz", "tar in gz", "in a file", "between files", "zip", "bad byte", "no files", "web page", "empty"])
 def test_damaged_archives_are_refused(content, tmp_path):
     refuse(tmp_path, content, r"data.archive is (damaged or cut short|cut short|no tar or zip archive|empty)")
+
+
+@pytest.mark.parametrize("code", DISK_FAULTS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("content", [tar_bytes(FILES), zip_bytes(FILES)], ids=["tar", "zip"])
+def test_a_disk_that_refuses_is_not_blamed_on_the_archive(content, code, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(tarfile, "copyfileobj", refuse)
+    monkeypatch.setattr("shutil.copyfileobj", refuse)
+    (tmp_path / "data.archive").write_bytes(content)
+    with pytest.raises(OSError) as caught, unpacked(tmp_path / "data.archive", tmp_path):
+        pytest.fail("nothing could be written")
+    assert caught.value.errno == code
+    assert [path.name for path in tmp_path.iterdir()] == ["data.archive"]
+
+
+def test_names_that_no_disk_takes_are_the_archives_fault(tmp_path):
+    refuse(tmp_path, tar_bytes({"x" * 300: b"a"}), "is damaged or cut short .*name too long")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from promptcal.trainers import calibration as cal
 from promptcal.trainers.posthoc import cross_fit_temperature, fit_temperature
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 
@@ -106,6 +107,19 @@ def test_against_scikit_learn(sample):
     assert cal.brier(p, labels) == pytest.approx(one_against_rest)
     classwise = np.mean([slow_ece(p[:, k], labels == k, 20) for k in range(7)])
     assert cal.classwise_ece(p, labels) == pytest.approx(classwise)
+
+
+@pytest.mark.parametrize("bins", [5, 10, 20])
+def test_ece_in_the_bins_of_scikit_learn(sample, bins):
+    """Its equal-width bins are closed on the other side, so no value may lie on an edge; empty ones are left out."""
+    _, _, confidence, correct = sample
+    confidence = confidence.astype(np.float64)
+    edges = np.linspace(0, 1, bins + 1)
+    assert not np.isin(confidence, edges).any()
+    accuracy, mean = calibration_curve(correct, confidence, n_bins=bins)
+    counts, _ = np.histogram(confidence, edges)
+    expected = np.abs(accuracy - mean) @ counts[counts > 0] / len(confidence)
+    assert cal.ece(confidence, correct, bins) == pytest.approx(expected, abs=1e-12)
 
 
 def test_nll_of_a_saturated_mistake_is_finite():

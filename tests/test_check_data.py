@@ -1,10 +1,12 @@
 """The table of what a data root holds."""
+import logging
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from data_roots import IMAGE_DIRS, SHARED, build
+from data_roots import IMAGE_DIRS, SHARED, build, entries, write_split
 from promptcal.datasets import DATASET_REGISTRY
 from promptcal.datasets.benchmark import benchmarks
 from promptcal.datasets.inventory import inspect, table
@@ -17,7 +19,7 @@ def textures(tmp_path, monkeypatch):
     cls = DATASET_REGISTRY.get("DescribableTextures")
     monkeypatch.setattr(cls, "expected_test", 6)
     monkeypatch.setattr(cls, "expected_classes", 3)
-    monkeypatch.setattr(cls, "published_split", "")
+    monkeypatch.setattr(cls, "published_test", "")
     build("DescribableTextures", tmp_path)
     return cls, tmp_path
 
@@ -38,11 +40,69 @@ def test_an_absent_set(tmp_path):
 
 def test_partial_sets(textures, monkeypatch):
     cls, root = textures
-    monkeypatch.setattr(cls, "published_split", "0123456789ab")
-    assert inspect(cls, root).advice == "not the published split, which is 0123456789ab"
+    monkeypatch.setattr(cls, "published_test", "0123456789ab")
+    finding = inspect(cls, root)
+    assert (finding.state, finding.advice) == (
+        "partial", f"the test split ({finding.split}) is not the published one (0123456789ab); "
+                   f"figures will not compare with published ones")
     monkeypatch.setattr(cls, "expected_test", 7)
     finding = inspect(cls, root)
-    assert (finding.state, finding.advice) == ("partial", "figures will not compare with published ones")
+    assert (finding.state, finding.advice) == (
+        "partial", "6 test images of 3 classes here, 7 of 3 in the published set; "
+                   "figures will not compare with published ones")
+
+
+def test_what_readers_remark_is_in_the_table(textures, caplog):
+    cls, root = textures
+    splits = entries("DescribableTextures")
+    splits["train"].append(splits["test"][0])
+    for rows in splits.values():
+        rows[:] = [[path, label, "banded" if label == 2 else name] for path, label, name in rows]
+    write_split(root, "DescribableTextures", splits)
+    finding = inspect(cls, root)
+    assert finding.state == "ok"
+    assert finding.advice == (
+        f"1 test images are training images too: {root / 'dtd/images/banded/image_0001.jpg'}; "
+        f"1 class names stand for several labels: 'banded' (0, 2)")
+    assert not caplog.records  # in the table instead of above it
+    logging.getLogger("promptcal.datasets").warning("heard again afterwards")
+    assert "heard again afterwards" in caplog.text
+
+
+def test_splits_without_images_are_absent_sets(tmp_path):
+    """What `download.py splits` leaves."""
+    for name in ("DescribableTextures", "StanfordCars", "ImageNetA"):
+        build(name, tmp_path)
+        images = DATASET_REGISTRY.get(name).test_dir(tmp_path)
+        shutil.rmtree(images)
+        finding = inspect(DATASET_REGISTRY.get(name), tmp_path)
+        assert finding.state == "absent"
+        assert f"there is no folder {images}; run: python tools/download.py" in finding.advice
+    assert run("--root", tmp_path).returncode == 0
+
+
+def test_no_advice_leads_back_here(tmp_path):
+    for name in IMAGE_DIRS:
+        build(name, tmp_path)
+        images = DATASET_REGISTRY.get(name).test_dir(tmp_path)
+        shutil.rmtree(images)
+        images.mkdir()
+        finding = inspect(DATASET_REGISTRY.get(name), tmp_path)
+        assert finding.state == "faulty"
+        assert "tools/download.py" in finding.advice and "check_data" not in finding.advice
+
+
+def test_one_unreadable_set_leaves_the_others_in_the_table(tmp_path):
+    build("DescribableTextures", tmp_path)
+    build("EuroSAT", tmp_path)
+    folder = tmp_path / "dtd" / "images" / "banded"
+    shutil.rmtree(folder)
+    folder.symlink_to(folder)
+    result = run("--root", tmp_path)
+    assert (result.returncode, result.stderr) == (1, "")
+    states = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines() if len(line.split()) > 1}
+    assert (states["dtd"], states["eurosat"], states["ucf101"]) == ("faulty", "partial", "absent")
+    assert "cannot read" in result.stdout and "Too many levels of symbolic links" in " ".join(result.stdout.split())
 
 
 def test_a_missing_split_file_is_not_downloaded(textures):
@@ -97,7 +157,7 @@ def test_command_line(tmp_path):
     assert result.stderr == ""
 
 
-@pytest.mark.parametrize("arguments", [("--root", "/nowhere"), ("nothing", "--root", "/")])
+@pytest.mark.parametrize("arguments", [("--root", "/nowhere"), ("nothing", "--root", "/"), ("--root", "/" + "x" * 300)])
 def test_command_line_errors(arguments):
     result = run(*arguments)
     assert result.returncode == 2

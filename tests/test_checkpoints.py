@@ -79,6 +79,27 @@ def test_damaged_files_get_one_line(tmp_path: Path, zip_format: bool):
         assert "cut.pt" in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_damaged_compressed_files_get_one_line(tmp_path: Path, method: int):
+    """torch never compresses, but tools that pack a checkpoint again do; any byte of it may be wrong."""
+    torch.save({"ctx": torch.randn(50, 50)}, tmp_path / "x.pt")
+    with zipfile.ZipFile(tmp_path / "x.pt") as plain, zipfile.ZipFile(tmp_path / "y.pt", "w", method) as packed:
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    assert read_checkpoint(tmp_path / "y.pt")["ctx"].shape == (50, 50)
+    whole = (tmp_path / "y.pt").read_bytes()
+    refused = 0
+    for place in range(0, len(whole), 97):
+        (tmp_path / "bad.pt").write_bytes(whole[:place] + bytes(byte ^ 0xFF for byte in whole[place:place + 8])
+                                          + whole[place + 8:])
+        try:
+            read_checkpoint(tmp_path / "bad.pt")
+        except WeightsError as error:
+            assert "bad.pt" in str(error) and "\n" not in str(error)
+            refused += 1
+    assert refused > 50
+
+
 def test_not_weights(tmp_path: Path):
     with pytest.raises(WeightsError, match="no weight file at"):
         read_checkpoint(tmp_path / "absent.pt")
@@ -156,3 +177,34 @@ def test_the_wrong_clip_package_is_explained(tmp_path: Path):
     done = subprocess.run([sys.executable, "-c", "import promptcal.trainers"], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=120)
     assert done.returncode != 0 and "pip uninstall -y clip && pip install openai-clip" in done.stderr
+
+
+def test_weights_that_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WeightsError, match="cannot keep https://x/y/RN50.pt at .*set HOME to a folder of yours"):
+        download("https://x/y/RN50.pt", tmp_path / "file" / "clip")
+
+    def homeless(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    with pytest.raises(WeightsError, match="no home folder to keep weights in .*: set HOME, or give --backbone PATH"):
+        load_clip("RN50")
+
+
+def test_shapes_that_no_clip_has(tmp_path: Path):
+    def refused(content: dict) -> str:
+        torch.save(content, tmp_path / "x.pt")
+        with pytest.raises(WeightsError, match="does not hold the weights of an OpenAI CLIP") as error:
+            load_clip(str(tmp_path / "x.pt"))
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    state = random_clip(layers=1).state_dict()
+    endless = dict(state)
+    endless["model"] = endless
+    assert "it contains itself" in refused(endless)
+    refused({**state, "token_embedding.weight": torch.ones(64)})
+    refused({**state, "token_embedding.rows": torch.tensor([10**6])})
+    assert "transformer.resblocks." in refused(
+        {key: value for key, value in state.items() if not key.startswith("transformer.")})

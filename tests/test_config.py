@@ -30,6 +30,25 @@ def test_every_layer_overrides_the_one_before(tmp_path: Path):
     assert (soc.LAMBDA, soc.DELTA, soc.NORM, soc.SCALE) == (14, 40, "minmax", "none")
 
 
+def test_the_trainers_name_comes_from_the_last_layer_that_has_one(tmp_path: Path):
+    data = write(tmp_path / "data.yaml", "TRAINER: {NAME: ZeroShot}")
+    extra = write(tmp_path / "config.yaml", build_cfg("TPT", opts=["TTA.STEPS", 3]).dump())  # a run's own, used again
+    for trainer, files, opts, name, steps in (
+        ("", [data], [], "ZeroShot", 0),
+        ("", [data, extra], [], "TPT", 3),
+        ("OTPT", [data, extra], [], "OTPT", 3),
+        ("OTPT", [data, extra], ["TRAINER.NAME", "SoC"], "SoC", 3),
+        ("ZeroShot", [], ["TRAINER.NAME", "SoC"], "SoC", 1),
+        ("", [], ["TRAINER.NAME", "ZeroShot"], "ZeroShot", 0),
+    ):
+        cfg = build_cfg(trainer, *map(str, files), opts=opts)
+        assert name == cfg.TRAINER.NAME and steps == cfg.TTA.STEPS
+    assert build_cfg("OTPT", resume=str(tmp_path)).TRAINER.NAME == "OTPT"
+    assert build_cfg(resume=str(tmp_path)).TTA.STEPS == 3
+    with pytest.raises(ConfigError, match="unknown trainer 'Sock'"):
+        build_cfg("ZeroShot", opts=["TRAINER.NAME", "Sock"])
+
+
 def test_the_trainers_own_yaml_is_always_read():
     assert build_cfg("ZeroShot").TTA.STEPS == 0
     assert build_cfg("TPT").TTA.STEPS == 1
@@ -52,7 +71,8 @@ def test_a_config_is_frozen_and_reads_back_the_same(tmp_path: Path):
     ("OPTIM.LR", "1", 1.0), ("OPTIM.LR", "1e-3", 0.001), ("OPTIM.LR", 2, 2.0), ("SEED", "0", 0), ("SEED", 7, 7),
     ("TTA.AUGMIX", "on", "on"), ("TTA.AUGMIX", "off", "off"), ("TEST.SALS", "True", True), ("TEST.SALS", "true", True),
     ("PROMPT.CTX_INIT", "a photo of the", "a photo of the"), ("MODEL.BACKBONE.NAME", "123", "123"),
-    ("PROMPT.CTX_INIT", "10", "10"),
+    ("PROMPT.CTX_INIT", "10", "10"), ("MODEL.INIT_WEIGHTS", None, ""), ("DATASET.ROOT", Path("a/b"), "a/b"),
+    ("DATASET.ROOT", "2024-13-45", "2024-13-45"),
 ])
 def test_values_take_the_type_of_their_key(key: str, text: object, value: object):
     found = leaves(build_cfg("SoC", opts=[key, text]))[key]
@@ -69,10 +89,15 @@ def test_values_take_the_type_of_their_key(key: str, text: object, value: object
     (["TTA.STEPS", "True"], "must be of type int, not True"),
     (["TEST.SALS", 1], "must be of type bool"),
     (["OPTIM.LR", "fast"], "must be of type float, not 'fast'"),
+    (["OPTIM.LR", "2024-13-45"], "must be of type float, not '2024-13-45'"),
+    (["OPTIM.LR", 10**400], "must be of type float"),
+    (["TTA.STEPS", "0x_"], "must be of type int, not '0x_'"),
+    (["TTA.STEPS", "[" * 2000], "must be of type int"),
+    (["DATASET.ROOT", ["a"]], "must be of type str, not ['a']"),
     (["OPTIM.LR", 0], "OPTIM.LR is 0.0; it must be above 0"),
     (["OPTIM.LR", "nan"], "OPTIM.LR is nan; it must be a finite number"),
     (["TTA.STEPS", -1], "TTA.STEPS is -1; it must be 0 (zero-shot) or more"),
-    (["TTA.SELECT", 0.01], "TTA.SELECT is 0.01; it must be at least 0.0156 to keep one of 64 views"),
+    (["TTA.SELECT", 0.01], "TTA.SELECT is 0.01; it must be at least 0.0157 to keep one of 64 views"),
     (["TTA.SELECT", 1.5], "a share above 0 and up to 1"),
     (["SEED", -1], "SEED is -1; it must be 0 or more"),
     (["MODEL.PREC", "fp8"], "must be one of auto, fp32, fp16, bf16"),
@@ -96,13 +121,32 @@ def test_bad_settings_get_one_line_with_the_remedy(opts: list, message: str):
     ("c.yaml", "- 1", "must hold KEY: value pairs, not list"),
     ("c.yaml", "TTA: 3", "TTA in"),
     ("c.yaml", "TTA: {STEPZ: 3}", "unknown key 'TTA.STEPZ'"),
+    ("c.yaml", "SEED: 2024-13-45", "is not plain yaml: month must be in 1..12"),
+    ("c.yaml", "SEED: 0x_", "is not plain yaml"),
+    ("c.yaml", "SEED: !!int ''", "is not plain yaml"),
+    ("c.yaml", "[" * 2000, "is not plain yaml"),
+    ("c.yaml", "TRAINER: SoC", "is a group of keys, not a value"),
+    ("c.yaml", "TRAINER: {NAME: [a]}", "TRAINER.NAME in"),
 ])
-def test_bad_config_files(tmp_path: Path, name: str, text: str, message: str):
-    with pytest.raises(ConfigError, match="."):
-        build_cfg("SoC", config_file=str(write(tmp_path / name, text)))
+@pytest.mark.parametrize("trainer", ["SoC", ""])
+def test_bad_config_files(tmp_path: Path, trainer: str, name: str, text: str, message: str):
     with pytest.raises(ConfigError) as error:
-        build_cfg("SoC", config_file=str(tmp_path / name))
+        build_cfg(trainer, config_file=str(write(tmp_path / name, text)))
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_nothing_is_empty_text_and_not_the_word_none(tmp_path: Path):
+    file = write(tmp_path / "c.yaml", "OUTPUT_DIR: null\nMODEL: {INIT_WEIGHTS: }")
+    cfg = build_cfg("SoC", config_file=str(file))
+    assert (cfg.OUTPUT_DIR, cfg.MODEL.INIT_WEIGHTS) == ("", "")
+
+
+@pytest.mark.parametrize("views", [1, 3, 7, 49, 64, 333, 1000, 4096])
+def test_the_smallest_share_that_is_suggested_works(views: int):
+    with pytest.raises(ConfigError) as error:
+        build_cfg("SoC", opts=["TTA.VIEWS", views, "TTA.SELECT", 1e-9])
+    share = float(str(error.value).split("at least ")[1].split()[0])
+    assert build_cfg("SoC", opts=["TTA.VIEWS", views, "TTA.SELECT", share])
 
 
 def test_a_missing_config_file():
@@ -127,11 +171,11 @@ def test_every_shipped_yaml_merges_and_every_trainer_has_one():
 
 def test_every_key_is_explained():
     """The defaults are the manual: each key stands on a line with a comment."""
-    source = "".join((CONFIGS.parent / "trainers").joinpath(f).read_text(encoding="utf-8") for f in (
-        "defaults.py", "ctpt.py", "otpt.py", "soc.py"))
+    files = (CONFIGS.parent / "trainers").glob("*.py")
+    source = "".join(path.read_text(encoding="utf-8") for path in files).replace(" own.", " cfg.TRAINER.COOP.")
     for key in leaves(get_cfg_default()):
-        line = next((line for line in source.splitlines() if f"cfg.{key} = " in line), "  # in a file of its own")
-        assert "#" in line, key
+        lines = [line for line in source.splitlines() if line.strip().startswith(f"cfg.{key} = ")]
+        assert any("  # " in line for line in lines), key
 
 
 def test_run_folders_tell_settings_apart():

@@ -355,6 +355,7 @@ def test_bad_training_images_stop_or_are_listed(coop, splits: Path, tmp_path: Pa
     (("TRAINER.COOP.N_CTX", 0), "TRAINER.COOP.N_CTX is 0"),
     (("OPTIM.NAME", "adamw"), "OPTIM.NAME is 'adamw'; it must be one of sgd"),
     (("TRAINER.COOP.CTX_INIT", "a {}"), "TRAINER.COOP.CTX_INIT is 'a {}'"),
+    (("TRAINER.COOP.CTX_INIT", " _ "), "TRAINER.COOP.CTX_INIT is ' _ '; it must be empty (a random start), or have a"),
     (("TRAINER.COOP.N_CTX", 75), "has 80 tokens, but the model takes 77"),
     (("OPTIM.LR", 1e30), "the loss is not finite in epoch"),
 ])

@@ -1,4 +1,5 @@
 """What every data set goes through before a model is loaded: the root, the split file, labels, names and files."""
+import io
 import logging
 import os
 import shutil
@@ -149,7 +150,7 @@ def test_test_images_that_are_training_images_too(textures, caplog):
 
 def test_no_test_images(textures):
     write_split(textures, "DescribableTextures", entries("DescribableTextures") | {"test": []})
-    with pytest.raises(DataError, match="has no test images"):
+    with pytest.raises(DataError, match=r"is no split file: .*list of images under \"test\"; delete it"):
         build_dataset("DescribableTextures", textures)
 
 
@@ -162,7 +163,67 @@ def test_absent_files_are_named_five_at_most(tmp_path):
     message = str(caught.value)
     assert "10 of 20 images are not there" in message
     assert message.count("image_0002.jpg") == 5
-    assert "and 5 more" in message
+    assert message.endswith(f"and 5 more; move {tmp_path / 'eurosat'} away and run: "
+                            f"python tools/download.py eurosat --root {tmp_path}")
+
+
+def refusing(monkeypatch, folder, *calls):
+    """The system refuses `folder` and what is in it, as to a user without permission; tests may run as root."""
+    for name in calls:
+        real = getattr(os, name)
+
+        def call(path=".", *args, real=real, **options):
+            if str(path) == str(folder) or str(path).startswith(f"{folder}{os.sep}"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return real(path, *args, **options)
+
+        monkeypatch.setattr(os, name, call)
+
+
+def test_an_unreadable_root(textures, monkeypatch):
+    refusing(monkeypatch, textures / "dtd", "stat", "listdir")
+    with pytest.raises(DataError, match=rf"^cannot read {textures / 'dtd'}: Permission denied$"):
+        build_dataset("DescribableTextures", textures)
+
+
+@pytest.mark.parametrize("name", ["DescribableTextures", "ImageNetA", "ImageNetV2"])
+def test_an_unreadable_class_folder(name, tmp_path, monkeypatch):
+    build(name, tmp_path)
+    folder = next(path for path in sorted((tmp_path / IMAGE_DIRS[name]).iterdir()) if path.is_dir())
+    refusing(monkeypatch, folder, "listdir")
+    with pytest.raises(DataError, match=rf"^cannot read {folder}: Permission denied$"):
+        build_dataset(name, tmp_path)
+
+
+def test_a_folder_that_leads_in_circles(textures):
+    folder = textures / "dtd" / "images" / "banded"
+    shutil.rmtree(folder)
+    folder.symlink_to(folder)
+    with pytest.raises(DataError, match=rf"^cannot read {folder}: Too many levels of symbolic links$"):
+        build_dataset("DescribableTextures", textures)
+
+
+@pytest.mark.parametrize("file", ["dtd/split_zhou_DescribableTextures.json", "imagenet/classnames.txt"])
+def test_an_unreadable_list(file, tmp_path, monkeypatch):
+    build("DescribableTextures", tmp_path)
+    build("ImageNet", tmp_path)
+    real = io.open
+
+    def refuse(path, *args, **options):
+        if str(path) == str(tmp_path / file):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(io, "open", refuse)
+    with pytest.raises(DataError, match=rf"^cannot read {tmp_path / file}: Permission denied$"):
+        build_dataset("ImageNet" if "imagenet" in file else "DescribableTextures", tmp_path)
+
+
+def test_images_that_vanish_later(textures):
+    dataset = build_dataset("DescribableTextures", textures)
+    shutil.rmtree(textures / "dtd" / "images")
+    with pytest.raises(DataError, match=rf"^cannot read {dataset.test[0].impath}: No such file or directory$"):
+        dataset.fingerprint(dataset.test)
 
 
 def test_a_copy_for_testing_needs_only_test_images(textures):
@@ -181,10 +242,10 @@ def test_a_whole_set_passes_in_silence(textures, caplog, monkeypatch):
     cls = DATASET_REGISTRY.get("DescribableTextures")
     monkeypatch.setattr(cls, "expected_test", 6)
     monkeypatch.setattr(cls, "expected_classes", 3)
-    monkeypatch.setattr(cls, "published_split", "")
+    monkeypatch.setattr(cls, "published_test", "")
     build_dataset("DescribableTextures", textures)
     assert not caplog.records
-    monkeypatch.setattr(cls, "published_split", "0123456789ab")
+    monkeypatch.setattr(cls, "published_test", "0123456789ab")
     build_dataset("DescribableTextures", textures)
     assert "is not the published one (0123456789ab)" in caplog.text
 

@@ -3,6 +3,8 @@ import dataclasses
 import inspect
 import logging
 import os
+import resource
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -83,7 +85,34 @@ def test_laid_out_as_the_reader_expects(name, tmp_path, monkeypatch, caplog):
     assert before == {path: path.stat().st_mtime_ns for path in archives.iterdir()}  # a mirror is left alone
     caplog.clear()
     assert download_benchmark(cls, root, "")
-    assert f"{cls.key()}: already there, in {root / cls.folder}" in caplog.text
+    assert f"{cls.key()}: already there, " in caplog.text and f" classes in {root / cls.folder}" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "fault"), [
+    ("DescribableTextures", "empty"), ("DescribableTextures", "incomplete"), ("DescribableTextures", "nested"),
+    ("StanfordCars", "empty"), ("StanfordCars", "nested"), ("FGVCAircraft", "incomplete"), ("ImageNetA", "empty"),
+    ("ImageNetA", "nested"), ("ImageNetV2", "nested"),
+])
+def test_what_is_there_but_cannot_be_read_is_not_done(name, fault, tmp_path, monkeypatch, caplog):
+    """It is left alone, and the way out works: move it away and run again."""
+    cls, archives = hosted(name, tmp_path, monkeypatch)
+    root = tmp_path / "root"
+    assert download_benchmark(cls, root, str(archives))
+    images = cls.test_dir(root)
+    if fault == "incomplete":
+        Path(cls(root).test[0].impath).unlink()
+    else:
+        images.rename(root / "aside")
+        images.mkdir()
+    if fault == "nested":  # as unpacking by hand often leaves it
+        (root / "aside").rename(images / images.name)
+    caplog.clear()
+    assert not download_benchmark(cls, root, str(archives))
+    assert f"error: {cls.key()}: " in caplog.text and "already there" not in caplog.text
+    assert f"  1. move {root / cls.folder} away; then run again, or go on by hand\n" in caplog.text
+    assert cls.archives[0].name in caplog.text
+    (root / cls.folder).rename(root / "broken")
+    assert download_benchmark(cls, root, str(archives))
 
 
 def test_from_a_server_and_then_nothing_more(tmp_path, monkeypatch):
@@ -163,6 +192,48 @@ def test_only_what_is_missing_is_fetched(tmp_path, monkeypatch):
         assert [name for name, _ in server.requests] == ["split_zhou_UCF101.json"]
 
 
+def test_a_full_disk_keeps_the_download(tmp_path, monkeypatch):
+    """The process may write no file as large as one in the archive; later, without a network, it may."""
+    _, archives = hosted("UCF101", tmp_path, monkeypatch)
+    root = tmp_path / "root"
+    with zipfile.ZipFile(archives / "UCF-101-midframes.zip", "a", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.writestr("UCF-101-midframes/large.jpg", bytes(1 << 20))
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
+
+    with serving() as server:
+        server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
+        result = run("ucf101", "--root", root, "--mirror", server.address, preexec_fn=limit)
+    assert result.returncode == 1
+    assert f"error: ucf101: cannot write to {root}: File too large; once that is mended, run again" in result.stderr
+    assert "damaged" not in result.stderr and "Traceback" not in result.stderr
+    assert [path.name for path in (root / ".downloads").iterdir()] == ["UCF-101-midframes.zip"]
+    result = run("ucf101", "--root", root)
+    assert result.returncode == 0 and "ucf101: ready" in result.stderr, result.stderr
+    assert [path.name for path in root.iterdir()] == ["ucf101"]
+
+
+def test_a_copy_from_a_mirror_that_was_cut_off_is_never_taken(tmp_path, monkeypatch):
+    cls, archives = hosted("EuroSAT", tmp_path, monkeypatch)
+    root = tmp_path / "root"
+    split = root / "eurosat" / "split_zhou_EuroSAT.json"
+    real = shutil.copyfile
+
+    def killed(source, target):
+        Path(target).write_bytes(Path(source).read_bytes()[:100])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "copyfile", killed)
+    with pytest.raises(KeyboardInterrupt):
+        download_splits(cls, root, str(archives))
+    assert not split.exists()
+    monkeypatch.setattr(shutil, "copyfile", real)
+    assert download_splits(cls, root, str(archives))
+    assert split.read_bytes() == (archives / split.name).read_bytes()
+    assert [path.name for path in split.parent.iterdir()] == [split.name]
+
+
 def test_splits_alone(tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     cls, archives = hosted("EuroSAT", tmp_path, monkeypatch)
@@ -184,7 +255,21 @@ def test_coop_prompts(tmp_path, caplog):
     assert (root / "coop" / prompt).read_bytes() == b"weights"
     assert f"1 prompts in {root / 'coop'}, to be given as MODEL.INIT_WEIGHTS, for example {root}" in caplog.text
     assert download_coop(root)
-    assert "coop: already there" in caplog.text
+    assert f"coop: already there, 1 prompts in {root / 'coop'}" in caplog.text
+
+
+@pytest.mark.parametrize("archive", [True, False], ids=["another archive", "an empty folder"])
+def test_a_folder_without_prompts_is_not_done(archive, tmp_path, caplog):
+    root = tmp_path / "root"
+    if archive:
+        with zipfile.ZipFile(tmp_path / COOP_PROMPTS.name, "w") as zipped:
+            zipped.writestr("readme.txt", b"moved")
+    else:
+        (root / "coop").mkdir(parents=True)
+    for _ in range(2):
+        caplog.clear()
+        assert not download_coop(root, str(tmp_path))
+        assert f"error: coop: {root / 'coop'} holds no prompt such as model.pth.tar-50: move it away" in caplog.text
 
 
 def test_coop_prompts_out_of_reach(tmp_path, caplog):
@@ -245,10 +330,10 @@ def test_addresses_and_checksums_are_torchvisions():
             assert source.checksum.removeprefix("md5:") in code
 
 
-def run(*arguments, **environment):
+def run(*arguments, **options):
     return subprocess.run(
         [sys.executable, str(TOOL), *map(str, arguments)], capture_output=True, text=True, timeout=120,
-        env=os.environ | DEAD | environment,
+        env=os.environ | DEAD, **options,
     )
 
 
@@ -270,6 +355,22 @@ def test_command_line(tmp_path, monkeypatch):
                      f"{root}/imagenet/images/val/n01440764", "imagenet-a.tar"):
         assert expected in result.stderr
     assert sorted(path.name for path in root.iterdir()) == ["eurosat", "ucf101"]
+
+
+def test_one_unreadable_place_leaves_the_others(tmp_path):
+    """A root that the system refuses is one line; a set in it that it refuses does not stop the next."""
+    result = run("dtd", "coop", "--root", tmp_path / ("x" * 300))
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1, result.stderr
+    assert result.stderr.endswith(": File name too long\n")
+    build("DescribableTextures", tmp_path)
+    build("EuroSAT", tmp_path)
+    folder = tmp_path / "dtd" / "images" / "banded"
+    shutil.rmtree(folder)
+    folder.symlink_to(folder)
+    result = run("dtd", "eurosat", "--root", tmp_path)
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert f"error: dtd: cannot read {folder}: Too many levels of symbolic links" in result.stderr
+    assert "eurosat: already there, 20 test images of 10 classes" in result.stderr
 
 
 def test_command_line_with_an_unknown_name(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_image_folder, random_clip
-from promptcal.datasets.errors import ConfigError, UserError
+from promptcal.datasets.errors import ConfigError, DataError, UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.episodes import EpisodeSettings, run_episodes
 from promptcal.trainers.memory import within_memory
@@ -123,6 +123,39 @@ def test_a_damaged_cache_is_noticed_and_made_again(
     assert numbers.stat().st_size == len(content)
 
 
+def test_any_flipped_byte_of_a_cached_array_is_noticed_or_harmless(tmp_path: Path):
+    cache, facts = ArrayCache(tmp_path, "views", {}), {"index": [3, 5], "bad": {"4": "kind_a/4.png: no image"}}
+    array = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float16)
+    cache.write("x", array, facts)
+    noticed = 0
+    for name in ("x.npy", "x.json"):
+        file = cache.folder / name
+        content = file.read_bytes()
+        for place in range(0, len(content), 3):
+            for flip in (1, 2, 255):
+                file.write_bytes(content[:place] + bytes([content[place] ^ flip]) + content[place + 1 :])
+                found = cache.read("x")
+                if found is not None:
+                    assert np.array_equal(found[0], array) and found[0].dtype == array.dtype, (name, place)
+                    assert found[1] == facts, (name, place)
+                noticed += found is None
+        file.write_bytes(content)
+    assert noticed > 100 and cache.read("x")[1] == facts
+
+
+def test_an_image_that_an_earlier_run_skipped_stops_one_that_skips_none(
+    image_folder: Path, clip_file: Path, tmp_path: Path,
+):
+    (image_folder / "kind_b" / "1.png").write_bytes(b"no image")
+    cache = ("CACHE.DIR", tmp_path / "cache", "DATALOADER.ON_BAD_IMAGE")
+    skipped = run(image_folder, clip_file, tmp_path / "skip", "TPT", *cache, "skip")
+    for trainer in ("TPT", "ZeroShot"):
+        with pytest.raises(DataError, match="kind_b/1.png.*ON_BAD_IMAGE skip"):
+            run(image_folder, clip_file, tmp_path / trainer, trainer, *cache, "error")
+    again = run(image_folder, clip_file, tmp_path / "again", "TPT", *cache, "skip")
+    assert np.array_equal(skipped["logits"], again["logits"]) and len(again["index"]) == 11
+
+
 def test_the_cache_belongs_to_its_circumstances(image_folder: Path, clip_file: Path, tmp_path: Path):
     cache = ("CACHE.DIR", tmp_path / "cache")
     other = tmp_path / "other.pt"
@@ -159,5 +192,27 @@ def test_out_of_memory_halves_episodes_then_classes(clip_model, caplog):
     torch.testing.assert_close(shrunk.logits, expected.logits, atol=1e-3, rtol=0)
     assert sizes[:5] == [(6, 7), (3, 7), (2, 7), (1, 7), (1, 4)] and len(sizes) == 10
     assert "3 episodes at once" in caplog.text and "4 classes at once" in caplog.text
+    with torch.no_grad():
+        within_memory(tight, views, trainer.prompt)
+    assert sizes[10:] == [(1, 4)] * 6  # from here on, as it said
     with pytest.raises(UserError, match="use DEVICE cpu"), torch.no_grad():
         within_memory(lambda some: (_ for _ in ()).throw(torch.OutOfMemoryError("no")), views, prompt)
+
+
+def no_memory(*_):
+    raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+
+
+def test_out_of_memory_before_the_first_image(
+    clip_model, image_folder: Path, clip_file: Path, tmp_path: Path, monkeypatch,
+):
+    """Text features come in groups of classes then; for the Jacobian there is a line with the remedy."""
+    expected = prompt_of(clip_model).text
+    real = ClassTowers.text
+    monkeypatch.setattr(ClassTowers, "text", lambda tower, x: (no_memory if tower.group > 2 else real)(tower, x))
+    tight = prompt_of(clip_model)
+    assert tight.tower.group == 2
+    torch.testing.assert_close(tight.text, expected)
+    monkeypatch.setattr("promptcal.trainers.vlm.jacobian.text_jacobian", no_memory)
+    with pytest.raises(UserError, match="use TTA.JACOBIAN off"):
+        run(image_folder, clip_file, tmp_path / "run", "SoC", "TTA.JACOBIAN", "on")

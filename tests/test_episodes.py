@@ -5,7 +5,7 @@ import pytest
 import reference
 import torch
 from conftest import random_clip
-from promptcal.datasets.errors import ConfigError
+from promptcal.datasets.errors import ConfigError, DataError
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.episodes import text_gradient
 from promptcal.trainers.objectives import class_logits, confident_views
@@ -115,6 +115,23 @@ def test_adapt_refuses_what_it_cannot_use(clip_model):
         adapt("SoC", clip_model, NAMES, make_views(views=4))
     with pytest.raises(ConfigError, match="Did you mean 'SoC'"):
         adapt("soc", clip_model, NAMES, make_views())
+    with pytest.raises(ConfigError, match=r"views must be .*, not \(0, 20, 3, 32, 32\)"):
+        adapt("SoC", clip_model, NAMES, make_views(images=0))
+    with pytest.raises(DataError, match="features of image 1 are not finite"):
+        adapt("SoC", clip_model, NAMES, make_views().index_fill(0, torch.tensor([1]), torch.nan))
+
+
+def test_lost_numbers_fall_back_to_zero_shot(clip_model):
+    lost = adapt("SoC", clip_model, NAMES, make_views(), opts=["OPTIM.LR", 1e38])
+    assert lost.flagged.all() and lost.logits.isfinite().all() and torch.equal(lost.logits, lost.zero_shot_logits)
+    assert not adapt("SoC", clip_model, NAMES, make_views()).flagged.any()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 0.05), (torch.float64, 1e-4)])
+def test_views_of_any_floating_type(clip_model, dtype: torch.dtype, tolerance: float):
+    views = make_views().to(dtype)
+    logits, expected = (adapt("ZeroShot", clip_model, NAMES, given).logits for given in (views, make_views()))
+    torch.testing.assert_close(logits, expected, atol=tolerance, rtol=0)
 
 
 def test_the_model_stays_as_it_was(clip_model):

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,23 +17,27 @@ import numpy as np
 import pytest
 import torch
 from conftest import PROJECT, make_image_folder, random_clip
-from promptcal.datasets.errors import UserError
+from promptcal.datasets.errors import ConfigError, UserError, explaining_faults
 from promptcal.trainers import adapt
 from promptcal.trainers.runs import lock
 from promptcal.trainers.runs.files import write_arrays, write_json
 from promptcal.trainers.runs.folder import RunFolder
 from promptcal.trainers.runs.lock import RunLock
+from promptcal.trainers.runs.ranks import Ranks
 
 KILLS = int(os.environ.get("PROMPTCAL_KILLS", 4))  # rounds of kill -9; more for a longer soak
-IMAGES = 36
+IMAGES = 37
 
 
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """36 images in four classes, and weights: enough for 18 parts of two."""
+    """37 images in four classes, and weights: 18 parts of two images and one of one, which no number of ranks divides
+    evenly."""
     root = tmp_path_factory.mktemp("faults")
     torch.save(random_clip().state_dict(), root / "tiny.pt")
-    return make_image_folder(root / "images", images=IMAGES // 4), root / "tiny.pt"
+    images = make_image_folder(root / "images", images=IMAGES // 4)
+    shutil.copy(images / "kind_b" / "0.png", images / "kind_d" / "9.png")
+    return images, root / "tiny.pt"
 
 
 def command(setting: tuple[Path, Path], run: Path, *args: object, ranks: int = 0) -> list[str]:
@@ -120,12 +125,13 @@ def test_kill_9_at_random_moments(setting, whole, tmp_path: Path):
     assert_equal(run, whole)
 
 
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the process", "to its group"])
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_signals_end_the_run_in_order(setting, whole, tmp_path: Path, sent: signal.Signals, status: int):
+def test_signals_end_the_run_in_order(setting, whole, tmp_path: Path, sent: signal.Signals, status: int, send):
     run = tmp_path / "run"
     process = start(command(setting, run))
     wait_for(lambda: parts_of(run), process)
-    process.send_signal(sent)
+    send(process.pid, sent)
     _, complaint = process.communicate(timeout=60)
     assert process.returncode == status and "what was finished is kept" in complaint and "Traceback" not in complaint
     assert not (run / "lock").exists() and parts_of(run)
@@ -138,6 +144,17 @@ def test_any_number_of_ranks_gives_the_same_predictions(setting, whole, tmp_path
     output = finish(command(setting, tmp_path / "run", ranks=ranks))
     assert output.count("Zero-shot") == 1  # one table, however many processes
     assert_equal(tmp_path / "run", whole)
+
+
+def test_ranks_share_the_cache_and_the_jacobian(setting, tmp_path: Path):
+    def options(name: str) -> tuple:
+        return "CACHE.DIR", tmp_path / name, "TTA.JACOBIAN", "on"
+
+    finish(command(setting, tmp_path / "one", *options("cache of one")))
+    finish(command(setting, tmp_path / "two", *options("cache of two"), ranks=2))
+    assert_equal(tmp_path / "two", RunFolder(tmp_path / "one").predictions())
+    finish(command(setting, tmp_path / "three", *options("cache of two"), ranks=3))
+    assert_equal(tmp_path / "three", RunFolder(tmp_path / "one").predictions())
 
 
 def test_a_rank_that_dies_loses_nothing(setting, whole, tmp_path: Path):
@@ -153,6 +170,19 @@ def test_a_rank_that_dies_loses_nothing(setting, whole, tmp_path: Path):
     assert kept and not (run / "results.json").exists()
     finish(command(setting, run))
     assert_equal(run, whole)
+
+
+def test_a_worker_that_is_killed_ends_the_run_with_one_line(setting, tmp_path: Path):
+    """As when the system is out of memory."""
+    run = tmp_path / "run"
+    process = start(command(setting, run, "TTA.STEPS", 20))  # slow enough that the worker is still needed
+    wait_for(lambda: parts_of(run), process)
+    for worker in children(process.pid):
+        os.kill(worker, signal.SIGKILL)
+    _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 2 and "Traceback" not in complaint
+    assert "use fewer DATALOADER.NUM_WORKERS, or give /dev/shm more space" in complaint
+    assert parts_of(run) and not (run / "lock").exists()
 
 
 def children(pid: int) -> Iterator[int]:
@@ -188,8 +218,35 @@ def test_a_lock_of_a_dead_or_silent_owner_is_taken_over(tmp_path: Path, monkeypa
     with pytest.raises(UserError, match="on elsewhere"):
         RunLock(tmp_path).__enter__()
     monkeypatch.setattr(lock, "SILENCE", -1)
-    with RunLock(tmp_path):
-        pass
+    with RunLock(tmp_path), pytest.raises(UserError, match="in use"):  # silent, but alive, as after Ctrl-Z
+        RunLock(tmp_path).__enter__()
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "7", "{}", '{"pid": "x"}', '{"host": "HERE", "pid": null}', "{",
+                                     '{"host": "HERE", "pid": 1e3}', '{"host": "HERE", "pid": 99999999999999999999}'])
+def test_a_lock_file_that_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str):
+    """It is somebody's who is just writing it, until it has been silent for long."""
+    content = content.replace("HERE", RunLock(tmp_path).owner["host"])
+    (tmp_path / "lock").write_text(content)
+    if "99" not in content:  # no process has this number
+        with pytest.raises(UserError, match="in use by process [?]"):
+            RunLock(tmp_path).__enter__()
+        monkeypatch.setattr(lock, "SILENCE", -1)
+    with RunLock(tmp_path) as taken:
+        assert taken.ours()
+    assert not list(tmp_path.iterdir())
+
+
+def test_who_has_lost_the_lock_leaves_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lock, "BEAT", 0.02)
+    with RunLock(tmp_path) as ours:
+        (tmp_path / "lock").unlink()
+        time.sleep(0.1)  # beats that find no file
+        write_json(tmp_path / "lock", {"host": "elsewhere", "pid": 1})
+        os.utime(tmp_path / "lock", (1, 1))
+        time.sleep(0.1)
+        assert not ours.ours() and (tmp_path / "lock").stat().st_mtime == 1
+    assert json.loads((tmp_path / "lock").read_text())["host"] == "elsewhere"
 
 
 def test_a_lock_taken_over_by_another_is_left_to_it(tmp_path: Path):
@@ -220,20 +277,122 @@ def test_damaged_parts_are_computed_again(setting, whole, tmp_path: Path, damage
     assert_equal(run, whole)
 
 
-def test_a_full_disk_ends_with_one_line_and_no_half_file(setting, tmp_path: Path):
+@pytest.mark.parametrize(("limit", "what"), [(2500, "parts"), (5000, "tensorboard"), (20000, "tensorboard")])
+def test_a_full_disk_ends_with_one_line_and_no_half_file(setting, tmp_path: Path, limit: int, what: str):
+    """Enough for small files but not for a part; or for parts, but not for all curves; or not for the pictures."""
     run = tmp_path / "run"
-    # Enough for small files, too little for a part; workers would need larger files in shared memory.
-    process = start(command(setting, run, "DATALOADER.NUM_WORKERS", 0), limit=2500)
+    # Workers would need larger files in shared memory.
+    process = start(command(setting, run, "DATALOADER.NUM_WORKERS", 0), limit=limit)
     _, complaint = process.communicate(timeout=120)
     assert process.returncode == 2 and "Traceback" not in complaint
-    assert "error: cannot write" in complaint and "free some space or choose another folder" in complaint
+    assert f"error: cannot write {run / what}" in complaint and "free some space or choose another" in complaint
     assert not list(run.rglob("*.part")) and not (run / "results.json").exists()
+
+
+def one_part(seed: int = 0) -> dict[str, np.ndarray]:
+    """The part of images 4 to 6, of which the second cannot be read."""
+    rng = np.random.default_rng(seed)
+    return {
+        "index": np.array([4, 6]), "label": np.array([0, 1]), "logits": rng.normal(size=(2, 3)).astype(np.float32),
+        "zero_shot_logits": rng.normal(size=(2, 3)).astype(np.float32), "flagged": np.array([False, True]),
+        "loss": np.ones(2), "penalty": np.zeros(2), "seconds": np.array([0.5]), "bad_index": np.array([5]),
+        "bad_reason": np.array(["no image"]),
+    }
+
+
+def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
+    return a.keys() == b.keys() and all(
+        np.array_equal(a[name], b[name]) and a[name].dtype == b[name].dtype for name in a)
+
+
+def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path: Path):
+    folder, indices = RunFolder(tmp_path), [4, 5, 6]
+    folder.write_part(indices, one_part())
+    file = folder.part_file(indices)
+    content = file.read_bytes()
+    assert same(folder.read_part(indices), one_part())
+    noticed = 0
+    for place in range(0, len(content), 7):
+        for flip in (1, 255):
+            file.write_bytes(content[:place] + bytes([content[place] ^ flip]) + content[place + 1 :])
+            found = folder.read_part(indices)
+            assert found is None or same(found, one_part()), place
+            noticed += found is None
+    assert noticed > len(content) // 7
+
+
+def test_parts_that_lack_something_are_computed_again(tmp_path: Path):
+    folder, indices = RunFolder(tmp_path), [4, 5, 6]
+    for lacking in one_part():
+        folder.write_part(indices, {name: column for name, column in one_part().items() if name != lacking})
+        assert folder.read_part(indices) is None, lacking
+    folder.write_part(indices, {**one_part(), "bad_index": np.array([], dtype=int)})
+    assert folder.read_part(indices) is None  # nothing is known of image 5
+    with pytest.raises(UserError, match="run the command again"):
+        folder.gather([indices])
+
+
+@pytest.mark.parametrize("fingerprint", [None, "", "[1]", '{"seed": 0'])
+def test_parts_of_unknown_origin_are_removed(tmp_path: Path, fingerprint: str | None):
+    folder = RunFolder(tmp_path)
+    folder.write_part([4, 5, 6], one_part())
+    if fingerprint is not None:
+        (folder.parts / "fingerprint.json").write_text(fingerprint)
+    with folder.owned(Ranks(), {"seed": 1}, ""):
+        assert not parts_of(tmp_path)
+        assert json.loads((folder.parts / "fingerprint.json").read_text()) == {"seed": 1}
+
+
+def test_a_run_has_a_claim_to_its_folder_from_the_first_part_on(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    for seed in (0, 1):
+        with folder.owned(Ranks(), {"seed": seed}, ""):
+            pass
+    folder.write_part([4, 5, 6], one_part())
+    with folder.owned(Ranks(), {"seed": 1}, ""):
+        assert len(parts_of(tmp_path)) == 1
+    with pytest.raises(ConfigError, match="seed was 1, is 2"), folder.owned(Ranks(), {"seed": 2}, ""):
+        pass
 
 
 def test_an_output_folder_that_cannot_be_made(setting, tmp_path: Path):
     (tmp_path / "file").write_text("")
     done = subprocess.run(command(setting, tmp_path / "file" / "run"), capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 2 and "error: cannot make folder" in done.stderr and "Traceback" not in done.stderr
+    with pytest.raises(UserError, match="cannot write .*/results.json: File exists; free some"):
+        write_json(tmp_path / "file" / "results.json", {})
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a folder that not even root may write to")
+def test_an_output_folder_that_is_read_only(setting):
+    done = subprocess.run(command(setting, Path("/sys/kernel")), capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 2 and "error: cannot write /sys/kernel/lock" in done.stderr
+    assert "choose another --output-dir" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("fault", "remedy"), [
+    ("torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2 GiB')", "use fewer TTA.EPISODES"),
+    ("RuntimeError('DefaultCPUAllocator: can\\'t allocate memory')", "use fewer TTA.EPISODES"),
+    ("MemoryError", "use fewer TTA.EPISODES"),
+    ("RuntimeError('DataLoader worker (pid 7) is killed by signal: Bus error.')", "give /dev/shm more space"),
+    ("RuntimeError('received 0 items of ancillary data')", "use fewer DATALOADER.NUM_WORKERS"),
+])
+def test_faults_of_the_machine_are_one_line(fault: str, remedy: str):
+    code = f"""
+import torch
+from promptcal.datasets.errors import run_tool
+def main():
+    raise {fault}
+run_tool(main)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and remedy in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_error_of_the_program_in_a_worker_is_told_in_full():
+    with pytest.raises(RuntimeError, match="Caught"), explaining_faults():
+        raise RuntimeError("Caught RuntimeError in DataLoader worker process 0.")
 
 
 def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

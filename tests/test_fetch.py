@@ -2,9 +2,13 @@
 import hashlib
 import random
 import socket
+from pathlib import Path
 
+import gdown
 import pytest
+from data_roots import build
 from file_server import serving
+from promptcal.datasets import build_dataset
 from promptcal.datasets import fetch as fetch_module
 from promptcal.datasets.errors import ConfigError
 from promptcal.datasets.fetch import FetchError, check_mirror, fetch, fetch_drive, fetch_url, verify
@@ -162,6 +166,54 @@ def test_google_drive_out_of_reach(quiet, tmp_path, monkeypatch, capfd):
         fetch_drive(Source("data.zip", drive_id="abc123"), tmp_path / "data.zip", quiet)
     assert "\n" not in str(caught.value)
     assert names(tmp_path) == []
+
+
+def drive(monkeypatch, content):
+    """Google Drive, as far as gdown is concerned, sends `content`, or nothing at all for None."""
+    asked = []
+
+    def download(id, output, **options):
+        asked.append((id, options["quiet"], options["resume"]))
+        if content is not None:
+            Path(output).write_bytes(content)
+
+    monkeypatch.setattr(gdown, "download", download)
+    return asked
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_google_drive(quiet, tmp_path, monkeypatch):
+    asked = drive(monkeypatch, BODY)
+    target = fetch_drive(Source("data.zip", drive_id="abc123", checksum=MD5), tmp_path / "data.zip", quiet)
+    assert target == tmp_path / "data.zip" and target.read_bytes() == BODY
+    assert asked == [("abc123", quiet, not quiet)]
+    assert names(tmp_path) == ["data.zip"]
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+@pytest.mark.parametrize(("content", "message"), [
+    (b"<!DOCTYPE html><title>Google Drive - Quota exceeded</title>", "is a web page, not the file: the host's quota"),
+    (b"", "is empty"), (None, "nothing arrived"), (BODY[:-1], "wrong md5 checksum"),
+], ids=["quota page", "empty", "nothing", "cut"])
+def test_google_drive_sends_something_else(content, message, quiet, tmp_path, monkeypatch):
+    drive(monkeypatch, content)
+    with pytest.raises(FetchError, match=f"^Google Drive file abc123: .*{message}") as caught:
+        fetch_drive(Source("data.zip", drive_id="abc123", checksum=MD5), tmp_path / "data.zip", quiet)
+    assert "\n" not in str(caught.value)
+    assert names(tmp_path) == []
+
+
+def test_a_reader_fetches_the_split_file_it_lacks(tmp_path, monkeypatch):
+    build("DescribableTextures", tmp_path)
+    split = tmp_path / "dtd" / "split_zhou_DescribableTextures.json"
+    content = split.read_bytes()
+    split.unlink()
+    asked = drive(monkeypatch, content)
+    assert len(build_dataset("DescribableTextures", tmp_path).test) == 6
+    assert asked == [("1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x", True, False)]
+    assert split.read_bytes() == content and names(tmp_path / "dtd") == ["images", split.name]
+    build_dataset("DescribableTextures", tmp_path)
+    assert len(asked) == 1
 
 
 def test_verify_passes_a_good_file(tmp_path):

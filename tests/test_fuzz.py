@@ -16,27 +16,37 @@ from promptcal.trainers import build_cfg
 from promptcal.trainers.defaults import get_cfg_default
 from promptcal.trainers.validation import leaves
 from promptcal.trainers.vlm.checkpoints import read_checkpoint
+from promptcal.trainers.vlm.loading import load_clip
+from promptcal.trainers.vlm.openai_clip import CLIP
 
 KEYS = sorted(leaves(get_cfg_default()))
 scalars = st.none() | st.booleans() | st.integers(-5, 200) | st.floats() | st.text(max_size=8)
+# What yaml takes for a date, a number or a structure before it finds out that it is none.
+odd = st.sampled_from(
+    ["2024-13-45", "0x_", "0b_", "!!int ''", "!!timestamp x", "!!bool x", "&a [*a]", "1e400", "[" * 999])
 anything = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
     st.text(max_size=6), inner, max_size=3), max_leaves=8)
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(KEYS) | st.text(max_size=12), scalars), max_size=3))
-def test_any_pairs(pairs):
+@given(st.sampled_from(["SoC", ""]), st.lists(
+    st.tuples(st.sampled_from(["TRAINER.NAME", *KEYS]) | st.text(max_size=12), scalars | odd), max_size=3))
+def test_any_pairs(trainer, pairs):
     with contextlib.suppress(UserError):
-        build_cfg("SoC", opts=[word for pair in pairs for word in pair])
+        build_cfg(trainer, opts=[word for pair in pairs for word in pair])
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.text(max_size=60) | st.dictionaries(st.sampled_from(["TTA", "OPTIM", "SEED", "X"]), anything).map(yaml.dump))
-def test_any_config_file(text):
+trees = st.dictionaries(st.sampled_from(["TTA", "OPTIM", "SEED", "X"]), anything) | st.fixed_dictionaries(
+    {"TRAINER": anything | st.fixed_dictionaries({"NAME": anything | st.sampled_from(["SoC", "ZeroShot"])})})
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(["SoC", ""]), st.text(max_size=60) | trees.map(yaml.dump) | odd.map("SEED: {}".format) | odd)
+def test_any_config_file(trainer, text):
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(UserError):
         path = Path(folder) / "c.yaml"
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
-        build_cfg("SoC", config_file=str(path))
+        build_cfg(trainer, config_file=str(path))
 
 
 entries = st.lists(st.tuples(st.sampled_from(["a.jpg", "b/c.jpg", "../x", ""]), st.integers(-1, 3) | scalars,
@@ -67,3 +77,26 @@ def test_any_damage_to_a_checkpoint(zip_format, changes, length):
             content[int(place * (len(content) - 1))] = value
         path.write_bytes(content[: max(1, int((0.5 + length) * len(content)))])
         read_checkpoint(path)
+
+
+def tiny_state() -> dict[str, torch.Tensor]:
+    return CLIP(
+        embed_dim=4, image_resolution=8, vision_layers=1, vision_width=64, vision_patch_size=4, context_length=8,
+        vocab_size=9, transformer_width=64, transformer_heads=1, transformer_layers=1,
+    ).state_dict()
+
+
+STATE = tiny_state()
+shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
+names = st.sampled_from([*STATE, "token_embedding.rows"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(names, max_size=3), st.dictionaries(names, shapes.map(torch.ones) | scalars, max_size=2), st.booleans())
+def test_any_weights(absent, changed, endless):
+    state = {name: tensor for name, tensor in STATE.items() if name not in absent} | changed
+    if endless:
+        state["model"] = state
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(UserError):
+        torch.save(state, Path(folder) / "x.pt")
+        assert load_clip(str(Path(folder) / "x.pt"), "cpu")

@@ -1,4 +1,7 @@
 """A user's own images in class folders."""
+import logging
+import shutil
+
 import pytest
 from data_roots import picture
 from promptcal.datasets import build_dataset
@@ -38,6 +41,26 @@ def test_bad_names_file(line, zoo):
         build_dataset("ImageFolder", zoo)
 
 
+def test_folder_names_with_spaces(zoo):
+    (zoo / "zebra").rename(zoo / "plains zebra")
+    (zoo / "classnames.txt").write_text("plains zebra striped horse\n")
+    with pytest.raises(DataError, match=r"with a tab between the two where a folder's name has spaces.*'plains zebra"):
+        build_dataset("ImageFolder", zoo)
+    (zoo / "classnames.txt").write_text("plains zebra\tstriped horse\n")
+    assert build_dataset("ImageFolder", zoo).classnames == ["ant", "striped horse", "polar_bear"]
+
+
+def test_classes_without_a_test_image(zoo, caplog):
+    build_dataset("ImageFolder", zoo)
+    assert not caplog.records
+    for name in ("ant", "zebra"):
+        for path in (zoo / name).glob("*.png"):
+            path.unlink()
+    with caplog.at_level(logging.WARNING):
+        assert len(build_dataset("ImageFolder", zoo).test) == 3
+    assert "ImageFolder: 2 classes have no test image: 'ant', 'zebra'" in caplog.text
+
+
 def test_folders_by_split(tmp_path):
     for split, names in {"train": ("a", "b"), "val": ("a",), "test": ("a", "b", "c")}.items():
         for name in names:
@@ -47,6 +70,14 @@ def test_folders_by_split(tmp_path):
     assert dataset.classnames == ["a", "b", "c"]
     assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (6, 3, 9)
     assert len(build_dataset("ImageFolder", tmp_path, num_shots=1).train) == 2
+
+
+@pytest.mark.parametrize("splits", [("train", "val"), ("train",), ("val",)])
+def test_the_test_folder_is_missing(splits, zoo):
+    for split in splits:
+        shutil.copytree(zoo / "ant", zoo / "own" / split / "ant")
+    with pytest.raises(DataError, match=rf"beside {' and '.join(splits)} the folder {zoo / 'own' / 'test'} is missing"):
+        build_dataset("ImageFolder", zoo / "own")
 
 
 def test_a_class_called_test(tmp_path):
@@ -66,5 +97,5 @@ def test_nothing_there(tmp_path):
     (tmp_path / "cat").mkdir()
     with pytest.raises(DataError, match="has no test images"):
         build_dataset("ImageFolder", tmp_path)
-    with pytest.raises(DataError, match="data root /nowhere is not a folder"):
+    with pytest.raises(DataError, match="/nowhere is not a folder: give the one that holds the class folders with --"):
         build_dataset("ImageFolder", "/nowhere")

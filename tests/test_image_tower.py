@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import random_clip
+from promptcal.datasets.errors import UserError
 from promptcal.trainers.speed.shapes import random_clip as clip_of_shape
 from promptcal.trainers.vlm.image_tower import encode_pixels, encode_views, views_at_once
 
@@ -37,3 +38,28 @@ def test_views_at_once_follow_the_size_of_the_model(monkeypatch):
     assert views_at_once(random_clip(resnet=True)) == 256
     monkeypatch.setattr("promptcal.trainers.vlm.image_tower.CPU_NUMBERS_AT_ONCE", 1)
     assert views_at_once(clip_of_shape("tiny")) == 1
+
+
+def test_out_of_memory_halves_the_views_for_good(monkeypatch, caplog):
+    model, views, sizes = random_clip(), torch.randn(2, 5, 3, 32, 32), []
+    expected = encode_views(model, views)
+
+    def tight(model, pixels):
+        sizes.append(len(pixels))
+        if len(pixels) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return encode_pixels(model, pixels)
+
+    monkeypatch.setattr("promptcal.trainers.vlm.image_tower.encode_pixels", tight)
+    torch.testing.assert_close(encode_views(model, views), expected, atol=1e-5, rtol=0)
+    assert sizes[-3:] == [4, 4, 2] and "out of memory: 4 views at once from here on" in caplog.text
+    sizes.clear()
+    encode_views(model, views)
+    assert sizes == [4, 4, 2]
+
+    def hopeless(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("promptcal.trainers.vlm.image_tower.encode_pixels", hopeless)
+    with pytest.raises(UserError, match="one view at a time: use DEVICE cpu"):
+        encode_views(model, views)

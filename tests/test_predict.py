@@ -12,6 +12,7 @@ from promptcal.trainers import adapt
 from promptcal.trainers.calibration import sals
 from promptcal.trainers.runs.predict import predict, prediction_table, read_classes
 from promptcal.trainers.runs.usual import own_settings
+from promptcal.trainers.tpt import TPT
 
 NAMES = ["cat", "dog", "tree frog", "tractor"]
 
@@ -63,12 +64,14 @@ def test_the_order_of_pictures_does_not_matter(clip_model, pictures):
 
 
 def test_lost_numbers_fall_back_to_zero_shot(clip_model, pictures, monkeypatch):
+    real = TPT.adapt
+
     def broken(*args):
-        result = adapt(*args)
+        result = real(*args)
         result.logits[0] = torch.nan
         return result
 
-    monkeypatch.setattr("promptcal.trainers.runs.predict.adapt", broken)
+    monkeypatch.setattr(TPT, "adapt", broken)
     first, second = predict(pictures[:2], NAMES, "SoC", clip_model, views=16)
     assert first.failed
     assert first.after == first.before

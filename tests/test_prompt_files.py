@@ -17,6 +17,7 @@ from promptcal.trainers import adapt
 from promptcal.trainers.vlm.checkpoints import read_checkpoint
 from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_files import (
+    EMBEDDED,
     checkpoint_path,
     convert_prompt,
     find_prompt,
@@ -250,6 +251,14 @@ def test_round_trip_through_the_converter(tmp_path: Path, clip_model: CLIP, clas
             load_context(target, clip_model, class_tokens(["cat", "dog", "cow", "hen"]))
     convert_prompt(target, tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == target.read_bytes()
+
+
+def test_the_converter_takes_embedded_prompts(tmp_path: Path):
+    done = run_tool("convert_prompt.py", "small-coop-4shot", tmp_path / "copy.safetensors")
+    assert done.returncode == 0, done.stderr
+    assert torch.equal(read_context(tmp_path / "copy.safetensors")[0], read_context(EMBEDDED["small-coop-4shot"])[0])
+    with pytest.raises(WeightsError, match="no prompt checkpoint at small-coop-8shot: .*small-coop-4shot"):
+        convert_prompt("small-coop-8shot", tmp_path / "other.safetensors")
 
 
 def test_the_converter_refuses_in_one_line(tmp_path: Path):

@@ -116,6 +116,29 @@ def test_flat_imagenet_validation_folder(tmp_path):
         build_dataset("ImageNet", tmp_path)
 
 
+@pytest.mark.parametrize(("name", "folder"), [("StanfordCars", "cars_test"), ("ImageNet", "val")])
+def test_the_folder_of_the_test_images_is_missing(name, folder, tmp_path):
+    build(name, tmp_path)
+    images = DATASET_REGISTRY.get(name).test_dir(tmp_path)
+    assert images.name == folder
+    shutil.rmtree(images)
+    with pytest.raises(DataError, match=rf"{name} has no images: there is no folder {images}; run: python tools/downl"):
+        build_dataset(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(SHIFTS))
+def test_an_empty_image_folder_gets_a_remedy(name, tmp_path):
+    build(name, tmp_path)
+    images = tmp_path / IMAGE_DIRS[name]
+    shutil.rmtree(images)
+    images.mkdir()
+    with pytest.raises(DataError, match=rf"; move {images.parent} away and run: python tools/download.py imagenet"):
+        build_dataset(name, tmp_path)
+    (images / ("0" if name == "ImageNetV2" else "n01440764")).mkdir()
+    with pytest.raises(DataError, match=rf"{name} has no test images; move {images.parent} away and run: python"):
+        build_dataset(name, tmp_path)
+
+
 def test_a_folder_without_a_name(tmp_path):
     build("ImageNetSketch", tmp_path)
     picture(tmp_path / IMAGE_DIRS["ImageNetSketch"] / "n99999999" / "x.JPEG")
@@ -205,7 +228,7 @@ def test_the_real_split_files(name, tmp_path, caplog):
     dataset = build_dataset(name, tmp_path)
     assert (len(dataset.classnames), len(dataset.test)) == COUNTS[name]
     assert {item.label for item in dataset.test} == set(range(len(dataset.classnames)))
-    assert dataset.split_hash == type(dataset).published_split
+    assert dataset.test_hash == type(dataset).published_test
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -218,7 +241,7 @@ def make_files(images: Path, split: Path) -> None:
         path.touch()
 
 
-def test_the_real_aircraft_lists(tmp_path):
+def test_the_real_aircraft_lists(tmp_path, caplog):
     if not (SHARED / "splits" / "fgvc_aircraft").is_dir():
         pytest.skip("the real lists are not at hand")
     folder = tmp_path / "fgvc_aircraft"
@@ -228,8 +251,16 @@ def test_the_real_aircraft_lists(tmp_path):
         (folder / "images" / f"{line.split()[0]}.jpg").touch()
     dataset = build_dataset("FGVCAircraft", tmp_path)
     assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (3_334, 3_333, 3_333)
-    assert dataset.split_hash == dataset.published_split
+    assert dataset.test_hash == dataset.published_test
     assert "F/A-18" in dataset.classnames
+    for split in ("train", "val"):  # a copy for testing is the published one without them too
+        (folder / f"images_variant_{split}.txt").unlink()
+        assert not build_dataset("FGVCAircraft", tmp_path).difference
+    assert not caplog.records
+    lines = (folder / "images_variant_test.txt").read_text().splitlines()
+    lines[0] = f"{lines[0].split()[0]} {lines[-1].split(maxsplit=1)[1]}"
+    (folder / "images_variant_test.txt").write_text("\n".join(lines))
+    assert "is not the published one" in build_dataset("FGVCAircraft", tmp_path).difference
 
 
 @pytest.mark.parametrize(("name", "count", "classes"), [

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from conftest import random_clip, run_tool
-from promptcal.datasets.errors import ConfigError
+from promptcal.datasets.errors import ConfigError, UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.calibration import ace, ece, top_class
 from promptcal.trainers.runs.folder import RunFolder
@@ -77,6 +78,23 @@ def test_a_finished_run_prints_its_table_and_computes_nothing(train, tmp_path: P
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.npz")} == before
     rebinned = train("SoC", *FEW_VIEWS, "TEST.BINS", 5, "TEST.SALS", True)
     assert rebinned.returncode == 0 and "5 bins" in rebinned.stdout and "SoC + SaLS" in rebinned.stdout
+    settings = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert (settings["TEST"]["BINS"], settings["TEST"]["SALS"]) == (5, True)
+
+
+@pytest.mark.parametrize("damage", ["absent", "cut"])
+def test_other_bins_need_the_predictions(tmp_path: Path, image_folder: Path, clip_file: Path, damage: str):
+    run = tmp_path / "run"
+    run_here("ZeroShot", image_folder, clip_file, run)
+    predictions = run / "predictions.npz"
+    content = predictions.read_bytes()
+    predictions.unlink()
+    if damage == "cut":
+        predictions.write_bytes(content[:500])
+    with pytest.raises(UserError, match="predictions.npz of a finished run cannot be read .*: remove .*results.json"):
+        run_here("ZeroShot", image_folder, clip_file, run, "TEST.BINS", 5)
+    (run / "results.json").unlink()
+    assert run_here("ZeroShot", image_folder, clip_file, run, "TEST.BINS", 5)["bins"] == 5
 
 
 def test_a_folder_alone_is_no_finished_run(train, tmp_path: Path):
@@ -167,6 +185,7 @@ def test_no_train_checks_and_stops(train, tmp_path: Path):
     (["--trainer", "SoC", "DATASET.NAME", "UCF"], "unknown data set 'UCF'"),
     (["--trainer", "SoC", "--config-file", "setup.py"], "other kinds are refused"),
     (["--trainer", "SoC", "--seed", "-3"], "SEED is -3"),
+    (["--trainer", "SoC", "--load-epoch", "50"], "--load-epoch names an epoch of the prompt in --model-dir DIR"),
     (["--trainer", "SoC", "--dataset-config-file", "configs/datasets/ucf101.yaml", "--root", "/nowhere"],
      "data root /nowhere is not a folder"),
 ])
@@ -199,3 +218,11 @@ def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(
     for row in (1, 9):
         assert np.array_equal(predictions["logits"][row], predictions["zero_shot_logits"][row])
     assert "TPT: 2 images fell back" in result_table([results])
+
+
+def test_a_learning_rate_that_loses_all_numbers(tmp_path: Path, clip_file: Path, image_folder: Path):
+    results = run_here("SoC", image_folder, clip_file, tmp_path / "run", *FEW_VIEWS, "OPTIM.LR", 1e38)
+    predictions = RunFolder(tmp_path / "run").predictions()
+    assert results["flagged"] == 12 and predictions["flagged"].all()
+    assert np.array_equal(predictions["logits"], predictions["zero_shot_logits"])
+    assert np.isfinite(predictions["logits"]).all()

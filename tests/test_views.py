@@ -11,7 +11,8 @@ import torchvision.transforms.functional as F
 from PIL import Image
 from promptcal.datasets import build_dataset
 from promptcal.datasets.augmix import OPERATIONS, augmix
-from promptcal.datasets.loader import view_loader
+from promptcal.datasets.errors import UserError, explaining_faults
+from promptcal.datasets.loader import noticing_lost_workers, view_loader
 from promptcal.datasets.views import ViewMaker, draw_crops, plain_view
 from promptcal.trainers.vlm.image_tower import normalise_pixels
 from promptcal.trainers.vlm.openai_clip import clip
@@ -64,6 +65,12 @@ def test_pictures_too_long_for_a_crop_give_the_central_one():
         assert ViewMaker(count=3, size=16, augmix=True, seed=0)(picture(size), 0).shape == (3, 3, 16, 16)
 
 
+@pytest.mark.parametrize("size", [(1, 1), (20000, 20)])
+def test_pictures_of_odd_sizes_have_all_views(size: tuple[int, int]):
+    views = ViewMaker(8, 32, True, 0)(picture(size), 0)
+    assert views.shape == (8, 3, 32, 32) and views.dtype == torch.uint8
+
+
 def test_augmix_mixes_with_weights_that_sum_to_one():
     flat = Image.new("RGB", (32, 32), (90, 90, 90))
     assert OPERATIONS[2](flat, 0.1, 1).getpixel((0, 0)) == (80, 80, 80)  # posterize to four bits
@@ -102,3 +109,24 @@ def test_workers_and_order_change_no_view(image_folder: Path):
             for index, views in zip(batch.index, batch.views, strict=True):
                 assert torch.equal(found.setdefault(index, views), views)
     assert sorted(found) == list(range(7))
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(), EOFError(), FileNotFoundError(2, "No such file", "/tmp/x")])
+def test_a_worker_lost_while_it_hands_over_a_batch(error: Exception):
+    def broken():
+        yield 1
+        raise error
+
+    batches = noticing_lost_workers(broken())
+    assert next(batches) == 1
+    with pytest.raises(UserError, match="use fewer DATALOADER.NUM_WORKERS"), explaining_faults():
+        next(batches)
+
+
+def test_what_a_worker_itself_raises_is_kept():
+    def failing():
+        raise OSError("Caught OSError in DataLoader worker process 0.")
+        yield
+
+    with pytest.raises(OSError, match="Caught"):
+        next(noticing_lost_workers(failing()))

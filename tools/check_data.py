@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from promptcal.datasets.benchmark import benchmarks, find_benchmark
-from promptcal.datasets.errors import DataError, run_tool
+from promptcal.datasets.errors import DataError, reading, run_tool
 from promptcal.datasets.inventory import inspect, table
 
 
@@ -18,10 +18,13 @@ def main() -> int:
     parser.add_argument("--deep", action="store_true", help="open every image")
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR, format="%(message)s")  # what readers warn about is in the table
-    if not args.root.expanduser().is_dir():
-        raise DataError(f"data root {args.root} is not a folder")
+    root = args.root.expanduser()
+    with reading():
+        if not root.is_dir():
+            raise DataError(f"data root {root} is not a folder: give the one that holds the data sets")
+        list(root.iterdir())  # one that cannot be read is said once, not in every row
     wanted = [find_benchmark(name) for name in args.datasets] or benchmarks()
-    findings = [inspect(cls, args.root.expanduser(), args.deep) for cls in wanted]
+    findings = [inspect(cls, root, args.deep) for cls in wanted]
     print(table(findings))
     return int(any(finding.state == "faulty" for finding in findings))
 

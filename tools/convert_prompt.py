@@ -9,12 +9,13 @@ from pathlib import Path
 
 from promptcal.datasets.errors import ConfigError, run_tool
 from promptcal.trainers.runs.log import log_to_terminal
-from promptcal.trainers.vlm.prompt_files import convert_prompt
+from promptcal.trainers.vlm.prompt_files import EMBEDDED, convert_prompt
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, help="checkpoint as CoOp and Dassl write it; nothing in it is executed")
+    parser.add_argument("source", help="checkpoint as CoOp and Dassl write it, of which nothing is executed, or an "
+                                       f"embedded prompt: {', '.join(EMBEDDED)}")
     parser.add_argument("target", type=Path, help="the copy, named .safetensors")
     return parser.parse_args()
 

@@ -6,11 +6,12 @@ Exit status: 0 if everything asked for is there, 1 if something must be fetched 
 import argparse
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from promptcal.datasets.benchmark import benchmarks, find_benchmark
 from promptcal.datasets.downloads import download_benchmark, download_coop, download_splits
-from promptcal.datasets.errors import run_tool
+from promptcal.datasets.errors import DataError, reading, run_tool
 from promptcal.datasets.fetch import check_mirror
 
 
@@ -30,6 +31,9 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     root = args.root.expanduser()
     check_mirror(args.mirror)
+    with reading():
+        if root.is_dir():
+            list(root.iterdir())  # one that cannot be read is said once, not for every set
 
     jobs = []
     for name in args.what:
@@ -41,8 +45,18 @@ def main() -> int:
             jobs.append((download_coop, ()))
         else:
             jobs.append((download_benchmark, (find_benchmark(name),)))
-    complete = [job(*subject, root, args.mirror) for job, subject in jobs]
+    complete = [done(job, *subject, root, args.mirror) for job, subject in jobs]
     return int(not all(complete))
+
+
+def done(job: Callable[..., bool], *arguments: object) -> bool:
+    """Whether a job left everything in place. A folder that cannot be read does not keep the others from theirs."""
+    try:
+        with reading():
+            return job(*arguments)
+    except DataError as error:
+        logging.error("error: %s", error)
+        return False
 
 
 if __name__ == "__main__":

@@ -9,9 +9,12 @@ python=$(command -v python3 || command -v python) || { echo "error: Python 3.11 
 stamp=".venv/installed-$(cksum < setup.py | tr ' ' '-')"
 if [ ! -f "$stamp" ]; then
     echo "Setting up .venv: PyTorch, CLIP and the rest, about 5 GB, a few minutes (once) ..."
-    [ -x .venv/bin/python ] || "$python" -m venv .venv
+    # An interrupted attempt may have left a .venv without pip.
+    .venv/bin/python -m pip --version > /dev/null 2>&1 || "$python" -m venv --clear .venv
     .venv/bin/python -m pip install --quiet --upgrade pip
-    .venv/bin/python -m pip install --progress-bar on --editable ".[dev]" | grep --line-buffered -E '^(Downloading|Installing|Successfully)' || true
+    .venv/bin/python -m pip install --progress-bar on --editable ".[dev]" |
+        grep --line-buffered -E '^(Downloading|Installing|Successfully)' || [ "${PIPESTATUS[0]}" -eq 0 ] ||
+        { echo "error: pip could not install what setup.py asks for, see above; run this again once it can" >&2; exit 1; }
     .venv/bin/python -c 'import promptcal.trainers' # says what is missing if the installation failed
     touch "$stamp"
     echo "Environment ready."

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-from promptcal.datasets.errors import run_tool
+from promptcal.datasets.errors import ConfigError, run_tool
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.runs.log import log_to_terminal
 from promptcal.trainers.runs.summary import result_table
@@ -33,6 +33,8 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
+    if args.load_epoch is not None and not args.model_dir:
+        raise ConfigError("--load-epoch names an epoch of the prompt in --model-dir DIR: give that folder too")
     log_to_terminal()
     flags = {
         "DATASET.ROOT": args.root, "OUTPUT_DIR": args.output_dir or args.resume or None, "SEED": args.seed,

@@ -8,12 +8,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 import numpy as np
-import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import build_dataset
-from ..datasets.errors import ConfigError, DataError
+from ..datasets.errors import ConfigError, DataError, explaining_faults
 from ..datasets.views import ViewMaker
 from .episodes import Adapted
 from .runs.array_cache import ArrayCache
@@ -63,6 +62,7 @@ class BaseTrainer:
         """Predictions for B images, given as unit view features (B, V, d), each image on its own."""
         raise TypeError(f"{type(self).__name__} does not say how it adapts")
 
+    @explaining_faults()
     def run(self, train: bool = True) -> dict:
         """The whole life: returns the results, whether computed now or found finished."""
         self.build_data()
@@ -94,6 +94,7 @@ class BaseTrainer:
         kept = {key: value for key, value in results.items() if not key.startswith("sals_")}
         results = {**kept, **self.figures(self.folder.predictions())}
         if self.ranks.first:
+            self.folder.write_config(self.cfg.dump())
             self.folder.finish(results)
         return results
 
@@ -200,16 +201,12 @@ class BaseTrainer:
         return self.view_features(self.views)
 
     def predict_batch(self, batch: FeatureBatch) -> dict[str, np.ndarray]:
-        """The rows of a batch. Where a number is lost, the image keeps its zero-shot prediction and is flagged."""
+        """The rows of a batch."""
         index, bad = batch.index, batch.bad
         adapted = self.adapt(batch.views) if index else Adapted.none(len(self.dataset.classnames))
-        flagged = ~adapted.logits.isfinite().all(-1)
-        logits = torch.where(flagged[:, None], adapted.zero_shot_logits, adapted.logits)
-        if not logits.isfinite().all():
-            path = self.items[index[int((~logits.isfinite().all(-1)).nonzero()[0])]].impath
-            raise DataError(f"CLIP's features of {path} are not finite: try MODEL.PREC fp32")
+        adapted = adapted.with_fallback([self.items[i].impath for i in index])
         columns = {
-            "logits": logits, "zero_shot_logits": adapted.zero_shot_logits, "flagged": flagged,
+            "logits": adapted.logits, "zero_shot_logits": adapted.zero_shot_logits, "flagged": adapted.flagged,
             "loss": adapted.loss, "penalty": adapted.penalty,
         }
         return {

@@ -1,7 +1,7 @@
 """From defaults, yaml files, flags and KEY VALUE pairs to one frozen, validated config."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,44 +27,38 @@ def build_cfg(
     flags: Sequence = (),
     opts: Sequence = (),
 ) -> CfgNode:
-    """Defaults < a resumed run's config < the trainer's yaml < dataset yaml < `config_file` < flags < opts; frozen."""
-    cfg = get_cfg_default()
+    """Defaults < a resumed run's config < the trainer's yaml < dataset yaml < `config_file` < flags < opts; frozen.
+
+    `trainer` is a flag. Any later layer may name another, so whose yaml is read is found by a trial without it.
+    """
+    base = get_cfg_default()
     if resume:
-        # A run's own config already holds every layer, so the yaml files below must not undo it.
-        merge_file(cfg, Path(resume) / "config.yaml")
-    name = trainer or named_trainer(cfg, [dataset_config_file, config_file], opts)
+        # A run's own config already holds every layer, so the trainer's yaml must not undo it.
+        merge_file(base, Path(resume) / "config.yaml")
+    files, pairs = (dataset_config_file, config_file), (["TRAINER.NAME", trainer] if trainer else [], flags, opts)
+    name = layered(base, files, pairs).TRAINER.NAME
     if name and not resume:
         TRAINER_REGISTRY.get(name)
         own = CONFIGS / "trainers" / f"{name.lower()}.yaml"
         if own.is_file():
-            merge_file(cfg, own)
-    if name:
-        cfg.TRAINER.NAME = name
-    for path in (dataset_config_file, config_file):
-        if path:
-            merge_file(cfg, find_config(path))
-        if path == dataset_config_file:
-            baseline = leaves(cfg)
-    merge_pairs(cfg, flags)
-    merge_pairs(cfg, opts)
+            merge_file(base, own)
+    cfg = layered(base, files, pairs)
     validate(cfg)
     if not cfg.TAG:
-        branch = TRAINER_REGISTRY.get(cfg.TRAINER.NAME).branch
-        cfg.TAG = tag_of(influential_settings(cfg, branch), baseline)
+        baseline = leaves(layered(base, [dataset_config_file]))
+        cfg.TAG = tag_of(influential_settings(cfg, TRAINER_REGISTRY.get(name).branch), baseline)
     cfg.freeze()
     return cfg
 
 
-def named_trainer(cfg: CfgNode, files: Sequence[str], opts: Sequence) -> str:
-    """The trainer's name where no flag gives it: from KEY VALUE pairs, else from the yaml files, else from `cfg`."""
-    pairs = dict(zip(opts[::2], opts[1::2], strict=False))
-    if "TRAINER.NAME" in pairs:
-        return str(pairs["TRAINER.NAME"])
-    name = cfg.TRAINER.NAME
-    for path in files:
-        if path:
-            name = (read_yaml(find_config(path)).get("TRAINER") or {}).get("NAME", name)
-    return name
+def layered(base: CfgNode, files: Sequence[str], pairs: Sequence[Sequence] = ()) -> CfgNode:
+    """A copy of `base` with yaml files, where a path is given, and then lists of KEY VALUE pairs laid over it."""
+    cfg = base.clone()
+    for path in filter(None, files):
+        merge_file(cfg, find_config(path))
+    for some in pairs:
+        merge_pairs(cfg, some)
+    return cfg
 
 
 def find_config(path: str | Path) -> Path:
@@ -79,10 +73,10 @@ def read_yaml(path: Path) -> dict:
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"config file {path} is not a .yaml file; other kinds are refused because they can run code")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read config file {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"config file {path} is not plain yaml: {reason}") from error
     if content is None:
@@ -90,6 +84,15 @@ def read_yaml(path: Path) -> dict:
     if not isinstance(content, dict):
         raise ConfigError(f"config file {path} must hold KEY: value pairs, not {type(content).__name__}")
     return content
+
+
+def parse_yaml(text: str | bytes) -> object:
+    """The plain data in yaml text. What looks like a date or a number but is none (`2024-13-45`, `0x_`), a wrong tag
+    (`!!int x`) or a thousand brackets end in exceptions of many kinds inside the library: here they are one."""
+    try:
+        return yaml.safe_load(text)
+    except Exception as error:
+        raise yaml.YAMLError(str(error) or type(error).__name__) from error
 
 
 def merge_file(cfg: CfgNode, path: Path) -> None:
@@ -132,33 +135,27 @@ def unknown_key(cfg: CfgNode, key: str, source: str) -> ConfigError:
 
 def fitted(key: str, value: object, default: object, source: str) -> object:
     """`value` in the type of `default`. Text from the command line is read as yaml reads it, whole numbers pass for
-    floats, and words such as `on` stay words where a word is expected."""
-    if isinstance(default, str):
-        if isinstance(value, bool):
-            return "on" if value else "off"  # yaml reads an unquoted on/off as a truth value
-        return str(value)
-    if isinstance(value, str):
+    floats, words such as `on` stay words where a word is expected, and nothing at all is the empty text there."""
+    if isinstance(value, str) and not isinstance(default, str):
         with suppress(yaml.YAMLError):  # stays text, and is refused below
-            value = yaml.safe_load(value)
+            value = parse_yaml(value)
         if isinstance(value, str):
             value = as_number(value)
-    if isinstance(default, bool):
-        fits = isinstance(value, bool)
-    elif isinstance(default, int):
-        fits = isinstance(value, int) and not isinstance(value, bool)
-    elif isinstance(default, float):
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-        value = float(value) if fits else value
-    else:
-        fits = isinstance(value, type(default))
-    if not fits:
+    if isinstance(default, str):
+        if isinstance(value, bool):
+            value = "on" if value else "off"  # yaml reads an unquoted on/off as a truth value
+        elif not isinstance(value, Collection):
+            value = "" if value is None else str(value)  # numbers, dates, paths
+    elif isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        value = as_number(value)
+    if not isinstance(value, type(default)) or isinstance(value, bool) != isinstance(default, bool):
         raise ConfigError(f"{key} in {source} must be of type {type(default).__name__}, not {value!r}")
     return value
 
 
-def as_number(text: str) -> object:
-    """`1e-3` is a number to people but text to yaml, which wants `1.0e-3`."""
+def as_number(value: object) -> object:
+    """`1e-3` is a number to people but text to yaml, which wants `1.0e-3`. What is too large for a float stays."""
     try:
-        return float(text)
-    except ValueError:
-        return text
+        return float(value)
+    except (ValueError, OverflowError):
+        return value

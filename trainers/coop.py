@@ -20,7 +20,7 @@ from .vlm.initial_prompt import InitialPrompt
 from .vlm.openai_clip import CLIP
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
 from .vlm.prompt_training import PromptLearner, Schedule, random_context, run_epochs
-from .vlm.prompts import check_lengths, initial_context
+from .vlm.prompts import check_lengths, initial_context, words
 from .vlm.training_images import TrainingImages
 
 logger = logging.getLogger(__name__)
@@ -45,14 +45,16 @@ class CoOp(BaseTrainer):
         cfg.OPTIM.MOMENTUM = 0.9  # of sgd
         cfg.OPTIM.MAX_EPOCH = 0  # epochs of training; 0 = as CoOp: 50 for 1 shot and ImageNet, 100 up to 4, else 200
         cfg.OPTIM.WARMUP_EPOCH = 1  # first epochs of training at OPTIM.WARMUP_CONS_LR; a cosine from OPTIM.LR follows
-        cfg.OPTIM.WARMUP_CONS_LR = 1e-5
+        cfg.OPTIM.WARMUP_CONS_LR = 1e-5  # learning rate in the warm-up
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
         require_one_of(cfg, "OPTIM.NAME", "sgd")
         require_one_of(cfg, "TRAINER.COOP.CLASS_TOKEN_POSITION", "end")
         require(cfg, cfg.TRAINER.COOP.N_CTX >= 1, "TRAINER.COOP.N_CTX", "at least 1")
-        require(cfg, "{" not in cfg.TRAINER.COOP.CTX_INIT, "TRAINER.COOP.CTX_INIT", "plain words, without the class")
+        start = cfg.TRAINER.COOP.CTX_INIT
+        require(cfg, "{" not in start, "TRAINER.COOP.CTX_INIT", "plain words, without the class")
+        require(cfg, not start or bool(words(start)), "TRAINER.COOP.CTX_INIT", "empty (a random start), or have a word")
         require(cfg, cfg.DATALOADER.TRAIN_X.BATCH_SIZE >= 1, "DATALOADER.TRAIN_X.BATCH_SIZE", "at least 1")
         require(cfg, 0 <= cfg.OPTIM.MOMENTUM < 1, "OPTIM.MOMENTUM", "from 0 to below 1")
         require(cfg, cfg.OPTIM.MAX_EPOCH >= 0, "OPTIM.MAX_EPOCH", "0 (as CoOp has it) or more")
@@ -104,8 +106,8 @@ class CoOp(BaseTrainer):
 
     def use_model(self, model: CLIP, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
-        words = initial_context(model, self.cfg.PROMPT.CTX_INIT)
-        self.hand_written = self.prompt.tower.text(words[None])[0]  # (K, d), what the prompt is compared with
+        context = initial_context(model, self.cfg.PROMPT.CTX_INIT)
+        self.hand_written = self.prompt.tower.text(context[None])[0]  # (K, d), what the prompt is compared with
 
     def starting_context(self) -> Tensor:
         """MODEL.INIT_WEIGHTS, else the words of CTX_INIT, else random numbers; a copy for each class with CSC."""

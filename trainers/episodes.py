@@ -5,12 +5,14 @@ moments and the loss are never mixed. (The method: Shu et al., TPT, NeurIPS 2022
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from ..datasets.errors import DataError
 from .objectives import class_logits, confident_views, marginal_entropy
 from .vlm.initial_prompt import InitialPrompt
 
@@ -46,6 +48,7 @@ class Adapted:
     ctx: Tensor  # (B, n_ctx, width), the adapted contexts
     loss: Tensor  # (B,) L_TPT before the last step; NaN where no step was taken
     penalty: Tensor  # (B,) regulariser before the last step; 0 where the method has none, NaN without a step
+    flagged: Tensor | None = None  # (B,) whether `logits` are the zero-shot ones because a number was lost
 
     @classmethod
     def none(cls, classes: int) -> Adapted:
@@ -54,7 +57,18 @@ class Adapted:
 
     @classmethod
     def join(cls, parts: list[Adapted]) -> Adapted:
-        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__))
+        columns = {name: [getattr(part, name) for part in parts] for name in cls.__dataclass_fields__}
+        return cls(**{name: None if column[0] is None else torch.cat(column) for name, column in columns.items()})
+
+    def with_fallback(self, names: Sequence[object]) -> Adapted:
+        """Where a number is lost, the image keeps its zero-shot prediction and is flagged. `names` tells images apart
+        when not even that is a number."""
+        flagged = ~self.logits.isfinite().all(-1)
+        logits = torch.where(flagged[:, None], self.zero_shot_logits, self.logits)
+        lost = ~logits.isfinite().all(-1)
+        if lost.any():
+            raise DataError(f"CLIP's features of {names[int(lost.nonzero()[0])]} are not finite: try MODEL.PREC fp32")
+        return replace(self, logits=logits, flagged=flagged)
 
 
 def run_episodes(

@@ -59,7 +59,7 @@ def validate(cfg: CfgNode) -> None:
     require(cfg, 0 < cfg.TTA.SELECT <= 1, "TTA.SELECT", "a share above 0 and up to 1")
     require(
         cfg, cfg.TTA.STEPS == 0 or int(cfg.TTA.VIEWS * cfg.TTA.SELECT) >= 1, "TTA.SELECT",
-        f"at least {1 / max(cfg.TTA.VIEWS, 1):.3g} to keep one of {cfg.TTA.VIEWS} views",
+        f"at least {math.ceil(1e4 / max(cfg.TTA.VIEWS, 1)) / 1e4:g} to keep one of {cfg.TTA.VIEWS} views",
     )
     require(cfg, cfg.TTA.STEPS >= 0, "TTA.STEPS", "0 (zero-shot) or more")
     require_one_of(cfg, "TTA.AUGMIX", "auto", "on", "off")

@@ -1,7 +1,7 @@
 """Arrays on disk that are memory-mapped when read, and never trusted unless whole.
 
 An array is two files: the numbers (`.npy`) and then, as the mark that they are complete, a note (`.json`) with their
-checksum and whatever facts belong to them.
+checksum, of shape, type and facts as well, and whatever facts belong to them.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ...datasets.errors import UserError
-from .files import read_json, write_atomically, write_json
+from .files import Damaged, noticing_damage, read_json, write_atomically, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class ArrayCache:
     def write(self, name: str, array: np.ndarray, facts: Mapping) -> None:
         array = np.ascontiguousarray(array)
         write_atomically(self.folder / f"{name}.npy", lambda file: np.save(file, array))
-        write_json(self.folder / f"{name}.json", {"crc32": zlib.crc32(array), "facts": dict(facts)})
+        write_json(self.folder / f"{name}.json", {"crc32": checksum(array, facts), "facts": dict(facts)})
 
     def read(self, name: str) -> tuple[np.ndarray, dict] | None:
         """The array, mapped, and its facts; None if it is not there or damaged."""
@@ -50,11 +50,17 @@ class ArrayCache:
         if note is None or not path.is_file():
             return None
         try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-            if zlib.crc32(array) == note["crc32"]:
-                return array, note["facts"]
-            reason = "wrong checksum"
-        except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
+            with noticing_damage():
+                array = np.load(path, mmap_mode="r", allow_pickle=False)
+                if checksum(array, note["facts"]) == note["crc32"]:
+                    return array, note["facts"]
+                reason = "wrong checksum"
+        except Damaged as error:
             reason = str(error)
         logger.warning("%s is damaged (%s) and is made again", path, reason)
         return None
+
+
+def checksum(array: np.ndarray, facts: Mapping) -> int:
+    """Of the numbers and of all that gives them a meaning."""
+    return zlib.crc32(json.dumps([array.dtype.str, array.shape, facts]).encode(), zlib.crc32(array))

@@ -1,6 +1,7 @@
 """What the numbers of a run depend on, and where a run with these settings lives."""
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ NO_INFLUENCE = (
 # Named by their hash instead: a file may be moved, and another may take its place.
 HASHED = ("MODEL.BACKBONE.NAME", "MODEL.INIT_WEIGHTS")
 IN_PATH = ("SEED", "DATASET.NAME", "TRAINER.NAME", "MODEL.BACKBONE.NAME")
+LONGEST = 100  # characters of a part of a run folder's path
 
 
 def influential_settings(cfg: CfgNode, branch: str) -> dict[str, object]:
@@ -47,14 +49,38 @@ def check_same(ours: Mapping, theirs: Mapping, folder: Path) -> None:
 def tag_of(settings: Mapping[str, object], baseline: Mapping[str, object]) -> str:
     """A readable folder name for the settings that differ from the baseline: `default`, or `STEPS-2_LAMBDA-10.0`."""
     changed = [
-        f"{key.rsplit('.', 1)[-1]}-{value}" for key, value in settings.items()
-        if key not in IN_PATH and value != baseline.get(key)
+        f"{key.rsplit('.', 1)[-1]}-{prompt_name(value) if key == 'MODEL.INIT_WEIGHTS' else value}"
+        for key, value in settings.items() if key not in IN_PATH and value != baseline.get(key)
     ]
     return path_safe("_".join(changed)) or "default"
 
 
+def prompt_name(name: str) -> str:
+    """A prompt in short: an embedded one's name as it is; of a path what tells prompts apart by eye (CoOp calls every
+    file prompt_learner/model.pth.tar-<epoch>) and a hash of the file, or of the path where it cannot be read."""
+    path = Path(name)
+    try:
+        content = path.read_bytes()
+    except OSError:
+        if path.name == name:
+            return name
+        content = name.encode()
+    coops = path.parent.name == "prompt_learner" and path.parent.parent.name
+    return f"{coops or path.name.split('.')[0]}-{short_hash(content)}"
+
+
 def path_safe(text: str) -> str:
-    return re.sub(r"[^\w.+-]+", "-", text)[:100].strip("-.")
+    """`text` as a part of a path. One that is too long ends with a hash of the whole: what is cut off may be all that
+    tells two runs apart."""
+    safe = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
+    if len(safe) <= LONGEST:
+        return safe
+    mark = short_hash(text.encode())
+    return f"{safe[: LONGEST - 1 - len(mark)].rstrip('-.')}-{mark}"
+
+
+def short_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:8]
 
 
 def run_path(cfg: CfgNode) -> Path:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import logging
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ...datasets.errors import UserError
-from .files import make_folder, read_json, write_arrays, write_json, write_text
+from .files import Damaged, make_folder, read_arrays, read_json, write_arrays, write_json, write_text
 from .fingerprint import check_same
 from .lock import RunLock
 from .log import log_to_file
@@ -19,6 +18,7 @@ from .ranks import Ranks
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("index", "label", "logits", "zero_shot_logits", "flagged")  # of predictions.npz
+OF_PART = {*COLUMNS, "loss", "penalty", "seconds", "bad_index", "bad_reason"}  # what every part holds
 
 
 class RunFolder:
@@ -38,15 +38,28 @@ class RunFolder:
             if ranks.first:
                 make_folder(self.path)
                 stack.enter_context(RunLock(self.path))
-                begun = read_json(self.parts / "fingerprint.json")
-                if begun is None:
-                    write_json(self.parts / "fingerprint.json", fingerprint)
-                else:
-                    check_same(fingerprint, begun, self.path)
-                write_text(self.path / "config.yaml", config)
+                self.begin(fingerprint)
+                self.write_config(config)
                 stack.enter_context(log_to_file(self.path / "log.txt"))
             ranks.meet()
             yield
+
+    def begin(self, fingerprint: Mapping) -> None:
+        """Goes on from what is in `parts`, if it was made under the same circumstances. A run that got no further than
+        its start has no claim to the folder, and where nothing tells whose the parts are, they are nobody's."""
+        path = self.parts / "fingerprint.json"
+        begun = read_json(path)
+        made = [*self.parts.glob("*.npz"), *self.parts.glob("*.pt")]
+        if made and isinstance(begun, dict):
+            check_same(fingerprint, begun, self.path)
+            return
+        if made:
+            logger.warning("%s is missing or damaged, so the run begins anew", path)
+        self.remove_parts()
+        write_json(path, fingerprint)
+
+    def write_config(self, config: str) -> None:
+        write_text(self.path / "config.yaml", config)
 
     def results(self) -> dict | None:
         """The results of a finished run."""
@@ -71,12 +84,18 @@ class RunFolder:
                 self.remove_parts()
 
     def predictions(self) -> dict[str, np.ndarray]:
-        with np.load(self.path / "predictions.npz", allow_pickle=False) as file:
-            return dict(file)
+        path = self.path / "predictions.npz"
+        try:
+            return read_arrays(path)
+        except Damaged as error:
+            remedy = f"remove {self.path / 'results.json'} and run the command again"
+            raise UserError(f"{path} of a finished run cannot be read ({error}): {remedy}") from error
 
     def gather(self, parts: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
         """Joins all parts into predictions.npz, ordered by sample index, and returns all their columns."""
         parts = [self.read_part(part) for part in parts]
+        if any(part is None for part in parts):
+            raise UserError(f"a part of {self.parts} is missing or damaged; the others are kept: run the command again")
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         write_arrays(self.path / "predictions.npz", **{name: columns[name] for name in COLUMNS})
         return columns
@@ -88,17 +107,17 @@ class RunFolder:
         write_arrays(self.part_file(indices), **columns)
 
     def read_part(self, indices: Sequence[int]) -> dict[str, np.ndarray] | None:
-        """A part's columns; None if it is absent or damaged."""
+        """A part's columns; None if it is absent, damaged or of other images."""
         path = self.part_file(indices)
         if not path.is_file():
             return None
         try:
-            with np.load(path, allow_pickle=False) as file:
-                columns = dict(file)  # reading checks each array's CRC
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            columns = read_arrays(path)
+        except Damaged as error:
             logger.warning("%s is damaged (%s) and is computed again", path, error)
             return None
-        return columns if set(columns["index"]) <= set(indices) else None
+        whole = set(columns) >= OF_PART and {*columns["index"], *columns["bad_index"]} == set(indices)
+        return columns if whole else None
 
 
 def chunks(items: Sequence, size: int) -> list[Sequence]:

@@ -19,45 +19,58 @@ SILENCE = 120.0  # seconds without one after which an owner on another machine c
 class RunLock:
     """A file that names the owner's host and process, and is touched while the owner lives.
 
-    A lock is stale, and taken over, when its process on this host is gone or its owner elsewhere has been silent.
+    A lock is stale, and taken over, when its process on this host is gone or its owner elsewhere has been silent. A
+    process on this host that is merely stopped (Ctrl-Z) keeps it.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "lock"
+        self.owner = {"host": socket.gethostname(), "pid": os.getpid()}
         self.released = threading.Event()
 
     def __enter__(self) -> RunLock:
-        owner = {"host": socket.gethostname(), "pid": os.getpid()}
+        try:
+            self.take()
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --output-dir") from error
+        threading.Thread(target=self.beat, daemon=True).start()
+        return self
+
+    def take(self) -> None:
         for _ in range(2):
             try:
                 descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
             except FileExistsError:
                 self.remove_if_stale()
                 continue
-            except OSError as error:
-                raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --output-dir") from error
             with os.fdopen(descriptor, "w") as file:
-                json.dump(owner, file)
-            threading.Thread(target=self.beat, daemon=True).start()
-            return self
+                json.dump(self.owner, file)
+            return
         raise self.taken()
 
     def __exit__(self, *_: object) -> None:
         self.released.set()
-        self.path.unlink(missing_ok=True)
+        if self.ours():
+            self.path.unlink(missing_ok=True)
+
+    def ours(self) -> bool:
+        """Whether the lock still names this process: another may have taken it for gone."""
+        return read_owner(self.path) == self.owner
 
     def beat(self) -> None:
         while not self.released.wait(BEAT):
-            with suppress(FileNotFoundError):
-                os.utime(self.path)
+            with suppress(OSError):  # a shared disk may be away for a while
+                if self.ours():
+                    os.utime(self.path)
 
     def remove_if_stale(self) -> None:
-        owner = read_json(self.path)
-        if not isinstance(owner, dict):  # its writer is between making and filling it, or was killed there
+        owner = read_owner(self.path)
+        if not owner:  # its writer is between making and filling it, or was killed there
             time.sleep(0.2)
-            owner = read_json(self.path) or {}
-        here = owner.get("host") == socket.gethostname()
-        if not (here and not alive(owner.get("pid", 0))) and self.silence() <= SILENCE:
+            owner = read_owner(self.path)
+        here = owner.get("host") == self.owner["host"]
+        gone = not alive(owner["pid"]) if here else self.silence() > SILENCE
+        if not gone:
             raise self.taken()
         self.take_away(owner)
 
@@ -68,7 +81,7 @@ class RunLock:
             self.path.rename(aside)  # of several processes that do this, one succeeds
         except FileNotFoundError:
             return
-        found = read_json(aside) or {}
+        found = read_owner(aside)
         if found != owner:
             with suppress(FileExistsError):
                 os.link(aside, self.path)
@@ -89,17 +102,23 @@ class RunLock:
         return now - last
 
     def taken(self) -> UserError:
-        owner = read_json(self.path) or {}
+        owner = read_owner(self.path)
         return UserError(
             f"{self.path.parent} is in use by process {owner.get('pid', '?')} on {owner.get('host', '?')}: wait for "
             f"it, or choose another --output-dir (if that process is gone, remove {self.path})"
         )
 
 
+def read_owner(path: Path) -> dict:
+    """Who a lock file names; empty where it names nobody."""
+    owner = read_json(path)
+    return owner if isinstance(owner, dict) and isinstance(owner.get("pid"), int) else {}
+
+
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

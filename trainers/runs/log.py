@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tqdm import tqdm
@@ -25,14 +25,22 @@ def log_to_terminal() -> None:
     LOGGER.setLevel(logging.INFO)
 
 
+class RunLog(logging.FileHandler):
+    """A disk that is full is told by what matters more than a line of the log."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
     """Adds `path` to where lines go, for a while; a continued run appends."""
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = RunLog(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     LOGGER.addHandler(handler)
     try:
         yield
     finally:
         LOGGER.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):
+            handler.close()

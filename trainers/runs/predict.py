@@ -14,7 +14,7 @@ from ...datasets.images import open_image
 from ...datasets.views import ViewMaker
 from ..api import adapt
 from ..calibration import sals
-from ..vlm.loading import CACHE, SMALL, WEIGHT_URLS
+from ..vlm.loading import SMALL, WEIGHT_URLS, cache_folder
 from ..vlm.openai_clip import CLIP
 from .names import method_label
 
@@ -57,7 +57,7 @@ def read_classes(path: Path) -> list[str]:
 def default_backbone() -> str:
     """The best OpenAI model whose weights are on this machine, else the small one that comes with the project."""
     for name in PREFERRED:
-        if (CACHE.expanduser() / WEIGHT_URLS[name].rsplit("/", 1)[-1]).is_file():
+        if (cache_folder() / WEIGHT_URLS[name].rsplit("/", 1)[-1]).is_file():
             return name
     logger.info(
         "no OpenAI weights on this machine, so the small CLIP is used, which knows aerial pictures of land only; "
@@ -76,10 +76,8 @@ def predict(
         part = paths[start : start + AT_ONCE]
         pixels = torch.stack([make(open_image(path), 0) for path in part])  # (B, V, 3, H, W)
         adapted = adapt(trainer, model, classnames, pixels, opts)
-        failed = ~adapted.logits.isfinite().all(-1)
-        before = adapted.zero_shot_logits.float().cpu()
-        after = torch.where(failed[:, None], adapted.zero_shot_logits, adapted.logits).float().cpu()
-        rows = zip(part, before, after, sals(after, before), failed.tolist(), strict=True)
+        before, after = adapted.zero_shot_logits.float().cpu(), adapted.logits.float().cpu()
+        rows = zip(part, before, after, sals(after, before), adapted.flagged.tolist(), strict=True)
         for path, *logits, lost in rows:
             yield Prediction(path, *(_top(z, classnames, top) for z in logits), failed=lost)
 

@@ -10,8 +10,35 @@ from torch.utils.tensorboard.summary import hparams
 from tqdm import tqdm
 
 from ..calibration import ece, top_class
+from .files import writing
 
 Columns = Mapping[str, np.ndarray]
+
+
+class Curves:
+    """A TensorBoard run that grows for as long as one trains or tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.writer: SummaryWriter | None = None
+
+    def __enter__(self) -> Curves:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.writer is not None:
+            with writing(self.folder):
+                self.writer.close()
+
+    def add(self, scalars: Mapping[str, float], step: int) -> None:
+        """Adds a point to each curve."""
+        with writing(self.folder):
+            if self.writer is None:
+                # A run that was cut off may have got further than what it kept: those points are taken back.
+                self.writer = SummaryWriter(str(self.folder), purge_step=step)
+            for name, value in scalars.items():
+                self.writer.add_scalar(name, value, step)
+            self.writer.flush()
 
 
 class Progress:
@@ -22,16 +49,14 @@ class Progress:
         self.confidence, self.correct = np.empty(0), np.empty(0)
         self.bar = tqdm(total=total, desc=title, unit="img", dynamic_ncols=True, disable=not shown)
         self.shown = shown
-        self.folder = folder
-        self.writer: SummaryWriter | None = None
+        self.curves = Curves(folder / "tensorboard")
 
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.bar.close()
-        if self.writer is not None:
-            self.writer.close()
+        self.curves.__exit__(*failure)
 
     def remember(self, columns: Columns) -> None:
         """Counts images that were predicted before or just now."""
@@ -61,17 +86,12 @@ class Progress:
         """Adds a point to each curve, once a part."""
         if not self.shown:
             return
-        if self.writer is None:
-            # A run that was cut off may have logged beyond its last whole part: those points are taken back.
-            self.writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=len(self.correct))
         scalars = {f"running/{name}": value for name, value in self.running().items()}
         scalars["speed/seconds_per_image"] = columns["seconds"].sum() / max(len(columns["label"]), 1)
         for name in ("loss", "penalty"):
             if np.isfinite(columns[name]).any():
                 scalars[f"episode/{name}"] = np.nanmean(columns[name])
-        for name, value in scalars.items():
-            self.writer.add_scalar(name, value, len(self.correct))
-        self.writer.flush()
+        self.curves.add(scalars, len(self.correct))
 
 
 def write_final(folder: Path, settings: Mapping, results: Mapping, columns: Columns, similarity: np.ndarray) -> None:
@@ -83,7 +103,8 @@ def write_final(folder: Path, settings: Mapping, results: Mapping, columns: Colu
 
     metrics = {name: results[name] for name in ("accuracy", "ece", "ace", "confidence", "seconds_per_image")}
     plain = {key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))}
-    with SummaryWriter(str(folder / "tensorboard")) as writer:
+    board = folder / "tensorboard"
+    with writing(board), SummaryWriter(str(board)) as writer:
         for summary in hparams(plain, {f"final/{name}": None for name in metrics}):
             writer.file_writer.add_summary(summary)
         for name, value in metrics.items():

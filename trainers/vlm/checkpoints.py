@@ -8,9 +8,11 @@ other class or function. Zip files (`torch.save` since 1.6, TorchScript) and the
 from __future__ import annotations
 
 import io
+import lzma
 import pickle
 import struct
 import zipfile
+import zlib
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -164,7 +166,8 @@ def read_checkpoint(path: str | Path) -> Any:
         raise WeightsError(f"cannot read {path}: {error}") from error
     except (
         pickle.UnpicklingError, zipfile.BadZipFile, SafetensorError, EOFError, KeyError, IndexError, ValueError,
-        TypeError, AttributeError, OverflowError, RuntimeError, MemoryError, OSError, struct.error,
+        TypeError, AttributeError, OverflowError, RuntimeError, MemoryError, OSError, struct.error, zlib.error,
+        lzma.LZMAError,
     ) as error:
         raise WeightsError(f"cannot read {path}: it is damaged or not a PyTorch file ({error})") from error
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ...datasets.errors import UserError
 from .openai_clip import CLIP
 from .text_tower import TextTower
 
@@ -32,6 +33,8 @@ class ClassTowers:
 
     def halved(self) -> ClassTowers:
         """The same in groups half as large."""
+        if self.group == 1:
+            raise UserError("out of memory with one class at a time: use DEVICE cpu")
         return ClassTowers(self.model, self.class_tokens, self.precision, -(-self.group // 2))
 
     @torch.no_grad()

@@ -1,10 +1,14 @@
 """From pixels to unit image features."""
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
 from torch import Tensor
 
+from ...datasets.errors import UserError
 from ..objectives import unit
+from ..shrink import until_it_fits
 from .openai_clip import CLIP, clip
 from .precision import autocast
 
@@ -14,6 +18,7 @@ VIEWS_AT_ONCE = 256  # on a GPU: fills it and bounds memory
 # On a CPU, numbers in the largest activation: from 32 MB on, memory is handed back to the system after every use and
 # paged in anew, which costs a quarter of the time.
 CPU_NUMBERS_AT_ONCE = 5_000_000
+SHRUNK: WeakKeyDictionary[CLIP, int] = WeakKeyDictionary()  # views at once of models that were out of memory
 
 
 def normalise_pixels(pixels: Tensor) -> Tensor:
@@ -26,20 +31,34 @@ def normalise_pixels(pixels: Tensor) -> Tensor:
 @torch.no_grad()
 def encode_views(model: CLIP, views: Tensor, precision: str = "fp32") -> Tensor:
     """Unit features (B, V, d) of views (B, V, 3, H, W), either uint8 or already normalised."""
+    def encode() -> list[Tensor]:
+        return [encode_chunk(model, chunk, precision) for chunk in views.flatten(0, 1).split(views_at_once(model))]
+
+    return torch.cat(until_it_fits(encode, lambda: halve_views(model))).unflatten(0, views.shape[:2])
+
+
+def encode_chunk(model: CLIP, views: Tensor, precision: str) -> Tensor:
+    """Unit features (n, d) of views (n, 3, H, W)."""
     device = model.logit_scale.device
-    features = []
-    for chunk in views.flatten(0, 1).split(views_at_once(model)):
-        chunk = chunk.to(device, non_blocking=True)
-        if chunk.dtype == torch.uint8:
-            chunk = normalise_pixels(chunk)
-        with autocast(precision, device):
-            features.append(unit(encode_pixels(model, chunk)))
-    return torch.cat(features).unflatten(0, views.shape[:2])
+    views = views.to(device, non_blocking=True)
+    pixels = normalise_pixels(views) if views.dtype == torch.uint8 else views.float()
+    with autocast(precision, device):
+        return unit(encode_pixels(model, pixels))
+
+
+def halve_views(model: CLIP) -> str:
+    """Less memory: half as many views at once from now on."""
+    if views_at_once(model) == 1:
+        raise UserError("out of memory with one view at a time: use DEVICE cpu")
+    SHRUNK[model] = views_at_once(model) // 2
+    return f"{SHRUNK[model]} views"
 
 
 def views_at_once(model: CLIP) -> int:
     """How many views go through the tower together: a power of two, so that the usual 64 views of each image are
     grouped in the same way wherever in a batch the image stands."""
+    if model in SHRUNK:
+        return SHRUNK[model]
     visual = model.visual
     if model.logit_scale.device.type != "cpu":
         return VIEWS_AT_ONCE

@@ -1,10 +1,12 @@
 """The prompt that all episodes start from, and all that is constant because they do."""
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from torch import Tensor
 
+from ..shrink import until_it_fits
 from .class_towers import ClassTowers
 
 
@@ -17,8 +19,9 @@ class InitialPrompt:
 
     def __init__(self, tower: ClassTowers, context: Tensor) -> None:
         self.tower = tower
+        self.episodes = sys.maxsize  # the most at once that memory has been found to hold
         self.context = context.detach()  # (n_ctx, width), or (K, n_ctx, width)
-        self.text = tower.text(self.context[None])[0]  # (K, d)
+        self.text = until_it_fits(lambda: self.tower.text(self.context[None])[0], self.halve_classes)  # (K, d)
         self.jacobian: Tensor | None = None  # (K, d, n_ctx · width)
         self.pull_back: Callable[[Tensor], Tensor] | None = None
 
@@ -32,7 +35,8 @@ class InitialPrompt:
             _, self.pull_back = self.tower.with_pull_back(self.context[None], batched=True)
         return self.pull_back(cotangent)
 
-    def halve_classes(self) -> None:
+    def halve_classes(self) -> str:
         """Less memory: groups of half as many classes."""
         self.tower = self.tower.halved()
         self.pull_back = None
+        return f"{self.tower.group} classes"

@@ -6,6 +6,8 @@ import logging
 import os
 import urllib.error
 import urllib.request
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 
 import torch
@@ -43,7 +45,11 @@ def pick_device(name: str = "auto") -> torch.device:
 def load_clip(name: str, device: str | torch.device = "auto") -> CLIP:
     """An OpenAI model by name, the embedded one (`small`), or a local file; fp32, frozen, in eval mode."""
     path = weights_file(name)
-    state = tensors_by_name(read_checkpoint(path))
+    content = read_checkpoint(path)
+    try:
+        state = tensors_by_name(content)
+    except RecursionError as error:
+        raise WeightsError(f"{path} does not hold the weights of an OpenAI CLIP (it contains itself)") from error
     # Training scripts save the model inside `state_dict.`, `module.` or both.
     prefix = next((key.removesuffix("text_projection") for key in state if key.endswith("text_projection")), "")
     model = build_clip({key.removeprefix(prefix): value.float() for key, value in state.items()}, path)
@@ -55,12 +61,19 @@ def weights_file(name: str) -> Path:
     if name == SMALL:
         return SMALL_WEIGHTS
     if name in BACKBONES:
-        return download(WEIGHT_URLS[name], CACHE.expanduser())
+        return download(WEIGHT_URLS[name], cache_folder())
     if Path(name).is_file():
         return Path(name)
     hint = nearest(name, [*BACKBONES, SMALL])
     known = ", ".join([*BACKBONES, SMALL])
     raise WeightsError(f"no backbone and no weight file '{name}'.{hint} Known: {known}, or a path to weights.")
+
+
+def cache_folder() -> Path:
+    try:
+        return CACHE.expanduser()
+    except RuntimeError as error:
+        raise WeightsError(f"no home folder to keep weights in ({error}): set HOME, or give --backbone PATH") from error
 
 
 def weights_hash(name: str) -> str:
@@ -82,12 +95,12 @@ def sha256(path: Path) -> str:
 def download(url: str, folder: Path) -> Path:
     """Fetches `url` into `folder` unless a file of the right checksum is there. Never leaves half a file in place."""
     target = folder / url.rsplit("/", 1)[-1]
-    if target.is_file():
-        if sha256(target) == expected_sha256(url):
-            return target
-        logger.warning("%s has the wrong checksum and is downloaded again", target)
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
+        if target.is_file():
+            if sha256(target) == expected_sha256(url):
+                return target
+            logger.warning("%s has the wrong checksum and is downloaded again", target)
         folder.mkdir(parents=True, exist_ok=True)
         with urllib.request.urlopen(url, timeout=30) as source, part.open("wb") as sink:
             total = int(source.headers.get("Content-Length", 0)) or None
@@ -98,24 +111,28 @@ def download(url: str, folder: Path) -> Path:
         if sha256(part) != expected_sha256(url):
             raise WeightsError(f"{url} arrived damaged (wrong checksum): try again")
         part.replace(target)
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    except (urllib.error.URLError, TimeoutError, ConnectionError, HTTPException) as error:
         raise WeightsError(f"cannot download {url} ({error}): fetch it by hand and put it at {target}") from error
+    except OSError as error:
+        raise WeightsError(f"cannot keep {url} at {target} ({error.strerror}): make room there, set HOME to a folder "
+                           f"of yours, or fetch it by hand and give its path as --backbone") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # there is none after success, nor where there is no folder
+            part.unlink()
     return target
 
 
 def build_clip(state: dict[str, Tensor], path: Path) -> CLIP:
     """The model whose shapes the weights have: OpenAI's archives do not state their architecture."""
-    rows = state.pop("token_embedding.rows", None)
-    if rows is not None:
-        state["token_embedding.weight"] = full_token_table(rows.long(), state["token_embedding.weight"])
     try:
+        rows = state.pop("token_embedding.rows", None)
+        if rows is not None:
+            state["token_embedding.weight"] = full_token_table(rows.long(), state["token_embedding.weight"])
         model = CLIP(**architecture(state))
         wanted = model.state_dict().keys()
         model.load_state_dict({key: value for key, value in state.items() if key in wanted})
-    except (KeyError, RuntimeError, IndexError, ZeroDivisionError) as error:
-        reason = str(error).splitlines()[-1].strip()
+    except Exception as error:  # shapes that do not belong together fail in many places, each in its own way
+        reason = (str(error) or type(error).__name__).splitlines()[-1].strip()
         raise WeightsError(f"{path} does not hold the weights of an OpenAI CLIP ({reason})") from error
     return model.eval().requires_grad_(False)
 
@@ -123,7 +140,10 @@ def build_clip(state: dict[str, Tensor], path: Path) -> CLIP:
 def architecture(state: dict[str, Tensor]) -> dict:
     """The arguments of `clip.model.CLIP` that fit the shapes of a state dict."""
     def layers(prefix: str) -> int:
-        return len({key.removeprefix(prefix).split(".")[0] for key in state if key.startswith(prefix)})
+        found = {key.removeprefix(prefix).split(".")[0] for key in state if key.startswith(prefix)}
+        if not found:
+            raise KeyError(prefix)
+        return len(found)
 
     if "visual.proj" in state:
         patch = state["visual.conv1.weight"].shape[-1]

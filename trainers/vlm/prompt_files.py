@@ -42,10 +42,10 @@ def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
 
 
 def prompt_file(name: str | Path) -> Path:
-    """The file behind MODEL.INIT_WEIGHTS: an embedded prompt by its name, or a path."""
+    """The file behind the name of a prompt, such as MODEL.INIT_WEIGHTS: an embedded one, or a path."""
     path = EMBEDDED.get(str(name), Path(name))
     if not path.is_file():
-        raise WeightsError(f"no prompt checkpoint at {path}: MODEL.INIT_WEIGHTS must be a file in CoOp's format, "
+        raise WeightsError(f"no prompt checkpoint at {path}: a prompt (MODEL.INIT_WEIGHTS) is a file in CoOp's format, "
                            f"or one of {', '.join(EMBEDDED)}")
     return path
 
@@ -145,7 +145,7 @@ def checkpoint_path(run_folder: Path, epoch: int) -> Path:
 
 def convert_prompt(source: str | Path, target: str | Path) -> None:
     """Writes a clean safetensors copy of a checkpoint: the context and what its fit is checked by, in its precision."""
-    context, tensors = read_context(source)
+    context, tensors = read_context(prompt_file(source))
     kept = {"ctx": context}
     if "token_prefix" in tensors:
         kept["token_prefix"] = tensors["token_prefix"][:1]

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from ...datasets.errors import ConfigError, UserError, WeightsError
-from ..memory import out_of_memory, release
 from ..objectives import class_logits
 from ..runs.files import write_atomically
+from ..runs.progress import Curves
+from ..shrink import until_it_fits
 from .checkpoints import read_checkpoint
 from .class_towers import ClassTowers
 from .training_images import TrainingImages
@@ -72,7 +72,7 @@ class PromptLearner:
 
     def step(self, images: Tensor, labels: Tensor) -> None:
         """One step on unit image features (B, d) with labels (B,)."""
-        loss, logits, self.context.grad = self.gradient(images, labels)
+        loss, logits, self.context.grad = until_it_fits(lambda: self.gradient(images, labels), self.halve_classes)
         if not math.isfinite(loss):
             raise UserError(f"the loss is not finite in epoch {self.epoch + 1}: lower OPTIM.LR, or use MODEL.PREC fp32")
         self.optimizer.step()
@@ -81,24 +81,18 @@ class PromptLearner:
         self.correct += int((logits.argmax(-1) == labels).sum())
 
     def gradient(self, images: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
-        """Cross entropy, logits (B, K), and the context's gradient; with less at once where memory runs out."""
-        try:
-            text, pull_back = self.tower.with_pull_back(self.context[None])  # (1, K, d)
-            text.requires_grad_()
-            with torch.enable_grad():
-                logits = class_logits(images, text[0], self.scale)
-                loss = F.cross_entropy(logits, labels)
-                (cotangent,) = torch.autograd.grad(loss, text)
-            return loss.item(), logits.detach(), pull_back(cotangent)[0]
-        except RuntimeError as error:
-            if not out_of_memory(error):
-                raise
-            if self.tower.group == 1:
-                raise UserError("out of memory with one class at a time: use DEVICE cpu") from error
+        """Cross entropy, logits (B, K), and the context's gradient."""
+        text, pull_back = self.tower.with_pull_back(self.context[None])  # (1, K, d)
+        text.requires_grad_()
+        with torch.enable_grad():
+            logits = class_logits(images, text[0], self.scale)
+            loss = F.cross_entropy(logits, labels)
+            (cotangent,) = torch.autograd.grad(loss, text)
+        return loss.item(), logits.detach(), pull_back(cotangent)[0]
+
+    def halve_classes(self) -> str:
         self.tower = self.tower.halved()
-        release()
-        logger.warning("out of memory: %d classes at once from here on", self.tower.group)
-        return self.gradient(images, labels)
+        return f"{self.tower.group} classes"
 
     def end_epoch(self) -> None:
         self.epoch += 1
@@ -140,7 +134,7 @@ def run_epochs(learner: PromptLearner, images: TrainingImages, kept: Path, board
     if start == stop:
         return
     with (
-        SummaryWriter(str(board), purge_step=start) as writer,
+        Curves(board) as curves,
         tqdm(total=stop, initial=start, desc="training", unit="epoch", dynamic_ncols=True) as bar,
     ):
         for batches in images.epochs(start, stop):
@@ -153,5 +147,5 @@ def run_epochs(learner: PromptLearner, images: TrainingImages, kept: Path, board
             bar.update()
             bar.set_postfix_str(f"loss {learner.figures['loss']:.3f}, acc {learner.figures['accuracy']:.1f}")
             rate, seconds = learner.schedule(learner.epoch - 1), time.perf_counter() - started
-            for name, value in {**learner.figures, "lr": rate, "seconds": seconds}.items():
-                writer.add_scalar(f"training/{name}", value, learner.epoch)
+            figures = {**learner.figures, "lr": rate, "seconds": seconds}
+            curves.add({f"training/{name}": value for name, value in figures.items()}, learner.epoch)

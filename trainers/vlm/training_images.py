@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ...datasets.base import Dataset, Datum
 from ...datasets.errors import DataError
-from ...datasets.loader import view_loader
+from ...datasets.loader import ViewBatch, view_loader
 from ...datasets.views import ViewMaker, draw_crops
 from .image_tower import encode_views
 from .openai_clip import CLIP
@@ -109,7 +108,7 @@ class TrainingImages:
             return
         # One loader for the whole training: its workers prepare the next epoch while this one ends.
         places = [[epoch * count + i for i in batch] for epoch, batches in plan.items() for batch in batches]
-        loaded = iter(self.load(Repeated(self.items, stop), TrainingCrop(self.size, self.seed), places))
+        loaded = self.load(Repeated(self.items, stop), TrainingCrop(self.size, self.seed), places)
         for batches in plan.values():
             yield ((self.encode(next(loaded).views), labels[batch]) for batch in batches)
 
@@ -120,7 +119,7 @@ class TrainingImages:
         batches = self.load(self.items, maker, [list(places[i : i + 32]) for i in places[::32]])
         return torch.cat([self.encode(batch.views) for batch in batches])
 
-    def load(self, items: Sequence[Datum], maker: Maker, batches: Sequence[Sequence[int]]) -> DataLoader:
+    def load(self, items: Sequence[Datum], maker: Maker, batches: Sequence[Sequence[int]]) -> Iterator[ViewBatch]:
         pinned = self.model.logit_scale.device.type == "cuda"
         return view_loader(self.dataset, items, maker, batches, self.workers, pinned)
 

@@ -43,7 +43,10 @@ class ViewFeatures:
     dtype: str  # of the cached numbers
 
     def batches(self, parts: Sequence[Sequence[int]], size: int) -> Iterator[FeatureBatch]:
-        """The images of `parts` (lists of places in the split) in batches that never reach beyond a part."""
+        """The images of `parts` (lists of places in the split) in batches that never reach beyond a part.
+
+        An image that cannot be read stops a run that skips none, whether this or an earlier run found it out.
+        """
         stored = [self.stored(part) for part in parts]
         missing = [part for part, found in zip(parts, stored, strict=True) if not found]
         if self.cache and missing:
@@ -52,14 +55,20 @@ class ViewFeatures:
         fresh = self.encode([part[i : i + size] for part in missing for i in range(0, len(part), size)])
         for part, found in zip(parts, stored, strict=True):
             if found:
-                yield from self.read(part, size)
+                yield from map(self.checked, self.read(part, size))
                 continue
             made: list[FeatureBatch] = []
             for start in range(0, len(part), size):
-                made.append(next(fresh))
+                made.append(self.checked(next(fresh)))
                 if start + size >= len(part):
                     self.store(part, made)
                 yield made[-1]
+
+    def checked(self, batch: FeatureBatch) -> FeatureBatch:
+        if batch.bad and not self.skip_bad:
+            reason = next(iter(batch.bad.values()))
+            raise DataError(f"{reason}; mend the file, or leave such images out: DATALOADER.ON_BAD_IMAGE skip")
+        return batch
 
     def encode(self, batches: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
         device = self.model.logit_scale.device
@@ -67,9 +76,6 @@ class ViewFeatures:
             self.dataset, self.items, self.maker, batches, self.workers, pin_memory=device.type == "cuda",
         )
         for batch in loader:
-            if batch.bad and not self.skip_bad:
-                reason = next(iter(batch.bad.values()))
-                raise DataError(f"{reason}; mend the file, or leave such images out: DATALOADER.ON_BAD_IMAGE skip")
             if batch.views is None:
                 features = torch.empty(0, self.maker.count, self.model.text_projection.shape[1], device=device)
             else:

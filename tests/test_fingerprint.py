@@ -1,0 +1,54 @@
+"""Where a run lives: a readable folder of its own for every choice of settings."""
+from pathlib import Path
+
+import pytest
+from promptcal.trainers import build_cfg
+from promptcal.trainers.runs.fingerprint import path_safe, run_path
+
+
+def tag(*opts: object) -> str:
+    return build_cfg("SoC", "configs/datasets/dtd.yaml", opts=opts).TAG
+
+
+def test_ordinary_tags():
+    assert tag() == "default"
+    assert tag("TTA.STEPS", 2, "TRAINER.SOC.LAMBDA", 10) == "STEPS-2_LAMBDA-10.0"
+    assert tag("PROMPT.CTX_INIT", "itap of a") == "CTX_INIT-itap-of-a"
+    assert tag("MODEL.INIT_WEIGHTS", "small-coop-4shot") == "INIT_WEIGHTS-small-coop-4shot"
+
+
+@pytest.mark.parametrize(("place", "shown"), [
+    ("output/dtd/CoOp/ViT-L-14/NUM_SHOTS-4/seed1/prompt_learner/model.pth.tar-100", "seed1"),
+    ("my prompts/textures.pth.tar", "textures"), ("prompt_learner/model.pth.tar-50", "model"),
+])
+def test_a_prompt_is_short_in_the_tag(place: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    absent = tag("MODEL.INIT_WEIGHTS", place)
+    path = Path(place)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"one prompt")
+    first = tag("MODEL.INIT_WEIGHTS", place)
+    path.write_bytes(b"another prompt")
+    second = tag("MODEL.INIT_WEIGHTS", place)
+    for name in (absent, first, second):
+        assert name.startswith(f"INIT_WEIGHTS-{shown}-") and len(name) == len(f"INIT_WEIGHTS-{shown}-") + 8
+    assert len({absent, first, second}) == 3
+    path.rename("elsewhere.pth.tar")
+    assert tag("MODEL.INIT_WEIGHTS", "elsewhere.pth.tar")[-8:] == second[-8:]  # the file counts, not its place
+
+
+def test_long_paths_do_not_hide_later_settings(tmp_path: Path):
+    """A prompt deep down in an output folder, and settings that come after it in the tag."""
+    deep = tmp_path / ("a-folder-with-a-long-name/" * 8) / "prompt_learner" / "model.pth.tar-50"
+    paths = {run_path(build_cfg("SoC", "configs/datasets/dtd.yaml", opts=[
+        "MODEL.INIT_WEIGHTS", weights, "TTA.STEPS", steps, "TRAINER.SOC.LAMBDA", strength]))
+        for weights in (deep, deep.with_name("model.pth.tar-60")) for steps in (1, 2) for strength in (10, 20)}
+    assert len(paths) == 8
+
+
+def test_long_tags_end_with_a_hash_of_the_whole():
+    words = "a photo that was taken by somebody on a long and rather rainy afternoon of "
+    assert len(path_safe(words)) < 100 and path_safe(words) == words.strip().replace(" ", "-")
+    names = {path_safe(words * 3 + end) for end in ("one", "two", "t-wo", "t wo")}
+    assert len(names) == 4
+    assert all(len(name) <= 100 and name.startswith("a-photo-that-was-taken") for name in names)
