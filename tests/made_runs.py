@@ -5,6 +5,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 from promptcal.trainers import calibration as cal
+from promptcal.trainers.runs.compare import compare
+from promptcal.trainers.runs.measure import measure
+from promptcal.trainers.runs.reading import find_runs
 from promptcal.trainers.runs.usual import usual_settings
 
 # How sharp each method's logits are: above 1 means over-confident, since labels are drawn at sharpness 1.
@@ -74,3 +77,25 @@ def make_run(
     (folder / "config.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
     (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
     return folder
+
+
+def compared(root, **kwargs):
+    """What the report compares of all runs below `root`."""
+    runs, _ = find_runs([root])
+    return compare([measure(run, **kwargs) for run in runs])
+
+
+def entry(table, block, row, column):
+    """The cell of a table by the names that stand beside it."""
+    rows = next(b.rows for b in table.blocks if b.label.startswith(block))
+    return next(r for r in rows if r.label == row).entries[table.columns.index(column)]
+
+
+def make_benchmark(root: Path) -> Path:
+    """Four methods on two data sets with two seeds, and one data set that only O-TPT has."""
+    for trainer in ("TPT", "CTPT", "OTPT", "SoC"):
+        for dataset in ("UCF101", "EuroSAT"):
+            for seed in (0, 1):
+                make_run(root, trainer, dataset, seed, data_hash=dataset)
+    make_run(root, "OTPT", "OxfordPets", data_hash="pets")
+    return root

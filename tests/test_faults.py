@@ -17,13 +17,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import PROJECT, make_image_folder, random_clip
-from promptcal.datasets.errors import ConfigError, UserError, explaining_faults
+from promptcal.datasets.errors import UserError, explaining_faults
 from promptcal.trainers import adapt
-from promptcal.trainers.runs import lock
 from promptcal.trainers.runs.files import write_arrays, write_json
 from promptcal.trainers.runs.folder import RunFolder
-from promptcal.trainers.runs.lock import RunLock
-from promptcal.trainers.runs.ranks import Ranks
 
 KILLS = int(os.environ.get("PROMPTCAL_KILLS", 4))  # rounds of kill -9; more for a longer soak
 IMAGES = 37
@@ -202,63 +199,6 @@ def test_a_second_process_on_the_same_folder_stops(setting, tmp_path: Path):
     assert second.returncode == 2 and f"is in use by process {first.pid}" in second.stderr
 
 
-def test_a_lock_of_a_dead_or_silent_owner_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    here = RunLock(tmp_path)
-    with here:
-        owner = json.loads((tmp_path / "lock").read_text())
-        with pytest.raises(UserError, match=f"in use by process {os.getpid()} on {owner['host']}"):
-            RunLock(tmp_path).__enter__()
-    assert not (tmp_path / "lock").exists()
-    write_json(tmp_path / "lock", {**owner, "pid": gone.pid})
-    with RunLock(tmp_path):
-        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
-    write_json(tmp_path / "lock", {"host": "elsewhere", "pid": 1})
-    with pytest.raises(UserError, match="on elsewhere"):
-        RunLock(tmp_path).__enter__()
-    monkeypatch.setattr(lock, "SILENCE", -1)
-    with RunLock(tmp_path), pytest.raises(UserError, match="in use"):  # silent, but alive, as after Ctrl-Z
-        RunLock(tmp_path).__enter__()
-
-
-@pytest.mark.parametrize("content", ["", "[1]", "7", "{}", '{"pid": "x"}', '{"host": "HERE", "pid": null}', "{",
-                                     '{"host": "HERE", "pid": 1e3}', '{"host": "HERE", "pid": 99999999999999999999}'])
-def test_a_lock_file_that_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str):
-    """It is somebody's who is just writing it, until it has been silent for long."""
-    content = content.replace("HERE", RunLock(tmp_path).owner["host"])
-    (tmp_path / "lock").write_text(content)
-    if "99" not in content:  # no process has this number
-        with pytest.raises(UserError, match="in use by process [?]"):
-            RunLock(tmp_path).__enter__()
-        monkeypatch.setattr(lock, "SILENCE", -1)
-    with RunLock(tmp_path) as taken:
-        assert taken.ours()
-    assert not list(tmp_path.iterdir())
-
-
-def test_who_has_lost_the_lock_leaves_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lock, "BEAT", 0.02)
-    with RunLock(tmp_path) as ours:
-        (tmp_path / "lock").unlink()
-        time.sleep(0.1)  # beats that find no file
-        write_json(tmp_path / "lock", {"host": "elsewhere", "pid": 1})
-        os.utime(tmp_path / "lock", (1, 1))
-        time.sleep(0.1)
-        assert not ours.ours() and (tmp_path / "lock").stat().st_mtime == 1
-    assert json.loads((tmp_path / "lock").read_text())["host"] == "elsewhere"
-
-
-def test_a_lock_taken_over_by_another_is_left_to_it(tmp_path: Path):
-    """Two processes find the same dead owner: the slower one must not remove the faster one's new lock."""
-    slower, dead = RunLock(tmp_path), {"host": "here", "pid": 1}
-    with RunLock(tmp_path):
-        with pytest.raises(UserError, match=f"in use by process {os.getpid()}"):
-            slower.take_away(dead)
-        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign"])
 def test_damaged_parts_are_computed_again(setting, whole, tmp_path: Path, damage: str):
     run = tmp_path / "run"
@@ -287,72 +227,6 @@ def test_a_full_disk_ends_with_one_line_and_no_half_file(setting, tmp_path: Path
     assert process.returncode == 2 and "Traceback" not in complaint
     assert f"error: cannot write {run / what}" in complaint and "free some space or choose another" in complaint
     assert not list(run.rglob("*.part")) and not (run / "results.json").exists()
-
-
-def one_part(seed: int = 0) -> dict[str, np.ndarray]:
-    """The part of images 4 to 6, of which the second cannot be read."""
-    rng = np.random.default_rng(seed)
-    return {
-        "index": np.array([4, 6]), "label": np.array([0, 1]), "logits": rng.normal(size=(2, 3)).astype(np.float32),
-        "zero_shot_logits": rng.normal(size=(2, 3)).astype(np.float32), "flagged": np.array([False, True]),
-        "loss": np.ones(2), "penalty": np.zeros(2), "seconds": np.array([0.5]), "bad_index": np.array([5]),
-        "bad_reason": np.array(["no image"]),
-    }
-
-
-def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
-    return a.keys() == b.keys() and all(
-        np.array_equal(a[name], b[name]) and a[name].dtype == b[name].dtype for name in a)
-
-
-def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path: Path):
-    folder, indices = RunFolder(tmp_path), [4, 5, 6]
-    folder.write_part(indices, one_part())
-    file = folder.part_file(indices)
-    content = file.read_bytes()
-    assert same(folder.read_part(indices), one_part())
-    noticed = 0
-    for place in range(0, len(content), 7):
-        for flip in (1, 255):
-            file.write_bytes(content[:place] + bytes([content[place] ^ flip]) + content[place + 1 :])
-            found = folder.read_part(indices)
-            assert found is None or same(found, one_part()), place
-            noticed += found is None
-    assert noticed > len(content) // 7
-
-
-def test_parts_that_lack_something_are_computed_again(tmp_path: Path):
-    folder, indices = RunFolder(tmp_path), [4, 5, 6]
-    for lacking in one_part():
-        folder.write_part(indices, {name: column for name, column in one_part().items() if name != lacking})
-        assert folder.read_part(indices) is None, lacking
-    folder.write_part(indices, {**one_part(), "bad_index": np.array([], dtype=int)})
-    assert folder.read_part(indices) is None  # nothing is known of image 5
-    with pytest.raises(UserError, match="run the command again"):
-        folder.gather([indices])
-
-
-@pytest.mark.parametrize("fingerprint", [None, "", "[1]", '{"seed": 0'])
-def test_parts_of_unknown_origin_are_removed(tmp_path: Path, fingerprint: str | None):
-    folder = RunFolder(tmp_path)
-    folder.write_part([4, 5, 6], one_part())
-    if fingerprint is not None:
-        (folder.parts / "fingerprint.json").write_text(fingerprint)
-    with folder.owned(Ranks(), {"seed": 1}, ""):
-        assert not parts_of(tmp_path)
-        assert json.loads((folder.parts / "fingerprint.json").read_text()) == {"seed": 1}
-
-
-def test_a_run_has_a_claim_to_its_folder_from_the_first_part_on(tmp_path: Path):
-    folder = RunFolder(tmp_path)
-    for seed in (0, 1):
-        with folder.owned(Ranks(), {"seed": seed}, ""):
-            pass
-    folder.write_part([4, 5, 6], one_part())
-    with folder.owned(Ranks(), {"seed": 1}, ""):
-        assert len(parts_of(tmp_path)) == 1
-    with pytest.raises(ConfigError, match="seed was 1, is 2"), folder.owned(Ranks(), {"seed": 2}, ""):
-        pass
 
 
 def test_an_output_folder_that_cannot_be_made(setting, tmp_path: Path):
@@ -393,20 +267,6 @@ run_tool(main)
 def test_an_error_of_the_program_in_a_worker_is_told_in_full():
     with pytest.raises(RuntimeError, match="Caught"), explaining_faults():
         raise RuntimeError("Caught RuntimeError in DataLoader worker process 0.")
-
-
-def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "results.json"
-    write_json(path, {"version": "old"})
-
-    def cut_off(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "fsync", cut_off)
-    with pytest.raises(KeyboardInterrupt):
-        write_json(path, {"version": "new"})
-    assert json.loads(path.read_text()) == {"version": "old"}
-    assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
 
 
 def test_no_cuda_gets_a_remedy(setting, tmp_path: Path):

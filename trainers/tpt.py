@@ -2,20 +2,18 @@
 from __future__ import annotations
 
 import hashlib
-from typing import NoReturn
 
 import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from ..datasets.errors import ConfigError, UserError
+from ..datasets.errors import ConfigError
 from .base import BaseTrainer
 from .episodes import Adapted, EpisodeSettings, run_episodes
 from .memory import within_memory
 from .registry import TRAINER_REGISTRY
 from .runs.array_cache import ArrayCache
 from .runs.fingerprint import ENGINE
-from .shrink import until_it_fits
 from .validation import require_one_of
 from .vlm.jacobian import break_even, cached_jacobian, jacobian_size
 
@@ -61,14 +59,11 @@ class TPT(BaseTrainer):
         pays = len(self.indices) > 2 * break_even(prompt.tower, prompt.context.shape[-2], features)
         if not self.ranks.agree(cfg.TTA.JACOBIAN == "on" or (fits and (pays or there))):
             return None
-        def find() -> Tensor:
-            return until_it_fits(lambda: cached_jacobian(prompt.tower, prompt.context, cache), no_room)
-
         if cache is None or self.ranks.first:
-            jacobian = find()
+            jacobian = cached_jacobian(prompt.tower, prompt.context, cache)
         self.ranks.meet()  # the first rank makes it for all
         if cache is not None and not self.ranks.first:
-            jacobian = find()
+            jacobian = cached_jacobian(prompt.tower, prompt.context, cache)
         return jacobian
 
     @torch.no_grad()
@@ -78,7 +73,3 @@ class TPT(BaseTrainer):
         return within_memory(
             lambda some: run_episodes(self.prompt, some, self.scale, self, how), views, self.prompt,
         )
-
-
-def no_room() -> NoReturn:
-    raise UserError("out of memory while the Jacobian is made: use TTA.JACOBIAN off")

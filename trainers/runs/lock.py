@@ -25,7 +25,7 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "lock"
-        self.owner = {"host": socket.gethostname(), "pid": os.getpid()}
+        self.owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": started(os.getpid())}
         self.released = threading.Event()
 
     def __enter__(self) -> RunLock:
@@ -69,7 +69,7 @@ class RunLock:
             time.sleep(0.2)
             owner = read_owner(self.path)
         here = owner.get("host") == self.owner["host"]
-        gone = not alive(owner["pid"]) if here else self.silence() > SILENCE
+        gone = not alive(owner) if here else self.silence() > SILENCE
         if not gone:
             raise self.taken()
         self.take_away(owner)
@@ -115,11 +115,20 @@ def read_owner(path: Path) -> dict:
     return owner if isinstance(owner, dict) and isinstance(owner.get("pid"), int) else {}
 
 
-def alive(pid: int) -> bool:
+def alive(owner: dict) -> bool:
+    """Whether the process that a lock names is still there, and is not another one that was given its number."""
     try:
-        os.kill(pid, 0)
+        os.kill(owner["pid"], 0)
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        return True
-    return True
+        pass  # it is there, and somebody else's
+    return owner.get("started") in (None, started(owner["pid"]))
+
+
+def started(pid: int) -> str | None:
+    """When a process began, in the system's own count; None where the system does not tell."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None

@@ -6,12 +6,15 @@ ways back of a thousand images, so it pays for large sets and for sweeps.
 from __future__ import annotations
 
 import logging
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from ...datasets.errors import UserError
 from ..runs.array_cache import ArrayCache
+from ..shrink import until_it_fits
 from .class_towers import ClassTowers
 from .text_tower import TextTower
 
@@ -58,6 +61,10 @@ def text_jacobian(tower: ClassTowers, context: Tensor) -> Tensor:
     return jacobian
 
 
+def no_room() -> NoReturn:
+    raise UserError("out of memory while the Jacobian is made: use TTA.JACOBIAN off")
+
+
 def cached_jacobian(tower: ClassTowers, context: Tensor, cache: ArrayCache | None) -> Tensor:
     """The Jacobian, read from the cache or made and put there."""
     if cache and (found := cache.read("jacobian")):
@@ -65,7 +72,7 @@ def cached_jacobian(tower: ClassTowers, context: Tensor, cache: ArrayCache | Non
     classes, features = len(tower.class_tokens), tower.model.text_projection.shape[1]
     if cache:
         cache.reserve(jacobian_size(classes, features, context), "the Jacobian's numbers")
-    jacobian = text_jacobian(tower, context)
+    jacobian = until_it_fits(lambda: text_jacobian(tower, context), no_room)
     if cache:
         cache.write("jacobian", jacobian.cpu().numpy(), {})
     return jacobian
