@@ -55,7 +55,7 @@ class Benchmark(Dataset):
 
     def read(self) -> Splits:
         """Class names and the lists of images, as the files have them."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say how its files are read")
 
     @classmethod
     def name(cls) -> str:
