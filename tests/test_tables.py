@@ -143,6 +143,7 @@ def test_differences_and_bold_within_a_setting(tmp_path):
         soc, otpt = (entry(table, "ECE", f"{name}, {steps}", "UCF101") for name in ("SoC", "O-TPT"))
         assert soc.difference == pytest.approx(float(soc.text) - float(otpt.text))
         assert (soc.best, otpt.best) == (True, False)
+    assert any("setting by setting" in note for note in table.notes)
 
 
 def test_coop_saw_labels_and_is_no_rival(tmp_path):

@@ -159,9 +159,10 @@ def mark(grid: dict[Row, list[Entry | None]], metric: str) -> list[TableRow]:
     """Adds differences against O-TPT to the methods that came after it, and marks the best of the tuned methods."""
     higher = METRICS[metric].higher_is_better
     tuned = [row for row in grid if is_tuned(row.method)]
+    within = _by_setting(tuned)
     lines = []
     for row, entries in grid.items():
-        rivals = [other for other in tuned if _comparable(row, other, tuned)]
+        rivals = [other for other in tuned if other.variant == row.variant or not within]
         baselines = [other for other in rivals if method_key(other.method) == BASELINE]
         later = row in tuned and method_rank(row.method) > method_rank(BASELINE) and len(baselines) == 1
         marked = []
@@ -177,13 +178,13 @@ def mark(grid: dict[Row, list[Entry | None]], metric: str) -> list[TableRow]:
     return lines
 
 
-def _comparable(row: Row, other: Row, rows: Sequence[Row]) -> bool:
-    """Whether two rows compete: where every setting in a table is that of several methods (one and two steps,
-    prompts), only within a setting; where only one method has settings (λ), all with all."""
+def _by_setting(rows: Sequence[Row]) -> bool:
+    """Whether rows compete within a setting only: so where every setting in a table is that of several methods (one and
+    two steps, prompts). Where only one method has settings (λ), all compete with all."""
     methods = defaultdict(set)
-    for each in rows:
-        methods[each.variant].add(each.method)
-    return row.variant == other.variant or any(len(group) == 1 for group in methods.values())
+    for row in rows:
+        methods[row.variant].add(row.method)
+    return len(methods) > 1 and all(len(group) > 1 for group in methods.values())
 
 
 def _with_difference(entry: Entry, base: Entry | None, higher: bool | None) -> Entry:
@@ -268,7 +269,8 @@ def _legend(blocks: list[Block], comparison: Comparison) -> list[str]:
     entries = [entry for block in blocks for row in block.rows for entry in row.entries if entry]
     legend = [f"{comparison.images()} {comparison.bins} bins."]
     if any(entry.best for entry in entries):
-        legend.append("Bold: best of the tuned methods.")
+        within = _by_setting([row for row in comparison.rows if is_tuned(row.method)])
+        legend.append(f"Bold: best of the tuned methods{', setting by setting' if within else ''}.")
     if any(entry.difference is not None for entry in entries):
         legend.append("In parentheses: difference against O-TPT.")
     if any(entry.std is not None for entry in entries):
