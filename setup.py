@@ -1,4 +1,4 @@
-"""Installs the folders `trainers`, `datasets` and `configs` as parts of one package, `promptcal`.
+"""Installs the folders `trainers`, `datasets`, `configs` and `tools` as parts of one package, `promptcal`.
 
 The folders stay at the top of the checkout, as users of Dassl and CoOp expect, but a top-level package called
 `datasets` would hide the well-known library of that name, so each is mapped under `promptcal`.
@@ -7,7 +7,9 @@ from pathlib import Path
 
 from setuptools import setup
 
-CODE = ["trainers", "trainers/vlm", "trainers/runs", "trainers/experiments", "trainers/speed", "datasets"]
+HERE = Path(__file__).parent
+CODE = [init.parent.relative_to(HERE).as_posix() for top in ("trainers", "datasets", "tools")
+        for init in sorted((HERE / top).rglob("__init__.py"))]
 DATA = ["configs", "configs/datasets", "configs/trainers", "configs/experiments"]
 
 
@@ -26,7 +28,7 @@ setup(
     packages=[package(folder) for folder in CODE + DATA],
     package_dir={package(folder): folder for folder in CODE + DATA},
     package_data={
-        "promptcal.trainers.vlm": ["*.safetensors", "*.md"],
+        "promptcal.trainers.vlm.small": ["*.safetensors", "*.md"],
         **{package(folder): ["*.yaml", "*.json"] for folder in DATA},
     },
     install_requires=[

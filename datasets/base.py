@@ -8,11 +8,11 @@ from pathlib import Path
 
 from PIL import Image
 
-from .errors import ConfigError, reading
-from .images import open_image
-from .registry import Registry, nearest
+from .utils.errors import ConfigError, reading
+from .utils.registry import Registry, nearest
+from .views.images import open_image
 
-DATASET_REGISTRY = Registry("data set")
+DATASET_REGISTRY = Registry("data set", Path(__file__).parent, __package__)
 SUBSAMPLES = ("all", "base", "new")
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from .base import DATASET_REGISTRY, Dataset, Datum
 from .checks import Splits, check_splits, missing_files, split_hash
-from .errors import DataError, UnknownNameError, first_five, reading
-from .fetch import FetchError, fetch_drive
+from .download.fetch import FetchError, fetch_drive
+from .download.sources import Source
 from .fewshot import kept_samples, select_classes
-from .registry import nearest
-from .sources import Source
+from .utils.errors import DataError, UnknownNameError, first_five, reading
+from .utils.registry import nearest
 
 logger = logging.getLogger(__name__)
 

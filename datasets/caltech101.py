@@ -1,6 +1,6 @@
 """Caltech-101: objects. The published split has 100 classes: two of the archive's 102 folders are left out."""
 from .base import DATASET_REGISTRY
-from .sources import Source
+from .download.sources import Source
 from .splitfile import SplitFileBenchmark
 
 RENAMED = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"}

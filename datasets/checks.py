@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .base import Datum
-from .errors import DataError, first_five, reading
+from .utils.errors import DataError, first_five, reading
 
 logger = logging.getLogger(__name__)
 

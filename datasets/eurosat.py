@@ -1,6 +1,6 @@
 """EuroSAT: land use from Sentinel-2, RGB."""
 from .base import DATASET_REGISTRY
-from .sources import Source
+from .download.sources import Source
 from .splitfile import SplitFileBenchmark
 
 RENAMED = {

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .base import Datum
-from .errors import first_five
+from .utils.errors import first_five
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 from .base import DATASET_REGISTRY, Datum
 from .benchmark import Benchmark
 from .checks import Splits, read_lines
-from .errors import DataError, first_five
-from .sources import Source
+from .download.sources import Source
+from .utils.errors import DataError, first_five
 
 LISTS = {split: f"images_variant_{split}.txt" for split in ("train", "val", "test")}
 

@@ -1,6 +1,6 @@
 """Food-101: dishes."""
 from .base import DATASET_REGISTRY
-from .sources import Source
+from .download.sources import Source
 from .splitfile import SplitFileBenchmark
 
 

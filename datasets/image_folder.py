@@ -8,9 +8,9 @@ from pathlib import Path
 from .base import DATASET_REGISTRY, Datum
 from .benchmark import Benchmark
 from .checks import Splits, read_lines
-from .errors import DataError, first_five
 from .imagenet_family import subfolders
-from .images import is_image_name
+from .utils.errors import DataError, first_five
+from .views.images import is_image_name
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from .base import DATASET_REGISTRY, Datum
 from .benchmark import Benchmark
 from .checks import Splits
-from .errors import DataError, reading
 from .fewshot import select_classes
 from .imagenet_family import CLASSNAMES, ImageNetFamily, read_classnames
+from .utils.errors import DataError, reading
 
 
 @DATASET_REGISTRY.register()

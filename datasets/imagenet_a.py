@@ -1,7 +1,7 @@
 """ImageNet-A: photographs that fooled a ResNet-50, of 200 of ImageNet's classes."""
 from .base import DATASET_REGISTRY
+from .download.sources import Source
 from .imagenet_family import ImageNetFamily
-from .sources import Source
 
 
 @DATASET_REGISTRY.register()

@@ -8,9 +8,9 @@ from pathlib import Path
 from .base import Datum
 from .benchmark import Benchmark
 from .checks import Splits, read_lines
-from .errors import DataError, first_five
-from .images import is_image_name
-from .sources import Source
+from .download.sources import Source
+from .utils.errors import DataError, first_five
+from .views.images import is_image_name
 
 WNID = re.compile(r"n\d{8}")
 CLASSNAMES = Source("classnames.txt", drive_id="1-61f_ol79pViBFDG_IDlUQSwoLcn2XXF")

@@ -1,7 +1,7 @@
 """ImageNet-R: paintings, toys, cartoons and other renditions of 200 of ImageNet's classes."""
 from .base import DATASET_REGISTRY
+from .download.sources import Source
 from .imagenet_family import ImageNetFamily
-from .sources import Source
 
 
 @DATASET_REGISTRY.register()

@@ -1,7 +1,7 @@
 """ImageNet-Sketch: black and white drawings of ImageNet's classes."""
 from .base import DATASET_REGISTRY
+from .download.sources import Source
 from .imagenet_family import ImageNetFamily
-from .sources import Source
 
 
 @DATASET_REGISTRY.register()

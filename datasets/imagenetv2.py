@@ -4,9 +4,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from .base import DATASET_REGISTRY
-from .errors import DataError, first_five
+from .download.sources import Source
 from .imagenet_family import ImageNetFamily, subfolders
-from .sources import Source
+from .utils.errors import DataError, first_five
 
 
 @DATASET_REGISTRY.register()

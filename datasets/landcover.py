@@ -14,9 +14,9 @@ import numpy as np
 from PIL import Image
 
 from .base import DATASET_REGISTRY, Dataset, Datum
-from .errors import DataError
+from .drawing.tiles import CLASSNAMES, GENERATOR_VERSION, shifted_tile, tile
 from .fewshot import draw, select_classes
-from .landcover_tiles import CLASSNAMES, GENERATOR_VERSION, shifted_tile, tile
+from .utils.errors import DataError
 
 
 @DATASET_REGISTRY.register()

@@ -1,6 +1,6 @@
 """Oxford Flowers 102."""
 from .base import DATASET_REGISTRY
-from .sources import Source
+from .download.sources import Source
 from .splitfile import SplitFileBenchmark
 
 

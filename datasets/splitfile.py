@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .benchmark import Benchmark
 from .checks import Splits, names_by_label
-from .errors import DataError, first_five
+from .utils.errors import DataError, first_five
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """SUN397: scenes, indoors and outdoors."""
 from .base import DATASET_REGISTRY
-from .sources import Source
+from .download.sources import Source
 from .splitfile import SplitFileBenchmark
 
 

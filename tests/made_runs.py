@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import yaml
 from promptcal.trainers import calibration as cal
-from promptcal.trainers.runs.compare import compare
-from promptcal.trainers.runs.measure import measure
-from promptcal.trainers.runs.reading import find_runs
-from promptcal.trainers.runs.usual import usual_settings
+from promptcal.trainers.report.compare import compare
+from promptcal.trainers.report.measure import measure
+from promptcal.trainers.report.reading import find_runs
+from promptcal.trainers.report.usual import usual_settings
 
 # How sharp each method's logits are: above 1 means over-confident, since labels are drawn at sharpness 1.
 SHARPNESS = {"ZeroShot": 1.1, "TPT": 2.6, "CTPT": 2.0, "OTPT": 1.7, "SoC": 1.3}

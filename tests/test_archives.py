@@ -8,7 +8,7 @@ import tarfile
 import zipfile
 
 import pytest
-from promptcal.datasets.archives import DISK_FAULTS, ArchiveError, unpacked
+from promptcal.datasets.download.archives import DISK_FAULTS, ArchiveError, unpacked
 
 FILES = {"images/a.jpg": random.Random(0).randbytes(20_000), "images/deep/b.jpg": b"b" * 700, "list.txt": b"a\nb\n"}
 

@@ -10,12 +10,12 @@ import reference
 import torch
 from conftest import run_tool
 from PIL import Image
-from promptcal.datasets.errors import ConfigError
-from promptcal.trainers.runs.published import cells
-from promptcal.trainers.speed import baseline, benchmark, flops, measure, output, text_cases
-from promptcal.trainers.speed.operations import REGULARISERS
-from promptcal.trainers.speed.records import Comparison
-from promptcal.trainers.speed.shapes import NAME_TOKENS, SHAPES, class_names, random_clip
+from promptcal.datasets.utils.errors import ConfigError
+from promptcal.tools.speed import baseline, benchmark, flops, measure, output, text_cases
+from promptcal.tools.speed.records import Comparison
+from promptcal.tools.speed.shapes import NAME_TOKENS, SHAPES, class_names, random_clip
+from promptcal.trainers.operations import REGULARISERS
+from promptcal.trainers.report.published import cells
 from promptcal.trainers.vlm.prompts import class_tokens
 
 TINY = benchmark.Settings(

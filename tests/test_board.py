@@ -4,8 +4,8 @@ import json
 import numpy as np
 import pytest
 from made_runs import make_run, simulate
+from promptcal.trainers.report.reading import read_run
 from promptcal.trainers.runs import board
-from promptcal.trainers.runs.reading import read_run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 

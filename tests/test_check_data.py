@@ -9,7 +9,7 @@ import pytest
 from data_roots import IMAGE_DIRS, SHARED, build, entries, write_split
 from promptcal.datasets import DATASET_REGISTRY
 from promptcal.datasets.benchmark import benchmarks
-from promptcal.datasets.inventory import inspect, table
+from promptcal.datasets.inventory.inspect import inspect, table
 
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "check_data.py"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import random_clip
-from promptcal.datasets.errors import ConfigError, WeightsError
+from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.trainers.vlm import loading
 from promptcal.trainers.vlm.checkpoints import read_checkpoint, tensors_by_name
 from promptcal.trainers.vlm.loading import download, load_clip, pick_device, weights_hash

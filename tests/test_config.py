@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import yaml
 from promptcal.datasets import DATASET_REGISTRY
-from promptcal.datasets.errors import ConfigError, UnknownNameError
-from promptcal.datasets.registry import Registry
+from promptcal.datasets.utils.errors import ConfigError, UnknownNameError
+from promptcal.datasets.utils.registry import Registry
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg
-from promptcal.trainers.config import CONFIGS
-from promptcal.trainers.defaults import get_cfg_default
-from promptcal.trainers.runs.fingerprint import run_path
-from promptcal.trainers.validation import leaves
+from promptcal.trainers.config.defaults import get_cfg_default
+from promptcal.trainers.config.fingerprint import run_path
+from promptcal.trainers.config.layers import CONFIGS
+from promptcal.trainers.config.validation import leaves
 
 
 def write(path: Path, text: str) -> Path:
@@ -171,7 +171,7 @@ def test_every_shipped_yaml_merges_and_every_trainer_has_one():
 
 def test_every_key_is_explained():
     """The defaults are the manual: each key stands on a line with a comment."""
-    files = (CONFIGS.parent / "trainers").glob("*.py")
+    files = (CONFIGS.parent / "trainers").rglob("*.py")
     source = "".join(path.read_text(encoding="utf-8") for path in files).replace(" own.", " cfg.TRAINER.COOP.")
     for key in leaves(get_cfg_default()):
         lines = [line for line in source.splitlines() if line.strip().startswith(f"cfg.{key} = ")]

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import PROJECT, make_image_folder, run_tool
-from promptcal.datasets.errors import ConfigError, DataError, UserError
+from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.coop import epochs_of, trained_prompt
+from promptcal.trainers.fewshot.training import PromptLearner
 from promptcal.trainers.runs.folder import RunFolder
 from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_files import EMBEDDED, find_prompt, prompt_hash, read_context
-from promptcal.trainers.vlm.prompt_training import PromptLearner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from yacs.config import CfgNode
 

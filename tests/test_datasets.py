@@ -7,7 +7,7 @@ import shutil
 import pytest
 from data_roots import IMAGE_DIRS, build, entries, picture, write_split
 from promptcal.datasets import DATASET_REGISTRY, Dataset, Datum, build_dataset
-from promptcal.datasets.errors import ConfigError, DataError, UnknownNameError
+from promptcal.datasets.utils.errors import ConfigError, DataError, UnknownNameError
 
 DEAD_PROXY = "http://127.0.0.1:9"  # nothing listens there: every download fails at once, on any machine
 

@@ -17,7 +17,7 @@ from data_roots import IMAGE_DIRS, build
 from file_server import serving
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.benchmark import benchmarks
-from promptcal.datasets.downloads import (
+from promptcal.datasets.inventory.obtain import (
     COOP_PROMPTS,
     download_benchmark,
     download_coop,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_image_folder, random_clip
-from promptcal.datasets.errors import ConfigError, DataError, UserError
+from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.episodes import EpisodeSettings, run_episodes
-from promptcal.trainers.memory import within_memory
-from promptcal.trainers.runs.array_cache import ArrayCache
+from promptcal.trainers.engine.cache import ArrayCache
+from promptcal.trainers.engine.episodes import EpisodeSettings, run_episodes
+from promptcal.trainers.engine.memory import within_memory
 from promptcal.trainers.runs.folder import RunFolder
 from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.initial_prompt import InitialPrompt

@@ -5,9 +5,9 @@ import pytest
 import reference
 import torch
 from conftest import random_clip
-from promptcal.datasets.errors import ConfigError, DataError
+from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import adapt, build_cfg, build_trainer
-from promptcal.trainers.episodes import text_gradient
+from promptcal.trainers.engine.episodes import text_gradient
 from promptcal.trainers.objectives import class_logits, confident_views
 from promptcal.trainers.vlm.image_tower import encode_views
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_runs import make_run
-from promptcal.datasets.errors import ConfigError, UnknownNameError
+from promptcal.datasets.utils.errors import ConfigError, UnknownNameError
 from promptcal.trainers.experiments import beside, estimate, studies
 from promptcal.trainers.experiments.arrange import Material
 from promptcal.trainers.experiments.definition import LAYOUTS, ORDER, names, parse_experiment, read_experiment
@@ -17,9 +17,9 @@ from promptcal.trainers.experiments.plan import Place, expand, select
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
 from promptcal.trainers.experiments.runner import in_order
 from promptcal.trainers.experiments.show import show_plan
-from promptcal.trainers.runs import published
-from promptcal.trainers.runs.measure import measure
-from promptcal.trainers.runs.reading import read_run
+from promptcal.trainers.report import published
+from promptcal.trainers.report.measure import measure
+from promptcal.trainers.report.reading import read_run
 
 # What CLIP's notebook of prompts lists for CIFAR.
 TEMPLATES = [

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import PROJECT, make_image_folder, random_clip
-from promptcal.datasets.errors import UserError, explaining_faults
+from promptcal.datasets.utils.errors import UserError, explaining_faults
+from promptcal.datasets.utils.files import write_arrays, write_json
 from promptcal.trainers import adapt
-from promptcal.trainers.runs.files import write_arrays, write_json
 from promptcal.trainers.runs.folder import RunFolder
 
 KILLS = int(os.environ.get("PROMPTCAL_KILLS", 4))  # rounds of kill -9; more for a longer soak

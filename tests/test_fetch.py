@@ -9,10 +9,10 @@ import pytest
 from data_roots import build
 from file_server import serving
 from promptcal.datasets import build_dataset
-from promptcal.datasets import fetch as fetch_module
-from promptcal.datasets.errors import ConfigError
-from promptcal.datasets.fetch import FetchError, check_mirror, fetch, fetch_drive, fetch_url, verify
-from promptcal.datasets.sources import Source
+from promptcal.datasets.download import fetch as fetch_module
+from promptcal.datasets.download.fetch import FetchError, check_mirror, fetch, fetch_drive, fetch_url, verify
+from promptcal.datasets.download.sources import Source
+from promptcal.datasets.utils.errors import ConfigError
 
 BODY = random.Random(0).randbytes(300_000)
 MD5 = f"md5:{hashlib.md5(BODY, usedforsecurity=False).hexdigest()}"

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 from data_roots import IMAGE_DIRS, build, entries, write_split
 from promptcal.datasets import Datum, build_dataset
-from promptcal.datasets.errors import DataError
 from promptcal.datasets.fewshot import draw, select_classes
+from promptcal.datasets.utils.errors import DataError
 
 TRAIN = [Datum(f"{label}/{n}.jpg", label, classname=str(label)) for n in range(20) for label in (2, 0, 1)]
 

@@ -5,8 +5,11 @@ from made_runs import simulate
 from matplotlib.colors import to_hex
 from promptcal.trainers import calibration as cal
 from promptcal.trainers import theory
-from promptcal.trainers.runs import figures, figures_compare, figures_geometry, style
-from promptcal.trainers.runs.figures_compare import Pair, Point
+from promptcal.trainers.report.figures import comparison as figures_compare
+from promptcal.trainers.report.figures import geometry as figures_geometry
+from promptcal.trainers.report.figures import reliability as figures
+from promptcal.trainers.report.figures import style
+from promptcal.trainers.report.figures.comparison import Pair, Point
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from promptcal.trainers import build_cfg
-from promptcal.trainers.runs.fingerprint import path_safe, run_path
+from promptcal.trainers.config.fingerprint import path_safe, run_path
 
 
 def tag(*opts: object) -> str:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from promptcal.datasets.errors import ConfigError, UserError
-from promptcal.trainers.runs.files import write_json
+from promptcal.datasets.utils.errors import ConfigError, UserError
+from promptcal.datasets.utils.files import write_json
+from promptcal.trainers.engine.ranks import Ranks
 from promptcal.trainers.runs.folder import RunFolder
-from promptcal.trainers.runs.ranks import Ranks
 
 
 def one_part(seed: int = 0) -> dict[str, np.ndarray]:

@@ -10,10 +10,10 @@ import pytest
 from made_runs import make_run
 from PIL import Image
 from promptcal.datasets import build_dataset
-from promptcal.trainers.runs import material
-from promptcal.trainers.runs.measure import measure
-from promptcal.trainers.runs.reading import read_run
-from promptcal.trainers.runs.report import write_report
+from promptcal.trainers.report import thumbnails as material
+from promptcal.trainers.report.measure import measure
+from promptcal.trainers.report.reading import read_run
+from promptcal.trainers.report.write import write_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NEEDS_BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from data_roots import picture
 from promptcal.datasets import build_dataset
-from promptcal.datasets.errors import DataError
+from promptcal.datasets.utils.errors import DataError
 
 
 @pytest.fixture

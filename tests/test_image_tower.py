@@ -4,8 +4,8 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import random_clip
-from promptcal.datasets.errors import UserError
-from promptcal.trainers.speed.shapes import random_clip as clip_of_shape
+from promptcal.datasets.utils.errors import UserError
+from promptcal.tools.speed.shapes import random_clip as clip_of_shape
 from promptcal.trainers.vlm.image_tower import encode_pixels, encode_views, views_at_once
 
 

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from PIL import Image
-from promptcal.datasets.images import BadImageError, is_image_name, open_image
+from promptcal.datasets.views.images import BadImageError, is_image_name, open_image
 
 RAMP = np.tile(np.linspace(0, 255, 64).astype(np.uint8), (48, 1))
 COLOUR = np.stack([RAMP, RAMP[:, ::-1], np.full_like(RAMP, 40)], axis=2)

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from promptcal.datasets.errors import UserError
+from promptcal.datasets.utils.errors import UserError
+from promptcal.datasets.utils.files import write_json
 from promptcal.trainers.runs import lock
-from promptcal.trainers.runs.files import write_json
 from promptcal.trainers.runs.lock import RunLock
 
 

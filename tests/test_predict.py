@@ -5,13 +5,13 @@ import torch
 from conftest import run_tool
 from PIL import Image
 from promptcal.datasets import build_dataset
-from promptcal.datasets.errors import DataError
-from promptcal.datasets.images import open_image
-from promptcal.datasets.views import ViewMaker
+from promptcal.datasets.utils.errors import DataError
+from promptcal.datasets.views.crops import ViewMaker
+from promptcal.datasets.views.images import open_image
 from promptcal.trainers import adapt
 from promptcal.trainers.calibration import sals
-from promptcal.trainers.runs.predict import predict, prediction_table, read_classes
-from promptcal.trainers.runs.usual import own_settings
+from promptcal.trainers.pictures.predict import predict, prediction_table, read_classes
+from promptcal.trainers.report.usual import own_settings
 from promptcal.trainers.tpt import TPT
 
 NAMES = ["cat", "dog", "tree frog", "tractor"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import random_clip, run_tool
 from dassl_files import PromptLearner, save_as_dassl
-from promptcal.datasets.errors import WeightsError
+from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers import adapt
 from promptcal.trainers.vlm.checkpoints import read_checkpoint
 from promptcal.trainers.vlm.openai_clip import CLIP

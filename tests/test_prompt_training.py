@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from dassl_files import PromptLearner as CoOpsLearner
 from dassl_files import sgd_with_warmup
 from PIL import Image
+from promptcal.trainers.fewshot.images import TrainingCrop, epoch_batches
+from promptcal.trainers.fewshot.training import PromptLearner, Schedule, random_context
 from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
-from promptcal.trainers.vlm.prompt_training import PromptLearner, Schedule, random_context
 from promptcal.trainers.vlm.prompts import class_tokens
-from promptcal.trainers.vlm.training_images import TrainingCrop, epoch_batches
 
 NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "dog"]
 

@@ -4,8 +4,8 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from promptcal.trainers.runs import published
-from promptcal.trainers.runs.names import DATASETS
+from promptcal.trainers.report import published
+from promptcal.trainers.report.names import DATASETS
 
 PAPER = Path(__file__).resolve().parents[2] / "shared" / "paper" / "soc.tex"
 

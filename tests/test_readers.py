@@ -10,7 +10,7 @@ import yaml
 from data_roots import FOLDERS, IMAGE_DIRS, SHARED, WNIDS, build, entries, picture, write_split
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.benchmark import benchmarks
-from promptcal.datasets.errors import DataError
+from promptcal.datasets.utils.errors import DataError
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "datasets"
 COUNTS = {  # classes and test images, as published

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from conftest import run_tool
 from made_runs import compared, entry, make_benchmark, make_run
-from promptcal.datasets.errors import DataError
+from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers import calibration as cal
-from promptcal.trainers.runs import render
-from promptcal.trainers.runs.gallery import pictures, sals_groups
-from promptcal.trainers.runs.measure import measure
-from promptcal.trainers.runs.reading import find_runs, read_run
-from promptcal.trainers.runs.report import write_report
-from promptcal.trainers.runs.tables import metrics_table, paper_table
-from promptcal.trainers.runs.verdict import judge
+from promptcal.trainers.report import render
+from promptcal.trainers.report.gallery import pictures, sals_groups
+from promptcal.trainers.report.measure import measure
+from promptcal.trainers.report.reading import find_runs, read_run
+from promptcal.trainers.report.tables import metrics_table, paper_table
+from promptcal.trainers.report.verdict import judge
+from promptcal.trainers.report.write import write_report
 
 
 @pytest.fixture(scope="module")

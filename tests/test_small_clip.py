@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from promptcal.datasets import build_dataset
-from promptcal.datasets.errors import ConfigError
-from promptcal.datasets.landcover_tiles import CLASSNAMES
+from promptcal.datasets.drawing.tiles import CLASSNAMES
+from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import load_clip
-from promptcal.trainers.vlm import small_clip as training
 from promptcal.trainers.vlm.openai_clip import CLIP, clip, tokenizer
-from promptcal.trainers.vlm.small_clip_captions import (
+from promptcal.trainers.vlm.small import training as training
+from promptcal.trainers.vlm.small.captions import (
     CONDITION_WORDS,
     HELD_OUT_CLASSES,
     HELD_OUT_NAMES,
@@ -24,13 +24,13 @@ from promptcal.trainers.vlm.small_clip_captions import (
     all_words,
     draw_caption,
 )
-from promptcal.trainers.vlm.small_clip_tiles import TrainingTiles, draw_one, labels, normalised, random_crops
+from promptcal.trainers.vlm.small.tiles import TrainingTiles, draw_one, labels, normalised, random_crops
 from promptcal.trainers.vlm.token_table import full_token_table
 from safetensors.torch import load_file
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-WEIGHTS = REPOSITORY / "trainers/vlm/small_clip.safetensors"
-CARD = REPOSITORY / "trainers/vlm/SMALL_CLIP.md"
+WEIGHTS = REPOSITORY / "trainers/vlm/small/small_clip.safetensors"
+CARD = REPOSITORY / "trainers/vlm/small/SMALL_CLIP.md"
 
 
 def run_tool(*arguments: str | Path) -> subprocess.CompletedProcess:

@@ -2,10 +2,10 @@
 import numpy as np
 import pytest
 from made_runs import compared, entry, make_benchmark, make_run
-from promptcal.trainers.runs.gallery import lambda_points, pictures, prompt_errors, step_panels
-from promptcal.trainers.runs.reading import find_runs
-from promptcal.trainers.runs.tables import paper_table
-from promptcal.trainers.runs.verdict import judge
+from promptcal.trainers.report.gallery import lambda_points, pictures, prompt_errors, step_panels
+from promptcal.trainers.report.reading import find_runs
+from promptcal.trainers.report.tables import paper_table
+from promptcal.trainers.report.verdict import judge
 
 
 @pytest.fixture(scope="module")

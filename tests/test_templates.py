@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from promptcal.datasets.base import DATASET_REGISTRY
-from promptcal.datasets.errors import ConfigError, DataError
+from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.runs.folder import RunFolder
 from promptcal.trainers.vlm.openai_clip import CLIP, clip

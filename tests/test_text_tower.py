@@ -7,7 +7,7 @@ import pytest
 import reference
 import torch
 from conftest import random_clip
-from promptcal.datasets.errors import ConfigError, DataError
+from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.prompts import check_lengths, class_tokens, context_tokens, initial_context
 from promptcal.trainers.vlm.text_tower import TextTower

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from conftest import random_clip, run_tool
-from promptcal.datasets.errors import ConfigError, UserError
+from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.calibration import ace, ece, top_class
 from promptcal.trainers.runs.folder import RunFolder

@@ -10,10 +10,10 @@ import torchvision.transforms as T
 import torchvision.transforms.functional as F
 from PIL import Image
 from promptcal.datasets import build_dataset
-from promptcal.datasets.augmix import OPERATIONS, augmix
-from promptcal.datasets.errors import UserError, explaining_faults
-from promptcal.datasets.loader import noticing_lost_workers, view_loader
-from promptcal.datasets.views import ViewMaker, draw_crops, plain_view
+from promptcal.datasets.utils.errors import UserError, explaining_faults
+from promptcal.datasets.views.augmix import OPERATIONS, augmix
+from promptcal.datasets.views.crops import ViewMaker, draw_crops, plain_view
+from promptcal.datasets.views.loader import noticing_lost_workers, view_loader
 from promptcal.trainers.vlm.image_tower import normalise_pixels
 from promptcal.trainers.vlm.openai_clip import clip
 

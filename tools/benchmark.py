@@ -13,9 +13,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from promptcal.datasets.errors import run_tool
-from promptcal.trainers.runs.log import log_to_terminal
-from promptcal.trainers.speed.benchmark import FULL, QUICK, Settings, run
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.tools.speed.benchmark import FULL, QUICK, Settings, run
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # holds reference.py
 

@@ -7,8 +7,9 @@ import logging
 from pathlib import Path
 
 from promptcal.datasets.benchmark import benchmarks, find_benchmark
-from promptcal.datasets.errors import DataError, reading, run_tool
-from promptcal.datasets.inventory import inspect, table
+from promptcal.datasets.inventory.inspect import inspect, table
+from promptcal.datasets.utils.cli import run_tool
+from promptcal.datasets.utils.errors import DataError, reading
 
 
 def main() -> int:

@@ -7,8 +7,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from promptcal.datasets.errors import ConfigError, run_tool
-from promptcal.trainers.runs.log import log_to_terminal
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.vlm.prompt_files import EMBEDDED, convert_prompt
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from promptcal.datasets.errors import run_tool
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.runs.log import log_to_terminal
-from promptcal.trainers.runs.report import write_report
+from promptcal.trainers.report.write import write_report
 from promptcal.trainers.runs.summary import result_table
 
 TRAINERS = ("ZeroShot", "TPT", "CTPT", "OTPT", "SoC")

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from promptcal.datasets.benchmark import benchmarks, find_benchmark
-from promptcal.datasets.downloads import download_benchmark, download_coop, download_splits
-from promptcal.datasets.errors import DataError, reading, run_tool
-from promptcal.datasets.fetch import check_mirror
+from promptcal.datasets.download.fetch import check_mirror
+from promptcal.datasets.inventory.obtain import download_benchmark, download_coop, download_splits
+from promptcal.datasets.utils.cli import run_tool
+from promptcal.datasets.utils.errors import DataError, reading
 
 
 def main() -> int:

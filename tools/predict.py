@@ -9,11 +9,11 @@ import argparse
 from pathlib import Path
 
 from promptcal.datasets import build_dataset
-from promptcal.datasets.errors import ConfigError, run_tool
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import TRAINER_REGISTRY, load_clip
-from promptcal.trainers.runs.log import log_to_terminal
-from promptcal.trainers.runs.predict import default_backbone, predict, prediction_table, read_classes
-from promptcal.trainers.runs.usual import own_settings
+from promptcal.trainers.pictures.predict import default_backbone, predict, prediction_table, read_classes
+from promptcal.trainers.report.usual import own_settings
 from tqdm import tqdm
 
 MANY = 10  # pictures from which on a progress bar is worth its line

@@ -9,10 +9,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from promptcal.datasets.errors import ConfigError, run_tool
-from promptcal.trainers.runs.log import log_to_terminal
-from promptcal.trainers.runs.render import terminal
-from promptcal.trainers.runs.report import write_report
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.errors import ConfigError
+from promptcal.trainers.report.render import terminal
+from promptcal.trainers.report.write import write_report
 
 
 def parse() -> argparse.Namespace:

@@ -11,13 +11,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from promptcal.datasets.errors import ConfigError, run_tool
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.experiments.plan import Place
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments, reproduce
 from promptcal.trainers.experiments.runner import stand_alone
 from promptcal.trainers.experiments.show import show_list, show_plan
-from promptcal.trainers.runs.log import log_to_terminal
-from promptcal.trainers.runs.render import terminal
+from promptcal.trainers.report.render import terminal
 
 
 def parse() -> argparse.Namespace:

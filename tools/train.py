@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import argparse
 
-from promptcal.datasets.errors import ConfigError, run_tool
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.runs.log import log_to_terminal
 from promptcal.trainers.runs.summary import result_table
 from promptcal.trainers.vlm.prompt_files import find_prompt
 

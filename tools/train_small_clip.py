@@ -14,10 +14,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import torch
-from promptcal.datasets.errors import ConfigError, run_tool
-from promptcal.datasets.landcover_sheet import contact_sheet
-from promptcal.trainers.runs.log import log_to_terminal
-from promptcal.trainers.vlm.small_clip import Settings, make_small_clip
+from promptcal.datasets.drawing.sheet import contact_sheet
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.errors import ConfigError
+from promptcal.trainers.vlm.small.training import Settings, make_small_clip
 
 
 def parse() -> argparse.Namespace:

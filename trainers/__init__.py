@@ -1,13 +1,16 @@
-"""The methods. Every module in this folder is imported, so that the trainers it defines are registered."""
-import importlib
-import pkgutil
+"""The methods, one a file; a file that registers a trainer is found by the registry."""
+from importlib import import_module
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+PUBLIC = {
+    "TRAINER_REGISTRY": ".registry", "adapt": ".api", "build_cfg": ".config.layers", "build_trainer": ".registry",
+    "load_clip": ".vlm.loading",
+}
 
-from .api import adapt  # noqa: E402
-from .config import build_cfg  # noqa: E402
-from .registry import TRAINER_REGISTRY, build_trainer  # noqa: E402
-from .vlm.loading import load_clip  # noqa: E402
+__all__ = list(PUBLIC)
 
-__all__ = ["TRAINER_REGISTRY", "adapt", "build_cfg", "build_trainer", "load_clip"]
+
+def __getattr__(name: str) -> object:
+    """Imported on first use: torch takes seconds, and a usage error must not wait for it."""
+    if name not in PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(PUBLIC[name], __name__), name)

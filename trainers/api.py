@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ..datasets.errors import ConfigError
-from .config import build_cfg
-from .episodes import Adapted
+from ..datasets.utils.errors import ConfigError
+from .config.layers import build_cfg
+from .engine.episodes import Adapted
 from .registry import build_trainer
 from .vlm.image_tower import encode_views
 from .vlm.openai_clip import CLIP

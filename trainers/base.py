@@ -12,15 +12,16 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import build_dataset
-from ..datasets.errors import ConfigError, DataError, explaining_faults
-from ..datasets.views import ViewMaker
-from .episodes import Adapted
-from .runs.array_cache import ArrayCache
-from .runs.fingerprint import ENGINE, check_same, make_fingerprint, run_path
+from ..datasets.utils.errors import ConfigError, DataError, explaining_faults
+from ..datasets.views.crops import ViewMaker
+from .config.fingerprint import ENGINE, check_same, make_fingerprint, run_path
+from .engine.cache import ArrayCache
+from .engine.episodes import Adapted
+from .engine.features import FeatureBatch, ViewFeatures
+from .engine.ranks import Ranks
 from .runs.folder import RunFolder, chunks
 from .runs.progress import Progress, write_final
 from .runs.provenance import environment
-from .runs.ranks import Ranks
 from .runs.summary import summarise
 from .vlm.class_towers import ClassTowers
 from .vlm.initial_prompt import InitialPrompt
@@ -29,7 +30,6 @@ from .vlm.openai_clip import CLIP
 from .vlm.precision import resolve_precision
 from .vlm.prompt_files import load_context, prompt_hash
 from .vlm.prompts import check_lengths, class_tokens, initial_context
-from .vlm.view_features import FeatureBatch, ViewFeatures
 
 logger = logging.getLogger(__name__)
 

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from ..datasets.errors import ConfigError, DataError
+from ..datasets.utils.errors import ConfigError, DataError
 from .base import BaseTrainer
-from .episodes import Adapted
+from .config.fingerprint import run_path
+from .config.validation import require, require_one_of
+from .engine.episodes import Adapted
+from .fewshot.images import TrainingImages
+from .fewshot.training import PromptLearner, Schedule, random_context, run_epochs
 from .objectives import class_logits
 from .registry import TRAINER_REGISTRY
-from .runs.fingerprint import run_path
-from .validation import require, require_one_of
 from .vlm.initial_prompt import InitialPrompt
 from .vlm.openai_clip import CLIP
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
-from .vlm.prompt_training import PromptLearner, Schedule, random_context, run_epochs
 from .vlm.prompts import check_lengths, initial_context, words
-from .vlm.training_images import TrainingImages
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 from torch import Tensor
 from yacs.config import CfgNode
 
+from .config.validation import require
 from .objectives import dispersion
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
-from .validation import require
 
 
 @TRAINER_REGISTRY.register()

@@ -4,10 +4,10 @@ from __future__ import annotations
 from torch import Tensor
 from yacs.config import CfgNode
 
+from .config.validation import require, require_one_of
 from .objectives import frobenius_orthogonality, orthogonality
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
-from .validation import require, require_one_of
 
 FORMS = {"householder": orthogonality, "frobenius": frobenius_orthogonality}
 

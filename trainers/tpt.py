@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from ..datasets.errors import ConfigError
+from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
-from .episodes import Adapted, EpisodeSettings, run_episodes
-from .memory import within_memory
+from .config.fingerprint import ENGINE
+from .config.validation import require_one_of
+from .engine.cache import ArrayCache
+from .engine.episodes import Adapted, EpisodeSettings, run_episodes
+from .engine.memory import within_memory
 from .registry import TRAINER_REGISTRY
-from .runs.array_cache import ArrayCache
-from .runs.fingerprint import ENGINE
-from .validation import require_one_of
 from .vlm.jacobian import break_even, cached_jacobian, jacobian_size
 
 

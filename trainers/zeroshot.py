@@ -8,10 +8,10 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .base import BaseTrainer
-from .episodes import Adapted
+from .config.validation import require
+from .engine.episodes import Adapted
 from .objectives import class_logits
 from .registry import TRAINER_REGISTRY
-from .validation import require
 from .vlm.openai_clip import CLIP
 from .vlm.templates import check_setting, find_templates, template_features
 

@@ -8,11 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from ..runs.caveats import caveats
-from ..runs.compare import Column, Comparison, Row
-from ..runs.measure import METRICS, Measured
-from ..runs.names import dataset_rank, method_rank
-from ..runs.usual import unusual_settings
+from ..report.caveats import caveats
+from ..report.compare import Column, Comparison, Row
+from ..report.measure import METRICS, Measured
+from ..report.names import dataset_rank, method_rank
+from ..report.usual import unusual_settings
 from .definition import Experiment
 from .plan import Place, PlannedRun
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..runs import published as paper
-from ..runs.compare import Row
-from ..runs.tables import Block, Entry, Table, TableRow, mark
+from ..report import published as paper
+from ..report.compare import Row
+from ..report.tables import Block, Entry, Table, TableRow, mark
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 
-from ...datasets.errors import ConfigError, UnknownNameError
-from ...datasets.registry import nearest
-from ..config import CONFIGS, read_yaml
+from ...datasets.utils.errors import ConfigError, UnknownNameError
+from ...datasets.utils.registry import nearest
+from ..config.layers import CONFIGS, read_yaml
 from ..registry import TRAINER_REGISTRY
-from ..runs import published
-from ..runs.measure import METRICS
+from ..report import published
+from ..report.measure import METRICS
 
 FOLDER = CONFIGS / "experiments"
 LAYOUTS = (

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..runs import published as paper
-from ..runs.compare import Comparison
-from ..runs.figures_compare import Pair, Point, draw_pairs, draw_two_panels
-from ..runs.gallery import (
+from ..report import published as paper
+from ..report.compare import Comparison
+from ..report.figures.comparison import Pair, Point, draw_pairs, draw_two_panels
+from ..report.figures.style import COLUMN, PAGE, colour, grid_lines, new_figure, styled
+from ..report.gallery import (
     Picture,
     lambda_picture,
     lambda_points,
@@ -21,9 +22,8 @@ from ..runs.gallery import (
     selective_picture,
     step_pictures,
 )
-from ..runs.material import text_similarity
-from ..runs.names import dataset_label, method_label
-from ..runs.style import COLUMN, PAGE, colour, grid_lines, new_figure, styled
+from ..report.names import dataset_label, method_label
+from ..report.thumbnails import text_similarity
 from .arrange import Material, mean
 from .layouts import swept_key
 

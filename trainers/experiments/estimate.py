@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ...datasets.views import ViewMaker
+from ...datasets.views.crops import ViewMaker
+from ..report.names import method_key
 from ..runs.folder import RunFolder
-from ..runs.names import method_key
 from ..vlm.loading import pick_device
 from .plan import PlannedRun
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ...datasets.utils.files import write_arrays
 from .. import theory
 from ..arrays import Array
-from ..config import read_yaml
+from ..config.layers import read_yaml
 from ..registry import build_trainer
-from ..runs.figures_geometry import Geometry, draw_geometry, geometry
-from ..runs.files import write_arrays
-from ..runs.gallery import Picture
-from ..runs.names import dataset_label, method_label
-from ..runs.tables import Block, Entry, Table, TableRow
+from ..report.figures.geometry import Geometry, draw_geometry, geometry
+from ..report.gallery import Picture
+from ..report.names import dataset_label, method_label
+from ..report.tables import Block, Entry, Table, TableRow
 from ..vlm.loading import SMALL
 from .arrange import Material
 from .definition import dataset_file

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from ..calibration import selective
-from ..runs import published as paper
-from ..runs.compare import Row
-from ..runs.gallery import pair_errors_of
-from ..runs.material import text_similarity
-from ..runs.measure import METRICS, Measured
-from ..runs.names import dataset_label, dataset_rank, method_rank
-from ..runs.tables import Block, Entry, Table, TableRow, fewer_images, paper_table
+from ..report import published as paper
+from ..report.compare import Row
+from ..report.gallery import pair_errors_of
+from ..report.measure import METRICS, Measured
+from ..report.names import dataset_label, dataset_rank, method_rank
+from ..report.tables import Block, Entry, Table, TableRow, fewer_images, paper_table
+from ..report.thumbnails import text_similarity
 from .arrange import Material, in_percent, mean, shown
 from .beside import block_beside, source_of, with_gaps
 from .definition import Experiment

@@ -10,17 +10,18 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from ...datasets.errors import DataError
-from ..runs import render, style
-from ..runs.files import make_folder, write_text
-from ..runs.gallery import Picture
-from ..runs.html import Page, render_page
-from ..runs.material import thumbnails
-from ..runs.measure import Measured, measure
-from ..runs.page_assets import STYLE
-from ..runs.reading import read_run
-from ..runs.tables import Table
-from ..runs.verdict import judge
+from ...datasets.utils.errors import DataError
+from ...datasets.utils.files import make_folder, write_text
+from ..report import render
+from ..report.figures import style
+from ..report.gallery import Picture
+from ..report.measure import Measured, measure
+from ..report.page.assets import STYLE
+from ..report.page.page import Page, render_page
+from ..report.reading import read_run
+from ..report.tables import Table
+from ..report.thumbnails import thumbnails
+from ..report.verdict import judge
 from . import geometry, studies
 from .arrange import Material
 from .beside import slip_notes

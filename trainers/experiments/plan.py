@@ -11,15 +11,15 @@ from yacs.config import CfgNode
 
 from ...datasets.base import DATASET_REGISTRY, build_dataset
 from ...datasets.benchmark import Benchmark
-from ...datasets.errors import ConfigError
-from ...datasets.registry import nearest
-from ..config import build_cfg
+from ...datasets.utils.errors import ConfigError
+from ...datasets.utils.registry import nearest
+from ..config.fingerprint import check_same, make_fingerprint, run_path
+from ..config.layers import build_cfg
+from ..config.validation import leaves
 from ..registry import TRAINER_REGISTRY
-from ..runs.fingerprint import check_same, make_fingerprint, run_path
+from ..report.names import is_tuned, method_key
+from ..report.usual import usual_settings
 from ..runs.folder import RunFolder
-from ..runs.names import is_tuned, method_key
-from ..runs.usual import usual_settings
-from ..validation import leaves
 from ..vlm.loading import SMALL, weights_hash
 from .definition import Experiment, Group, dataset_file
 

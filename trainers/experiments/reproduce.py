@@ -4,10 +4,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from ...datasets.errors import ConfigError, UserError
-from ..runs.files import make_folder
+from ...datasets.utils.errors import ConfigError, UserError
+from ...datasets.utils.files import make_folder
+from ..report.measure import Measured
 from ..runs.lock import RunLock
-from ..runs.measure import Measured
 from .definition import Experiment, names, read_experiment
 from .outcome import Outcome, write_index, write_outcome
 from .plan import Place, PlannedRun, expand, select

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 
-from ...datasets.errors import UserError
+from ...datasets.utils.errors import UserError
+from ...datasets.utils.files import make_folder, read_json, write_json
 from ..coop import trained_prompt
 from ..registry import build_trainer
-from ..runs.files import make_folder, read_json, write_json
 from ..runs.lock import RunLock
 from .plan import PlannedRun, differs, with_prompt
 

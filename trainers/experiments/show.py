@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from tabulate import tabulate
 
-from ..runs.names import method_label
+from ..report.names import method_label
 from .definition import Experiment, names, read_experiment
 from .estimate import (
     BACKBONES,

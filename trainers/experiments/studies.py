@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..objectives import balance, orthogonality, semantic_separation
-from ..runs.compare import Row
-from ..runs.tables import Block, Entry, Table, TableRow
-from ..speed.operations import REGULARISERS
+from ..operations import REGULARISERS
+from ..report.compare import Row
+from ..report.tables import Block, Entry, Table, TableRow
 from .arrange import Material
 from .beside import block_beside, source_of, with_gaps
 

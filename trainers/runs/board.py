@@ -11,9 +11,9 @@ from torch.utils.tensorboard import SummaryWriter
 
 from ..arrays import Array
 from ..calibration import top_class
-from .figures import diagram, draw_diagram
-from .names import dataset_label, method_label
-from .style import COLUMN, INK, encode, new_figure, styled
+from ..report.figures.reliability import diagram, draw_diagram
+from ..report.figures.style import COLUMN, INK, encode, new_figure, styled
+from ..report.names import dataset_label, method_label
 
 CLOSEST = 12  # classes in the picture of confusions
 

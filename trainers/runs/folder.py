@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ...datasets.errors import UserError
-from .files import Damaged, make_folder, read_arrays, read_json, write_arrays, write_json, write_text
-from .fingerprint import check_same
+from ...datasets.utils.errors import UserError
+from ...datasets.utils.files import Damaged, make_folder, read_arrays, read_json, write_arrays, write_json, write_text
+from ..config.fingerprint import check_same
+from ..engine.ranks import Ranks
 from .lock import RunLock
 from .log import log_to_file
-from .ranks import Ranks
 
 logger = logging.getLogger(__name__)
 

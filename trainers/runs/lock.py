@@ -9,8 +9,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ...datasets.errors import UserError
-from .files import read_json
+from ...datasets.utils.errors import UserError
+from ...datasets.utils.files import read_json
 
 BEAT = 10.0  # seconds between signs of life
 SILENCE = 120.0  # seconds without one after which an owner on another machine counts as gone

@@ -1,4 +1,4 @@
-"""Where log lines go: the terminal, and each run's log.txt."""
+"""Each run's log.txt."""
 from __future__ import annotations
 
 import logging
@@ -6,23 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tqdm import tqdm
-
-LOGGER = logging.getLogger("promptcal")
-
-
-class AboveTheBar(logging.Handler):
-    """Writes lines above a progress bar instead of through it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(self.format(record))
-
-
-def log_to_terminal() -> None:
-    handler = AboveTheBar()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    LOGGER.addHandler(handler)
-    LOGGER.setLevel(logging.INFO)
+from ...datasets.utils.cli import LOGGER
 
 
 class RunLog(logging.FileHandler):

@@ -9,8 +9,8 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 from tqdm import tqdm
 
+from ...datasets.utils.files import writing
 from ..calibration import ece, top_class
-from .files import writing
 
 Columns = Mapping[str, np.ndarray]
 

@@ -7,7 +7,7 @@ import numpy as np
 from tabulate import tabulate
 
 from ..calibration import ace, ece, sals, top_class
-from .names import method_label
+from ..report.names import method_label
 
 
 def figures(logits: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, float]:

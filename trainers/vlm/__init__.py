@@ -1,0 +1,1 @@
+"""CLIP: loading, prompts, towers."""

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ...datasets.errors import WeightsError
+from ...datasets.utils.errors import WeightsError
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # what the older format begins with
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ...datasets.errors import UserError
+from ...datasets.utils.errors import UserError
 from .openai_clip import CLIP
 from .text_tower import TextTower
 

@@ -6,11 +6,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ...datasets.errors import UserError
+from ...datasets.utils.errors import UserError
 from ..objectives import unit
-from ..shrink import until_it_fits
 from .openai_clip import CLIP, clip
 from .precision import autocast
+from .shrink import until_it_fits
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)  # CLIP's pixel statistics
 STD = (0.26862954, 0.26130258, 0.27577711)

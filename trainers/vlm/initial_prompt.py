@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ..shrink import until_it_fits
 from .class_towers import ClassTowers
+from .shrink import until_it_fits
 
 
 class InitialPrompt:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ...datasets.errors import UserError
-from ..runs.array_cache import ArrayCache
-from ..shrink import until_it_fits
+from ...datasets.utils.errors import UserError
+from ..engine.cache import ArrayCache
 from .class_towers import ClassTowers
+from .shrink import until_it_fits
 from .text_tower import TextTower
 
 logger = logging.getLogger(__name__)

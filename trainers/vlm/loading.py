@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ...datasets.errors import ConfigError, WeightsError
-from ...datasets.registry import nearest
+from ...datasets.utils.errors import ConfigError, WeightsError
+from ...datasets.utils.registry import nearest
 from .checkpoints import read_checkpoint, tensors_by_name
 from .openai_clip import CLIP, WEIGHT_URLS
 from .token_table import full_token_table
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 BACKBONES = ("RN50", "RN101", "ViT-B/32", "ViT-B/16", "ViT-L/14", "ViT-L/14@336px")
 SMALL = "small"
-SMALL_WEIGHTS = Path(__file__).with_name("small_clip.safetensors")
+SMALL_WEIGHTS = Path(__file__).parent / "small" / "small_clip.safetensors"
 CACHE = Path("~/.cache/clip")  # where OpenAI's own package keeps its weights
 
 

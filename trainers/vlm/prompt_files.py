@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from ...datasets.errors import WeightsError, first_five
-from ..runs.files import write_atomically, write_text
+from ...datasets.utils.errors import WeightsError, first_five
+from ...datasets.utils.files import write_atomically, write_text
 from .checkpoints import read_checkpoint
 from .loading import sha256
 from .openai_clip import CLIP
@@ -21,8 +21,9 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "prompt_learner"  # CoOp's name for the part of the model that it saves
 # Prompts learnt by CoOp on the embedded data set with the embedded model, by the names that stand for their paths.
+SMALL = Path(__file__).parent / "small"
 EMBEDDED = {
-    f"small-coop-{shots}shot": Path(__file__).with_name(f"small_clip_coop_{shots}shot.safetensors") for shots in (2, 4)
+    f"small-coop-{shots}shot": SMALL / f"small_clip_coop_{shots}shot.safetensors" for shots in (2, 4)
 }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, tensor
 
-from ...datasets.errors import ConfigError, DataError
+from ...datasets.utils.errors import ConfigError, DataError
 from .openai_clip import CLIP, tokenizer
 
 START = tokenizer.encoder["<|startoftext|>"]

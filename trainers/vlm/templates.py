@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...datasets.errors import ConfigError
+from ...datasets.utils.errors import ConfigError
 from .class_towers import ClassTowers
 from .openai_clip import CLIP, tokenizer
 from .prompts import END, check_lengths, words

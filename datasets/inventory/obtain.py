@@ -1,0 +1,183 @@
+"""Brings benchmarks to the data root, laid out as their readers expect, or says exactly how to do so by hand."""
+from __future__ import annotations
+
+import logging
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from ..benchmark import Benchmark
+from ..download.archives import ArchiveError, find, unpacked
+from ..download.fetch import FetchError, fetch
+from ..download.sources import Source
+from ..utils.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+WORK_FOLDER = ".downloads"  # under the root, so that moves into place stay on one disk and are atomic
+
+COOP_PROMPTS = Source(
+    name="coop_imagenet_prompts.zip",
+    drive_id="18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF",
+    places={".": "coop"},
+)
+
+
+def download_benchmark(cls: type[Benchmark], root: Path, mirror: str = "") -> bool:
+    """Fetches what is missing of one benchmark. True if its reader finds it in order afterwards; what is there is left
+    alone, so a folder that is incomplete must be moved away first."""
+    folder = root / cls.folder
+    archives = missing_archives(cls, root)
+    fetching = bool(archives or missing_metadata(cls, root))
+    faults = []
+    for source in archives:
+        try:
+            fetch_archive(source, root, folder, mirror)
+        except DataError as error:
+            faults.append(str(error))
+    faults += fetch_all_metadata(cls, root, mirror)
+    if not faults:
+        try:
+            dataset = cls(root)
+        except DataError as error:
+            faults.append(str(error))
+    if faults:
+        logger.error("error: %s: %s\n%s", cls.key(), "; ".join(faults), manual_steps(cls, root))
+        return False
+    logger.info("%s: %s, %d test images of %d classes in %s", cls.key(), "ready" if fetching else "already there",
+                len(dataset.test), len(dataset.classnames), folder)
+    return True
+
+
+def download_splits(cls: type[Benchmark], root: Path, mirror: str = "") -> bool:
+    """Fetches the split file or the class names of one benchmark alone. True if they are there afterwards."""
+    missing = missing_metadata(cls, root)
+    faults = fetch_all_metadata(cls, root, mirror)
+    if faults:
+        steps = [f"fetch {source.link} and save it as {root / cls.folder / source.name}" for source in missing]
+        logger.error("error: %s: %s\nBy hand: %s", cls.key(), "; ".join(faults), "; ".join(steps))
+        return False
+    names = ", ".join(source.name for source in cls.metadata if source.drive_id)
+    if names:
+        logger.info("%s: %s %s", cls.key(), names, "fetched" if missing else "already there")
+    return True
+
+
+def download_coop(root: Path, mirror: str = "") -> bool:
+    """Fetches the prompts that CoOp's authors trained on ImageNet."""
+    target = root / "coop"
+    fetching = not target.exists()
+    try:
+        if fetching:
+            fetch_archive(COOP_PROMPTS, root, root, mirror)
+        prompts = sorted(target.rglob("model*.pth.tar*"))
+        if not prompts:
+            raise DataError(f"{target} holds no prompt such as model.pth.tar-50: move it away and run again")
+    except DataError as error:
+        logger.error("error: coop: %s\nBy hand:\n  1. fetch %s\n  2. unpack it in %s",
+                     error, COOP_PROMPTS.link, target)
+        return False
+    logger.info("coop: %s, %d prompts in %s, to be given as MODEL.INIT_WEIGHTS, for example %s",
+                "ready" if fetching else "already there", len(prompts), target, prompts[0])
+    return True
+
+
+def all_placed(source: Source, folder: Path) -> bool:
+    return all((folder / place).exists() for place in source.places.values())
+
+
+def missing_archives(cls: type[Benchmark], root: Path) -> list[Source]:
+    return [source for source in cls.archives if not all_placed(source, root / cls.folder)]
+
+
+def missing_metadata(cls: type[Benchmark], root: Path) -> list[Source]:
+    return [source for source in cls.metadata if not cls.locate(root, source).is_file()]
+
+
+def fetch_archive(source: Source, root: Path, folder: Path, mirror: str) -> None:
+    """Downloads and unpacks beside the final place, then moves each part into it in one step."""
+    work = root / WORK_FOLDER
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        archive = fetch(source, work, mirror)
+        try:
+            with unpacked(archive, work, source.inner) as content:
+                for path, place in source.places.items():
+                    move(find(content, path, archive), folder / place)
+        except ArchiveError:
+            discard(archive, work)  # a second try must not find it and take it for good
+            raise
+        discard(archive, work)
+    except OSError as error:
+        raise DataError(f"cannot write to {root}: {error.strerror}; once that is mended, run again: "
+                        f"finished downloads are kept") from error
+    finally:
+        with suppress(OSError):  # stays if something half-loaded is in it
+            work.rmdir()
+
+
+def discard(archive: Path, work: Path) -> None:
+    """Removes a downloaded archive; those in a mirror's folder are somebody's own."""
+    if archive.parent == work:
+        archive.unlink()
+
+
+def move(path: Path, target: Path) -> None:
+    """Moves a part of an archive to its place, unless an earlier run already did."""
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(target)
+
+
+def fetch_all_metadata(cls: type[Benchmark], root: Path, mirror: str) -> list[str]:
+    """Fetches the split file or class names that are missing, but for lists that come with the images."""
+    faults = []
+    for source in missing_metadata(cls, root):
+        if source.drive_id:
+            try:
+                fetch_metadata(cls, source, root, mirror)
+            except DataError as error:
+                faults.append(str(error))
+    return faults
+
+
+def fetch_metadata(cls: type[Benchmark], source: Source, root: Path, mirror: str) -> None:
+    """Puts a split file or class names into the benchmark's folder."""
+    target = root / cls.folder / source.name
+    work = root / WORK_FOLDER
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        path = fetch(source, work, mirror)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent != work:  # a mirror's own copy, which stays; half of it must never have the final name
+            path = Path(shutil.copyfile(path, target.with_name(f"{target.name}.part")))
+        path.replace(target)
+    except OSError as error:
+        raise FetchError(f"cannot write {target}: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            work.rmdir()
+
+
+def manual_steps(cls: type[Benchmark], root: Path) -> str:
+    """What a person does with a browser, down to the folder names."""
+    folder = root / cls.folder
+    archives, files, steps = missing_archives(cls, root), missing_metadata(cls, root), []
+    if cls.archives and not archives and not files:  # all is in place, and yet it cannot be read
+        archives, files = cls.archives, cls.metadata
+        steps.append(f"move {folder} away; then run again, or go on by hand")
+    if archives or not cls.archives:
+        steps += [step.format(folder=folder) for step in cls.manual]
+    for source in archives:
+        checksum = f" ({source.checksum.replace(':', ' ')})" if source.checksum else ""
+        origin = f"fetch {source.link} as" if source.link else "get"
+        inner = f" and the {source.inner} in it" if source.inner else ""
+        places = [f"{path} to {folder / place}" for path, place in source.places.items()]
+        steps.append(f"{origin} {source.name}{checksum}, unpack it{inner} and move {', '.join(places)}")
+    steps += [f"fetch {source.link} and save it as {folder / source.name}" for source in files if source.drive_id]
+    lines = [f"  {number}. {step}" for number, step in enumerate(steps, 1)]
+    if archives:
+        lines.append(f"  Or put those files as they are into one folder: {cls.download_command(root)} --mirror FOLDER")
+    lines.append(f"  To look it over: python tools/check_data.py {cls.key()} --root {root}")
+    return "\n".join(["By hand:", *lines])

@@ -1,0 +1,64 @@
+"""Errors that a user can mend: the command-line tools print them as one line and exit with status 2."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+
+class UserError(ValueError):
+    """Bad input. The message is one line that says what is wrong and what to do about it."""
+
+
+class ConfigError(UserError):
+    """A setting that does not exist or has a value that cannot work."""
+
+
+class UnknownNameError(ConfigError):
+    """A trainer, data set or other registered name that nobody registered."""
+
+
+class DataError(UserError):
+    """A data set that is missing, incomplete or inconsistent."""
+
+
+class WeightsError(UserError):
+    """A weight file or prompt checkpoint that is missing, damaged or does not fit."""
+
+
+def first_five(items: Sequence[object]) -> str:
+    """The first five of many bad things, and how many more there are, for a message that stays readable."""
+    shown = ", ".join(str(item) for item in items[:5])
+    return shown if len(items) <= 5 else f"{shown} and {len(items) - 5} more"
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Around what reads a data root, or as a decorator: what the system refuses (permissions, a disk that is gone)
+    becomes one line like any other fault of the data."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename or 'the data'}: {error.strerror or error}") from error
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Python, numpy, CUDA, its libraries and torch's CPU allocator each have a way of their own to say it."""
+    signs = ("out of memory", "DefaultCPUAllocator", "ALLOC_FAILED")
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or any(
+        sign in str(error) for sign in signs)
+
+
+@contextmanager
+def explaining_faults() -> Iterator[None]:
+    """What torch raises when the machine, not the program, has failed, as a line with the remedy."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if out_of_memory(error):
+            raise UserError("out of memory; what was finished is kept: use fewer TTA.EPISODES and "
+                            "DATALOADER.NUM_WORKERS, TTA.JACOBIAN off, or DEVICE cpu") from error
+        # Not "in DataLoader worker process 0", which is where an error of the program's was caught.
+        if "DataLoader worker (pid" in str(error) or "items of ancillary data" in str(error):
+            raise UserError("a process that makes views was killed, usually for want of memory; what was finished is "
+                            "kept: use fewer DATALOADER.NUM_WORKERS, or give /dev/shm more space") from error
+        raise

@@ -1,0 +1,88 @@
+"""Files that are there whole or not at all."""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from .errors import UserError
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make folder {path}: {error.strerror}; choose another one") from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around what writes to `path`: a disk that is full or gone is told in one line."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot write {path}: {reason}; free some space or choose another folder") from error
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Writes beside `path`, makes sure it is on disk, then renames: a reader sees the old file or the new one."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+    finally:
+        with suppress(OSError):  # nothing is left of it after success, nor where there is no folder at all
+            part.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+    write_atomically(path, lambda file: np.savez(file, **arrays))
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of a file, after a look at every checksum: numpy alone stops reading, and checking, where the shape
+    that the file itself states ends."""
+    with noticing_damage(), np.load(path, allow_pickle=False) as file:
+        if broken := file.zip.testzip():
+            raise Damaged(f"wrong checksum of {broken}")
+        return dict(file)
+
+
+class Damaged(Exception):
+    """A file whose content cannot be what was written."""
+
+
+@contextmanager
+def noticing_damage() -> Iterator[None]:
+    """A flipped byte can end in any exception, deep inside zipfile, numpy or Python's own tokenizer."""
+    try:
+        yield
+    except Exception as error:
+        raise Damaged(str(error) or type(error).__name__) from error
+
+
+def read_json(path: Path) -> Any | None:
+    """The content, or None where there is no such file or it is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None

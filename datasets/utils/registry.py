@@ -1,0 +1,87 @@
+"""A name → class table in Dassl's manner: modules register what they define, configs refer to it by name."""
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from tabulate import tabulate
+
+from .errors import UnknownNameError
+
+T = TypeVar("T", bound=type)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` for the known name closest to `name`, ignoring case, or nothing if none is close."""
+    by_lower = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    return f" Did you mean '{by_lower[close[0]]}'?" if close else ""
+
+
+class Registry:
+    """Classes by name. Registering a name twice is a programming error; asking for an unknown one a user's.
+
+    The files of `folder`, which is that of `package`, are read for the names that they register, and imported only when
+    a name is asked for: a misspelt one is answered before anything heavy is loaded.
+    """
+
+    def __init__(self, kind: str, folder: Path | None = None, package: str = "") -> None:
+        self.kind = kind  # what is registered, for messages: "trainer", "data set"
+        self._classes: dict[str, type] = {}
+        self._folder, self._package = folder, package
+        self._modules: dict[str, str] | None = None  # name -> module that registers it
+
+    def register(self) -> Callable[[T], T]:
+        """Use as a decorator: `@TRAINER_REGISTRY.register()`; the name is the class's own."""
+
+        def add(cls: T) -> T:
+            if cls.__name__ in self._classes:
+                raise KeyError(f"{self.kind} '{cls.__name__}' is registered twice")
+            self._classes[cls.__name__] = cls
+            return cls
+
+        return add
+
+    def get(self, name: str) -> type:
+        if name not in self:
+            hint = nearest(name, self)
+            raise UnknownNameError(f"unknown {self.kind} '{name}'.{hint} Known: {', '.join(sorted(self))}.")
+        if name not in self._classes:
+            importlib.import_module(self.modules[name])
+        return self._classes[name]
+
+    @property
+    def modules(self) -> dict[str, str]:
+        """The module behind each name that a file of the folder registers."""
+        if self._modules is None:
+            files = sorted(self._folder.glob("*.py")) if self._folder else []
+            self._modules = {name: f"{self._package}.{file.stem}" for file in files for name in registered_in(file)}
+        return self._modules
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._classes or name in self.modules
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self.modules, *self._classes]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __repr__(self) -> str:
+        rows = [(name, f"{cls.__module__}.{cls.__qualname__}") for name, cls in sorted((n, self.get(n)) for n in self)]
+        return tabulate(rows, headers=[self.kind, "class"])
+
+
+def registered_in(file: Path) -> list[str]:
+    """The classes of a source file that carry the decorator `@…REGISTRY.register()`."""
+    tree = ast.parse(file.read_bytes(), filename=str(file))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    return [cls.name for cls in classes if any(map(registers, cls.decorator_list))]
+
+
+def registers(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("REGISTRY.register")

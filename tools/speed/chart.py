@@ -1,0 +1,125 @@
+"""One picture of the benchmark: time, memory and operations by the number of classes, and what each trick gains."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFormatter
+
+from ...trainers.report.figures.style import FAINT, INK, PAGE, encode, grid_lines, new_figure, styled
+from .output import Findings
+from .records import Comparison, Flops
+
+PLAIN = "#D55E00"
+TOWER = "tower\nalone"
+OURS = ("#56B4E9", "#0072B2", "#009E73", "#CC79A7")
+
+
+def draw(findings: Findings, path: Path) -> None:
+    """Six panels as a PNG. Hollow points are extrapolated."""
+    backbone = findings.settings["backbones"][0]
+    ours = [one for one in findings.comparisons if one.backbone in ("", backbone)]
+    with styled():
+        figure = new_figure(PAGE, 4.4)
+        panels = figure.subplots(2, 3).flat
+        by_classes(next(panels), "Text side", "s an episode", [one for one in ours if one.part == "text side"])
+        by_classes(next(panels), "Peak memory, text side", "MB", [one for one in ours if one.part == "memory"])
+        closed = [one for one in ours if one.part == "regulariser" and one.case.startswith("O-TPT")]
+        by_classes(next(panels), "O-TPT's regulariser", "s", closed, plain="O-TPT, cubic form")
+        episode_bars(next(panels), [one for one in ours if one.part == "episode"])
+        growth_lines(next(panels), findings, backbone)
+        flops_lines(next(panels), findings.flops)
+        machine = findings.machine
+        figure.suptitle(
+            f"{backbone} shape, random weights, fp32; {machine['processor']}, threads: {machine['threads']}, "
+            f"torch {machine['versions']['torch']}; hollow: extrapolated", fontsize=7.5, color=INK)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(figure, "png", dpi=200))
+
+
+def by_classes(axes: Axes, title: str, unit: str, rows: Sequence[Comparison], plain: str = "plain way") -> None:
+    label(axes, title, "classes", unit)
+    if not rows:
+        return nothing(axes)
+    for colour, case in zip(OURS, dict.fromkeys(row.case for row in rows), strict=False):
+        points = [row for row in rows if row.case == case]
+        axes.plot([p.classes for p in points], [p.ours for p in points], "o-", color=colour, label=case, markersize=3)
+    known = {row.classes: row for row in rows if row.plain is not None}
+    axes.plot(list(known), [row.plain for row in known.values()], "-", color=PLAIN, label=plain)
+    for classes, row in known.items():
+        axes.plot(classes, row.plain, "s", color=PLAIN, markersize=4, mfc="white" if row.extrapolated else PLAIN)
+    logarithmic(axes, sorted({row.classes for row in rows}))
+    return None
+
+
+def episode_bars(axes: Axes, rows: Sequence[Comparison]) -> None:
+    label(axes, "Whole episode", "", "s")
+    bars = {"warm": 0.0, "cold": 0.0, TOWER: 0.0, "plain\nway": 0.0}
+    for row in rows:
+        if row.case.endswith("alone"):
+            bars[TOWER] = row.plain
+        else:
+            bars["warm" if row.case.startswith("warm") else "cold"] = row.ours
+            bars["plain\nway"] = row.plain or 0
+    if not rows:
+        return nothing(axes)
+    drawn = axes.bar(list(bars), list(bars.values()), color=[OURS[1], OURS[0], FAINT, PLAIN], width=0.65)
+    axes.bar_label(drawn, fmt="%.3g", fontsize=6.5, padding=1)
+    axes.set_title(f"Whole episode, {rows[0].classes} classes")
+    axes.set_yscale("log")
+    axes.margins(y=0.15)
+    axes.tick_params(axis="x", labelsize=6.5)
+    return None
+
+
+def growth_lines(axes: Axes, findings: Findings, backbone: str) -> None:
+    label(axes, "Growth of the text side", "number", "s an episode")
+    rows = [row for row in findings.growth if row.backbone == backbone]
+    if not rows:
+        return nothing(axes)
+    for colour, of in zip((OURS[1], OURS[0], OURS[2]), dict.fromkeys(row.of for row in rows), strict=False):
+        points = [row for row in rows if row.of == of]
+        axes.plot([p.value for p in points], [p.seconds for p in points], "o-", color=colour, label=of, markersize=3)
+    logarithmic(axes, [1, 10, 100, 1000])
+    return None
+
+
+def flops_lines(axes: Axes, rows: Sequence[Flops]) -> None:
+    label(axes, "Regularisers, operations", "classes", "MFLOPs")
+    rows = [row for row in rows if row.part == "regulariser"]
+    if not rows:
+        return nothing(axes)
+    for colour, case in zip((PLAIN, *OURS), dict.fromkeys(row.case for row in rows), strict=False):
+        points = [row for row in rows if row.case == case]
+        total = [(p.products + p.elementwise) / 1e6 for p in points]
+        style = "o--" if case.endswith("closed form") else "o-"  # lies below SoC's line
+        axes.plot([p.classes for p in points], total, style, color=colour, label=case, markersize=3, zorder=3)
+        printed = [p for p in points if p.published]
+        axes.plot([p.classes for p in printed], [float(p.published) for p in printed], "x", color=INK, markersize=5,
+                  label="published" if case == "SoC" else None)
+    logarithmic(axes, sorted({row.classes for row in rows}))
+    return None
+
+
+def label(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    grid_lines(axes, "both")
+
+
+def logarithmic(axes: Axes, ticks: Sequence[int]) -> None:
+    """Both axes, with the given numbers written out below and room for the legend above the curves."""
+    axes.loglog()
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high * (high / low) ** 0.4)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.legend(fontsize=6, loc="upper left")
+
+
+def nothing(axes: Axes) -> None:
+    axes.text(0.5, 0.5, "not measured", ha="center", va="center", color=FAINT, transform=axes.transAxes)

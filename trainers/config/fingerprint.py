@@ -1,0 +1,95 @@
+"""What the numbers of a run depend on, and where a run with these settings lives."""
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from yacs.config import CfgNode
+
+from ...datasets.utils.errors import ConfigError
+from .validation import leaves
+
+ENGINE = 1  # raised whenever a change of the code changes predictions
+# Where things lie, how fast they run and how they are summed up: none of it changes a prediction.
+NO_INFLUENCE = (
+    "OUTPUT_DIR", "TAG", "DEVICE", "DATASET.ROOT", "DATALOADER.NUM_WORKERS", "TTA.EPISODES", "TTA.JACOBIAN",
+    "TTA.JACOBIAN_GB", "TEST.BINS", "TEST.SALS", "CACHE.DIR",
+)
+# Named by their hash instead: a file may be moved, and another may take its place.
+HASHED = ("MODEL.BACKBONE.NAME", "MODEL.INIT_WEIGHTS")
+IN_PATH = ("SEED", "DATASET.NAME", "TRAINER.NAME", "MODEL.BACKBONE.NAME")
+LONGEST = 100  # characters of a part of a run folder's path
+
+
+def influential_settings(cfg: CfgNode, branch: str) -> dict[str, object]:
+    """The settings that predictions follow from; of the methods' own branches under TRAINER only `branch`."""
+    own = ("TRAINER.NAME", f"TRAINER.{branch}.")
+    return {
+        key: value for key, value in leaves(cfg).items()
+        if key not in NO_INFLUENCE and (not key.startswith("TRAINER.") or key.startswith(own))
+    }
+
+
+def make_fingerprint(cfg: CfgNode, branch: str, **facts: str) -> dict[str, object]:
+    """Settings and `facts` (hashes of data and weights, the precision in use) that a continued run must share."""
+    settings = {key: value for key, value in influential_settings(cfg, branch).items() if key not in HASHED}
+    return {**settings, **facts, "engine": ENGINE}
+
+
+def check_same(ours: Mapping, theirs: Mapping, folder: Path) -> None:
+    """Refuses to continue a run that was begun under other circumstances, naming what differs."""
+    keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+    if keys:
+        differences = "; ".join(f"{key} was {theirs.get(key)!r}, is {ours.get(key)!r}" for key in keys)
+        raise ConfigError(f"{folder} holds a run with other settings ({differences}): choose another --output-dir")
+
+
+def tag_of(settings: Mapping[str, object], baseline: Mapping[str, object]) -> str:
+    """A readable folder name for the settings that differ from the baseline: `default`, or `STEPS-2_LAMBDA-10.0`."""
+    changed = [
+        f"{key.rsplit('.', 1)[-1]}-{prompt_name(value) if key == 'MODEL.INIT_WEIGHTS' else value}"
+        for key, value in settings.items() if key not in IN_PATH and value != baseline.get(key)
+    ]
+    return path_safe("_".join(changed)) or "default"
+
+
+def prompt_name(name: str) -> str:
+    """A prompt in short: an embedded one's name as it is; of a path what tells prompts apart by eye (CoOp calls every
+    file prompt_learner/model.pth.tar-<epoch>) and a hash of the file, or of the path where it cannot be read."""
+    path = Path(name)
+    try:
+        content = path.read_bytes()
+    except OSError:
+        if path.name == name:
+            return name
+        content = name.encode()
+    coops = path.parent.name == "prompt_learner" and path.parent.parent.name
+    return f"{coops or path.name.split('.')[0]}-{short_hash(content)}"
+
+
+def path_safe(text: str) -> str:
+    """`text` as a part of a path. One that is too long ends with a hash of the whole: what is cut off may be all that
+    tells two runs apart."""
+    safe = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
+    if len(safe) <= LONGEST:
+        return safe
+    mark = short_hash(text.encode())
+    return f"{safe[: LONGEST - 1 - len(mark)].rstrip('-.')}-{mark}"
+
+
+def short_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:8]
+
+
+def run_path(cfg: CfgNode) -> Path:
+    """`--output-dir`, or output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>."""
+    if cfg.OUTPUT_DIR:
+        return Path(cfg.OUTPUT_DIR)
+    backbone = cfg.MODEL.BACKBONE.NAME
+    backbone = Path(backbone).stem if Path(backbone).suffix else backbone
+    return Path(
+        "output", path_safe(cfg.DATASET.NAME), path_safe(cfg.TRAINER.NAME), path_safe(backbone), cfg.TAG,
+        f"seed{cfg.SEED}",
+    )

@@ -1,0 +1,75 @@
+"""Whether a config can work, said before anything is loaded."""
+from __future__ import annotations
+
+import math
+
+from yacs.config import CfgNode
+
+from ...datasets.base import DATASET_REGISTRY
+from ...datasets.utils.errors import ConfigError
+from ..registry import TRAINER_REGISTRY
+
+
+def leaves(cfg: CfgNode, prefix: str = "") -> dict[str, object]:
+    """Every setting by its full name."""
+    flat = {}
+    for key, value in cfg.items():
+        if isinstance(value, CfgNode):
+            flat.update(leaves(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def require(cfg: CfgNode, condition: bool, key: str, remedy: str) -> None:
+    """Refuses the value of `key` unless `condition` holds; `remedy` completes the sentence "it must be ..."."""
+    if not condition:
+        raise ConfigError(f"{key} is {leaves(cfg)[key]!r}; it must be {remedy}")
+
+
+def require_one_of(cfg: CfgNode, key: str, *choices: str) -> None:
+    require(cfg, leaves(cfg)[key] in choices, key, f"one of {', '.join(choices)}")
+
+
+def validate(cfg: CfgNode) -> None:
+    """Refuses settings that cannot work, each with one line on what would. Every method checks its own branch."""
+    for key, value in leaves(cfg).items():
+        if isinstance(value, float):
+            require(cfg, math.isfinite(value), key, "a finite number")
+
+    if not cfg.TRAINER.NAME:
+        raise ConfigError(f"no trainer given: use --trainer with one of {', '.join(sorted(TRAINER_REGISTRY))}")
+    trainer = TRAINER_REGISTRY.get(cfg.TRAINER.NAME)
+    if cfg.DATASET.NAME:  # `adapt` works on tensors and needs no data set
+        DATASET_REGISTRY.get(cfg.DATASET.NAME)
+
+    require(cfg, cfg.SEED >= 0, "SEED", "0 or more")
+    require(cfg, cfg.DATASET.NUM_SHOTS == -1 or cfg.DATASET.NUM_SHOTS > 0, "DATASET.NUM_SHOTS", "-1 (all) or above 0")
+    require_one_of(cfg, "DATASET.SUBSAMPLE_CLASSES", "all", "base", "new")
+    require(cfg, cfg.INPUT.SIZE >= 0, "INPUT.SIZE", "0 (what the backbone takes) or a number of pixels")
+    require(cfg, cfg.DATALOADER.NUM_WORKERS >= 0, "DATALOADER.NUM_WORKERS", "0 or more")
+    require_one_of(cfg, "DATALOADER.ON_BAD_IMAGE", "error", "skip")
+    require_one_of(cfg, "MODEL.PREC", "auto", "fp32", "fp16", "bf16")
+    require(cfg, bool(cfg.MODEL.BACKBONE.NAME), "MODEL.BACKBONE.NAME", "a model's name or a path to weights")
+    require(cfg, bool(cfg.PROMPT.CTX_INIT.strip(" _")), "PROMPT.CTX_INIT", "at least one word")
+    require(cfg, "{" not in cfg.PROMPT.CTX_INIT, "PROMPT.CTX_INIT", "plain words; the class name follows by itself")
+    require(cfg, not cfg.PROMPT.TEMPLATE or getattr(trainer, "takes_templates", False), "PROMPT.TEMPLATE",
+            "empty: only ZeroShot takes templates, the other trainers tune the words of PROMPT.CTX_INIT")
+    require(cfg, cfg.TTA.VIEWS >= 1, "TTA.VIEWS", "at least 1")
+    require(cfg, 0 < cfg.TTA.SELECT <= 1, "TTA.SELECT", "a share above 0 and up to 1")
+    require(
+        cfg, cfg.TTA.STEPS == 0 or int(cfg.TTA.VIEWS * cfg.TTA.SELECT) >= 1, "TTA.SELECT",
+        f"at least {math.ceil(1e4 / max(cfg.TTA.VIEWS, 1)) / 1e4:g} to keep one of {cfg.TTA.VIEWS} views",
+    )
+    require(cfg, cfg.TTA.STEPS >= 0, "TTA.STEPS", "0 (zero-shot) or more")
+    require_one_of(cfg, "TTA.AUGMIX", "auto", "on", "off")
+    require(cfg, cfg.TTA.EPISODES >= 1, "TTA.EPISODES", "at least 1")
+    require_one_of(cfg, "TTA.JACOBIAN", "auto", "on", "off")
+    require(cfg, cfg.TTA.JACOBIAN_GB >= 0, "TTA.JACOBIAN_GB", "0 or more")
+    require(cfg, cfg.OPTIM.LR > 0, "OPTIM.LR", "above 0")
+    require(cfg, cfg.OPTIM.WEIGHT_DECAY >= 0, "OPTIM.WEIGHT_DECAY", "0 or more")
+    require(cfg, cfg.TEST.BINS >= 1, "TEST.BINS", "at least 1")
+    require_one_of(cfg, "TEST.SPLIT", "test", "val")
+    require(cfg, cfg.TEST.PART >= 1, "TEST.PART", "at least 1")
+    require(cfg, cfg.TEST.LIMIT >= 0, "TEST.LIMIT", "0 (all) or a number of images")
+    trainer.validate(cfg)

@@ -1,0 +1,1 @@
+"""Episodes over many images: features and their cache, ranks, memory."""

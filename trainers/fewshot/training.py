@@ -1,0 +1,151 @@
+"""Few-shot learning of a context on the shared-prefix text tower. (Zhou et al., CoOp, IJCV 2022.)"""
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
+
+from ...datasets.utils.errors import ConfigError, UserError, WeightsError
+from ...datasets.utils.files import write_atomically
+from ..objectives import class_logits
+from ..runs.progress import Curves
+from ..vlm.checkpoints import read_checkpoint
+from ..vlm.class_towers import ClassTowers
+from ..vlm.shrink import until_it_fits
+from .images import TrainingImages
+
+logger = logging.getLogger(__name__)
+
+START_STD = 0.02  # of random contexts, as CLIP's own token embeddings begin
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Dassl's learning rates: constant in the warm-up, then a cosine that counts epochs anew after it but is laid out
+    for all of them, so that the last epoch's rate is still a little above zero."""
+
+    epochs: int
+    lr: float
+    warmup_epochs: int
+    warmup_lr: float
+
+    def __call__(self, epoch: int) -> float:
+        if epoch < self.warmup_epochs:
+            return self.warmup_lr
+        return self.lr * (1 + math.cos(math.pi * (epoch - self.warmup_epochs) / self.epochs)) / 2
+
+
+def random_context(shape: tuple[int, ...], seed: int) -> Tensor:
+    return START_STD * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+class PromptLearner:
+    """A context (n_ctx, width) or (K, n_ctx, width) that learns from labelled image features by cross entropy.
+
+    Towers and image features are frozen: only the context and its optimizer, SGD with momentum, have a state. Which
+    images make up a batch and at what rate it is learnt follow from the epoch alone, so that a learner restored from
+    its file goes on as if nothing had happened.
+    """
+
+    def __init__(
+        self, tower: ClassTowers, context: Tensor, scale: Tensor, schedule: Schedule, momentum: float,
+        weight_decay: float,
+    ) -> None:
+        self.tower, self.scale, self.schedule = tower, scale, schedule
+        self.context = context.detach().clone()
+        self.optimizer = torch.optim.SGD([self.context], schedule.lr, momentum, weight_decay=weight_decay)
+        self.epoch = 0  # epochs finished
+        self.figures: dict[str, float] = {}  # of the last epoch
+
+    def begin_epoch(self) -> None:
+        self.seen = self.loss = self.correct = 0
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.schedule(self.epoch)
+
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        """One step on unit image features (B, d) with labels (B,)."""
+        loss, logits, self.context.grad = until_it_fits(lambda: self.gradient(images, labels), self.halve_classes)
+        if not math.isfinite(loss):
+            raise UserError(f"the loss is not finite in epoch {self.epoch + 1}: lower OPTIM.LR, or use MODEL.PREC fp32")
+        self.optimizer.step()
+        self.seen += len(labels)
+        self.loss += loss * len(labels)
+        self.correct += int((logits.argmax(-1) == labels).sum())
+
+    def gradient(self, images: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Cross entropy, logits (B, K), and the context's gradient."""
+        text, pull_back = self.tower.with_pull_back(self.context[None])  # (1, K, d)
+        text.requires_grad_()
+        with torch.enable_grad():
+            logits = class_logits(images, text[0], self.scale)
+            loss = F.cross_entropy(logits, labels)
+            (cotangent,) = torch.autograd.grad(loss, text)
+        return loss.item(), logits.detach(), pull_back(cotangent)[0]
+
+    def halve_classes(self) -> str:
+        self.tower = self.tower.halved()
+        return f"{self.tower.group} classes"
+
+    def end_epoch(self) -> None:
+        self.epoch += 1
+        self.figures = {"loss": self.loss / self.seen, "accuracy": 100 * self.correct / self.seen}
+
+    def scheduler_state(self) -> dict[str, Any]:
+        """What Dassl's scheduler would save of the same schedule, as plain data."""
+        return {"last_epoch": self.epoch, "base_lrs": [self.schedule.lr], "_last_lr": [self.schedule(self.epoch)]}
+
+    def save(self, path: Path) -> None:
+        content = {
+            "context": self.context, "optimizer": self.optimizer.state_dict(), "epoch": self.epoch,
+            "figures": self.figures,
+        }
+        write_atomically(path, lambda file: torch.save(content, file))
+
+    def restore(self, path: Path) -> None:
+        """Goes on from a saved state, if there is a sound one."""
+        if not path.is_file():
+            return
+        try:
+            content = read_checkpoint(path)
+            optimizer, context, epoch, figures = (content[key] for key in ("optimizer", "context", "epoch", "figures"))
+            self.optimizer.load_state_dict(optimizer)
+            self.context.copy_(context)
+        except (WeightsError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"cannot go on from {path} ({error}): remove it to train from the beginning") from error
+        self.epoch, self.figures = epoch, figures
+        logger.info("going on after epoch %d", self.epoch)
+
+
+def run_epochs(learner: PromptLearner, images: TrainingImages, kept: Path, board: Path) -> None:
+    """Learns until the schedule ends. The state after each epoch is kept in `kept`, from which a later call goes on.
+
+    `board` is a TensorBoard run of its own: here a step is an epoch, in a run's other curves it is a test image.
+    """
+    learner.restore(kept)
+    start, stop = learner.epoch, learner.schedule.epochs
+    if start == stop:
+        return
+    with (
+        Curves(board) as curves,
+        tqdm(total=stop, initial=start, desc="training", unit="epoch", dynamic_ncols=True) as bar,
+    ):
+        for batches in images.epochs(start, stop):
+            started = time.perf_counter()
+            learner.begin_epoch()
+            for features, labels in batches:
+                learner.step(features, labels)
+            learner.end_epoch()
+            learner.save(kept)
+            bar.update()
+            bar.set_postfix_str(f"loss {learner.figures['loss']:.3f}, acc {learner.figures['accuracy']:.1f}")
+            rate, seconds = learner.schedule(learner.epoch - 1), time.perf_counter() - started
+            figures = {**learner.figures, "lr": rate, "seconds": seconds}
+            curves.add({f"training/{name}": value for name, value in figures.items()}, learner.epoch)

@@ -1,0 +1,1 @@
+"""A user's own pictures, classified before and after tuning."""

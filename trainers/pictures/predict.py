@@ -1,0 +1,103 @@
+"""A user's own pictures: read, classified before and after tuning, and laid out as a table."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tabulate import tabulate
+
+from ...datasets.utils.errors import DataError
+from ...datasets.views.crops import ViewMaker
+from ...datasets.views.images import open_image
+from ..api import adapt
+from ..calibration import sals
+from ..report.names import method_label
+from ..vlm.loading import SMALL, WEIGHT_URLS, cache_folder
+from ..vlm.openai_clip import CLIP
+
+logger = logging.getLogger(__name__)
+
+PREFERRED = ("ViT-L/14", "ViT-B/16", "ViT-B/32", "RN50")  # of weights that are already on this machine
+AT_ONCE = 8  # pictures whose views are in memory together
+
+Top = list[tuple[str, float]]  # class names with their probabilities, most likely first
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The likeliest classes of one picture."""
+
+    path: Path
+    before: Top
+    after: Top
+    with_sals: Top
+    failed: bool  # tuning gave no finite number, so `after` is `before`
+
+
+def read_classes(path: Path) -> list[str]:
+    """Class names from a text file, one a line; empty lines are skipped."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise DataError(f"cannot read class names from {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no UTF-8 text; give a text file with one class name a line") from error
+    names = [line.strip() for line in lines if line.strip()]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{path} names '{twice[0]}' more than once; give every class one line")
+    if len(names) < 2:
+        raise DataError(f"{path} has {len(names)} class names; give at least two, one a line")
+    return names
+
+
+def default_backbone() -> str:
+    """The best OpenAI model whose weights are on this machine, else the small one that comes with the project."""
+    for name in PREFERRED:
+        if (cache_folder() / WEIGHT_URLS[name].rsplit("/", 1)[-1]).is_file():
+            return name
+    logger.info(
+        "no OpenAI weights on this machine, so the small CLIP is used, which knows aerial pictures of land only; "
+        "--backbone ViT-B/16 downloads a general one"
+    )
+    return SMALL
+
+
+def predict(
+    paths: Sequence[Path], classnames: Sequence[str], trainer: str, model: CLIP, views: int = 64, augmix: bool = True,
+    seed: int = 0, top: int = 3, opts: Sequence = (),
+) -> Iterator[Prediction]:
+    """Each picture on its own, as in an evaluation: the order of the pictures changes nothing."""
+    make = ViewMaker(views, model.visual.input_resolution, augmix, seed)
+    for start in range(0, len(paths), AT_ONCE):
+        part = paths[start : start + AT_ONCE]
+        pixels = torch.stack([make(open_image(path), 0) for path in part])  # (B, V, 3, H, W)
+        adapted = adapt(trainer, model, classnames, pixels, opts)
+        before, after = adapted.zero_shot_logits.float().cpu(), adapted.logits.float().cpu()
+        rows = zip(part, before, after, sals(after, before), adapted.flagged.tolist(), strict=True)
+        for path, *logits, lost in rows:
+            yield Prediction(path, *(_top(z, classnames, top) for z in logits), failed=lost)
+
+
+def prediction_table(predictions: Sequence[Prediction], trainer: str) -> str:
+    """Class and confidence before tuning, after it, and after SaLS; further lines are the runners-up."""
+    name = method_label(trainer)
+    body = []
+    for prediction in predictions:
+        lines = zip(prediction.before, prediction.after, prediction.with_sals, strict=True)
+        for rank, ((old, old_p), (new, new_p), (_, scaled_p)) in enumerate(lines):
+            label = f"{prediction.path}{' (tuning failed)' if prediction.failed else ''}" if rank == 0 else ""
+            body.append([label, old, f"{100 * old_p:.1f}", new, f"{100 * new_p:.1f}", f"{100 * scaled_p:.1f}"])
+    headers = ["picture", "zero-shot", "conf. %", name, "conf. %", "with SaLS"]
+    return tabulate(
+        body, headers=headers, disable_numparse=True, colalign=("left", "left", "right", "left", "right", "right"),
+    )
+
+
+def _top(logits: torch.Tensor, classnames: Sequence[str], count: int) -> Top:
+    """SaLS keeps the order of the classes, so the lists after tuning and after SaLS name the same ones."""
+    best = logits.softmax(-1).topk(min(count, len(classnames)))
+    return [(classnames[k], p) for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True)]

@@ -1,0 +1,1 @@
+"""Many finished runs: read, measured, compared, laid out as tables, figures and a page."""

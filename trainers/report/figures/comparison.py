@@ -1,0 +1,169 @@
+"""Figures that set methods or settings side by side: SaLS, one against two steps, λ, prompts."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from ..names import method_label
+from .style import COLUMN, FAINT, INK, PAGE, colour, grid_lines, lighter, marker, new_figure, styled
+
+HATCH = "//////"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A figure without and with something, in percent: SaLS, or a second step."""
+
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting's place in the accuracy–ECE plane, in percent."""
+
+    accuracy: float
+    ece: float
+
+
+def draw_pairs(
+    groups: Mapping[str, Mapping[str, Pair]], ylabel: str, before: str, after: str, title: str = "",
+) -> Figure:
+    """Bars by group and method (`groups[group][method]`): plain for `before`, light and hatched for `after`."""
+    methods = list(dict.fromkeys(method for row in groups.values() for method in row))
+    with styled():
+        width = min(PAGE, max(_legend_width(methods), 0.8 + 0.22 * len(groups) * (2 * len(methods) + 1) * 0.62))
+        figure = new_figure(width, 2.3)
+        axes = figure.subplots()
+        _pair_bars(axes, groups, methods)
+        axes.set_ylabel(ylabel)
+        axes.set_title(title, fontweight="bold", loc="left")
+        _pair_legend(figure, methods, before, after)
+        return figure
+
+
+def draw_two_panels(panels: Mapping[str, Mapping[str, Pair]], before: str, after: str, title: str = "") -> Figure:
+    """One panel a metric (`panels[metric][method]`), for instance ECE and accuracy after one and two steps."""
+    methods = list(dict.fromkeys(method for row in panels.values() for method in row))
+    with styled():
+        figure = new_figure(max(COLUMN * 1.25, _legend_width(methods)), 2.4)
+        for axes, (metric, row) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+            _pair_bars(axes, {"": row}, methods, numbers=True)
+            axes.set_ylabel(metric)
+            values = [value for pair in row.values() for value in (pair.before, pair.after)]
+            if min(values) > 30:  # accuracies: a scale from zero would hide every difference
+                axes.set_ylim(min(values) - 3, max(values) + 2)
+                axes.text(0, -0.09, "axis does not start at 0", transform=axes.transAxes, fontsize=6, color="#666666")
+        figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.02, ha="left")
+        _pair_legend(figure, methods, before, after)
+        return figure
+
+
+def draw_lambda(
+    title: str, sweeps: Mapping[str, Mapping[float, Point]], references: Mapping[str, Point],
+) -> Figure:
+    """The accuracy–ECE plane: a path over λ for each swept method, single marks for the others; lower right is best."""
+    with styled():
+        figure = new_figure(COLUMN, 2.7)
+        axes = figure.subplots()
+        for method, sweep in sweeps.items():
+            weights = sorted(sweep)
+            x, y = [sweep[w].accuracy for w in weights], [sweep[w].ece for w in weights]
+            axes.plot(x, y, color=lighter(colour(method)), linewidth=1, zorder=1)
+            axes.scatter(x, y, color=colour(method), marker=marker(method), s=22, zorder=2, label=method_label(method))
+            for weight, at in zip(weights, zip(x, y, strict=True), strict=True):
+                axes.annotate(
+                    f"{weight:g}", at, xytext=(4, 3), textcoords="offset points", fontsize=6.5, color=colour(method),
+                )
+        for method, point in references.items():
+            axes.scatter(
+                [point.accuracy], [point.ece], color=colour(method), marker=marker(method), s=30, zorder=3,
+                edgecolor=INK, linewidth=0.5, label=method_label(method),
+            )
+        axes.margins(0.14)
+        axes.set(xlabel="accuracy (%)", ylabel="ECE (%)")
+        axes.set_title(title, fontweight="bold", loc="left")
+        axes.annotate(
+            "better", xy=(0.98, 0.03), xytext=(0.86, 0.16), xycoords="axes fraction", textcoords="axes fraction",
+            fontsize=6.5, color="#666666", ha="center", arrowprops={"arrowstyle": "->", "color": "#666666", "lw": 0.7},
+        )
+        grid_lines(axes, "both")
+        axes.legend(loc="best", title="numbers: λ", title_fontsize=6.5)
+        return figure
+
+
+def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: float = PAGE * 0.62) -> Figure:
+    """ECE by initial prompt, `ece[prompt][method]` in percent: a row a prompt, a mark a method."""
+    prompts = sort_prompts(ece)
+    methods = list(dict.fromkeys(method for row in ece.values() for method in row))
+    with styled():
+        figure = new_figure(width, 0.75 + 0.2 * len(prompts))
+        axes = figure.subplots()
+        for y, prompt in enumerate(prompts):
+            values = list(ece[prompt].values())
+            axes.plot([min(values), max(values)], [y, y], color=FAINT, linewidth=1.2, zorder=1)
+        for method in methods:
+            at = [(ece[prompt][method], y) for y, prompt in enumerate(prompts) if method in ece[prompt]]
+            axes.scatter(*zip(*at, strict=True), color=colour(method), marker=marker(method), s=20, zorder=2,
+                         label=method_label(method))
+        axes.set_yticks(range(len(prompts)), [f"“{prompt} […]”" for prompt in prompts])
+        axes.invert_yaxis()
+        axes.set_ylim(len(prompts) - 0.4, -0.6)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("ECE (%)")
+        axes.set_title(title, fontweight="bold", loc="left")
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        grid_lines(axes, "x")
+        figure.legend(loc="outside lower right", ncols=len(methods))
+        return figure
+
+
+def sort_prompts(ece: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Prompts by the worst ECE they give any method, lowest first."""
+    return sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))
+
+
+def _pair_bars(
+    axes: Axes, groups: Mapping[str, Mapping[str, Pair]], methods: Sequence[str], numbers: bool = False,
+) -> None:
+    step = 0.8 / len(methods)
+    for m, method in enumerate(methods):
+        for g, row in enumerate(groups.values()):
+            if method not in row:
+                continue
+            x = g + (m - (len(methods) - 1) / 2) * step
+            look = {"width": step * 0.46, "edgecolor": INK, "linewidth": 0.4}
+            axes.bar(x - step * 0.235, row[method].before, color=colour(method), **look)
+            axes.bar(x + step * 0.235, row[method].after, color=lighter(colour(method), 0.6), hatch=HATCH, **look)
+            if numbers:
+                for offset, value in ((-step * 0.235, row[method].before), (step * 0.235, row[method].after)):
+                    axes.annotate(
+                        f"{value:.1f}", (x + offset, value), xytext=(0, 1.5), textcoords="offset points", ha="center",
+                        fontsize=6,
+                    )
+    labels = list(groups)
+    slant = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(labels) > 6 else {}
+    axes.set_xticks(np.arange(len(labels)), labels, **slant)
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlim(-0.55, len(labels) - 0.45)
+    grid_lines(axes)
+
+
+def _legend_width(methods: Sequence[str]) -> float:
+    """Inches that the legend of pairs takes in one line, and no figure may be narrower."""
+    return 0.62 * (len(methods) + 3)
+
+
+def _pair_legend(figure: Figure, methods: Sequence[str], before: str, after: str) -> None:
+    handles = [Patch(facecolor=colour(m), edgecolor=INK, linewidth=0.4, label=method_label(m)) for m in methods]
+    handles.append(Line2D([], [], linestyle="none", label=""))
+    handles.append(Patch(facecolor="#9A9A9A", edgecolor=INK, linewidth=0.4, label=before))
+    handles.append(Patch(facecolor="#E0E0E0", edgecolor=INK, linewidth=0.4, hatch=HATCH, label=after))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), columnspacing=1.0)

@@ -1,0 +1,152 @@
+"""Figures about class similarity: mistakes by class pair (the paper's Fig. 2) and the confidence floor."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ... import theory
+from ...arrays import Array, ArrayLike, check_scores, log_softmax
+from ..names import method_label
+from .style import COLUMN, FAINT, INK, PAGE, colour, grid_lines, lighter, marker, new_figure, styled
+
+FLOOR_NOTE = "The floor holds for an image feature equal to the winning prototype (v = t$_{i*}$), not for every unit v."
+
+
+@dataclass(frozen=True)
+class PairErrors:
+    """Wrong predictions by class pair. Accuracy among them is 0, so a pair's ECE is its mean confidence."""
+
+    predicted: Array  # (P,)
+    label: Array  # (P,)
+    count: Array  # (P,)
+    error: Array  # (P,), fraction
+    similarity: Array  # (P,), zero-shot cosine of the two class prompts
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """One method's prototypes before and after its step; pairs as Δs, predicted to first order and measured."""
+
+    mu_before: float
+    mu_after: float
+    floor_before: float
+    floor_after: float
+    predicted: Array | None = None  # (K(K−1)/2,)
+    measured: Array | None = None  # (K(K−1)/2,)
+
+
+def pair_errors(logits: ArrayLike, labels: ArrayLike, similarity: ArrayLike) -> PairErrors:
+    """The wrong predictions of a run, grouped by (predicted i, label j)."""
+    logits, labels = check_scores(logits, labels, "logits")
+    similarity = np.asarray(similarity, dtype=np.float64)
+    if similarity.shape != (logits.shape[1],) * 2:
+        raise ValueError(f"similarity must be K×K with K = {logits.shape[1]}, got shape {similarity.shape}.")
+    predicted = logits.argmax(axis=1)
+    confidence = np.exp(log_softmax(logits).max(axis=1))
+    wrong = predicted != labels
+    codes, group, count = np.unique(
+        predicted[wrong] * logits.shape[1] + labels[wrong], return_inverse=True, return_counts=True,
+    )
+    i, j = np.divmod(codes, logits.shape[1])
+    error = np.bincount(group, weights=confidence[wrong], minlength=len(codes)) / count
+    return PairErrors(i, j, count, error, similarity[i, j])
+
+
+def geometry(before: ArrayLike, after: ArrayLike, scale: float, predicted: ArrayLike | None = None) -> Geometry:
+    """μ and floor of the prototypes (K, d) before and after a step; `predicted` is the first-order Δs (K, K)."""
+    s_before, s_after = theory.similarity(before), theory.similarity(after)
+    mu = theory.coherence(s_before), theory.coherence(s_after)
+    floor = theory.confidence_floor(mu, len(s_before), scale)
+    pairs = (None, None)
+    if predicted is not None:
+        pairs = theory.pairs(predicted), theory.pairs(s_after - s_before)
+    return Geometry(*mu, float(floor[0]), float(floor[1]), *pairs)
+
+
+def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figure:
+    """One panel a method: error of the wrong predictions against zero-shot similarity, circle size = count."""
+    with styled():
+        figure = new_figure(max(COLUMN, 1.1 + 2.1 * len(methods)), 2.55)
+        largest = max((data.count.max() for data in methods.values() if len(data.count)), default=1)
+        panels = figure.subplots(1, len(methods), sharex=True, sharey=True, squeeze=False)[0]
+        for axes, (method, data) in zip(panels, methods.items(), strict=True):
+            axes.scatter(
+                data.similarity, data.error, s=_area(data.count, largest), color=colour(method), alpha=0.45,
+                edgecolor=colour(method), linewidth=0.6,
+            )
+            if len(data.count):
+                mean = np.average(data.error, weights=data.count)
+                axes.axhline(mean, color=INK, linestyle=(0, (4, 3)), linewidth=0.7)
+                axes.annotate(
+                    f"mean {100 * mean:.0f}%", (0.02, mean), xycoords=("axes fraction", "data"), xytext=(0, 3),
+                    textcoords="offset points", fontsize=6.5,
+                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
+                )
+            axes.set_title(f"{method_label(method)}: {data.count.sum():,} mistakes")
+            axes.set_ylim(0, 1.02)
+            grid_lines(axes, "both")
+            axes.set_xlabel("zero-shot similarity")
+        panels[0].set_ylabel("ECE of the mistakes")
+        figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.02, ha="left")
+        sizes = sorted({1, max(1, round(largest / 4)), int(largest)})
+        handles = [
+            panels[0].scatter([], [], s=_area(np.array([size]), largest), color="#BBBBBB", edgecolor="#666666",
+                              linewidth=0.6, label=f"{size}")
+            for size in sizes
+        ]
+        figure.legend(handles=handles, loc="outside right center", title="mistakes\nof the pair", title_fontsize=7)
+        return figure
+
+
+def draw_geometry(methods: Mapping[str, Geometry], title: str = "") -> Figure:
+    """μ and the confidence floor before (hollow) and after (filled) the step; first order against measurement."""
+    shown = {name: data for name, data in methods.items() if data.predicted is not None}
+    with styled():
+        figure = new_figure(PAGE, 2.5)
+        panels = figure.subplots(1, 3 if shown else 2, width_ratios=[1, 1, 1.15] if shown else None)
+        _arrows(panels[0], {name: (data.mu_before, data.mu_after) for name, data in methods.items()})
+        panels[0].set(xlabel="μ = largest similarity of two classes")
+        _arrows(panels[1], {name: (data.floor_before, data.floor_after) for name, data in methods.items()})
+        panels[1].set(xlabel="confidence floor", yticklabels=[])
+        if shown:
+            _draw_first_order(panels[2], shown)
+        figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.01, ha="left")
+        figure.supxlabel(f"hollow: before the step, filled: after it.  {FLOOR_NOTE}", fontsize=6.5, x=0.01, ha="left")
+        return figure
+
+
+def _draw_first_order(axes: Axes, methods: Mapping[str, Geometry]) -> None:
+    every = np.concatenate([part for data in methods.values() for part in (data.predicted, data.measured)])
+    low, high = every.min(), every.max()
+    axes.plot([low, high], [low, high], color=INK, linestyle=(0, (4, 3)), linewidth=0.8)
+    for name, data in methods.items():
+        axes.scatter(data.predicted, data.measured, s=5, color=colour(name), alpha=0.5, linewidth=0,
+                     label=method_label(name))
+    axes.set(xlabel="Δs predicted, first order", ylabel="Δs measured")
+    axes.locator_params(nbins=4)
+    grid_lines(axes, "both")
+    axes.legend(loc="upper left", markerscale=2, handlelength=0.8)
+
+
+def _area(count: Array, largest: int) -> Array:
+    return 6 + 150 * count / largest
+
+
+def _arrows(axes: Axes, values: Mapping[str, tuple[float, float]]) -> None:
+    for y, (name, (before, after)) in enumerate(values.items()):
+        axes.plot([before, after], [y, y], color=lighter(colour(name), 0.4), linewidth=1.6, zorder=1)
+        axes.scatter([before], [y], facecolor="white", edgecolor=colour(name), marker=marker(name), s=26, zorder=2)
+        axes.scatter([after], [y], color=colour(name), marker=marker(name), s=30, zorder=3)
+        axes.annotate(f"{after:.4g}", (after, y), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=6.5)
+    axes.axvline(next(iter(values.values()))[0], color=FAINT, linewidth=0.8, zorder=0)
+    axes.set_yticks(range(len(values)), [method_label(name) for name in values])
+    axes.set_ylim(len(values) - 0.5, -0.7)
+    axes.margins(x=0.15)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.locator_params(axis="x", nbins=4)
+    grid_lines(axes, "x")

@@ -1,0 +1,184 @@
+"""Reliability diagrams, one or a grid of them, and selective accuracy. Data first, drawing second."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
+
+from ... import calibration as cal
+from ...arrays import Array
+from ..names import method_label
+from .style import COLUMN, INK, colour, grid_lines, lighter, marker, new_figure, styled
+
+DENSITY_CELLS = 100
+THRESHOLDS = np.arange(0, 100, 5) / 100
+OVER, UNDER = "#B2182B", "#1B4F9C"  # the gap of a bin: too sure of itself, or too modest
+OVER_HATCH, UNDER_HATCH = "/////", "\\" * 5
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """What one reliability diagram shows."""
+
+    title: str
+    method: str
+    table: cal.Reliability
+    density: Array  # (DENSITY_CELLS,), share of samples in fine cells of confidence
+    accuracy: float
+    confidence: float
+    ece: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Accuracy and coverage above each threshold."""
+
+    thresholds: Array
+    accuracy: Array
+    coverage: Array
+
+
+def diagram(title: str, method: str, confidence: Array, correct: Array, bins: int = 20) -> Diagram:
+    density, _ = np.histogram(confidence, bins=DENSITY_CELLS, range=(0, 1))
+    return Diagram(
+        title, method, cal.reliability(confidence, correct, bins), density / len(confidence),
+        cal.accuracy(confidence, correct), float(np.mean(confidence)), cal.ece(confidence, correct, bins),
+        len(confidence),
+    )
+
+
+def selection(confidence: Array, correct: Array, thresholds: Array = THRESHOLDS) -> Selection:
+    return Selection(np.asarray(thresholds), *cal.selective(confidence, correct, thresholds))
+
+
+def draw_diagram(data: Diagram) -> Figure:
+    """Bins and their gaps above, a density strip, and the share of samples with accuracy and mean confidence below."""
+    with styled():
+        figure = new_figure(COLUMN, 3.9)
+        figure.get_layout_engine().set(hspace=0.02, h_pad=0.02)
+        top, strip, low = figure.subplots(3, 1, sharex=True, height_ratios=[1, 0.055, 0.34])
+        _draw_bins(top, data)
+        top.set_title(data.title, fontweight="bold", loc="left")
+        top.set_ylabel("accuracy")
+        top.legend(handles=[
+            Patch(facecolor=lighter(colour(data.method), 0.25), edgecolor=INK, label="accuracy of the bin"),
+            Patch(facecolor="white", edgecolor=OVER, hatch=OVER_HATCH, label="over-confidence"),
+            Patch(facecolor="white", edgecolor=UNDER, hatch=UNDER_HATCH, label="under-confidence"),
+        ], loc="upper left", bbox_to_anchor=(0, 0.99))
+        _draw_strip(strip, data)
+        strip.tick_params(bottom=False)
+        low.set_xticks(np.arange(0, 1.01, 0.2))
+        low.bar(_centres(data), data.table.share, width=_width(data), color="#B9B9B9", edgecolor="white")
+        top_share = max(data.table.share.max(), 1e-9)
+        low.set_ylim(0, top_share * 1.45)
+        for value, style, name in ((data.accuracy, "-", "accuracy"), (data.confidence, "--", "mean confidence")):
+            low.axvline(value, color=INK, linestyle=style, linewidth=1.1, label=f"{name} {100 * value:.1f}%")
+        low.legend(loc="upper left", borderaxespad=0.2)
+        low.set_ylabel("share")
+        low.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        low.set_xlabel(f"confidence   ({data.n:,} samples, {len(data.table.count)} bins)")
+        figure.align_ylabels([top, low])
+        return figure
+
+
+def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
+    """The paper's grid, methods × data sets (`diagrams[method][data set]`); what there is more of runs across.
+
+    Missing runs stay blank.
+    """
+    methods = {method: method_label(method) for method in diagrams}
+    sets = {name: name for row in diagrams.values() for name in row}
+    upright = len(methods) <= len(sets)
+    rows, columns = (methods, sets) if upright else (sets, methods)
+    with styled():
+        figure = new_figure(max(COLUMN, 0.55 + 1.6 * len(columns)), 0.35 + 1.5 * len(rows))
+        figure.get_layout_engine().set(hspace=0.02, h_pad=0.02)
+        panels = figure.subplots(
+            2 * len(rows), len(columns), sharex=True, squeeze=False, height_ratios=[1, 0.07] * len(rows),
+        )
+        for r, row in enumerate(rows):
+            for c, column in enumerate(columns):
+                axes, strip = panels[2 * r][c], panels[2 * r + 1][c]
+                data = diagrams[row if upright else column].get(column if upright else row)
+                if r == 0:
+                    axes.set_title(columns[column], fontweight="normal" if upright else "bold")
+                if data is None:
+                    axes.set_axis_off()
+                    strip.set_axis_off()
+                    continue
+                _draw_bins(axes, data, small=True)
+                _draw_strip(strip, data)
+                if c == 0:
+                    axes.set_ylabel(rows[row], fontweight="bold" if upright else "normal")
+                else:
+                    axes.tick_params(labelleft=False)
+                strip.tick_params(labelbottom=r == len(rows) - 1)
+        figure.supxlabel("confidence", fontsize=8)
+        figure.supylabel("accuracy", fontsize=8)
+        return figure
+
+
+def draw_selective(series: Mapping[str, Selection], title: str = "") -> Figure:
+    """Selective accuracy by threshold for all methods, and the share of samples that remain."""
+    with styled():
+        figure = new_figure(COLUMN, 3.6)
+        top, low = figure.subplots(2, 1, sharex=True, height_ratios=[1, 0.5])
+        for method, data in series.items():
+            look = {"color": colour(method), "marker": marker(method), "markersize": 3, "markevery": 2}
+            look["linestyle"] = "--" if method_label(method) == "Zero-shot" else "-"
+            top.plot(data.thresholds, data.accuracy, label=method_label(method), **look)
+            low.plot(data.thresholds, data.coverage, **look)
+        for axes in (top, low):
+            grid_lines(axes)
+            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        top.set_title(title, fontweight="bold", loc="left")
+        top.set_ylabel("accuracy of those kept")
+        low.set_ylabel("share kept")
+        low.set_ylim(0, 1.03)
+        low.set_xlim(0, 1)
+        low.set_xlabel("keep predictions with confidence above")
+        top.legend(loc="best")
+        figure.align_ylabels([top, low])
+        return figure
+
+
+def _centres(data: Diagram) -> Array:
+    return (data.table.edges[1:] + data.table.edges[:-1]) / 2
+
+
+def _width(data: Diagram) -> float:
+    return 1 / len(data.table.count)
+
+
+def _draw_bins(axes: Axes, data: Diagram, small: bool = False) -> None:
+    """Bars of accuracy, a hatched bar from accuracy to mean confidence, the diagonal, ECE in the corner."""
+    filled = data.table.count > 0
+    x, width = _centres(data)[filled], _width(data)
+    accuracy, gap = data.table.accuracy[filled], data.table.gap[filled]
+    face = lighter(colour(data.method), 0.25)
+    axes.bar(x, accuracy, width=width, color=face, edgecolor=INK, linewidth=0.3 if small else 0.5)
+    for mask, tone, hatch in ((gap > 0, OVER, OVER_HATCH), (gap < 0, UNDER, UNDER_HATCH)):
+        axes.bar(
+            x[mask], gap[mask], bottom=accuracy[mask], width=width, color=(1, 1, 1, 0.8), edgecolor=tone,
+            hatch=hatch, linewidth=0.4,
+        )
+    axes.add_line(Line2D([0, 1], [0, 1], color=INK, linestyle=(0, (4, 3)), linewidth=0.8))
+    axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[0, 0.5, 1] if small else np.arange(0, 1.01, 0.2))
+    axes.text(
+        0.97, 0.05, f"ECE {100 * data.ece:.1f}", transform=axes.transAxes, ha="right", fontweight="bold",
+        fontsize=7 if small else 9.5, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
+    )
+
+
+def _draw_strip(axes: Axes, data: Diagram) -> None:
+    """How densely confidence is populated, as a strip of grey; the root makes thin regions visible beside a spike."""
+    axes.imshow(np.sqrt(data.density)[None], cmap="Greys", aspect="auto", extent=(0, 1, 0, 1), vmin=0)
+    axes.set(yticks=[], xlim=(0, 1), xticks=[0, 0.5, 1])
+    axes.spines[["top", "right"]].set_visible(True)

@@ -1,0 +1,251 @@
+"""Which figures a set of runs allows, and their data: pure arrangement, drawing is done by the figure modules."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ..arrays import Array
+from .compare import Column, Comparison, Row
+from .figures import comparison as figures_compare
+from .figures import geometry as figures_geometry
+from .figures import reliability as figures
+from .figures.comparison import Pair, Point
+from .measure import Measured
+from .names import is_tuned, method_key, method_label
+from .reading import Run
+
+PAIR_METHODS = ("otpt", "soc")  # whose mistakes the paper sets side by side
+MOST_CLASSES_OF_PAIRS = 400  # beyond that the figure is a cloud
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its file name and one sentence that tells what to look for."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+def pictures(
+    comparisons: Sequence[Comparison], similarity: Callable[[Run], Array | None],
+) -> Iterator[Picture]:
+    """All figures, one after the other."""
+    for number, comparison in enumerate(c for c in comparisons if not c.swept):
+        suffix = f"_{number + 1}" if number else ""
+        yield from _main_pictures(comparison, suffix, similarity)
+        swept = [c for c in comparisons if c.swept and c.backbone == comparison.backbone]
+        yield from _sweep_pictures(comparison, swept, suffix)
+
+
+def _main_pictures(
+    comparison: Comparison, suffix: str, similarity: Callable[[Run], Array | None],
+) -> Iterator[Picture]:
+    yield reliability_picture(comparison, f"reliability_grid{suffix}")
+    common = comparison.common_columns()
+    if len(common) > 1:
+        yield selective_picture(comparison, common, f"selective_all{suffix}")
+    for column in comparison.columns:
+        slug = _slug(comparison.column_label(column))
+        yield selective_picture(comparison, [column], f"selective_{slug}{suffix}")
+    yield from sals_pictures(comparison, f"sals{suffix}")
+    for column in comparison.columns:
+        yield from pair_pictures(comparison, column, similarity, PAIR_METHODS, suffix)
+
+
+def _sweep_pictures(main: Comparison, swept: Sequence[Comparison], suffix: str) -> Iterator[Picture]:
+    for comparison in swept:
+        if comparison.swept == "TTA.STEPS":
+            yield from step_pictures(comparison, suffix)
+        if comparison.swept == "PROMPT.CTX_INIT":
+            for column in comparison.columns:
+                yield prompt_picture(comparison, column, suffix)
+    weights = [comparison for comparison in swept if comparison.swept.endswith(".LAMBDA")]
+    for column in dict.fromkeys(column for comparison in weights for column in comparison.columns):
+        sweeps = {}
+        for comparison in weights:
+            sweeps.update(lambda_points(comparison, column))
+        others = {
+            row.method: point(cell) for row in main.rows if row.method not in sweeps
+            for at, cell in _cells(main, row) if at == column
+        }
+        yield lambda_picture(main, column, sweeps, others, suffix)
+
+
+def reliability_picture(comparison: Comparison, name: str) -> Picture:
+    """The grid of reliability diagrams, method by data set."""
+    label = comparison.column_label
+    rows = {
+        row.method: {label(column): diagram(cell, label(column)) for column, cell in _cells(comparison, row)}
+        for row in comparison.rows
+    }
+    caption = (
+        f"Reliability, {comparison.backbone}, {comparison.bins} bins, first seed of each run. Red hatching above a bar "
+        f"is over-confidence; the strip shows where the samples lie. {comparison.images()}"
+    )
+    return Picture(name, caption, figures.draw_grid(rows))
+
+
+def selective_picture(comparison: Comparison, columns: Sequence[Column], name: str) -> Picture:
+    """Selective accuracy of all methods that have these columns, the columns' images taken together."""
+    series = {}
+    for row in comparison.rows:
+        outcomes = [cell[0].tuned for column, cell in _cells(comparison, row) if column in columns]
+        if outcomes:
+            series[row.method] = figures.selection(
+                np.concatenate([o.confidence for o in outcomes]), np.concatenate([o.correct for o in outcomes]),
+            )
+    title = comparison.column_label(columns[0]) if len(columns) == 1 else f"{len(columns)} data sets together"
+    caption = (
+        f"Selective accuracy, {title}, {comparison.backbone}: how many predictions above a threshold are right? "
+        f"{comparison.images(columns)}"
+    )
+    return Picture(name, caption, figures.draw_selective(series, title))
+
+
+def sals_pictures(comparison: Comparison, name: str) -> Iterator[Picture]:
+    groups = sals_groups(comparison)
+    if groups:
+        caption = f"ECE with and without SaLS, {comparison.backbone}. Accuracy is the same. {comparison.images()}"
+        yield Picture(name, caption, figures_compare.draw_pairs(groups, "ECE (%)", "plain", "with SaLS"))
+
+
+def step_pictures(comparison: Comparison, suffix: str = "") -> Iterator[Picture]:
+    if panels := step_panels(comparison):
+        caption = f"One against two steps, {comparison.backbone}; hatched: two steps. {comparison.images()}"
+        yield Picture(f"steps{suffix}", caption, figures_compare.draw_two_panels(panels, "one step", "two steps"))
+
+
+def lambda_picture(
+    comparison: Comparison, column: Column, sweeps: Mapping[str, Mapping[float, Point]], others: Mapping[str, Point],
+    suffix: str = "",
+) -> Picture:
+    """The accuracy–ECE plane: swept methods as paths, the others as marks."""
+    name = comparison.column_label(column)
+    caption = (
+        f"Accuracy and ECE over λ, {name}, {comparison.backbone}; lower right is best. {comparison.images([column])}"
+    )
+    return Picture(f"lambda_{_slug(name)}{suffix}", caption, figures_compare.draw_lambda(name, sweeps, others))
+
+
+def prompt_picture(comparison: Comparison, column: Column, suffix: str = "") -> Picture:
+    name = comparison.column_label(column)
+    caption = f"ECE by initial prompt on {name}, {comparison.backbone}. {comparison.images([column])}"
+    picture = figures_compare.draw_prompts(name, prompt_errors(comparison, column))
+    return Picture(f"prompts_{_slug(name)}{suffix}", caption, picture)
+
+
+def diagram(cell: Sequence[Measured], title: str) -> figures.Diagram:
+    """The reliability diagram of a cell's first seed."""
+    outcome = cell[0].tuned
+    return figures.diagram(title, cell[0].run.trainer, outcome.confidence, outcome.correct, cell[0].bins)
+
+
+def point(cell: list[Measured]) -> Point:
+    return Point(_mean(cell, "accuracy"), _mean(cell, "ece"))
+
+
+def sals_groups(comparison: Comparison) -> dict[str, dict[str, Pair]]:
+    """ECE without and with SaLS by data set, for tuned methods; an average last, where there are several sets."""
+    tuned = [row for row in comparison.rows if is_tuned(row.method)]
+    groups = {}
+    for column in comparison.columns:
+        pairs = {
+            row.method: Pair(_mean(cell, "ece"), _mean(cell, "ece_sals"))
+            for row in tuned for at, cell in _cells(comparison, row) if at == column
+        }
+        if pairs:
+            groups[comparison.column_label(column)] = pairs
+    common = [comparison.column_label(column) for column in comparison.common_columns()]
+    if len(common) > 1 and tuned:
+        groups["Average"] = {
+            row.method: Pair(*(
+                float(np.mean([getattr(groups[name][row.method], side) for name in common]))
+                for side in ("before", "after")
+            ))
+            for row in tuned
+        }
+    return groups
+
+
+def step_panels(comparison: Comparison) -> dict[str, dict[str, Pair]]:
+    """Accuracy and ECE after one and two steps, averaged over the data sets on which a method has both."""
+    panels = {"ECE (%)": {}, "accuracy (%)": {}}
+    for method in dict.fromkeys(row.method for row in comparison.rows):
+        one, two = (dict(_cells(comparison, Row(method, name))) for name in ("1 step", "2 steps"))
+        both = [column for column in one if column in two]
+        for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy")):
+            if both:
+                sides = (float(np.mean([_mean(cells[column], metric) for column in both])) for cells in (one, two))
+                panels[title][method] = Pair(*sides)
+    return panels if panels["ECE (%)"] else {}
+
+
+def lambda_points(comparison: Comparison, column: Column) -> dict[str, dict[float, Point]]:
+    sweeps: dict[str, dict[float, Point]] = {}
+    for row in comparison.rows:
+        if (row, column) in comparison.cells:
+            cell = comparison.cells[row, column]
+            sweeps.setdefault(row.method, {})[cell[0].run.weight] = point(cell)
+    return sweeps
+
+
+def prompt_errors(comparison: Comparison, column: Column) -> dict[str, dict[str, float]]:
+    """ECE in percent by prompt and method."""
+    errors: dict[str, dict[str, float]] = {}
+    for row in comparison.rows:
+        if (row, column) in comparison.cells:
+            cell = comparison.cells[row, column]
+            errors.setdefault(cell[0].run.prompt, {})[row.method] = _mean(cell, "ece")
+    return errors
+
+
+def pair_pictures(
+    comparison: Comparison, column: Column, similarity: Callable[[Run], Array | None],
+    methods: Sequence[str] = (), suffix: str = "",
+) -> Iterator[Picture]:
+    """The mistakes of some methods, or of all, by pair of classes; nothing where it cannot be told how alike they
+    are, or where the classes are too many to be seen."""
+    cells = {
+        row.method: cell for row in comparison.rows if not methods or method_key(row.method) in methods
+        for at, cell in _cells(comparison, row) if at == column
+    }
+    data = {
+        method: errors for method, cell in cells.items()
+        if cell[0].run.results["classes"] in range(2, MOST_CLASSES_OF_PAIRS + 1)
+        and (errors := pair_errors_of(cell, similarity)) is not None
+    }
+    if data:
+        name = comparison.column_label(column)
+        caption = (
+            f"Mistakes of {' and '.join(map(method_label, data))} on {name}, {comparison.backbone}, by pair of classes:"
+            " how sure of itself is the model when it takes one class for another, and how alike are the two to "
+            f"zero-shot CLIP? {comparison.images([column])}"
+        )
+        yield Picture(f"class_pairs_{_slug(name)}{suffix}", caption, figures_geometry.draw_pair_errors(data, name))
+
+
+def pair_errors_of(
+    cell: Sequence[Measured], similarity: Callable[[Run], Array | None],
+) -> figures_geometry.PairErrors | None:
+    """Mistakes of a cell's first run by pair of classes; None without the weights that tell how alike classes are."""
+    matrix = similarity(cell[0].run)
+    if matrix is None:
+        return None
+    predictions = cell[0].run.load_predictions()
+    return figures_geometry.pair_errors(predictions.logits, predictions.label, matrix)
+
+
+def _cells(comparison: Comparison, row: Row) -> list[tuple[Column, list[Measured]]]:
+    return [(c, comparison.cells[row, c]) for c in comparison.columns if (row, c) in comparison.cells]
+
+
+def _mean(cell: list[Measured], metric: str) -> float:
+    return 100 * float(np.mean([m.metrics[metric].value for m in cell]))
+
+
+def _slug(text: str) -> str:
+    return "".join(sign if sign.isalnum() else "_" for sign in text.lower()).strip("_")

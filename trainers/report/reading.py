@@ -1,0 +1,152 @@
+"""Reading finished runs. Everything the report knows of a run folder's layout is in this file."""
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+import yaml
+
+from ...datasets.utils.errors import DataError
+from ..arrays import Array
+
+logger = logging.getLogger(__name__)
+
+REQUIRED = ("trainer", "dataset", "backbone", "seed", "n", "classes", "accuracy", "ece", "bins")
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Per-image outputs of a run: `logits` after tuning, `zero_shot_logits` before it, both (N, K)."""
+
+    index: Array  # (N,), place of the image in the test list
+    label: Array  # (N,)
+    logits: Array
+    zero_shot_logits: Array
+    flagged: Array  # (N,), images that fell back to zero-shot
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder, the content of results.json, and its config as flat `KEY: value` pairs."""
+
+    folder: Path
+    results: dict
+    settings: dict
+
+    @property
+    def trainer(self) -> str:
+        return self.results["trainer"]
+
+    @property
+    def dataset(self) -> str:
+        return self.results["dataset"]
+
+    @property
+    def backbone(self) -> str:
+        return self.results["backbone"]
+
+    @property
+    def seed(self) -> int:
+        return self.results["seed"]
+
+    @property
+    def data_hash(self) -> str:
+        return str(self.results.get("data_hash", ""))
+
+    @property
+    def split(self) -> str:
+        return self.results.get("split", "test")
+
+    def same_but_split(self) -> tuple:
+        """What a validation run shares with the test run that it belongs to."""
+        aside = ("OUTPUT_DIR", "TAG", "DEVICE", "DATALOADER.", "CACHE.", "TEST.")
+        settings = {key: value for key, value in self.settings.items() if not key.startswith(aside)}
+        return self.trainer, self.dataset, self.backbone, self.seed, tuple(sorted(settings.items(), key=str))
+
+    @property
+    def steps(self) -> int:
+        return int(self.settings.get("TTA.STEPS", 1))
+
+    @property
+    def prompt(self) -> str:
+        return str(self.settings.get("PROMPT.CTX_INIT", ""))
+
+    @property
+    def weight(self) -> float | None:
+        """λ of the run's own method, where it has one."""
+        value = self.settings.get(f"TRAINER.{self.trainer.upper()}.LAMBDA")
+        return None if value is None else float(value)
+
+    @property
+    def classnames(self) -> list[str]:
+        """By label; numbers, where the run did not keep the names."""
+        names, count = self.results.get("classnames") or [], self.results["classes"]
+        return list(names) if len(names) == count else [str(k) for k in range(count)]
+
+    def load_predictions(self) -> Predictions:
+        """The arrays of predictions.npz, checked against results.json. Not kept: they can be hundreds of megabytes."""
+        path = self.folder / "predictions.npz"
+        try:
+            with np.load(path, allow_pickle=False) as content:
+                arrays = Predictions(**{name: content[name] for name in Predictions.__dataclass_fields__})
+        except FileNotFoundError as error:
+            raise DataError(f"{path} is missing; run the evaluation again to get per-image predictions") from error
+        except (OSError, KeyError, ValueError, BadZipFile, EOFError) as error:
+            raise DataError(f"{path} cannot be read ({error}); run the evaluation again") from error
+        shape = (self.results["n"], self.results["classes"])
+        if arrays.logits.shape != shape or arrays.zero_shot_logits.shape != shape or arrays.label.shape != shape[:1]:
+            raise DataError(f"{path} holds logits of shape {arrays.logits.shape}, results.json says {shape}")
+        return arrays
+
+
+def read_run(folder: Path) -> Run:
+    """The run in `folder`; a DataError says what keeps it from being a finished one."""
+    path = folder / "results.json"
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; only finished runs have it") from error
+    except ValueError as error:
+        raise DataError(f"{path} is not valid JSON; run the evaluation again") from error
+    if not isinstance(results, dict):
+        raise DataError(f"{path} holds no results")
+    missing = [key for key in REQUIRED if key not in results]
+    if missing or not results.get("complete", True):
+        raise DataError(f"{path} is not complete{': it lacks ' + ', '.join(missing) if missing else ''}")
+    return Run(folder, results, _settings(folder / "config.yaml"))
+
+
+def find_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
+    """All finished runs at or below the paths, and a line on each results.json that is none."""
+    runs, notes = {}, []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise DataError(f"{path} does not exist; give a run folder or a folder that holds some")
+        for file in sorted(path.rglob("results.json")):
+            try:
+                runs.setdefault(file.parent.resolve(), read_run(file.parent))
+            except DataError as error:
+                notes.append(str(error))
+    return list(runs.values()), notes
+
+
+def _settings(path: Path) -> dict:
+    """A yaml tree as flat dotted keys; a run without a config has none to show."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        logger.warning("no settings for %s: %s", path.parent, " ".join(str(error).split()))
+        return {}
+    return _flatten(tree) if isinstance(tree, dict) else {}
+
+
+def _flatten(tree: dict, prefix: str = "") -> dict:
+    flat = {}
+    for key, value in tree.items():
+        flat.update(_flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return flat

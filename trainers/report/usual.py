@@ -1,0 +1,54 @@
+"""What is usual: the settings that a method has on a data set by the project's own files, and which runs differ."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from ...datasets.base import DATASET_REGISTRY
+from ..config.layers import CONFIGS, build_cfg, read_yaml
+from ..config.validation import leaves
+from ..registry import TRAINER_REGISTRY
+from .reading import Run
+
+# Settings that do not make a run another experiment, or that a table shows in another way.
+ASIDE = (
+    "SEED", "OUTPUT_DIR", "TAG", "DEVICE", "DATASET.NAME", "DATASET.ROOT", "DATASET.SUBSAMPLE_CLASSES", "DATALOADER.",
+    "CACHE.", "TEST.", "TTA.EPISODES", "TTA.JACOBIAN", "MODEL.BACKBONE.", "MODEL.PREC", "TRAINER.NAME",
+)
+
+
+def settings_of(run: Run) -> dict[str, object]:
+    """The settings that define a run's experiment, without those of other methods."""
+    own = f"TRAINER.{run.trainer.upper()}."
+    return {
+        key: value for key, value in run.settings.items()
+        if not key.startswith(ASIDE) and (not key.startswith("TRAINER.") or key.startswith(own))
+    }
+
+
+@cache
+def usual_settings(trainer: str, dataset: str) -> Mapping[str, object]:
+    """Every setting by its full name; of the defaults alone where the data set has no file in configs/datasets."""
+    if trainer not in TRAINER_REGISTRY:
+        return {}
+    return leaves(build_cfg(trainer, str(dataset_file_of(dataset) or "")))
+
+
+@cache
+def dataset_file_of(dataset: str) -> Path | None:
+    """The yaml in configs/datasets that is about a registered data set."""
+    files = sorted((CONFIGS / "datasets").glob("*.yaml")) if dataset in DATASET_REGISTRY else []
+    return next((file for file in files if read_yaml(file).get("DATASET", {}).get("NAME") == dataset), None)
+
+
+def own_settings(trainer: str, dataset: str) -> list[object]:
+    """The method's own settings (λ …) on a data set, as KEY VALUE pairs."""
+    branch = f"TRAINER.{TRAINER_REGISTRY.get(trainer).branch}."
+    return [item for pair in usual_settings(trainer, dataset).items() if pair[0].startswith(branch) for item in pair]
+
+
+def unusual_settings(run: Run) -> dict[str, object]:
+    """What sets a run apart from the method's usual run on its data set."""
+    usual = usual_settings(run.trainer, run.dataset)
+    return {key: value for key, value in settings_of(run).items() if key in usual and usual[key] != value}

@@ -1,0 +1,90 @@
+"""From run folders to tables, figures and one page."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from ...datasets.utils.errors import DataError
+from ...datasets.utils.files import write_text
+from . import render
+from .compare import Comparison, compare
+from .figures import style
+from .gallery import pictures
+from .measure import measure
+from .names import dataset_rank, method_rank
+from .page.page import Page, render_page
+from .reading import find_runs
+from .tables import Table, metrics_table, paper_table
+from .thumbnails import text_similarity, thumbnails
+from .verdict import Verdict, judge
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found and where it was written."""
+
+    tables: list[Table]
+    verdicts: list[Verdict]
+    notes: list[str]
+    page: Path
+
+
+def write_report(
+    paths: Sequence[str | Path], out: Path, bins: int = 20, repeats: int = 300, published: bool = False,
+    with_figures: bool = True,
+) -> Report:
+    """Reads all finished runs below `paths` and writes tables.{md,tex,csv}, figures/ and report.html into `out`."""
+    runs, notes = find_runs(paths)
+    if not runs:
+        hint = f" ({notes[0]})" if notes else ""
+        raise DataError(f"no finished run below {', '.join(map(str, paths))}{hint}; make one with tools/train.py")
+    validation = {run.same_but_split(): run for run in runs if run.split == "val"}
+    runs = [run for run in runs if run.split == "test"]
+    measured = []
+    for run in tqdm(runs, desc="measuring", unit="run", disable=len(runs) < 3):
+        try:
+            measured.append(measure(run, bins, repeats, validation.get(run.same_but_split())))
+        except (DataError, ValueError) as error:
+            notes.append(f"{run.folder} is left out: {error}")
+    if not measured:
+        raise DataError(f"no run could be measured: {notes[-1] if notes else 'all are on the validation split'}")
+    measured.sort(key=lambda m: (*dataset_rank(m.run.dataset), *method_rank(m.run.trainer), m.run.seed))
+    comparisons = compare(measured)
+    tables = make_tables(comparisons, bins, published)
+    verdicts = [verdict for c in comparisons if not c.swept and (verdict := judge(c))]
+    write_text(out / "tables.md", "\n".join(map(render.markdown, tables)))
+    write_text(out / "tables.tex", render.LATEX_HEAD + "\n".join(map(render.latex, tables)))
+    write_text(out / "tables.csv", render.to_csv(tables))
+    drawn = []
+    if with_figures:
+        for picture in pictures(comparisons, text_similarity):
+            style.save(picture.figure, out / "figures" / picture.name)
+            drawn.append(picture)
+    shown = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in measured}
+    page = Page(verdicts, tables, drawn, measured, shown, notes)
+    write_text(out / "report.html", render_page(page))
+    return Report(tables, verdicts, notes, out / "report.html")
+
+
+def make_tables(comparisons: Sequence[Comparison], bins: int, published: bool) -> list[Table]:
+    """For each backbone the main table, post-hoc scaling, ACE and all metrics; then a table for each sweep."""
+    tables = []
+    for number, c in enumerate((c for c in comparisons if not c.swept), start=1):
+        name = f"results_{number}"
+        tables += [
+            paper_table(c, name, f"Accuracy and ECE, {c.backbone}", ["accuracy", "ece"], published),
+            paper_table(c, f"{name}_posthoc", f"ECE after post-hoc scaling, {c.backbone}",
+                        ["ece_sals", "ece_temperature"], published),
+            paper_table(c, f"{name}_ace", f"Adaptive calibration error, {c.backbone}", ["ace"], published),
+            metrics_table(c, f"{name}_metrics", f"All metrics, {c.backbone}", bins),
+        ]
+    for number, c in enumerate((c for c in comparisons if c.swept), start=1):
+        same = published and c.swept == "TTA.STEPS"  # the only sweep of which the paper prints every cell
+        tables.append(paper_table(c, f"sweep_{number}", c.title, ["accuracy", "ece"], same))
+    return tables

@@ -1,0 +1,1 @@
+"""The embedded small CLIP: its weights, prompts and training."""

@@ -1,0 +1,89 @@
+"""The tiles the small CLIP is trained on: many of every class under every condition, drawn once and kept in a file."""
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
+
+from ....datasets.drawing.canvas import SIZE
+from ....datasets.drawing.tiles import GENERATOR_VERSION, draw, tile_rng, to_bytes, under
+from .captions import CONDITION_WORDS, LAND
+
+logger = logging.getLogger(__name__)
+
+CLASSES, CONDITIONS = tuple(LAND), tuple(CONDITION_WORDS)
+CLEAR_SHARE = 0.25  # of the training tiles; the rest is spread evenly over the other conditions
+MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])  # CLIP's own
+STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])
+
+
+@dataclass(frozen=True)
+class TrainingTiles:
+    """Pictures (N, SIZE, SIZE, 3) uint8 with the numbers of their classes and conditions, (N,) each."""
+
+    pictures: np.ndarray
+    classes: np.ndarray
+    conditions: np.ndarray
+
+
+def labels(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Classes in turn, conditions by lot."""
+    rng = tile_rng("small clip labels", seed)
+    share = [CLEAR_SHARE] + [(1 - CLEAR_SHARE) / (len(CONDITIONS) - 1)] * (len(CONDITIONS) - 1)
+    return np.arange(count) % len(CLASSES), rng.choice(len(CONDITIONS), count, p=share)
+
+
+def draw_one(job: tuple[int, int, int, int]) -> np.ndarray:
+    seed, number, kind, condition = job
+    rng = tile_rng("small clip", seed, number)
+    picture = draw(CLASSES[kind], rng)
+    return to_bytes(under(CONDITIONS[condition], picture, rng, rng.uniform(0.3, 1.0)))
+
+
+def training_tiles(count: int, seed: int, cache: Path, workers: int) -> TrainingTiles:
+    """`count` tiles, drawn by `workers` processes or read from `cache` if they were drawn before."""
+    classes, conditions = labels(count, seed)
+    path = cache / f"tiles-v{GENERATOR_VERSION}-seed{seed}-{count}.npy"
+    if path.is_file():
+        logger.info("reading tiles from %s", path)
+        return TrainingTiles(np.load(path), classes, conditions)
+    jobs = [(seed, number, int(classes[number]), int(conditions[number])) for number in range(count)]
+    with get_context("spawn").Pool(workers) as pool:
+        drawn = pool.imap(draw_one, jobs, chunksize=64)
+        pictures = np.stack(list(tqdm(drawn, total=count, desc="drawing", unit="tile")))
+    cache.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part.npy")
+    np.save(part, pictures)
+    part.replace(path)
+    return TrainingTiles(pictures, classes, conditions)
+
+
+def normalised(pictures: Tensor) -> Tensor:
+    """uint8 (B, H, W, 3) as CLIP takes it, (B, 3, H, W)."""
+    return ((pictures.float() / 255 - MEAN) / STD).permute(0, 3, 1, 2)
+
+
+def random_crops(pictures: Tensor, generator: torch.Generator, whole: float) -> Tensor:
+    """Crops and flips like the views of test-time tuning: 8–100 % of the area, sides 3:4 to 4:3, bilinear.
+
+    A share `whole` of the pictures is not cropped; all are mirrored at random, top and bottom too, as seen from above.
+    """
+    count = len(pictures)
+    area = torch.empty(count).uniform_(0.08, 1, generator=generator)
+    ratio = torch.empty(count).uniform_(-1, 1, generator=generator).mul(np.log(4 / 3)).exp()
+    sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], 1).clamp(max=1)  # (B, 2), x and y
+    sides[torch.rand(count, generator=generator) < whole] = 1
+    centres = (2 * torch.rand(count, 2, generator=generator) - 1) * (1 - sides)
+    mirror = torch.randint(0, 2, (count, 2), generator=generator) * 2 - 1
+    matrix = torch.zeros(count, 2, 3)
+    matrix[:, 0, 0], matrix[:, 1, 1] = (sides * mirror).unbind(1)
+    matrix[:, :, 2] = centres
+    grid = F.affine_grid(matrix, [count, 3, SIZE, SIZE], align_corners=False)
+    return F.grid_sample(normalised(pictures), grid, padding_mode="border", align_corners=False)
