@@ -172,6 +172,32 @@ def test_bootstrap_interval_has_the_width_of_the_binomial():
     assert interval.high - interval.low == pytest.approx(2 * half, rel=0.1)
 
 
+def test_paired_bootstrap_sees_what_two_intervals_hide():
+    """One method is five points surer on every image: their own intervals overlap, the difference is beyond doubt."""
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.5, 0.9, 400)
+    correct = rng.random(400) < confidence
+    first, second = (confidence, correct), (confidence + 0.05, correct)
+    own, other = (cal.bootstrap(cal.signed_error, *pair, repeats=300) for pair in (first, second))
+    assert other.low < own.high
+    moved = cal.paired_bootstrap(cal.signed_error, first, second, repeats=300)
+    assert moved.real and [moved.value, moved.low, moved.high] == pytest.approx([0.05] * 3)
+    back = cal.paired_bootstrap(cal.signed_error, second, first, repeats=300)
+    assert back.real and back.value == pytest.approx(-0.05)
+    assert not cal.paired_bootstrap(cal.ece, first, first, repeats=50).real
+
+
+def test_paired_bootstrap_rarely_sees_a_difference_where_there_is_none():
+    """Two methods that err independently by the same law: 95 % of the intervals hold zero, more or less."""
+    rng = np.random.default_rng(1)
+    seen = 0
+    for _ in range(60):
+        confidence = rng.uniform(0.3, 1, (2, 200))
+        pairs = [(row, rng.random(200) < row) for row in confidence]
+        seen += cal.paired_bootstrap(cal.ece, *pairs, repeats=100).real
+    assert seen <= 7
+
+
 @pytest.mark.parametrize(("confidence", "correct"), [
     ([], []), ([np.nan], [1]), ([np.inf], [1]), ([-0.01], [1]), ([1.01], [1]), ([0.5], [2]), ([0.5], [np.nan]),
     ([0.5, 0.6], [1]), ([[0.5]], [[1]]), (0.5, 1), (["x"], [1]),
@@ -215,6 +241,8 @@ def test_bad_bootstraps_are_refused():
             cal.bootstrap(cal.ece, [0.5], [1], **kwargs)
     with pytest.raises(ValueError, match="length"):
         cal.bootstrap(cal.ece, [0.5], [1, 0])
+    with pytest.raises(ValueError, match="same arrays"):
+        cal.paired_bootstrap(cal.ece, ([0.5], [1]), ([0.5],))
 
 
 def test_sals_by_hand():
