@@ -32,6 +32,12 @@ def random_clip(seed: int = 0, resnet: bool = False, width: int = 64, layers: in
     return model.eval().requires_grad_(False)
 
 
+def openai_state(model: CLIP) -> dict[str, torch.Tensor]:
+    """A state dict with the three entries by which OpenAI's archives are known."""
+    marks = {"input_resolution": model.visual.input_resolution, "context_length": 77, "vocab_size": 49408}
+    return {**model.state_dict(), **{name: torch.tensor(value) for name, value in marks.items()}}
+
+
 @pytest.fixture(scope="session")
 def clip_model() -> CLIP:
     return random_clip()
@@ -40,7 +46,7 @@ def clip_model() -> CLIP:
 @pytest.fixture(scope="session")
 def clip_file(clip_model: CLIP, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("weights") / "tiny.pt"
-    torch.save(clip_model.state_dict(), path)
+    torch.save(openai_state(clip_model), path)
     return path
 
 

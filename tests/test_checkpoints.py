@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import random_clip
+from conftest import openai_state, random_clip
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.trainers.vlm import loading
 from promptcal.trainers.vlm.checkpoints import read_checkpoint, tensors_by_name
 from promptcal.trainers.vlm.loading import download, load_clip, pick_device, weights_hash
+from promptcal.trainers.vlm.openai_clip import CLIP, clip
+from promptcal.trainers.vlm.prompts import class_tokens, initial_context
+from promptcal.trainers.vlm.text_tower import TextTower
 from safetensors.torch import save_file
 
 
@@ -117,14 +120,67 @@ def test_not_weights(tmp_path: Path):
 @pytest.mark.parametrize("resnet", [False, True], ids=["vit", "resnet"])
 def test_clip_from_every_format(tmp_path: Path, resnet: bool):
     model = random_clip(resnet=resnet, size=64)
-    torch.save(model.state_dict(), tmp_path / "plain.pt")
-    torch.save({"state_dict": {f"module.{k}": v for k, v in model.state_dict().items()}}, tmp_path / "train.pt")
-    save_file({key: value.contiguous() for key, value in model.state_dict().items()}, tmp_path / "x.safetensors")
+    state = openai_state(model)
+    torch.save(state, tmp_path / "plain.pt")
+    torch.save({"state_dict": {f"module.{k}": v for k, v in state.items()}}, tmp_path / "train.pt")
+    save_file({key: value.contiguous() for key, value in state.items()}, tmp_path / "x.safetensors")
     for name in ("plain.pt", "train.pt", "x.safetensors"):
         loaded = load_clip(str(tmp_path / name), "cpu")
         assert_same_model(loaded, model)
         assert loaded.visual.input_resolution == 64
         assert not loaded.training and not any(p.requires_grad for p in loaded.parameters())
+
+
+def test_a_file_that_does_not_say_what_it_is(tmp_path: Path):
+    model = random_clip()
+    path = tmp_path / "laion.pt"
+    torch.save(model.state_dict(), path)
+    with pytest.raises(WeightsError, match="quick_gelu .* or MODEL.ACTIVATION gelu .*open_clip:MODEL@"):
+        load_clip(str(path), "cpu")
+    images, tokens = torch.rand(2, 3, 32, 32), clip.tokenize(["a photo of a cat.", "dog"])
+    quick, gelu = (load_clip(str(path), "cpu", activation) for activation in ("quick_gelu", "gelu"))
+    assert torch.equal(quick.encode_text(tokens), model.encode_text(tokens))
+    for block in [*model.transformer.resblocks, *model.visual.transformer.resblocks]:
+        block.mlp.gelu = torch.nn.GELU()
+    assert not torch.allclose(quick.encode_text(tokens), model.encode_text(tokens), atol=1e-4)
+    assert torch.equal(gelu.encode_text(tokens), model.encode_text(tokens))
+    assert torch.equal(gelu.encode_image(images), model.encode_image(images))
+    packed = TextTower(gelu, class_tokens(["cat", "dog"]))(initial_context(gelu, "a photo of a")[None])[0]
+    whole = model.encode_text(clip.tokenize(["a photo of a cat.", "a photo of a dog."]))
+    torch.testing.assert_close(packed, whole / whole.norm(dim=-1, keepdim=True), atol=2e-6, rtol=1e-5)
+    names = [weights_hash(str(path), activation) for activation in ("", "quick_gelu", "gelu")]
+    assert names[0] == names[1] == names[2].removesuffix("-gelu") != names[2]  # what 0.1 read, and the other
+
+
+def test_heads_that_a_file_does_not_tell(tmp_path: Path):
+    torch.manual_seed(0)
+    model = CLIP(embed_dim=8, image_resolution=32, vision_layers=1, vision_width=1280, vision_patch_size=16,
+                 context_length=77, vocab_size=49408, transformer_width=64, transformer_heads=1, transformer_layers=1)
+    path = tmp_path / "h.pt"
+    torch.save(model.state_dict(), path)
+    with pytest.raises(WeightsError, match="width 1280 are.*MODEL.HEAD_WIDTH"):
+        load_clip(str(path), "cpu", "gelu")
+    with pytest.raises(ConfigError, match="MODEL.HEAD_WIDTH 81 does not fit"):
+        load_clip(str(path), "cpu", "gelu", 81)
+    loaded = load_clip(str(path), "cpu", "gelu", 80)
+    attn = loaded.visual.transformer.resblocks[0].attn
+    assert (attn.num_heads, attn.head_dim) == (16, 80)
+    x = torch.rand(3, 1, 1280)
+    other = torch.nn.MultiheadAttention(1280, 16)
+    other.load_state_dict(attn.state_dict())
+    torch.testing.assert_close(attn(x, x, x)[0], other(x, x, x)[0])
+    assert load_clip(str(path), "cpu", "gelu", 64).visual.transformer.resblocks[0].attn.num_heads == 20
+    assert weights_hash(str(path), "gelu", 80).endswith("-gelu-heads80")
+
+
+def test_an_unmarked_file_with_parts_that_openais_models_lack(tmp_path: Path):
+    state = {**random_clip().state_dict(), "visual.transformer.resblocks.0.ls_1.gamma": torch.ones(64)}
+    torch.save(state, tmp_path / "x.pt")
+    with pytest.raises(WeightsError, match="ls_1.gamma"):
+        load_clip(str(tmp_path / "x.pt"), "cpu", "gelu")
+    torch.save(openai_state(random_clip()), tmp_path / "y.pt")
+    with pytest.raises(ConfigError, match="leave MODEL.ACTIVATION and MODEL.HEAD_WIDTH alone"):
+        load_clip(str(tmp_path / "y.pt"), "cpu", "gelu")
 
 
 def test_openais_torchscript_archives_are_read_as_data(tmp_path: Path):

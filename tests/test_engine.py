@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_image_folder, random_clip
+from conftest import make_image_folder, openai_state, random_clip
 from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.engine.cache import ArrayCache
@@ -159,7 +159,7 @@ def test_an_image_that_an_earlier_run_skipped_stops_one_that_skips_none(
 def test_the_cache_belongs_to_its_circumstances(image_folder: Path, clip_file: Path, tmp_path: Path):
     cache = ("CACHE.DIR", tmp_path / "cache")
     other = tmp_path / "other.pt"
-    torch.save(random_clip(seed=5).state_dict(), other)
+    torch.save(openai_state(random_clip(seed=5)), other)
     run(image_folder, clip_file, tmp_path / "a", "TPT", *cache)
     run(image_folder, other, tmp_path / "b", "TPT", *cache)
     run(image_folder, clip_file, tmp_path / "c", "TPT", *cache, "TTA.AUGMIX", "off")

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import PROJECT, make_image_folder, random_clip
+from conftest import PROJECT, make_image_folder, openai_state, random_clip
 from promptcal.datasets.utils.errors import UserError, explaining_faults
 from promptcal.datasets.utils.files import write_arrays, write_json
 from promptcal.trainers import adapt
@@ -31,7 +31,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """37 images in four classes, and weights: 18 parts of two images and one of one, which no number of ranks divides
     evenly."""
     root = tmp_path_factory.mktemp("faults")
-    torch.save(random_clip().state_dict(), root / "tiny.pt")
+    torch.save(openai_state(random_clip()), root / "tiny.pt")
     images = make_image_folder(root / "images", images=IMAGES // 4)
     shutil.copy(images / "kind_b" / "0.png", images / "kind_d" / "9.png")
     return images, root / "tiny.pt"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import random_clip, run_tool
+from conftest import openai_state, random_clip, run_tool
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.calibration import ace, ece, top_class
@@ -113,7 +113,7 @@ def run_here(trainer: str, root: Path, weights: Path, folder: Path, *opts: objec
 
 def test_other_circumstances_are_refused_by_name(tmp_path: Path, image_folder: Path, clip_file: Path):
     run, other = tmp_path / "run", tmp_path / "other.pt"
-    torch.save(random_clip(seed=1).state_dict(), other)
+    torch.save(openai_state(random_clip(seed=1)), other)
     run_here("ZeroShot", image_folder, clip_file, run)
 
     def refused(message: str, trainer: str = "ZeroShot", weights: Path = clip_file, opts: tuple = ()) -> None:

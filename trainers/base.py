@@ -120,13 +120,14 @@ class BaseTrainer:
         return make_fingerprint(
             self.cfg, self.branch,
             data=self.dataset.fingerprint([self.items[i] for i in self.indices]),
-            weights=weights_hash(self.cfg.MODEL.BACKBONE.NAME),
+            weights=weights_hash(*backbone_settings(self.cfg)),
             prompt=prompt_hash(self.cfg.MODEL.INIT_WEIGHTS) if self.cfg.MODEL.INIT_WEIGHTS else "",
             precision=self.precision,
         )
 
     def build_model(self) -> None:
-        self.use_model(load_clip(self.cfg.MODEL.BACKBONE.NAME, self.device), self.dataset.classnames)
+        name, *variant = backbone_settings(self.cfg)
+        self.use_model(load_clip(name, self.device, *variant), self.dataset.classnames)
         logger.info("%s on %s in %s", self.cfg.MODEL.BACKBONE.NAME, self.device, self.precision)
 
     def use_model(self, model: CLIP, classnames: Sequence[str]) -> None:
@@ -251,6 +252,11 @@ class BaseTrainer:
     def figures(self, predictions: dict[str, np.ndarray]) -> dict:
         bins, with_sals = self.cfg.TEST.BINS, self.cfg.TEST.SALS
         return {**summarise(predictions, bins, with_sals), "bins": bins}
+
+
+def backbone_settings(cfg: CfgNode) -> tuple[str, str, int]:
+    """Which backbone, and how its file is read."""
+    return cfg.MODEL.BACKBONE.NAME, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH
 
 
 def now() -> str:

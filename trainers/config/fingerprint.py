@@ -17,8 +17,9 @@ NO_INFLUENCE = (
     "OUTPUT_DIR", "TAG", "DEVICE", "DATASET.ROOT", "DATALOADER.NUM_WORKERS", "TTA.EPISODES", "TTA.JACOBIAN",
     "TTA.JACOBIAN_GB", "TEST.BINS", "TEST.SALS", "CACHE.DIR",
 )
-# Named by their hash instead: a file may be moved, and another may take its place.
-HASHED = ("MODEL.BACKBONE.NAME", "MODEL.INIT_WEIGHTS")
+# Named by their hash instead: a file may be moved, and another may take its place. How a backbone's file is read is
+# part of its hash.
+HASHED = ("MODEL.BACKBONE.NAME", "MODEL.INIT_WEIGHTS", "MODEL.ACTIVATION", "MODEL.HEAD_WIDTH")
 IN_PATH = ("SEED", "DATASET.NAME", "TRAINER.NAME", "MODEL.BACKBONE.NAME")
 LONGEST = 100  # characters of a part of a run folder's path
 

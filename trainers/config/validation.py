@@ -49,6 +49,8 @@ def validate(cfg: CfgNode) -> None:
     require(cfg, cfg.INPUT.SIZE >= 0, "INPUT.SIZE", "0 (what the backbone takes) or a number of pixels")
     require(cfg, cfg.DATALOADER.NUM_WORKERS >= 0, "DATALOADER.NUM_WORKERS", "0 or more")
     require_one_of(cfg, "DATALOADER.ON_BAD_IMAGE", "error", "skip")
+    require_one_of(cfg, "MODEL.ACTIVATION", "", "quick_gelu", "gelu")
+    require(cfg, cfg.MODEL.HEAD_WIDTH >= 0, "MODEL.HEAD_WIDTH", "0 (64) or a number of numbers")
     require_one_of(cfg, "MODEL.PREC", "auto", "fp32", "fp16", "bf16")
     require(cfg, bool(cfg.MODEL.BACKBONE.NAME), "MODEL.BACKBONE.NAME", "a model's name or a path to weights")
     require(cfg, bool(cfg.PROMPT.CTX_INIT.strip(" _")), "PROMPT.CTX_INIT", "at least one word")

@@ -180,7 +180,7 @@ def differs(run: PlannedRun) -> str:
     The images of a benchmark are not looked at: listing them takes longer than all else.
     """
     results = RunFolder(run.folder).results() or {}
-    facts = {"weights": weights_hash(run.backbone)}
+    facts = {"weights": weights_hash(run.backbone, run.cfg.MODEL.ACTIVATION, run.cfg.MODEL.HEAD_WIDTH)}
     if not issubclass(DATASET_REGISTRY.get(run.dataset_name), Benchmark):
         facts["data"] = drawn_hash(run.dataset_name, run.cfg.TEST.SPLIT, run.cfg.TEST.LIMIT)
     ours = make_fingerprint(run.cfg, TRAINER_REGISTRY.get(run.method).branch, **facts)

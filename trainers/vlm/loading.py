@@ -11,13 +11,13 @@ from http.client import HTTPException
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
-from ...datasets.utils.errors import ConfigError, WeightsError
+from ...datasets.utils.errors import ConfigError, WeightsError, first_five
 from ...datasets.utils.registry import nearest
 from .checkpoints import read_checkpoint, tensors_by_name
-from .openai_clip import CLIP, WEIGHT_URLS
+from .openai_clip import CLIP, WEIGHT_URLS, clip
 from .token_table import full_token_table
 
 logger = logging.getLogger(__name__)
@@ -26,6 +26,12 @@ BACKBONES = ("RN50", "RN101", "ViT-B/32", "ViT-B/16", "ViT-L/14", "ViT-L/14@336p
 SMALL = "small"
 SMALL_WEIGHTS = Path(__file__).parent / "small" / "small_clip.safetensors"
 CACHE = Path("~/.cache/clip")  # where OpenAI's own package keeps its weights
+QUICK_GELU, GELU = "quick_gelu", "gelu"
+# Entries of OpenAI's archives and of our own file that no other project's files have: by them a file says what it is.
+OPENAI_MARKS = {"input_resolution", "context_length", "vocab_size"}
+OUR_MARK = "token_embedding.rows"
+USUAL_HEAD = 64  # numbers a head, in OpenAI's models and in most others
+USUAL_WIDTH = 1024  # image towers that are wider have heads of 80, 88, 104 or 112 numbers in one project, 64 in another
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -42,8 +48,12 @@ def pick_device(name: str = "auto") -> torch.device:
     return device
 
 
-def load_clip(name: str, device: str | torch.device = "auto") -> CLIP:
-    """An OpenAI model by name, the embedded one (`small`), or a local file; fp32, frozen, in eval mode."""
+def load_clip(name: str, device: str | torch.device = "auto", activation: str = "", head_width: int = 0) -> CLIP:
+    """An OpenAI model by name, the embedded one (`small`), or a local file; fp32, frozen, in eval mode.
+
+    A file of another project has OpenAI's tensor names but not always its activation and heads, and does not say so:
+    `activation` (quick_gelu, gelu) and, for wide image towers, `head_width` then have to.
+    """
     path = weights_file(name)
     content = read_checkpoint(path)
     try:
@@ -52,8 +62,38 @@ def load_clip(name: str, device: str | torch.device = "auto") -> CLIP:
         raise WeightsError(f"{path} does not hold the weights of an OpenAI CLIP (it contains itself)") from error
     # Training scripts save the model inside `state_dict.`, `module.` or both.
     prefix = next((key.removesuffix("text_projection") for key in state if key.endswith("text_projection")), "")
-    model = build_clip({key.removeprefix(prefix): value.float() for key, value in state.items()}, path)
+    state = {key.removeprefix(prefix): value.float() for key, value in state.items() if key.startswith(prefix)}
+    says_what_it_is = OUR_MARK in state or bool(OPENAI_MARKS & state.keys())
+    model = build_clip(state, path, strict=not says_what_it_is)
+    if not says_what_it_is:
+        use_variant(model, path, activation, head_width)
+    elif activation not in ("", QUICK_GELU) or head_width not in (0, USUAL_HEAD):
+        raise ConfigError(f"{path} holds a model of OpenAI's kind, which has QuickGELU and heads of {USUAL_HEAD}: "
+                          f"leave MODEL.ACTIVATION and MODEL.HEAD_WIDTH alone")
     return model.to(pick_device(device) if isinstance(device, str) else device)
+
+
+def use_variant(model: CLIP, path: Path, activation: str, head_width: int) -> None:
+    """Gives a model of another project than OpenAI the activation and the heads that its file cannot tell."""
+    if activation not in (QUICK_GELU, GELU):
+        raise WeightsError(f"{path} does not say which activation its model has, and a wrong one gives wrong features: "
+                           f"name it, MODEL.ACTIVATION quick_gelu (OpenAI, MetaCLIP, DFN) or MODEL.ACTIVATION gelu "
+                           f"(LAION, DataComp), or name its family, --backbone open_clip:MODEL@{path}")
+    vision = isinstance(model.visual, clip.model.VisionTransformer)
+    width = model.visual.conv1.out_channels if vision else 0
+    if width > USUAL_WIDTH and not head_width:
+        raise WeightsError(f"{path} does not say how wide the heads of its image tower of width {width} are, and a "
+                           f"wrong number gives wrong features: name it, MODEL.HEAD_WIDTH (80 in ViT-H, 88 in ViT-g, "
+                           f"104 in ViT-bigG, 64 elsewhere), or name its family, --backbone open_clip:MODEL@{path}")
+    if head_width and (not vision or width % head_width):
+        kind = f"of width {width}" if vision else "without heads"
+        raise ConfigError(f"MODEL.HEAD_WIDTH {head_width} does not fit {path}, whose image tower is {kind}")
+    for block in model.visual.transformer.resblocks if vision else ():
+        block.attn.head_dim = head_width or USUAL_HEAD
+        block.attn.num_heads = width // block.attn.head_dim
+    if activation == GELU:
+        for block in [*model.transformer.resblocks, *(model.visual.transformer.resblocks if vision else ())]:
+            block.mlp.gelu = nn.GELU()
 
 
 def weights_file(name: str) -> Path:
@@ -76,11 +116,14 @@ def cache_folder() -> Path:
         raise WeightsError(f"no home folder to keep weights in ({error}): set HOME, or give --backbone PATH") from error
 
 
-def weights_hash(name: str) -> str:
-    """SHA-256 of a backbone's weights, shortened. Downloads are verified, so their address tells it."""
+def weights_hash(name: str, activation: str = "", head_width: int = 0) -> str:
+    """SHA-256 of a backbone's weights, shortened, and what they are read with where that is not OpenAI's way.
+    Downloads are verified, so their address tells it."""
     if name in BACKBONES:
         return expected_sha256(WEIGHT_URLS[name])[:16]
-    return sha256(weights_file(name))[:16]
+    unusual = [activation] if activation == GELU else []
+    unusual += [f"heads{head_width}"] if head_width not in (0, USUAL_HEAD) else []
+    return "-".join([sha256(weights_file(name))[:16], *unusual])
 
 
 def expected_sha256(url: str) -> str:
@@ -122,14 +165,18 @@ def download(url: str, folder: Path) -> Path:
     return target
 
 
-def build_clip(state: dict[str, Tensor], path: Path) -> CLIP:
-    """The model whose shapes the weights have: OpenAI's archives do not state their architecture."""
+def build_clip(state: dict[str, Tensor], path: Path, strict: bool) -> CLIP:
+    """The model whose shapes the weights have: OpenAI's archives do not state their architecture. What else they hold
+    is bookkeeping; in a file of unknown origin (`strict`) it would be a part that the model lacks."""
     try:
-        rows = state.pop("token_embedding.rows", None)
+        rows = state.pop(OUR_MARK, None)
         if rows is not None:
             state["token_embedding.weight"] = full_token_table(rows.long(), state["token_embedding.weight"])
         model = CLIP(**architecture(state))
         wanted = model.state_dict().keys()
+        foreign = [key for key in state if key not in wanted]
+        if strict and foreign:
+            raise KeyError(f"it has {first_five(foreign)}")
         model.load_state_dict({key: value for key, value in state.items() if key in wanted})
     except Exception as error:  # shapes that do not belong together fail in many places, each in its own way
         reason = (str(error) or type(error).__name__).splitlines()[-1].strip()

@@ -117,6 +117,8 @@ def mlp(layer: nn.Module, x: Tensor) -> Tensor:
     """The layer's MLP. x · sigmoid(c x) is silu(c x) / c: both factors go into the matrix products, which spares
     passes over the largest tensor of the tower."""
     x = layer.ln_2(x)
+    if isinstance(layer.mlp.gelu, nn.GELU):  # not OpenAI's, see MODEL.ACTIVATION
+        return layer.mlp(x)
     fc, proj = layer.mlp.c_fc, layer.mlp.c_proj
     hidden = torch.addmm(fc.bias, x.flatten(0, 1), fc.weight.T, beta=QUICK_GELU, alpha=QUICK_GELU)
     return torch.addmm(proj.bias, F.silu(hidden), proj.weight.T, alpha=1 / QUICK_GELU).unflatten(0, x.shape[:2])
