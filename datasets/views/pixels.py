@@ -1,0 +1,39 @@
+"""How a backbone wants its pictures: their size, how they get it, and the numbers that normalise them.
+
+Says nothing about torch, so that a config can be read and a cache be found without it.
+"""
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from ..utils.errors import ConfigError
+
+OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)  # of red, green and blue in OpenAI's training data
+OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
+RESIZES = ("shortest", "squash")
+INTERPOLATIONS = ("bicubic", "bilinear")
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """What the plain view of a picture is made by, and what every view is normalised by. The defaults are OpenAI's."""
+
+    size: int  # pixels a side
+    mean: tuple[float, ...] = OPENAI_MEAN
+    std: tuple[float, ...] = OPENAI_STD
+    resize: str = "shortest"  # the shorter side to `size`, then the central square; squash: both sides to `size`
+    interpolation: str = "bicubic"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", tuple(map(float, self.mean)))  # lists from json and yaml compare as tuples
+        object.__setattr__(self, "std", tuple(map(float, self.std)))
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise ConfigError(f"pixels need three means and three positive deviations, not {self.mean}, {self.std}")
+        for value, choices in ((self.resize, RESIZES), (self.interpolation, INTERPOLATIONS)):
+            if value not in choices:
+                raise ConfigError(f"pixels that are made by '{value}' are not known: only {' and '.join(choices)}")
+
+    def unusual(self) -> dict[str, object]:
+        """What differs from OpenAI's way, the size apart: empty for OpenAI's models, whose caches are keyed without."""
+        usual = asdict(Pixels(self.size))
+        return {name: value for name, value in asdict(self).items() if value != usual[name]}
