@@ -37,6 +37,8 @@ class Dataset:
     test: list[Datum]
     classnames: list[str]
 
+    label = ""  # on paper; "" = the class's name
+    rank = 1000  # place among the columns of a table, lowest first
     template = "a photo of a {}."  # the hand-written prompt of CoOp's zero-shot baseline
     augmix = True  # whether the public test-time scripts mix augmentations on this set: what TTA.AUGMIX auto means
 
@@ -79,6 +81,16 @@ class Dataset:
             relative = path.relative_to(self.root) if path.is_relative_to(self.root) else path
             digest.update(f"{relative.as_posix()}\t{item.label}\t{size}\n".encode())
         return digest.hexdigest()[:16]
+
+
+def dataset_label(name: str) -> str:
+    """What a data set is called on paper."""
+    return (DATASET_REGISTRY.get(name).label if name in DATASET_REGISTRY else "") or name
+
+
+def dataset_rank(name: str) -> tuple[int, str]:
+    """Sorts data sets as the papers' tables do, unknown ones last."""
+    return (DATASET_REGISTRY.get(name).rank if name in DATASET_REGISTRY else Dataset.rank), name
 
 
 def build_dataset(

@@ -8,6 +8,7 @@ RENAMED = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Mot
 
 @DATASET_REGISTRY.register()
 class Caltech101(SplitFileBenchmark):
+    label, rank = "Caltech", 8
     folder = "caltech-101"
     images = "101_ObjectCategories"
     dropped = ("BACKGROUND_Google", "Faces_easy")

@@ -6,6 +6,7 @@ from .splitfile import SplitFileBenchmark
 
 @DATASET_REGISTRY.register()
 class DescribableTextures(SplitFileBenchmark):
+    label, rank = "DTD", 2
     folder = "dtd"
     images = "images"
     template = "{} texture."

@@ -17,6 +17,7 @@ RENAMED = {
 
 @DATASET_REGISTRY.register()
 class EuroSAT(SplitFileBenchmark):
+    label, rank = "EuroSAT", 10
     folder = "eurosat"
     images = "2750"
     template = "a centered satellite photo of {}."

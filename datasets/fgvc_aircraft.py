@@ -12,6 +12,7 @@ LISTS = {split: f"images_variant_{split}.txt" for split in ("train", "val", "tes
 
 @DATASET_REGISTRY.register()
 class FGVCAircraft(Benchmark):
+    label, rank = "Aircraft", 6
     folder = "fgvc_aircraft"
     images = "images"
     template = "a photo of a {}, a type of aircraft."

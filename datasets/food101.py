@@ -6,6 +6,7 @@ from .splitfile import SplitFileBenchmark
 
 @DATASET_REGISTRY.register()
 class Food101(SplitFileBenchmark):
+    label, rank = "Food101", 4
     folder = "food-101"
     images = "images"
     template = "a photo of {}, a type of food."

@@ -16,6 +16,7 @@ from .utils.errors import DataError, reading
 class ImageNet(ImageNetFamily):
     """Test-time methods need only `val`; the 1.28 million training images are listed when somebody asks for them."""
 
+    label, rank = "ImageNet", 1
     folder = "imagenet"
     images = "images"
     test_images = "val"

@@ -6,6 +6,7 @@ from .imagenet_family import ImageNetFamily
 
 @DATASET_REGISTRY.register()
 class ImageNetA(ImageNetFamily):
+    label, rank = "ImageNet-A", 12
     folder = "imagenet-adversarial"
     images = "imagenet-a"
     subset = True

@@ -6,6 +6,7 @@ from .imagenet_family import ImageNetFamily
 
 @DATASET_REGISTRY.register()
 class ImageNetR(ImageNetFamily):
+    label, rank = "ImageNet-R", 14
     folder = "imagenet-rendition"
     images = "imagenet-r"
     subset = True

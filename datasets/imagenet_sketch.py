@@ -6,6 +6,7 @@ from .imagenet_family import ImageNetFamily
 
 @DATASET_REGISTRY.register()
 class ImageNetSketch(ImageNetFamily):
+    label, rank = "ImageNet-Sketch", 15
     folder = "imagenet-sketch"
     images = "images"
     expected_classes = 1000

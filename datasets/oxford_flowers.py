@@ -6,6 +6,7 @@ from .splitfile import SplitFileBenchmark
 
 @DATASET_REGISTRY.register()
 class OxfordFlowers(SplitFileBenchmark):
+    label, rank = "Flowers", 3
     folder = "oxford_flowers"
     images = "jpg"
     template = "a photo of a {}, a type of flower."

@@ -6,6 +6,7 @@ from .splitfile import SplitFileBenchmark
 
 @DATASET_REGISTRY.register()
 class OxfordPets(SplitFileBenchmark):
+    label, rank = "Pets", 7
     folder = "oxford_pets"
     images = "images"
     template = "a photo of a {}, a type of pet."

@@ -8,6 +8,7 @@ from .splitfile import SplitFileBenchmark
 
 @DATASET_REGISTRY.register()
 class StanfordCars(SplitFileBenchmark):
+    label, rank = "Cars", 11
     folder = "stanford_cars"
     test_images = "cars_test"
     expected_classes = 196

@@ -6,6 +6,7 @@ from .splitfile import SplitFileBenchmark
 
 @DATASET_REGISTRY.register()
 class SUN397(SplitFileBenchmark):
+    label, rank = "SUN397", 5
     folder = "sun397"
     images = "SUN397"
     expected_classes = 397

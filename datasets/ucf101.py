@@ -8,6 +8,7 @@ from .splitfile import SplitFileBenchmark
 
 @DATASET_REGISTRY.register()
 class UCF101(SplitFileBenchmark):
+    label, rank = "UCF101", 9
     folder = "ucf101"
     images = "UCF-101-midframes"
     template = "a photo of a person doing {}."

@@ -12,7 +12,7 @@ from promptcal.trainers import TRAINER_REGISTRY, build_cfg
 from promptcal.trainers.config.defaults import get_cfg_default
 from promptcal.trainers.config.fingerprint import run_path
 from promptcal.trainers.config.layers import CONFIGS
-from promptcal.trainers.config.validation import leaves
+from promptcal.trainers.config.roles import leaves
 
 
 def write(path: Path, text: str) -> Path:

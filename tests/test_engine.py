@@ -11,7 +11,7 @@ from conftest import make_image_folder, openai_state, random_clip
 from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.engine.cache import ArrayCache
-from promptcal.trainers.engine.episodes import EpisodeSettings, run_episodes
+from promptcal.trainers.engine.episodes import run_episodes
 from promptcal.trainers.engine.memory import within_memory
 from promptcal.trainers.runs.folder import RunFolder
 from promptcal.trainers.vlm.class_towers import ClassTowers
@@ -57,8 +57,8 @@ def test_later_steps_in_groups(clip_model):
     cotangent = torch.randn(3, len(NAMES), 48)
     answers = []
     for group in (0, 2):
-        text, pull_back = ClassTowers(clip_model, class_tokens(NAMES), group=group).with_pull_back(contexts)
-        answers.append((text, pull_back(cotangent)))
+        text, vjp = ClassTowers(clip_model, class_tokens(NAMES), group=group).with_vjp(contexts)
+        answers.append((text, vjp(cotangent)))
     torch.testing.assert_close(answers[0][0], answers[1][0])
     assert relative(answers[1][1], answers[0][1]) < 1e-5
 
@@ -185,7 +185,7 @@ def test_out_of_memory_halves_episodes_then_classes(clip_model, caplog):
         sizes.append((len(some), trainer.prompt.tower.group))
         if len(some) * trainer.prompt.tower.group > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return run_episodes(trainer.prompt, some, trainer.scale, trainer, EpisodeSettings(0.1, 1, 0.005, 0.01))
+        return run_episodes(trainer.prompt, some, trainer.scale, trainer, trainer.cfg)
 
     with torch.no_grad():
         shrunk = within_memory(tight, views, trainer.prompt)
@@ -213,6 +213,6 @@ def test_out_of_memory_before_the_first_image(
     tight = prompt_of(clip_model)
     assert tight.tower.group == 2
     torch.testing.assert_close(tight.text, expected)
-    monkeypatch.setattr("promptcal.trainers.vlm.jacobian.text_jacobian", no_memory)
+    monkeypatch.setattr("promptcal.trainers.engine.jacobian.text_jacobian", no_memory)
     with pytest.raises(UserError, match="use TTA.JACOBIAN off"):
         run(image_folder, clip_file, tmp_path / "run", "SoC", "TTA.JACOBIAN", "on")

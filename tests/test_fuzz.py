@@ -14,7 +14,7 @@ from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg
 from promptcal.trainers.config.defaults import get_cfg_default
-from promptcal.trainers.config.validation import leaves
+from promptcal.trainers.config.roles import leaves
 from promptcal.trainers.vlm.checkpoints import read_checkpoint
 from promptcal.trainers.vlm.loading import load_clip
 from promptcal.trainers.vlm.openai_clip import CLIP

@@ -94,7 +94,7 @@ def test_memory_that_runs_out_halves_the_classes(clip_model: CLIP, monkeypatch: 
     start = random_context((4, 64), 0)
     plain = PromptLearner(ClassTowers(clip_model, class_tokens(NAMES)), start, scale, schedule, 0.9, 0.0)
     tight = PromptLearner(ClassTowers(clip_model, class_tokens(NAMES)), start, scale, schedule, 0.9, 0.0)
-    real = ClassTowers.with_pull_back
+    real = ClassTowers.with_vjp
 
     def limited(tower: ClassTowers, context: torch.Tensor, batched: bool = False):
         if tower.group > 1:
@@ -104,7 +104,7 @@ def test_memory_that_runs_out_halves_the_classes(clip_model: CLIP, monkeypatch: 
     for learner in (plain, tight):
         learner.begin_epoch()
     plain.step(images, labels)
-    monkeypatch.setattr(ClassTowers, "with_pull_back", limited)
+    monkeypatch.setattr(ClassTowers, "with_vjp", limited)
     tight.step(images, labels)
     assert tight.tower.group == 1
     torch.testing.assert_close(plain.context, tight.context)

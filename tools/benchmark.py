@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,14 +20,14 @@ from promptcal.tools.speed.benchmark import FULL, QUICK, Settings, run
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # holds reference.py
 
 
-def parse() -> tuple[Settings, Path]:
+def parse(argv: Sequence[str] | None) -> tuple[Settings, Path]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="ViT-B/16, up to 100 classes: 3 minutes on 2 cores")
     parser.add_argument("--out", type=Path, default=Path("output/benchmark"), help="folder for the table, JSON and PNG")
     parser.add_argument("--backbones", nargs="+", metavar="NAME", help="ViT-B/16, ViT-L/14, tiny")
     parser.add_argument("--classes", nargs="+", type=int, metavar="K", help="numbers of classes of the text side")
     parser.add_argument("--rounds", type=int, help="how often the ways take turns; medians are reported")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     wanted = {
         "backbones": args.backbones, "classes": args.classes, "memory_classes": args.classes, "rounds": args.rounds,
     }
@@ -34,9 +35,9 @@ def parse() -> tuple[Settings, Path]:
     return replace(QUICK if args.quick else FULL, **given), args.out
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     log_to_terminal()
-    settings, out = parse()
+    settings, out = parse(argv)
     print(run(settings, out))
     print(f"\nwritten: {out / 'benchmark.json'}, benchmark.txt, benchmark.png")
 

@@ -2,8 +2,11 @@
 
 Exit status: 0 if nothing that is there is faulty, 1 if something is, 2 for a wrong command. Absent sets are no fault.
 """
+from __future__ import annotations
+
 import argparse
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from promptcal.datasets.benchmark import benchmarks, find_benchmark
@@ -12,12 +15,12 @@ from promptcal.datasets.utils.cli import run_tool
 from promptcal.datasets.utils.errors import DataError, reading
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datasets", nargs="*", help="data sets to look at, such as ucf101 (default: all)")
     parser.add_argument("--root", required=True, type=Path, help="folder that holds the data sets in CoOp's layout")
     parser.add_argument("--deep", action="store_true", help="open every image")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     logging.basicConfig(level=logging.ERROR, format="%(message)s")  # what readers warn about is in the table
     root = args.root.expanduser()
     with reading():

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
@@ -12,16 +13,16 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.vlm.prompt_files import EMBEDDED, convert_prompt
 
 
-def parse() -> argparse.Namespace:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="checkpoint as CoOp and Dassl write it, of which nothing is executed, or an "
                                        f"embedded prompt: {', '.join(EMBEDDED)}")
     parser.add_argument("target", type=Path, help="the copy, named .safetensors")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
-def main() -> None:
-    args = parse()
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
     log_to_terminal()
     if args.target.suffix != ".safetensors":
         raise ConfigError(f"{args.target} must be named .safetensors: the copy is in that format")

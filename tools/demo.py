@@ -5,21 +5,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers.report.figures.board import write_pictures
 from promptcal.trainers.report.write import write_report
 from promptcal.trainers.runs.summary import result_table
 
 TRAINERS = ("ZeroShot", "TPT", "CTPT", "OTPT", "SoC")
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("output/demo"), help="where runs and report go")
     parser.add_argument("--images", type=int, default=240, help="test tiles, spread over the classes")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     log_to_terminal()
     print(f"Five methods on the same {args.images} test tiles of LandCover, which is drawn by code, with the small "
           f"CLIP that ships with promptcal.")
@@ -28,7 +30,7 @@ def main() -> None:
     for trainer in sorted(TRAINERS, key=lambda name: name == "ZeroShot"):
         cfg = build_cfg(trainer, "configs/datasets/landcover.yaml", flags=[
             "OUTPUT_DIR", args.out / trainer, "CACHE.DIR", args.out / "cache", "TEST.LIMIT", args.images])
-        results[trainer] = build_trainer(cfg).run()
+        results[trainer] = build_trainer(cfg).run(draw=write_pictures)
     report = write_report([args.out / trainer for trainer in TRAINERS], args.out / "report")
     print(f"\n{result_table([results[trainer] for trainer in TRAINERS])}\n")
     for verdict in report.verdicts:

@@ -3,10 +3,12 @@
 Exit status: 0 if everything asked for is there, 1 if something must be fetched by hand (the steps are printed),
 2 for a wrong command.
 """
+from __future__ import annotations
+
 import argparse
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from promptcal.datasets.benchmark import benchmarks, find_benchmark
@@ -16,7 +18,7 @@ from promptcal.datasets.utils.cli import run_tool
 from promptcal.datasets.utils.errors import DataError, reading
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "what", nargs="+", metavar="DATASET",
@@ -28,7 +30,7 @@ def main() -> int:
         "--mirror", default="",
         help="folder or address that has the archives and split files under their own names; looked in first",
     )
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     root = args.root.expanduser()
     check_mirror(args.mirror)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from promptcal.datasets import build_dataset
@@ -19,7 +20,7 @@ from tqdm import tqdm
 MANY = 10  # pictures from which on a progress bar is worth its line
 
 
-def parse() -> argparse.Namespace:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", nargs="+", metavar="IMAGE", type=Path, help="picture files")
     names = parser.add_mutually_exclusive_group(required=True)
@@ -33,11 +34,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the views")
     parser.add_argument("--top", type=int, default=3, help="classes shown of each picture")
     parser.add_argument("--opts", nargs="*", default=[], metavar="KEY VALUE", help="settings, e.g. TTA.STEPS 2")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
-def main() -> None:
-    args = parse()
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
     if min(args.views, args.top) < 1 or args.seed < 0:
         raise ConfigError("--views and --top must be 1 or more, --seed 0 or more")
     log_to_terminal()

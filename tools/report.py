@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
@@ -15,7 +16,7 @@ from promptcal.trainers.report.render import terminal
 from promptcal.trainers.report.write import write_report
 
 
-def parse() -> argparse.Namespace:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path, help="run folders, or folders that hold some")
     parser.add_argument("--out", type=Path, help="where to write (default: report/ in the first folder)")
@@ -23,11 +24,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--bootstrap", type=int, default=300, metavar="N", help="redraws for the intervals; 0 = none")
     parser.add_argument("--published", action="store_true", help="put the paper's figures beside ours, labelled")
     parser.add_argument("--no-figures", action="store_true", help="tables and page only")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
-def main() -> None:
-    args = parse()
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
     if args.bins < 1 or args.bootstrap < 0:
         raise ConfigError("--bins must be 1 or more, --bootstrap 0 or more")
     log_to_terminal()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
@@ -20,7 +21,7 @@ from promptcal.trainers.experiments.show import show_list, show_plan
 from promptcal.trainers.report.render import terminal
 
 
-def parse() -> argparse.Namespace:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", metavar="NAME", help="an experiment of configs/experiments, all, or list")
     parser.add_argument("--root", default="", help="folder that holds the data sets")
@@ -32,11 +33,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cache-dir", type=Path, help="where view features go (default: cache/ in the output)")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY VALUE", dest="opts",
                         help="settings for all runs, e.g. DATALOADER.NUM_WORKERS 16")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
-def main() -> int:
-    args = parse()
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse(argv)
     if args.limit < 0:
         raise ConfigError(f"--limit is {args.limit}; it must be 0 (all images) or more")
     rank, world = stand_alone()

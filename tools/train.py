@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.runs.summary import result_table
-from promptcal.trainers.vlm.prompt_files import find_prompt
+from promptcal.trainers.config.layers import build_cfg, check_names
+from promptcal.trainers.registry import build_trainer
 
 
-def parse() -> argparse.Namespace:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", help="folder that holds the data sets")
     parser.add_argument("--output-dir", help="run folder; default output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>")
@@ -28,14 +28,20 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--load-epoch", type=int, help="epoch of that prompt (default: best, else last)")
     parser.add_argument("--no-train", action="store_true", help="check settings, data and model, then stop")
     parser.add_argument("opts", nargs="*", metavar="KEY VALUE", help="settings, e.g. TTA.STEPS 2")
-    return parser.parse_intermixed_args()
+    return parser.parse_intermixed_args(argv)
 
 
-def main() -> None:
-    args = parse()
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
     if args.load_epoch is not None and not args.model_dir:
         raise ConfigError("--load-epoch names an epoch of the prompt in --model-dir DIR: give that folder too")
     log_to_terminal()
+    check_names(args.trainer, args.dataset_config_file, args.config_file)
+    # From here on torch is needed, which takes seconds to import.
+    from promptcal.trainers.report.figures.board import write_pictures
+    from promptcal.trainers.runs.summary import result_table
+    from promptcal.trainers.vlm.prompt_files import find_prompt
+
     flags = {
         "DATASET.ROOT": args.root, "OUTPUT_DIR": args.output_dir or args.resume or None, "SEED": args.seed,
         "MODEL.BACKBONE.NAME": args.backbone,
@@ -50,7 +56,7 @@ def main() -> None:
         trainer.build_data()
         trainer.build_model()
     else:
-        results = trainer.run(train=not args.eval_only)
+        results = trainer.run(train=not args.eval_only, draw=write_pictures)
         if trainer.ranks.first:
             print(result_table([results]))
 

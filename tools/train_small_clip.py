@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.vlm.small.training import Settings, make_small_clip
 
 
-def parse() -> argparse.Namespace:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--out", type=Path, metavar="FILE", help="train, and write the weights here (.safetensors)")
@@ -31,11 +32,11 @@ def parse() -> argparse.Namespace:
     for field in fields(Settings):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default,
                             help="(default: %(default)s)")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
-def main() -> None:
-    args = parse()
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
     log_to_terminal()
     if args.contact_sheet:
         if args.contact_sheet.suffix != ".png":

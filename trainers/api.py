@@ -1,16 +1,54 @@
 """The methods for people who have images in memory: no files, no run folder."""
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
 from ..datasets.utils.errors import ConfigError
 from .config.layers import build_cfg
-from .engine.episodes import Adapted
+from .engine.adapted import Adapted
 from .registry import build_trainer
 from .vlm.image_tower import encode_views
 from .vlm.openai_clip import CLIP
+
+KEPT = 4  # adapters that are kept for each model
+
+
+class Adapter:
+    """A method set up for one model, one list of classes and one number of views, to be called again and again.
+
+    An online method goes on from image to image, from call to call.
+    """
+
+    def __init__(self, trainer: str, model: CLIP, classnames: Sequence[str], views: int, opts: Sequence = ()) -> None:
+        device = str(model.logit_scale.device)
+        self.method = build_trainer(build_cfg(trainer, flags=["TTA.VIEWS", views, "DEVICE", device], opts=opts))
+        self.method.use_model(model, classnames)
+        self.count = 0  # images so far
+        self.start = dict(self.method.state()) if self.method.online else None
+
+    def __call__(self, views: Tensor) -> Adapted:
+        """Adapts to each of the images, given as views (B, V, 3, H, W), and predicts it."""
+        at_once = 1 if self.method.online else self.method.cfg.TTA.EPISODES
+        adapted = Adapted.join([
+            self.method.adapt(encode_views(self.method.model, batch, self.method.precision))
+            for batch in views.split(at_once)
+        ])
+        names = [f"image {self.count + place}" for place in range(len(views))]
+        self.count += len(views)
+        return adapted.with_fallback(names)
+
+    def restart(self) -> None:
+        """Forgets the images so far."""
+        self.count = 0
+        if self.start is not None:
+            self.method.load_state(self.start)
+
+
+_adapters: WeakKeyDictionary[CLIP, OrderedDict[tuple, Adapter]] = WeakKeyDictionary()
 
 
 def adapt(trainer: str, model: CLIP, classnames: Sequence[str], views: Tensor, opts: Sequence = ()) -> Adapted:
@@ -18,7 +56,8 @@ def adapt(trainer: str, model: CLIP, classnames: Sequence[str], views: Tensor, o
 
     `views` are normalised pixels (V, 3, H, W) of one image or (B, V, 3, H, W) of several, view 0 the plain one, of any
     floating type; `opts` are KEY VALUE pairs as on the command line, e.g. `["TTA.STEPS", 2]`. As in a run, an image
-    whose numbers are lost keeps its zero-shot prediction and is `flagged`.
+    whose numbers are lost keeps its zero-shot prediction and is `flagged`. Config, tokens and text features are kept
+    for the next call with the same arguments.
     """
     if views.dim() == 4:
         views = views[None]
@@ -26,11 +65,19 @@ def adapt(trainer: str, model: CLIP, classnames: Sequence[str], views: Tensor, o
     if views.dim() != 5 or views.shape[2:] != (3, size, size) or not len(views):
         wanted = f"(V, 3, {size}, {size}) or (B, V, 3, {size}, {size})"
         raise ConfigError(f"views must be {wanted}, not {tuple(views.shape)}")
-    device = str(model.logit_scale.device)
-    cfg = build_cfg(trainer, flags=["TTA.VIEWS", views.shape[1], "DEVICE", device], opts=opts)
-    method = build_trainer(cfg)
-    method.use_model(model, classnames)
-    adapted = Adapted.join([
-        method.adapt(encode_views(model, batch, method.precision)) for batch in views.split(cfg.TTA.EPISODES)
-    ])
-    return adapted.with_fallback([f"image {place}" for place in range(len(views))])
+    adapter = find_adapter(trainer, model, classnames, views.shape[1], opts)
+    adapter.restart()
+    return adapter(views)
+
+
+def find_adapter(trainer: str, model: CLIP, classnames: Sequence[str], views: int, opts: Sequence) -> Adapter:
+    """The adapter that was made for these arguments, unless the model's weights have changed since, or a new one."""
+    weights = tuple((tensor.data_ptr(), tensor._version) for tensor in model.parameters())
+    key = (trainer, tuple(classnames), views, tuple(map(str, opts)), weights)
+    kept = _adapters.setdefault(model, OrderedDict())
+    if key not in kept:
+        kept[key] = Adapter(trainer, model, classnames, views, opts)
+        if len(kept) > KEPT:
+            kept.popitem(last=False)
+    kept.move_to_end(key)
+    return kept[key]

@@ -3,8 +3,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
@@ -12,15 +11,17 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import build_dataset
-from ..datasets.utils.errors import ConfigError, DataError, explaining_faults
-from ..datasets.views.crops import ViewMaker
-from .config.fingerprint import ENGINE, check_same, make_fingerprint, run_path
-from .engine.cache import ArrayCache
-from .engine.episodes import Adapted
-from .engine.features import FeatureBatch, ViewFeatures
+from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
+from .config.fingerprint import check_same, make_fingerprint, run_path
+from .engine.adapted import Adapted
+from .engine.features import FeatureBatch, ViewFeatures, find_features
+from .engine.jacobian import find_jacobian
+from .engine.parts import chunks, evenly, shuffled
 from .engine.ranks import Ranks
-from .runs.folder import RunFolder, chunks
-from .runs.progress import Progress, write_final
+from .registry import LAST
+from .runs.board import Draw, write_final
+from .runs.folder import RunFolder
+from .runs.progress import Progress
 from .runs.provenance import environment
 from .runs.summary import summarise
 from .vlm.class_towers import ClassTowers
@@ -37,7 +38,14 @@ logger = logging.getLogger(__name__)
 class BaseTrainer:
     """The life of a run. A method says how many views it needs and how it adapts to them."""
 
-    branch = ""  # the method's own settings: cfg.TRAINER.<branch>
+    label = ""  # on paper; "" = the class's name
+    colour = ""  # in figures; "" = a spare one
+    marker = "v"
+    rank = LAST  # place in lists of methods, lowest first
+    tuned = True  # adapts to test images
+    trained = False  # learns from labelled images first
+    online = False  # carries state from image to image
+    takes_templates = False  # knows what to do with PROMPT.TEMPLATE
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
@@ -49,6 +57,8 @@ class BaseTrainer:
 
     def __init__(self, cfg: CfgNode) -> None:
         self.cfg = cfg
+        self.draw: Draw | None = None
+        self.no_rows: dict[str, np.ndarray] = {}  # the columns of a batch without a readable image
         self.ranks = Ranks()
         self.device = pick_device(cfg.DEVICE)
         self.precision = resolve_precision(cfg.MODEL.PREC, self.device)
@@ -62,9 +72,19 @@ class BaseTrainer:
         """Predictions for B images, given as unit view features (B, V, d), each image on its own."""
         raise TypeError(f"{type(self).__name__} does not say how it adapts")
 
+    def state(self) -> Mapping[str, np.ndarray]:
+        """Online methods: all that the next prediction follows from besides its image, as arrays."""
+        raise ConfigError(f"{type(self).__name__} is online but does not say what its state is: give it state()")
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Online methods: goes back to a state that `state()` returned."""
+        raise ConfigError(f"{type(self).__name__} is online but does not take its state back: give it load_state()")
+
     @explaining_faults()
-    def run(self, train: bool = True) -> dict:
-        """The whole life: returns the results, whether computed now or found finished."""
+    def run(self, train: bool = True, draw: Draw | None = None) -> dict:
+        """The whole life: returns the results, whether computed now or found finished. `draw` adds pictures to the
+        finished run's TensorBoard."""
+        self.draw = draw
         self.build_data()
         self.folder = RunFolder(run_path(self.cfg))
         self.fingerprint = self.make_fingerprint()
@@ -74,7 +94,7 @@ class BaseTrainer:
                 self.build_model()
                 if train:
                     self.train()
-                self.predict()
+                self.predict_images()
                 results = self.test()
         logger.info("results in %s", self.folder.path)
         return results
@@ -110,15 +130,14 @@ class BaseTrainer:
         if total == 0:
             raise DataError(f"{cfg.DATASET.NAME} has no {cfg.TEST.SPLIT} images")
         self.dataset.check_files(self.items)
-        wanted = min(cfg.TEST.LIMIT or total, total)
-        self.indices = [i * total // wanted for i in range(wanted)]  # spread evenly over the set
-        classes = len(self.dataset.classnames)
-        logger.info("%s: %d of %d %s images, %d classes", cfg.DATASET.NAME, wanted, total, cfg.TEST.SPLIT, classes)
+        self.indices = evenly(total, cfg.TEST.LIMIT)
+        logger.info("%s: %d of %d %s images, %d classes", cfg.DATASET.NAME, len(self.indices), total, cfg.TEST.SPLIT,
+                    len(self.dataset.classnames))
 
     def make_fingerprint(self) -> dict:
         """What a continued run must share with the one that was begun."""
         return make_fingerprint(
-            self.cfg, self.branch,
+            self.cfg,
             data=self.dataset.fingerprint([self.items[i] for i in self.indices]),
             weights=weights_hash(*backbone_settings(self.cfg)),
             prompt=prompt_hash(self.cfg.MODEL.INIT_WEIGHTS) if self.cfg.MODEL.INIT_WEIGHTS else "",
@@ -129,6 +148,11 @@ class BaseTrainer:
         name, *variant = backbone_settings(self.cfg)
         self.use_model(load_clip(name, self.device, *variant), self.dataset.classnames)
         logger.info("%s on %s in %s", self.cfg.MODEL.BACKBONE.NAME, self.device, self.precision)
+        if self.tuned and self.cfg.TTA.STEPS:
+            facts = {"weights": self.fingerprint["weights"], "precision": self.precision}
+            self.prompt.jacobian = find_jacobian(
+                self.cfg, self.prompt, len(self.indices), facts, self.dataset.classnames, self.ranks,
+            )
 
     def use_model(self, model: CLIP, classnames: Sequence[str]) -> None:
         """Sets up prediction with a loaded model: the initial prompt and the text tower for these classes."""
@@ -149,21 +173,27 @@ class BaseTrainer:
     def train(self) -> None:
         """Test-time methods have nothing to train beforehand."""
 
-    def predict(self) -> None:
+    @property
+    def parts(self) -> list[Sequence[int]]:
+        """The images in the order in which they are predicted, cut into what is saved at once."""
+        order = shuffled(self.indices, self.cfg.SEED) if self.online else self.indices
+        return chunks(order, self.cfg.TEST.PART)
+
+    def predict_images(self) -> None:
         """Predicts the images that no finished part holds, part by part; each rank takes its share of the parts."""
         cfg = self.cfg
+        if self.online and self.ranks.world > 1:
+            raise ConfigError(f"{cfg.TRAINER.NAME} carries state from image to image, so one process must see them "
+                              f"all: start it without torchrun, or with --nproc-per-node 1")
+        if self.online:
+            self.load_state(self.state())  # before hours are spent, find out that both are there
         progress = Progress(self.folder.path, len(self.indices), cfg.TEST.BINS, cfg.TRAINER.NAME, self.ranks.first)
         with progress:
-            missing = []
-            for part in chunks(self.indices, cfg.TEST.PART):
-                columns = self.folder.read_part(part)
-                if columns is None:
-                    missing.append(part)
-                else:
-                    progress.remember(columns)
+            finished, missing = self.resume()
+            for columns in finished:
+                progress.remember(columns)
             mine = self.ranks.share(missing)
-            # A batch never reaches beyond its part, so that a continued run computes the very same batches.
-            features = self.find_features(mine).batches(mine, cfg.TTA.EPISODES)
+            features = self.feature_batches(mine)
             for part in mine:
                 rows = []
                 for _ in chunks(part, cfg.TTA.EPISODES):
@@ -174,49 +204,71 @@ class BaseTrainer:
                     rows.append(columns)
                 columns = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
                 self.folder.write_part(part, columns)
+                if self.online:
+                    self.folder.write_state(self.parts.index(part) + 1, self.state())
                 progress.log(columns)
         self.ranks.meet()
 
-    def view_features(self, count: int) -> ViewFeatures:
-        """Where features of `count` views an image come from."""
-        cfg = self.cfg
-        augmix = self.dataset.augmix if cfg.TTA.AUGMIX == "auto" else cfg.TTA.AUGMIX == "on"
-        maker = ViewMaker(count, self.model.visual.input_resolution, augmix, cfg.SEED)
-        dtype = "fp32" if self.precision == "fp32" else "fp16"
-        cache = ArrayCache(cfg.CACHE.DIR, "views", {
-            "data": self.fingerprint["data"], "weights": self.fingerprint["weights"], **asdict(maker),
-            "precision": self.precision, "dtype": dtype, "engine": ENGINE,
-        }) if cfg.CACHE.DIR else None
-        return ViewFeatures(
-            self.model, self.dataset, self.items, maker, self.precision, cfg.DATALOADER.NUM_WORKERS,
-            cfg.DATALOADER.ON_BAD_IMAGE == "skip", cache, dtype,
-        )
+    def resume(self) -> tuple[list[dict[str, np.ndarray]], list[Sequence[int]]]:
+        """The columns of the parts that are finished, and the parts that are not. What an online method did after the
+        state that was kept is done again."""
+        found = [self.folder.read_part(part) for part in self.parts]
+        if self.online:
+            whole = next((place for place, columns in enumerate(found) if columns is None), len(found))
+            state = self.folder.read_state(whole)
+            if state is not None:
+                self.load_state(state.arrays)
+            kept = found[: state.parts] if state is not None else []
+            found = [*kept, *[None] * (len(found) - len(kept))]
+        finished = [columns for columns in found if columns is not None]
+        return finished, [part for part, columns in zip(self.parts, found, strict=True) if columns is None]
 
-    def find_features(self, parts: Sequence[Sequence[int]]) -> ViewFeatures:
-        """The features this method needs. The plain view is also the first of many: where those are cached whole,
-        no image has to be touched for it."""
+    def feature_batches(self, parts: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
+        """The features of the parts' images. A batch never reaches beyond its part, so that a continued run computes
+        the very same batches. The plain view is also the first of many: where those are cached whole, no image has to
+        be touched for it."""
+        size = self.cfg.TTA.EPISODES
+        if self.online:
+            return self.view_features(self.views).in_order(parts, chunks(self.indices, self.cfg.TEST.PART), size)
         if self.views == 1 and self.cfg.CACHE.DIR:
             many = self.view_features(self.cfg.TTA.VIEWS)
             if all(map(many.stored, parts)):
-                return many
-        return self.view_features(self.views)
+                return many.batches(parts, size)
+        return self.view_features(self.views).batches(parts, size)
+
+    def view_features(self, count: int) -> ViewFeatures:
+        """Where features of `count` views an image come from."""
+        return find_features(self.cfg, self.model, self.dataset, self.items, count, self.fingerprint, self.precision)
 
     def predict_batch(self, batch: FeatureBatch) -> dict[str, np.ndarray]:
         """The rows of a batch."""
         index, bad = batch.index, batch.bad
-        adapted = self.adapt(batch.views) if index else Adapted.none(len(self.dataset.classnames))
-        adapted = adapted.with_fallback([self.items[i].impath for i in index])
-        columns = {
-            "logits": adapted.logits, "zero_shot_logits": adapted.zero_shot_logits, "flagged": adapted.flagged,
-            "loss": adapted.loss, "penalty": adapted.penalty,
-        }
+        columns = self.adapt_batch(batch.views, [self.items[i].impath for i in index]) if index else self.no_rows
+        if index:
+            self.no_rows = {name: column[:0] for name, column in columns.items()}
         return {
             "index": np.array(index, dtype=np.int64),
             "label": np.array([self.items[i].label for i in index], dtype=np.int64),
-            **{name: column.cpu().numpy() for name, column in columns.items()},
+            **columns,
             "bad_index": np.array(list(bad), dtype=np.int64),
             "bad_reason": np.array(list(bad.values()), dtype=np.str_),
         }
+
+    def adapt_batch(self, views: Tensor, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """What is kept of each image. An online method meets its images one by one, so that TTA.EPISODES, which is a
+        matter of speed, changes nothing."""
+        trainer, classes = self.cfg.TRAINER.NAME, len(self.dataset.classnames)
+        try:
+            made = [self.adapt(some) for some in (views.split(1) if self.online else [views])]
+            adapted = Adapted.join(made).checked(trainer, len(views), classes, names).with_fallback(names)
+        except (UserError, RuntimeError, MemoryError):
+            raise
+        except Exception as error:  # of a method that somebody has written: which one, and at which image
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(f"{trainer} failed at {names[0]} ({reason}): mend the method and run the command again, "
+                            f"finished parts are kept") from error
+        columns = {"logits": adapted.logits, "zero_shot_logits": adapted.zero_shot_logits, **adapted.columns}
+        return {name: column.cpu().numpy() for name, column in columns.items()}
 
     def test(self) -> dict:
         """The first rank joins all parts, measures them, and marks the run as finished."""
@@ -224,7 +276,7 @@ class BaseTrainer:
 
     def conclude(self) -> dict:
         cfg = self.cfg
-        columns = self.folder.gather(chunks(self.indices, cfg.TEST.PART))
+        columns = self.folder.gather(self.parts, text=self.prompt.text.cpu().numpy())
         n = len(columns["index"])
         if n == 0:
             raise DataError("no test image could be read")
@@ -240,8 +292,7 @@ class BaseTrainer:
             "precision": self.precision, **self.facts(), **environment(self.device),
             "classnames": self.dataset.classnames, "fingerprint": self.fingerprint,
         }
-        similarity = (self.prompt.text @ self.prompt.text.T).cpu().numpy()
-        write_final(self.folder.path, self.fingerprint, results, columns, similarity)
+        write_final(self.folder.path, self.fingerprint, results, columns, self.draw)
         self.folder.finish(results)
         return results
 

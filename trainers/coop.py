@@ -13,11 +13,12 @@ from ..datasets.utils.errors import ConfigError, DataError
 from .base import BaseTrainer
 from .config.fingerprint import run_path
 from .config.validation import require, require_one_of
-from .engine.episodes import Adapted
+from .engine.adapted import Adapted
 from .fewshot.images import TrainingImages
 from .fewshot.training import PromptLearner, Schedule, random_context, run_epochs
 from .objectives import class_logits
 from .registry import TRAINER_REGISTRY
+from .runs.board import Draw
 from .vlm.initial_prompt import InitialPrompt
 from .vlm.openai_clip import CLIP
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
@@ -30,7 +31,8 @@ logger = logging.getLogger(__name__)
 class CoOp(BaseTrainer):
     """min over the context of the cross entropy of labelled images. (Zhou et al., IJCV 2022.)"""
 
-    branch = "COOP"
+    label, colour, marker, rank = "CoOp", "#009E73", "P", 900
+    tuned, trained = False, True
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
@@ -72,7 +74,7 @@ class CoOp(BaseTrainer):
     def views(self) -> int:
         return 1
 
-    def run(self, train: bool = True) -> dict:
+    def run(self, train: bool = True, draw: Draw | None = None) -> dict:
         if not train and not self.has_prompt:
             raise ConfigError("there is no prompt to test: give --model-dir DIR or MODEL.INIT_WEIGHTS FILE")
         self.learns = train
@@ -81,7 +83,7 @@ class CoOp(BaseTrainer):
             self.cfg.defrost()
             self.cfg.DATASET.NUM_SHOTS = -1  # nothing is learnt here, so there need not be images to draw shots from
             self.cfg.freeze()
-        return super().run(train)
+        return super().run(train, draw)
 
     def build_data(self) -> None:
         super().build_data()
@@ -171,9 +173,8 @@ class CoOp(BaseTrainer):
         plain = views[:, :1]
         logits = class_logits(plain, self.prompt.text, self.scale)[:, 0]
         before = class_logits(plain, self.hand_written, self.scale)[:, 0]
-        nothing = torch.full(logits.shape[:1], torch.nan, device=logits.device)
         context = self.prompt.context.expand(len(logits), *self.prompt.context.shape)
-        return Adapted(logits, before, context, nothing, nothing)
+        return Adapted(logits, before, context)
 
 
 def epochs_of(cfg: CfgNode) -> int:

@@ -14,7 +14,7 @@ from .tpt import TPT
 class CTPT(TPT):
     """L_TPT − λ · dispersion(T). (Yoon et al., ICLR 2024.)"""
 
-    branch = "CTPT"
+    label, colour, marker, rank = "C-TPT", "#56B4E9", "D", 20
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:

@@ -16,7 +16,7 @@ FORMS = {"householder": orthogonality, "frobenius": frobenius_orthogonality}
 class OTPT(TPT):
     """L_TPT + λ · R(T). (Sharifdeen et al., CVPR 2025.)"""
 
-    branch = "OTPT"
+    label, colour, marker, rank = "O-TPT", "#D55E00", "s", 30
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:

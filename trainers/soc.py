@@ -14,7 +14,7 @@ from .tpt import TPT
 class SoC(TPT):
     """L_TPT + λ · w · mean_{i<j} Huber(s̃_ij, δ). (Fillioux et al., CVPR 2026.)"""
 
-    branch = "SOC"
+    label, colour, marker, rank = "SoC", "#0072B2", "o", 40
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:

@@ -9,7 +9,7 @@ from yacs.config import CfgNode
 
 from .base import BaseTrainer
 from .config.validation import require
-from .engine.episodes import Adapted
+from .engine.adapted import Adapted
 from .objectives import class_logits
 from .registry import TRAINER_REGISTRY
 from .vlm.openai_clip import CLIP
@@ -20,7 +20,8 @@ from .vlm.templates import check_setting, find_templates, template_features
 class ZeroShot(BaseTrainer):
     """The plain view against the initial prompt, or against templates. (Radford et al., CLIP, ICML 2021.)"""
 
-    takes_templates = True
+    label, colour, marker, rank = "Zero-shot", "#767676", "X", 0
+    tuned, takes_templates = False, True
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
@@ -47,6 +48,5 @@ class ZeroShot(BaseTrainer):
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
         logits = class_logits(views[:, :1], self.text, self.scale)[:, 0]
-        nothing = torch.full(logits.shape[:1], torch.nan, device=logits.device)
         context = self.prompt.context.expand(len(logits), *self.prompt.context.shape)
-        return Adapted(logits, logits, context, nothing, nothing)
+        return Adapted(logits, logits, context)

@@ -13,8 +13,8 @@ from .measure import available_memory
 
 METHOD, WEIGHT = "SoC", 30.0  # whose episodes are timed; the others differ by less than a hundredth
 
-FLOATS_KEPT = 22  # that the plain text tower keeps for its way back: a layer, a token and a unit of width
-CUBES = 7  # K×K×K tensors that the cubic O-TPT holds at once, its way back included
+FLOATS_KEPT = 22  # that the plain text tower keeps for its backward pass: a layer, a token and a unit of width
+CUBES = 7  # K×K×K tensors that the cubic O-TPT holds at once, its backward pass included
 
 
 def reference() -> ModuleType:

@@ -63,8 +63,8 @@ def plain_text(model: CLIP, classes: int) -> tuple[int, int]:
 def our_text(model: CLIP, classes: int) -> tuple[int, int]:
     tower = ClassTowers(model, class_tokens(class_names(classes)))
     context = torch.empty(1, len(CONTEXT.split()), model.transformer.width, device="meta")
-    there, (text, pull_back) = count(tower.with_pull_back, context)
-    return there, count(pull_back, torch.empty_like(text))[0]
+    there, (text, vjp) = count(tower.with_vjp, context)
+    return there, count(vjp, torch.empty_like(text))[0]
 
 
 def regulariser_flops(counts: Sequence[int]) -> list[Flops]:

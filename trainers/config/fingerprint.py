@@ -9,41 +9,32 @@ from pathlib import Path
 from yacs.config import CfgNode
 
 from ...datasets.utils.errors import ConfigError
-from .validation import leaves
+from .defaults import get_cfg_default
+from .roles import influential_settings, leaves, setting_of
 
 ENGINE = 1  # raised whenever a change of the code changes predictions
-# Where things lie, how fast they run and how they are summed up: none of it changes a prediction.
-NO_INFLUENCE = (
-    "OUTPUT_DIR", "TAG", "DEVICE", "DATASET.ROOT", "DATALOADER.NUM_WORKERS", "TTA.EPISODES", "TTA.JACOBIAN",
-    "TTA.JACOBIAN_GB", "TEST.BINS", "TEST.SALS", "CACHE.DIR",
-)
-# Named by their hash instead: a file may be moved, and another may take its place. How a backbone's file is read is
-# part of its hash.
-HASHED = ("MODEL.BACKBONE.NAME", "MODEL.INIT_WEIGHTS", "MODEL.ACTIVATION", "MODEL.HEAD_WIDTH")
-IN_PATH = ("SEED", "DATASET.NAME", "TRAINER.NAME", "MODEL.BACKBONE.NAME")
 LONGEST = 100  # characters of a part of a run folder's path
 
 
-def influential_settings(cfg: CfgNode, branch: str) -> dict[str, object]:
-    """The settings that predictions follow from; of the methods' own branches under TRAINER only `branch`."""
-    own = ("TRAINER.NAME", f"TRAINER.{branch}.")
-    return {
-        key: value for key, value in leaves(cfg).items()
-        if key not in NO_INFLUENCE and (not key.startswith("TRAINER.") or key.startswith(own))
-    }
-
-
-def make_fingerprint(cfg: CfgNode, branch: str, **facts: str) -> dict[str, object]:
+def make_fingerprint(cfg: CfgNode, **facts: str) -> dict[str, object]:
     """Settings and `facts` (hashes of data and weights, the precision in use) that a continued run must share."""
-    settings = {key: value for key, value in influential_settings(cfg, branch).items() if key not in HASHED}
-    return {**settings, **facts, "engine": ENGINE}
+    settings = influential_settings(leaves(cfg), cfg.TRAINER.NAME)
+    return {**{key: value for key, value in settings.items() if not setting_of(key).hashed}, **facts, "engine": ENGINE}
 
 
 def check_same(ours: Mapping, theirs: Mapping, folder: Path) -> None:
-    """Refuses to continue a run that was begun under other circumstances, naming what differs."""
-    keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+    """Refuses to continue a run that was begun under other circumstances, naming what differs.
+
+    A setting that one side lacks counts as its default there: the run is older, or newer, than the setting.
+    """
+    defaults = leaves(get_cfg_default())
+
+    def value(side: Mapping, key: str) -> object:
+        return side.get(key, defaults.get(key))
+
+    keys = sorted(key for key in {*ours, *theirs} if value(ours, key) != value(theirs, key))
     if keys:
-        differences = "; ".join(f"{key} was {theirs.get(key)!r}, is {ours.get(key)!r}" for key in keys)
+        differences = "; ".join(f"{key} was {value(theirs, key)!r}, is {value(ours, key)!r}" for key in keys)
         raise ConfigError(f"{folder} holds a run with other settings ({differences}): choose another --output-dir")
 
 
@@ -51,7 +42,7 @@ def tag_of(settings: Mapping[str, object], baseline: Mapping[str, object]) -> st
     """A readable folder name for the settings that differ from the baseline: `default`, or `STEPS-2_LAMBDA-10.0`."""
     changed = [
         f"{key.rsplit('.', 1)[-1]}-{prompt_name(value) if key == 'MODEL.INIT_WEIGHTS' else value}"
-        for key, value in settings.items() if key not in IN_PATH and value != baseline.get(key)
+        for key, value in settings.items() if not setting_of(key).in_path and value != baseline.get(key)
     ]
     return path_safe("_".join(changed)) or "default"
 

@@ -12,8 +12,9 @@ from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..registry import TRAINER_REGISTRY
 from .defaults import get_cfg_default
-from .fingerprint import influential_settings, tag_of
-from .validation import leaves, validate
+from .fingerprint import tag_of
+from .roles import influential_settings, leaves
+from .validation import validate
 
 # In a checkout and in an installed package alike, `configs` lies beside `trainers`.
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -46,9 +47,17 @@ def build_cfg(
     validate(cfg)
     if not cfg.TAG:
         baseline = leaves(layered(base, [dataset_config_file]))
-        cfg.TAG = tag_of(influential_settings(cfg, TRAINER_REGISTRY.get(name).branch), baseline)
+        cfg.TAG = tag_of(influential_settings(leaves(cfg), name), baseline)
     cfg.freeze()
     return cfg
+
+
+def check_names(trainer: str, *files: str) -> None:
+    """Refuses a misspelt trainer or config file before anything heavy is imported."""
+    if trainer and trainer not in TRAINER_REGISTRY:
+        TRAINER_REGISTRY.get(trainer)
+    for path in filter(None, files):
+        read_yaml(find_config(path))
 
 
 def layered(base: CfgNode, files: Sequence[str], pairs: Sequence[Sequence] = ()) -> CfgNode:

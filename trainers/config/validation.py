@@ -8,17 +8,7 @@ from yacs.config import CfgNode
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
 from ..registry import TRAINER_REGISTRY
-
-
-def leaves(cfg: CfgNode, prefix: str = "") -> dict[str, object]:
-    """Every setting by its full name."""
-    flat = {}
-    for key, value in cfg.items():
-        if isinstance(value, CfgNode):
-            flat.update(leaves(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+from .roles import leaves
 
 
 def require(cfg: CfgNode, condition: bool, key: str, remedy: str) -> None:
@@ -55,7 +45,7 @@ def validate(cfg: CfgNode) -> None:
     require(cfg, bool(cfg.MODEL.BACKBONE.NAME), "MODEL.BACKBONE.NAME", "a model's name or a path to weights")
     require(cfg, bool(cfg.PROMPT.CTX_INIT.strip(" _")), "PROMPT.CTX_INIT", "at least one word")
     require(cfg, "{" not in cfg.PROMPT.CTX_INIT, "PROMPT.CTX_INIT", "plain words; the class name follows by itself")
-    require(cfg, not cfg.PROMPT.TEMPLATE or getattr(trainer, "takes_templates", False), "PROMPT.TEMPLATE",
+    require(cfg, not cfg.PROMPT.TEMPLATE or trainer.takes_templates, "PROMPT.TEMPLATE",
             "empty: only ZeroShot takes templates, the other trainers tune the words of PROMPT.CTX_INIT")
     require(cfg, cfg.TTA.VIEWS >= 1, "TTA.VIEWS", "at least 1")
     require(cfg, 0 < cfg.TTA.SELECT <= 1, "TTA.SELECT", "a share above 0 and up to 1")

@@ -4,21 +4,25 @@ They depend neither on the prompt nor on the method, so every method, λ and tem
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
+from yacs.config import CfgNode
 
 from ...datasets.base import Dataset, Datum
 from ...datasets.utils.errors import DataError
 from ...datasets.views.crops import ViewMaker
 from ...datasets.views.loader import view_loader
+from ..config.fingerprint import ENGINE
 from ..vlm.image_tower import encode_views
 from ..vlm.openai_clip import CLIP
 from ..vlm.precision import DTYPES
 from .cache import ArrayCache
+from .parts import chunks, part_name
 
 
 @dataclass
@@ -109,6 +113,51 @@ class ViewFeatures:
         }
         self.cache.write(part_name(part), features, facts)
 
+    def in_order(
+        self, parts: Sequence[Sequence[int]], cached: Sequence[Sequence[int]], size: int,
+    ) -> Iterator[FeatureBatch]:
+        """The images of `parts` in whatever order they stand there. The cache keeps them by `cached`, the parts that
+        every other method reads and writes."""
+        batches = [batch for part in parts for batch in chunks(part, size)]
+        if self.cache is None:
+            yield from map(self.checked, self.encode(batches))
+            return
+        missing = [part for part in cached if not self.stored(part)]
+        if missing:
+            images = tqdm(total=sum(map(len, missing)), desc="view features", unit="img", dynamic_ncols=True)
+            with images:
+                for batch in self.batches(missing, size):
+                    images.update(len(batch.index) + len(batch.bad))
+        rows = {place: row for part in cached for place, row in self.mapped(part).items()}
+        for batch in batches:
+            good = [place for place in batch if not isinstance(rows[place], str)]
+            arrays = [np.asarray(rows[place], dtype=np.float32) for place in good]
+            empty = np.empty((0, self.maker.count, self.model.text_projection.shape[1]), dtype=np.float32)
+            views = torch.from_numpy(np.stack(arrays) if arrays else empty).to(self.model.logit_scale.device)
+            bad = {place: rows[place] for place in batch if isinstance(rows[place], str)}
+            yield self.checked(FeatureBatch(good, views, bad))
 
-def part_name(part: Sequence[int]) -> str:
-    return f"{part[0]:07d}-{part[-1]:07d}"
+    def mapped(self, part: Sequence[int]) -> dict[int, np.ndarray | str]:
+        """Each image's features, which stay on disk until they are looked at, or what is wrong with it."""
+        array, facts = self.cache.read(part_name(part))
+        bad = {int(place): reason for place, reason in facts["bad"].items()}
+        return {**dict(zip(facts["index"], array, strict=True)), **bad}
+
+
+def find_features(
+    cfg: CfgNode, model: CLIP, dataset: Dataset, items: Sequence[Datum], count: int, facts: Mapping[str, str],
+    precision: str,
+) -> ViewFeatures:
+    """Where features of `count` views an image come from in a run with these settings. `facts` has the hashes of data
+    and weights."""
+    augmix = dataset.augmix if cfg.TTA.AUGMIX == "auto" else cfg.TTA.AUGMIX == "on"
+    maker = ViewMaker(count, model.visual.input_resolution, augmix, cfg.SEED)
+    dtype = "fp32" if precision == "fp32" else "fp16"
+    cache = ArrayCache(cfg.CACHE.DIR, "views", {
+        "data": facts["data"], "weights": facts["weights"], **asdict(maker), "precision": precision, "dtype": dtype,
+        "engine": ENGINE,
+    }) if cfg.CACHE.DIR else None
+    return ViewFeatures(
+        model, dataset, items, maker, precision, cfg.DATALOADER.NUM_WORKERS, cfg.DATALOADER.ON_BAD_IMAGE == "skip",
+        cache, dtype,
+    )

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..vlm.initial_prompt import InitialPrompt
 from ..vlm.shrink import until_it_fits
-from .episodes import Adapted
+from .adapted import Adapted
 
 # Class tokens of all episodes in one pass. A CPU is fastest while activations stay in its caches; a GPU wants many.
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}

@@ -8,10 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
+from ...datasets.base import dataset_rank
+from ..registry import is_trained, method_rank
 from ..report.caveats import caveats
-from ..report.compare import Column, Comparison, Row
+from ..report.grid import Column, Comparison, Row
 from ..report.measure import METRICS, Measured
-from ..report.names import dataset_rank, method_rank
 from ..report.usual import unusual_settings
 from .definition import Experiment
 from .plan import Place, PlannedRun
@@ -36,7 +37,7 @@ class Material:
         found = {}
         for run, measured in self.found.items():
             shown_anyway = {*run.variant, *(["MODEL.INIT_WEIGHTS"] if run.shots else [])}
-            if run.method != "CoOp":  # its own settings are the experiment's
+            if not is_trained(run.method):  # its own settings are the experiment's
                 odd = unusual_settings(measured.run)
                 found |= {key: value for key, value in odd.items() if key not in shown_anyway}
         return found

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..report import published as paper
-from ..report.compare import Row
+from ..report.grid import Row
 from ..report.tables import Block, Entry, Table, TableRow, mark
 
 

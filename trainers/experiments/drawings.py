@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from matplotlib.figure import Figure
 
+from ...datasets.base import dataset_label
+from ..registry import method_colour, method_label
 from ..report import published as paper
-from ..report.compare import Comparison
 from ..report.figures.comparison import Pair, Point, draw_pairs, draw_two_panels
-from ..report.figures.style import COLUMN, PAGE, colour, grid_lines, new_figure, styled
+from ..report.figures.style import COLUMN, PAGE, grid_lines, new_figure, styled
 from ..report.gallery import (
     Picture,
     lambda_picture,
@@ -22,8 +23,8 @@ from ..report.gallery import (
     selective_picture,
     step_pictures,
 )
-from ..report.names import dataset_label, method_label
-from ..report.thumbnails import text_similarity
+from ..report.grid import Comparison
+from ..report.reading import text_similarity
 from .arrange import Material, mean
 from .layouts import swept_key
 
@@ -139,12 +140,12 @@ def draw_setting(comparison: Comparison, key: str) -> Figure:
                 y = [mean(comparison.cells[row, column], metric) for row in swept]
                 axes.plot(x, y, linewidth=0.9, alpha=0.75, marker=".", label=comparison.column_label(column))
             average = [np.mean([mean(comparison.cells[row, column], metric) for column in common]) for row in swept]
-            axes.plot(x, average, color=colour(swept[0].method), linewidth=2.2, marker="o", markersize=4,
+            axes.plot(x, average, color=method_colour(swept[0].method), linewidth=2.2, marker="o", markersize=4,
                       label="average" if len(common) > 1 else comparison.column_label(common[0]))
             for row in others:
                 if all((row, column) in comparison.cells for column in common):
                     value = np.mean([mean(comparison.cells[row, column], metric) for column in common])
-                    axes.axhline(value, color=colour(row.method), linestyle=(0, (4, 3)), linewidth=1,
+                    axes.axhline(value, color=method_colour(row.method), linestyle=(0, (4, 3)), linewidth=1,
                                  label=method_label(row.method))
             axes.set_xticks(list(x), [row.variant for row in swept], rotation=30, ha="right", rotation_mode="anchor")
             axes.set_ylabel(label)

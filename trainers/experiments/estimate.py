@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from ...datasets.views.crops import ViewMaker
-from ..report.names import method_key
+from ..registry import is_trained
 from ..runs.folder import RunFolder
 from ..vlm.loading import pick_device
 from .plan import PlannedRun
@@ -54,7 +54,7 @@ class Sizes:
         return self.image.operations(self.patches, self.patches)
 
     def text_pass(self, classes: int, words: int = WORDS) -> float:
-        """Operations of one forward of all class prompts; a way back to the context costs as much again."""
+        """Operations of one forward of all class prompts; a backward pass to the context costs as much again."""
         return self.text.operations(1 + words + CLASS_TOKENS * classes, 1 + words + CLASS_TOKENS)
 
 
@@ -102,7 +102,7 @@ def work_of(run: PlannedRun, encodes: bool, half: bool = False) -> Work:
     sizes, cfg = BACKBONES.get(run.backbone, BACKBONES["ViT-L/14"]), run.cfg
     images, classes = run.size
     predictions = images * (2 * 4 * classes + 17)  # logits before and after, index, label, flag
-    if method_key(run.method) == "coop":
+    if is_trained(run.method):
         from ..coop import epochs_of
 
         epochs, shown = epochs_of(cfg), classes * run.shots
@@ -110,7 +110,7 @@ def work_of(run: PlannedRun, encodes: bool, half: bool = False) -> Work:
         seen = shown if cfg.TRAINER.COOP.FIXED_VIEWS else epochs * shown
         return Work(seen * sizes.view, 2 * batches * sizes.text_pass(classes), seen, predictions)
     views = cfg.TTA.VIEWS if run.many_views else 1
-    # One step is a way back from the shared first pass and a final forward; each further step is one of both.
+    # One step is a backward pass from the shared first pass and a final forward; each further step is one of both.
     text = images * 2 * cfg.TTA.STEPS * sizes.text_pass(classes, len(cfg.PROMPT.CTX_INIT.split()))
     work = Work(0, text, 0, predictions)
     if encodes:

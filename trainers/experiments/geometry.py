@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ...datasets.base import dataset_label
 from ...datasets.utils.files import write_arrays
 from .. import theory
 from ..arrays import Array
 from ..config.layers import read_yaml
-from ..registry import build_trainer
+from ..registry import build_trainer, method_label, zero_shot_name
 from ..report.figures.geometry import Geometry, draw_geometry, geometry
 from ..report.gallery import Picture
-from ..report.names import dataset_label, method_label
 from ..report.tables import Block, Entry, Table, TableRow
 from ..vlm.loading import SMALL
 from .arrange import Material
@@ -114,7 +114,7 @@ def illustrate(
     tuning = "one step of tuning" if first.steps == 1 else f"{first.steps} steps of tuning"
 
     before = first.zero_shot
-    rows = [line("before", "ZeroShot", mu, floor, theory.pairs(matrix).mean(), before, before < floor)]
+    rows = [line("before", zero_shot_name(), mu, floor, theory.pairs(matrix).mean(), before, before < floor)]
     for method, data in found.items():
         rows.append(line(method_label(method), method, data.mu.mean(), data.floor.mean(), data.similarity.mean(),
                          data.confidence, data.confidence < data.floor))

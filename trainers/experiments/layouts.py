@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...datasets.base import dataset_label, dataset_rank
 from ..calibration import selective
+from ..registry import is_trained, method_rank
 from ..report import published as paper
-from ..report.compare import Row
 from ..report.gallery import pair_errors_of
+from ..report.grid import Row
 from ..report.measure import METRICS, Measured
-from ..report.names import dataset_label, dataset_rank, method_rank
+from ..report.reading import text_similarity
 from ..report.tables import Block, Entry, Table, TableRow, fewer_images, paper_table
-from ..report.thumbnails import text_similarity
 from .arrange import Material, in_percent, mean, shown
 from .beside import block_beside, source_of, with_gaps
 from .definition import Experiment
@@ -68,7 +69,7 @@ def averages(material: Material) -> list[Table]:
     cells: dict[tuple, dict[str, list[Measured]]] = {}
     values: dict[object, str] = {}
     for run, measured in material.found.items():
-        if run.method == "CoOp":
+        if is_trained(run.method):
             continue
         value = across_value(run, across)
         values.setdefault(value, COLUMNS.get(across, {}).get(value, shown(across, value)))

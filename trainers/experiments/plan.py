@@ -15,9 +15,10 @@ from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..config.fingerprint import check_same, make_fingerprint, run_path
 from ..config.layers import build_cfg
-from ..config.validation import leaves
-from ..registry import TRAINER_REGISTRY
-from ..report.names import is_tuned, method_key
+from ..config.roles import leaves
+from ..coop import CoOp
+from ..engine.parts import evenly
+from ..registry import is_trained, is_tuned, method_key
 from ..report.usual import usual_settings
 from ..runs.folder import RunFolder
 from ..vlm.loading import SMALL, weights_hash
@@ -104,7 +105,7 @@ class PlannedRun:
     @property
     def label(self) -> str:
         parts = [f"{key.rsplit('.', 1)[-1]} {value}" for key, value in self.variant.items()]
-        if self.shots and method_key(self.method) != "coop":
+        if self.shots and not is_trained(self.method):
             parts.append(f"from {self.shots} shots")
         elif self.shots:
             parts.append(f"{self.shots} shots")
@@ -151,8 +152,8 @@ def plan_prompt(
 ) -> PlannedRun:
     settings = {"DATASET.NUM_SHOTS": shots, **experiment.coop, **(experiment.demo.coop if place.demo else {})}
     opts = tuple(item for pair in settings.items() for item in pair)
-    cfg = configure(place, "CoOp", dataset, backbone, seed, opts)
-    return PlannedRun(Path(cfg.OUTPUT_DIR), "CoOp", dataset, backbone, seed, {}, shots, cfg)
+    cfg = configure(place, CoOp.__name__, dataset, backbone, seed, opts)
+    return PlannedRun(Path(cfg.OUTPUT_DIR), CoOp.__name__, dataset, backbone, seed, {}, shots, cfg)
 
 
 @cache
@@ -183,7 +184,7 @@ def differs(run: PlannedRun) -> str:
     facts = {"weights": weights_hash(run.backbone, run.cfg.MODEL.ACTIVATION, run.cfg.MODEL.HEAD_WIDTH)}
     if not issubclass(DATASET_REGISTRY.get(run.dataset_name), Benchmark):
         facts["data"] = drawn_hash(run.dataset_name, run.cfg.TEST.SPLIT, run.cfg.TEST.LIMIT)
-    ours = make_fingerprint(run.cfg, TRAINER_REGISTRY.get(run.method).branch, **facts)
+    ours = make_fingerprint(run.cfg, **facts)
     theirs = {key: value for key, value in results.get("fingerprint", {}).items() if key in ours}
     try:
         check_same(ours, theirs, run.folder)
@@ -197,8 +198,7 @@ def drawn_hash(name: str, split: str, limit: int) -> str:
     """The hash of the images that a run looks at, of a data set that has no files."""
     made = build_dataset(name, "")
     items = getattr(made, split)
-    wanted = min(limit or len(items), len(items))
-    return made.fingerprint([items[i * len(items) // wanted] for i in range(wanted)])
+    return made.fingerprint([items[i] for i in evenly(len(items), limit)])
 
 
 @cache

@@ -20,7 +20,8 @@ import torch
 from ...datasets.utils.errors import UserError
 from ...datasets.utils.files import make_folder, read_json, write_json
 from ..coop import trained_prompt
-from ..registry import build_trainer
+from ..registry import build_trainer, is_trained
+from ..report.figures.board import write_pictures
 from ..runs.lock import RunLock
 from .plan import PlannedRun, differs, with_prompt
 
@@ -108,7 +109,7 @@ class Runner:
     def features_of(self, run: PlannedRun):
         """A claim on the view features of a run, unless they are there already or it does not need them all."""
         alike = [other for other in self.all if other.features == run.features and other.many_views]
-        if not alike or run.method == "CoOp" or any(other.finished for other in alike):
+        if not alike or is_trained(run.method) or any(other.finished for other in alike):
             return nullcontext()
         return Claim(run)
 
@@ -116,10 +117,10 @@ class Runner:
         logger.info("%s (%d of %d)", run.described, self.all.index(run) + 1, len(self.all))
         try:
             cfg = with_prompt(run, trained_prompt(run.prompt.cfg)) if run.prompt else run.cfg
-            if run.method == "CoOp":
+            if is_trained(run.method):
                 trained_prompt(cfg)
             else:
-                build_trainer(cfg).run()
+                build_trainer(cfg).run(draw=write_pictures)
         except Exception as error:  # whatever it is, the other runs go on
             if in_use(run.folder):
                 raise Busy from error
@@ -145,7 +146,7 @@ def in_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     first: dict[tuple, int] = {}
     for place, run in enumerate(runs):
         first.setdefault(run.features, place)
-    return sorted(runs, key=lambda run: (first[run.features], run.method != "CoOp", not run.many_views))
+    return sorted(runs, key=lambda run: (first[run.features], not is_trained(run.method), not run.many_views))
 
 
 class Claim(RunLock):

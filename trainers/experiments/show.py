@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from tabulate import tabulate
 
-from ..report.names import method_label
+from ..registry import method_label
 from .definition import Experiment, names, read_experiment
 from .estimate import (
     BACKBONES,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..objectives import balance, orthogonality, semantic_separation
 from ..operations import REGULARISERS
-from ..report.compare import Row
+from ..report.grid import Row
 from ..report.tables import Block, Entry, Table, TableRow
 from .arrange import Material
 from .beside import block_beside, source_of, with_gaps

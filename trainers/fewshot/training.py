@@ -82,13 +82,13 @@ class PromptLearner:
 
     def gradient(self, images: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
         """Cross entropy, logits (B, K), and the context's gradient."""
-        text, pull_back = self.tower.with_pull_back(self.context[None])  # (1, K, d)
+        text, vjp = self.tower.with_vjp(self.context[None])  # (1, K, d)
         text.requires_grad_()
         with torch.enable_grad():
             logits = class_logits(images, text[0], self.scale)
             loss = F.cross_entropy(logits, labels)
             (cotangent,) = torch.autograd.grad(loss, text)
-        return loss.item(), logits.detach(), pull_back(cotangent)[0]
+        return loss.item(), logits.detach(), vjp(cotangent)[0]
 
     def halve_classes(self) -> str:
         self.tower = self.tower.halved()

@@ -14,7 +14,7 @@ from ...datasets.views.crops import ViewMaker
 from ...datasets.views.images import open_image
 from ..api import adapt
 from ..calibration import sals
-from ..report.names import method_label
+from ..registry import method_label
 from ..vlm.loading import SMALL, WEIGHT_URLS, cache_folder
 from ..vlm.openai_clip import CLIP
 

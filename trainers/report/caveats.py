@@ -3,19 +3,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
-from .names import dataset_label, is_tuned
-
-if TYPE_CHECKING:
-    from .compare import Comparison, Row
-    from .measure import Measured
-
-# Settings that every method has: where rows differ in them, the difference is not the method's alone.
-BEFORE_TUNING = ("PROMPT.CTX_INIT", "PROMPT.TEMPLATE", "MODEL.INIT_WEIGHTS", "MODEL.PREC", "INPUT.SIZE")
-TUNING = (
-    "TTA.STEPS", "TTA.VIEWS", "TTA.SELECT", "TTA.AUGMIX", "OPTIM.NAME", "OPTIM.LR", "OPTIM.WEIGHT_DECAY",
-)
+from ...datasets.base import dataset_label
+from ..config.roles import Role, setting_of
+from ..registry import is_tuned
+from .grid import Comparison, Row
+from .measure import Measured
 
 
 def caveats(comparison: Comparison) -> list[str]:
@@ -64,7 +57,7 @@ def _zero_shot_notes(label: str, rows: Mapping[Row, list[Measured]]) -> list[str
     accuracy = defaultdict(dict)
     for row, group in rows.items():
         for m in group:
-            setting = tuple(str(m.run.settings.get(key, "")) for key in BEFORE_TUNING)
+            setting = tuple(str(value) for key, value in sorted(m.run.settings.items()) if role_of(key) is Role.BEFORE)
             accuracy[setting][row] = (f"{100 * m.zero_shot_metrics['accuracy'].value:.1f} %",)
     return [
         f"{label}: zero-shot accuracy differs between the rows ({_listed(values)}), though images, weights and prompt "
@@ -74,16 +67,27 @@ def _zero_shot_notes(label: str, rows: Mapping[Row, list[Measured]]) -> list[str
 
 
 def _setting_notes(label: str, rows: Mapping[Row, list[Measured]], swept: str) -> list[str]:
+    """Where rows differ in a setting that every method has, the difference is not the method's alone."""
     notes = []
-    for key in (*BEFORE_TUNING, *TUNING):
+    for key in shared_settings(rows):
         values = {
             row: tuple(sorted({str(m.run.settings[key]) or "none" for m in group if key in m.run.settings}))
             for row, group in rows.items()
-            if not any(m.derived for m in group) and (key in BEFORE_TUNING or is_tuned(row.method))
+            if not any(m.derived for m in group) and (role_of(key) is Role.BEFORE or is_tuned(row.method))
         }
         if key != swept and len({value for value in values.values() if value}) > 1:
             notes.append(f"{label}: {key} differs between the rows ({_listed(values)}).")
     return notes
+
+
+def shared_settings(rows: Mapping[Row, list[Measured]]) -> list[str]:
+    """What the runs were set to before and while tuning, methods' own settings and the backbone aside."""
+    keys = {key for group in rows.values() for m in group for key in m.run.settings if not key.startswith("TRAINER.")}
+    return sorted(key for key in keys if role_of(key) in (Role.BEFORE, Role.TUNING) and not setting_of(key).in_path)
+
+
+def role_of(key: str) -> Role:
+    return setting_of(key).role
 
 
 def _bin_notes(measured: Iterable[Measured]) -> list[str]:

@@ -3,67 +3,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from ...datasets.base import dataset_rank
+from ..registry import is_zero_shot, method_rank, zero_shot_name
 from .caveats import caveats
+from .grid import Column, Comparison, Row
 from .measure import Measured
-from .names import dataset_label, dataset_rank, method_key, method_label, method_rank
 from .reading import Run
 from .usual import settings_of, usual_settings
-
-
-@dataclass(frozen=True)
-class Column:
-    """One set of test images. Runs on other images of the same data set get a column of their own."""
-
-    dataset: str
-    data_hash: str
-    n: int
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method, and where settings are compared, which one."""
-
-    method: str
-    variant: str = ""
-
-    @property
-    def label(self) -> str:
-        return f"{method_label(self.method)}, {self.variant}" if self.variant else method_label(self.method)
-
-
-@dataclass
-class Comparison:
-    """Runs of one backbone arranged as rows × columns; each cell holds the runs of its seeds."""
-
-    title: str
-    backbone: str
-    columns: list[Column]
-    rows: list[Row]
-    cells: dict[tuple[Row, Column], list[Measured]]
-    swept: str = ""  # the key whose values the rows compare; "" in the main table
-    notes: list[str] = field(default_factory=list)
-
-    def column_label(self, column: Column) -> str:
-        alike = [other for other in self.columns if other.dataset == column.dataset]
-        label = dataset_label(column.dataset)
-        return label if len(alike) == 1 else f"{label} #{alike.index(column) + 1}"
-
-    @property
-    def bins(self) -> int:
-        """With which all of its figures were computed."""
-        return next(iter(self.cells.values()))[0].bins
-
-    def images(self, columns: Sequence[Column] | None = None) -> str:
-        """What the figures of some columns, or of all, were measured on."""
-        return f"Test images: {', '.join(f'{self.column_label(c)} {c.n:,}' for c in columns or self.columns)}."
-
-    def common_columns(self) -> list[Column]:
-        """The columns that every row has, the only ones an average may use. CoOp, which is learnt on single data sets,
-        need not have them."""
-        rows = [row for row in self.rows if method_key(row.method) != "coop"] or self.rows
-        return [column for column in self.columns if all((row, column) in self.cells for row in rows)]
 
 
 def compare(measured: Sequence[Measured]) -> list[Comparison]:
@@ -158,12 +106,12 @@ def _rivals(row: Row, other: Row) -> bool:
 
 def _zero_shot_rows(measured: Sequence[Measured]) -> list[Measured]:
     """A zero-shot row out of the tuned runs' own zero-shot logits, for the images that no zero-shot run covers."""
-    covered = {(m.run.dataset, m.run.data_hash) for m in measured if method_key(m.run.trainer) == "zeroshot"}
+    covered = {(m.run.dataset, m.run.data_hash) for m in measured if is_zero_shot(m.run.trainer)}
     made = []
     for m in measured:
         if (m.run.dataset, m.run.data_hash) not in covered:
             covered.add((m.run.dataset, m.run.data_hash))
-            run = replace(m.run, results={**m.run.results, "trainer": "ZeroShot"})
+            run = replace(m.run, results={**m.run.results, "trainer": zero_shot_name()})
             made.append(replace(m, run=run, tuned=m.zero_shot, metrics=m.zero_shot_metrics, derived=True))
     return made
 

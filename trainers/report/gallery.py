@@ -8,13 +8,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..arrays import Array
-from .compare import Column, Comparison, Row
+from ..registry import is_tuned, method_key, method_label
 from .figures import comparison as figures_compare
 from .figures import geometry as figures_geometry
 from .figures import reliability as figures
 from .figures.comparison import Pair, Point
+from .grid import Column, Comparison, Row
 from .measure import Measured
-from .names import is_tuned, method_key, method_label
 from .reading import Run
 
 PAIR_METHODS = ("otpt", "soc")  # whose mistakes the paper sets side by side

@@ -13,6 +13,8 @@ import yaml
 
 from ...datasets.utils.errors import DataError
 from ..arrays import Array
+from ..config.roles import compared_settings
+from ..registry import branch_of
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ class Predictions:
     logits: Array
     zero_shot_logits: Array
     flagged: Array  # (N,), images that fell back to zero-shot
+    text: Array | None = None  # (K, d), the class features before tuning; version 0.1 kept none
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,7 @@ class Run:
 
     def same_but_split(self) -> tuple:
         """What a validation run shares with the test run that it belongs to."""
-        aside = ("OUTPUT_DIR", "TAG", "DEVICE", "DATALOADER.", "CACHE.", "TEST.")
-        settings = {key: value for key, value in self.settings.items() if not key.startswith(aside)}
+        settings = compared_settings(self.settings, self.trainer)
         return self.trainer, self.dataset, self.backbone, self.seed, tuple(sorted(settings.items(), key=str))
 
     @property
@@ -79,7 +81,7 @@ class Run:
     @property
     def weight(self) -> float | None:
         """λ of the run's own method, where it has one."""
-        value = self.settings.get(f"TRAINER.{self.trainer.upper()}.LAMBDA")
+        value = self.settings.get(f"TRAINER.{branch_of(self.trainer)}.LAMBDA")
         return None if value is None else float(value)
 
     @property
@@ -93,7 +95,8 @@ class Run:
         path = self.folder / "predictions.npz"
         try:
             with np.load(path, allow_pickle=False) as content:
-                arrays = Predictions(**{name: content[name] for name in Predictions.__dataclass_fields__})
+                known = Predictions.__dataclass_fields__
+                arrays = Predictions(**{name: content[name] for name in known if name in content or name != "text"})
         except FileNotFoundError as error:
             raise DataError(f"{path} is missing; run the evaluation again to get per-image predictions") from error
         except (OSError, KeyError, ValueError, BadZipFile, EOFError) as error:
@@ -102,6 +105,15 @@ class Run:
         if arrays.logits.shape != shape or arrays.zero_shot_logits.shape != shape or arrays.label.shape != shape[:1]:
             raise DataError(f"{path} holds logits of shape {arrays.logits.shape}, results.json says {shape}")
         return arrays
+
+
+def text_similarity(run: Run) -> Array | None:
+    """K×K cosines of the run's class features before tuning; None if it kept none."""
+    text = run.load_predictions().text
+    if text is None:
+        logger.info("no class pairs for %s: version 0.1 kept no class features, run it again to see them", run.folder)
+        return None
+    return text @ text.T
 
 
 def read_run(folder: Path) -> Run:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ...datasets.base import dataset_label
+from ..registry import is_tuned, method_key, method_rank
 from . import published as paper
-from .compare import Column, Comparison, Row
+from .grid import Column, Comparison, Row
 from .measure import METRICS, TEMPERATURE_NOTE, Measured
-from .names import BASELINE, dataset_label, is_tuned, method_key, method_rank
+from .published import BASELINE
 from .reading import Run
 from .usual import unusual_settings
 

@@ -1,4 +1,4 @@
-"""What a report can show only where data and weights are still at hand: pictures of mistakes, similarity of classes."""
+"""What a report can show only where the data are still at hand: pictures of mistakes."""
 from __future__ import annotations
 
 import base64
@@ -11,11 +11,6 @@ from PIL import Image, ImageOps
 
 from ...datasets import Dataset, build_dataset
 from ...datasets.utils.errors import UserError
-from ..arrays import Array
-from ..config.layers import build_cfg
-from ..registry import build_trainer
-from ..theory import similarity
-from ..vlm.loading import CACHE, WEIGHT_URLS, load_clip
 from .measure import Mistake
 from .reading import Run
 
@@ -48,31 +43,6 @@ def data_uri(image: Image.Image) -> str:
     buffer = io.BytesIO()
     ImageOps.fit(image.convert("RGB"), (SIDE, SIDE)).save(buffer, "JPEG", quality=82)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def text_similarity(run: Run) -> Array | None:
-    """K×K cosines of the class prompts under the run's own backbone and initial prompt; None if it is not at hand."""
-    try:
-        return _text_similarity(run.backbone, run.prompt, tuple(run.classnames))
-    except (UserError, OSError) as error:
-        logger.info("no class-pair figure for %s: %s", run.backbone, error)
-        return None
-
-
-@lru_cache(maxsize=8)
-def _text_similarity(backbone: str, prompt: str, classnames: tuple[str, ...]) -> Array:
-    _refuse_download(backbone)
-    method = build_trainer(build_cfg("ZeroShot", opts=["DEVICE", "cpu", "PROMPT.CTX_INIT", prompt]))
-    method.use_model(load_clip(backbone, "cpu"), classnames)
-    return similarity(method.prompt.text)
-
-
-def _refuse_download(backbone: str) -> None:
-    """A report is no reason to fetch a gigabyte of weights."""
-    if backbone in WEIGHT_URLS:
-        target = CACHE.expanduser() / WEIGHT_URLS[backbone].rsplit("/", 1)[-1]
-        if not target.is_file():
-            raise UserError(f"its weights are not at {target}")
 
 
 @lru_cache(maxsize=4)

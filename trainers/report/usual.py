@@ -7,24 +7,14 @@ from pathlib import Path
 
 from ...datasets.base import DATASET_REGISTRY
 from ..config.layers import CONFIGS, build_cfg, read_yaml
-from ..config.validation import leaves
-from ..registry import TRAINER_REGISTRY
+from ..config.roles import compared_settings, leaves
+from ..registry import TRAINER_REGISTRY, branch_of
 from .reading import Run
-
-# Settings that do not make a run another experiment, or that a table shows in another way.
-ASIDE = (
-    "SEED", "OUTPUT_DIR", "TAG", "DEVICE", "DATASET.NAME", "DATASET.ROOT", "DATASET.SUBSAMPLE_CLASSES", "DATALOADER.",
-    "CACHE.", "TEST.", "TTA.EPISODES", "TTA.JACOBIAN", "MODEL.BACKBONE.", "MODEL.PREC", "TRAINER.NAME",
-)
 
 
 def settings_of(run: Run) -> dict[str, object]:
     """The settings that define a run's experiment, without those of other methods."""
-    own = f"TRAINER.{run.trainer.upper()}."
-    return {
-        key: value for key, value in run.settings.items()
-        if not key.startswith(ASIDE) and (not key.startswith("TRAINER.") or key.startswith(own))
-    }
+    return compared_settings(run.settings, run.trainer)
 
 
 @cache
@@ -44,7 +34,7 @@ def dataset_file_of(dataset: str) -> Path | None:
 
 def own_settings(trainer: str, dataset: str) -> list[object]:
     """The method's own settings (λ …) on a data set, as KEY VALUE pairs."""
-    branch = f"TRAINER.{TRAINER_REGISTRY.get(trainer).branch}."
+    branch = f"TRAINER.{branch_of(trainer)}."
     return [item for pair in usual_settings(trainer, dataset).items() if pair[0].startswith(branch) for item in pair]
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .compare import Column, Comparison, Row
-from .names import is_tuned, method_key, method_label
+from ..registry import is_tuned, is_zero_shot, method_label
+from .grid import Column, Comparison, Row
 
 PERCENT = "\u00a0%"  # a number and its sign stay on one line
 
@@ -82,7 +82,7 @@ def _sentence(lines: Sequence[Line], tuned: Sequence[Line]) -> str:
     worst = tuned[-1]
     if worst is not rival:
         sentence += f" and {worst.ece:.1f}{PERCENT} for {method_label(worst.method)}, which is {worst.direction}"
-    zero = [line for line in lines if method_key(line.method) == "zeroshot"]
+    zero = [line for line in lines if is_zero_shot(line.method)]
     if zero:
         sentence += f". Zero-shot CLIP has {zero[0].ece:.1f}{PERCENT}"
     return sentence + "."

@@ -8,18 +8,20 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from ...datasets.base import dataset_rank
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import write_text
+from ..registry import method_rank
 from . import render
-from .compare import Comparison, compare
+from .compare import compare
 from .figures import style
 from .gallery import pictures
+from .grid import Comparison
 from .measure import measure
-from .names import dataset_rank, method_rank
 from .page.page import Page, render_page
-from .reading import find_runs
+from .reading import find_runs, text_similarity
 from .tables import Table, metrics_table, paper_table
-from .thumbnails import text_similarity, thumbnails
+from .thumbnails import thumbnails
 from .verdict import Verdict, judge
 
 logger = logging.getLogger(__name__)

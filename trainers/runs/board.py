@@ -1,88 +1,62 @@
-"""A run's final pictures for TensorBoard. One run a method, so that TensorBoard lays them side by side."""
+"""A run's TensorBoard: curves while it goes on, figures and settings at its end."""
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
-from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 
-from ..arrays import Array
-from ..calibration import top_class
-from ..report.figures.reliability import diagram, draw_diagram
-from ..report.figures.style import COLUMN, INK, encode, new_figure, styled
-from ..report.names import dataset_label, method_label
+from ...datasets.utils.files import writing
+from ..registry import method_label
 
-CLOSEST = 12  # classes in the picture of confusions
+# Adds pictures to a finished run's board, given results.json and the columns of predictions.npz. Whoever starts a run
+# hands it in: drawing belongs to the report, which stands above.
+Draw = Callable[[SummaryWriter, Mapping, Mapping[str, np.ndarray]], None]
 
 
-def write_pictures(
-    writer: SummaryWriter, results: Mapping, label: Array, logits: Array, zero_shot_logits: Array,
-    similarity: Array | None = None,
+class Curves:
+    """A TensorBoard run that grows for as long as one trains or tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.writer: SummaryWriter | None = None
+
+    def __enter__(self) -> Curves:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.writer is not None:
+            with writing(self.folder):
+                self.writer.close()
+
+    def add(self, scalars: Mapping[str, float], step: int) -> None:
+        """Adds a point to each curve."""
+        with writing(self.folder):
+            if self.writer is None:
+                # A run that was cut off may have got further than what it kept: those points are taken back.
+                self.writer = SummaryWriter(str(self.folder), purge_step=step)
+            for name, value in scalars.items():
+                self.writer.add_scalar(name, value, step)
+            self.writer.flush()
+
+
+def write_final(
+    folder: Path, settings: Mapping, results: Mapping, columns: Mapping[str, np.ndarray], draw: Draw | None = None,
 ) -> None:
-    """Reliability diagrams, confidence histograms, confusions of the closest classes and a table of the figures.
-
-    `results` is the content of results.json; the arrays are those of predictions.npz. Which classes are close is told
-    by `similarity` (K, K), the cosines of the class prompts, or else by how often they are taken for each other.
-    """
-    step, bins = results["n"], results["bins"]
-    where = f"{method_label(results['trainer'])} on {dataset_label(results['dataset'])}"
-    for tag, z, method, title in (
-        ("tuned", logits, results["trainer"], where),
-        ("zero_shot", zero_shot_logits, "ZeroShot", f"{where}: before tuning"),
-    ):
-        confidence, correct = top_class(z, label)
-        picture = draw_diagram(diagram(title, method, confidence, correct, bins))
-        writer.add_image(f"reliability/{tag}", pixels(picture), step, dataformats="HWC")
-        writer.add_histogram(f"confidence/{tag}", confidence, step, bins=np.arange(bins + 1) / bins)
-    chosen, matrix = closest_confusions(logits, label, similarity)
-    if len(chosen) > 1:
-        names = results.get("classnames") or [str(k) for k in range(logits.shape[1])]
-        picture = draw_confusions(matrix, [names[k] for k in chosen], where)
-        writer.add_image("confusion/closest_classes", pixels(picture), step, dataformats="HWC")
-    writer.add_text("results", text_table(results), step)
-
-
-def closest_confusions(
-    logits: Array, label: Array, similarity: Array | None = None, most: int = CLOSEST,
-) -> tuple[list[int], Array]:
-    """Up to `most` classes out of the closest pairs, neighbours side by side, and their part of the confusion matrix.
-
-    Rows are true classes, columns predicted ones, values shares of the row's images.
-    """
-    classes = logits.shape[1]
-    counts = np.bincount(label * classes + logits.argmax(axis=1), minlength=classes**2).reshape(classes, classes)
-    first, second = np.triu_indices(classes, k=1)
-    closeness = (counts + counts.T if similarity is None else similarity)[first, second]
-    chosen: list[int] = []
-    for pair in np.argsort(-closeness, kind="stable"):
-        fresh = [int(k) for k in (first[pair], second[pair]) if k not in chosen]
-        if closeness[pair] <= 0 or len(chosen) + len(fresh) > most:
-            break
-        chosen += fresh
-    shares = counts[chosen] / np.maximum(counts[chosen].sum(axis=1, keepdims=True), 1)
-    return chosen, shares[:, chosen]
-
-
-def draw_confusions(matrix: Array, names: Sequence[str], title: str) -> Figure:
-    with styled():
-        figure = new_figure(COLUMN * 1.5, COLUMN * 1.4)
-        axes = figure.subplots()
-        axes.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
-        for (i, j), share in np.ndenumerate(matrix):
-            if share >= 0.005:
-                axes.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=6.5,
-                          color="white" if share > 0.55 else INK)
-        short = [name if len(name) <= 24 else f"{name[:23]}…" for name in names]
-        axes.set_xticks(range(len(names)), short, rotation=45, ha="right", rotation_mode="anchor")
-        axes.set_yticks(range(len(names)), short)
-        axes.set(xlabel="predicted", ylabel="true")
-        figure.suptitle(f"{title}: closest classes, % of each row", fontweight="bold", fontsize=8.5, x=0.01, ha="left")
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0)
-        return figure
+    """The final figures, the settings they belong to, and what `draw` adds (`add_hparams` would open another run)."""
+    metrics = {name: results[name] for name in ("accuracy", "ece", "ace", "confidence", "seconds_per_image")}
+    plain = {key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))}
+    board = folder / "tensorboard"
+    with writing(board), SummaryWriter(str(board)) as writer:
+        for summary in hparams(plain, {f"final/{name}": None for name in metrics}):
+            writer.file_writer.add_summary(summary)
+        for name, value in metrics.items():
+            writer.add_scalar(f"final/{name}", value, results["n"])
+        writer.add_text("results", text_table(results), results["n"])
+        if draw is not None:
+            draw(writer, results, columns)
 
 
 def text_table(results: Mapping) -> str:
@@ -98,8 +72,3 @@ def text_table(results: Mapping) -> str:
         figures = " | ".join(f"{results[prefix + key]:.2f}" for key in ("accuracy", "ece", "ace"))
         lines.append(f"| {name} | {figures} |")
     return "\n".join(lines)
-
-
-def pixels(figure: Figure) -> Array:
-    """A figure as uint8 (H, W, 3)."""
-    return np.asarray(Image.open(io.BytesIO(encode(figure, "png", dpi=150))).convert("RGB"))

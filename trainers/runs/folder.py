@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,24 @@ import numpy as np
 from ...datasets.utils.errors import UserError
 from ...datasets.utils.files import Damaged, make_folder, read_arrays, read_json, write_arrays, write_json, write_text
 from ..config.fingerprint import check_same
+from ..engine.parts import part_name
 from ..engine.ranks import Ranks
 from .lock import RunLock
 from .log import log_to_file
 
 logger = logging.getLogger(__name__)
 
-COLUMNS = ("index", "label", "logits", "zero_shot_logits", "flagged")  # of predictions.npz
-OF_PART = {*COLUMNS, "loss", "penalty", "seconds", "bad_index", "bad_reason"}  # what every part holds
+COLUMNS = {"index", "label", "logits", "zero_shot_logits", "flagged"}  # of predictions.npz, besides a method's own
+OF_PART = {"seconds", "bad_index", "bad_reason"}  # what a part holds besides, which is no column of an image
+STATE = "state.npz"  # of an online method
+
+
+@dataclass(frozen=True)
+class State:
+    """An online method's state after so many parts."""
+
+    parts: int
+    arrays: dict[str, np.ndarray]
 
 
 class RunFolder:
@@ -91,17 +102,25 @@ class RunFolder:
             remedy = f"remove {self.path / 'results.json'} and run the command again"
             raise UserError(f"{path} of a finished run cannot be read ({error}): {remedy}") from error
 
-    def gather(self, parts: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
-        """Joins all parts into predictions.npz, ordered by sample index, and returns all their columns."""
+    def gather(self, parts: Sequence[Sequence[int]], text: np.ndarray) -> dict[str, np.ndarray]:
+        """Joins all parts into predictions.npz, ordered by sample index, and returns all their columns.
+
+        `text` (K, d), the initial class features, is kept with them, so that nothing later needs the model.
+        """
         parts = [self.read_part(part) for part in parts]
         if any(part is None for part in parts):
             raise UserError(f"a part of {self.parts} is missing or damaged; the others are kept: run the command again")
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        write_arrays(self.path / "predictions.npz", **{name: columns[name] for name in COLUMNS})
+        order = columns["index"].argsort(kind="stable")
+        for name in set(columns) - OF_PART:
+            columns[name] = columns[name][order]
+        columns["text"] = text
+        kept = {name: column for name, column in columns.items() if name not in OF_PART}
+        write_arrays(self.path / "predictions.npz", **kept)
         return columns
 
     def part_file(self, indices: Sequence[int]) -> Path:
-        return self.parts / f"{indices[0]:07d}-{indices[-1]:07d}.npz"
+        return self.parts / f"{part_name(indices)}.npz"
 
     def write_part(self, indices: Sequence[int], columns: Mapping[str, np.ndarray]) -> None:
         write_arrays(self.part_file(indices), **columns)
@@ -116,9 +135,22 @@ class RunFolder:
         except Damaged as error:
             logger.warning("%s is damaged (%s) and is computed again", path, error)
             return None
-        whole = set(columns) >= OF_PART and {*columns["index"], *columns["bad_index"]} == set(indices)
+        whole = set(columns) >= COLUMNS | OF_PART and {*columns["index"], *columns["bad_index"]} == set(indices)
         return columns if whole else None
 
+    def write_state(self, parts: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Keeps what an online method knows after its first `parts` parts, in place of what it knew before."""
+        write_arrays(self.parts / STATE, parts=np.array(parts), **{f"state/{name}": a for name, a in arrays.items()})
 
-def chunks(items: Sequence, size: int) -> list[Sequence]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
+    def read_state(self, most: int) -> State | None:
+        """The state that was kept, unless it is damaged or knows more than the first `most` parts."""
+        path = self.parts / STATE
+        if not path.is_file():
+            return None
+        try:
+            content = read_arrays(path)
+            parts = int(content.pop("parts"))
+        except (Damaged, KeyError) as error:
+            logger.warning("%s is damaged (%s), so the run begins anew", path, error)
+            return None
+        return State(parts, {name.removeprefix("state/"): a for name, a in content.items()}) if parts <= most else None

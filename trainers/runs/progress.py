@@ -5,40 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
 from tqdm import tqdm
 
-from ...datasets.utils.files import writing
 from ..calibration import ece, top_class
+from .board import Curves
 
 Columns = Mapping[str, np.ndarray]
-
-
-class Curves:
-    """A TensorBoard run that grows for as long as one trains or tests."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.writer: SummaryWriter | None = None
-
-    def __enter__(self) -> Curves:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.writer is not None:
-            with writing(self.folder):
-                self.writer.close()
-
-    def add(self, scalars: Mapping[str, float], step: int) -> None:
-        """Adds a point to each curve."""
-        with writing(self.folder):
-            if self.writer is None:
-                # A run that was cut off may have got further than what it kept: those points are taken back.
-                self.writer = SummaryWriter(str(self.folder), purge_step=step)
-            for name, value in scalars.items():
-                self.writer.add_scalar(name, value, step)
-            self.writer.flush()
 
 
 class Progress:
@@ -89,26 +61,6 @@ class Progress:
         scalars = {f"running/{name}": value for name, value in self.running().items()}
         scalars["speed/seconds_per_image"] = columns["seconds"].sum() / max(len(columns["label"]), 1)
         for name in ("loss", "penalty"):
-            if np.isfinite(columns[name]).any():
+            if name in columns and np.isfinite(columns[name]).any():
                 scalars[f"episode/{name}"] = np.nanmean(columns[name])
         self.curves.add(scalars, len(self.correct))
-
-
-def write_final(folder: Path, settings: Mapping, results: Mapping, columns: Columns, similarity: np.ndarray) -> None:
-    """The final figures and pictures, and the settings they belong to, in this run (`add_hparams` would open another).
-
-    `similarity` (K, K) tells which classes are close.
-    """
-    from .board import write_pictures  # draws, and drawing takes long to import
-
-    metrics = {name: results[name] for name in ("accuracy", "ece", "ace", "confidence", "seconds_per_image")}
-    plain = {key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))}
-    board = folder / "tensorboard"
-    with writing(board), SummaryWriter(str(board)) as writer:
-        for summary in hparams(plain, {f"final/{name}": None for name in metrics}):
-            writer.file_writer.add_summary(summary)
-        for name, value in metrics.items():
-            writer.add_scalar(f"final/{name}", value, results["n"])
-        write_pictures(
-            writer, results, columns["label"], columns["logits"], columns["zero_shot_logits"], similarity,
-        )

@@ -7,7 +7,7 @@ import numpy as np
 from tabulate import tabulate
 
 from ..calibration import ace, ece, sals, top_class
-from ..report.names import method_label
+from ..registry import is_zero_shot, method_label, zero_shot_name
 
 
 def figures(logits: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, float]:
@@ -36,9 +36,9 @@ def summarise(predictions: Mapping[str, np.ndarray], bins: int, with_sals: bool)
 def result_table(runs: Sequence[Mapping]) -> str:
     """The final table of runs on the same images: the zero-shot figures, then each method's."""
     first = runs[0]
-    rows = [("ZeroShot", first, "zero_shot_")]
+    rows = [(zero_shot_name(), first, "zero_shot_")]
     for results in runs:
-        if results["trainer"] != "ZeroShot":
+        if not is_zero_shot(results["trainer"]):
             rows.append((results["trainer"], results, ""))
         if "sals_ece" in results:
             rows.append((f"{results['trainer']} + SaLS", results, "sals_"))

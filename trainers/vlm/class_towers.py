@@ -12,10 +12,10 @@ from .text_tower import TextTower
 
 
 class ClassTowers:
-    """Text features of all classes and the way back to the context, a group of classes at a time.
+    """Text features of all classes and the backward pass to the context, a group of classes at a time.
 
-    With one group, the usual case, the way back reuses the forward pass. With several, each group's forward pass is
-    repeated when its gradient is wanted, so that only one group's activations exist at any moment.
+    With one group, the usual case, the backward pass reuses the forward pass. With several, each group's forward pass
+    is repeated when its gradient is wanted, so that only one group's activations exist at any moment.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ClassTowers:
         """The contexts that group i reads: all of them, or its own classes' where they are class-specific."""
         return context[:, i * self.group : (i + 1) * self.group] if context.dim() == 4 else context
 
-    def with_pull_back(self, context: Tensor, batched: bool = False) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    def with_vjp(self, context: Tensor, batched: bool = False) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Text features, and a function from their gradients to the context's.
 
         Gradients (B, K, d) give (B, n_ctx, width), one for each of B contexts. With `batched`, a single context is
@@ -55,7 +55,7 @@ class ClassTowers:
         if len(self.towers) > 1:
             return self.text(context), lambda cotangent: self.recompute_gradient(context, cotangent, batched)
         leaf, text = self.forward(context, 0)
-        return text.detach(), lambda cotangent: pull_back(text, leaf, cotangent, batched)
+        return text.detach(), lambda cotangent: vjp(text, leaf, cotangent, batched)
 
     def forward(self, context: Tensor, i: int) -> tuple[Tensor, Tensor]:
         """A leaf for the context, and group i's text features as a function of it."""
@@ -67,15 +67,15 @@ class ClassTowers:
         total = 0
         for i, part in enumerate(cotangent.split(self.group, dim=1)):
             leaf, text = self.forward(context, i)
-            total = total + pull_back(text, leaf, part, batched)
+            total = total + vjp(text, leaf, part, batched)
         return total
 
 
-def pull_back(text: Tensor, context: Tensor, cotangent: Tensor, batched: bool) -> Tensor:
+def vjp(text: Tensor, context: Tensor, cotangent: Tensor, batched: bool) -> Tensor:
     """The context's gradient for gradients of the text features, one an episode (first dimension).
 
     In half precision small gradients vanish on their way through the tower, so each episode's is scaled to a size
-    near 1 by a power of two, which is exact and, the way back being linear, divided out again.
+    near 1 by a power of two, which is exact and, the backward pass being linear, divided out again.
     """
     size = cotangent.flatten(1).abs().amax(1).clamp(min=torch.finfo(cotangent.dtype).tiny)
     factor = torch.exp2(-torch.log2(size).floor())

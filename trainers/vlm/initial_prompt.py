@@ -11,10 +11,10 @@ from .shrink import until_it_fits
 
 
 class InitialPrompt:
-    """The initial context with its text features and the way back from them, made once a run.
+    """The initial context with its text features and the backward pass from them, made once a run.
 
-    The way back is a vector-Jacobian product through one kept graph, or, where the Jacobian itself has been made, one
-    matrix product.
+    The backward pass is a vector-Jacobian product through one kept graph, or, where the Jacobian itself has been made,
+    one matrix product.
     """
 
     def __init__(self, tower: ClassTowers, context: Tensor) -> None:
@@ -23,7 +23,7 @@ class InitialPrompt:
         self.context = context.detach()  # (n_ctx, width), or (K, n_ctx, width)
         self.text = until_it_fits(lambda: self.tower.text(self.context[None])[0], self.halve_classes)  # (K, d)
         self.jacobian: Tensor | None = None  # (K, d, n_ctx · width)
-        self.pull_back: Callable[[Tensor], Tensor] | None = None
+        self.vjp: Callable[[Tensor], Tensor] | None = None
 
     def gradient(self, cotangent: Tensor) -> Tensor:
         """Gradients of the context for B gradients (B, K, d) of the text features."""
@@ -31,12 +31,12 @@ class InitialPrompt:
             by_class = cotangent.transpose(0, 1) @ self.jacobian  # (K, B, n_ctx · width); reads the Jacobian in place
             gradient = by_class.transpose(0, 1) if self.context.dim() == 3 else by_class.sum(0)
             return gradient.unflatten(-1, self.context.shape[-2:])
-        if self.pull_back is None:
-            _, self.pull_back = self.tower.with_pull_back(self.context[None], batched=True)
-        return self.pull_back(cotangent)
+        if self.vjp is None:
+            _, self.vjp = self.tower.with_vjp(self.context[None], batched=True)
+        return self.vjp(cotangent)
 
     def halve_classes(self) -> str:
         """Less memory: groups of half as many classes."""
         self.tower = self.tower.halved()
-        self.pull_back = None
+        self.vjp = None
         return f"{self.tower.group} classes"

@@ -1,24 +1,16 @@
 """The Jacobian of the text features at the initial context: a constant of the run, shared by all methods and λ.
 
-Once it is made, the first step's way back through the text tower is one matrix product. It costs about as much as the
-ways back of a thousand images, so it pays for large sets and for sweeps.
+Once it is made, the first step's backward pass through the text tower is one matrix product. It costs about as much as
+the backward passes of a thousand images, so it pays for large sets and for sweeps.
 """
 from __future__ import annotations
-
-import logging
-from typing import NoReturn
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ...datasets.utils.errors import UserError
-from ..engine.cache import ArrayCache
 from .class_towers import ClassTowers
-from .shrink import until_it_fits
 from .text_tower import TextTower
-
-logger = logging.getLogger(__name__)
 
 TOKENS_A_GROUP = 1024  # bounds the activations that are kept
 TOKENS_A_PASS = {"cpu": 2048, "cuda": 32768}  # tokens times gradients that run at once
@@ -30,7 +22,7 @@ def jacobian_size(classes: int, features: int, context: Tensor) -> int:
 
 
 def break_even(tower: ClassTowers, n_ctx: int, features: int) -> int:
-    """How many images' gradients cost as much as the Jacobian: it needs one way back for each output, and in each
+    """How many images' gradients cost as much as the Jacobian: it needs one backward pass for each output, and in each
     the beginning of the prompt runs for every class."""
     return features * (tower.tokens + len(tower.class_tokens) * (1 + n_ctx)) // tower.tokens
 
@@ -58,21 +50,4 @@ def text_jacobian(tower: ClassTowers, context: Tensor) -> Tensor:
                 )
                 jacobian[some, first : first + len(rows)] = slope.flatten(2).transpose(0, 1)
                 bar.update(len(rows) * len(text))
-    return jacobian
-
-
-def no_room() -> NoReturn:
-    raise UserError("out of memory while the Jacobian is made: use TTA.JACOBIAN off")
-
-
-def cached_jacobian(tower: ClassTowers, context: Tensor, cache: ArrayCache | None) -> Tensor:
-    """The Jacobian, read from the cache or made and put there."""
-    if cache and (found := cache.read("jacobian")):
-        return torch.from_numpy(found[0].copy()).to(context.device)
-    classes, features = len(tower.class_tokens), tower.model.text_projection.shape[1]
-    if cache:
-        cache.reserve(jacobian_size(classes, features, context), "the Jacobian's numbers")
-    jacobian = until_it_fits(lambda: text_jacobian(tower, context), no_room)
-    if cache:
-        cache.write("jacobian", jacobian.cpu().numpy(), {})
     return jacobian

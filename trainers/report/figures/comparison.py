@@ -10,8 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ..names import method_label
-from .style import COLUMN, FAINT, INK, PAGE, colour, grid_lines, lighter, marker, new_figure, styled
+from ...registry import method_colour as colour
+from ...registry import method_label
+from ...registry import method_marker as marker
+from .style import COLUMN, FAINT, INK, PAGE, grid_lines, lighter, new_figure, styled
 
 HATCH = "//////"
 

@@ -10,8 +10,10 @@ from matplotlib.figure import Figure
 
 from ... import theory
 from ...arrays import Array, ArrayLike, check_scores, log_softmax
-from ..names import method_label
-from .style import COLUMN, FAINT, INK, PAGE, colour, grid_lines, lighter, marker, new_figure, styled
+from ...registry import method_colour as colour
+from ...registry import method_label
+from ...registry import method_marker as marker
+from .style import COLUMN, FAINT, INK, PAGE, grid_lines, lighter, new_figure, styled
 
 FLOOR_NOTE = "The floor holds for an image feature equal to the winning prototype (v = t$_{i*}$), not for every unit v."
 

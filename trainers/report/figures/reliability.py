@@ -13,8 +13,10 @@ from matplotlib.ticker import PercentFormatter
 
 from ... import calibration as cal
 from ...arrays import Array
-from ..names import method_label
-from .style import COLUMN, INK, colour, grid_lines, lighter, marker, new_figure, styled
+from ...registry import method_colour as colour
+from ...registry import method_label
+from ...registry import method_marker as marker
+from .style import COLUMN, INK, grid_lines, lighter, new_figure, styled
 
 DENSITY_CELLS = 100
 THRESHOLDS = np.arange(0, 100, 5) / 100

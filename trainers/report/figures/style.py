@@ -7,18 +7,11 @@ from pathlib import Path
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-
-from ..names import method_key
 
 COLUMN, PAGE = 3.4, 7.0  # widths of a figure in inches, in a column and across the page
 
-# Okabe and Ito's palette: one fixed colour a method, in every figure and on the page.
-COLOURS = {
-    "zeroshot": "#767676", "tpt": "#E69F00", "ctpt": "#56B4E9", "otpt": "#D55E00", "soc": "#0072B2", "coop": "#009E73",
-}
-SPARE = ("#CC79A7", "#8C6D1F", "#3B3B98", "#117733")  # for methods that came later
-MARKERS = {"zeroshot": "X", "tpt": "^", "ctpt": "D", "otpt": "s", "soc": "o", "coop": "P"}
 INK, FAINT = "#222222", "#C9C9C9"
 
 RC = {
@@ -33,20 +26,9 @@ RC = {
 }
 
 
-def colour(method: str) -> str:
-    """The method's colour; a method the palette does not know always gets the same spare one."""
-    key = method_key(method)
-    return COLOURS.get(key) or SPARE[sum(key.encode()) % len(SPARE)]
-
-
-def marker(method: str) -> str:
-    return MARKERS.get(method_key(method), "v")
-
-
-def lighter(rgb: str, amount: float = 0.55) -> str:
-    """A hex colour mixed with white."""
-    parts = (int(rgb[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(part + (255 - part) * amount):02X}" for part in parts)
+def lighter(colour: str, amount: float = 0.55) -> str:
+    """A colour mixed with white."""
+    return to_hex([part + (1 - part) * amount for part in to_rgb(colour)]).upper()
 
 
 def styled():

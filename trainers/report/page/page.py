@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from ..figures.style import colour
+from ...registry import method_colour, method_label
 from ..gallery import Picture
 from ..measure import Measured
-from ..names import method_label
 from ..tables import Entry, Table
 from ..verdict import Verdict
 from .assets import SCRIPT, STYLE
@@ -56,7 +55,7 @@ def _verdict(verdict: Verdict) -> str:
     largest = max(line.ece for line in verdict.lines) or 1
     for line in verdict.lines:
         best = " best" if line.method == verdict.best else ""
-        look = f"width:{100 * line.ece / largest:.1f}%;background:{colour(line.method)}"
+        look = f"width:{100 * line.ece / largest:.1f}%;background:{method_colour(line.method)}"
         rows.append(
             f'<div class="name{best}">{escape(method_label(line.method))}</div>'
             f'<div><div class="bar" style="{look}"></div></div><div class="value{best}">{line.ece:.1f} '
@@ -82,7 +81,7 @@ def _table(table: Table) -> str:
         span = len(table.columns) + 1
         rows = [f'<tr class="block"><th colspan="{span}" scope="rowgroup">{escape(block.label)}</th></tr>']
         for row in block.rows:
-            dot = f'<span class="dot" style="background:{colour(row.method)}"></span>'
+            dot = f'<span class="dot" style="background:{method_colour(row.method)}"></span>'
             cells = "".join(map(_cell, row.entries))
             kind = ' class="published"' if row.published else ""
             rows.append(f'<tr{kind}><td data-value="{escape(row.label)}">{dot}{escape(row.label)}</td>{cells}</tr>')

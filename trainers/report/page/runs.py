@@ -7,12 +7,13 @@ from html import escape
 
 from matplotlib.figure import Figure
 
+from ....datasets.base import dataset_label
+from ...registry import method_label
 from ..compare import settings_of
 from ..figures.reliability import draw_diagram
 from ..figures.style import encode
 from ..gallery import diagram
 from ..measure import METRICS, Measured
-from ..names import dataset_label, method_label
 
 CLASS_HEADS = (
     "Class", "Images", "Accuracy", "Zero-shot accuracy", "Mean confidence", "Over-confidence", "Most taken for",

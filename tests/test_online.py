@@ -1,0 +1,148 @@
+"""Methods that carry state from image to image: declared, in a seeded order, killed and continued without a trace."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from promptcal.datasets.utils.errors import ConfigError, UserError
+from promptcal.trainers import TRAINER_REGISTRY, adapt, build_cfg, build_trainer
+from promptcal.trainers.api import Adapter
+from promptcal.trainers.base import BaseTrainer
+from promptcal.trainers.engine.adapted import Adapted
+from promptcal.trainers.engine.parts import shuffled
+from promptcal.trainers.objectives import class_logits
+from promptcal.trainers.runs.folder import RunFolder
+
+
+class RunningMean(BaseTrainer):
+    """Subtracts the mean of all logits so far: as plain a state as there is."""
+
+    online = True
+
+    def use_model(self, model, classnames) -> None:
+        super().use_model(model, classnames)
+        self.total, self.count = torch.zeros(len(classnames)), 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {"total": self.total.numpy().copy(), "count": np.array(self.count)}
+
+    def load_state(self, state) -> None:
+        self.total, self.count = torch.from_numpy(state["total"].copy()), int(state["count"])
+
+    def adapt(self, views):
+        assert len(views) == 1, "an online method meets its images one by one"
+        logits = class_logits(views[:, :1], self.prompt.text, self.scale)[:, 0]
+        self.total, self.count = self.total + logits[0], self.count + 1
+        return Adapted(logits - self.total / self.count, logits, columns={"count": torch.tensor([self.count])})
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setitem(TRAINER_REGISTRY._classes, "RunningMean", RunningMean)
+
+
+@pytest.fixture
+def train(clip_file, image_folder):
+    def train(name: str, folder: Path, *opts: object) -> None:
+        build_trainer(build_cfg(name, "configs/datasets/image_folder.yaml", flags=[
+            "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", folder,
+            "TEST.PART", 3, "TTA.VIEWS", 10, *opts])).run()
+    return train
+
+
+@pytest.fixture
+def run(train, tmp_path):
+    def run(folder: str, *opts: object) -> dict[str, np.ndarray]:
+        train("RunningMean", tmp_path / folder, *opts)
+        return RunFolder(tmp_path / folder).predictions()
+    return run
+
+
+def test_the_order_is_the_seeds(run):
+    first, second = run("a"), run("b", "SEED", 1)
+    assert first["index"].tolist() == sorted(first["index"].tolist())  # kept in the order of the test list
+    assert first["count"].argsort().tolist() == shuffled(range(12), 0) != second["count"].argsort().tolist()
+    assert not np.array_equal(first["logits"], second["logits"])
+
+
+@pytest.mark.parametrize("opts", [("TTA.EPISODES", 1), ("TTA.EPISODES", 5), ("CACHE.DIR",)])
+def test_batches_and_caches_change_nothing(run, tmp_path, opts):
+    expected = run("plain")
+    opts = (*opts, tmp_path / "cache") if opts == ("CACHE.DIR",) else opts
+    for name in ("first", "second"):  # the second reads what the first has cached
+        np.testing.assert_allclose(run(name, *opts)["logits"], expected["logits"], atol=1e-5)
+
+
+def test_the_cache_is_that_of_all_methods(run, train, tmp_path, monkeypatch):
+    """Parts of the cache follow the test list, not the order of an online method, so that each reads the other's."""
+    cached = ("CACHE.DIR", tmp_path / "cache")
+    train("TPT", tmp_path / "tpt", *cached)
+    monkeypatch.setattr("promptcal.datasets.base.open_image", lambda path: pytest.fail("an image was opened"))
+    run("again", *cached)
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+@pytest.mark.parametrize("state_too", [True, False])
+def test_killed_and_continued(run, tmp_path, monkeypatch, after, state_too):
+    """Cut off after a part, before or after its state was written: the continued run is bit-equal."""
+    expected = run("whole")
+    written = []
+    real = RunFolder.write_state if state_too else RunFolder.write_part
+
+    def write(folder, *args):
+        real(folder, *args)
+        written.append(args)
+        if len(written) == after:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_state" if state_too else "write_part", write)
+        with pytest.raises(KeyboardInterrupt):
+            run("cut")
+    continued = run("cut")
+    for name, column in expected.items():
+        np.testing.assert_array_equal(continued[name], column, err_msg=name)
+
+
+def test_a_damaged_state_is_not_used(run, tmp_path, monkeypatch, caplog):
+    expected = run("whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "gather", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run("cut")
+    state = tmp_path / "cut" / "parts" / "state.npz"
+    state.write_bytes(state.read_bytes()[:-40])
+    np.testing.assert_array_equal(run("cut")["logits"], expected["logits"])
+    assert "begins anew" in caplog.text
+
+
+def test_several_ranks_are_refused(run, monkeypatch):
+    monkeypatch.setattr("promptcal.trainers.engine.ranks.Ranks.meet", lambda self: None)
+    real = BaseTrainer.predict_images
+
+    def as_one_of_two(trainer):
+        trainer.ranks.world = 2
+        real(trainer)
+
+    monkeypatch.setattr(BaseTrainer, "predict_images", as_one_of_two)
+    with pytest.raises(ConfigError, match="one process must see them all"):
+        run("two")
+
+
+def test_an_undeclared_state_is_refused(run, monkeypatch):
+    monkeypatch.delattr(RunningMean, "state")
+    with pytest.raises(UserError, match="does not say what its state is"):
+        run("undeclared")
+
+
+def test_adapt_starts_afresh_and_an_adapter_goes_on(clip_model):
+    views = torch.randn(3, 10, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    names = ["river", "lake", "sea"]
+    once = adapt("RunningMean", clip_model, names, views)
+    assert once.columns["count"].tolist() == [1, 2, 3]
+    torch.testing.assert_close(adapt("RunningMean", clip_model, names, views).logits, once.logits)
+    adapter = Adapter("RunningMean", clip_model, names, views=10)
+    adapter(views[:1])
+    assert adapter(views[1:]).columns["count"].tolist() == [2, 3]

@@ -1,0 +1,26 @@
+"""A run's images cut into parts: the unit that is saved, shared among ranks and lost at most by a kill."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def evenly(total: int, wanted: int) -> list[int]:
+    """`wanted` places out of `total`, spread evenly; 0, or more than there are, means all."""
+    wanted = min(wanted or total, total)
+    return [i * total // wanted for i in range(wanted)]
+
+
+def shuffled(places: Sequence[int], seed: int) -> list[int]:
+    """The order in which an online method meets its images: the seed's, whatever else is drawn from it."""
+    return np.random.default_rng([seed, len(places)]).permutation(places).tolist()
+
+
+def chunks(items: Sequence, size: int) -> list[Sequence]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def part_name(part: Sequence[int]) -> str:
+    """What a part's file is called, here and in the view cache."""
+    return f"{part[0]:07d}-{part[-1]:07d}"
