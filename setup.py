@@ -19,8 +19,8 @@ def package(folder: str) -> str:
 
 setup(
     name="promptcal",
-    version="0.1.0",
-    description="Calibrated test-time prompt tuning for CLIP: TPT, C-TPT, O-TPT and SoC side by side",
+    version="0.2.0",
+    description="Calibrated test-time adaptation of CLIP: TPT, C-TPT, O-TPT, SoC and their peers side by side",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
