@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 from yacs.config import CfgNode
 
-from ..datasets import build_dataset
+from ..datasets import Dataset, build_dataset
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.fingerprint import check_same, make_fingerprint, run_path
 from .engine.adapted import Adapted
@@ -46,6 +46,7 @@ class BaseTrainer:
     trained = False  # learns from labelled images first
     online = False  # carries state from image to image
     takes_templates = False  # knows what to do with PROMPT.TEMPLATE
+    log_name = "log.txt"  # in the run folder; "" where somebody else writes one
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
@@ -86,7 +87,7 @@ class BaseTrainer:
         finished run's TensorBoard."""
         self.draw = draw
         self.build_data()
-        self.folder = RunFolder(run_path(self.cfg))
+        self.folder = RunFolder(run_path(self.cfg), self.log_name)
         self.fingerprint = self.make_fingerprint()
         results = self.finished()
         if results is None:
@@ -122,9 +123,7 @@ class BaseTrainer:
         cfg = self.cfg
         if not cfg.DATASET.NAME:
             raise DataError("no data set given: use --dataset-config-file configs/datasets/<name>.yaml")
-        self.dataset = build_dataset(
-            cfg.DATASET.NAME, cfg.DATASET.ROOT, cfg.DATASET.NUM_SHOTS, cfg.SEED, cfg.DATASET.SUBSAMPLE_CLASSES
-        )
+        self.dataset = self.read_dataset()
         self.items = getattr(self.dataset, cfg.TEST.SPLIT)
         total = len(self.items)
         if total == 0:
@@ -133,6 +132,10 @@ class BaseTrainer:
         self.indices = evenly(total, cfg.TEST.LIMIT)
         logger.info("%s: %d of %d %s images, %d classes", cfg.DATASET.NAME, len(self.indices), total, cfg.TEST.SPLIT,
                     len(self.dataset.classnames))
+
+    def read_dataset(self) -> Dataset:
+        cfg = self.cfg.DATASET
+        return build_dataset(cfg.NAME, cfg.ROOT, cfg.NUM_SHOTS, self.cfg.SEED, cfg.SUBSAMPLE_CLASSES)
 
     def make_fingerprint(self) -> dict:
         """What a continued run must share with the one that was begun."""

@@ -55,8 +55,8 @@ def method_rank(name: str) -> tuple[int, str]:
 
 
 def is_tuned(name: str) -> bool:
-    """Whether a method adapts to test images. Of a method that is not ours, its results say it, or it counts as one."""
-    return getattr(find_method(name), "tuned", True)
+    """Whether a method adapts to test images. Of one that somebody else's code has run it is not known."""
+    return getattr(find_method(name), "tuned", False)
 
 
 def is_trained(name: str) -> bool:
@@ -66,7 +66,7 @@ def is_trained(name: str) -> bool:
 
 def is_zero_shot(name: str) -> bool:
     """Whether a method is CLIP as it is, which all others are compared with."""
-    return not is_tuned(name) and not is_trained(name)
+    return find_method(name) is not None and not is_tuned(name) and not is_trained(name)
 
 
 def zero_shot_name() -> str:

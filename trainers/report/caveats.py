@@ -57,6 +57,8 @@ def _zero_shot_notes(label: str, rows: Mapping[Row, list[Measured]]) -> list[str
     accuracy = defaultdict(dict)
     for row, group in rows.items():
         for m in group:
+            if not m.run.has_zero_shot:
+                continue
             setting = tuple(str(value) for key, value in sorted(m.run.settings.items()) if role_of(key) is Role.BEFORE)
             accuracy[setting][row] = (f"{100 * m.zero_shot_metrics['accuracy'].value:.1f} %",)
     return [

@@ -109,7 +109,7 @@ def _zero_shot_rows(measured: Sequence[Measured]) -> list[Measured]:
     covered = {(m.run.dataset, m.run.data_hash) for m in measured if is_zero_shot(m.run.trainer)}
     made = []
     for m in measured:
-        if (m.run.dataset, m.run.data_hash) not in covered:
+        if m.run.has_zero_shot and (m.run.dataset, m.run.data_hash) not in covered:
             covered.add((m.run.dataset, m.run.data_hash))
             run = replace(m.run, results={**m.run.results, "trainer": zero_shot_name()})
             made.append(replace(m, run=run, tuned=m.zero_shot, metrics=m.zero_shot_metrics, derived=True))

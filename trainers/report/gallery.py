@@ -150,7 +150,10 @@ def point(cell: list[Measured]) -> Point:
 
 def sals_groups(comparison: Comparison) -> dict[str, dict[str, Pair]]:
     """ECE without and with SaLS by data set, for tuned methods; an average last, where there are several sets."""
-    tuned = [row for row in comparison.rows if is_tuned(row.method)]
+    tuned = [
+        row for row in comparison.rows
+        if is_tuned(row.method) and all(m.run.has_zero_shot for _, cell in _cells(comparison, row) for m in cell)
+    ]
     groups = {}
     for column in comparison.columns:
         pairs = {

@@ -1,7 +1,7 @@
 """Everything the report says about one run, computed from its predictions alone: no model, no images."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class Measured:
     tuned: Outcome
     zero_shot: Outcome
     metrics: dict[str, Interval]
-    zero_shot_metrics: dict[str, Interval]
+    zero_shot_metrics: dict[str, Interval]  # none where the run kept no zero-shot logits
     temperatures: tuple[float, ...] | None  # one from the validation split, or two from halves of the test images
     classes: list[ClassRow]
     mistakes: list[Mistake]
@@ -109,10 +109,13 @@ def measure(run: Run, bins: int = 20, repeats: int = 0, validation: Run | None =
     before, zero_shot, _ = _figures(
         data.zero_shot_logits, data, bins, 0, held_out and (held_out.zero_shot_logits, held_out.label),
     )
-    return Measured(
-        run, bins, tuned, zero_shot, metrics, before, temperatures,
-        class_rows(data, run.classnames), worst_mistakes(data, run.classnames),
-    )
+    classes, mistakes = class_rows(data, run.classnames), worst_mistakes(data, run.classnames)
+    if not run.has_zero_shot:  # what stands in its place is no reference
+        before = {}
+        del metrics["ece_sals"]
+        classes = [replace(row, zero_shot_accuracy=np.nan) for row in classes]
+        mistakes = [replace(mistake, before=()) for mistake in mistakes]
+    return Measured(run, bins, tuned, zero_shot, metrics, before, temperatures, classes, mistakes)
 
 
 def _figures(

@@ -68,7 +68,8 @@ class Run:
     def same_but_split(self) -> tuple:
         """What a validation run shares with the test run that it belongs to."""
         settings = compared_settings(self.settings, self.trainer)
-        return self.trainer, self.dataset, self.backbone, self.seed, tuple(sorted(settings.items(), key=str))
+        values = tuple(sorted((key, repr(value)) for key, value in settings.items()))  # lists cannot be hashed
+        return self.trainer, self.dataset, self.backbone, self.seed, values
 
     @property
     def steps(self) -> int:
@@ -90,13 +91,23 @@ class Run:
         names, count = self.results.get("classnames") or [], self.results["classes"]
         return list(names) if len(names) == count else [str(k) for k in range(count)]
 
+    @property
+    def has_zero_shot(self) -> bool:
+        """Whether the run kept what the model said before it was adapted. Those of other toolboxes do not."""
+        return self.results.get("zero_shot") is not False
+
     def load_predictions(self) -> Predictions:
-        """The arrays of predictions.npz, checked against results.json. Not kept: they can be hundreds of megabytes."""
+        """The arrays of predictions.npz, checked against results.json. Not kept: they can be hundreds of megabytes.
+
+        Without zero-shot logits, the run's own stand in their place.
+        """
         path = self.folder / "predictions.npz"
         try:
             with np.load(path, allow_pickle=False) as content:
+                optional = ("text",) if self.has_zero_shot else ("text", "zero_shot_logits")
                 known = Predictions.__dataclass_fields__
-                arrays = Predictions(**{name: content[name] for name in known if name in content or name != "text"})
+                stored = {name: content[name] for name in known if name in content or name not in optional}
+                arrays = Predictions(**{"zero_shot_logits": stored["logits"], **stored})
         except FileNotFoundError as error:
             raise DataError(f"{path} is missing; run the evaluation again to get per-image predictions") from error
         except (OSError, KeyError, ValueError, BadZipFile, EOFError) as error:

@@ -100,14 +100,15 @@ def paper_table(
 
 def metrics_table(comparison: Comparison, name: str, title: str, bins: int) -> Table:
     """Every metric of every method, a block for each data set."""
-    keys = [key for key in METRICS if all(key in m.metrics for group in comparison.cells.values() for m in group)]
+    keys = [key for key in METRICS if any(key in m.metrics for group in comparison.cells.values() for m in group)]
     blocks = []
     for column in comparison.columns:
         rows = [row for row in comparison.rows if (row, column) in comparison.cells]
         by_metric = []
         for key in keys:
             marked = mark({row: [_cell(comparison, row, column, key, interval=True)] for row in rows}, key)
-            by_metric.append([replace(line.entries[0], difference=None, better=None) for line in marked])
+            entries = [line.entries[0] for line in marked]
+            by_metric.append([entry and replace(entry, difference=None, better=None) for entry in entries])
         lines = [
             TableRow(row.label, row.method, [entries[at] for entries in by_metric]) for at, row in enumerate(rows)
         ]

@@ -35,8 +35,9 @@ class State:
 class RunFolder:
     """Everything a run leaves behind. Complete files only: a run is done when results.json says so."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, log: str = "log.txt") -> None:
         self.path = path
+        self.log = log
         self.parts = path / "parts"
 
     @contextmanager
@@ -51,7 +52,8 @@ class RunFolder:
                 stack.enter_context(RunLock(self.path))
                 self.begin(fingerprint)
                 self.write_config(config)
-                stack.enter_context(log_to_file(self.path / "log.txt"))
+                if self.log:
+                    stack.enter_context(log_to_file(self.path / self.log))
             ranks.meet()
             yield
 

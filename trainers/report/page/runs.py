@@ -4,6 +4,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import isnan
 
 from matplotlib.figure import Figure
 
@@ -90,7 +91,9 @@ def _classes(m: Measured) -> str:
     rows = []
     for row in m.classes:
         numbers = (row.accuracy, row.zero_shot_accuracy, row.confidence, row.gap)
-        cells = "".join(f'<td data-value="{value:.6g}">{100 * value:.1f}</td>' for value in numbers)
+        cells = "".join(
+            "<td></td>" if isnan(value) else f'<td data-value="{value:.6g}">{100 * value:.1f}</td>' for value in numbers
+        )
         confused = f'<td class="text">{escape(row.confused_with)}</td>'
         rows.append(f"<tr><td>{escape(row.name)}</td><td>{row.n}</td>{cells}{confused}</tr>")
     head = "".join(f"<th><button>{name}</button></th>" for name in CLASS_HEADS)

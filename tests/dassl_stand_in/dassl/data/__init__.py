@@ -1,0 +1,3 @@
+from .data_manager import DataManager
+
+__all__ = ["DataManager"]

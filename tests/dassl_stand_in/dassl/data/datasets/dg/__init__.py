@@ -1,0 +1,1 @@
+from .wilds import *  # noqa: F403

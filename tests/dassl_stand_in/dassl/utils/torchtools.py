@@ -1,0 +1,23 @@
+"""Checkpoints: one file an epoch in a folder for each model, the last one named in `checkpoint`."""
+from pathlib import Path
+
+import torch
+
+
+def save_checkpoint(state, folder):
+    path = Path(folder, f"model.pth.tar-{state['epoch']}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(state, path)
+    path.with_name("checkpoint").write_text(f"{path.name}\n")
+
+
+def load_checkpoint(fpath):
+    return torch.load(fpath, map_location="cpu")
+
+
+def resume_from_checkpoint(fdir, model, optimizer, scheduler):
+    content = load_checkpoint(Path(fdir, Path(fdir, "checkpoint").read_text().strip()))
+    model.load_state_dict(content["state_dict"])
+    optimizer.load_state_dict(content["optimizer"])
+    scheduler.load_state_dict(content["scheduler"])
+    return content["epoch"]

@@ -1,0 +1,153 @@
+"""What keeps Dassl (last changed in 2023) from running on current Python, numpy and torch, mended from outside.
+
+Each patch says why it is there and is applied only where what it mends is found, so that a Dassl that its users have
+repaired, or an old environment in which it never broke, is left as it is.
+"""
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from ...datasets.utils.errors import UserError
+from ..vlm.checkpoints import StandIn, read_checkpoint
+
+logger = logging.getLogger(__name__)
+
+CHECKOUTS = ("Dassl.pytorch", "../Dassl.pytorch", "../../Dassl.pytorch")  # where READMEs of CoOp's kin have it cloned
+WILDS = "dassl.data.datasets.dg.wilds"  # three data sets, FMoW, IWildCam and Camelyon17
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A breakage: how it is told, and what is done about it."""
+
+    name: str
+    reason: str
+    present: Callable[[], bool]
+    apply: Callable[[], None]
+
+
+def apply_patches() -> list[str]:
+    """Makes Dassl run here; the names of the patches that it needed. A second call finds nothing left to do."""
+    applied = []
+    for patch in PATCHES:
+        if patch.present():
+            patch.apply()
+            logger.info("Dassl patched: %s (%s)", patch.name, patch.reason)
+            applied.append(patch.name)
+    return applied
+
+
+def has_module(name: str) -> bool:
+    return name in sys.modules or importlib.util.find_spec(name) is not None
+
+
+def use_checkout() -> None:
+    """Puts a Dassl that was cloned but could not be set up on the path."""
+    for place in map(Path, CHECKOUTS):
+        if (place / "dassl" / "__init__.py").is_file():
+            sys.path.append(str(place.resolve()))
+            return
+    raise UserError("Dassl is not installed, nor cloned here as Dassl.pytorch: clone it beside this folder, or say "
+                    "where it is with --dassl FOLDER before train.py; it need not be set up")
+
+
+def wilds_is_in_the_way() -> bool:
+    place = Path(importlib.util.find_spec("dassl").origin).parent.joinpath(*WILDS.split(".")[1:])
+    return WILDS not in sys.modules and place.is_dir() and not all(map(has_module, ("wilds", "pandas")))
+
+
+def leave_out_wilds() -> None:
+    """Its data sets are not registered; who names one is told by Dassl which there are."""
+    sys.modules[WILDS] = types.ModuleType(WILDS)
+
+
+def is_muted() -> bool:
+    importlib.import_module("dassl.data")
+    return logging.root.manager.disable >= logging.WARNING
+
+
+def lacks_int() -> bool:
+    return "int" not in np.__dict__ and np.lib.NumpyVersion(np.__version__) >= "1.24.0"
+
+
+def add_int() -> None:
+    np.int = int
+
+
+def warmup_schedulers() -> types.ModuleType:
+    return importlib.import_module("dassl.optim.lr_scheduler")
+
+
+def fails_to_start() -> bool:
+    """Whether a warm-up of one epoch cannot even be made."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    successor = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+    try:
+        warmup_schedulers().ConstantWarmupScheduler(optimizer, successor, 1, 1e-5)
+    except TypeError:
+        return True
+    return False
+
+
+def mend_warmup() -> None:
+    def start(self: Any, optimizer: Any, successor: Any, warmup_epoch: int, last_epoch: int = -1, *_: Any) -> None:
+        self.successor, self.warmup_epoch = successor, warmup_epoch
+        LRScheduler.__init__(self, optimizer, last_epoch)
+
+    def restore(self: Any, state: dict[str, Any]) -> None:
+        """The scheduler of the file, its successor's plain numbers included; objects stay those of this process."""
+        state = dict(state)
+        successor = state.pop("successor", None)
+        LRScheduler.load_state_dict(self, state)
+        saved = successor.state if isinstance(successor, StandIn) else getattr(successor, "__dict__", None)
+        if isinstance(saved, dict):
+            numbers = {key: value for key, value in saved.items() if isinstance(value, int | float | list)}
+            self.successor.__dict__.update(numbers)
+
+    base = warmup_schedulers()._BaseWarmupScheduler
+    base.__init__, base.load_state_dict = start, restore
+
+
+def refuses_objects() -> bool:
+    """Whether torch.load takes plain data only, unless told otherwise: the default since 2.6."""
+    tools = importlib.import_module("dassl.utils.torchtools")
+    return torch.__version__ >= torch.torch_version.TorchVersion("2.6") and tools.load_checkpoint is not load_checkpoint
+
+
+def load_checkpoint(fpath: str) -> Any:
+    """What `dassl.utils.load_checkpoint` returns, without executing what the file holds."""
+    return read_checkpoint(fpath)
+
+
+def read_as_data() -> None:
+    """Those who imported the function by its name have it under that name."""
+    for name in ("dassl.utils.torchtools", "dassl.utils", "dassl.engine.trainer"):
+        importlib.import_module(name).load_checkpoint = load_checkpoint
+
+
+PATCHES = (
+    Patch("set-up", "its setup.py fails on Python 3.13 and wants packages of 2019; a checkout is enough",
+          lambda: not has_module("dassl"), use_checkout),
+    Patch("wilds", "FMoW, IWildCam and Camelyon17 import wilds and pandas, without which no other data set works",
+          wilds_is_in_the_way, leave_out_wilds),
+    Patch("logging", "its data sets switch off the log lines of the whole process",
+          is_muted, lambda: logging.disable(logging.NOTSET)),
+    Patch("np.int", "numpy 1.24 removed it, and its autoaugment and randaugment use it",
+          lacks_int, add_int),
+    Patch("warm-up", "its scheduler passes `verbose`, which current torch does not take, so that CoOp cannot train",
+          fails_to_start, mend_warmup),
+    Patch("checkpoints", "torch 2.6 refuses the live objects that it saves; they are read as data instead",
+          refuses_objects, read_as_data),
+)
