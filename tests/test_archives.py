@@ -8,6 +8,7 @@ import tarfile
 import zipfile
 
 import pytest
+from promptcal.datasets.download import archives
 from promptcal.datasets.download.archives import DISK_FAULTS, ArchiveError, unpacked
 
 FILES = {"images/a.jpg": random.Random(0).randbytes(20_000), "images/deep/b.jpg": b"b" * 700, "list.txt": b"a\nb\n"}
@@ -47,29 +48,35 @@ def unix_zip_entry(name, mode):
     return info
 
 
-def refuse(tmp_path, content, message):
+def refuse(tmp_path, content, message, name=""):
     """Unpacks `content` in a work folder; whatever it says, nothing may be left there or beside it."""
     work = tmp_path / "work"
     work.mkdir()
-    archive = tmp_path / "data.archive"
+    archive = tmp_path / (name or named(content))
     archive.write_bytes(content)
-    with pytest.raises(ArchiveError, match=message), unpacked(archive, work):
+    with pytest.raises(ArchiveError, match=message) as caught, unpacked(archive, work):
         pytest.fail("a bad archive was unpacked")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
     assert list(work.iterdir()) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.archive", "work"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([archive.name, "work"])
+
+
+def named(content):
+    """The name that belongs to the content."""
+    return "data.zip" if content.startswith(b"PK") else "data.tar"
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
 def test_tar(mode, tmp_path):
-    (tmp_path / "x.zip").write_bytes(tar_bytes(FILES, mode=mode))  # the content decides, not the name
-    with unpacked(tmp_path / "x.zip", tmp_path) as folder:
+    (tmp_path / "x.tar.gz").write_bytes(tar_bytes(FILES, mode=mode))  # browsers unpack some and keep the name
+    with unpacked(tmp_path / "x.tar.gz", tmp_path) as folder:
         assert {name: (folder / name).read_bytes() for name in FILES} == FILES
     assert not folder.exists()
 
 
 def test_zip(tmp_path):
-    (tmp_path / "x.tar").write_bytes(zip_bytes(FILES))
-    with unpacked(tmp_path / "x.tar", tmp_path) as folder:
+    (tmp_path / "x.zip").write_bytes(zip_bytes(FILES))
+    with unpacked(tmp_path / "x.zip", tmp_path) as folder:
         assert {name: (folder / name).read_bytes() for name in FILES} == FILES
 
 
@@ -82,12 +89,39 @@ def test_an_archive_in_an_archive(tmp_path):
         pytest.fail("there is no such archive")
 
 
-def test_what_a_killed_run_left_does_not_mix_in(tmp_path):
+def test_each_process_unpacks_into_its_own_folder(tmp_path):
     (tmp_path / "x.tar").write_bytes(tar_bytes(FILES))
-    (tmp_path / "unpacking-x.tar" / "images").mkdir(parents=True)
-    (tmp_path / "unpacking-x.tar" / "images" / "half.jpg").touch()
+    with unpacked(tmp_path / "x.tar", tmp_path) as one, unpacked(tmp_path / "x.tar", tmp_path) as other:
+        assert one != other
+        assert sorted(path.name for path in (one / "images").iterdir()) == ["a.jpg", "deep"]
+
+
+def test_files_that_something_else_takes_away_are_missed(tmp_path, monkeypatch):
+    (tmp_path / "x.tar").write_bytes(tar_bytes(FILES))
+    honest = archives.extract
+
+    def beside_another_process(archive, into):
+        count = honest(archive, into)
+        (into / "list.txt").unlink()
+        return count
+
+    monkeypatch.setattr(archives, "extract", beside_another_process)
+    with pytest.raises(ArchiveError, match="3 files were unpacked, but 2 are there"), \
+            unpacked(tmp_path / "x.tar", tmp_path):
+        pytest.fail("half of it was taken for whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.tar"]
+
+
+def test_a_file_that_is_in_a_tar_twice_is_the_later_one(tmp_path):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for content in (b"old", b"new one"):
+            info = tarfile.TarInfo("images/a.jpg")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    (tmp_path / "x.tar").write_bytes(buffer.getvalue())
     with unpacked(tmp_path / "x.tar", tmp_path) as folder:
-        assert sorted(path.name for path in (folder / "images").iterdir()) == ["a.jpg", "deep"]
+        assert (folder / "images" / "a.jpg").read_bytes() == b"new one"
 
 
 @pytest.mark.parametrize(("member", "message"), [
@@ -95,12 +129,16 @@ def test_what_a_killed_run_left_does_not_mix_in(tmp_path):
     (special("images/../../evil.txt", tarfile.REGTYPE), "leads out of its folder"),
     (special("/tmp/evil.txt", tarfile.REGTYPE), "leads out of its folder"),
     (special("C:\\evil.txt", tarfile.REGTYPE), "leads out of its folder"),
-    (special("link", tarfile.SYMTYPE, "/etc/passwd"), "unsafe"),
-    (special("link", tarfile.SYMTYPE, "../../outside"), "unsafe"),
-    (special("link", tarfile.LNKTYPE, "../outside"), "unsafe"),
-    (special("null", tarfile.CHRTYPE), "unsafe"),
-    (special("disk", tarfile.BLKTYPE), "unsafe"),
-    (special("pipe", tarfile.FIFOTYPE), "unsafe"),
+    (special("link", tarfile.SYMTYPE, "/etc/passwd"), "a link"),
+    (special("link", tarfile.SYMTYPE, "../../outside"), "a link"),
+    (special("link", tarfile.SYMTYPE, "images/a.jpg"), "a link"),  # even one that stays inside
+    (special("link", tarfile.LNKTYPE, "images/a.jpg"), "a link"),
+    (special("link", tarfile.LNKTYPE, "../outside"), "a link"),
+    (special("null", tarfile.CHRTYPE), "a device"),
+    (special("disk", tarfile.BLKTYPE), "a device"),
+    (special("pipe", tarfile.FIFOTYPE), "a device"),
+    (special("odd", b"Z"), "a device"),
+    (special("images/a\nb.jpg", tarfile.REGTYPE), "control characters"),
 ])
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 def test_malicious_tars_are_refused(member, message, mode, tmp_path):
@@ -127,6 +165,90 @@ def corrupt_zip():
     return bytes(content)
 
 
+def chain_of_links(outside):
+    """The pattern of CVE-2025-4517: a chain of links longer than a path may be, after which the standard library's
+    `data` filter no longer sees where the next link leads; then a file through it."""
+    extra, path = [], ""
+    for step in "abcdefghijklmnop":
+        extra.append(special(f"{path}{'d' * 247}", tarfile.DIRTYPE))
+        extra.append(special(f"{path}{step}", tarfile.SYMTYPE, "d" * 247))
+        path += f"{'d' * 247}/"
+    top = f"{'/'.join('abcdefghijklmnop')}/{'l' * 254}"
+    extra.append(special(top, tarfile.SYMTYPE, "../" * 16))
+    extra.append(special("escape", tarfile.SYMTYPE, f"{top}/../../{outside}"))
+    extra.append(special("escape/evil.txt", tarfile.REGTYPE))
+    return tar_bytes({}, extra, "w:gz")
+
+
+@pytest.mark.parametrize("name", ["data.tar.gz", "data.zip", "data.tgz"])
+def test_a_chain_of_links_leads_nowhere(name, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "here").mkdir()
+    message = "refused: .* a link" if name != "data.zip" else "data.zip is no zip archive"
+    refuse(tmp_path / "here", chain_of_links("../outside"), message, name)
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_a_link_that_somebody_else_made_is_not_followed(tmp_path):
+    """What is checked is the real place of each file when it is written, not its name alone."""
+    (tmp_path / "x.tar").write_bytes(tar_bytes(FILES))
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "into").mkdir()
+    (tmp_path / "into" / "images").symlink_to(tmp_path / "outside")
+    with pytest.raises(ArchiveError, match="leads to .*outside, out of its folder"):
+        archives.extract(tmp_path / "x.tar", tmp_path / "into")
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+@pytest.mark.parametrize(("content", "name"), [
+    (tar_bytes(FILES), "data.zip"), (tar_bytes(FILES, mode="w:gz"), "data.zip"), (zip_bytes(FILES), "data.tar"),
+    (zip_bytes(FILES), "data.tar.gz"), (tar_bytes(FILES), "data.jpg"), (tar_bytes(FILES) + zip_bytes(FILES), "d.tar"),
+])
+def test_an_archive_under_another_ending_is_refused(content, name, tmp_path):
+    refuse(tmp_path, content, f"{name} is no ", name)
+
+
+def tar_bomb(kind, size):
+    buffer = io.BytesIO()
+    with gzip.open(buffer, "wb", compresslevel=1) as packed:
+        info = tarfile.TarInfo("images/a.jpg")
+        info.size, info.type = size, kind
+        packed.write(info.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(size >> 20):
+            packed.write(bytes(1 << 20))
+        packed.write(bytes(1 << 16))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_tar_that_grows_too_much_is_refused(kind, tmp_path, monkeypatch):
+    """As a file, and as a header, which the standard library would read into memory whole."""
+    monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 1 << 20)
+    refuse(tmp_path, tar_bomb(kind, 1 << 24), "refused: data.tar.gz (would unpack to|has a header of)", "data.tar.gz")
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_zip_that_grows_too_much_is_refused(honest, tmp_path, monkeypatch):
+    """By what it announces, or where it lies about that, by what arrives."""
+    monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 1 << 20)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for number in range(40):
+            zipped.writestr(f"images/{number}.jpg", bytes(1 << 20))
+    content = buffer.getvalue()
+    if not honest:
+        content = content.replace((1 << 20).to_bytes(4, "little"), (100).to_bytes(4, "little"))
+    refuse(tmp_path, content, "refused: data.zip would unpack to" if honest else "data.zip is damaged .*CRC")
+
+
+def test_too_many_members_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "MOST_MEMBERS", 50)
+    for content in (tar_bytes({f"{n}.jpg": b"" for n in range(51)}), zip_bytes({f"{n}.jpg": b"" for n in range(51)})):
+        here = tmp_path / named(content)[-3:]
+        here.mkdir()
+        refuse(here, content, "holds more than 50 files")
+
+
 @pytest.mark.parametrize("content", [
     tar_bytes(FILES, mode="w:gz")[:-500],
     tar_bytes(FILES, mode="w:xz")[:-500],
@@ -140,7 +262,7 @@ def corrupt_zip():
     b"",
 ], ids=["gz", "xz", "tar in gz", "in a file", "between files", "zip", "bad byte", "no files", "web page", "empty"])
 def test_damaged_archives_are_refused(content, tmp_path):
-    refuse(tmp_path, content, r"data.archive is (damaged or cut short|cut short|no tar or zip archive|empty)")
+    refuse(tmp_path, content, r"data.(tar|zip) is (damaged or cut short|cut short|no zip archive|empty)")
 
 
 @pytest.mark.parametrize("code", DISK_FAULTS, ids=errno.errorcode.get)
@@ -149,13 +271,12 @@ def test_a_disk_that_refuses_is_not_blamed_on_the_archive(content, code, tmp_pat
     def refuse(*_, **__):
         raise OSError(code, "no")
 
-    monkeypatch.setattr(tarfile, "copyfileobj", refuse)
-    monkeypatch.setattr("shutil.copyfileobj", refuse)
-    (tmp_path / "data.archive").write_bytes(content)
-    with pytest.raises(OSError) as caught, unpacked(tmp_path / "data.archive", tmp_path):
+    monkeypatch.setattr(archives.Target, "write", refuse)
+    (tmp_path / named(content)).write_bytes(content)
+    with pytest.raises(OSError) as caught, unpacked(tmp_path / named(content), tmp_path):
         pytest.fail("nothing could be written")
     assert caught.value.errno == code
-    assert [path.name for path in tmp_path.iterdir()] == ["data.archive"]
+    assert [path.name for path in tmp_path.iterdir()] == [named(content)]
 
 
 def test_names_that_no_disk_takes_are_the_archives_fault(tmp_path):

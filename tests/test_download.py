@@ -1,6 +1,7 @@
 """Benchmarks brought to a data root: from archives made here, a local server, and hosts that are gone."""
 import dataclasses
 import inspect
+import json
 import logging
 import os
 import resource
@@ -8,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import threading
+import time
 import zipfile
 from pathlib import Path
 
@@ -19,12 +22,14 @@ from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.benchmark import benchmarks
 from promptcal.datasets.inventory.obtain import (
     COOP_PROMPTS,
+    LOCK,
     download_benchmark,
     download_coop,
     download_splits,
     fetch_archive,
     manual_steps,
 )
+from promptcal.datasets.utils.locking import locked
 
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "download.py"
 DEAD = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), "http://127.0.0.1:9")  # nothing listens there
@@ -218,20 +223,57 @@ def test_a_copy_from_a_mirror_that_was_cut_off_is_never_taken(tmp_path, monkeypa
     cls, archives = hosted("EuroSAT", tmp_path, monkeypatch)
     root = tmp_path / "root"
     split = root / "eurosat" / "split_zhou_EuroSAT.json"
-    real = shutil.copyfile
 
-    def killed(source, target):
-        Path(target).write_bytes(Path(source).read_bytes()[:100])
+    def killed(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shutil, "copyfile", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "fsync", killed)
         download_splits(cls, root, str(archives))
     assert not split.exists()
-    monkeypatch.setattr(shutil, "copyfile", real)
     assert download_splits(cls, root, str(archives))
     assert split.read_bytes() == (archives / split.name).read_bytes()
     assert [path.name for path in split.parent.iterdir()] == [split.name]
+
+
+def test_two_downloads_at_once_lose_nothing(tmp_path):
+    """A set that takes a while to unpack, twice at the same moment, two times over."""
+    made = tmp_path / "made" / "UCF-101-midframes"
+    rows = [[f"Archery/{number}.jpg", 0, "Archery"] for number in range(1500)]
+    archives = tmp_path / "archives"
+    archives.mkdir()
+    with zipfile.ZipFile(archives / "UCF-101-midframes.zip", "w") as zipped:
+        for path, _, _ in rows:
+            zipped.writestr(f"{made.name}/{path}", b"x" * 2000)
+    (archives / "split_zhou_UCF101.json").write_text(json.dumps({"train": [], "val": [], "test": rows}))
+    for attempt in range(2):
+        root = tmp_path / f"root{attempt}"
+        both = [
+            subprocess.Popen([sys.executable, str(TOOL), "ucf101", "--root", str(root), "--mirror", str(archives)],
+                             stderr=subprocess.PIPE, text=True, env=os.environ | DEAD) for _ in range(2)
+        ]
+        said = [process.communicate(timeout=120)[1] for process in both]
+        assert [process.returncode for process in both] == [0, 0], said
+        assert all("1500 test images of 1 classes" in text for text in said), said
+        assert len(list((root / "ucf101" / made.name / "Archery").iterdir())) == 1500
+        assert [path.name for path in root.iterdir()] == ["ucf101"]
+
+
+def test_who_waits_says_so_and_finds_the_work_done(tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    cls, archives = hosted("UCF101", tmp_path, monkeypatch)
+    root = tmp_path / "root"
+    root.mkdir()
+    with locked(root / LOCK, ""):
+        other = threading.Thread(target=download_benchmark, args=(cls, root, str(archives)))
+        other.start()
+        while "another process downloads to" not in caplog.text and other.is_alive():
+            time.sleep(0.01)
+        assert not (root / cls.folder).exists()
+        build("UCF101", root)
+    other.join(60)
+    assert "ucf101: ready, 6 test images" in caplog.text
+    assert sorted(path.name for path in root.iterdir()) == ["ucf101"]
 
 
 def test_splits_alone(tmp_path, monkeypatch, caplog):

@@ -3,18 +3,22 @@ from __future__ import annotations
 
 import logging
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..benchmark import Benchmark
 from ..download.archives import ArchiveError, find, unpacked
-from ..download.fetch import FetchError, fetch
+from ..download.fetch import fetch
 from ..download.sources import Source
-from ..utils.errors import DataError
+from ..utils.errors import DataError, UserError
+from ..utils.files import write_atomically
+from ..utils.locking import locked
 
 logger = logging.getLogger(__name__)
 
 WORK_FOLDER = ".downloads"  # under the root, so that moves into place stay on one disk and are atomic
+LOCK = ".downloads.lock"
 
 COOP_PROMPTS = Source(
     name="coop_imagenet_prompts.zip",
@@ -94,11 +98,31 @@ def missing_metadata(cls: type[Benchmark], root: Path) -> list[Source]:
     return [source for source in cls.metadata if not cls.locate(root, source).is_file()]
 
 
-def fetch_archive(source: Source, root: Path, folder: Path, mirror: str) -> None:
-    """Downloads and unpacks beside the final place, then moves each part into it in one step."""
+@contextmanager
+def working(root: Path) -> Iterator[Path]:
+    """The work folder below a root, for one process at a time: others wait, and find what is done when they come."""
     work = root / WORK_FOLDER
     try:
         work.mkdir(parents=True, exist_ok=True)
+        with locked(root / LOCK, f"downloads to {root}"):
+            work.mkdir(exist_ok=True)  # who was waited for may have removed it
+            for left in work.glob("unpacking-*"):  # by a run that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            try:
+                yield work
+            finally:
+                with suppress(OSError):  # stays if something half-loaded is in it
+                    work.rmdir()
+    except OSError as error:
+        raise DataError(f"cannot write to {root}: {error.strerror}; once that is mended, run again: "
+                        f"finished downloads are kept") from error
+
+
+def fetch_archive(source: Source, root: Path, folder: Path, mirror: str) -> None:
+    """Downloads and unpacks beside the final place, then moves each part into it in one step."""
+    with working(root) as work:
+        if all_placed(source, folder):  # by the process that was waited for
+            return
         archive = fetch(source, work, mirror)
         try:
             with unpacked(archive, work, source.inner) as content:
@@ -108,12 +132,6 @@ def fetch_archive(source: Source, root: Path, folder: Path, mirror: str) -> None
             discard(archive, work)  # a second try must not find it and take it for good
             raise
         discard(archive, work)
-    except OSError as error:
-        raise DataError(f"cannot write to {root}: {error.strerror}; once that is mended, run again: "
-                        f"finished downloads are kept") from error
-    finally:
-        with suppress(OSError):  # stays if something half-loaded is in it
-            work.rmdir()
 
 
 def discard(archive: Path, work: Path) -> None:
@@ -137,7 +155,7 @@ def fetch_all_metadata(cls: type[Benchmark], root: Path, mirror: str) -> list[st
         if source.drive_id:
             try:
                 fetch_metadata(cls, source, root, mirror)
-            except DataError as error:
+            except UserError as error:
                 faults.append(str(error))
     return faults
 
@@ -145,19 +163,13 @@ def fetch_all_metadata(cls: type[Benchmark], root: Path, mirror: str) -> list[st
 def fetch_metadata(cls: type[Benchmark], source: Source, root: Path, mirror: str) -> None:
     """Puts a split file or class names into the benchmark's folder."""
     target = root / cls.folder / source.name
-    work = root / WORK_FOLDER
-    try:
-        work.mkdir(parents=True, exist_ok=True)
+    with working(root) as work:
+        if target.is_file():
+            return
         path = fetch(source, work, mirror)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if path.parent != work:  # a mirror's own copy, which stays; half of it must never have the final name
-            path = Path(shutil.copyfile(path, target.with_name(f"{target.name}.part")))
-        path.replace(target)
-    except OSError as error:
-        raise FetchError(f"cannot write {target}: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            work.rmdir()
+        content = path.read_bytes()
+        write_atomically(target, lambda file: file.write(content))
+        discard(path, work)
 
 
 def manual_steps(cls: type[Benchmark], root: Path) -> str:

@@ -4,9 +4,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+LONGEST = 2000  # letters of a message; what is longer quotes a file that nobody wants on the screen
+
+
+def one_line(text: object, length: int = LONGEST) -> str:
+    """Anything as one short line that any terminal takes: no line breaks, no control characters, no lone surrogates,
+    the middle of what is too long left out."""
+    text = str(text)
+    if len(text) > 3 * length:
+        text = f"{text[: 2 * length]} {text[-length:]}"
+    line = "".join(c if c.isprintable() or c in "\u200c\u200d" else "\N{REPLACEMENT CHARACTER}"
+                   for c in " ".join(text.split()))  # the two joiners are parts of emoji and of words
+    return line if len(line) <= length else f"{line[: length * 2 // 3]} … {line[-(length // 3 - 3):]}"
+
 
 class UserError(ValueError):
     """Bad input. The message is one line that says what is wrong and what to do about it."""
+
+    def __init__(self, message: object) -> None:
+        super().__init__(one_line(message))
 
 
 class ConfigError(UserError):
@@ -27,7 +43,7 @@ class WeightsError(UserError):
 
 def first_five(items: Sequence[object]) -> str:
     """The first five of many bad things, and how many more there are, for a message that stays readable."""
-    shown = ", ".join(str(item) for item in items[:5])
+    shown = ", ".join(one_line(item, 240) for item in items[:5])
     return shown if len(items) <= 5 else f"{shown} and {len(items) - 5} more"
 
 
