@@ -16,6 +16,7 @@ from promptcal.tools.speed.records import Comparison
 from promptcal.tools.speed.shapes import NAME_TOKENS, SHAPES, class_names, random_clip
 from promptcal.trainers.operations import REGULARISERS
 from promptcal.trainers.report.published import cells
+from promptcal.trainers.vlm.openai import TOKENIZER
 from promptcal.trainers.vlm.prompts import class_tokens
 
 TINY = benchmark.Settings(
@@ -112,7 +113,7 @@ def test_peak_memory_is_that_of_the_job():
 
 
 def test_names_are_as_long_as_imagenets():
-    tokens = class_tokens(class_names(1000))
+    tokens = class_tokens(class_names(1000), TOKENIZER)
     assert [sum(len(own) == n + 2 for own in tokens) for n in range(1, 12)] == list(NAME_TOKENS)
     assert len(set(class_names(100))) == 100
 
@@ -142,7 +143,7 @@ def test_text_tower_operations_by_hand():
     # Back, each product costs the same again, and an attention's two products have two factors each.
     assert back == layers * (linear(77 * classes) + 2 * classes * attending(77, 77)) + projection
 
-    lengths = [len(own) for own in class_tokens(class_names(classes))]
+    lengths = [len(own) for own in class_tokens(class_names(classes), TOKENIZER)]
     own, shared = sum(lengths), 5
     inner = linear(own + shared) + attending(shared, shared) + sum(attending(n, n + shared) for n in lengths)
     last = 6 * width**2 * (own + shared) + 18 * width**2 * classes + sum(attending(1, n + shared) for n in lengths)

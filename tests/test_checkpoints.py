@@ -15,12 +15,13 @@ import pytest
 import torch
 from conftest import openai_state, random_clip
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
-from promptcal.trainers.vlm import loading
+from promptcal.trainers.vlm import openai_weights
 from promptcal.trainers.vlm.checkpoints import read_checkpoint, tensors_by_name
-from promptcal.trainers.vlm.loading import download, load_clip, pick_device, weights_hash
-from promptcal.trainers.vlm.openai_clip import CLIP, clip
+from promptcal.trainers.vlm.loading import load_clip, pick_device, weights_hash
+from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
+from promptcal.trainers.vlm.openai_clip import CLIP, WEIGHT_URLS, clip
+from promptcal.trainers.vlm.openai_weights import download
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
-from promptcal.trainers.vlm.text_tower import TextTower
 from safetensors.torch import save_file
 
 
@@ -145,7 +146,9 @@ def test_a_file_that_does_not_say_what_it_is(tmp_path: Path):
     assert not torch.allclose(quick.encode_text(tokens), model.encode_text(tokens), atol=1e-4)
     assert torch.equal(gelu.encode_text(tokens), model.encode_text(tokens))
     assert torch.equal(gelu.encode_image(images), model.encode_image(images))
-    packed = TextTower(gelu, class_tokens(["cat", "dog"]))(initial_context(gelu, "a photo of a")[None])[0]
+    backbone = OpenAIBackbone(gelu)
+    context = initial_context(backbone, "a photo of a")
+    packed = backbone.text_tower(class_tokens(["cat", "dog"], TOKENIZER), "fp32")(context[None])[0]
     whole = model.encode_text(clip.tokenize(["a photo of a cat.", "a photo of a dog."]))
     torch.testing.assert_close(packed, whole / whole.norm(dim=-1, keepdim=True), atol=2e-6, rtol=1e-5)
     names = [weights_hash(str(path), activation) for activation in ("", "quick_gelu", "gelu")]
@@ -205,8 +208,8 @@ def test_downloads_are_verified_and_atomic(tmp_path: Path, clip_file: Path, monk
     source.mkdir(parents=True)
     (source / "RN50.pt").write_bytes(clip_file.read_bytes())
     url = (source / "RN50.pt").as_uri()
-    monkeypatch.setattr(loading, "CACHE", tmp_path / "cache")
-    monkeypatch.setitem(loading.WEIGHT_URLS, "RN50", url)
+    monkeypatch.setattr(openai_weights, "CACHE", tmp_path / "cache")
+    monkeypatch.setitem(WEIGHT_URLS, "RN50", url)
     assert load_clip("RN50").visual.input_resolution == 32
     assert weights_hash("RN50") == digest[:16] == weights_hash(str(clip_file))
     (source / "RN50.pt").unlink()

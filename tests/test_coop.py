@@ -89,7 +89,7 @@ def test_what_a_run_leaves(coop, splits: Path, clip_file: Path, tmp_path: Path, 
     assert (training["images"], training["shots"], training["epochs"]) == (8, 2, 3)
     fixed = "TRAINER.COOP.FIXED_VIEWS" in opts
     assert training["views"] == ("fixed plain views" if fixed else "new random crops in each epoch")
-    context, _ = read_context(run / training["checkpoint"])
+    context, *_ = read_context(run / training["checkpoint"])
     assert tuple(context.shape) == tuple(training["context"]) == shape and context.dtype == torch.float32
 
     board = EventAccumulator(str(run / "tensorboard" / "training")).Reload()
@@ -227,11 +227,11 @@ def test_a_test_without_training_is_another_run(coop, tmp_path: Path):
 def test_training_starts_from_init_weights(coop, tmp_path: Path):
     """With a vanishing rate it stays there. n_ctx follows the file, and a copy for each class is made on demand."""
     coop("TRAINER.COOP.N_CTX", 8)
-    first, _ = read_context(find_prompt(tmp_path / "run"))
+    first, *_ = read_context(find_prompt(tmp_path / "run"))
     still = ("MODEL.INIT_WEIGHTS", find_prompt(tmp_path / "run"), "OPTIM.LR", 1e-12, "OPTIM.WARMUP_CONS_LR", 1e-12)
     for csc in (False, True):
         coop(*still, "OUTPUT_DIR", tmp_path / f"more{csc}", "TRAINER.COOP.CSC", csc)
-        second, _ = read_context(find_prompt(tmp_path / f"more{csc}"))
+        second, *_ = read_context(find_prompt(tmp_path / f"more{csc}"))
         torch.testing.assert_close(first.expand(4, 8, 64) if csc else first, second, atol=1e-9, rtol=0)
 
 

@@ -17,16 +17,17 @@ from promptcal.trainers.runs.folder import RunFolder
 from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.initial_prompt import InitialPrompt
 from promptcal.trainers.vlm.jacobian import break_even, text_jacobian
+from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
 
 NAMES = ["cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river", "sea or lake"]
 
 
 def prompt_of(model, group: int = 0, specific: bool = False) -> InitialPrompt:
-    context = initial_context(model, "a photo of a")
+    context = initial_context(OpenAIBackbone(model), "a photo of a")
     if specific:
         context = context + torch.randn(len(NAMES), 4, 64, generator=torch.Generator().manual_seed(0))
-    return InitialPrompt(ClassTowers(model, class_tokens(NAMES), group=group), context)
+    return InitialPrompt(ClassTowers(OpenAIBackbone(model), class_tokens(NAMES, TOKENIZER), group=group), context)
 
 
 def relative(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -53,11 +54,12 @@ def test_the_jacobian_is_that_of_autograd(clip_model):
 
 
 def test_later_steps_in_groups(clip_model):
-    contexts = initial_context(clip_model, "a photo of a") + torch.randn(3, 4, 64)
+    contexts = initial_context(OpenAIBackbone(clip_model), "a photo of a") + torch.randn(3, 4, 64)
     cotangent = torch.randn(3, len(NAMES), 48)
     answers = []
     for group in (0, 2):
-        text, vjp = ClassTowers(clip_model, class_tokens(NAMES), group=group).with_vjp(contexts)
+        tower = ClassTowers(OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER), group=group)
+        text, vjp = tower.with_vjp(contexts)
         answers.append((text, vjp(cotangent)))
     torch.testing.assert_close(answers[0][0], answers[1][0])
     assert relative(answers[1][1], answers[0][1]) < 1e-5

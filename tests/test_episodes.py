@@ -10,6 +10,7 @@ from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.engine.episodes import text_gradient
 from promptcal.trainers.objectives import class_logits, confident_views
 from promptcal.trainers.vlm.image_tower import encode_views
+from promptcal.trainers.vlm.openai import OpenAIBackbone
 
 NAMES = ["cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river", "sea or lake"]
 WEIGHTS = {"ZeroShot": 0, "TPT": 0, "CTPT": 50, "OTPT": 18, "SoC": 30}
@@ -58,7 +59,7 @@ def test_gradients_equal_the_reference(model, method: str):
     trainer = build_trainer(build_cfg(method))
     trainer.use_model(model, NAMES)
     images = make_views()
-    views = encode_views(model, images)
+    views = encode_views(OpenAIBackbone(model), images)
     chosen = confident_views(class_logits(views, trainer.prompt.text, trainer.scale), 0.1)
     kept = views.take_along_dim(chosen[..., None], dim=1)
     cotangent, _, _ = text_gradient(trainer.prompt.text, kept, trainer.scale, trainer)

@@ -15,6 +15,7 @@ from dassl_files import PromptLearner, save_as_dassl
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers import adapt
 from promptcal.trainers.vlm.checkpoints import read_checkpoint
+from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_files import (
     EMBEDDED,
@@ -47,7 +48,7 @@ def test_dassls_files_are_read(tmp_path: Path, clip_model: CLIP, n_ctx: int, dty
     path = save_as_dassl(tmp_path, clip_model, NAMES, context, zip_format=zip_format)
     with pytest.raises(pickle.UnpicklingError):
         torch.load(path, weights_only=True)
-    loaded = load_context(path, clip_model, class_tokens(NAMES))
+    loaded = load_context(path, OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER))
     assert loaded.dtype == torch.float32 and torch.equal(loaded, context.float())
 
 
@@ -66,28 +67,28 @@ def test_names_of_modules_around_the_prompt_do_not_matter(tmp_path: Path, clip_m
     torch.save({"state_dict": state}, tmp_path / "nested.pt")
     torch.save(state, tmp_path / "bare.pt")
     for name in ("nested.pt", "bare.pt"):
-        context, tensors = read_context(tmp_path / name)
+        context, tensors, _ = read_context(tmp_path / name)
         assert torch.equal(context, random_prompt())
         assert tensors.keys() == {"ctx", "token_prefix", "token_suffix"}
 
 
 def test_class_specific_contexts_belong_to_their_classes(tmp_path: Path, clip_model: CLIP):
     path = save_as_dassl(tmp_path, clip_model, NAMES, random_prompt(classes=4, dtype=torch.float16))
-    load_context(path, clip_model, class_tokens(NAMES))
+    load_context(path, OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER))
     with pytest.raises(WeightsError, match=r"shape \(4, 4, 64\), but the data set needs \(3, n_ctx, 64\)"):
-        load_context(path, clip_model, class_tokens(NAMES[:3]))
+        load_context(path, OpenAIBackbone(clip_model), class_tokens(NAMES[:3], TOKENIZER))
     with pytest.raises(WeightsError, match=r"another class list or backbone \(class 2 differs\)"):
-        load_context(path, clip_model, class_tokens(["kind_a", "kind_b", "cat", "kind_d"]))
+        load_context(path, OpenAIBackbone(clip_model), class_tokens(["kind_a", "kind_b", "cat", "kind_d"], TOKENIZER))
     with pytest.raises(WeightsError, match="another class list or backbone"):
-        load_context(path, random_clip(seed=1), class_tokens(NAMES))
+        load_context(path, OpenAIBackbone(random_clip(seed=1)), class_tokens(NAMES, TOKENIZER))
 
 
 def test_shared_contexts_serve_any_class_list_but_another_backbone_is_told(tmp_path: Path, clip_model: CLIP, caplog):
     path = save_as_dassl(tmp_path, clip_model, NAMES, random_prompt())
     with caplog.at_level(logging.WARNING):
-        load_context(path, clip_model, class_tokens(["cat", "dog"]))
+        load_context(path, OpenAIBackbone(clip_model), class_tokens(["cat", "dog"], TOKENIZER))
         assert not caplog.records
-        load_context(path, random_clip(seed=1), class_tokens(NAMES))
+        load_context(path, OpenAIBackbone(random_clip(seed=1)), class_tokens(NAMES, TOKENIZER))
     assert "made with another backbone" in caplog.text
 
 
@@ -104,7 +105,7 @@ def test_shared_contexts_serve_any_class_list_but_another_backbone_is_told(tmp_p
 def test_files_that_do_not_fit_get_one_line(tmp_path: Path, clip_model: CLIP, content, message: str):
     torch.save(content, tmp_path / "x.pt")
     with pytest.raises(WeightsError, match=message) as error:
-        load_context(tmp_path / "x.pt", clip_model, class_tokens(NAMES))
+        load_context(tmp_path / "x.pt", OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER))
     assert "x.pt" in str(error.value) and "\n" not in str(error.value)
 
 
@@ -124,7 +125,7 @@ def test_a_hostile_file_changes_nothing_on_disk(tmp_path: Path, clip_model: CLIP
     state = PromptLearner(clip_model, NAMES, random_prompt()).state_dict()
     torch.save({"state_dict": {**state, "extra": Hostile(trace)}, "optimizer": Hostile(trace)}, path,
                _use_new_zipfile_serialization=zip_format)
-    assert torch.equal(load_context(path, clip_model, class_tokens(NAMES)), random_prompt())
+    assert torch.equal(load_context(path, OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER)), random_prompt())
     convert_prompt(path, tmp_path / "clean.safetensors")
     assert not trace.exists()
     torch.load(path, weights_only=False)
@@ -153,7 +154,7 @@ def test_truncated_files_get_one_line(tmp_path: Path, clip_model: CLIP, lost: in
     path = save_as_dassl(tmp_path, clip_model, NAMES, random_prompt())
     path.write_bytes(path.read_bytes()[:-lost])
     with pytest.raises(WeightsError, match="damaged or not a PyTorch file") as error:
-        load_context(path, clip_model, class_tokens(NAMES))
+        load_context(path, OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER))
     assert "\n" not in str(error.value)
 
 
@@ -222,17 +223,19 @@ def test_our_checkpoints_are_coops(tmp_path: Path, clip_model: CLIP, classes: in
     learner = PromptLearner(clip_model, NAMES, context)
     optimizer = torch.optim.SGD(learner.parameters(), lr=0.002, momentum=0.9)
     path = checkpoint_path(tmp_path, 50)
-    write_checkpoint(path, 50, context, clip_model, class_tokens(NAMES), optimizer.state_dict(), {})
+    tokens = class_tokens(NAMES, TOKENIZER)
+    write_checkpoint(path, 50, context, OpenAIBackbone(clip_model), tokens, optimizer.state_dict(), {}, "tiny")
     assert path == tmp_path / "prompt_learner" / "model.pth.tar-50" == find_prompt(tmp_path)
     assert path.with_name("checkpoint").read_text() == "model.pth.tar-50\n"
     content = torch.load(path, weights_only=True)
-    assert content.keys() == {"state_dict", "epoch", "optimizer", "scheduler", "val_result"} and content["epoch"] == 50
+    coops = {"state_dict", "epoch", "optimizer", "scheduler", "val_result"}
+    assert content.keys() == {*coops, "backbone"} and content["epoch"] == 50 and content["backbone"] == "tiny"
     expected = learner.state_dict()
     assert content["state_dict"].keys() == expected.keys()
     assert all(torch.equal(content["state_dict"][name], expected[name]) for name in expected)
     learner.load_state_dict(content["state_dict"])
     optimizer.load_state_dict(content["optimizer"])
-    assert torch.equal(load_context(path, clip_model, class_tokens(NAMES)), context)
+    assert torch.equal(load_context(path, OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER)), context)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -245,10 +248,11 @@ def test_round_trip_through_the_converter(tmp_path: Path, clip_model: CLIP, clas
     with safe_open(target, "pt") as file:
         assert set(file.keys()) == {"ctx", "token_prefix"} | ({"token_suffix"} if classes else set())
         assert torch.equal(file.get_tensor("ctx"), context)
-    assert torch.equal(load_context(target, clip_model, class_tokens(NAMES)), context.float())
+    loaded = load_context(target, OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER))
+    assert torch.equal(loaded, context.float())
     if classes:
         with pytest.raises(WeightsError, match="another class list"):
-            load_context(target, clip_model, class_tokens(["cat", "dog", "cow", "hen"]))
+            load_context(target, OpenAIBackbone(clip_model), class_tokens(["cat", "dog", "cow", "hen"], TOKENIZER))
     convert_prompt(target, tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == target.read_bytes()
 
@@ -270,3 +274,13 @@ def test_the_converter_refuses_in_one_line(tmp_path: Path):
         done = run_tool("convert_prompt.py", *args)
         assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def test_a_prompt_names_its_backbone_when_it_does_not_fit(tmp_path: Path, clip_model: CLIP):
+    path, tokens = checkpoint_path(tmp_path, 1), class_tokens(NAMES, TOKENIZER)
+    write_checkpoint(path, 1, random_prompt(), OpenAIBackbone(clip_model), tokens, {}, {}, "open_clip:ViT-B-16/openai")
+    convert_prompt(path, tmp_path / "copy.safetensors")
+    wide = OpenAIBackbone(random_clip(width=128))
+    for file in (path, tmp_path / "copy.safetensors"):
+        with pytest.raises(WeightsError, match=r"learnt with open_clip:ViT-B-16/openai, .* needs \(n_ctx, 128\)"):
+            load_context(file, wide, tokens)

@@ -12,6 +12,7 @@ from PIL import Image
 from promptcal.trainers.fewshot.images import TrainingCrop, epoch_batches
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule, random_context
 from promptcal.trainers.vlm.class_towers import ClassTowers
+from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.prompts import class_tokens
 
@@ -66,7 +67,7 @@ def test_steps_equal_plain_autograd(clip_model: CLIP, class_specific: bool, grou
     images = F.normalize(torch.randn(6, 48, generator=generator), dim=-1)
     labels = torch.randint(0, len(NAMES), (6,), generator=generator)
     scale = clip_model.logit_scale.exp()
-    tower = ClassTowers(clip_model, class_tokens(NAMES), group=group)
+    tower = ClassTowers(OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER), group=group)
     ours = PromptLearner(tower, start, scale, Schedule(5, 0.002, 1, 1e-5), momentum=0.9, weight_decay=5e-4)
 
     theirs = CoOpsLearner(clip_model, NAMES, start.clone())
@@ -92,8 +93,9 @@ def test_memory_that_runs_out_halves_the_classes(clip_model: CLIP, monkeypatch: 
     images, labels = F.normalize(torch.randn(2, 48), dim=-1), torch.tensor([0, 1])
     schedule, scale = Schedule(1, 0.002, 0, 1e-5), clip_model.logit_scale.exp()
     start = random_context((4, 64), 0)
-    plain = PromptLearner(ClassTowers(clip_model, class_tokens(NAMES)), start, scale, schedule, 0.9, 0.0)
-    tight = PromptLearner(ClassTowers(clip_model, class_tokens(NAMES)), start, scale, schedule, 0.9, 0.0)
+    backbone, tokens = OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER)
+    plain = PromptLearner(ClassTowers(backbone, tokens), start, scale, schedule, 0.9, 0.0)
+    tight = PromptLearner(ClassTowers(backbone, tokens), start, scale, schedule, 0.9, 0.0)
     real = ClassTowers.with_vjp
 
     def limited(tower: ClassTowers, context: torch.Tensor, batched: bool = False):

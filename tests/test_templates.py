@@ -12,6 +12,7 @@ from promptcal.datasets.base import DATASET_REGISTRY
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.vlm.openai import OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.templates import CLIP_BEST, find_templates, template_features
 
@@ -31,7 +32,7 @@ def openai_features(model: CLIP, templates: list[str], names: list[str]) -> torc
     ["a photo of a {}."], ["{} texture."], ["a photo of a {}, a type of pet."], ["{}"], list(CLIP_BEST),
 ], ids=["plain", "name first", "words on both sides", "name alone", "ensemble"])
 def test_features_equal_openais(clip_model: CLIP, templates: list[str]):
-    ours = template_features(clip_model, templates, NAMES, "fp32")
+    ours = template_features(OpenAIBackbone(clip_model), templates, NAMES, "fp32")
     torch.testing.assert_close(ours, openai_features(clip_model, templates, NAMES), atol=2e-6, rtol=1e-5)
 
 
@@ -112,4 +113,4 @@ def test_settings_that_cannot_work(trainer: str, opts: list[str], message: str):
 
 def test_a_template_that_is_too_long(clip_model: CLIP):
     with pytest.raises(DataError, match=r"class 0 .* has \d+ tokens, but the model takes 77"):
-        template_features(clip_model, ["word " * 80 + "{}"], NAMES, "fp32")
+        template_features(OpenAIBackbone(clip_model), ["word " * 80 + "{}"], NAMES, "fp32")

@@ -14,6 +14,7 @@ from promptcal.datasets.utils.errors import UserError, explaining_faults
 from promptcal.datasets.views.augmix import OPERATIONS, augmix
 from promptcal.datasets.views.crops import ViewMaker, draw_crops, plain_view
 from promptcal.datasets.views.loader import noticing_lost_workers, view_loader
+from promptcal.datasets.views.pixels import Pixels
 from promptcal.trainers.vlm.image_tower import normalise_pixels
 from promptcal.trainers.vlm.openai_clip import clip
 
@@ -28,7 +29,7 @@ def test_the_plain_view_is_clips_own():
         image = picture(size)
         expected = clip.clip._transform(32)(image)
         views = ViewMaker(count=1, size=32, augmix=False, seed=0)(image, 0)
-        torch.testing.assert_close(normalise_pixels(views)[0], expected)
+        torch.testing.assert_close(normalise_pixels(views, Pixels(32))[0], expected)
 
 
 def test_crops_are_torchvisions_bilinear_ones():

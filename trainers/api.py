@@ -5,13 +5,15 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..datasets.utils.errors import ConfigError
 from .config.layers import build_cfg
 from .engine.adapted import Adapted
 from .registry import build_trainer
+from .vlm.backbone import Backbone
 from .vlm.image_tower import encode_views
+from .vlm.loading import as_backbone
 from .vlm.openai_clip import CLIP
 
 KEPT = 4  # adapters that are kept for each model
@@ -23,10 +25,12 @@ class Adapter:
     An online method goes on from image to image, from call to call.
     """
 
-    def __init__(self, trainer: str, model: CLIP, classnames: Sequence[str], views: int, opts: Sequence = ()) -> None:
-        device = str(model.logit_scale.device)
+    def __init__(
+        self, trainer: str, backbone: Backbone, classnames: Sequence[str], views: int, opts: Sequence = (),
+    ) -> None:
+        device = str(backbone.device)
         self.method = build_trainer(build_cfg(trainer, flags=["TTA.VIEWS", views, "DEVICE", device], opts=opts))
-        self.method.use_model(model, classnames)
+        self.method.use_model(backbone, classnames)
         self.count = 0  # images so far
         self.start = dict(self.method.state()) if self.method.online else None
 
@@ -34,7 +38,7 @@ class Adapter:
         """Adapts to each of the images, given as views (B, V, 3, H, W), and predicts it."""
         at_once = 1 if self.method.online else self.method.cfg.TTA.EPISODES
         adapted = Adapted.join([
-            self.method.adapt(encode_views(self.method.model, batch, self.method.precision))
+            self.method.adapt(encode_views(self.method.backbone, batch, self.method.precision))
             for batch in views.split(at_once)
         ])
         names = [f"image {self.count + place}" for place in range(len(views))]
@@ -48,10 +52,12 @@ class Adapter:
             self.method.load_state(self.start)
 
 
-_adapters: WeakKeyDictionary[CLIP, OrderedDict[tuple, Adapter]] = WeakKeyDictionary()
+_adapters: WeakKeyDictionary[nn.Module, OrderedDict[tuple, Adapter]] = WeakKeyDictionary()
 
 
-def adapt(trainer: str, model: CLIP, classnames: Sequence[str], views: Tensor, opts: Sequence = ()) -> Adapted:
+def adapt(
+    trainer: str, model: CLIP | Backbone, classnames: Sequence[str], views: Tensor, opts: Sequence = (),
+) -> Adapted:
     """Adapts the prompt to each image and predicts it.
 
     `views` are normalised pixels (V, 3, H, W) of one image or (B, V, 3, H, W) of several, view 0 the plain one, of any
@@ -61,22 +67,25 @@ def adapt(trainer: str, model: CLIP, classnames: Sequence[str], views: Tensor, o
     """
     if views.dim() == 4:
         views = views[None]
-    size = model.visual.input_resolution
+    backbone = as_backbone(model)
+    size = backbone.pixels.size
     if views.dim() != 5 or views.shape[2:] != (3, size, size) or not len(views):
         wanted = f"(V, 3, {size}, {size}) or (B, V, 3, {size}, {size})"
         raise ConfigError(f"views must be {wanted}, not {tuple(views.shape)}")
-    adapter = find_adapter(trainer, model, classnames, views.shape[1], opts)
+    adapter = find_adapter(trainer, backbone, classnames, views.shape[1], opts)
     adapter.restart()
     return adapter(views)
 
 
-def find_adapter(trainer: str, model: CLIP, classnames: Sequence[str], views: int, opts: Sequence) -> Adapter:
+def find_adapter(
+    trainer: str, backbone: Backbone, classnames: Sequence[str], views: int, opts: Sequence,
+) -> Adapter:
     """The adapter that was made for these arguments, unless the model's weights have changed since, or a new one."""
-    weights = tuple((tensor.data_ptr(), tensor._version) for tensor in model.parameters())
+    weights = tuple((tensor.data_ptr(), tensor._version) for tensor in backbone.module.parameters())
     key = (trainer, tuple(classnames), views, tuple(map(str, opts)), weights)
-    kept = _adapters.setdefault(model, OrderedDict())
+    kept = _adapters.setdefault(backbone.module, OrderedDict())
     if key not in kept:
-        kept[key] = Adapter(trainer, model, classnames, views, opts)
+        kept[key] = Adapter(trainer, backbone, classnames, views, opts)
         if len(kept) > KEPT:
             kept.popitem(last=False)
     kept.move_to_end(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import numpy as np
@@ -24,9 +25,10 @@ from .runs.folder import RunFolder
 from .runs.progress import Progress
 from .runs.provenance import environment
 from .runs.summary import summarise
+from .vlm.backbone import Backbone
 from .vlm.class_towers import ClassTowers
 from .vlm.initial_prompt import InitialPrompt
-from .vlm.loading import load_clip, pick_device, weights_hash
+from .vlm.loading import as_backbone, load_clip, pick_device, weights_hash
 from .vlm.openai_clip import CLIP
 from .vlm.precision import resolve_precision
 from .vlm.prompt_files import load_context, prompt_hash
@@ -157,21 +159,21 @@ class BaseTrainer:
                 self.cfg, self.prompt, len(self.indices), facts, self.dataset.classnames, self.ranks,
             )
 
-    def use_model(self, model: CLIP, classnames: Sequence[str]) -> None:
-        """Sets up prediction with a loaded model: the initial prompt and the text tower for these classes."""
-        size = model.visual.input_resolution
+    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
+        """Sets up prediction with a model from `load_clip`: the initial prompt and the text tower for these classes."""
+        self.backbone = as_backbone(model)
+        size = self.backbone.pixels.size
         if self.cfg.INPUT.SIZE not in (0, size):
             given = self.cfg.INPUT.SIZE
             raise ConfigError(f"INPUT.SIZE is {given}, but this backbone takes {size} pixels: leave it at 0")
-        self.model = model
-        self.scale = model.logit_scale.exp().detach()
-        tokens = class_tokens(classnames)
+        self.scale = self.backbone.logit_scale.exp().detach()
+        tokens = class_tokens(classnames, self.backbone.tokenizer)
         if self.cfg.MODEL.INIT_WEIGHTS:
-            context = load_context(self.cfg.MODEL.INIT_WEIGHTS, model, tokens)
+            context = load_context(self.cfg.MODEL.INIT_WEIGHTS, self.backbone, tokens)
         else:
-            context = initial_context(model, self.cfg.PROMPT.CTX_INIT)
-        check_lengths(classnames, tokens, context.shape[-2], model.context_length)
-        self.prompt = InitialPrompt(ClassTowers(model, tokens, self.precision), context)
+            context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
+        check_lengths(classnames, tokens, context.shape[-2], self.backbone)
+        self.prompt = InitialPrompt(ClassTowers(self.backbone, tokens, self.precision), context)
 
     def train(self) -> None:
         """Test-time methods have nothing to train beforehand."""
@@ -241,7 +243,7 @@ class BaseTrainer:
 
     def view_features(self, count: int) -> ViewFeatures:
         """Where features of `count` views an image come from."""
-        return find_features(self.cfg, self.model, self.dataset, self.items, count, self.fingerprint, self.precision)
+        return find_features(self.cfg, self.backbone, self.dataset, self.items, count, self.fingerprint, self.precision)
 
     def predict_batch(self, batch: FeatureBatch) -> dict[str, np.ndarray]:
         """The rows of a batch."""
@@ -301,7 +303,10 @@ class BaseTrainer:
 
     def facts(self) -> dict:
         """What else belongs in results.json: the prompt that the run began with, and what a method adds."""
-        return {"init_weights": self.cfg.MODEL.INIT_WEIGHTS, "init_weights_hash": self.fingerprint["prompt"]}
+        return {
+            "init_weights": self.cfg.MODEL.INIT_WEIGHTS, "init_weights_hash": self.fingerprint["prompt"],
+            "pixels": asdict(self.backbone.pixels),
+        }
 
     def figures(self, predictions: dict[str, np.ndarray]) -> dict:
         bins, with_sals = self.cfg.TEST.BINS, self.cfg.TEST.SALS

@@ -19,6 +19,7 @@ from .fewshot.training import PromptLearner, Schedule, random_context, run_epoch
 from .objectives import class_logits
 from .registry import TRAINER_REGISTRY
 from .runs.board import Draw
+from .vlm.backbone import Backbone
 from .vlm.initial_prompt import InitialPrompt
 from .vlm.openai_clip import CLIP
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
@@ -106,9 +107,9 @@ class CoOp(BaseTrainer):
         images = self.dataset.fingerprint(self.dataset.train) if self.learns else "none: not trained here"
         return {**super().make_fingerprint(), "training_data": images}
 
-    def use_model(self, model: CLIP, classnames: Sequence[str]) -> None:
+    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
-        context = initial_context(model, self.cfg.PROMPT.CTX_INIT)
+        context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
         self.hand_written = self.prompt.tower.text(context[None])[0]  # (K, d), what the prompt is compared with
 
     def starting_context(self) -> Tensor:
@@ -117,14 +118,13 @@ class CoOp(BaseTrainer):
         if self.cfg.MODEL.INIT_WEIGHTS:
             context = self.prompt.context
         elif own.CTX_INIT:
-            context = initial_context(self.model, own.CTX_INIT)
+            context = initial_context(self.backbone, own.CTX_INIT)
         else:
-            shape = (own.N_CTX, self.model.ln_final.weight.shape[0])
+            shape = (own.N_CTX, self.backbone.width)
             context = random_context((classes, *shape) if own.CSC else shape, self.cfg.SEED).to(self.device)
         if own.CSC and context.dim() == 2:
             context = context.expand(classes, *context.shape)
-        check_lengths(self.dataset.classnames, self.prompt.tower.class_tokens, context.shape[-2],
-                      self.model.context_length)
+        check_lengths(self.dataset.classnames, self.prompt.tower.class_tokens, context.shape[-2], self.backbone)
         return context
 
     def train(self) -> None:
@@ -142,8 +142,8 @@ class CoOp(BaseTrainer):
             cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY,
         )
         images = TrainingImages(
-            self.model, self.dataset, self.dataset.train, cfg.INPUT.SIZE or self.model.visual.input_resolution,
-            own.FIXED_VIEWS, cfg.DATALOADER.TRAIN_X.BATCH_SIZE, cfg.SEED, self.precision, cfg.DATALOADER.NUM_WORKERS,
+            self.backbone, self.dataset, self.dataset.train, own.FIXED_VIEWS, cfg.DATALOADER.TRAIN_X.BATCH_SIZE,
+            cfg.SEED, self.precision, cfg.DATALOADER.NUM_WORKERS,
         )
         skipped = images.leave_out_unreadable()
         if skipped and cfg.DATALOADER.ON_BAD_IMAGE == "error":
@@ -151,8 +151,8 @@ class CoOp(BaseTrainer):
         # What an interrupted run goes on from lies with the parts, and goes with them when the run is finished.
         run_epochs(learner, images, self.folder.parts / "training.pt", self.folder.path / "tensorboard" / "training")
         write_checkpoint(
-            self.checkpoint, epochs, learner.context, self.model, self.prompt.tower.class_tokens,
-            learner.optimizer.state_dict(), learner.scheduler_state(),
+            self.checkpoint, epochs, learner.context, self.backbone, self.prompt.tower.class_tokens,
+            learner.optimizer.state_dict(), learner.scheduler_state(), cfg.MODEL.BACKBONE.NAME,
         )
         logger.info("prompt learnt from %d images (%s) in %d epochs: %s", len(images.items), images.views, epochs,
                     self.checkpoint)

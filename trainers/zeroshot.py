@@ -12,6 +12,7 @@ from .config.validation import require
 from .engine.adapted import Adapted
 from .objectives import class_logits
 from .registry import TRAINER_REGISTRY
+from .vlm.backbone import Backbone
 from .vlm.openai_clip import CLIP
 from .vlm.templates import check_setting, find_templates, template_features
 
@@ -33,14 +34,14 @@ class ZeroShot(BaseTrainer):
     def views(self) -> int:
         return 1
 
-    def use_model(self, model: CLIP, classnames: Sequence[str]) -> None:
+    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
         dataset = getattr(self, "dataset", None)  # there is none when images come as tensors
         own = dataset.template if dataset else None
         self.templates = find_templates(self.cfg.PROMPT.TEMPLATE, self.cfg.DATASET.NAME, own)
         self.text = self.prompt.text  # (K, d)
         if self.templates:
-            self.text = template_features(model, self.templates, classnames, self.precision)
+            self.text = template_features(self.backbone, self.templates, classnames, self.precision)
 
     def facts(self) -> dict:
         return {**super().facts(), **({"templates": self.templates} if self.templates else {})}

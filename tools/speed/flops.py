@@ -16,6 +16,7 @@ from ...trainers.objectives import dispersion, orthogonality, pair_similarities
 from ...trainers.operations import REGULARISERS
 from ...trainers.report.published import find
 from ...trainers.vlm.class_towers import ClassTowers
+from ...trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from ...trainers.vlm.openai_clip import CLIP, clip
 from ...trainers.vlm.prompts import class_tokens
 from .baseline import reference
@@ -61,7 +62,7 @@ def plain_text(model: CLIP, classes: int) -> tuple[int, int]:
 
 
 def our_text(model: CLIP, classes: int) -> tuple[int, int]:
-    tower = ClassTowers(model, class_tokens(class_names(classes)))
+    tower = ClassTowers(OpenAIBackbone(model), class_tokens(class_names(classes), TOKENIZER))
     context = torch.empty(1, len(CONTEXT.split()), model.transformer.width, device="meta")
     there, (text, vjp) = count(tower.with_vjp, context)
     return there, count(vjp, torch.empty_like(text))[0]

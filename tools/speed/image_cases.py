@@ -17,9 +17,10 @@ from ...datasets import build_dataset
 from ...datasets.base import Dataset
 from ...datasets.views.crops import ViewMaker
 from ...datasets.views.images import open_image
+from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD, Pixels
 from ...trainers.engine.cache import ArrayCache
 from ...trainers.engine.features import FeatureBatch, ViewFeatures
-from ...trainers.vlm.image_tower import MEAN, STD, normalise_pixels
+from ...trainers.vlm.image_tower import normalise_pixels
 from ...trainers.vlm.openai_clip import CLIP
 from .baseline import METHOD, WEIGHT, fits, reference, text_need
 from .measure import interleaved
@@ -57,12 +58,12 @@ def whole_episodes(
         dataset = make_pictures(Path(folder, "images"), max(images, episodes))
         maker = ViewMaker(VIEWS, size, augmix=True, seed=0)
         fresh = ViewFeatures(
-            model, dataset, dataset.test, maker, "fp32", WORKERS, skip_bad=False, cache=None, dtype="fp32",
+            engine.backbone, dataset, dataset.test, maker, "fp32", WORKERS, skip_bad=False, cache=None, dtype="fp32",
         )
         cached = replace(fresh, cache=ArrayCache(folder, "views", {}))
         part = list(range(episodes))
         cached.store(part, [FeatureBatch(part, random_features(episodes, VIEWS, model.text_projection.shape[1]), {})])
-        pixels = normalise_pixels(maker(dataset.read_image(dataset.test[0]), 0))
+        pixels = normalise_pixels(maker(dataset.read_image(dataset.test[0]), 0), engine.backbone.pixels)
 
         def run(features: ViewFeatures, indices: list[int], at_once: int) -> None:
             for batch in features.batches([indices], at_once):
@@ -93,7 +94,7 @@ def view_speed(size: int, rounds: int) -> list[Comparison]:
         for mix in (False, True):
             maker, plain = ViewMaker(VIEWS, size, augmix=mix, seed=0), plain_pipeline(size, mix)
             seconds = interleaved({
-                "ours": lambda maker=maker: normalise_pixels(maker(open_image(path), 0)),
+                "ours": lambda maker=maker: normalise_pixels(maker(open_image(path), 0), Pixels(size)),
                 "decoded once": lambda plain=plain: plain_views([open_image(path)] * VIEWS, plain),
                 "decoded for every view": lambda plain=plain: plain_views(map(open_image, [path] * VIEWS), plain),
             }, rounds)
@@ -108,7 +109,7 @@ def plain_pipeline(size: int, mix: bool) -> T.Compose:
     """One view the usual way."""
     crop = [T.RandomResizedCrop(size, interpolation=T.InterpolationMode.BILINEAR), T.RandomHorizontalFlip()]
     augmix = [T.AugMix(severity=1, interpolation=T.InterpolationMode.BILINEAR)] if mix else []
-    return T.Compose([*crop, *augmix, T.ToTensor(), T.Normalize(MEAN, STD)])
+    return T.Compose([*crop, *augmix, T.ToTensor(), T.Normalize(OPENAI_MEAN, OPENAI_STD)])
 
 
 def plain_views(images: Iterable[Image.Image], plain: T.Compose) -> Tensor:

@@ -5,7 +5,7 @@ They depend neither on the prompt nor on the method, so every method, λ and tem
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,8 +18,8 @@ from ...datasets.utils.errors import DataError
 from ...datasets.views.crops import ViewMaker
 from ...datasets.views.loader import view_loader
 from ..config.fingerprint import ENGINE
+from ..vlm.backbone import Backbone
 from ..vlm.image_tower import encode_views
-from ..vlm.openai_clip import CLIP
 from ..vlm.precision import DTYPES
 from .cache import ArrayCache
 from .parts import chunks, part_name
@@ -36,7 +36,7 @@ class FeatureBatch:
 class ViewFeatures:
     """Where view features come from."""
 
-    model: CLIP
+    backbone: Backbone
     dataset: Dataset
     items: Sequence[Datum]  # the split that is looked at
     maker: ViewMaker
@@ -54,7 +54,7 @@ class ViewFeatures:
         stored = [self.stored(part) for part in parts]
         missing = [part for part, found in zip(parts, stored, strict=True) if not found]
         if self.cache and missing:
-            numbers = sum(map(len, missing)) * self.maker.count * self.model.text_projection.shape[1]
+            numbers = sum(map(len, missing)) * self.maker.count * self.backbone.features
             self.cache.reserve(numbers * DTYPES[self.dtype].itemsize, "view features")
         fresh = self.encode([part[i : i + size] for part in missing for i in range(0, len(part), size)])
         for part, found in zip(parts, stored, strict=True):
@@ -75,15 +75,15 @@ class ViewFeatures:
         return batch
 
     def encode(self, batches: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
-        device = self.model.logit_scale.device
+        device = self.backbone.device
         loader = view_loader(
             self.dataset, self.items, self.maker, batches, self.workers, pin_memory=device.type == "cuda",
         )
         for batch in loader:
             if batch.views is None:
-                features = torch.empty(0, self.maker.count, self.model.text_projection.shape[1], device=device)
+                features = torch.empty(0, self.maker.count, self.backbone.features, device=device)
             else:
-                features = encode_views(self.model, batch.views, self.precision)
+                features = encode_views(self.backbone, batch.views, self.precision)
             if self.cache:
                 features = features.to(DTYPES[self.dtype]).float()  # the same numbers as a later run will read
             yield FeatureBatch(batch.index, features, batch.bad)
@@ -95,7 +95,7 @@ class ViewFeatures:
         array, facts = self.cache.read(part_name(part))
         bad = {int(place): reason for place, reason in facts["bad"].items()}
         row_of = {place: row for row, place in enumerate(facts["index"])}
-        device = self.model.logit_scale.device
+        device = self.backbone.device
         for start in range(0, len(part), size):
             batch = part[start : start + size]
             index = [place for place in batch if place in row_of]
@@ -132,8 +132,8 @@ class ViewFeatures:
         for batch in batches:
             good = [place for place in batch if not isinstance(rows[place], str)]
             arrays = [np.asarray(rows[place], dtype=np.float32) for place in good]
-            empty = np.empty((0, self.maker.count, self.model.text_projection.shape[1]), dtype=np.float32)
-            views = torch.from_numpy(np.stack(arrays) if arrays else empty).to(self.model.logit_scale.device)
+            empty = np.empty((0, self.maker.count, self.backbone.features), dtype=np.float32)
+            views = torch.from_numpy(np.stack(arrays) if arrays else empty).to(self.backbone.device)
             bad = {place: rows[place] for place in batch if isinstance(rows[place], str)}
             yield self.checked(FeatureBatch(good, views, bad))
 
@@ -145,19 +145,19 @@ class ViewFeatures:
 
 
 def find_features(
-    cfg: CfgNode, model: CLIP, dataset: Dataset, items: Sequence[Datum], count: int, facts: Mapping[str, str],
+    cfg: CfgNode, backbone: Backbone, dataset: Dataset, items: Sequence[Datum], count: int, facts: Mapping[str, str],
     precision: str,
 ) -> ViewFeatures:
     """Where features of `count` views an image come from in a run with these settings. `facts` has the hashes of data
     and weights."""
     augmix = dataset.augmix if cfg.TTA.AUGMIX == "auto" else cfg.TTA.AUGMIX == "on"
-    maker = ViewMaker(count, model.visual.input_resolution, augmix, cfg.SEED)
+    maker = ViewMaker.of(count, backbone.pixels, augmix, cfg.SEED)
     dtype = "fp32" if precision == "fp32" else "fp16"
     cache = ArrayCache(cfg.CACHE.DIR, "views", {
-        "data": facts["data"], "weights": facts["weights"], **asdict(maker), "precision": precision, "dtype": dtype,
-        "engine": ENGINE,
+        "data": facts["data"], "weights": facts["weights"], **maker.key(), **backbone.pixels.unusual(),
+        "precision": precision, "dtype": dtype, "engine": ENGINE,
     }) if cfg.CACHE.DIR else None
     return ViewFeatures(
-        model, dataset, items, maker, precision, cfg.DATALOADER.NUM_WORKERS, cfg.DATALOADER.ON_BAD_IMAGE == "skip",
+        backbone, dataset, items, maker, precision, cfg.DATALOADER.NUM_WORKERS, cfg.DATALOADER.ON_BAD_IMAGE == "skip",
         cache, dtype,
     )

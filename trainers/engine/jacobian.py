@@ -58,7 +58,7 @@ def cached_jacobian(tower: ClassTowers, context: Tensor, cache: ArrayCache | Non
     """The Jacobian, read from the cache or made and put there."""
     if cache and (found := cache.read("jacobian")):
         return torch.from_numpy(found[0].copy()).to(context.device)
-    classes, features = len(tower.class_tokens), tower.model.text_projection.shape[1]
+    classes, features = len(tower.class_tokens), tower.backbone.features
     if cache:
         cache.reserve(jacobian_size(classes, features, context), "the Jacobian's numbers")
     jacobian = until_it_fits(lambda: text_jacobian(tower, context), no_room)

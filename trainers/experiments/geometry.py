@@ -20,7 +20,7 @@ from ..registry import build_trainer, method_label, zero_shot_name
 from ..report.figures.geometry import Geometry, draw_geometry, geometry
 from ..report.gallery import Picture
 from ..report.tables import Block, Entry, Table, TableRow
-from ..vlm.loading import SMALL
+from ..vlm.openai_weights import SMALL
 from .arrange import Material
 from .definition import dataset_file
 from .plan import configure

@@ -21,7 +21,8 @@ from ..engine.parts import evenly
 from ..registry import is_trained, is_tuned, method_key
 from ..report.usual import usual_settings
 from ..runs.folder import RunFolder
-from ..vlm.loading import SMALL, weights_hash
+from ..vlm.loading import weights_hash
+from ..vlm.openai_weights import SMALL
 from .definition import Experiment, Group, dataset_file
 
 DEMO_IMAGES = 144  # tiles a demo run looks at unless --limit says otherwise: six of each class

@@ -13,8 +13,8 @@ from ...datasets.base import Dataset, Datum
 from ...datasets.utils.errors import DataError
 from ...datasets.views.crops import ViewMaker, draw_crops
 from ...datasets.views.loader import ViewBatch, view_loader
+from ..vlm.backbone import Backbone
 from ..vlm.image_tower import encode_views
-from ..vlm.openai_clip import CLIP
 
 Maker = Callable[[Image.Image, int], Tensor]  # what makes the views of an image, given its place in the split
 
@@ -71,10 +71,9 @@ class Repeated(Sequence[Datum]):
 class TrainingImages:
     """The labelled images of a data set as seen by a frozen image tower."""
 
-    model: CLIP
+    backbone: Backbone
     dataset: Dataset
     items: Sequence[Datum]
-    size: int  # pixels a side
     fixed: bool  # every image's plain view, encoded once, instead of a new crop in each epoch
     batch: int  # images a step
     seed: int
@@ -99,7 +98,7 @@ class TrainingImages:
     def epochs(self, start: int, stop: int) -> Iterator[Iterator[tuple[Tensor, Tensor]]]:
         """For each epoch its batches of unit features (B, d) and labels (B,)."""
         count = len(self.items)
-        labels = torch.tensor([item.label for item in self.items], device=self.model.logit_scale.device)
+        labels = torch.tensor([item.label for item in self.items], device=self.backbone.device)
         plan = {epoch: epoch_batches(count, self.batch, self.seed, epoch) for epoch in range(start, stop)}
         if self.fixed:
             features = self.plain_features()
@@ -108,20 +107,20 @@ class TrainingImages:
             return
         # One loader for the whole training: its workers prepare the next epoch while this one ends.
         places = [[epoch * count + i for i in batch] for epoch, batches in plan.items() for batch in batches]
-        loaded = self.load(Repeated(self.items, stop), TrainingCrop(self.size, self.seed), places)
+        loaded = self.load(Repeated(self.items, stop), TrainingCrop(self.backbone.pixels.size, self.seed), places)
         for batches in plan.values():
             yield ((self.encode(next(loaded).views), labels[batch]) for batch in batches)
 
     def plain_features(self) -> Tensor:
         """Features (n, d) of every image's plain view, encoded once."""
         places = range(len(self.items))
-        maker = ViewMaker(1, self.size, augmix=False, seed=self.seed)
+        maker = ViewMaker.of(1, self.backbone.pixels, augmix=False, seed=self.seed)
         batches = self.load(self.items, maker, [list(places[i : i + 32]) for i in places[::32]])
         return torch.cat([self.encode(batch.views) for batch in batches])
 
     def load(self, items: Sequence[Datum], maker: Maker, batches: Sequence[Sequence[int]]) -> Iterator[ViewBatch]:
-        pinned = self.model.logit_scale.device.type == "cuda"
+        pinned = self.backbone.device.type == "cuda"
         return view_loader(self.dataset, items, maker, batches, self.workers, pinned)
 
     def encode(self, views: Tensor) -> Tensor:
-        return encode_views(self.model, views, self.precision)[:, 0]
+        return encode_views(self.backbone, views, self.precision)[:, 0]

@@ -15,8 +15,10 @@ from ...datasets.views.images import open_image
 from ..api import adapt
 from ..calibration import sals
 from ..registry import method_label
-from ..vlm.loading import SMALL, WEIGHT_URLS, cache_folder
-from ..vlm.openai_clip import CLIP
+from ..vlm.backbone import Backbone
+from ..vlm.loading import as_backbone
+from ..vlm.openai_clip import CLIP, WEIGHT_URLS
+from ..vlm.openai_weights import SMALL, cache_folder
 
 logger = logging.getLogger(__name__)
 
@@ -67,11 +69,11 @@ def default_backbone() -> str:
 
 
 def predict(
-    paths: Sequence[Path], classnames: Sequence[str], trainer: str, model: CLIP, views: int = 64, augmix: bool = True,
-    seed: int = 0, top: int = 3, opts: Sequence = (),
+    paths: Sequence[Path], classnames: Sequence[str], trainer: str, model: CLIP | Backbone, views: int = 64,
+    augmix: bool = True, seed: int = 0, top: int = 3, opts: Sequence = (),
 ) -> Iterator[Prediction]:
     """Each picture on its own, as in an evaluation: the order of the pictures changes nothing."""
-    make = ViewMaker(views, model.visual.input_resolution, augmix, seed)
+    make = ViewMaker.of(views, as_backbone(model).pixels, augmix, seed)
     for start in range(0, len(paths), AT_ONCE):
         part = paths[start : start + AT_ONCE]
         pixels = torch.stack([make(open_image(path), 0) for path in part])  # (B, V, 3, H, W)

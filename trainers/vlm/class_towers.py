@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from ...datasets.utils.errors import UserError
-from .openai_clip import CLIP
-from .text_tower import TextTower
+from .backbone import Backbone
 
 
 class ClassTowers:
@@ -19,23 +18,23 @@ class ClassTowers:
     """
 
     def __init__(
-        self, model: CLIP, class_tokens: Sequence[Sequence[int]], precision: str = "fp32", group: int = 0,
+        self, backbone: Backbone, class_tokens: Sequence[Sequence[int]], precision: str = "fp32", group: int = 0,
     ) -> None:
-        self.model, self.class_tokens, self.precision = model, class_tokens, precision
-        self.group = group or len(class_tokens)  # classes a group
-        starts = range(0, len(class_tokens), self.group)
-        self.towers = [TextTower(model, class_tokens[start : start + self.group], precision) for start in starts]
+        self.backbone, self.class_tokens, self.precision = backbone, class_tokens, precision
+        self.group = group or backbone.classes_at_once(class_tokens)  # classes a group
+        groups = [class_tokens[i : i + self.group] for i in range(0, len(class_tokens), self.group)]
+        self.towers = [backbone.text_tower(tokens, precision) for tokens in groups]
 
     @property
     def tokens(self) -> int:
         """Tokens that run for one context, shared ones not counted."""
-        return sum(map(len, self.class_tokens))
+        return sum(tower.tokens for tower in self.towers)
 
     def halved(self) -> ClassTowers:
         """The same in groups half as large."""
         if self.group == 1:
             raise UserError("out of memory with one class at a time: use DEVICE cpu")
-        return ClassTowers(self.model, self.class_tokens, self.precision, -(-self.group // 2))
+        return ClassTowers(self.backbone, self.class_tokens, self.precision, -(-self.group // 2))
 
     @torch.no_grad()
     def text(self, context: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from .class_towers import ClassTowers
-from .text_tower import TextTower
 
 TOKENS_A_GROUP = 1024  # bounds the activations that are kept
 TOKENS_A_PASS = {"cpu": 2048, "cuda": 32768}  # tokens times gradients that run at once
@@ -29,7 +28,7 @@ def break_even(tower: ClassTowers, n_ctx: int, features: int) -> int:
 
 def text_jacobian(tower: ClassTowers, context: Tensor) -> Tensor:
     """∂T/∂context as (K, d, n_ctx · width), class by class: each class is given a context of its own."""
-    classes, features = len(tower.class_tokens), tower.model.text_projection.shape[1]
+    classes, features = len(tower.class_tokens), tower.backbone.features
     per_class = context if context.dim() == 3 else context.expand(classes, -1, -1)  # (K, n_ctx, width)
     jacobian = torch.empty(classes, features, context.shape[-2] * context.shape[-1], device=context.device)
     length = 1 + context.shape[-2] + -(-tower.tokens // classes)
@@ -39,7 +38,7 @@ def text_jacobian(tower: ClassTowers, context: Tensor) -> Tensor:
     with tqdm(total=classes * features, desc="Jacobian", unit="row", unit_scale=True, dynamic_ncols=True) as bar:
         for start in range(0, classes, group):
             some = slice(start, start + group)
-            part = TextTower(tower.model, tower.class_tokens[some], tower.precision)
+            part = tower.backbone.text_tower(tower.class_tokens[some], tower.precision)
             leaf = per_class[some].clone().requires_grad_()
             with torch.enable_grad():
                 text = part(leaf[None])[0]  # (k, d)

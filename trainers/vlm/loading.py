@@ -1,37 +1,19 @@
-"""CLIP from a name or a file, as a frozen module in fp32 on the wanted device."""
+"""A backbone from its name: OpenAI's models and files by themselves, other families by a prefix."""
 from __future__ import annotations
 
-import hashlib
-import logging
-import os
-import urllib.error
-import urllib.request
-from contextlib import suppress
-from http.client import HTTPException
-from pathlib import Path
+from importlib import import_module
+from types import ModuleType
 
 import torch
-from torch import Tensor, nn
-from tqdm import tqdm
 
-from ...datasets.utils.errors import ConfigError, WeightsError, first_five
-from ...datasets.utils.registry import nearest
-from .checkpoints import read_checkpoint, tensors_by_name
-from .openai_clip import CLIP, WEIGHT_URLS, clip
-from .token_table import full_token_table
+from ...datasets.utils.errors import ConfigError
+from . import openai
+from .backbone import Backbone
+from .openai_clip import CLIP
 
-logger = logging.getLogger(__name__)
-
-BACKBONES = ("RN50", "RN101", "ViT-B/32", "ViT-B/16", "ViT-L/14", "ViT-L/14@336px")
-SMALL = "small"
-SMALL_WEIGHTS = Path(__file__).parent / "small" / "small_clip.safetensors"
-CACHE = Path("~/.cache/clip")  # where OpenAI's own package keeps its weights
-QUICK_GELU, GELU = "quick_gelu", "gelu"
-# Entries of OpenAI's archives and of our own file that no other project's files have: by them a file says what it is.
-OPENAI_MARKS = {"input_resolution", "context_length", "vocab_size"}
-OUR_MARK = "token_embedding.rows"
-USUAL_HEAD = 64  # numbers a head, in OpenAI's models and in most others
-USUAL_WIDTH = 1024  # image towers that are wider have heads of 80, 88, 104 or 112 numbers in one project, 64 in another
+# Prefix of a name -> the module that loads the family. It has `load(name, device, activation, head_width)`, which gives
+# a Backbone, and `weights_hash(name, activation, head_width)`; `name` is what follows the prefix.
+FAMILIES = {"open_clip": ".open_clip", "hf": ".hugging_face"}
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -48,177 +30,38 @@ def pick_device(name: str = "auto") -> torch.device:
     return device
 
 
-def load_clip(name: str, device: str | torch.device = "auto", activation: str = "", head_width: int = 0) -> CLIP:
-    """An OpenAI model by name, the embedded one (`small`), or a local file; fp32, frozen, in eval mode.
+def family_of(name: str) -> tuple[ModuleType, str]:
+    """The module that loads a backbone, and the name without its prefix. Without a prefix it is OpenAI's."""
+    prefix, colon, rest = name.partition(":")
+    if not colon or prefix not in FAMILIES:
+        return openai, name
+    return import_module(FAMILIES[prefix], __package__), rest
+
+
+def load_clip(
+    name: str, device: str | torch.device = "auto", activation: str = "", head_width: int = 0,
+) -> CLIP | Backbone:
+    """A CLIP by name, fp32, frozen, in eval mode: OpenAI's own module for one of OpenAI's names, the embedded model
+    (`small`) and local files; a Backbone for `open_clip:MODEL/TAG`, `open_clip:MODEL@FILE` and `hf:FOLDER`.
 
     A file of another project has OpenAI's tensor names but not always its activation and heads, and does not say so:
     `activation` (quick_gelu, gelu) and, for wide image towers, `head_width` then have to.
     """
-    path = weights_file(name)
-    content = read_checkpoint(path)
-    try:
-        state = tensors_by_name(content)
-    except RecursionError as error:
-        raise WeightsError(f"{path} does not hold the weights of an OpenAI CLIP (it contains itself)") from error
-    # Training scripts save the model inside `state_dict.`, `module.` or both.
-    prefix = next((key.removesuffix("text_projection") for key in state if key.endswith("text_projection")), "")
-    state = {key.removeprefix(prefix): value.float() for key, value in state.items() if key.startswith(prefix)}
-    says_what_it_is = OUR_MARK in state or bool(OPENAI_MARKS & state.keys())
-    model = build_clip(state, path, strict=not says_what_it_is)
-    if not says_what_it_is:
-        use_variant(model, path, activation, head_width)
-    elif activation not in ("", QUICK_GELU) or head_width not in (0, USUAL_HEAD):
-        raise ConfigError(f"{path} holds a model of OpenAI's kind, which has QuickGELU and heads of {USUAL_HEAD}: "
-                          f"leave MODEL.ACTIVATION and MODEL.HEAD_WIDTH alone")
-    return model.to(pick_device(device) if isinstance(device, str) else device)
+    family, rest = family_of(name)
+    backbone = family.load(rest, pick_device(device) if isinstance(device, str) else device, activation, head_width)
+    return backbone.module if family is openai else backbone
 
 
-def use_variant(model: CLIP, path: Path, activation: str, head_width: int) -> None:
-    """Gives a model of another project than OpenAI the activation and the heads that its file cannot tell."""
-    if activation not in (QUICK_GELU, GELU):
-        raise WeightsError(f"{path} does not say which activation its model has, and a wrong one gives wrong features: "
-                           f"name it, MODEL.ACTIVATION quick_gelu (OpenAI, MetaCLIP, DFN) or MODEL.ACTIVATION gelu "
-                           f"(LAION, DataComp), or name its family, --backbone open_clip:MODEL@{path}")
-    vision = isinstance(model.visual, clip.model.VisionTransformer)
-    width = model.visual.conv1.out_channels if vision else 0
-    if width > USUAL_WIDTH and not head_width:
-        raise WeightsError(f"{path} does not say how wide the heads of its image tower of width {width} are, and a "
-                           f"wrong number gives wrong features: name it, MODEL.HEAD_WIDTH (80 in ViT-H, 88 in ViT-g, "
-                           f"104 in ViT-bigG, 64 elsewhere), or name its family, --backbone open_clip:MODEL@{path}")
-    if head_width and (not vision or width % head_width):
-        kind = f"of width {width}" if vision else "without heads"
-        raise ConfigError(f"MODEL.HEAD_WIDTH {head_width} does not fit {path}, whose image tower is {kind}")
-    for block in model.visual.transformer.resblocks if vision else ():
-        block.attn.head_dim = head_width or USUAL_HEAD
-        block.attn.num_heads = width // block.attn.head_dim
-    if activation == GELU:
-        for block in [*model.transformer.resblocks, *(model.visual.transformer.resblocks if vision else ())]:
-            block.mlp.gelu = nn.GELU()
-
-
-def weights_file(name: str) -> Path:
-    """The local file behind a backbone's name; OpenAI's weights are downloaded once to where `clip` keeps them."""
-    if name == SMALL:
-        return SMALL_WEIGHTS
-    if name in BACKBONES:
-        return download(WEIGHT_URLS[name], cache_folder())
-    if Path(name).is_file():
-        return Path(name)
-    hint = nearest(name, [*BACKBONES, SMALL])
-    known = ", ".join([*BACKBONES, SMALL])
-    raise WeightsError(f"no backbone and no weight file '{name}'.{hint} Known: {known}, or a path to weights.")
-
-
-def cache_folder() -> Path:
-    try:
-        return CACHE.expanduser()
-    except RuntimeError as error:
-        raise WeightsError(f"no home folder to keep weights in ({error}): set HOME, or give --backbone PATH") from error
+def as_backbone(model: CLIP | Backbone) -> Backbone:
+    """What `load_clip` gave, as the rest of the house knows it."""
+    if isinstance(model, Backbone):
+        return model
+    if isinstance(model, CLIP):
+        return openai.OpenAIBackbone(model)
+    raise ConfigError(f"a model must come from load_clip, not be a {type(model).__name__}")
 
 
 def weights_hash(name: str, activation: str = "", head_width: int = 0) -> str:
-    """SHA-256 of a backbone's weights, shortened, and what they are read with where that is not OpenAI's way.
-    Downloads are verified, so their address tells it."""
-    if name in BACKBONES:
-        return expected_sha256(WEIGHT_URLS[name])[:16]
-    unusual = [activation] if activation == GELU else []
-    unusual += [f"heads{head_width}"] if head_width not in (0, USUAL_HEAD) else []
-    return "-".join([sha256(weights_file(name))[:16], *unusual])
-
-
-def expected_sha256(url: str) -> str:
-    return url.split("/")[-2]
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def download(url: str, folder: Path) -> Path:
-    """Fetches `url` into `folder` unless a file of the right checksum is there. Never leaves half a file in place."""
-    target = folder / url.rsplit("/", 1)[-1]
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        if target.is_file():
-            if sha256(target) == expected_sha256(url):
-                return target
-            logger.warning("%s has the wrong checksum and is downloaded again", target)
-        folder.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(url, timeout=30) as source, part.open("wb") as sink:
-            total = int(source.headers.get("Content-Length", 0)) or None
-            with tqdm(total=total, unit="B", unit_scale=True, desc=target.name) as bar:
-                while chunk := source.read(1 << 20):
-                    sink.write(chunk)
-                    bar.update(len(chunk))
-        if sha256(part) != expected_sha256(url):
-            raise WeightsError(f"{url} arrived damaged (wrong checksum): try again")
-        part.replace(target)
-    except (urllib.error.URLError, TimeoutError, ConnectionError, HTTPException) as error:
-        raise WeightsError(f"cannot download {url} ({error}): fetch it by hand and put it at {target}") from error
-    except OSError as error:
-        raise WeightsError(f"cannot keep {url} at {target} ({error.strerror}): make room there, set HOME to a folder "
-                           f"of yours, or fetch it by hand and give its path as --backbone") from error
-    finally:
-        with suppress(OSError):  # there is none after success, nor where there is no folder
-            part.unlink()
-    return target
-
-
-def build_clip(state: dict[str, Tensor], path: Path, strict: bool) -> CLIP:
-    """The model whose shapes the weights have: OpenAI's archives do not state their architecture. What else they hold
-    is bookkeeping; in a file of unknown origin (`strict`) it would be a part that the model lacks."""
-    try:
-        rows = state.pop(OUR_MARK, None)
-        if rows is not None:
-            state["token_embedding.weight"] = full_token_table(rows.long(), state["token_embedding.weight"])
-        model = CLIP(**architecture(state))
-        wanted = model.state_dict().keys()
-        foreign = [key for key in state if key not in wanted]
-        if strict and foreign:
-            raise KeyError(f"it has {first_five(foreign)}")
-        model.load_state_dict({key: value for key, value in state.items() if key in wanted})
-    except Exception as error:  # shapes that do not belong together fail in many places, each in its own way
-        reason = (str(error) or type(error).__name__).splitlines()[-1].strip()
-        raise WeightsError(f"{path} does not hold the weights of an OpenAI CLIP ({reason})") from error
-    return model.eval().requires_grad_(False)
-
-
-def architecture(state: dict[str, Tensor]) -> dict:
-    """The arguments of `clip.model.CLIP` that fit the shapes of a state dict."""
-    def layers(prefix: str) -> int:
-        found = {key.removeprefix(prefix).split(".")[0] for key in state if key.startswith(prefix)}
-        if not found:
-            raise KeyError(prefix)
-        return len(found)
-
-    if "visual.proj" in state:
-        patch = state["visual.conv1.weight"].shape[-1]
-        vision = {
-            "vision_width": state["visual.conv1.weight"].shape[0],
-            "vision_layers": layers("visual.transformer.resblocks."),
-            "vision_patch_size": patch,
-            "image_resolution": patch * grid_side(state["visual.positional_embedding"]),
-        }
-    else:
-        vision = {
-            "vision_width": state["visual.layer1.0.conv1.weight"].shape[0],
-            "vision_layers": tuple(layers(f"visual.layer{i}.") for i in (1, 2, 3, 4)),
-            "vision_patch_size": None,
-            "image_resolution": 32 * grid_side(state["visual.attnpool.positional_embedding"]),
-        }
-    vocab_size, width = state["token_embedding.weight"].shape
-    return {
-        **vision,
-        "embed_dim": state["text_projection"].shape[1],
-        "context_length": state["positional_embedding"].shape[0],
-        "vocab_size": vocab_size,
-        "transformer_width": width,
-        "transformer_heads": width // 64,
-        "transformer_layers": layers("transformer.resblocks."),
-    }
-
-
-def grid_side(positions: Tensor) -> int:
-    """Patches along a side: one position embedding a patch, and one for the class token or the mean."""
-    return round((positions.shape[0] - 1) ** 0.5)
+    """SHA-256 of a backbone's weights, shortened, with all that its features depend on besides."""
+    family, rest = family_of(name)
+    return family.weights_hash(rest, activation, head_width)

@@ -4,21 +4,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError, first_five
 from ...datasets.utils.files import write_atomically, write_text
+from .backbone import Backbone
 from .checkpoints import read_checkpoint
-from .loading import sha256
-from .openai_clip import CLIP
-from .prompts import START
+from .openai_weights import sha256
 
 logger = logging.getLogger(__name__)
 
+BACKBONE = "backbone"  # the entry of a checkpoint that names the model it was learnt with
 FOLDER = "prompt_learner"  # CoOp's name for the part of the model that it saves
 # Prompts learnt by CoOp on the embedded data set with the embedded model, by the names that stand for their paths.
 SMALL = Path(__file__).parent / "small"
@@ -56,12 +57,17 @@ def prompt_hash(name: str | Path) -> str:
     return sha256(prompt_file(name))[:16]
 
 
-def read_context(path: str | Path) -> tuple[Tensor, dict[str, Tensor]]:
-    """The context (n_ctx, width), or (K, n_ctx, width) if class-specific; and all tensors saved with it.
+class StoredPrompt(NamedTuple):
+    """What a prompt checkpoint holds of use."""
 
-    Names are the prompt learner's own, without the prefixes of the modules around it. Whatever else the file holds
-    (optimizer, scheduler, live objects of both) is left alone.
-    """
+    context: Tensor  # (n_ctx, width), or (K, n_ctx, width) if class-specific
+    tensors: dict[str, Tensor]  # all that was saved with it
+    backbone: str  # the one it was learnt with, "" if the file does not say
+
+
+def read_context(path: str | Path) -> StoredPrompt:
+    """Names of tensors are the prompt learner's own, without the prefixes of the modules around it. Whatever else the
+    file holds (optimizer, scheduler, live objects of both) is left alone."""
     content = read_checkpoint(path)
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict):
@@ -70,33 +76,41 @@ def read_context(path: str | Path) -> tuple[Tensor, dict[str, Tensor]]:
     for name, tensor in tensors.items():
         if name.rpartition(".")[2] == "ctx":
             prefix = name.removesuffix("ctx")
-            return tensor, {key.removeprefix(prefix): value for key, value in tensors.items()}
+            own = {key.removeprefix(prefix): value for key, value in tensors.items()}
+            return StoredPrompt(tensor, own, stored_backbone(path, content))
     raise WeightsError(f"{path} holds no context 'ctx'; tensors found: {first_five(list(tensors)) or 'none'}")
 
 
-def load_context(name: str | Path, model: CLIP, class_tokens: Sequence[Sequence[int]]) -> Tensor:
+def stored_backbone(path: str | Path, content: Mapping[str, Any]) -> str:
+    """The backbone that a checkpoint names: CoOp's own files name none."""
+    if Path(path).suffix != ".safetensors":
+        name = content.get(BACKBONE)
+        return name if isinstance(name, str) else ""
+    with safe_open(path, framework="pt") as file:
+        return (file.metadata() or {}).get(BACKBONE, "")
+
+
+def load_context(name: str | Path, backbone: Backbone, class_tokens: Sequence[Sequence[int]]) -> Tensor:
     """The context of a checkpoint in fp32 on the model's device, after checking that it fits model and classes."""
     path = prompt_file(name)
-    context, tensors = read_context(path)
-    width, classes = model.ln_final.weight.shape[0], len(class_tokens)
+    context, tensors, made_with = read_context(path)
+    width, classes = backbone.width, len(class_tokens)
     shape = tuple(context.shape)
     if context.dim() not in (2, 3) or shape[-1] != width or shape[-2] < 1:
-        raise WeightsError(f"the context in {path} has shape {shape}, but this backbone needs (n_ctx, {width})")
+        learnt = f", learnt with {made_with}," if made_with else ""
+        raise WeightsError(f"the context in {path}{learnt} has shape {shape}, but this backbone needs "
+                           f"(n_ctx, {width})")
     if not context.isfinite().all():
         raise WeightsError(f"the context in {path} holds numbers that are not finite")
     if context.dim() == 3:
         if shape[0] != classes:
             raise WeightsError(f"the class-specific context in {path} has shape {shape}, but the data set needs "
                                f"({classes}, n_ctx, {width})")
-        check_class_list(path, tensors.get("token_suffix"), model, class_tokens)
-    elif not same_backbone(tensors.get("token_prefix"), model):
-        logger.warning("the prompt in %s was made with another backbone of the same width; expect nonsense", path)
-    return context.float().to(model.logit_scale.device)
-
-
-def embed(model: CLIP, tokens: Sequence[Sequence[int]]) -> Tensor:
-    """Token embeddings (K, length, width) of rows of equal length."""
-    return model.token_embedding(torch.tensor(tokens, device=model.token_embedding.weight.device)).detach().float()
+        check_class_list(path, tensors.get("token_suffix"), backbone, class_tokens)
+    elif not same_backbone(tensors.get("token_prefix"), backbone):
+        logger.warning("the prompt in %s was made with another backbone of the same width%s; expect nonsense", path,
+                       f" ({made_with})" if made_with else "")
+    return context.float().to(backbone.device)
 
 
 def alike(stored: Tensor, own: Tensor) -> bool:
@@ -104,35 +118,40 @@ def alike(stored: Tensor, own: Tensor) -> bool:
     return stored.shape == own.shape and torch.allclose(stored.float(), own.cpu(), atol=1e-3)
 
 
-def same_backbone(prefix: Tensor | None, model: CLIP) -> bool:
+def same_backbone(prefix: Tensor | None, backbone: Backbone) -> bool:
     """CoOp's files hold the start token's embedding, by which backbones of one width can be told apart."""
-    return prefix is None or prefix.dim() != 3 or alike(prefix[:1], embed(model, [[START]]))
+    return prefix is None or prefix.dim() != 3 or alike(prefix[:1], backbone.embed([backbone.tokenizer.start]))
 
 
-def check_class_list(path: Path, suffix: Tensor | None, model: CLIP, class_tokens: Sequence[Sequence[int]]) -> None:
+def check_class_list(
+    path: Path, suffix: Tensor | None, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
+) -> None:
     """CoOp's files also hold the embeddings of the class names: class-specific contexts must belong to these names."""
     if suffix is None:
         logger.warning("%s does not tell the classes of its class-specific context; they are taken to be these", path)
         return
     for label, own in enumerate(class_tokens):
-        if suffix.dim() != 3 or not alike(suffix[label : label + 1, : len(own)], embed(model, [own])):
+        if suffix.dim() != 3 or not alike(suffix[label : label + 1, : len(own)], backbone.embed([own])):
             raise WeightsError(f"the class-specific context in {path} was made for another class list or backbone "
                                f"(class {label} differs)")
 
 
 def write_checkpoint(
-    path: Path, epoch: int, context: Tensor, model: CLIP, class_tokens: Sequence[Sequence[int]],
-    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any],
+    path: Path, epoch: int, context: Tensor, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
+    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], name: str = "",
 ) -> None:
-    """Saves a context as CoOp does, so that CoOp's own code reads it; all of it plain data."""
-    length = model.context_length - 1 - context.shape[-2]
-    padded = [[*own, *[0] * (length - len(own))] for own in class_tokens]
+    """Saves a context as CoOp does, so that CoOp's own code reads it, and the backbone's `name`; all of it plain
+    data."""
+    tokenizer = backbone.tokenizer
+    length = backbone.context_length - len(tokenizer.start) - context.shape[-2]
+    padded = [[*own, *[tokenizer.pad] * (length - len(own))] for own in class_tokens]
     content = {
         "state_dict": {
             "ctx": context.detach().cpu(),
-            "token_prefix": embed(model, [[START]] * len(padded)).cpu(),  # (K, 1, width)
-            "token_suffix": embed(model, padded).cpu(),  # (K, 77 − 1 − n_ctx, width)
+            "token_prefix": backbone.embed([tokenizer.start] * len(padded)).cpu(),  # (K, 1, width)
+            "token_suffix": backbone.embed(padded).cpu(),  # (K, 77 − 1 − n_ctx, width)
         },
+        BACKBONE: name,
         "epoch": epoch, "optimizer": optimizer, "scheduler": scheduler, "val_result": None,
     }
     write_atomically(path, lambda file: torch.save(content, file))
@@ -146,12 +165,12 @@ def checkpoint_path(run_folder: Path, epoch: int) -> Path:
 
 def convert_prompt(source: str | Path, target: str | Path) -> None:
     """Writes a clean safetensors copy of a checkpoint: the context and what its fit is checked by, in its precision."""
-    context, tensors = read_context(prompt_file(source))
+    context, tensors, made_with = read_context(prompt_file(source))
     kept = {"ctx": context}
     if "token_prefix" in tensors:
         kept["token_prefix"] = tensors["token_prefix"][:1]
     if context.dim() == 3 and "token_suffix" in tensors:
         kept["token_suffix"] = tensors["token_suffix"]
     kept = {name: tensor.contiguous() for name, tensor in kept.items()}
-    write_atomically(Path(target), lambda file: file.write(save(kept)))
+    write_atomically(Path(target), lambda file: file.write(save(kept, {BACKBONE: made_with} if made_with else None)))
     logger.info("%s: %s", target, ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in kept.items()))

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...datasets.utils.errors import ConfigError
+from .backbone import Backbone
 from .class_towers import ClassTowers
-from .openai_clip import CLIP, tokenizer
-from .prompts import END, check_lengths, words
+from .prompts import check_lengths, words
 
 COOP, ENSEMBLE = "coop", "ensemble"
 SEPARATOR = "|"  # between templates that are written out
@@ -54,13 +54,15 @@ def find_templates(setting: str, dataset: str, own: str | None) -> list[str]:
     return written_out(setting) if setting else []
 
 
-def template_features(model: CLIP, templates: Sequence[str], classnames: Sequence[str], precision: str) -> Tensor:
+def template_features(
+    backbone: Backbone, templates: Sequence[str], classnames: Sequence[str], precision: str,
+) -> Tensor:
     """Unit text features (K, d): those of each template averaged, and scaled to length 1 again."""
-    nothing = torch.empty(1, 0, model.ln_final.weight.shape[0], device=model.logit_scale.device)  # no context
+    nothing = torch.empty(1, 0, backbone.width, device=backbone.device)  # no context
     features = []
     for template in templates:
         prompts = [template.replace("{}", words(name)) for name in classnames]
-        tokens = [[*tokenizer.encode(prompt), END] for prompt in prompts]
-        check_lengths(prompts, tokens, 0, model.context_length)
-        features.append(ClassTowers(model, tokens, precision).text(nothing)[0])
+        tokens = [[*backbone.tokenizer.beginning(prompt), *backbone.tokenizer.end] for prompt in prompts]
+        check_lengths(prompts, tokens, 0, backbone)
+        features.append(ClassTowers(backbone, tokens, precision).text(nothing)[0])
     return F.normalize(torch.stack(features).mean(0), dim=-1)

@@ -1,28 +1,30 @@
-"""CLIP's text transformer for prompts that share their beginning.
+"""A causal text transformer for prompts that share their beginning.
 
 Each prompt is `[start][context][class name][.][end]`. The transformer is causal and is read at the end token, so
  * tokens after the end never matter: no padding to 77;
  * start and context are the same for all classes: they run once, and classes attend to their keys and values;
  * in the last layer only the end tokens' outputs matter.
 All tokens of all classes lie in one packed sequence, so that every linear layer is a single matrix product; classes
-of equal length are neighbours, so that attention needs no padding either. The weights are the CLIP model's own.
+of equal length are neighbours, so that attention needs no padding either. The weights are the model's own.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..objectives import unit
-from .openai_clip import CLIP
 from .precision import autocast
-from .prompts import START
+from .text_weights import Layer, TextWeights
 
-QUICK_GELU = 1.702  # OpenAI's activation is x · sigmoid(1.702 x)
+SLOPE = 1.702  # OpenAI's activation, QuickGELU, is x · sigmoid(1.702 x)
+QUICK_GELU, GELU, TANH_GELU = "quick_gelu", "gelu", "gelu_tanh"
+ACTIVATIONS = {QUICK_GELU: None, GELU: F.gelu, TANH_GELU: partial(F.gelu, approximate="tanh")}
 
 
 @dataclass(frozen=True)
@@ -58,76 +60,81 @@ class Layout:
 class TextTower:
     """Class text features as a function of the context: differentiable, for any number of episodes at once."""
 
-    def __init__(self, model: CLIP, class_tokens: Sequence[Sequence[int]], precision: str = "fp32") -> None:
-        self.model = model
+    def __init__(self, weights: TextWeights, class_tokens: Sequence[Sequence[int]], precision: str = "fp32") -> None:
+        self.weights = weights
         self.precision = precision
-        self.layers = list(model.transformer.resblocks)
-        self.device = model.token_embedding.weight.device
+        self.device = weights.positions.device
+        self.tokens = sum(map(len, class_tokens))
         order = sorted(range(len(class_tokens)), key=lambda k: len(class_tokens[k]))
         self.order = torch.tensor(order, device=self.device)
         self.restore = self.order.argsort()  # from packed order back to class order
         self.lengths = [len(class_tokens[k]) for k in order]
         with torch.no_grad():
-            embedding = model.token_embedding
-            self.start = embedding(torch.tensor([START], device=self.device)).float()  # (1, width)
+            start = torch.tensor(weights.start, dtype=torch.long, device=self.device)
+            self.start = weights.embedding(start).float()  # (1, width)
             own = torch.tensor([token for k in order for token in class_tokens[k]], device=self.device)
-            self.own = embedding(own).float()  # (tokens of all classes, width)
+            self.own = weights.embedding(own).float()  # (tokens of all classes, width)
 
     def __call__(self, context: Tensor) -> Tensor:
         """Unit text features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width)."""
+        weights = self.weights
+        projection, bias = weights.projection
         with autocast(self.precision, self.device):
             x, layout = self.pack_whole(context) if context.dim() == 4 else self.pack_shared(context)
-            for layer in self.layers[:-1]:
-                x = x + attention(layer, x, layout)
-                x = x + mlp(layer, x)
-            last = self.layers[-1]
+            for layer in weights.layers[:-1]:
+                x = x + attention(weights, layer, x, layout)
+                x = x + mlp(weights, layer, x)
+            last = weights.layers[-1]
             at_end = torch.cat([block[:, :, -1] for block in layout.split(x)[1]], dim=1)  # (B, K, width)
-            at_end = at_end + attention(last, x, layout, at_end=True)
-            at_end = at_end + mlp(last, at_end)
-            return unit(self.model.ln_final(at_end) @ self.model.text_projection)[:, self.restore]
+            at_end = at_end + attention(weights, last, x, layout, at_end=True)
+            at_end = at_end + mlp(weights, last, at_end)
+            text = F.layer_norm(at_end, at_end.shape[-1:], *weights.final_norm, weights.eps) @ projection
+            return unit(text if bias is None else text + bias)[:, self.restore]
 
     def pack_shared(self, context: Tensor) -> tuple[Tensor, Layout]:
         """`[start][context]` once, then the own tokens of all classes."""
         batch, n_ctx, _ = context.shape
-        shared = 1 + n_ctx
-        positions = self.model.positional_embedding
+        first, shared = len(self.start), len(self.start) + n_ctx
+        positions = self.weights.positions
         offsets = torch.cat([torch.arange(length) for length in self.lengths]).to(self.device)
         x = torch.cat([
-            (self.start + positions[:1]).expand(batch, -1, -1),
-            context + positions[1:shared],
+            (self.start + positions[:first]).expand(batch, -1, -1),
+            context + positions[first:shared],
             (self.own + positions[shared + offsets]).expand(batch, -1, -1),
         ], dim=1)
         return x, Layout.of(self.lengths, shared)
 
     def pack_whole(self, context: Tensor) -> tuple[Tensor, Layout]:
         """Every class has a beginning of its own: `[start][context][own tokens]` of one class after the other."""
-        batch, classes, n_ctx, width = context.shape
-        start = self.start.expand(batch, classes, 1, width)
+        batch, classes, _, width = context.shape
+        start = self.start.expand(batch, classes, -1, width)
         beginnings = torch.cat([start, context[:, self.order]], dim=2)  # (B, K, 1 + n_ctx, width)
+        whole_lengths = [beginnings.shape[2] + length for length in self.lengths]
         own_layout = Layout.of(self.lengths, shared=0)
         _, own = own_layout.split(self.own[None])
         prompts = []
         for beginning, tokens in zip(beginnings.split([b.count for b in own_layout.blocks], dim=1), own, strict=True):
             whole = torch.cat([beginning, tokens.expand(batch, -1, -1, -1)], dim=2)
-            prompts.append((whole + self.model.positional_embedding[: whole.shape[2]]).flatten(1, 2))
-        return torch.cat(prompts, dim=1), Layout.of([1 + n_ctx + length for length in self.lengths], shared=0)
+            prompts.append((whole + self.weights.positions[: whole.shape[2]]).flatten(1, 2))
+        return torch.cat(prompts, dim=1), Layout.of(whole_lengths, shared=0)
 
 
-def mlp(layer: nn.Module, x: Tensor) -> Tensor:
-    """The layer's MLP. x · sigmoid(c x) is silu(c x) / c: both factors go into the matrix products, which spares
-    passes over the largest tensor of the tower."""
-    x = layer.ln_2(x)
-    if isinstance(layer.mlp.gelu, nn.GELU):  # not OpenAI's, see MODEL.ACTIVATION
-        return layer.mlp(x)
-    fc, proj = layer.mlp.c_fc, layer.mlp.c_proj
-    hidden = torch.addmm(fc.bias, x.flatten(0, 1), fc.weight.T, beta=QUICK_GELU, alpha=QUICK_GELU)
-    return torch.addmm(proj.bias, F.silu(hidden), proj.weight.T, alpha=1 / QUICK_GELU).unflatten(0, x.shape[:2])
+def mlp(weights: TextWeights, layer: Layer, x: Tensor) -> Tensor:
+    """The layer's MLP. QuickGELU, x · sigmoid(c x), is silu(c x) / c: both factors go into the matrix products, which
+    spares passes over the largest tensor of the tower."""
+    x = F.layer_norm(x, x.shape[-1:], *layer.norm_2, weights.eps)
+    activation = ACTIVATIONS[weights.activation]
+    if activation:
+        return F.linear(activation(F.linear(x, *layer.widen)), *layer.narrow)
+    (widen, widen_bias), (narrow, narrow_bias) = layer.widen, layer.narrow
+    hidden = torch.addmm(widen_bias, x.flatten(0, 1), widen.T, beta=SLOPE, alpha=SLOPE)
+    return torch.addmm(narrow_bias, F.silu(hidden), narrow.T, alpha=1 / SLOPE).unflatten(0, x.shape[:2])
 
 
-def attention(layer: nn.Module, x: Tensor, layout: Layout, at_end: bool = False) -> Tensor:
+def attention(weights: TextWeights, layer: Layer, x: Tensor, layout: Layout, at_end: bool = False) -> Tensor:
     """Causal self-attention within each prompt of the packed sequence, at all tokens or only at the prompts' ends."""
-    attn = layer.attn
-    qkv = F.linear(layer.ln_1(x), attn.in_proj_weight, attn.in_proj_bias).unflatten(-1, (3, attn.num_heads, -1))
+    x = F.layer_norm(x, x.shape[-1:], *layer.norm_1, weights.eps)
+    qkv = F.linear(x, *layer.qkv).unflatten(-1, (3, weights.heads, -1))
     shared, blocks = layout.split(qkv)
     q, shared_k, shared_v = shared.permute(2, 0, 3, 1, 4)  # (B, heads, shared, d_head) each
     outputs = []
@@ -136,7 +143,7 @@ def attention(layer: nn.Module, x: Tensor, layout: Layout, at_end: bool = False)
     for block in blocks:
         q, k, v = block.permute(3, 0, 4, 1, 2, 5)  # (B, heads, count, length, d_head) each
         outputs.append(attend(q[..., -1:, :] if at_end else q, k, v, shared_k, shared_v))
-    return attn.out_proj(torch.cat(outputs, dim=2).transpose(1, 2).flatten(2))
+    return F.linear(torch.cat(outputs, dim=2).transpose(1, 2).flatten(2), *layer.out)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, shared_k: Tensor | None = None, shared_v: Tensor | None = None) -> Tensor:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from ....datasets.utils.errors import ConfigError
+from ..openai import END, START
 from ..openai_clip import CLIP, tokenizer
-from ..prompts import END, START
 from ..token_table import VOCAB_SIZE, full_token_table
 from .captions import all_words, draw_caption
 from .tiles import CLASSES, CONDITIONS, TrainingTiles, random_crops, training_tiles
