@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import reference
 import torch
@@ -127,12 +128,46 @@ def test_normalisations():
 @pytest.mark.parametrize("text", [
     unit_rows(1), unit_rows(2), unit_rows(1).expand(5, -1), torch.eye(4, dtype=torch.float64),
 ], ids=["one class", "two classes", "all alike", "orthogonal"])
-def test_semantic_separation_is_defined_where_similarities_do_not_differ(text: Tensor, norm: str):
-    value = semantic_separation(text, 20, norm)
-    slope = gradient(lambda t: semantic_separation(t, 20, norm), text)
+@pytest.mark.parametrize("statistics", ["detached", "flow", "flow_delta"])
+def test_semantic_separation_is_defined_where_similarities_do_not_differ(text: Tensor, norm: str, statistics: str):
+    value = semantic_separation(text, 20, norm, statistics)
+    slope = gradient(lambda t: semantic_separation(t, 20, norm, statistics), text)
     assert value.isfinite() and slope.isfinite().all()
     if len(text) == 1:
         assert value == 0 and (slope == 0).all()
+
+
+@pytest.mark.parametrize("norm", ["minmax", "max", "shift"])
+@pytest.mark.parametrize("statistics", ["detached", "flow", "flow_delta"])
+def test_gradient_runs_through_the_statistics_it_should(norm: str, statistics: str):
+    """Finite differences of the formula in plain numpy, where the statistics that are detached keep their old values."""
+    text = unit_rows(9, width=6, seed=3)
+    rows, columns = np.triu_indices(9, 1)
+
+    def known(t: np.ndarray) -> tuple[np.ndarray, float, float]:
+        s = (t @ t.T)[rows, columns]
+        return s, s.min(), s.max()
+
+    def normalised(s: np.ndarray, low: float, high: float) -> np.ndarray:
+        return {"minmax": (s - low) / (high - low), "max": s / high, "shift": s - low}[norm]
+
+    old = known(text.numpy())
+    old_delta = np.percentile(normalised(*old), 20)
+
+    def value(t: np.ndarray) -> float:
+        s, *edges = known(t)
+        x = normalised(s, *(old[1:] if statistics == "detached" else edges))
+        delta = np.percentile(x, 20) if statistics == "flow_delta" else old_delta
+        return np.where(x <= delta, x**2 / 2, delta * (x - delta / 2)).mean()
+
+    slope = np.empty(text.shape)
+    for place in np.ndindex(*text.shape):
+        step = np.zeros(text.shape)
+        step[place] = 1e-6
+        slope[place] = (value(text.numpy() + step) - value(text.numpy() - step)) / 2e-6
+    ours = gradient(lambda t: semantic_separation(t, 20, norm, statistics), text)
+    torch.testing.assert_close(ours, torch.from_numpy(slope), rtol=1e-5, atol=1e-8)
+    assert semantic_separation(text, 20, norm, statistics).item() == pytest.approx(value(text.numpy()))
 
 
 def test_percentile_against_torch():

@@ -64,13 +64,14 @@ def pair_similarities(text: Tensor) -> Tensor:
     return (text @ text.mT).flatten(-2).index_select(-1, rows * classes + columns)
 
 
-def normalise(similarity: Tensor, how: str) -> Tensor:
-    """s̃ of the SoC paper's Appendix: `minmax` (s−min)/(max−min), `max` s/max, `shift` s−min; statistics detached.
+def normalise(similarity: Tensor, how: str, flow: bool = False) -> Tensor:
+    """s̃ of the SoC paper's Appendix: `minmax` (s−min)/(max−min), `max` s/max, `shift` s−min.
 
-    Where a denominator vanishes (all pairs alike, two classes) the difference itself is kept: s̃ is 0, never NaN.
+    The minimum and the maximum are detached, unless gradients shall `flow` through them too. Where a denominator
+    vanishes (all pairs alike, two classes) the difference itself is kept: s̃ is 0, never NaN.
     """
-    low = similarity.detach().amin(-1, keepdim=True)
-    high = similarity.detach().amax(-1, keepdim=True)
+    source = similarity if flow else similarity.detach()
+    low, high = source.amin(-1, keepdim=True), source.amax(-1, keepdim=True)
     if how == "shift":
         return similarity - low
     if how == "max":
@@ -88,15 +89,16 @@ def huber(similarity: Tensor, delta: Tensor | float) -> Tensor:
     return bounded * (similarity - bounded / 2)
 
 
-def semantic_separation(text: Tensor, percentile: float, normalisation: str) -> Tensor:
-    """L_Huber of SoC: mean over pairs i < j of Huber(s̃_ij, δ), δ the given percentile of s̃, detached. (Sec. 4.)
+def semantic_separation(text: Tensor, percentile: float, normalisation: str, statistics: str = "detached") -> Tensor:
+    """L_Huber of SoC: mean over pairs i < j of Huber(s̃_ij, δ), δ the given percentile of s̃. (Sec. 4.)
 
-    A single class has no pairs: 0.
+    What the paper leaves open is through which `statistics` gradients run: through none (`detached`), through minimum
+    and maximum (`flow`), or through δ as well (`flow_delta`). A single class has no pairs: 0.
     """
     if text.shape[-2] < 2:
         return text.sum((-2, -1)) * 0
-    similarity = normalise(pair_similarities(text), normalisation)
-    delta = percentile_of(similarity.detach(), percentile)
+    similarity = normalise(pair_similarities(text), normalisation, flow=statistics != "detached")
+    delta = percentile_of(similarity if statistics == "flow_delta" else similarity.detach(), percentile)
     return huber(similarity, delta).mean(-1)
 
 

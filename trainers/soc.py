@@ -1,6 +1,9 @@
 """SoC: semantic orthogonal calibration, which pushes close classes apart no harder than a margin allows."""
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+
 from torch import Tensor
 from yacs.config import CfgNode
 
@@ -8,6 +11,9 @@ from .config.validation import require, require_one_of
 from .objectives import balance, semantic_separation
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
+from .vlm.openai_clip import CLIP
+
+logger = logging.getLogger(__name__)
 
 
 @TRAINER_REGISTRY.register()
@@ -23,6 +29,7 @@ class SoC(TPT):
         cfg.TRAINER.SOC.DELTA = 20.0  # margin δ, as a percentile (0–100) of the normalised similarities
         cfg.TRAINER.SOC.NORM = "minmax"  # s̃: minmax (s−min)/(max−min), max s/max, shift s−min
         cfg.TRAINER.SOC.SCALE = "inverse"  # w: inverse |L_TPT|/|L_Huber|, ratio |L_Huber|/|L_TPT|, none 1
+        cfg.TRAINER.SOC.STATS = "detached"  # gradients through min and max of s: detached no, flow yes, flow_delta and δ
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
@@ -31,9 +38,20 @@ class SoC(TPT):
         require(cfg, 0 <= cfg.TRAINER.SOC.DELTA <= 100, "TRAINER.SOC.DELTA", "a percentile from 0 to 100")
         require_one_of(cfg, "TRAINER.SOC.NORM", "minmax", "max", "shift")
         require_one_of(cfg, "TRAINER.SOC.SCALE", "inverse", "ratio", "none")
+        require_one_of(cfg, "TRAINER.SOC.STATS", "detached", "flow", "flow_delta")
+
+    def use_model(self, model: CLIP, classnames: Sequence[str]) -> None:
+        super().use_model(model, classnames)
+        if not self.penalty(self.prompt.text) > 0:
+            logger.warning(
+                "SoC's term is zero for these %d classes, so SoC is TPT: with two classes, or where more pairs than "
+                "TRAINER.SOC.DELTA says share the lowest cosine, %s similarities have δ = 0; TRAINER.SOC.NORM max has not",
+                len(classnames), self.cfg.TRAINER.SOC.NORM,
+            )
 
     def penalty(self, text: Tensor) -> Tensor:
-        return semantic_separation(text, self.cfg.TRAINER.SOC.DELTA, self.cfg.TRAINER.SOC.NORM)
+        own = self.cfg.TRAINER.SOC
+        return semantic_separation(text, own.DELTA, own.NORM, own.STATS)
 
     def weight(self, loss: Tensor, penalty: Tensor) -> Tensor:
         return self.cfg.TRAINER.SOC.LAMBDA * balance(loss, penalty, self.cfg.TRAINER.SOC.SCALE)
