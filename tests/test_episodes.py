@@ -68,6 +68,31 @@ def test_gradients_equal_the_reference(model, method: str):
         assert ((gradient - slow).norm() / slow.norm()).item() < 1e-5
 
 
+def test_live_scale_is_the_printed_loss_by_autograd(clip_model):
+    """H + λR²/H through the text features at once, in double precision, against the engine's weighted sum."""
+    trainer = build_trainer(build_cfg("SoC", opts=["TRAINER.SOC.SCALE", "live", "TRAINER.SOC.STATS", "flow_delta"]))
+    trainer.use_model(clip_model, NAMES)
+    views = encode_views(clip_model, make_views()).double()
+    text = trainer.prompt.text.double().requires_grad_()
+    scale = trainer.scale.double()
+    cotangent, _, _ = text_gradient(text, views[:, :6], scale, trainer)
+    for b, image in enumerate(views):
+        entropy = trainer.view_loss(class_logits(image[:6], text, scale))
+        term = trainer.penalty(text)
+        (whole,) = torch.autograd.grad(entropy + 30 * term.square() / entropy, text)
+        torch.testing.assert_close(cotangent[b], whole)
+
+
+@pytest.mark.parametrize("names, vanishes", [(NAMES[:2], True), (["cat"], True), (NAMES, False)])
+def test_soc_says_where_its_term_vanishes(clip_model, caplog, names: list[str], vanishes: bool):
+    trainer = build_trainer(build_cfg("SoC"))
+    trainer.use_model(clip_model, names)
+    assert sum("SoC is TPT" in line for line in caplog.messages) == vanishes
+    if vanishes:
+        soc, tpt = (adapt(method, clip_model, names, make_views()).logits for method in ("SoC", "TPT"))
+        torch.testing.assert_close(soc, tpt)
+
+
 def test_methods_differ():
     model, views = random_clip(), make_views()
     logits = {method: adapt(method, model, NAMES, views).logits for method in WEIGHTS}

@@ -9,12 +9,14 @@ import reference
 import torch
 import torch.nn.functional as F
 from promptcal.trainers.objectives import (
+    LEAST_ENTROPY,
     balance,
     confident_views,
     dispersion,
     entropy,
     frobenius_orthogonality,
     huber,
+    live_weights,
     marginal_entropy,
     normalise,
     orthogonality,
@@ -140,7 +142,7 @@ def test_semantic_separation_is_defined_where_similarities_do_not_differ(text: T
 @pytest.mark.parametrize("norm", ["minmax", "max", "shift"])
 @pytest.mark.parametrize("statistics", ["detached", "flow", "flow_delta"])
 def test_gradient_runs_through_the_statistics_it_should(norm: str, statistics: str):
-    """Finite differences of the formula in plain numpy, where the statistics that are detached keep their old values."""
+    """Finite differences of the formula in plain numpy, where detached statistics keep their old values."""
     text = unit_rows(9, width=6, seed=3)
     rows, columns = np.triu_indices(9, 1)
 
@@ -183,6 +185,19 @@ def test_balance():
     torch.testing.assert_close(balance(loss, penalty, "ratio"), torch.tensor([0.25, 2.0, 0.0]))
     torch.testing.assert_close(balance(loss, penalty, "none"), torch.ones(3))
     assert not balance(loss.requires_grad_(), penalty, "inverse").requires_grad
+
+
+def test_live_weights_against_autograd():
+    """∂(H + λR²/H) by autograd, with H bounded from below in the fraction; finite where the entropy vanishes."""
+    loss = torch.tensor([2.0, 0.5, 0.05, 2e-3, 1e-4, 0.0], dtype=torch.float64, requires_grad=True)
+    penalty = torch.full_like(loss, 0.07).requires_grad_()
+    total = loss + 30 * penalty.square() / loss.clamp(min=LEAST_ENTROPY)
+    expected = torch.autograd.grad(total.sum(), (loss, penalty))
+    found = live_weights(loss.detach(), penalty.detach(), 30)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert all(weight.isfinite().all() for weight in found)
+    assert found[0][0] > 0 > found[0][2]  # turned round where H < R√λ
 
 
 @pytest.mark.parametrize("function", [

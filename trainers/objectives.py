@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+LEAST_ENTROPY = 1e-3  # nats; below it an episode has nothing left to be made sure of
+
 
 def entropy(logits: Tensor) -> Tensor:
     """Softmax entropy over the last dimension."""
@@ -124,6 +126,17 @@ def balance(loss: Tensor, penalty: Tensor, scale: str) -> Tensor:
         return torch.ones_like(loss)
     above, below = (penalty, loss) if scale == "ratio" else (loss, penalty)
     return torch.where(below > 0, above / torch.where(below > 0, below, 1), 0)
+
+
+def live_weights(loss: Tensor, penalty: Tensor, strength: float) -> tuple[Tensor, Tensor]:
+    """What the gradients of H = L_TPT and R = L_Huber are multiplied by in H + λ·(R/H)·R with nothing detached.
+
+    That is the SoC paper's printed ratio as autograd takes it: 1 − λR²/H² and 2λR/H. The first turns the entropy term
+    round wherever H < R√λ. The H of the ratio never falls below LEAST_ENTROPY, where it is a constant.
+    """
+    bounded = loss.clamp(min=LEAST_ENTROPY)
+    ratio = penalty / bounded
+    return torch.where(loss > LEAST_ENTROPY, 1 - strength * ratio.square(), 1), 2 * strength * ratio
 
 
 def class_logits(images: Tensor, text: Tensor, scale: Tensor | float) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .config.validation import require, require_one_of
-from .objectives import balance, semantic_separation
+from .objectives import balance, live_weights, semantic_separation
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 from .vlm.openai_clip import CLIP
@@ -28,8 +28,9 @@ class SoC(TPT):
         cfg.TRAINER.SOC.LAMBDA = 30.0  # λ; the paper uses 14 on ImageNet-A/V2/R/Sketch
         cfg.TRAINER.SOC.DELTA = 20.0  # margin δ, as a percentile (0–100) of the normalised similarities
         cfg.TRAINER.SOC.NORM = "minmax"  # s̃: minmax (s−min)/(max−min), max s/max, shift s−min
-        cfg.TRAINER.SOC.SCALE = "inverse"  # w: inverse |L_TPT|/|L_Huber|, ratio |L_Huber|/|L_TPT|, none 1
-        cfg.TRAINER.SOC.STATS = "detached"  # gradients through min and max of s: detached no, flow yes, flow_delta and δ
+        cfg.TRAINER.SOC.SCALE = "inverse"  # w: inverse |L_TPT|/|L_Huber|, ratio |L_Huber|/|L_TPT|, none 1, all
+        # detached; live is the ratio with nothing detached, the printed formula taken literally
+        cfg.TRAINER.SOC.STATS = "detached"  # gradients run through min and max: flow; and through δ: flow_delta
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
@@ -37,7 +38,7 @@ class SoC(TPT):
         require(cfg, cfg.TRAINER.SOC.LAMBDA >= 0, "TRAINER.SOC.LAMBDA", "0 or more")
         require(cfg, 0 <= cfg.TRAINER.SOC.DELTA <= 100, "TRAINER.SOC.DELTA", "a percentile from 0 to 100")
         require_one_of(cfg, "TRAINER.SOC.NORM", "minmax", "max", "shift")
-        require_one_of(cfg, "TRAINER.SOC.SCALE", "inverse", "ratio", "none")
+        require_one_of(cfg, "TRAINER.SOC.SCALE", "inverse", "ratio", "none", "live")
         require_one_of(cfg, "TRAINER.SOC.STATS", "detached", "flow", "flow_delta")
 
     def use_model(self, model: CLIP, classnames: Sequence[str]) -> None:
@@ -45,7 +46,8 @@ class SoC(TPT):
         if not self.penalty(self.prompt.text) > 0:
             logger.warning(
                 "SoC's term is zero for these %d classes, so SoC is TPT: with two classes, or where more pairs than "
-                "TRAINER.SOC.DELTA says share the lowest cosine, %s similarities have δ = 0; TRAINER.SOC.NORM max has not",
+                "TRAINER.SOC.DELTA says share the lowest cosine, %s similarities have δ = 0 (TRAINER.SOC.NORM max does "
+                "not)",
                 len(classnames), self.cfg.TRAINER.SOC.NORM,
             )
 
@@ -55,3 +57,8 @@ class SoC(TPT):
 
     def weight(self, loss: Tensor, penalty: Tensor) -> Tensor:
         return self.cfg.TRAINER.SOC.LAMBDA * balance(loss, penalty, self.cfg.TRAINER.SOC.SCALE)
+
+    def weights(self, loss: Tensor, penalty: Tensor) -> tuple[Tensor | float, Tensor | float]:
+        if self.cfg.TRAINER.SOC.SCALE == "live":
+            return live_weights(loss, penalty, self.cfg.TRAINER.SOC.LAMBDA)
+        return super().weights(loss, penalty)
