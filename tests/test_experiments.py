@@ -51,8 +51,8 @@ def test_every_experiment_is_there():
 @pytest.mark.parametrize(("name", "count"), [
     ("table1", 11 * 5), ("shift", 4 * 5), ("backbones", 2 * 11 * 5), ("two_steps", 11 * 3 * 2), ("prompts", 2 * 2 * 18),
     ("coop", 11 * (4 + 2 * (1 + 4))), ("selective", 55), ("sals", 11 * 3), ("ace", 55), ("reliability", 11 * 2),
-    ("class_pairs", 2), ("seeds", 6 * 3 * 3), ("normalisation", 8 * 3), ("lambda", 4 * (3 + 5)), ("delta", 5 * (2 + 7)),
-    ("scaling", 5 * (2 + 3)), ("complexity", 0), ("theory", 0),
+    ("class_pairs", 2), ("seeds", 6 * 3 * 3), ("normalisation", 8 * 3 * 3), ("lambda", 4 * (3 + 5)),
+    ("delta", 5 * (2 + 7)), ("scaling", 5 * (2 + 4 + 2)), ("complexity", 0), ("theory", 0),
 ])
 def test_expansion(all_plans, name, count):
     assert len(all_plans[name]) == count
@@ -67,8 +67,8 @@ def test_nothing_is_run_twice_over_all_experiments(all_plans):
     assert len(runs("two_steps") - main) == 11 * 3
     assert len(runs("lambda") - main) == 4 * 4  # λ 30 is the usual one
     assert len(runs("delta") - main) == 5 * 6
-    assert len(runs("scaling") - main) == 5 * 2
-    assert len(runs("normalisation") - main) == 8 * 2
+    assert len(runs("scaling") - main) == 5 * 5
+    assert len(runs("normalisation") - main) == 8 * 8
     assert len(runs("prompts") - main) == 2 * 2 * 17
     assert len(runs("seeds") - main) == 6 * 3 * 2
     assert len(runs("backbones") - main) == 55
@@ -326,7 +326,8 @@ def test_averages_use_the_sets_that_all_cells_have(tmp_path):
     (table,) = averages(material)
     assert table.columns == ["(S - min) / (max - min)", "S / max", "S - min"]
     own = [m.metrics["ece"].value for run, m in material.found.items()
-           if run.variant["TRAINER.SOC.NORM"] == "max" and run.dataset != "ucf101"]
+           if run.variant == {"TRAINER.SOC.NORM": "max"} and run.dataset != "ucf101"]
+    assert {"SoC, flow", "SoC, flow_delta"} < set(rows_of(table, 1))
     assert rows_of(table, 1)["SoC"][1].value == pytest.approx(100 * np.mean(own))
     assert rows_of(table, 1)["SoC (published)"][1].text == "7.3"
     assert any("Left out" in note and "UCF101" in note for note in table.notes)
@@ -363,6 +364,15 @@ def test_inverse_weighting_is_the_one_that_is_felt():
     inverse = [size["inverse"] for size in sizes]
     assert inverse == sorted(inverse, reverse=True) and 0.1 < inverse[-1] < 10
     assert all(size["ratio"] < size["inverse"] / 10 for size in sizes)
+    assert all(size["live"] == pytest.approx(2 * size["ratio"]) for size in sizes)
+    assert all(size["inverse, flow"] != pytest.approx(size["inverse"]) for size in sizes)
+
+
+def test_every_reading_of_the_weight_has_a_row(tmp_path):
+    material = made_material(tmp_path, "scaling", keep=lambda run: run.dataset == "eurosat")
+    (table,) = results(material, "TRAINER.SOC.SCALE")
+    own = {label for label in rows_of(table, 1) if label.startswith("SoC") and "published" not in label}
+    assert own == {f"SoC, {name}" for name in studies.READINGS}
 
 
 # --- the paper against itself

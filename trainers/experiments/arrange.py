@@ -55,13 +55,15 @@ class Material:
         return Material(self.experiment, self.place, {run: m for run, m in self.found.items() if fits(run)})
 
     def comparison(self, backbone: str, key: str = "") -> Comparison:
-        """The runs of a backbone, a row for each method and, with `key`, for each value of that setting."""
+        """The runs of a backbone, a row for each method and, with `key`, for each value of that setting and of those
+        that vary with it."""
         cells, order = defaultdict(list), {}
         for run, measured in self.found.items():
             if run.backbone != backbone:
                 continue
-            value = measured.run.settings.get(key)
-            row = Row(run.method, shown(key, value) if key in run.variant else "")
+            settings = measured.run.settings
+            values = ", ".join(shown(swept, settings.get(swept)) for swept in run.variant)
+            row = Row(run.method, values if key in run.variant else "")
             order.setdefault(row, (*method_rank(run.method), len(order)))  # values in the order of the experiment
             column = Column(measured.run.dataset, measured.run.data_hash, measured.run.results["n"])
             cells[row, column].append(measured)

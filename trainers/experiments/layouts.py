@@ -64,7 +64,7 @@ def published_at_usual(material: Material, table: Table, backbone: str, key: str
 
 
 def averages(material: Material) -> list[Table]:
-    """Averages over data sets: methods by backbones, shots or values of a setting."""
+    """Averages over data sets: methods, and settings that they vary in, by backbones, shots or values of a setting."""
     experiment, across = material.experiment, material.experiment.across
     cells: dict[tuple, dict[str, list[Measured]]] = {}
     values: dict[object, str] = {}
@@ -73,22 +73,23 @@ def averages(material: Material) -> list[Table]:
             continue
         value = across_value(run, across)
         values.setdefault(value, COLUMNS.get(across, {}).get(value, shown(across, value)))
-        cells.setdefault((run.method, value), {}).setdefault(run.dataset_name, []).append(measured)
+        others = ", ".join(shown(key, other) for key, other in run.variant.items() if key != across)
+        cells.setdefault((Row(run.method, others), value), {}).setdefault(run.dataset_name, []).append(measured)
     if not cells:
         return []
     common = set.intersection(*(set(cell) for cell in cells.values()))
     order = list(values)  # as the experiment has them
     columns = list(values.values())
-    methods = sorted({method for method, _ in cells}, key=method_rank)
+    rows = sorted(dict.fromkeys(row for row, _ in cells), key=lambda row: method_rank(row.method))
     blocks = []
     for metric in experiment.metrics:
         grid = {
-            Row(method): [
-                Entry(float(np.mean([mean(cells[method, value][name], metric) for name in common])))
-                if common and (method, value) in cells else None
+            row: [
+                Entry(float(np.mean([mean(cells[row, value][name], metric) for name in common])))
+                if common and (row, value) in cells else None
                 for value in order
             ]
-            for method in methods
+            for row in rows
         }
         table = experiment.published[0] if material.compared else ""
         blocks.append(block_beside(f"{METRICS[metric].label} (%)", grid, metric, columns, table))

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..objectives import balance, orthogonality, semantic_separation
+from ..objectives import balance, live_weights, orthogonality, semantic_separation
 from ..operations import REGULARISERS
 from ..report.grid import Row
 from ..report.tables import Block, Entry, Table, TableRow
@@ -14,7 +14,11 @@ from .beside import block_beside, source_of, with_gaps
 
 LOSS = 0.8  # L_TPT of the simulation
 WEIGHTS = {"otpt": 18.0, "soc": 30.0}  # λ
-SCALES = ("ratio", "inverse", "none")
+READINGS = {  # of what the paper leaves open: the weight, and through which statistics gradients run
+    "ratio": ("ratio", "detached"), "inverse": ("inverse", "detached"), "none": ("none", "detached"),
+    "live": ("live", "detached"), "inverse, flow": ("inverse", "flow"),
+    "inverse, flow_delta": ("inverse", "flow_delta"),
+}
 
 
 def complexity(material: Material) -> list[Table]:
@@ -39,15 +43,16 @@ def complexity(material: Material) -> list[Table]:
 
 
 def gradient_sizes(material: Material) -> list[Table]:
-    """The gradient of SoC's term on the sphere, relative to O-TPT's, for each weighting and number of classes."""
+    """The gradient of SoC's term on the sphere, relative to O-TPT's, for each reading and number of classes."""
     classes = material.experiment.study["classes"]
     felt = [relative_gradients(simulated_prototypes(k)) for k in classes]
-    rows = [TableRow(f"SoC, {scale}", "SoC", [Entry(sizes[scale], 3) for sizes in felt]) for scale in SCALES]
+    rows = [TableRow(f"SoC, {name}", "SoC", [Entry(sizes[name], 3) for sizes in felt]) for name in READINGS]
     notes = [
         f"Simulated unit prototypes with cosines of about 0.7 ± 0.08, as CLIP's; L_TPT = {LOSS}; "
         f"λ = {WEIGHTS['soc']:g} for SoC and {WEIGHTS['otpt']:g} for O-TPT. Not measured on any data set.",
         "1 means that SoC moves the prototypes as strongly as O-TPT does. Other spreads of the cosines give other "
         "sizes; that they fall with the number of classes, and that ratio stays far below inverse, is common to all.",
+        "live also multiplies the gradient of the entropy, by 1 − λR²/H² (R: SoC's term, H: L_TPT).",
     ]
     title = "Gradient of SoC's term against O-TPT's, by weighting"
     return [Table("scaling_gradients", title, [f"{k} classes" for k in classes], [Block("times O-TPT's", rows)], notes)]
@@ -62,7 +67,7 @@ def simulated_prototypes(classes: int, features: int = 512) -> Tensor:
 
 
 def relative_gradients(text: Tensor) -> dict[str, float]:
-    """Norm of λ · w · ∇SoC along the sphere, over that of λ · ∇O-TPT, by weighting w."""
+    """Norm of SoC's weighted gradient along the sphere, over that of λ · ∇O-TPT, by reading."""
     def along_sphere(penalty) -> tuple[Tensor, Tensor]:
         leaf = text.clone().requires_grad_()
         value = penalty(leaf)
@@ -70,9 +75,12 @@ def relative_gradients(text: Tensor) -> dict[str, float]:
         return value.detach(), (slope - (slope * text).sum(-1, keepdim=True) * text).norm()
 
     _, against = along_sphere(orthogonality)
-    value, slope = along_sphere(lambda t: semantic_separation(t, 20, "minmax"))
-    loss = torch.tensor(LOSS, dtype=text.dtype)
-    return {
-        scale: float(WEIGHTS["soc"] * balance(loss, value, scale) * slope / (WEIGHTS["otpt"] * against))
-        for scale in SCALES
-    }
+    loss, found = torch.tensor(LOSS, dtype=text.dtype), {}
+    for name, (scale, statistics) in READINGS.items():
+        value, slope = along_sphere(lambda t, statistics=statistics: semantic_separation(t, 20, "minmax", statistics))
+        if scale == "live":
+            weight = live_weights(loss, value, WEIGHTS["soc"])[1]
+        else:
+            weight = WEIGHTS["soc"] * balance(loss, value, scale)
+        found[name] = float(weight * slope / (WEIGHTS["otpt"] * against))
+    return found
