@@ -1,16 +1,22 @@
 """What the tests share: small CLIPs with random weights in OpenAI's format, an image folder, the real command."""
 from __future__ import annotations
 
+import importlib
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from promptcal.datasets.utils import cli
 from promptcal.trainers.vlm.openai_clip import CLIP
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -67,20 +73,47 @@ def image_folder(tmp_path: Path) -> Path:
     return make_image_folder(tmp_path / "images")
 
 
-def run_tool(name: str, *args: object, **env: str) -> subprocess.CompletedProcess:
-    """`python tools/<name> args` as a user would type it, from another folder than the project's."""
-    return subprocess.run(
-        [sys.executable, str(PROJECT / "tools" / name), *map(str, args)], capture_output=True, text=True, timeout=300,
-        cwd=os.environ.get("TMPDIR", "/tmp"), env={**os.environ, "OMP_NUM_THREADS": "1", **env},
-    )
+@dataclass
+class Done:
+    """What a command has left: like a subprocess's outcome."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run_tool(name: str, *args: object, process: bool = False, **env: str) -> Done:
+    """`python tools/<name> args` as a user would type it, from another folder than the project's: here, through the
+    same frame, or with `process` as a process of its own, with the environment as the shell gives it."""
+    elsewhere = os.environ.get("TMPDIR", "/tmp")
+    if process:
+        command = [sys.executable, str(PROJECT / "tools" / name), *map(str, args)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=elsewhere,
+                              env={**user_environment(), **env})
+        return Done(done.returncode, done.stdout, done.stderr)
+    tool = importlib.import_module(f"promptcal.tools.{name.removesuffix('.py')}")
+    out, err = io.StringIO(), io.StringIO()
+    with chdir(elsewhere), redirect_stdout(out), redirect_stderr(err), mock.patch.dict(os.environ, env):
+        try:
+            status = cli.outcome(lambda: tool.main([str(arg) for arg in args]))
+        except SystemExit as end:  # argparse's own
+            status = end.code
+    return Done(status or 0, out.getvalue(), err.getvalue())
+
+
+def user_environment() -> dict[str, str]:
+    """As the shell gives it: the tests' own number of threads is nothing that a user has set."""
+    return {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
 
 
 @pytest.fixture
-def train(clip_file: Path, image_folder: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
+def train(clip_file: Path, image_folder: Path, tmp_path: Path) -> Callable[..., Done]:
     """Runs tools/train.py on the image folder with the tiny CLIP; the run folder is tmp_path/run."""
-    def run(trainer: str, *args: object) -> subprocess.CompletedProcess:
+    def run(trainer: str, *args: object, process: bool = False, **env: str) -> Done:
+        workers = () if process else ("DATALOADER.NUM_WORKERS", 0)
         return run_tool(
             "train.py", "--trainer", trainer, "--dataset-config-file", "configs/datasets/image_folder.yaml",
-            "--root", image_folder, "--backbone", clip_file, "--output-dir", tmp_path / "run", *args,
+            "--root", image_folder, "--backbone", clip_file, "--output-dir", tmp_path / "run", *workers, *args,
+            process=process, **env,
         )
     return run

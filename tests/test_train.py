@@ -33,7 +33,8 @@ def test_every_trainer_end_to_end(train, tmp_path: Path, trainer: str):
     results = json.loads((run / "results.json").read_text())
     with np.load(run / "predictions.npz") as file:
         predictions = dict(file)
-    assert set(predictions) == {"index", "label", "logits", "zero_shot_logits", "flagged"}
+    tuned = set() if trainer == "ZeroShot" else {"loss", "penalty"}
+    assert set(predictions) == {"index", "label", "logits", "zero_shot_logits", "flagged", "text", *tuned}
     assert predictions["index"].tolist() == list(range(12)) and predictions["logits"].shape == (12, 4)
     assert predictions["label"].tolist() == [k for k in range(4) for _ in range(3)]
 
@@ -173,9 +174,17 @@ def test_resume_takes_the_runs_own_settings(train, tmp_path: Path):
     assert done.returncode == 2 and "cannot read config file" in done.stderr
 
 
-def test_no_train_checks_and_stops(train, tmp_path: Path):
-    done = train("SoC", "--no-train")
-    assert done.returncode == 0 and not (tmp_path / "run").exists()
+@pytest.mark.parametrize("trainer", ["SoC", "CoOp"])
+def test_no_train_checks_and_writes_nothing(train, tmp_path: Path, image_folder: Path, trainer: str, monkeypatch):
+    """Neither a run folder nor a few-shot list in the data root, nor the Jacobian that a run would keep."""
+    monkeypatch.setattr("promptcal.trainers.base.find_jacobian", lambda *_: pytest.fail("the Jacobian was asked for"))
+    shutil.copytree(image_folder, tmp_path / "both" / "train")
+    (image_folder).rename(tmp_path / "both" / "test")
+    before = sorted(tmp_path.rglob("*"))
+    done = train(trainer, "--no-train", "--root", tmp_path / "both", "DATASET.NUM_SHOTS", 2, "TTA.JACOBIAN", "on",
+                 "CACHE.DIR", tmp_path / "cache")
+    assert done.returncode == 0, done.stderr
+    assert "on cpu in fp32" in done.stdout and sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("args", "message"), [
@@ -185,6 +194,7 @@ def test_no_train_checks_and_stops(train, tmp_path: Path):
     (["--trainer", "SoC", "DATASET.NAME", "UCF"], "unknown data set 'UCF'"),
     (["--trainer", "SoC", "--config-file", "setup.py"], "other kinds are refused"),
     (["--trainer", "SoC", "--seed", "-3"], "SEED is -3"),
+    (["--trainer", "SoC", "OPTIM.LR", "1e38"], "OPTIM.LR is 1e+38; it must be above 0 and at most 1e30"),
     (["--trainer", "SoC", "--load-epoch", "50"], "--load-epoch names an epoch of the prompt in --model-dir DIR"),
     (["--trainer", "SoC", "--dataset-config-file", "configs/datasets/ucf101.yaml", "--root", "/nowhere"],
      "data root /nowhere is not a folder"),
@@ -221,7 +231,7 @@ def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(
 
 
 def test_a_learning_rate_that_loses_all_numbers(tmp_path: Path, clip_file: Path, image_folder: Path):
-    results = run_here("SoC", image_folder, clip_file, tmp_path / "run", *FEW_VIEWS, "OPTIM.LR", 1e38)
+    results = run_here("SoC", image_folder, clip_file, tmp_path / "run", *FEW_VIEWS, "OPTIM.LR", 1e30)
     predictions = RunFolder(tmp_path / "run").predictions()
     assert results["flagged"] == 12 and predictions["flagged"].all()
     assert np.array_equal(predictions["logits"], predictions["zero_shot_logits"])

@@ -53,8 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     trainer = build_trainer(cfg)
     if args.no_train:
-        trainer.build_data()
-        trainer.build_model()
+        trainer.check()
     else:
         results = trainer.run(train=not args.eval_only, draw=write_pictures)
         if trainer.ranks.first:

@@ -27,6 +27,7 @@ from .runs.provenance import environment
 from .runs.summary import summarise
 from .vlm.backbone import Backbone
 from .vlm.class_towers import ClassTowers
+from .vlm.cores import one_torch_thread
 from .vlm.initial_prompt import InitialPrompt
 from .vlm.loading import as_backbone, load_clip, pick_device, weights_hash
 from .vlm.openai_clip import CLIP
@@ -84,6 +85,7 @@ class BaseTrainer:
         raise ConfigError(f"{type(self).__name__} is online but does not take its state back: give it load_state()")
 
     @explaining_faults()
+    @one_torch_thread()
     def run(self, train: bool = True, draw: Draw | None = None) -> dict:
         """The whole life: returns the results, whether computed now or found finished. `draw` adds pictures to the
         finished run's TensorBoard."""
@@ -101,6 +103,22 @@ class BaseTrainer:
                 results = self.test()
         logger.info("results in %s", self.folder.path)
         return results
+
+    @explaining_faults()
+    @one_torch_thread()
+    def check(self) -> None:
+        """Whether settings, data and model fit together. Writes nothing, the list of a few-shot sample neither, and
+        computes nothing that only a run needs."""
+        self.draw_no_shots()
+        self.build_data()
+        self.load_model()
+
+    def draw_no_shots(self) -> None:
+        """Takes the training images as they are: nothing is learnt here, so there need be none to draw shots from."""
+        self.cfg = self.cfg.clone()
+        self.cfg.defrost()
+        self.cfg.DATASET.NUM_SHOTS = -1
+        self.cfg.freeze()
 
     def finished(self) -> dict | None:
         """The results of a run that is already done; its figures are computed again if others are asked for."""
@@ -149,10 +167,13 @@ class BaseTrainer:
             precision=self.precision,
         )
 
-    def build_model(self) -> None:
+    def load_model(self) -> None:
         name, *variant = backbone_settings(self.cfg)
         self.use_model(load_clip(name, self.device, *variant), self.dataset.classnames)
         logger.info("%s on %s in %s", self.cfg.MODEL.BACKBONE.NAME, self.device, self.precision)
+
+    def build_model(self) -> None:
+        self.load_model()
         if self.tuned and self.cfg.TTA.STEPS:
             facts = {"weights": self.fingerprint["weights"], "precision": self.precision}
             self.prompt.jacobian = find_jacobian(

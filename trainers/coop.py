@@ -80,10 +80,7 @@ class CoOp(BaseTrainer):
             raise ConfigError("there is no prompt to test: give --model-dir DIR or MODEL.INIT_WEIGHTS FILE")
         self.learns = train
         if not train:
-            self.cfg = self.cfg.clone()
-            self.cfg.defrost()
-            self.cfg.DATASET.NUM_SHOTS = -1  # nothing is learnt here, so there need not be images to draw shots from
-            self.cfg.freeze()
+            self.draw_no_shots()
         return super().run(train, draw)
 
     def build_data(self) -> None:

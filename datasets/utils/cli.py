@@ -6,14 +6,17 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
 
 from .errors import UserError, explaining_faults
 
 LOGGER = logging.getLogger("promptcal")
+FIRST = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started, or alone
+OTHERS_WAIT = 5.0  # seconds in which torchrun ends the other processes once the first has told their common mistake
 
 
 class AboveTheBar(logging.Handler):
@@ -24,8 +27,8 @@ class AboveTheBar(logging.Handler):
 
 
 def log_to_terminal() -> None:
-    """Once a process, however many commands it runs."""
-    if any(isinstance(handler, AboveTheBar) for handler in LOGGER.handlers):
+    """Once a process, however many commands it runs, and in the first of several processes, which speaks for all."""
+    if not FIRST or any(isinstance(handler, AboveTheBar) for handler in LOGGER.handlers):
         return
     handler = AboveTheBar()
     handler.setFormatter(logging.Formatter("%(message)s"))
@@ -34,23 +37,95 @@ def log_to_terminal() -> None:
 
 
 def run_tool(main: Callable[[], int | None]) -> NoReturn:
-    """Ends the process with the status of `main`: 2 and one line for what a user can mend, 130 for Ctrl-C and 143 for
-    SIGTERM, after everything that was open has been closed."""
+    """Ends the process with the status of `main`; see `outcome`."""
+    keep_streams_open()
     signal.signal(signal.SIGTERM, terminate)
     threading.excepthook = report_thread
+    sys.stdout, sys.stderr = Output(sys.stdout), Output(sys.stderr)
+    status = outcome(main)
+    sys.stdout.flush()
+    lost = sys.stdout.lost
+    if lost and not isinstance(lost, BrokenPipeError):  # a reader like `head` has seen what it wanted
+        print(f"error: cannot write the output: {lost.strerror}; what was finished is kept", file=sys.stderr)
+        status = status or 2
+    raise SystemExit(status)
+
+
+def outcome(main: Callable[[], int | None]) -> int:
+    """Runs `main` and returns its status: 2 and one line for what a user can mend, 130 for Ctrl-C and 143 for SIGTERM,
+    after everything that was open has been closed."""
     try:
         with explaining_faults():
-            status = main() or 0
+            return main() or 0
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        status = 2
+        if FIRST or not ended_by_torchrun():
+            print(f"error: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
-        print("interrupted; what was finished is kept", file=sys.stderr)
-        status = 130
+        tell_first("interrupted; what was finished is kept: the same command continues")
+        return 130
     except Terminated:
-        print("terminated; what was finished is kept", file=sys.stderr)
-        status = 143
-    raise SystemExit(status)
+        tell_first("terminated; what was finished is kept: the same command continues")
+        return 143
+
+
+def tell_first(line: str) -> None:
+    if FIRST:
+        print(line, file=sys.stderr)
+
+
+def ended_by_torchrun() -> bool:
+    """Whether the first process has met the same mistake, has told it, and torchrun ends the others for it. Torchrun
+    then reports the failure once more in its own words, which a process that fails cannot prevent."""
+    try:
+        time.sleep(OTHERS_WAIT)
+    except (Terminated, KeyboardInterrupt):
+        return True
+    return False
+
+
+class Output:
+    """Standard output or error that may be full, or a pipe whose reader has gone: what follows is dropped, because the
+    work matters more than its log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.lost: OSError | None = None
+        stream.reconfigure(errors="backslashreplace")  # names that the terminal's alphabet lacks
+
+    def write(self, text: str) -> int:
+        try:
+            return self.stream.write(text)
+        except OSError as error:
+            self.give_up(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except OSError as error:
+            self.give_up(error)
+
+    def give_up(self, error: OSError) -> None:
+        """What is still in buffers goes nowhere, so that no later flush, at exit for one, fails again."""
+        self.lost = self.lost or error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.stream.fileno())
+        os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def keep_streams_open() -> None:
+    """Of a command that was started with one of them closed (`2>&-`): the next file to be opened would take its place,
+    and receive what is printed."""
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(spare)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", closefd=False))
 
 
 class Terminated(BaseException):

@@ -58,7 +58,7 @@ def validate(cfg: CfgNode) -> None:
     require(cfg, cfg.TTA.EPISODES >= 1, "TTA.EPISODES", "at least 1")
     require_one_of(cfg, "TTA.JACOBIAN", "auto", "on", "off")
     require(cfg, cfg.TTA.JACOBIAN_GB >= 0, "TTA.JACOBIAN_GB", "0 or more")
-    require(cfg, cfg.OPTIM.LR > 0, "OPTIM.LR", "above 0")
+    require(cfg, 0 < cfg.OPTIM.LR <= 1e30, "OPTIM.LR", "above 0 and at most 1e30")
     require(cfg, cfg.OPTIM.WEIGHT_DECAY >= 0, "OPTIM.WEIGHT_DECAY", "0 or more")
     require(cfg, cfg.TEST.BINS >= 1, "TEST.BINS", "at least 1")
     require_one_of(cfg, "TEST.SPLIT", "test", "val")

@@ -10,6 +10,7 @@ from ...datasets.utils.errors import UserError
 from ...datasets.views.pixels import Pixels
 from ..objectives import unit
 from .backbone import Backbone
+from .cores import in_parallel
 from .precision import autocast
 from .shrink import until_it_fits
 
@@ -27,16 +28,18 @@ def normalise_pixels(views: Tensor, pixels: Pixels) -> Tensor:
     return (views.float() / 255 - mean) / std
 
 
-@torch.no_grad()
 def encode_views(backbone: Backbone, views: Tensor, precision: str = "fp32") -> Tensor:
     """Unit features (B, V, d) of views (B, V, 3, H, W), either uint8 or already normalised."""
     def encode() -> list[Tensor]:
-        chunks = views.flatten(0, 1).split(views_at_once(backbone))
-        return [encode_chunk(backbone, chunk, precision) for chunk in chunks]
+        pieces = views.flatten(0, 1).split(views_at_once(backbone))
+        if backbone.device.type != "cpu":
+            return [encode_chunk(backbone, piece, precision) for piece in pieces]
+        return in_parallel(lambda piece: encode_chunk(backbone, piece, precision), pieces)
 
     return torch.cat(until_it_fits(encode, lambda: halve_views(backbone))).unflatten(0, views.shape[:2])
 
 
+@torch.no_grad()
 def encode_chunk(backbone: Backbone, views: Tensor, precision: str) -> Tensor:
     """Unit features (n, d) of views (n, 3, H, W)."""
     views = views.to(backbone.device, non_blocking=True)
