@@ -1,8 +1,10 @@
 """A local HTTP server with the habits, good and bad, of hosts that data sets come from."""
 from __future__ import annotations
 
+import socket
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -58,3 +60,34 @@ def serving():
         http.shutdown()
         http.server_close()
         thread.join()
+
+
+@contextmanager
+def answering(*answers: bytes, pause: float = 0.0):
+    """A host that sends these bytes, one answer a connection and the last again and again, whatever it is asked; with
+    a pause, byte by byte. Yields its address and the requests it got."""
+    requests: list[bytes] = []
+    ended = threading.Event()
+
+    def serve(listening: socket.socket) -> None:
+        while not ended.is_set():
+            with suppress(OSError):
+                connection, _ = listening.accept()
+                with connection:
+                    requests.append(connection.recv(65536))
+                    answer = answers[min(len(requests), len(answers)) - 1]
+                    for piece in [answer] if not pause else [answer[i : i + 1] for i in range(len(answer))]:
+                        if ended.is_set():
+                            break
+                        connection.sendall(piece)
+                        time.sleep(pause)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.1)
+        thread = threading.Thread(target=serve, args=(listening,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}", requests
+        finally:
+            ended.set()
+            thread.join(5)

@@ -2,32 +2,24 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import logging
 import tempfile
 import urllib.error
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
-from tqdm import tqdm
-
 from ..utils.errors import ConfigError, DataError
-from .sources import Source
+from ..utils.locking import locked
+from .sources import LARGEST, Source
+from .transfer import NETWORK_ERRORS, TIMEOUT, FetchError, load_part, version_file
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT = 20  # seconds without a byte before a host counts as gone
-CHUNK = 1 << 20
-NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
-
-
-class FetchError(DataError):
-    """A file that could not be had, or is not what it should be."""
+__all__ = ["FetchError", "check_mirror", "fetch", "fetch_drive", "fetch_once", "fetch_url", "verify"]
 
 
 def check_mirror(mirror: str) -> None:
-    if mirror and "://" not in mirror and not Path(mirror).expanduser().is_dir():
+    if mirror and not mirror.startswith(("http://", "https://")) and not Path(mirror).expanduser().is_dir():
         raise ConfigError(f"mirror {mirror} is neither a folder nor an address such as https://host/path")
 
 
@@ -50,7 +42,7 @@ def fetch(source: Source, folder: Path, mirror: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for url in (*attempts, *source.urls):
         try:
-            return fetch_url(url, target, source.checksum)
+            return fetch_url(url, target, source.checksum, source.limit)
         except FetchError as error:
             failures.append(str(error))
     if source.drive_id:
@@ -61,79 +53,57 @@ def fetch(source: Source, folder: Path, mirror: str = "") -> Path:
     raise FetchError("; ".join(failures) or f"no address is known for {source.name}")
 
 
-def fetch_url(url: str, target: Path, checksum: str = "") -> Path:
+def fetch_once(url: str, folder: Path, checksum: str) -> Path:
+    """The file of `url` in `folder`, fetched unless one of the right checksum is there. Processes that want it at the
+    same moment wait for the one that fetches it."""
+    target = folder / url.rsplit("/", 1)[-1]
+    if is_whole(target, checksum):
+        return target
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(target.with_name(f".{target.name}.lock"), f"downloads {url}"):
+            return target if is_whole(target, checksum) else fetch_url(url, target, checksum)
+    except OSError as error:
+        raise DataError(f"cannot write {target}: {error.strerror}") from error
+
+
+def is_whole(path: Path, checksum: str) -> bool:
+    try:
+        verify(path, checksum)
+    except FileNotFoundError:
+        return False
+    except FetchError as error:
+        logger.warning("%s; it is downloaded again", error)
+        return False
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    return True
+
+
+def fetch_url(url: str, target: Path, checksum: str = "", limit: int = LARGEST) -> Path:
     """Downloads `url` to `target`, going on from `<target>.part` where the server still has the same file."""
     part = target.with_name(f"{target.name}.part")
     try:
-        resumed = load_part(url, part)
+        resumed = load_part(url, part, limit)
         try:
             verify_or_remove(part, checksum)
         except FetchError:
             if not resumed:
                 raise
             logger.info("%s: what was loaded earlier does not fit; starting again", url)
-            load_part(url, part)
+            load_part(url, part, limit)
             verify_or_remove(part, checksum)
         part.replace(target)
         version_file(part).unlink(missing_ok=True)
     except urllib.error.HTTPError as error:
         raise FetchError(f"{url}: HTTP {error.code} {error.reason}") from error
-    except NETWORK_ERRORS as error:
-        raise FetchError(f"{url}: {innermost(error)}") from error
     except FetchError as error:
         raise FetchError(f"{url}: {error}") from error
+    except (*NETWORK_ERRORS, ValueError) as error:  # ValueError: what is no address
+        raise FetchError(f"{url}: {innermost(error)}") from error
     except OSError as error:
         raise DataError(f"cannot write {part}: {error.strerror}") from error
     return target
-
-
-def load_part(url: str, part: Path) -> bool:
-    """Loads `url` into `part` to the end. True if it went on from what was there.
-
-    The version the part belongs to is kept beside it and sent as If-Range: a server whose file has changed since then
-    answers with the whole file, never with the rest of another one.
-    """
-    have = part.stat().st_size if part.is_file() else 0
-    version = version_file(part).read_text() if version_file(part).is_file() else ""
-    headers = {"User-Agent": "promptcal", "Accept-Encoding": "identity"}
-    resuming = bool(have and version)
-    if resuming:
-        headers |= {"Range": f"bytes={have}-", "If-Range": version}
-    try:
-        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE or not resuming:
-            raise
-        part.unlink()  # longer than the server's file, so not a part of it
-        return load_part(url, part)
-    with response:
-        resuming = response.status == http.client.PARTIAL_CONTENT
-        have = have if resuming else 0
-        if resuming and not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
-            raise ConnectionError("the server sent another part than the one asked for")
-        remember_version(part, response.headers)
-        length = response.headers.get("Content-Length")
-        total = have + int(length) if length else None
-        bar = tqdm(total=total, initial=have, unit="B", unit_scale=True, desc=part.stem, disable=None)
-        with bar, part.open("ab" if resuming else "wb") as file:
-            while chunk := response.read(CHUNK):
-                file.write(chunk)
-                bar.update(len(chunk))
-    size = part.stat().st_size
-    if total is not None and size < total:
-        raise ConnectionError(f"connection lost after {size} of {total} bytes; run again to go on from there")
-    return resuming
-
-
-def version_file(part: Path) -> Path:
-    return part.with_name(f"{part.name}.version")
-
-
-def remember_version(part: Path, headers: http.client.HTTPMessage) -> None:
-    """Keeps the strong ETag or the date of what is being loaded; without either, a stopped download starts again."""
-    etag = headers.get("ETag") or ""
-    version = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified") or ""
-    version_file(part).write_text(version)
 
 
 def fetch_drive(source: Source, target: Path, quiet: bool = True) -> Path:
@@ -158,6 +128,9 @@ def fetch_drive(source: Source, target: Path, quiet: bool = True) -> Path:
             )
             if not part.is_file():
                 raise FetchError("nothing arrived")
+            if part.stat().st_size > source.limit:
+                part.unlink()
+                raise FetchError(f"what arrived is far too large: {source.name} has less than {source.limit:,} bytes")
             verify_or_remove(part, source.checksum)
             part.replace(target)
     except FetchError as error:
@@ -195,10 +168,7 @@ def verify(path: Path, checksum: str = "") -> None:
                          f"try again tomorrow or fetch it with a browser")
     if checksum:
         kind, _, expected = checksum.partition(":")
-        digest = hashlib.new(kind, usedforsecurity=False)
         with path.open("rb") as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-        found = digest.hexdigest()
+            found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
         if found != expected:
             raise FetchError(f"{path.name} has the wrong {kind} checksum: {found}, expected {expected}")

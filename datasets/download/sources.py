@@ -4,6 +4,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+LARGEST = 50 << 30  # bytes; the largest archive that has an address takes 12 GB, the largest split file 7 MB
+LARGEST_LIST = 64 << 20
+
 
 @dataclass(frozen=True)
 class Source:
@@ -15,6 +18,11 @@ class Source:
     checksum: str = ""  # "md5:…" or "sha256:…"
     inner: str = ""  # an archive inside the archive that holds the images
     places: Mapping[str, str] = field(default_factory=dict)  # path in the archive -> path below the set's folder
+
+    @property
+    def limit(self) -> int:
+        """Bytes beyond which it cannot be the file."""
+        return LARGEST_LIST if self.name.endswith((".json", ".txt")) else LARGEST
 
     @property
     def link(self) -> str:
