@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import openai_state, random_clip
+from file_server import serving
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.trainers.vlm import openai_weights
 from promptcal.trainers.vlm.checkpoints import read_checkpoint, tensors_by_name
@@ -204,22 +205,21 @@ def test_openais_torchscript_archives_are_read_as_data(tmp_path: Path):
 
 def test_downloads_are_verified_and_atomic(tmp_path: Path, clip_file: Path, monkeypatch: pytest.MonkeyPatch):
     digest = hashlib.sha256(clip_file.read_bytes()).hexdigest()
-    source = tmp_path / "server" / digest
-    source.mkdir(parents=True)
-    (source / "RN50.pt").write_bytes(clip_file.read_bytes())
-    url = (source / "RN50.pt").as_uri()
     monkeypatch.setattr(openai_weights, "CACHE", tmp_path / "cache")
-    monkeypatch.setitem(WEIGHT_URLS, "RN50", url)
-    assert load_clip("RN50").visual.input_resolution == 32
-    assert weights_hash("RN50") == digest[:16] == weights_hash(str(clip_file))
-    (source / "RN50.pt").unlink()
-    load_clip("RN50")  # from the cache
-    (tmp_path / "cache" / "RN50.pt").write_bytes(b"damaged")
-    with pytest.raises(WeightsError, match="fetch it by hand and put it at"):
-        load_clip("RN50")
-    (source / "RN50.pt").write_bytes(b"something else")
-    with pytest.raises(WeightsError, match="arrived damaged"):
-        download(url, tmp_path / "cache")
+    with serving() as server:
+        file, url = f"{digest}/RN50.pt", f"{server.address}/{digest}/RN50.pt"
+        server.files[file] = clip_file.read_bytes()
+        monkeypatch.setitem(WEIGHT_URLS, "RN50", url)
+        assert load_clip("RN50").visual.input_resolution == 32
+        assert weights_hash("RN50") == digest[:16] == weights_hash(str(clip_file))
+        del server.files[file]
+        load_clip("RN50")  # from the cache
+        (tmp_path / "cache" / "RN50.pt").write_bytes(b"damaged")
+        with pytest.raises(WeightsError, match="cannot download .*HTTP 404.* fetch it by hand and put it at"):
+            load_clip("RN50")
+        server.files[file] = b"something else"
+        with pytest.raises(WeightsError, match="wrong sha256 checksum.*: try again"):
+            download(url, tmp_path / "cache")
     assert [file.name for file in (tmp_path / "cache").iterdir()] == ["RN50.pt"]
 
 
@@ -240,7 +240,7 @@ def test_the_wrong_clip_package_is_explained(tmp_path: Path):
 
 def test_weights_that_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(WeightsError, match="cannot keep https://x/y/RN50.pt at .*set HOME to a folder of yours"):
+    with pytest.raises(WeightsError, match="cannot keep https://x/y/RN50.pt .*file/clip.*set HOME"):
         download("https://x/y/RN50.pt", tmp_path / "file" / "clip")
 
     def homeless(_: Path) -> Path:

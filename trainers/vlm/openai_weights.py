@@ -2,25 +2,17 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-import os
-import urllib.error
-import urllib.request
-from contextlib import suppress
-from http.client import HTTPException
 from pathlib import Path
 
 from torch import Tensor, nn
-from tqdm import tqdm
 
-from ...datasets.utils.errors import ConfigError, WeightsError, first_five
+from ...datasets.download.fetch import FetchError, fetch_once
+from ...datasets.utils.errors import ConfigError, DataError, WeightsError, first_five
 from ...datasets.utils.registry import nearest
 from .checkpoints import read_checkpoint, tensors_by_name
 from .openai_clip import CLIP, WEIGHT_URLS, clip
 from .text_tower import GELU, QUICK_GELU
 from .token_table import full_token_table
-
-logger = logging.getLogger(__name__)
 
 BACKBONES = ("RN50", "RN101", "ViT-B/32", "ViT-B/16", "ViT-L/14", "ViT-L/14@336px")
 SMALL = "small"
@@ -109,31 +101,13 @@ def sha256(path: Path) -> str:
 def download(url: str, folder: Path) -> Path:
     """Fetches `url` into `folder` unless a file of the right checksum is there. Never leaves half a file in place."""
     target = folder / url.rsplit("/", 1)[-1]
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
-        if target.is_file():
-            if sha256(target) == expected_sha256(url):
-                return target
-            logger.warning("%s has the wrong checksum and is downloaded again", target)
-        folder.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(url, timeout=30) as source, part.open("wb") as sink:
-            total = int(source.headers.get("Content-Length", 0)) or None
-            with tqdm(total=total, unit="B", unit_scale=True, desc=target.name) as bar:
-                while chunk := source.read(1 << 20):
-                    sink.write(chunk)
-                    bar.update(len(chunk))
-        if sha256(part) != expected_sha256(url):
-            raise WeightsError(f"{url} arrived damaged (wrong checksum): try again")
-        part.replace(target)
-    except (urllib.error.URLError, TimeoutError, ConnectionError, HTTPException) as error:
-        raise WeightsError(f"cannot download {url} ({error}): fetch it by hand and put it at {target}") from error
-    except OSError as error:
-        raise WeightsError(f"cannot keep {url} at {target} ({error.strerror}): make room there, set HOME to a folder "
-                           f"of yours, or fetch it by hand and give its path as --backbone") from error
-    finally:
-        with suppress(OSError):  # there is none after success, nor where there is no folder
-            part.unlink()
-    return target
+        return fetch_once(url, folder, f"sha256:{expected_sha256(url)}")
+    except FetchError as error:
+        raise WeightsError(f"cannot download {error}: try again, or fetch it by hand and put it at {target}") from error
+    except DataError as error:
+        raise WeightsError(f"cannot keep {url} ({error}): make room there, set HOME to a folder of yours, or fetch it "
+                           f"by hand and give its path as --backbone") from error
 
 
 def build_clip(state: dict[str, Tensor], path: Path, strict: bool) -> CLIP:
