@@ -46,6 +46,8 @@ class BaseTrainer:
     marker = "v"
     rank = LAST  # place in lists of methods, lowest first
     tuned = True  # adapts to test images
+    tunes_context = False  # by gradients, so a Jacobian may pay
+    own_views = False  # its yaml stands above the data set's: it wants the same views everywhere
     trained = False  # learns from labelled images first
     online = False  # carries state from image to image
     takes_templates = False  # knows what to do with PROMPT.TEMPLATE
@@ -174,7 +176,7 @@ class BaseTrainer:
 
     def build_model(self) -> None:
         self.load_model()
-        if self.tuned and self.cfg.TTA.STEPS:
+        if self.tunes_context and self.cfg.TTA.STEPS:
             facts = {"weights": self.fingerprint["weights"], "precision": self.precision}
             self.prompt.jacobian = find_jacobian(
                 self.cfg, self.prompt, len(self.indices), facts, self.dataset.classnames, self.ranks,

@@ -35,6 +35,38 @@ def marginal_entropy(logits: Tensor) -> Tensor:
     return -(mean_log_p.exp() * mean_log_p).sum(-1)
 
 
+def mean_entropy(logits: Tensor) -> Tensor:
+    """R-TPT's loss: each kept view's own entropy, averaged; not the entropy of their average. (..., n, K) -> (...)"""
+    return entropy(logits).mean(-1)
+
+
+def leading_range(first: Tensor) -> tuple[Tensor, Tensor]:
+    """Lowest and highest logit (..., 1, 1) of the most confident kept view, which is the first of `first` (..., n, K).
+
+    The public code of Penalty and ZS-Norm calls it the zero-shot range; it is not that of the plain view.
+    """
+    leader = first[..., :1, :]
+    return leader.amin(-1, keepdim=True), leader.amax(-1, keepdim=True)
+
+
+def range_excess(logits: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """How far logits leave a range, on average: mean relu(z − high) + mean relu(low − z). (..., n, K) -> (...)
+
+    (Penalty: Murugesan et al., ECCV 2024.)
+    """
+    return (F.relu(logits - high) + F.relu(low - logits)).mean((-2, -1))
+
+
+def into_range(logits: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Each view's logits stretched linearly to a range. (ZS-Norm: Murugesan et al., ECCV 2024.)
+
+    A view whose logits are all alike, as with one class, goes to the lower end.
+    """
+    bottom, top = logits.amin(-1, keepdim=True), logits.amax(-1, keepdim=True)
+    span = top - bottom
+    return (logits - bottom) / torch.where(span == 0, 1, span) * (high - low) + low
+
+
 def dispersion(text: Tensor) -> Tensor:
     """Mean distance of the classes from their centroid, which is not normalised again. (C-TPT, Yoon et al., ICLR 2024.)
 
@@ -57,6 +89,17 @@ def frobenius_orthogonality(text: Tensor) -> Tensor:
     """‖S − I‖², O-TPT's penalty as the SoC paper prints it (Sec. 3.2)."""
     identity = torch.eye(text.shape[-2], dtype=text.dtype, device=text.device)
     return (text @ text.mT - identity).square().sum((-2, -1))
+
+
+def nearest_angle(text: Tensor, limit: float = 0.99999) -> Tensor:
+    """Mean angle between each class and the class nearest to it. To be maximised. (A-TPT: Ahamed et al., 2025.)
+
+    Cosines are clamped to ±limit, where arccos is steep: two classes of one name add nothing to the gradient.
+    """
+    similarity = text @ text.mT
+    others = similarity - 2 * torch.diag_embed(similarity.diagonal(dim1=-2, dim2=-1))  # a class's own cosine becomes −1
+    nearest = others.max(-1).values  # one of several equal ones gets the gradient
+    return nearest.clamp(-limit, limit).arccos().mean(-1)
 
 
 def pair_similarities(text: Tensor) -> Tensor:

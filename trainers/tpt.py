@@ -23,6 +23,7 @@ class TPT(BaseTrainer):
     """
 
     label, colour, marker, rank = "TPT", "#E69F00", "^", 10
+    tunes_context = True
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
@@ -33,6 +34,9 @@ class TPT(BaseTrainer):
 
     def view_loss(self, logits: Tensor) -> Tensor:
         return marginal_entropy(logits)
+
+    def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
+        return self.view_loss(logits)
 
     def penalty(self, text: Tensor) -> Tensor | None:
         return None

@@ -29,6 +29,7 @@ def build_cfg(
     opts: Sequence = (),
 ) -> CfgNode:
     """Defaults < a resumed run's config < the trainer's yaml < dataset yaml < `config_file` < flags < opts; frozen.
+    The yaml of a method that wants views of its own (`own_views`) stands above the data set's as well.
 
     `trainer` is a flag. Any later layer may name another, so whose yaml is read is found by a trial without it.
     """
@@ -36,17 +37,18 @@ def build_cfg(
     if resume:
         # A run's own config already holds every layer, so the trainer's yaml must not undo it.
         merge_file(base, Path(resume) / "config.yaml")
-    files, pairs = (dataset_config_file, config_file), (["TRAINER.NAME", trainer] if trainer else [], flags, opts)
-    name = layered(base, files, pairs).TRAINER.NAME
+    data, pairs = [dataset_config_file], (["TRAINER.NAME", trainer] if trainer else [], flags, opts)
+    name = layered(base, [*data, config_file], pairs).TRAINER.NAME
     if name and not resume:
-        TRAINER_REGISTRY.get(name)
+        method = TRAINER_REGISTRY.get(name)
         own = CONFIGS / "trainers" / f"{name.lower()}.yaml"
         if own.is_file():
             merge_file(base, own)
-    cfg = layered(base, files, pairs)
+            data += [str(own)] if getattr(method, "own_views", False) else []
+    cfg = layered(base, [*data, config_file], pairs)
     validate(cfg)
     if not cfg.TAG:
-        baseline = leaves(layered(base, [dataset_config_file]))
+        baseline = leaves(layered(base, data))
         cfg.TAG = tag_of(influential_settings(leaves(cfg), name), baseline)
     cfg.freeze()
     return cfg

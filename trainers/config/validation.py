@@ -21,6 +21,13 @@ def require_one_of(cfg: CfgNode, key: str, *choices: str) -> None:
     require(cfg, leaves(cfg)[key] in choices, key, f"one of {', '.join(choices)}")
 
 
+def require_kept_views(cfg: CfgNode) -> None:
+    """Refuses a selection that keeps no view."""
+    least = math.ceil(1e4 / max(cfg.TTA.VIEWS, 1)) / 1e4
+    require(cfg, int(cfg.TTA.VIEWS * cfg.TTA.SELECT) >= 1, "TTA.SELECT",
+            f"at least {least:g} to keep one of {cfg.TTA.VIEWS} views")
+
+
 def validate(cfg: CfgNode) -> None:
     """Refuses settings that cannot work, each with one line on what would. Every method checks its own branch."""
     for key, value in leaves(cfg).items():
@@ -49,10 +56,8 @@ def validate(cfg: CfgNode) -> None:
             "empty: only ZeroShot takes templates, the other trainers tune the words of PROMPT.CTX_INIT")
     require(cfg, cfg.TTA.VIEWS >= 1, "TTA.VIEWS", "at least 1")
     require(cfg, 0 < cfg.TTA.SELECT <= 1, "TTA.SELECT", "a share above 0 and up to 1")
-    require(
-        cfg, cfg.TTA.STEPS == 0 or int(cfg.TTA.VIEWS * cfg.TTA.SELECT) >= 1, "TTA.SELECT",
-        f"at least {math.ceil(1e4 / max(cfg.TTA.VIEWS, 1)) / 1e4:g} to keep one of {cfg.TTA.VIEWS} views",
-    )
+    if cfg.TTA.STEPS:
+        require_kept_views(cfg)
     require(cfg, cfg.TTA.STEPS >= 0, "TTA.STEPS", "0 (zero-shot) or more")
     require_one_of(cfg, "TTA.AUGMIX", "auto", "on", "off")
     require(cfg, cfg.TTA.EPISODES >= 1, "TTA.EPISODES", "at least 1")

@@ -12,8 +12,18 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..objectives import class_logits
-from ..vlm.initial_prompt import InitialPrompt
 from .adapted import Adapted
+
+
+class Start(Protocol):
+    """What all episodes start from: an initial context, as `InitialPrompt` has it, or a shift of the text features."""
+
+    context: Tensor  # what is adapted
+    text: Tensor  # (K, d) that it gives
+    tower: object  # text(context) and with_vjp(context), for B contexts
+
+    def gradient(self, cotangent: Tensor) -> Tensor:
+        """Gradients of the context for B gradients (B, K, d) of the text features."""
 
 
 class Hooks(Protocol):
@@ -24,6 +34,10 @@ class Hooks(Protocol):
 
     def view_loss(self, logits: Tensor) -> Tensor:
         """The loss of the chosen views, (B, n, K) -> (B,)."""
+
+    def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
+        """`view_loss`, for methods that look back: `first` are the same views' logits in the first step, where they are
+        `logits` themselves, gradient and all."""
 
     def penalty(self, text: Tensor) -> Tensor | None:
         """The regulariser of text features (..., K, d), one number an episode; None if the method has none."""
@@ -36,7 +50,7 @@ class Hooks(Protocol):
 
 
 @torch.no_grad()
-def run_episodes(prompt: InitialPrompt, views: Tensor, scale: Tensor, method: Hooks, cfg: CfgNode) -> Adapted:
+def run_episodes(prompt: Start, views: Tensor, scale: Tensor, method: Hooks, cfg: CfgNode) -> Adapted:
     """Adapts the prompt to each of B images, given as unit view features (B, V, d), view 0 the plain one."""
     batch = len(views)
     view_logits = class_logits(views, prompt.text, scale)  # (B, V, K)
@@ -52,8 +66,9 @@ def run_episodes(prompt: InitialPrompt, views: Tensor, scale: Tensor, method: Ho
             cotangent, loss, penalty = text_gradient(prompt.text, kept, scale, method)
             context.grad = prompt.gradient(cotangent)
         else:
+            first = view_logits.take_along_dim(chosen[..., None], dim=1)  # (B, n, K)
             text, vjp = prompt.tower.with_vjp(context)
-            cotangent, loss, penalty = text_gradient(text, kept, scale, method)
+            cotangent, loss, penalty = text_gradient(text, kept, scale, method, first)
             context.grad = vjp(cotangent)
         optimizer.step()
     text = prompt.tower.text(context) if cfg.TTA.STEPS else prompt.text.expand(batch, *prompt.text.shape)
@@ -61,16 +76,19 @@ def run_episodes(prompt: InitialPrompt, views: Tensor, scale: Tensor, method: Ho
     return Adapted(logits, view_logits[:, 0], context.detach(), {"loss": loss, "penalty": penalty})
 
 
-def text_gradient(text: Tensor, kept: Tensor, scale: Tensor, method: Hooks) -> tuple[Tensor, Tensor, Tensor]:
+def text_gradient(
+    text: Tensor, kept: Tensor, scale: Tensor, method: Hooks, first: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """The gradient (B, K, d) of an episode's loss at the text features, with both terms' values (B,).
 
-    `text` is (K, d) where all episodes share it, as in the first step: the penalty and its gradient, which see no
-    image, are then computed once.
+    `first` are the kept views' logits (B, n, K) in the first step; None in that step. `text` is (K, d) where all
+    episodes share it, as in the first step: the penalty and its gradient, which see no image, are then computed once.
     """
     batch = len(kept)
     with torch.enable_grad():
         own = text.expand(batch, *text.shape[-2:]).detach().requires_grad_()
-        loss = method.view_loss(class_logits(kept, own, scale))  # (B,)
+        logits = class_logits(kept, own, scale)  # (B, n, K)
+        loss = method.episode_loss(logits, logits if first is None else first)  # (B,)
         (gradient,) = torch.autograd.grad(loss.sum(), own)
         text = text.detach().requires_grad_()
         penalty = method.penalty(text)

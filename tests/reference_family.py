@@ -1,0 +1,150 @@
+"""The other methods, slow and plain: one image at a time, loops in the place of tensors, whole prompts.
+
+They share nothing with the engine but OpenAI's model. `views` are unit features (V, d), `text` (K, d).
+"""
+from __future__ import annotations
+
+import math
+
+import torch
+from promptcal.trainers.vlm.openai_clip import CLIP, clip
+from reference import encode_prompts
+from torch import Tensor
+
+
+def entropy_of(p: Tensor) -> Tensor:
+    return -(p * p.log()).sum()
+
+
+def by_entropy(logits: Tensor) -> list[int]:
+    entropies = [entropy_of(row.softmax(0)).item() for row in logits]
+    return sorted(range(len(logits)), key=entropies.__getitem__)
+
+
+def angles(text: Tensor) -> Tensor:
+    """Mean angle between each class and its nearest other one."""
+    found = []
+    for i, one in enumerate(text):
+        cosines = torch.stack([one @ other for j, other in enumerate(text) if j != i])
+        found.append(cosines.max().clamp(-0.99999, 0.99999).acos())
+    return torch.stack(found).mean()
+
+
+def loss_of(method: str, logits: Tensor, text: Tensor, weight: float, first: Tensor) -> Tensor:
+    """The loss of kept views' logits (n, K), most confident first."""
+    low, high = first[0].min(), first[0].max()
+    if method == "ZSNorm":
+        logits = torch.stack([(z - z.min()) / (z.max() - z.min()) * (high - low) + low for z in logits])
+    if method == "RTPT":
+        return torch.stack([entropy_of(z.softmax(0)) for z in logits]).mean()
+    loss = entropy_of(logits.softmax(1).mean(0))
+    if method == "ATPT":
+        loss = loss - weight * angles(text)
+    if method == "Penalty":
+        over = sum((z - high).clamp(min=0) for z in logits.flatten()) / logits.numel()
+        under = sum((low - z).clamp(min=0) for z in logits.flatten()) / logits.numel()
+        loss = loss + weight * (over + under)
+    return loss
+
+
+def reliable(views: Tensor, logits: Tensor, neighbours: int = 20, temperature: float = 0.01) -> Tensor:
+    scores = []
+    for i, one in enumerate(views):
+        cosines = sorted(((one @ other).item() for j, other in enumerate(views) if j != i), reverse=True)
+        nearest = cosines[:neighbours]
+        scores.append(sum(nearest) / len(nearest))
+    weights = [math.exp((score - max(scores)) / temperature) for score in scores]
+    return sum(w * z for w, z in zip(weights, logits, strict=True)) / sum(weights)
+
+
+def tuned(
+    model: CLIP, classnames: list[str], images: Tensor, method: str, weight: float = 0.0, steps: int = 1,
+) -> Tensor:
+    """Logits (K,) of a method that tunes the context or, TPS, a shift of the class features; `images` are pixels."""
+    tokens = clip.tokenize([f"a photo of a {name.replace('_', ' ')}." for name in classnames])
+    scale = model.logit_scale.exp()
+    with torch.no_grad():
+        views = model.encode_image(images)
+        views = views / views.norm(dim=-1, keepdim=True)
+        context = model.token_embedding(tokens[0, 1:5]).clone()
+        initial = encode_prompts(model, tokens, context)
+    variable = (torch.zeros_like(initial) if method == "TPS" else context).requires_grad_()
+    optimizer = torch.optim.AdamW([variable], lr=0.005, weight_decay=0.01)
+
+    def features() -> Tensor:
+        if method == "TPS":
+            moved = initial + variable
+            return moved / moved.norm(dim=-1, keepdim=True)
+        return encode_prompts(model, tokens, variable)
+
+    kept = by_entropy(scale * views @ initial.T)[: int(len(views) * 0.1)]
+    first = None
+    for step in range(steps):
+        text = features()
+        logits = scale * views[kept] @ text.T
+        first = logits if step == 0 else first.detach()
+        optimizer.zero_grad()
+        loss_of(method, logits, text, weight, first).backward()
+        optimizer.step()
+    logits = (scale * views @ features().T).detach()
+    return reliable(views, logits) if method == "RTPT" else logits[0]
+
+
+def votes(logits: Tensor, share: float = 0.3) -> tuple[list[float], float]:
+    """ZERO: votes of each class, and how many votes there were."""
+    order, classes = by_entropy(logits), logits.shape[1]
+    kept = int(len(logits) * share)
+    count = [0.0] * classes
+    for i in order[:kept]:
+        best = [k for k in range(classes) if logits[i, k] == logits[i].max()]
+        for k in best:
+            count[k] += 1 / len(best)
+    tied = [k for k in range(classes) if count[k] == max(count)]
+    if len(tied) == 1:
+        return count, kept
+    for i in [*order[kept:], *order[:kept]]:
+        if int(logits[i].argmax()) in tied:
+            count[int(logits[i].argmax())] += 1
+            return count, kept + 1
+    raise AssertionError("a kept view votes for a tied class")
+
+
+def mode(views: Tensor, logits: Tensor) -> Tensor:
+    """MTA, one number at a time where that is bearable."""
+    count = len(views)
+    near = int(0.3 * (count - 1))
+    bandwidths = []
+    for i in range(count):
+        distances = sorted(((views[i] - views[j]) ** 2).sum().item() for j in range(count) if j != i)
+        bandwidths.append(sum(distances[:near]) / near / 2)
+    affinity = [[float(logits[i].softmax(0) @ logits[j].softmax(0)) for j in range(count)] for i in range(count)]
+    y, m = [1 / count] * count, views[0]
+
+    def density() -> list[float]:
+        return [math.exp(-((v - m) ** 2).sum().item() / (2 * h)) for v, h in zip(views, bandwidths, strict=True)]
+
+    for _ in range(5):
+        f = density()
+        for _ in range(5):
+            score = [(f[i] + 4 * sum(a * b for a, b in zip(affinity[i], y, strict=True))) / 0.2 for i in range(count)]
+            e = [math.exp(s - max(score)) for s in score]
+            new = [x / sum(e) for x in e]
+            moved = math.dist(new, y)
+            y = new
+            if moved < 1e-6:
+                break
+        for _ in range(5):
+            weights = [a * b for a, b in zip(density(), y, strict=True)]
+            new = sum(w * v for w, v in zip(weights, views, strict=True)) / sum(weights)
+            new = new / new.norm()
+            moved = (new - m).norm().item()
+            m = new
+            if moved < 1e-6:
+                break
+    return m
+
+
+def mean_of_confident(views: Tensor, logits: Tensor, share: float = 0.1) -> Tensor:
+    """VTE's image feature."""
+    kept = by_entropy(logits)[: int(len(views) * share)]
+    return sum(views[i] for i in kept) / len(kept)

@@ -1,0 +1,38 @@
+"""Penalty: logits of tuned views are held within the range of the most confident one."""
+from __future__ import annotations
+
+from torch import Tensor
+from yacs.config import CfgNode
+
+from .config.validation import require, require_one_of
+from .objectives import leading_range, range_excess
+from .registry import TRAINER_REGISTRY
+from .tpt import TPT
+
+
+@TRAINER_REGISTRY.register()
+class Penalty(TPT):
+    """L_TPT + λ · (mean relu(z − max) + mean relu(min − z)). (Murugesan et al., ECCV 2024.)
+
+    Range: that of the most confident kept view in the first step, where, as in the public code, gradients run through
+    it. The paper speaks of the zero-shot logits.
+    """
+
+    label, colour, marker, rank = "Penalty", "#882255", "1", 15
+
+    @classmethod
+    def extend_defaults(cls, cfg: CfgNode) -> None:
+        cfg.TRAINER.PENALTY = CfgNode()
+        cfg.TRAINER.PENALTY.LAMBDA = 10.0  # λ
+        cfg.TRAINER.PENALTY.RANGE = "flow"  # gradients of the first step run through the range too; or detached
+
+    @classmethod
+    def validate(cls, cfg: CfgNode) -> None:
+        super().validate(cfg)
+        require(cfg, cfg.TRAINER.PENALTY.LAMBDA >= 0, "TRAINER.PENALTY.LAMBDA", "0 or more")
+        require_one_of(cfg, "TRAINER.PENALTY.RANGE", "flow", "detached")
+
+    def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
+        own = self.cfg.TRAINER.PENALTY
+        low, high = leading_range(first.detach() if own.RANGE == "detached" else first)
+        return self.view_loss(logits) + own.LAMBDA * range_excess(logits, low, high)

@@ -1,0 +1,40 @@
+"""R-TPT: every confident view is to be sure by itself, and views that many others resemble speak louder."""
+from __future__ import annotations
+
+from torch import Tensor
+from yacs.config import CfgNode
+
+from .aggregation import reliability
+from .config.validation import require, require_one_of
+from .objectives import class_logits, mean_entropy
+from .registry import TRAINER_REGISTRY
+from .tpt import TPT
+
+
+@TRAINER_REGISTRY.register()
+class RTPT(TPT):
+    """min mean_i H(p_i), then Σ_i w_i z_i over all views, w by reliability. (Sheng et al., R-TPT, CVPR 2025.)"""
+
+    label, colour, marker, rank = "R-TPT", "#7B4FA3", ">", 12
+
+    @classmethod
+    def extend_defaults(cls, cfg: CfgNode) -> None:
+        cfg.TRAINER.RTPT = CfgNode()
+        cfg.TRAINER.RTPT.NEIGHBOURS = 20  # nearest other views whose mean cosine is a view's reliability
+        cfg.TRAINER.RTPT.TEMPERATURE = 0.01  # of the softmax that turns reliabilities into weights
+        cfg.TRAINER.RTPT.DIAGONAL = "index"  # a view is told from others by its index; code: by a cosine >= 1
+
+    @classmethod
+    def validate(cls, cfg: CfgNode) -> None:
+        super().validate(cfg)
+        require(cfg, cfg.TRAINER.RTPT.NEIGHBOURS >= 1, "TRAINER.RTPT.NEIGHBOURS", "at least 1")
+        require(cfg, cfg.TRAINER.RTPT.TEMPERATURE > 0, "TRAINER.RTPT.TEMPERATURE", "above 0")
+        require_one_of(cfg, "TRAINER.RTPT.DIAGONAL", "index", "code")
+
+    def view_loss(self, logits: Tensor) -> Tensor:
+        return mean_entropy(logits)
+
+    def predict(self, views: Tensor, text: Tensor) -> Tensor:
+        own = self.cfg.TRAINER.RTPT
+        weights = reliability(views, own.NEIGHBOURS, own.TEMPERATURE, own.DIAGONAL == "index")  # (B, V)
+        return (weights[..., None] * class_logits(views, text, self.scale)).sum(1)

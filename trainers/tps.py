@@ -1,0 +1,36 @@
+"""TPS: shift the class features themselves, so that no text tower runs at test time."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .engine.adapted import Adapted
+from .engine.episodes import run_episodes
+from .engine.shift import ShiftedText
+from .registry import TRAINER_REGISTRY
+from .tpt import TPT
+from .vlm.openai_clip import CLIP
+
+
+@TRAINER_REGISTRY.register()
+class TPS(TPT):
+    """min over s of L_TPT with class features unit(T + s), s = 0 at first. (Sui et al., TPS, WACV 2025.)
+
+    The first step is s = −lr · g/(|g| + 1e-8) in closed form. Every regulariser can be added to it: see
+    TRAINER.REGULARISERS.
+    """
+
+    label, colour, marker, rank = "TPS", "#44AA99", "p", 50
+    tunes_context = False
+
+    def use_model(self, model: CLIP, classnames: Sequence[str]) -> None:
+        super().use_model(model, classnames)
+        self.shifted = ShiftedText(self.prompt.text)
+
+    @torch.no_grad()
+    def adapt(self, views: Tensor) -> Adapted:
+        adapted = run_episodes(self.shifted, views, self.scale, self, self.cfg)
+        return replace(adapted, ctx=None)  # what was adapted is no context

@@ -1,0 +1,36 @@
+"""ZS-Norm: the entropy is that of logits stretched to the range of the most confident view."""
+from __future__ import annotations
+
+from torch import Tensor
+from yacs.config import CfgNode
+
+from .config.validation import require_one_of
+from .objectives import into_range, leading_range
+from .registry import TRAINER_REGISTRY
+from .tpt import TPT
+
+
+@TRAINER_REGISTRY.register()
+class ZSNorm(TPT):
+    """L_TPT of z' = (z − min z)/(max z − min z) · (high − low) + low, view by view. (Murugesan et al., ECCV 2024.)
+
+    Range: that of the most confident kept view in the first step, where, as in the public code, gradients run through
+    it. Predictions are not stretched.
+    """
+
+    label, colour, marker, rank = "ZS-Norm", "#999933", "2", 16
+
+    @classmethod
+    def extend_defaults(cls, cfg: CfgNode) -> None:
+        cfg.TRAINER.ZSNORM = CfgNode()
+        cfg.TRAINER.ZSNORM.RANGE = "flow"  # gradients of the first step run through the range too; or detached
+
+    @classmethod
+    def validate(cls, cfg: CfgNode) -> None:
+        super().validate(cfg)
+        require_one_of(cfg, "TRAINER.ZSNORM.RANGE", "flow", "detached")
+
+    def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
+        if self.cfg.TRAINER.ZSNORM.RANGE == "detached":
+            first = first.detach()
+        return self.view_loss(into_range(logits, *leading_range(first)))
