@@ -11,6 +11,7 @@ from promptcal.trainers.aggregation import reliability, view_mode, vote_shares
 from promptcal.trainers.engine.episodes import text_gradient
 from promptcal.trainers.objectives import class_logits, confident_views, nearest_angle, unit
 from promptcal.trainers.vlm.image_tower import encode_views
+from promptcal.trainers.vlm.loading import as_backbone
 from test_episodes import NAMES, make_views
 
 TUNED = {"ATPT": 80, "RTPT": 0, "TPS": 0, "Penalty": 10, "ZSNorm": 0}
@@ -66,7 +67,7 @@ def test_gradient_free_methods_equal_the_reference(clip_model, pixels, method: s
     trainer = build_trainer(build_cfg("ZeroShot"))
     trainer.use_model(clip_model, NAMES)
     text, scale = trainer.prompt.text, trainer.scale
-    for ours, views in zip(adapted.logits, encode_views(clip_model, pixels), strict=True):
+    for ours, views in zip(adapted.logits, encode_views(as_backbone(clip_model), pixels), strict=True):
         logits = scale * views @ text.T
         if method == "ZERO":
             count, total = slow.votes(logits)
@@ -133,7 +134,7 @@ def test_no_image_touches_another_in_mta():
 def test_vte_is_not_brought_to_unit_length(clip_model, pixels):
     trainer = build_trainer(build_cfg("VTE"))
     trainer.use_model(clip_model, NAMES)
-    views = encode_views(clip_model, pixels)
+    views = encode_views(as_backbone(clip_model), pixels)
     chosen = confident_views(class_logits(views, trainer.prompt.text, trainer.scale), 0.1)
     mean = views.take_along_dim(chosen[..., None], dim=1).mean(1)
     assert (mean.norm(dim=-1) < 0.999).all()
@@ -148,7 +149,7 @@ def test_atpts_angle_grows_and_the_public_sign_shrinks_it(clip_model, pixels):
                                                         "OPTIM.LR", 1e-4]))
         trainer.use_model(clip_model, NAMES)
         before = nearest_angle(trainer.prompt.text)
-        adapted = trainer.adapt(encode_views(clip_model, pixels))
+        adapted = trainer.adapt(encode_views(as_backbone(clip_model), pixels))
         angles[sign] = nearest_angle(trainer.prompt.tower.text(adapted.ctx)) - before
     assert (angles["paper"] > 0).all() and (angles["code"] < 0).all()
 
@@ -165,7 +166,7 @@ def test_nearest_angle_equals_the_loop():
 def test_tps_first_step_in_closed_form(clip_model, pixels):
     trainer = build_trainer(build_cfg("TPS"))
     trainer.use_model(clip_model, NAMES)
-    views = encode_views(clip_model, pixels)
+    views = encode_views(as_backbone(clip_model), pixels)
     text = trainer.prompt.text
     kept = views.take_along_dim(confident_views(class_logits(views, text, trainer.scale), 0.1)[..., None], dim=1)
     cotangent, _, _ = text_gradient(text, kept, trainer.scale, trainer)

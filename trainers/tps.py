@@ -12,6 +12,7 @@ from .engine.episodes import run_episodes
 from .engine.shift import ShiftedText
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
+from .vlm.backbone import Backbone
 from .vlm.openai_clip import CLIP
 
 
@@ -26,7 +27,7 @@ class TPS(TPT):
     label, colour, marker, rank = "TPS", "#44AA99", "p", 50
     tunes_context = False
 
-    def use_model(self, model: CLIP, classnames: Sequence[str]) -> None:
+    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
         self.shifted = ShiftedText(self.prompt.text)
 
