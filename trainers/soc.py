@@ -11,6 +11,7 @@ from .config.validation import require, require_one_of
 from .objectives import balance, live_weights, semantic_separation
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
+from .vlm.backbone import Backbone
 from .vlm.openai_clip import CLIP
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class SoC(TPT):
         require_one_of(cfg, "TRAINER.SOC.SCALE", "inverse", "ratio", "none", "live")
         require_one_of(cfg, "TRAINER.SOC.STATS", "detached", "flow", "flow_delta")
 
-    def use_model(self, model: CLIP, classnames: Sequence[str]) -> None:
+    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
         if not self.penalty(self.prompt.text) > 0:
             logger.warning(
