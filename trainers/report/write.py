@@ -15,7 +15,7 @@ from ..registry import method_rank
 from . import render
 from .compare import compare
 from .figures import style
-from .gallery import pictures
+from .gallery import Picture, pictures
 from .grid import Comparison
 from .measure import measure
 from .page.page import Page, render_page
@@ -39,9 +39,12 @@ class Report:
 
 def write_report(
     paths: Sequence[str | Path], out: Path, bins: int = 20, repeats: int = 300, published: bool = False,
-    with_figures: bool = True,
+    with_figures: bool = True, first: Sequence[Picture] = (), remarks: Sequence[str] = (),
 ) -> Report:
-    """Reads all finished runs below `paths` and writes tables.{md,tex,csv}, figures/ and report.html into `out`."""
+    """Reads all finished runs below `paths` and writes tables.{md,tex,csv}, figures/ and report.html into `out`.
+
+    The caller's own pictures stand `first` among the figures, its `remarks` first among the notes.
+    """
     runs, notes = find_runs(paths)
     if not runs:
         hint = f" ({notes[0]})" if notes else ""
@@ -65,10 +68,11 @@ def write_report(
     write_text(out / "tables.csv", render.to_csv(tables))
     drawn = []
     if with_figures:
-        for picture in pictures(comparisons, text_similarity):
+        for picture in (*first, *pictures(comparisons, text_similarity)):
             style.save(picture.figure, out / "figures" / picture.name)
             drawn.append(picture)
     shown = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in measured}
+    notes = [*remarks, *notes]
     page = Page(verdicts, tables, drawn, measured, shown, notes)
     write_text(out / "report.html", render_page(page))
     return Report(tables, verdicts, notes, out / "report.html")

@@ -66,7 +66,7 @@ def draw_diagram(data: Diagram) -> Figure:
         figure = new_figure(COLUMN, 3.9)
         figure.get_layout_engine().set(hspace=0.02, h_pad=0.02)
         top, strip, low = figure.subplots(3, 1, sharex=True, height_ratios=[1, 0.055, 0.34])
-        _draw_bins(top, data)
+        draw_bins(top, data)
         top.set_title(data.title, fontweight="bold", loc="left")
         top.set_ylabel("accuracy")
         top.legend(handles=[
@@ -115,7 +115,7 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
                     axes.set_axis_off()
                     strip.set_axis_off()
                     continue
-                _draw_bins(axes, data, small=True)
+                draw_bins(axes, data, small=True)
                 _draw_strip(strip, data)
                 if c == 0:
                     axes.set_ylabel(rows[row], fontweight="bold" if upright else "normal")
@@ -159,7 +159,7 @@ def _width(data: Diagram) -> float:
     return 1 / len(data.table.count)
 
 
-def _draw_bins(axes: Axes, data: Diagram, small: bool = False) -> None:
+def draw_bins(axes: Axes, data: Diagram, small: bool = False) -> None:
     """Bars of accuracy, a hatched bar from accuracy to mean confidence, the diagonal, ECE in the corner."""
     filled = data.table.count > 0
     x, width = _centres(data)[filled], _width(data)
