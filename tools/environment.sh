@@ -15,7 +15,7 @@ if [ ! -f "$stamp" ]; then
     .venv/bin/python -m pip install --progress-bar on --editable ".[dev]" |
         grep --line-buffered -E '^(Downloading|Installing|Successfully)' || [ "${PIPESTATUS[0]}" -eq 0 ] ||
         { echo "error: pip could not install what setup.py asks for, see above; run this again once it can" >&2; exit 1; }
-    .venv/bin/python -c 'import promptcal.trainers' # says what is missing if the installation failed
+    .venv/bin/python -c 'from promptcal.trainers import adapt' # says what is missing if the installation failed
     touch "$stamp"
     echo "Environment ready."
 fi

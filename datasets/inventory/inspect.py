@@ -57,7 +57,7 @@ def readers_remarks() -> Iterator[list[str]]:
     remarks: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: remarks.append(record.getMessage())
-    readers = logging.getLogger(__package__)
+    readers = logging.getLogger(__package__.rpartition(".")[0])
     level, propagate = readers.level, readers.propagate
     readers.addHandler(handler)
     readers.setLevel(logging.INFO)

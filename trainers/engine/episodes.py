@@ -46,7 +46,7 @@ class Hooks(Protocol):
         """What the gradients of loss and penalty are multiplied by, both given detached as (B,)."""
 
     def predict(self, views: Tensor, text: Tensor) -> Tensor:
-        """Logits (B, K) of images, given the views' features (B, V, d) and adapted class features (B, K, d)."""
+        """Logits (B, K) of images, given the views' features (B, V, d) and adapted class features (..., K, d)."""
 
 
 @torch.no_grad()
@@ -71,7 +71,7 @@ def run_episodes(prompt: Start, views: Tensor, scale: Tensor, method: Hooks, cfg
             cotangent, loss, penalty = text_gradient(text, kept, scale, method, first)
             context.grad = vjp(cotangent)
         optimizer.step()
-    text = prompt.tower.text(context) if cfg.TTA.STEPS else prompt.text.expand(batch, *prompt.text.shape)
+    text = prompt.tower.text(context) if cfg.TTA.STEPS else prompt.text
     logits = method.predict(views, text)
     return Adapted(logits, view_logits[:, 0], context.detach(), {"loss": loss, "penalty": penalty})
 

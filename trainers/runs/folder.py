@@ -112,7 +112,8 @@ class RunFolder:
         parts = [self.read_part(part) for part in parts]
         if any(part is None for part in parts):
             raise UserError(f"a part of {self.parts} is missing or damaged; the others are kept: run the command again")
-        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        names = [name for name in parts[0] if all(name in part for part in parts)]
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
         order = columns["index"].argsort(kind="stable")
         for name in set(columns) - OF_PART:
             columns[name] = columns[name][order]
