@@ -50,6 +50,7 @@ class BaseTrainer:
     own_views = False  # its yaml stands above the data set's: it wants the same views everywhere
     trained = False  # learns from labelled images first
     online = False  # carries state from image to image
+    takes_regularisers = False  # knows what to do with TRAINER.REGULARISERS
     takes_templates = False  # knows what to do with PROMPT.TEMPLATE
     log_name = "log.txt"  # in the run folder; "" where somebody else writes one
 

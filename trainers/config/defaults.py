@@ -58,6 +58,7 @@ def get_cfg_default() -> CfgNode:
 
     cfg.TRAINER = CfgNode()
     cfg.TRAINER.NAME = ""  # a registered trainer, such as SoC
+    cfg.TRAINER.REGULARISERS = ""  # terms added to TPT, R-TPT or TPS, as name:weight, such as ctpt:50,atpt:10
 
     cfg.TEST = CfgNode()
     cfg.TEST.BINS = 20  # bins of ECE and ACE

@@ -11,7 +11,8 @@ from enum import Enum
 
 from yacs.config import CfgNode
 
-from ..registry import branch_of
+from ..registry import branch_of, method_key
+from .regularisers import regulariser_names
 
 
 class Role(Enum):
@@ -92,9 +93,13 @@ def leaves(cfg: CfgNode, prefix: str = "") -> dict[str, object]:
 
 
 def own_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
-    """The settings that concern a trainer: all but those of other methods."""
-    own = ("TRAINER.NAME", f"TRAINER.{branch_of(trainer)}.")
-    return {key: value for key, value in settings.items() if not key.startswith("TRAINER.") or key.startswith(own)}
+    """The settings that concern a trainer: all but those of other methods, unless it takes over their terms."""
+    added = regulariser_names(settings.get("TRAINER.REGULARISERS"))
+    own = {method_key(branch) for branch in (branch_of(trainer), "NAME", "REGULARISERS", *added)}
+    return {
+        key: value for key, value in settings.items()
+        if not key.startswith("TRAINER.") or method_key(key.split(".")[1]) in own
+    }
 
 
 def influential_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:

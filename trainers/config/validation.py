@@ -54,6 +54,8 @@ def validate(cfg: CfgNode) -> None:
     require(cfg, "{" not in cfg.PROMPT.CTX_INIT, "PROMPT.CTX_INIT", "plain words; the class name follows by itself")
     require(cfg, not cfg.PROMPT.TEMPLATE or trainer.takes_templates, "PROMPT.TEMPLATE",
             "empty: only ZeroShot takes templates, the other trainers tune the words of PROMPT.CTX_INIT")
+    require(cfg, not cfg.TRAINER.REGULARISERS or trainer.takes_regularisers, "TRAINER.REGULARISERS",
+            "empty: terms can be added to methods that tune by gradients, such as TPT, RTPT and TPS")
     require(cfg, cfg.TTA.VIEWS >= 1, "TTA.VIEWS", "at least 1")
     require(cfg, 0 < cfg.TTA.SELECT <= 1, "TTA.SELECT", "a share above 0 and up to 1")
     if cfg.TTA.STEPS:

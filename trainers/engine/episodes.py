@@ -5,6 +5,7 @@ moments and the loss are never mixed. (The method: Shu et al., TPT, NeurIPS 2022
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -26,8 +27,18 @@ class Start(Protocol):
         """Gradients of the context for B gradients (B, K, d) of the text features."""
 
 
+class Term(Protocol):
+    """A regulariser of the text features."""
+
+    def penalty(self, text: Tensor) -> Tensor | None:
+        """Its value for text features (..., K, d), one number an episode; None if there is none."""
+
+    def weights(self, loss: Tensor, penalty: Tensor) -> tuple[Tensor | float, Tensor | float]:
+        """What the gradients of loss and penalty are multiplied by, both given detached as (B,)."""
+
+
 class Hooks(Protocol):
-    """What tells the methods apart. The loss of an episode is a weighted sum of `view_loss` and `penalty`."""
+    """What tells the methods apart. The loss of an episode is a weighted sum of `view_loss` and its terms."""
 
     def select(self, logits: Tensor) -> Tensor:
         """The views to learn from, (B, V, K) -> (B, n), chosen once with the initial prompt."""
@@ -39,11 +50,8 @@ class Hooks(Protocol):
         """`view_loss`, for methods that look back: `first` are the same views' logits in the first step, where they are
         `logits` themselves, gradient and all."""
 
-    def penalty(self, text: Tensor) -> Tensor | None:
-        """The regulariser of text features (..., K, d), one number an episode; None if the method has none."""
-
-    def weights(self, loss: Tensor, penalty: Tensor) -> tuple[Tensor | float, Tensor | float]:
-        """What the gradients of loss and penalty are multiplied by, both given detached as (B,)."""
+    def terms(self) -> Sequence[Term]:
+        """The regularisers that are added up."""
 
     def predict(self, views: Tensor, text: Tensor) -> Tensor:
         """Logits (B, K) of images, given the views' features (B, V, d) and adapted class features (..., K, d)."""
@@ -79,7 +87,8 @@ def run_episodes(prompt: Start, views: Tensor, scale: Tensor, method: Hooks, cfg
 def text_gradient(
     text: Tensor, kept: Tensor, scale: Tensor, method: Hooks, first: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient (B, K, d) of an episode's loss at the text features, with both terms' values (B,).
+    """The gradient (B, K, d) of an episode's loss at the text features, with the values (B,) of the views' loss and of
+    all regularisers together.
 
     `first` are the kept views' logits (B, n, K) in the first step; None in that step. `text` is (K, d) where all
     episodes share it, as in the first step: the penalty and its gradient, which see no image, are then computed once.
@@ -91,13 +100,19 @@ def text_gradient(
         loss = method.episode_loss(logits, logits if first is None else first)  # (B,)
         (gradient,) = torch.autograd.grad(loss.sum(), own)
         text = text.detach().requires_grad_()
-        penalty = method.penalty(text)
-        if penalty is None:
-            return gradient, loss.detach(), torch.zeros_like(loss.detach())
-        (penalty_gradient,) = torch.autograd.grad(penalty.sum(), text)
-    loss, penalty = loss.detach(), penalty.detach().expand(batch)
-    on_loss, on_penalty = (
-        torch.as_tensor(weight, device=loss.device).expand(batch)[:, None, None]
-        for weight in method.weights(loss, penalty)
-    )
-    return on_loss * gradient + on_penalty * penalty_gradient, loss, penalty
+        loss, total = loss.detach(), torch.zeros_like(loss.detach())
+        on_loss, regularised = 1.0, 0.0
+        for term in method.terms():
+            penalty = term.penalty(text)
+            if penalty is None:
+                continue
+            (penalty_gradient,) = torch.autograd.grad(penalty.sum(), text)
+            penalty = penalty.detach().expand(batch)
+            of_loss, of_penalty = (
+                torch.as_tensor(weight, device=loss.device).expand(batch)[:, None, None]
+                for weight in term.weights(loss, penalty)
+            )
+            on_loss = on_loss + (of_loss - 1)
+            regularised = regularised + of_penalty * penalty_gradient
+            total = total + penalty
+    return on_loss * gradient + regularised, loss, total

@@ -1,0 +1,89 @@
+"""Regularisers that combine: single methods are special cases, and terms add up on every method that tunes."""
+from __future__ import annotations
+
+import pytest
+import torch
+from promptcal.datasets.utils.errors import ConfigError
+from promptcal.trainers import adapt, build_cfg, build_trainer
+from promptcal.trainers.config.fingerprint import make_fingerprint
+from promptcal.trainers.engine.episodes import text_gradient
+from promptcal.trainers.objectives import dispersion, marginal_entropy, nearest_angle
+from promptcal.trainers.vlm.image_tower import encode_views
+from promptcal.trainers.vlm.loading import as_backbone
+from test_episodes import NAMES, make_views
+
+SINGLE = {"CTPT": 50, "OTPT": 18, "SoC": 30, "ATPT": 80}
+
+
+def with_terms(method: str, model, terms: str, *opts: object) -> torch.Tensor:
+    return adapt(method, model, NAMES, make_views(), opts=["TRAINER.REGULARISERS", terms, *opts]).logits
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("method", SINGLE)
+def test_single_methods_are_special_cases(clip_model, method: str, steps: int):
+    expected = adapt(method, clip_model, NAMES, make_views(), opts=["TTA.STEPS", steps]).logits
+    for name in (method, method.lower()):
+        assert torch.equal(with_terms("TPT", clip_model, f"{name}:{SINGLE[method]}", "TTA.STEPS", steps), expected)
+
+
+def test_a_terms_own_settings_count(clip_model):
+    sign = ["TRAINER.ATPT.SIGN", "code"]
+    expected = adapt("ATPT", clip_model, NAMES, make_views(), opts=sign).logits
+    assert torch.equal(with_terms("TPT", clip_model, "atpt:80", *sign), expected)
+    assert not torch.equal(with_terms("TPT", clip_model, "atpt:80"), expected)
+
+
+@pytest.mark.parametrize("method", ["TPT", "RTPT", "TPS"])
+def test_terms_change_each_method_and_weight_zero_none(clip_model, method: str):
+    plain = adapt(method, clip_model, NAMES, make_views()).logits
+    torch.testing.assert_close(with_terms(method, clip_model, "ctpt:0,atpt:0"), plain, atol=1e-4, rtol=0)
+    seen = [with_terms(method, clip_model, terms) for terms in ("ctpt:0.5", "otpt:0.5", "ctpt:0.5,otpt:0.5")]
+    for i, one in enumerate(seen):
+        assert all((one - other).abs().max() > 1e-4 for other in [plain, *seen[:i]])
+
+
+def test_the_gradient_is_that_of_the_sum(clip_model):
+    trainer = build_trainer(build_cfg("TPT", opts=["TRAINER.REGULARISERS", "ctpt:3, A-TPT:2"]))
+    trainer.use_model(clip_model, NAMES)
+    kept = encode_views(as_backbone(clip_model), make_views())[:, :4]
+    text = trainer.prompt.text
+    cotangent, _, penalty = text_gradient(text, kept, trainer.scale, trainer)
+    own = text.expand(len(kept), -1, -1).clone().requires_grad_()
+    loss = marginal_entropy(trainer.scale * kept @ own.mT) - 3 * dispersion(own) - 2 * nearest_angle(own)
+    (expected,) = torch.autograd.grad(loss.sum(), own)
+    torch.testing.assert_close(cotangent, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(penalty, (-dispersion(text) - nearest_angle(text)).expand(len(kept)))
+
+
+def test_live_soc_combines(clip_model):
+    """A term that also weighs the entropy: the weights on the loss add up."""
+    live = ["TRAINER.SOC.SCALE", "live"]
+    alone, both = (with_terms("TPT", clip_model, terms, *live) for terms in ("soc:3", "soc:3,ctpt:0"))
+    torch.testing.assert_close(alone, both, atol=1e-3, rtol=0)
+
+
+def test_order_and_spelling_do_not_matter(clip_model):
+    one, other = (with_terms("TPS", clip_model, terms) for terms in ("ctpt:5,atpt:7", "A-TPT:7, c-tpt:5.0"))
+    torch.testing.assert_close(one, other, atol=1e-3, rtol=0)
+
+
+def test_runs_are_told_apart_by_their_terms():
+    plain, one, other = (
+        build_cfg("TPT", opts=opts) for opts in ((), ("TRAINER.REGULARISERS", "soc:30"),
+                                                 ("TRAINER.REGULARISERS", "soc:30", "TRAINER.SOC.DELTA", 40)))
+    assert plain.TAG == "default" and one.TAG == "REGULARISERS-soc-30" and "DELTA-40" in other.TAG
+    assert "TRAINER.SOC.DELTA" not in make_fingerprint(plain)
+    assert make_fingerprint(one) != make_fingerprint(other)
+
+
+@pytest.mark.parametrize(("method", "terms", "told"), [
+    ("TPT", "ctpt", "it must be name:weight"), ("TPT", "ctpt:much", "it must be name:weight"),
+    ("TPT", "ctpt:-1", "weight of 0 or more"), ("TPT", "ctpt:nan", "0 or more"), ("TPT", ":3", "name:weight"),
+    ("TPT", "ctpt:1,C-TPT:2", "twice"), ("TPS", "rtpt:1", "no regulariser: use some of atpt, ctpt, otpt, soc"),
+    ("TPT", "zero:1", "no regulariser"), ("TPT", "frost:1", "no regulariser"),
+    ("ZERO", "ctpt:1", "tune by gradients"), ("ZeroShot", "ctpt:1", "tune by gradients"),
+])
+def test_terms_that_cannot_be_added(method: str, terms: str, told: str):
+    with pytest.raises(ConfigError, match=told):
+        build_cfg(method, opts=["TRAINER.REGULARISERS", terms])
