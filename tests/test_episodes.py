@@ -72,7 +72,7 @@ def test_live_scale_is_the_printed_loss_by_autograd(clip_model):
     """H + λR²/H through the text features at once, in double precision, against the engine's weighted sum."""
     trainer = build_trainer(build_cfg("SoC", opts=["TRAINER.SOC.SCALE", "live", "TRAINER.SOC.STATS", "flow_delta"]))
     trainer.use_model(clip_model, NAMES)
-    views = encode_views(clip_model, make_views()).double()
+    views = encode_views(OpenAIBackbone(clip_model), make_views()).double()
     text = trainer.prompt.text.double().requires_grad_()
     scale = trainer.scale.double()
     cotangent, _, _ = text_gradient(text, views[:, :6], scale, trainer)

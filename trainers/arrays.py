@@ -81,6 +81,4 @@ def check_scores(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Array
 
 def log_softmax(logits: ArrayLike) -> Array:
     """Log-probabilities over the last axis, in double precision."""
-    z = number_array(logits, "logits").astype(np.float64)
-    z = z - z.max(axis=-1, keepdims=True)
-    return z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+    return torch.from_numpy(number_array(logits, "logits").astype(np.float64)).log_softmax(-1).numpy()

@@ -2,35 +2,32 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 
-from .arrays import Array, ArrayLike, check_scores, log_softmax
+from .arrays import Array, ArrayLike, check_scores
 
 
 def fit_temperature(logits: ArrayLike, labels: ArrayLike, bounds: tuple[float, float] = (0.01, 100.0)) -> float:
     """The temperature T that minimises the NLL of logits / T (Guo et al., ICML 2017), within `bounds`.
 
-    The NLL is convex in 1/T, so the root of its slope is found by Newton's method, kept within a shrinking bracket.
+    The NLL is convex in 1/T, so L-BFGS finds its one minimum; where there is none, as when every prediction is right,
+    the nearer bound is taken.
     """
     logits, labels = check_scores(logits, labels, "logits")
-    z = logits.astype(np.float64)
-    z -= z.max(axis=1, keepdims=True)  # changes no probability, but keeps the curvature's digits
-    true = z[np.arange(len(labels)), labels]
-    low, high = 1 / bounds[1], 1 / bounds[0]
-    beta = 1.0  # 1/T
-    for _ in range(100):
-        p = np.exp(log_softmax(z * beta))
-        mean = (p * z).sum(axis=1)
-        slope = (mean - true).mean()
-        if slope == 0:
-            break
-        curvature = ((p * z**2).sum(axis=1) - mean**2).mean()
-        low, high = (beta, high) if slope < 0 else (low, beta)
-        step = beta - slope / curvature if curvature > 0 else low
-        following = step if low < step < high else np.sqrt(low * high)
-        if abs(following - beta) <= 1e-9 * beta:
-            break
-        beta = following
-    return float(1 / beta)
+    z, target = torch.from_numpy(logits.astype(np.float64)), torch.from_numpy(labels.astype(np.int64))
+    inverse = torch.ones((), dtype=torch.float64, requires_grad=True)  # 1/T
+    optimizer = torch.optim.LBFGS([inverse], max_iter=100, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+
+    def nll() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(z * inverse, target)
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(nll)
+    return float(np.clip(1 / max(inverse.item(), 1 / bounds[1]), *bounds))
 
 
 def cross_fit_temperature(logits: ArrayLike, labels: ArrayLike, seed: int = 0) -> tuple[Array, tuple[float, float]]:

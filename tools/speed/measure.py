@@ -45,6 +45,7 @@ def peak_memory(job: Callable[..., object], *args: object) -> int | None:
 
 def peak_of(job: Callable[..., object], args: tuple) -> int | None:
     job(*args)
+    # Not resource's ru_maxrss: of a process that was forked and then replaced, it begins at its parent's size.
     return memory_fact("/proc/self/status", "VmHWM")
 
 

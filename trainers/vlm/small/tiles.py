@@ -14,14 +14,14 @@ from tqdm import tqdm
 
 from ....datasets.drawing.canvas import SIZE
 from ....datasets.drawing.tiles import GENERATOR_VERSION, draw, tile_rng, to_bytes, under
+from ....datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from .captions import CONDITION_WORDS, LAND
 
 logger = logging.getLogger(__name__)
 
 CLASSES, CONDITIONS = tuple(LAND), tuple(CONDITION_WORDS)
 CLEAR_SHARE = 0.25  # of the training tiles; the rest is spread evenly over the other conditions
-MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])  # CLIP's own
-STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])
+MEAN, STD = torch.tensor(OPENAI_MEAN), torch.tensor(OPENAI_STD)
 
 
 @dataclass(frozen=True)
