@@ -21,18 +21,16 @@ class Tokenizer:
 
     @classmethod
     def around(
-        cls, encode: Callable[[str], list[int]], padded: Sequence[int], control: Sequence[int] = (),
+        cls, encode: Callable[[str], list[int]], row: Sequence[int], pad: int, control: Sequence[int] = (),
     ) -> Tokenizer:
-        """Learns start, end and padding from what a library's own tokenizer makes of the word "a"."""
-        row, word = list(padded), encode(ANCHOR)
-        pad = row[-1]
-        while row and row[-1] == pad:
-            row.pop()
+        """Learns start and end from `row`, what a library's own tokenizer makes of the word "a"; `control` are its
+        other tokens that stand for no word."""
+        row, word = list(row), encode(ANCHOR)
         place = next((i for i in range(len(row)) if row[i : i + len(word)] == word), None)
         if not word or place is None:
             raise WeightsError(f"this tokenizer is not understood: it makes {row} of '{ANCHOR}', whose token is {word}")
         start, end = tuple(row[:place]), tuple(row[place + len(word) :])
-        return cls(encode, start, end, pad, frozenset({*start, *end, *control, pad} - {*word}))
+        return cls(encode, start, end, pad, frozenset({*start, *end, *control} - {*word}))
 
     def beginning(self, text: str) -> list[int]:
         """The tokens of a text at the beginning of a prompt."""

@@ -1,0 +1,94 @@
+"""Small models with random weights, built by open_clip and transformers themselves, and tokenizers made on the spot."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from promptcal.trainers.vlm.openai_clip import tokenizer as openai_tokenizer
+from torch import nn
+
+SIDE = 32
+VISION = {"image_size": SIDE, "layers": 2, "width": 64, "patch_size": 16}
+TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 3}  # heads of 32, not of 64
+WORDS = (
+    "a", "photo", "of", "one", "two", "three", "four", "cat", "dog", "annual", "crop", "land", "yorkshire", "terrier",
+    "very", "long", "name", "for", "single", "class", "things",
+)
+
+
+def livelier(model: nn.Module, *embeddings: nn.Module) -> nn.Module:
+    """Random weights whose text features differ between classes; frozen."""
+    with torch.no_grad():
+        for embedding in embeddings:
+            embedding.weight.mul_(20)
+        for parameter in model.parameters():
+            if parameter.dim() == 1 and parameter.numel() > 1:
+                parameter.add_(0.05 * torch.randn_like(parameter))  # biases and norms that count
+    return model.eval().requires_grad_(False)
+
+
+def bert_tokenizer(folder: Path) -> Path:
+    """A WordPiece tokenizer in BERT's layout."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens = [*special, ".", *letters, *(f"##{letter}" for letter in letters), *WORDS[1:]]
+    inner = Tokenizer(models.WordPiece({token: i for i, token in enumerate(dict.fromkeys(tokens))}, unk_token="[UNK]"))
+    inner.normalizer = normalizers.BertNormalizer(lowercase=True)
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    inner.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+        mask_token="[MASK]",
+    ).save_pretrained(folder)
+    return folder
+
+
+def t5_tokenizer(folder: Path) -> Path:
+    """A SentencePiece-like tokenizer as SigLIP's: no start token, padding and end are the same."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = [("<unk>", 0.0), ("</s>", 0.0), ("▁", -4.0), *((f"▁{word}", -2.0) for word in WORDS)]
+    pieces += [(chr(code), -6.0) for code in range(ord("a"), ord("z") + 1)] + [(".", -6.0)]
+    inner = Tokenizer(models.Unigram(pieces, unk_id=0))
+    inner.normalizer = normalizers.Lowercase()
+    inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    inner.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="</s>", eos_token="</s>", unk_token="<unk>",
+    ).save_pretrained(folder)
+    return folder
+
+
+def clip_tokenizer(folder: Path) -> Path:
+    """OpenAI's own vocabulary as transformers keeps it."""
+    from transformers import CLIPTokenizer
+
+    merges = sorted(openai_tokenizer.bpe_ranks, key=openai_tokenizer.bpe_ranks.get)
+    CLIPTokenizer(vocab=dict(openai_tokenizer.encoder), merges=merges).save_pretrained(folder)
+    return folder
+
+
+def open_clip_config(folder: Path, name: str, text: dict | None = None, vision: dict | None = None, **more) -> None:
+    """Makes a small model known to open_clip by name."""
+    import open_clip
+
+    config = {"embed_dim": 48, "vision_cfg": vision or VISION, "text_cfg": text or TEXT, **more}
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(config))
+    open_clip.add_model_config(path)
+
+
+def open_clip_model(name: str, **how) -> nn.Module:
+    import open_clip
+
+    torch.manual_seed(0)
+    model = open_clip.create_model(name, pretrained_text=False, **how)
+    text = getattr(model, "text", model)
+    if hasattr(text.transformer, "get_input_embeddings"):
+        return livelier(model, text.transformer.get_input_embeddings())
+    return livelier(model, text.token_embedding)

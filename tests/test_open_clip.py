@@ -1,0 +1,231 @@
+"""Models of open_clip through our towers, against open_clip itself: features, gradients, names, and what is refused."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from made_models import SIDE, TEXT, VISION, bert_tokenizer, open_clip_config, open_clip_model, t5_tokenizer
+from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
+from promptcal.trainers import adapt, load_clip
+from promptcal.trainers.vlm.backbone import Backbone
+from promptcal.trainers.vlm.class_towers import ClassTowers
+from promptcal.trainers.vlm.image_tower import encode_views
+from promptcal.trainers.vlm.initial_prompt import InitialPrompt
+from promptcal.trainers.vlm.jacobian import text_jacobian
+from promptcal.trainers.vlm.loading import weights_hash
+from promptcal.trainers.vlm.prompts import class_tokens, initial_context
+
+open_clip = pytest.importorskip("open_clip")
+
+NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for single class of things", "dog"]
+CONTEXT = "one two three four"  # words of one token each, all different, that no class name has
+RESNET = {"image_size": SIDE, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None}
+SIGLIP = {"context_length": 32, "vocab_size": 64, "width": 64, "heads": 2, "layers": 2, "no_causal_mask": True,
+          "pool_type": "last", "proj_bias": True, "norm_kwargs": {"eps": 1e-6}, "act_kwargs": {"approximate": "tanh"}}
+COCA = {
+    "text": {**TEXT, "context_length": 76, "embed_cls": True, "output_tokens": True},
+    "vision": {**VISION, "attentional_pool": True, "attn_pooler_heads": 2, "output_tokens": True},
+    "multimodal_cfg": {"width": 64, "heads": 2, "layers": 1, "context_length": 76}, "custom_text": True,
+}
+FAMILIES = {  # name -> (whether its text tower is packed, config)
+    "gelu": (True, {}), "quick": (True, {"quick_gelu": True}), "custom": (True, {"custom_text": True}),
+    "wide-heads": (True, {"vision": {**VISION, "width": 160, "head_width": 80}}), "resnet": (True, {"vision": RESNET}),
+    "scaled": (False, {"text": {**TEXT, "ls_init_value": 0.5}}),
+    "siglip": (False, {"text": SIGLIP, "custom_text": True, "init_logit_bias": -10.0}),
+    "bert": (False, {}), "coca": (False, COCA),
+}
+
+
+def make(folder: Path, kind: str) -> tuple[str, torch.nn.Module]:
+    """The model's name and open_clip's own random model, whose weights lie at <folder>/<kind>.pt."""
+    _, config = FAMILIES[kind]
+    config = dict(config)
+    if kind == "siglip":
+        config["text"] = {**SIGLIP, "hf_tokenizer_name": str(t5_tokenizer(folder / "t5"))}
+    if kind == "bert":
+        from transformers import BertConfig
+
+        bert = bert_tokenizer(folder / "bert")
+        BertConfig(vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=96,
+                   max_position_embeddings=40, pad_token_id=0).save_pretrained(bert)
+        config["text"] = {"hf_model_name": str(bert), "hf_tokenizer_name": str(bert), "hf_proj_type": "mlp",
+                          "hf_pooler_type": "mean_pooler", "context_length": 40}
+    name = f"promptcal-{kind}"
+    open_clip_config(folder, name, **config)
+    model = open_clip_model(name)
+    torch.save(model.state_dict(), folder / f"{kind}.pt")
+    return name, model
+
+
+def library_text(model: torch.nn.Module, name: str, context: str, names: list[str]) -> torch.Tensor:
+    prompts = [f"{context} {each.replace('_', ' ')}." for each in names]
+    return F.normalize(model.encode_text(open_clip.get_tokenizer(name)(prompts)), dim=-1)
+
+
+def library_gradient(model: torch.nn.Module, name: str, backbone: Backbone, cotangent: torch.Tensor) -> torch.Tensor:
+    """The gradient of the embeddings of the context's words, by autograd through the library's own model."""
+    weight = backbone_embedding(model).weight.requires_grad_()
+    text = library_text(model, name, CONTEXT, NAMES)
+    (gradient,) = torch.autograd.grad(text, weight, cotangent)
+    weight.requires_grad_(False)
+    return gradient[backbone.tokenizer.encode(CONTEXT)]
+
+
+def backbone_embedding(model: torch.nn.Module) -> torch.nn.Module:
+    text = getattr(model, "text", model)
+    hugging = hasattr(text.transformer, "get_input_embeddings")
+    return text.transformer.get_input_embeddings() if hugging else text.token_embedding
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_features_and_gradients_are_the_librarys(kind: str, tmp_path: Path):
+    name, model = make(tmp_path, kind)
+    backbone = load_clip(f"open_clip:{name}@{tmp_path / kind}.pt", "cpu")
+    assert backbone.packed == FAMILIES[kind][0] and backbone.features == 48
+
+    pixels = torch.randn(3, 3, SIDE, SIDE)
+    images = encode_views(backbone, pixels[None])[0]
+    torch.testing.assert_close(images, F.normalize(model.encode_image(pixels), dim=-1), atol=1e-5, rtol=0)
+
+    tower = ClassTowers(backbone, class_tokens(NAMES, backbone.tokenizer))
+    for words in ("a photo of a", CONTEXT):
+        ours = tower.text(initial_context(backbone, words)[None])[0]
+        expected = library_text(model, name, words, NAMES)
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
+        assert (expected[0] - expected[1]).norm() > 0.05  # classes that do differ
+
+    prompt = InitialPrompt(tower, initial_context(backbone, CONTEXT))
+    cotangents = torch.randn(2, len(NAMES), 48)
+    expected = torch.stack([library_gradient(model, name, backbone, each) for each in cotangents])
+    assert relative(prompt.gradient(cotangents), expected) < 1e-4  # many gradients through one graph
+    prompt.jacobian = text_jacobian(tower, prompt.context)
+    assert relative(prompt.gradient(cotangents), expected) < 1e-4
+    _, vjp = ClassTowers(backbone, tower.class_tokens, group=2).with_vjp(prompt.context.expand(2, -1, -1))
+    assert relative(vjp(cotangents), expected) < 1e-4  # later steps, classes in groups
+
+
+def relative(ours: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((ours - expected).norm() / expected.norm()).item()
+
+
+def test_what_open_clip_knows_of_its_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A tag brings activation and pixels; the file itself is put where open_clip would have downloaded it."""
+    open_clip_config(tmp_path, "promptcal-tags")
+    model = open_clip_model("promptcal-tags", force_quick_gelu=True)
+    torch.save(model.state_dict(), tmp_path / "x.pt")
+    tags = {
+        "quick": {"file": str(tmp_path / "x.pt"), "quick_gelu": True, "mean": (0.5,) * 3, "std": (0.5,) * 3,
+                  "interpolation": "bilinear", "resize_mode": "squash"},
+        "plain": {"file": str(tmp_path / "x.pt"), "mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bicubic",
+                  "resize_mode": "shortest"},
+    }
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "promptcal-tags", tags)
+    backbone = load_clip("open_clip:promptcal-tags/quick", "cpu")
+    pixels = backbone.pixels
+    assert (pixels.size, pixels.mean, pixels.resize, pixels.interpolation) == (SIDE, (0.5,) * 3, "squash", "bilinear")
+    ids = open_clip.get_tokenizer("promptcal-tags")(["a photo of a cat."])
+    assert torch.equal(backbone.module.encode_text(ids), model.encode_text(ids))  # QuickGELU, unlike the config
+    plain = load_clip("open_clip:promptcal-tags/plain", "cpu")
+    assert not torch.allclose(plain.module.encode_text(ids), model.encode_text(ids), atol=1e-4)
+    assert weights_hash("open_clip:promptcal-tags/quick") != weights_hash("open_clip:promptcal-tags/plain")
+
+    file = f"promptcal-tags@{tmp_path / 'x.pt'}"
+    with pytest.raises(WeightsError, match="differ in activation or pixels.*/TAG@.*such as quick or plain"):
+        load_clip(f"open_clip:{file}", "cpu")
+    told = load_clip(f"open_clip:{file}", "cpu", "quick_gelu")
+    assert told.pixels == pixels and torch.equal(told.module.encode_text(ids), model.encode_text(ids))
+    named = load_clip(f"open_clip:promptcal-tags/plain@{tmp_path / 'x.pt'}", "cpu")
+    assert named.pixels == plain.pixels != pixels
+    with pytest.raises(ConfigError, match="MODEL.ACTIVATION is gelu, but open_clip:promptcal-tags has quick_gelu"):
+        load_clip("open_clip:promptcal-tags/quick", "cpu", "gelu")
+    with pytest.raises(WeightsError, match="knows no weights 'plane' of promptcal-tags.* Did you mean 'plain'"):
+        load_clip("open_clip:promptcal-tags/plane", "cpu")
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("ViT-B-17/openai", "knows no model 'ViT-B-17'. Did you mean 'ViT-B-1"),
+    ("ViT-B-16/laion", "knows no weights 'laion' of ViT-B-16.* It has openai"),
+    ("ViT-B-16", "does not say which weights: open_clip:ViT-B-16/TAG with TAG one of openai"),
+    ("ViT-B-16@nowhere.pt", "no weight file at nowhere.pt"),
+    ("local-dir:nowhere", r"open_clip cannot load local-dir:nowhere \("),
+])
+def test_names_that_open_clip_does_not_have(name: str, message: str):
+    with pytest.raises(WeightsError, match=message) as error:
+        load_clip(f"open_clip:{name}", "cpu")
+    assert "\n" not in str(error.value)
+
+
+def test_weights_that_are_not_the_models(tmp_path: Path):
+    open_clip_config(tmp_path, "promptcal-other")
+    torch.save({"x": torch.ones(2)}, tmp_path / "x.pt")
+    with pytest.raises(WeightsError, match="open_clip cannot load promptcal-other@") as error:
+        load_clip(f"open_clip:promptcal-other@{tmp_path / 'x.pt'}", "cpu")
+    assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match="MODEL.HEAD_WIDTH is for files of unknown origin"):
+        load_clip(f"open_clip:promptcal-other@{tmp_path / 'x.pt'}", "cpu", "", 80)
+
+
+def test_a_download_without_network_is_one_line(monkeypatch: pytest.MonkeyPatch):
+    def offline(*_, **__):
+        raise OSError("We couldn't connect to the hub\nand more lines")
+
+    monkeypatch.setattr("open_clip.factory.download_pretrained", offline)
+    monkeypatch.setattr("open_clip.download_pretrained", offline)
+    for call in (lambda name: load_clip(name, "cpu"), weights_hash):
+        with pytest.raises(WeightsError, match="couldn't connect.*fetch the file and give open_clip:MODEL/TAG@FILE"):
+            call("open_clip:ViT-B-32/laion2b_s34b_b79k")
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
+    with pytest.raises(WeightsError, match=r"pip install promptcal\[open_clip\]"):
+        load_clip("open_clip:ViT-B-32/openai")
+
+
+def test_a_bare_open_clip_file_is_refused_and_never_silently_wrong(tmp_path: Path):
+    """What happened before: OpenAI's names, loaded with OpenAI's activation."""
+    make(tmp_path, "gelu")
+    with pytest.raises(WeightsError, match="does not say which activation"):
+        load_clip(str(tmp_path / "gelu.pt"), "cpu")
+
+
+def test_control_tokens_of_another_tokenizer_are_refused(tmp_path: Path):
+    make(tmp_path, "bert")
+    backbone = load_clip(f"open_clip:promptcal-bert@{tmp_path / 'bert.pt'}", "cpu")
+    assert (backbone.tokenizer.start, backbone.tokenizer.end, backbone.tokenizer.pad) == ((2,), (3,), 0)
+    with pytest.raises(DataError, match="control token"):
+        class_tokens(["cat [SEP] dog"], backbone.tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["gelu", "siglip"])
+def test_episodes_do_not_mix_and_the_python_call_takes_it(kind: str, tmp_path: Path):
+    make(tmp_path, kind)
+    backbone = load_clip(f"open_clip:promptcal-{kind}@{tmp_path / kind}.pt", "cpu")
+    views = torch.randn(3, 8, 3, SIDE, SIDE)
+    opts = ["TTA.SELECT", 0.5, "TTA.STEPS", 2]
+    together = adapt("SoC", backbone, NAMES, views, opts)
+    assert not torch.equal(together.logits, together.zero_shot_logits)
+    for i in range(3):
+        alone = adapt("SoC", backbone, NAMES, views[i], opts)
+        torch.testing.assert_close(alone.logits[0], together.logits[i], atol=1e-4, rtol=1e-4)
+
+
+def test_a_model_that_load_clip_did_not_make():
+    with pytest.raises(ConfigError, match="must come from load_clip, not be a Linear"):
+        adapt("SoC", torch.nn.Linear(2, 2), NAMES, torch.randn(8, 3, SIDE, SIDE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "quick"), [("ViT-B-32", False), ("ViT-B-32-quickgelu", True)])
+def test_a_real_architecture(name: str, quick: bool, tmp_path: Path):
+    model = open_clip_model(name)
+    torch.save(model.state_dict(), tmp_path / "x.pt")
+    backbone = load_clip(f"open_clip:{name}@{tmp_path / 'x.pt'}", "cpu", "quick_gelu" if quick else "gelu")
+    assert backbone.packed and backbone.pixels.size == 224
+    tower = ClassTowers(backbone, class_tokens(NAMES, backbone.tokenizer))
+    prompt = InitialPrompt(tower, initial_context(backbone, CONTEXT))
+    torch.testing.assert_close(prompt.text, library_text(model, name, CONTEXT, NAMES), atol=1e-5, rtol=0)
+    cotangent = torch.randn(1, len(NAMES), backbone.features)
+    assert relative(prompt.gradient(cotangent)[0], library_gradient(model, name, backbone, cotangent[0])) < 1e-4
