@@ -47,7 +47,12 @@ setup(
         "matplotlib>=3.8",  # figures
     ],
     extras_require={
+        "open_clip": ["open_clip_torch>=3.0", "transformers>=4.56"],  # --backbone open_clip:MODEL/TAG
+        "hf": ["transformers>=4.56", "sentencepiece"],  # --backbone hf:FOLDER
         "dev": [
+            "open_clip_torch>=3.0",  # models of other families, compared with what their own libraries compute
+            "transformers>=4.56",
+            "sentencepiece",
             "pytest>=8",
             "pytest-xdist>=3.5",  # most of the tests' time is programs that start, which halves on two cores
             "ruff>=0.5",
