@@ -1,7 +1,7 @@
 """A run's images cut into parts: the unit that is saved, shared among ranks and lost at most by a kill."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -24,3 +24,10 @@ def chunks(items: Sequence, size: int) -> list[Sequence]:
 def part_name(part: Sequence[int]) -> str:
     """What a part's file is called, here and in the view cache."""
     return f"{part[0]:07d}-{part[-1]:07d}"
+
+
+def joined(rows: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Columns of several batches or parts, one below the other. One without a readable image lacks what only a method
+    can tell of an image, and has no rows to add."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: np.concatenate([row[name] for row in rows if name in row]) for name in names}

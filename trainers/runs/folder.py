@@ -12,7 +12,7 @@ import numpy as np
 from ...datasets.utils.errors import UserError
 from ...datasets.utils.files import Damaged, make_folder, read_arrays, read_json, write_arrays, write_json, write_text
 from ..config.fingerprint import check_same
-from ..engine.parts import part_name
+from ..engine.parts import joined, part_name
 from ..engine.ranks import Ranks
 from .lock import RunLock
 from .log import log_to_file
@@ -112,8 +112,7 @@ class RunFolder:
         parts = [self.read_part(part) for part in parts]
         if any(part is None for part in parts):
             raise UserError(f"a part of {self.parts} is missing or damaged; the others are kept: run the command again")
-        names = [name for name in parts[0] if all(name in part for part in parts)]
-        columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
+        columns = joined(parts)
         order = columns["index"].argsort(kind="stable")
         for name in set(columns) - OF_PART:
             columns[name] = columns[name][order]
