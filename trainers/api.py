@@ -26,8 +26,9 @@ class Adapter:
     """
 
     def __init__(
-        self, trainer: str, backbone: Backbone, classnames: Sequence[str], views: int, opts: Sequence = (),
+        self, trainer: str, model: CLIP | Backbone, classnames: Sequence[str], views: int, opts: Sequence = (),
     ) -> None:
+        backbone = as_backbone(model)
         device = str(backbone.device)
         self.method = build_trainer(build_cfg(trainer, flags=["TTA.VIEWS", views, "DEVICE", device], opts=opts))
         self.method.use_model(backbone, classnames)
