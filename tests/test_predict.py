@@ -6,8 +6,8 @@ from conftest import run_tool
 from PIL import Image
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import DataError
-from promptcal.datasets.views.crops import ViewMaker
 from promptcal.datasets.views.images import open_image
+from promptcal.datasets.views.maker import ViewMaker
 from promptcal.trainers import adapt
 from promptcal.trainers.calibration import sals
 from promptcal.trainers.pictures.predict import predict, prediction_table, read_classes

@@ -61,23 +61,21 @@ def test_a_run_of_a_later_version_is_told_apart(old: Path):
         check_same({"SEED": 0}, {"SEED": 0, "TTA.LATER": 3}, old)
 
 
-def test_an_interrupted_run_is_continued(old: Path):
-    before = {path.name: path.stat().st_mtime_ns for path in (old / "interrupted" / "parts").glob("0*.npz")}
-    kept = RunFolder(Path("interrupted")).read_part([0, 1, 2, 3])
-    method = trainer("TPT", "interrupted")
-    method.run()
-    predictions = RunFolder(Path("interrupted")).predictions()
-    assert len(before) == 2 and predictions["index"].tolist() == list(range(9))
-    np.testing.assert_array_equal(predictions["logits"][:4], kept["logits"])
+def test_an_interrupted_run_is_refused_because_its_views_were_others(old: Path):
+    before = sorted(path.name for path in (old / "interrupted" / "parts").iterdir())
+    with pytest.raises(ConfigError, match=r"views were made by pillow-1.*\(tensor-1\): choose another --output-dir"):
+        trainer("TPT", "interrupted").run()
+    assert sorted(path.name for path in (old / "interrupted" / "parts").iterdir()) == before
 
 
-def test_the_view_cache_is_read(old: Path, monkeypatch):
-    """No image is touched: version 0.1 has encoded them all."""
-    monkeypatch.setattr("promptcal.datasets.base.open_image", lambda path: pytest.fail(f"{path} was opened"))
+def test_the_view_cache_is_set_aside_with_the_reason(old: Path, caplog):
+    """Mixed without rounding, views differ a little, and so do predictions; the zero-shot ones do not."""
+    caplog.set_level("INFO", "promptcal")
     results = trainer("SoC", "again").run()
-    theirs = RunFolder(Path("finished")).predictions()
-    np.testing.assert_allclose(RunFolder(Path("again")).predictions()["logits"], theirs["logits"], atol=1e-4)
-    assert results["n"] == 9
+    assert "views as version 0.1 made them (pillow-1)" in caplog.text and results["views"] == "tensor-1"
+    ours, theirs = (RunFolder(Path(name)).predictions() for name in ("again", "finished"))
+    np.testing.assert_allclose(ours["zero_shot_logits"], theirs["zero_shot_logits"], atol=1e-4)
+    assert 0 < np.abs(ours["logits"] - theirs["logits"]).max() < 1
 
 
 def test_its_key_and_checksums_are_understood(old: Path):

@@ -1,46 +1,66 @@
-"""The views: the exact pipeline, the same with any workers and in any order."""
+"""The views: Pillow's own, made of tensors; the same on any device, with any workers and in any order."""
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import PIL
 import pytest
+import reference_views as pillow
 import torch
 import torchvision.transforms as T
-import torchvision.transforms.functional as F
 from PIL import Image
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import UserError, explaining_faults
-from promptcal.datasets.views.augmix import OPERATIONS, augmix
-from promptcal.datasets.views.crops import ViewMaker, draw_crops, plain_view
+from promptcal.datasets.views import ViewMaker, chains, make_views, maker
+from promptcal.datasets.views.augmix import OPERATIONS, Mix, draw_mix, parameter
+from promptcal.datasets.views.crops import draw_crops
 from promptcal.datasets.views.loader import noticing_lost_workers, view_loader
 from promptcal.datasets.views.pixels import Pixels
 from promptcal.trainers.vlm.image_tower import normalise_pixels
 from promptcal.trainers.vlm.openai_clip import clip
 
+# Older ones always resize columns first, which changes some pixels of tall crops by one level.
+SAME_ORDER = int(PIL.__version__.split(".")[0]) >= 13
+
 
 def picture(size: tuple[int, int] = (90, 60), seed: int = 0) -> Image.Image:
+    """Smooth shapes and some noise, as in a photograph."""
     rng = np.random.default_rng(seed)
-    return Image.fromarray(rng.integers(0, 256, (12, 18, 3), dtype=np.uint8)).resize(size, Image.Resampling.BICUBIC)
+    coarse = Image.fromarray(rng.integers(0, 256, (12, 18, 3), dtype=np.uint8)).resize(size, Image.Resampling.BICUBIC)
+    noisy = np.asarray(coarse) + rng.normal(0, 6, (size[1], size[0], 3))
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
 
 
 def test_the_plain_view_is_clips_own():
-    for size in ((90, 60), (60, 90), (32, 32), (20, 40)):
+    for size in ((90, 60), (60, 90), (32, 32), (20, 40), (37, 301)):
         image = picture(size)
         expected = clip.clip._transform(32)(image)
         views = ViewMaker(count=1, size=32, augmix=False, seed=0)(image, 0)
         torch.testing.assert_close(normalise_pixels(views, Pixels(32))[0], expected)
 
 
-def test_crops_are_torchvisions_bilinear_ones():
-    image, maker = picture(), ViewMaker(count=9, size=32, augmix=False, seed=4)
-    views = maker(image, 7)
-    assert views.shape == (9, 3, 32, 32) and views.dtype == torch.uint8
-    boxes, flips = draw_crops(image.size, 8, np.random.default_rng([4, 7]))
-    for view, (left, top, width, height), flip in zip(views[1:], boxes, flips, strict=True):
-        expected = F.resized_crop(image, top, left, height, width, [32, 32], T.InterpolationMode.BILINEAR)
-        expected = F.hflip(expected) if flip else expected
-        assert torch.equal(view, F.pil_to_tensor(expected))
+def test_a_plain_view_squashed_or_bilinear():
+    """As other families of backbones want it."""
+    image = picture((90, 60))
+    drawn = ViewMaker(1, 32, False, 0).prepare(image, 0).picture
+    for interpolation, pillows in (("bicubic", Image.Resampling.BICUBIC), ("bilinear", Image.Resampling.BILINEAR)):
+        expected = pillow.pixels(image.resize((32, 32), pillows))
+        assert torch.equal(maker.plain_view(drawn, 32, "squash", interpolation), expected)
+
+
+@pytest.mark.parametrize("size", [(90, 60), (60, 90), (300, 40), (40, 300), (33, 32), (1, 1), (700, 500)])
+def test_crops_are_pillows_to_the_bit(size: tuple[int, int]):
+    views = ViewMaker(count=17, size=32, augmix=False, seed=4)(picture(size), 7)
+    assert views.shape == (17, 3, 32, 32) and views.dtype == torch.uint8
+    expected = pillow.make_views(picture(size), 7, 17, 32, augmix=False, seed=4)
+    difference = (views - expected).abs()
+    assert difference.max() <= (0 if SAME_ORDER else 1)
+
+
+def test_crops_at_the_real_size():
+    image = picture((500, 375))
+    assert (make_views(image, 3, 9, augmix=False) - pillow.make_views(image, 3, 9, 224, False, 0)).abs().max() <= 1
 
 
 @pytest.mark.parametrize("size", [(640, 480), (300, 1000)])
@@ -69,25 +89,87 @@ def test_pictures_too_long_for_a_crop_give_the_central_one():
 @pytest.mark.parametrize("size", [(1, 1), (20000, 20)])
 def test_pictures_of_odd_sizes_have_all_views(size: tuple[int, int]):
     views = ViewMaker(8, 32, True, 0)(picture(size), 0)
-    assert views.shape == (8, 3, 32, 32) and views.dtype == torch.uint8
+    assert views.shape == (8, 3, 32, 32) and views.dtype == torch.float32
+    assert views.min() >= 0 and views.max() <= 255.001
 
 
-def test_augmix_mixes_with_weights_that_sum_to_one():
-    flat = Image.new("RGB", (32, 32), (90, 90, 90))
-    assert OPERATIONS[2](flat, 0.1, 1).getpixel((0, 0)) == (80, 80, 80)  # posterize to four bits
-    image = picture((32, 32))
-    mixed = [augmix(image, np.random.default_rng(seed)) for seed in range(20)]
-    assert all(m.dtype == np.uint8 and m.shape == (32, 32, 3) for m in mixed)
-    distance = [np.abs(m.astype(int) - np.asarray(image)).mean() for m in mixed]
-    assert 0 < np.mean(distance) < 40
+def through_chain(image: Image.Image, *steps: tuple[str, float]) -> torch.Tensor:
+    """What becomes of an image in one chain. uint8 (3, S, S)"""
+    chain = chains.Chain(chains.Picture(pillow.pixels(image).contiguous()), 1.0, steps)
+    chains.run_chains([chain])
+    chains.settle([chain] if chain.table is not None else [])
+    return chain.picture.pixels
 
 
-def test_nine_operations_at_full_and_no_strength():
-    image = picture((32, 32))
-    assert len(OPERATIONS) == 9
-    for operation in OPERATIONS:
-        for share in (0.0, 0.1):
-            assert operation(image, share, -1).size == (32, 32)
+@pytest.mark.parametrize("size", [32, 96, 224])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_operation_is_pillows(name: str, size: int):
+    operation = pillow.OPERATIONS[OPERATIONS.index(name)]
+    for seed, (share, sign) in enumerate(((0.0101937, 1), (0.0371519, -1), (0.0683491, 1), (0.0998713, -1))):
+        image = picture((size, size), seed)
+        value = parameter(name, share, sign, size)
+        steps = [(name, value)] if value or name in chains.POINTS else []
+        ours, theirs = through_chain(image, *steps), pillow.pixels(operation(image, share, sign))
+        difference = (ours.int() - theirs.int()).abs()
+        assert difference.max() <= 1 and (difference > 0).float().mean() < 1e-3
+        # where a table follows, even one that changes nothing, moves are computed in float64
+        assert torch.equal(through_chain(image, *steps, ("solarize", 256)), theirs)
+
+
+def test_whole_chains_are_pillows_before_they_are_mixed():
+    """Differences of one level, which equalize or posterize would magnify, do not arise where these follow."""
+    differences = []
+    for seed in range(12):
+        image = picture((96, 96), seed)
+        _, *theirs = pillow.chains(image, np.random.default_rng(seed))
+        for (weight, result), (ours, steps) in zip(
+            theirs, draw_mix(96, np.random.default_rng(seed)).chains, strict=True,
+        ):
+            assert weight == pytest.approx(ours)
+            differences.append((through_chain(image, *steps).int() - pillow.pixels(result).int()).abs())
+    differences = torch.stack(differences)
+    assert (differences <= 1).float().mean() > 0.999 and differences.max() <= 2
+    assert (differences == 0).float().mean() > 0.999
+
+
+def test_flat_pictures_have_nothing_to_stretch_or_equalize():
+    for colour in ((90, 90, 90), (0, 0, 0), (255, 255, 255)):
+        flat = Image.new("RGB", (32, 32), colour)
+        for name in ("autocontrast", "equalize"):
+            assert torch.equal(through_chain(flat, (name, 0)), pillow.pixels(flat))
+        both = through_chain(flat, ("solarize", 231), ("autocontrast", 0), ("equalize", 0))
+        assert both.unique().tolist() == [255 - colour[0] if colour[0] >= 231 else colour[0]]
+
+
+@pytest.mark.parametrize("size", [32, 80])
+def test_mixed_views_are_pillows_mixed_without_rounding(size: int):
+    image = picture((120, 90))
+    ours, theirs = make_views(image, 5, 24, size), pillow.make_views(image, 5, 24, size, True, 0)
+    assert ours.dtype == torch.float32 and (ours[1:] % 1).any()
+    difference = (ours - theirs).abs()
+    assert difference.max() <= 2 and (difference < 1e-2).float().mean() > 0.99
+
+
+def test_mixing_a_view_with_itself_changes_nothing():
+    views = torch.stack([pillow.pixels(picture((32, 32), seed)) for seed in range(3)]).contiguous()
+    nothing = Mix(0.25, ((0.25, ()), (0.25, ()), (0.25, ())))
+    torch.testing.assert_close(chains.augmix(views, [nothing] * 3), views.float())
+
+
+def test_how_many_are_made_at_once_changes_no_view(monkeypatch):
+    """One at a time as on a CPU, or all at once as on a GPU."""
+    image = picture((120, 90))
+    found = []
+    for pixels in (1, 3 * 48**2, 10**9):
+        monkeypatch.setattr(maker, "CPU_PIXELS", pixels)
+        found.append(make_views(image, 5, 20, 48))
+    assert torch.equal(found[0], found[1])
+    torch.testing.assert_close(found[0], found[2], atol=1e-4, rtol=0)
+
+
+def test_views_are_made_where_they_are_asked_for():
+    """Nothing but the picture and the draws comes from the CPU."""
+    assert make_views(picture(), 0, 6, 32, device="meta").device.type == "meta"
 
 
 @pytest.mark.parametrize("mix", [True, False])
@@ -97,7 +179,7 @@ def test_draws_depend_on_seed_and_index_alone(mix: bool):
     assert torch.equal(views, ViewMaker(count=6, size=16, augmix=mix, seed=0)(image, 3))
     assert not torch.equal(views, ViewMaker(count=6, size=16, augmix=mix, seed=1)(image, 3))
     assert not torch.equal(views, ViewMaker(count=6, size=16, augmix=mix, seed=0)(image, 4))
-    assert torch.equal(views[0], F.pil_to_tensor(plain_view(image, 16)))
+    assert torch.equal(views[0], pillow.pixels(pillow.plain_view(image, 16)).to(views.dtype))
 
 
 def test_workers_and_order_change_no_view(image_folder: Path):

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 
 from ..datasets.utils.errors import ConfigError
@@ -16,6 +17,7 @@ from .vlm.image_tower import encode_views
 from .vlm.loading import as_backbone
 from .vlm.openai_clip import CLIP
 
+HIGHEST_NORMALISED = 16  # no backbone's statistics make a pixel as large as that
 KEPT = 4  # adapters that are kept for each model
 
 
@@ -38,8 +40,9 @@ class Adapter:
     def __call__(self, views: Tensor) -> Adapted:
         """Adapts to each of the images, given as views (B, V, 3, H, W), and predicts it."""
         at_once = 1 if self.method.online else self.method.cfg.TTA.EPISODES
+        normalised = not has_pixel_values(views)
         adapted = Adapted.join([
-            self.method.adapt(encode_views(self.method.backbone, batch, self.method.precision))
+            self.method.adapt(encode_views(self.method.backbone, batch, self.method.precision, normalised))
             for batch in views.split(at_once)
         ])
         names = [f"image {self.count + place}" for place in range(len(views))]
@@ -53,6 +56,11 @@ class Adapter:
             self.method.load_state(self.start)
 
 
+def has_pixel_values(views: Tensor) -> bool:
+    """Whether views are pixel values from 0 to 255, as `make_views` makes them. Normalised ones stay within ±3."""
+    return views.dtype == torch.uint8 or (not views.is_meta and bool(views.amax() > HIGHEST_NORMALISED))
+
+
 _adapters: WeakKeyDictionary[nn.Module, OrderedDict[tuple, Adapter]] = WeakKeyDictionary()
 
 
@@ -61,10 +69,10 @@ def adapt(
 ) -> Adapted:
     """Adapts the prompt to each image and predicts it.
 
-    `views` are normalised pixels (V, 3, H, W) of one image or (B, V, 3, H, W) of several, view 0 the plain one, of any
-    floating type; `opts` are KEY VALUE pairs as on the command line, e.g. `["TTA.STEPS", 2]`. As in a run, an image
-    whose numbers are lost keeps its zero-shot prediction and is `flagged`. Config, tokens and text features are kept
-    for the next call with the same arguments.
+    `views` (V, 3, H, W) of one image or (B, V, 3, H, W) of several, view 0 the plain one, are pixel values from 0 to
+    255, as `make_views` makes them, or normalised numbers of any floating type; `opts` are KEY VALUE pairs as on the
+    command line, e.g. `["TTA.STEPS", 2]`. As in a run, an image whose numbers are lost keeps its zero-shot prediction
+    and is `flagged`. Config, tokens and text features are kept for the next call with the same arguments.
     """
     if views.dim() == 4:
         views = views[None]

@@ -125,7 +125,7 @@ class BaseTrainer(Evaluation):
         results = self.folder.results()
         if results is None:
             return None
-        check_same(self.fingerprint, results["fingerprint"], self.folder.path)
+        check_same(self.fingerprint, results["fingerprint"], self.folder.path, finished=True)
         if self.ranks.first:
             self.folder.tidy()
         if (results["bins"], "sals_ece" in results) == (self.cfg.TEST.BINS, self.cfg.TEST.SALS):
@@ -218,7 +218,7 @@ class BaseTrainer(Evaluation):
             "skipped": columns["bad_reason"].tolist(),
             "seconds": seconds, "seconds_per_image": seconds / n, "finished": now(),
             "data_hash": self.fingerprint["data"], "weights_hash": self.fingerprint["weights"],
-            "precision": self.precision, **self.facts(), **environment(self.device),
+            "precision": self.precision, "views": self.fingerprint["views"], **self.facts(), **environment(self.device),
             "classnames": self.dataset.classnames, "fingerprint": self.fingerprint,
         }
         write_final(self.folder.path, self.fingerprint, results, columns, self.draw)

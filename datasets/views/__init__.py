@@ -1,9 +1,12 @@
 """From pictures to the views that test-time tuning looks at."""
 from importlib import import_module
 
-PUBLIC = {"ViewMaker": ".crops"}
+# Goes with every result and every view feature that is kept, and changes whenever views do. Version 0.1, which did not
+# name it, made views with Pillow ("pillow-1").
+PIPELINE = "tensor-1"
+PUBLIC = {"ViewMaker": ".maker", "make_views": ".maker"}
 
-__all__ = list(PUBLIC)
+__all__ = ["PIPELINE", *PUBLIC]
 
 
 def __getattr__(name: str) -> object:

@@ -5,52 +5,59 @@ m ~ Beta(1, 1). Mixing pixels is the same as mixing after normalisation, because
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image, ImageOps
 
 CHAINS = 3
 LONGEST_CHAIN = 3
 LOWEST_LEVEL, SEVERITY = 0.1, 1.0  # an operation's strength is drawn between these, on a scale that ends at 10
-
-Operation = Callable[[Image.Image, float, float], Image.Image]  # (image, strength as a share, sign)
-
-
-def affine(image: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
-    return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=Image.Resampling.BILINEAR)
-
-
-def translate(image: Image.Image, right: float, down: float) -> Image.Image:
-    """What lies that share of a third of the width further on, black beyond the border. By whole pixels, so that a
-    crop does it and nothing is interpolated."""
-    left, top = int(right * image.width / 3), int(down * image.width / 3)
-    return image.crop((left, top, left + image.width, top + image.height))
-
-
-OPERATIONS: tuple[Operation, ...] = (
-    lambda image, share, sign: ImageOps.autocontrast(image),
-    lambda image, share, sign: ImageOps.equalize(image),
-    lambda image, share, sign: ImageOps.posterize(image, 4 - int(share * 4)),
-    lambda image, share, sign: image.rotate(sign * int(share * 30), resample=Image.Resampling.BILINEAR),
-    lambda image, share, sign: ImageOps.solarize(image, 256 - int(share * 256)),
-    lambda image, share, sign: affine(image, (1, sign * share * 0.3, 0, 0, 1, 0)),  # shear x
-    lambda image, share, sign: affine(image, (1, 0, 0, sign * share * 0.3, 1, 0)),  # shear y
-    lambda image, share, sign: translate(image, sign * share, 0),
-    lambda image, share, sign: translate(image, 0, sign * share),
+# The operations in the order in which they are drawn: those that change pixels, and those that move them.
+OPERATIONS = (
+    "autocontrast", "equalize", "posterize", "rotate", "solarize", "shear x", "shear y", "translate x", "translate y",
 )
+POINTS = frozenset(("autocontrast", "equalize", "posterize", "solarize"))
+
+Step = tuple[str, float]  # an operation and its parameter
 
 
-def augmix(image: Image.Image, rng: np.random.Generator) -> np.ndarray:
-    """The mixed picture as uint8 (H, W, 3); every draw comes from `rng`."""
+@dataclass(frozen=True)
+class Mix:
+    """What AugMix does to one view."""
+
+    keep: float  # weight of the view itself
+    chains: tuple[tuple[float, tuple[Step, ...]], ...]  # weight and steps
+
+
+def draw_mix(size: int, rng: np.random.Generator) -> Mix:
+    """All draws for a view of so many pixels a side."""
     weights = rng.dirichlet(np.ones(CHAINS))
     keep = rng.beta(1, 1)
-    mixed = np.multiply(image, keep, dtype=np.float32)
-    weighted = np.empty(mixed.shape)
+    chains = []
     for weight in weights:
-        chain = image
+        steps = []
         for _ in range(rng.integers(1, LONGEST_CHAIN + 1)):
-            operation = OPERATIONS[rng.integers(len(OPERATIONS))]
-            chain = operation(chain, rng.uniform(LOWEST_LEVEL, SEVERITY) / 10, rng.choice((-1, 1)))
-        mixed += np.multiply(chain, (1 - keep) * weight, out=weighted)
-    return mixed.round().clip(0, 255).astype(np.uint8)
+            name = OPERATIONS[rng.integers(len(OPERATIONS))]
+            share, sign = rng.uniform(LOWEST_LEVEL, SEVERITY) / 10, (-1, 1)[rng.integers(2)]
+            steps.append((name, parameter(name, share, sign, size)))
+        effective = tuple(s for s in steps if s[1] or s[0] in POINTS)  # a rotation by 0 degrees, say, is none
+        chains.append((float((1 - keep) * weight), effective))
+    return Mix(keep, tuple(chains))
+
+
+def parameter(name: str, share: float, sign: int, size: int) -> float:
+    """An operation's own measure of its strength, drawn as a share of the greatest."""
+    match name:
+        case "posterize":
+            return 4 - int(share * 4)  # bits kept
+        case "solarize":
+            return 256 - int(share * 256)  # level from which on pixels are inverted
+        case "rotate":
+            return sign * int(share * 30)  # degrees
+        case "shear x" | "shear y":
+            return sign * share * 0.3
+        case "translate x" | "translate y":
+            return int(sign * share * size / 3)  # pixels
+    return 0
+
+

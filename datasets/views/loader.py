@@ -1,4 +1,4 @@
-"""Views of many images, made by worker processes, in batches of a given composition."""
+"""Many images, decoded by worker processes, in batches of a given composition."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from .crops import ViewMaker
 from .images import BadImageError
 
 
@@ -22,40 +21,51 @@ class Pictures(Protocol):
         """The RGB picture behind a datum."""
 
 
+class Maker(Protocol):
+    """What a worker makes of a picture, given its place in the split: views, or what they are made from."""
+
+    def __call__(self, image: Image.Image, index: int) -> Any: ...
+
+
 @dataclass
 class ViewBatch:
-    """Views of the images that could be read, and the complaints about those that could not."""
+    """What was made of the images that could be read, and the complaints about those that could not."""
 
     index: list[int]  # places in the split
-    views: Tensor | None  # uint8 (B, V, 3, H, W); None if no image could be read
+    made: list  # by the maker, one an image
     bad: dict[int, str]  # place in the split -> what is wrong
 
+    @property
+    def views(self) -> Tensor:
+        """Of a maker of views: (B, V, 3, H, W)."""
+        return torch.stack(self.made)
+
     def pin_memory(self) -> ViewBatch:
-        """Called by the loader when the views go to a GPU: pinned memory is copied without blocking."""
-        return ViewBatch(self.index, None if self.views is None else self.views.pin_memory(), self.bad)
+        """Called by the loader when the images go to a GPU: pinned memory is copied without blocking."""
+        return ViewBatch(self.index, [one.pin_memory() for one in self.made], self.bad)
 
 
 class ViewSet(TorchDataset):
-    """One image's views by its place in the split; each image is decoded once."""
+    """What is made of an image, by its place in the split; each image is decoded once."""
 
-    def __init__(self, dataset: Pictures, items: Sequence, maker: ViewMaker) -> None:
+    def __init__(self, dataset: Pictures, items: Sequence, maker: Maker) -> None:
         self.dataset, self.items, self.maker = dataset, items, maker
 
-    def __getitem__(self, index: int) -> tuple[int, Tensor | str]:
+    def __getitem__(self, index: int) -> tuple[int, Any, str | None]:
         try:
-            return index, self.maker(self.dataset.read_image(self.items[index]), index)
+            return index, self.maker(self.dataset.read_image(self.items[index]), index), None
         except BadImageError as error:
-            return index, str(error)  # exceptions lose their type on the way out of a worker
+            return index, None, str(error)  # exceptions lose their type on the way out of a worker
 
 
-def collate(samples: list[tuple[int, Tensor | str]]) -> ViewBatch:
-    good = [(index, views) for index, views in samples if isinstance(views, Tensor)]
-    bad = {index: reason for index, reason in samples if isinstance(reason, str)}
-    return ViewBatch([index for index, _ in good], torch.stack([v for _, v in good]) if good else None, bad)
+def collate(samples: list[tuple[int, Any, str | None]]) -> ViewBatch:
+    good = [(index, made) for index, made, reason in samples if reason is None]
+    bad = {index: reason for index, _, reason in samples if reason is not None}
+    return ViewBatch([index for index, _ in good], [made for _, made in good], bad)
 
 
 def view_loader(
-    dataset: Pictures, items: Sequence, maker: ViewMaker, batches: Sequence[Sequence[int]], workers: int,
+    dataset: Pictures, items: Sequence, maker: Maker, batches: Sequence[Sequence[int]], workers: int,
     pin_memory: bool,
 ) -> Iterator[ViewBatch]:
     """A ViewBatch for each of `batches` (lists of places in `items`), in their order."""

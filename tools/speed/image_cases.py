@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ...datasets import build_dataset
 from ...datasets.base import Dataset
-from ...datasets.views.crops import ViewMaker
 from ...datasets.views.images import open_image
+from ...datasets.views.maker import ViewMaker
 from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD, Pixels
 from ...trainers.engine.cache import ArrayCache
 from ...trainers.engine.features import FeatureBatch, ViewFeatures

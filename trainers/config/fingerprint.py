@@ -9,28 +9,39 @@ from pathlib import Path
 from yacs.config import CfgNode
 
 from ...datasets.utils.errors import ConfigError
+from ...datasets.views import PIPELINE
 from .defaults import get_cfg_default
 from .roles import influential_settings, leaves, setting_of
 
 ENGINE = 1  # raised whenever a change of the code changes predictions
+# What runs of version 0.1 do not name.
+UNNAMED = {"views": "pillow-1"}
 LONGEST = 100  # characters of a part of a run folder's path
 
 
 def make_fingerprint(cfg: CfgNode, **facts: str) -> dict[str, object]:
     """Settings and `facts` (hashes of data and weights, the precision in use) that a continued run must share."""
     settings = influential_settings(leaves(cfg), cfg.TRAINER.NAME)
-    return {**{key: value for key, value in settings.items() if not setting_of(key).hashed}, **facts, "engine": ENGINE}
+    settings = {key: value for key, value in settings.items() if not setting_of(key).hashed}
+    return {**settings, **facts, "engine": ENGINE, "views": PIPELINE}
 
 
-def check_same(ours: Mapping, theirs: Mapping, folder: Path) -> None:
+def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = False) -> None:
     """Refuses to continue a run that was begun under other circumstances, naming what differs.
 
-    A setting that one side lacks counts as its default there: the run is older, or newer, than the setting.
+    A setting that one side lacks counts as its default there: the run is older, or newer, than the setting. What is
+    finished stays so, whatever made its views; a run whose views would come from two pipelines is refused.
     """
-    defaults = leaves(get_cfg_default())
+    defaults = {**UNNAMED, **leaves(get_cfg_default())}
+    if finished:
+        theirs = {**theirs, "views": ours.get("views")}
 
     def value(side: Mapping, key: str) -> object:
         return side.get(key, defaults.get(key))
+
+    if value(ours, "views") != value(theirs, "views"):
+        raise ConfigError(f"{folder} holds an unfinished run whose views were made by {value(theirs, 'views')}, while "
+                          f"this version makes others ({value(ours, 'views')}): choose another --output-dir")
 
     keys = sorted(key for key in {*ours, *theirs} if value(ours, key) != value(theirs, key))
     if keys:

@@ -4,6 +4,7 @@ They depend neither on the prompt nor on the method, so every method, λ and tem
 """
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,14 +16,17 @@ from yacs.config import CfgNode
 
 from ...datasets.base import Dataset, Datum
 from ...datasets.utils.errors import DataError
-from ...datasets.views.crops import ViewMaker
+from ...datasets.views import PIPELINE
 from ...datasets.views.loader import view_loader
+from ...datasets.views.maker import Drawn, ViewMaker
 from ..config.fingerprint import ENGINE
 from ..vlm.backbone import Backbone
-from ..vlm.image_tower import encode_views
+from ..vlm.image_tower import encode_views, views_at_once
 from ..vlm.precision import DTYPES
 from .cache import ArrayCache
 from .parts import chunks, part_name
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -77,16 +81,20 @@ class ViewFeatures:
     def encode(self, batches: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
         device = self.backbone.device
         loader = view_loader(
-            self.dataset, self.items, self.maker, batches, self.workers, pin_memory=device.type == "cuda",
+            self.dataset, self.items, self.maker.prepare, batches, self.workers, pin_memory=device.type == "cuda",
         )
+        at_once = max(1, views_at_once(self.backbone) // self.maker.count)  # images: views are many times their size
+        nothing = torch.empty(0, self.maker.count, self.backbone.features, device=device)
         for batch in loader:
-            if batch.views is None:
-                features = torch.empty(0, self.maker.count, self.backbone.features, device=device)
-            else:
-                features = encode_views(self.backbone, batch.views, self.precision)
+            features = torch.cat([nothing, *map(self.encode_images, chunks(batch.made, at_once))])
             if self.cache:
                 features = features.to(DTYPES[self.dtype]).float()  # the same numbers as a later run will read
             yield FeatureBatch(batch.index, features, batch.bad)
+
+    def encode_images(self, images: Sequence[Drawn]) -> Tensor:
+        """Features (B, V, d) of the views of decoded pictures, which are made where the model is."""
+        views = torch.stack([self.maker.make(image, self.backbone.device) for image in images])
+        return encode_views(self.backbone, views, self.precision, normalised=False)
 
     def stored(self, part: Sequence[int]) -> bool:
         return self.cache is not None and self.cache.read(part_name(part)) is not None
@@ -153,10 +161,14 @@ def find_features(
     augmix = dataset.augmix if cfg.TTA.AUGMIX == "auto" else cfg.TTA.AUGMIX == "on"
     maker = ViewMaker.of(count, backbone.pixels, augmix, cfg.SEED)
     dtype = "fp32" if precision == "fp32" else "fp16"
-    cache = ArrayCache(cfg.CACHE.DIR, "views", {
+    key = {
         "data": facts["data"], "weights": facts["weights"], **maker.key(), **backbone.pixels.unusual(),
         "precision": precision, "dtype": dtype, "engine": ENGINE,
-    }) if cfg.CACHE.DIR else None
+    }
+    cache = ArrayCache(cfg.CACHE.DIR, "views", {**key, "views": PIPELINE}) if cfg.CACHE.DIR else None
+    if cache and not cache.folder.is_dir() and (old := ArrayCache(cfg.CACHE.DIR, "views", key).folder).is_dir():
+        logger.info("%s has features of views as version 0.1 made them (pillow-1), which are not those of today (%s): "
+                    "features are made anew, and that folder may be removed", old, PIPELINE)
     return ViewFeatures(
         backbone, dataset, items, maker, precision, cfg.DATALOADER.NUM_WORKERS, cfg.DATALOADER.ON_BAD_IMAGE == "skip",
         cache, dtype,

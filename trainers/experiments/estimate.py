@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ...datasets.views.crops import ViewMaker
+from ...datasets.views.maker import ViewMaker
 from ..registry import is_trained
 from ..runs.folder import RunFolder
 from ..vlm.loading import pick_device

@@ -188,7 +188,7 @@ def differs(run: PlannedRun) -> str:
     ours = make_fingerprint(run.cfg, **facts)
     theirs = {key: value for key, value in results.get("fingerprint", {}).items() if key in ours}
     try:
-        check_same(ours, theirs, run.folder)
+        check_same(ours, theirs, run.folder, finished=True)
     except ConfigError as error:
         return f"{error}, or remove it"
     return ""

@@ -1,7 +1,7 @@
 """What a context learns from: unit features of labelled images in batches, new crops each epoch or fixed views."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +11,11 @@ from torch import Tensor
 
 from ...datasets.base import Dataset, Datum
 from ...datasets.utils.errors import DataError
-from ...datasets.views.crops import ViewMaker, draw_crops
-from ...datasets.views.loader import ViewBatch, view_loader
+from ...datasets.views.crops import draw_crops
+from ...datasets.views.loader import Maker, ViewBatch, view_loader
+from ...datasets.views.maker import ViewMaker
 from ..vlm.backbone import Backbone
 from ..vlm.image_tower import encode_views
-
-Maker = Callable[[Image.Image, int], Tensor]  # what makes the views of an image, given its place in the split
 
 # Independent streams of random numbers for one seed.
 ORDER, CROPS = 1, 2

@@ -10,8 +10,8 @@ import torch
 from tabulate import tabulate
 
 from ...datasets.utils.errors import DataError
-from ...datasets.views.crops import ViewMaker
 from ...datasets.views.images import open_image
+from ...datasets.views.maker import ViewMaker
 from ..api import adapt
 from ..calibration import sals
 from ..registry import method_label
@@ -73,10 +73,11 @@ def predict(
     augmix: bool = True, seed: int = 0, top: int = 3, opts: Sequence = (),
 ) -> Iterator[Prediction]:
     """Each picture on its own, as in an evaluation: the order of the pictures changes nothing."""
-    make = ViewMaker.of(views, as_backbone(model).pixels, augmix, seed)
+    backbone = as_backbone(model)
+    make = ViewMaker.of(views, backbone.pixels, augmix, seed)
     for start in range(0, len(paths), AT_ONCE):
         part = paths[start : start + AT_ONCE]
-        pixels = torch.stack([make(open_image(path), 0) for path in part])  # (B, V, 3, H, W)
+        pixels = torch.stack([make(open_image(path), 0, backbone.device) for path in part])  # (B, V, 3, H, W)
         adapted = adapt(trainer, model, classnames, pixels, opts)
         before, after = adapted.zero_shot_logits.float().cpu(), adapted.logits.float().cpu()
         rows = zip(part, before, after, sals(after, before), adapted.flagged.tolist(), strict=True)

@@ -22,28 +22,33 @@ SHRUNK: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # views at once
 
 
 def normalise_pixels(views: Tensor, pixels: Pixels) -> Tensor:
-    """uint8 views, normalised on the device they are on. (..., 3, H, W)"""
+    """Pixel values from 0 to 255, uint8 or float, normalised on the device they are on. (..., 3, H, W)"""
     mean = torch.tensor(pixels.mean, device=views.device).view(3, 1, 1)
     std = torch.tensor(pixels.std, device=views.device).view(3, 1, 1)
-    return (views.float() / 255 - mean) / std
+    return torch.div(views, 255).sub_(mean).div_(std)
 
 
-def encode_views(backbone: Backbone, views: Tensor, precision: str = "fp32") -> Tensor:
-    """Unit features (B, V, d) of views (B, V, 3, H, W), either uint8 or already normalised."""
+def encode_views(
+    backbone: Backbone, views: Tensor, precision: str = "fp32", normalised: bool | None = None,
+) -> Tensor:
+    """Unit features (B, V, d) of views (B, V, 3, H, W): normalised, or pixel values from 0 to 255, as uint8 always
+    are and numbers of other types if `normalised` is False."""
+    raw = views.dtype == torch.uint8 if normalised is None else not normalised
+
     def encode() -> list[Tensor]:
         pieces = views.flatten(0, 1).split(views_at_once(backbone))
         if backbone.device.type != "cpu":
-            return [encode_chunk(backbone, piece, precision) for piece in pieces]
-        return in_parallel(lambda piece: encode_chunk(backbone, piece, precision), pieces)
+            return [encode_chunk(backbone, piece, precision, raw) for piece in pieces]
+        return in_parallel(lambda piece: encode_chunk(backbone, piece, precision, raw), pieces)
 
     return torch.cat(until_it_fits(encode, lambda: halve_views(backbone))).unflatten(0, views.shape[:2])
 
 
 @torch.no_grad()
-def encode_chunk(backbone: Backbone, views: Tensor, precision: str) -> Tensor:
+def encode_chunk(backbone: Backbone, views: Tensor, precision: str, raw: bool) -> Tensor:
     """Unit features (n, d) of views (n, 3, H, W)."""
     views = views.to(backbone.device, non_blocking=True)
-    pixels = normalise_pixels(views, backbone.pixels) if views.dtype == torch.uint8 else views.float()
+    pixels = normalise_pixels(views, backbone.pixels) if raw else views.float()
     with autocast(precision, backbone.device):
         return unit(backbone.encode_pixels(pixels))
 
