@@ -29,6 +29,7 @@ setup(
     package_dir={package(folder): folder for folder in CODE + DATA},
     package_data={
         "promptcal.trainers.vlm.small": ["*.safetensors", "*.md"],
+        "promptcal.trainers.report.page": ["templates/*"],
         **{package(folder): ["*.yaml", "*.json"] for folder in DATA},
     },
     install_requires=[
@@ -45,6 +46,7 @@ setup(
         "pillow>=10",
         "safetensors>=0.4",  # weights and prompts that hold no code
         "matplotlib>=3.8",  # figures
+        "jinja2>=3.1",  # the report page: templates that escape whatever a run holds
     ],
     extras_require={
         "open_clip": ["open_clip_torch>=3.0", "transformers>=4.56"],  # --backbone open_clip:MODEL/TAG

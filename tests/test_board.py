@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 from made_runs import make_run, simulate
+from promptcal.trainers.report.figures import board as drawings
 from promptcal.trainers.report.reading import read_run
 from promptcal.trainers.runs import board
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -14,7 +15,7 @@ def test_pictures_reach_the_event_file(tmp_path):
     run = read_run(make_run(tmp_path, "OTPT", n=200))
     data = run.load_predictions()
     with SummaryWriter(str(tmp_path / "tensorboard")) as writer:
-        board.write_pictures(writer, run.results, data.label, data.logits, data.zero_shot_logits)
+        drawings.write_pictures(writer, run.results, vars(data))
     events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0, "histograms": 0, "tensors": 0})
     events.Reload()
     assert set(events.Tags()["images"]) == {"reliability/tuned", "reliability/zero_shot", "confusion/closest_classes"}
@@ -23,29 +24,28 @@ def test_pictures_reach_the_event_file(tmp_path):
     assert image.step == 200
     assert min(image.width, image.height) > 300
     assert events.Histograms("confidence/tuned")[0].histogram_value.num == 200
-    text = events.Tensors("results/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert f"| O-TPT | {run.results['accuracy']:.2f} | {run.results['ece']:.2f} |" in text
+    assert f"| O-TPT | {run.results['accuracy']:.2f} | {run.results['ece']:.2f} |" in board.text_table(run.results)
 
 
 def test_confusions_by_hand():
     logits = np.eye(4)[[0, 1, 1, 1, 2, 3]]
     label = np.array([0, 0, 0, 1, 2, 3])
-    chosen, matrix = board.closest_confusions(logits, label)
+    chosen, matrix = drawings.closest_confusions(logits, label)
     assert chosen == [0, 1]
     np.testing.assert_allclose(matrix, [[1 / 3, 2 / 3], [0, 1]])
 
 
 def test_closeness_can_come_from_the_prompts():
     similarity = np.array([[1, 0.2, 0.3], [0.2, 1, 0.9], [0.3, 0.9, 1]])
-    chosen, matrix = board.closest_confusions(np.eye(3), np.arange(3), similarity, most=2)
+    chosen, matrix = drawings.closest_confusions(np.eye(3), np.arange(3), similarity, most=2)
     assert chosen == [1, 2]
     np.testing.assert_array_equal(matrix, np.eye(2))
 
 
 def test_no_more_classes_than_fit():
     label, logits, _ = simulate(n=500, classes=40)
-    chosen, matrix = board.closest_confusions(logits, label)
-    assert len(chosen) == len(set(chosen)) <= board.CLOSEST
+    chosen, matrix = drawings.closest_confusions(logits, label)
+    assert len(chosen) == len(set(chosen)) <= drawings.CLOSEST
     assert matrix.shape == (len(chosen),) * 2
 
 
@@ -53,7 +53,8 @@ def test_a_run_without_mistakes_has_no_picture_of_them(tmp_path):
     folder = make_run(tmp_path, n=3, classes=3)
     results = json.loads((folder / "results.json").read_text())
     with SummaryWriter(str(tmp_path / "tensorboard")) as writer:
-        board.write_pictures(writer, results, np.arange(3), 9.0 * np.eye(3), 9.0 * np.eye(3))
+        columns = {"label": np.arange(3), "logits": 9.0 * np.eye(3), "zero_shot_logits": 9.0 * np.eye(3)}
+        drawings.write_pictures(writer, results, columns)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert set(events.Tags()["images"]) == {"reliability/tuned", "reliability/zero_shot"}

@@ -5,6 +5,7 @@ from made_runs import simulate
 from matplotlib.colors import to_hex
 from promptcal.trainers import calibration as cal
 from promptcal.trainers import theory
+from promptcal.trainers.registry import TRAINER_REGISTRY, method_colour
 from promptcal.trainers.report.figures import comparison as figures_compare
 from promptcal.trainers.report.figures import geometry as figures_geometry
 from promptcal.trainers.report.figures import reliability as figures
@@ -41,7 +42,7 @@ def test_diagram_drawing_shows_the_data(outcome):
     assert f"ECE {100 * data.ece:.1f}" in [text.get_text() for text in top.texts]
     assert [line.get_xdata()[0] for line in low.lines] == [data.accuracy, data.confidence]
     np.testing.assert_allclose(strip.images[0].get_array()[0] ** 2, data.density)
-    assert to_hex(bars(top)[0].get_facecolor()).upper() == style.lighter(style.COLOURS["soc"], 0.25)
+    assert to_hex(bars(top)[0].get_facecolor()).upper() == style.lighter(method_colour("SoC"), 0.25)
 
 
 def test_gaps_are_coloured_by_direction():
@@ -171,7 +172,8 @@ def test_saved_as_png_and_pdf_and_the_same_twice(outcome, tmp_path):
 
 
 def test_every_method_has_its_own_colour_in_any_spelling():
-    assert len(set(style.COLOURS.values())) == len(style.COLOURS)
-    assert style.colour("O-TPT") == style.colour("OTPT") == style.COLOURS["otpt"]
-    assert style.colour("MyMethod") == style.colour("MyMethod")
-    assert style.colour("MyMethod") not in style.COLOURS.values()
+    own = [method_colour(name) for name in TRAINER_REGISTRY]
+    assert len(set(own)) == len(own)
+    assert method_colour("O-TPT") == method_colour("OTPT") == method_colour("otpt")
+    assert method_colour("MyMethod") == method_colour("MyMethod")
+    assert method_colour("MyMethod") not in own

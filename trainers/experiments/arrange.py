@@ -13,7 +13,7 @@ from ..registry import is_trained, method_rank
 from ..report.caveats import caveats
 from ..report.grid import Column, Comparison, Row
 from ..report.measure import METRICS, Measured
-from ..report.usual import unusual_settings
+from ..report.usual import show_setting, unusual_settings
 from .definition import Experiment
 from .plan import Place, PlannedRun
 
@@ -62,7 +62,7 @@ class Material:
             if run.backbone != backbone:
                 continue
             settings = measured.run.settings
-            values = ", ".join(shown(swept, settings.get(swept)) for swept in run.variant)
+            values = ", ".join(show_setting(swept, settings.get(swept)) for swept in run.variant)
             row = Row(run.method, values if key in run.variant else "")
             order.setdefault(row, (*method_rank(run.method), len(order)))  # values in the order of the experiment
             column = Column(measured.run.dataset, measured.run.data_hash, measured.run.results["n"])
@@ -73,19 +73,6 @@ class Material:
         comparison = Comparison(backbone, backbone, columns, sorted(order, key=order.get), dict(cells), key)
         comparison.notes = caveats(comparison)
         return comparison
-
-
-def shown(key: str, value: object) -> str:
-    """A setting's value as a row shows it."""
-    if key.endswith(".LAMBDA"):
-        return f"λ {float(value):g}"
-    if key.endswith(".DELTA"):
-        return f"δ at {float(value):g} %"
-    if key == "TTA.STEPS":
-        return "1 step" if value == 1 else f"{value} steps"
-    if key == "PROMPT.CTX_INIT":
-        return f"“{value}”"
-    return str(value)
 
 
 def in_percent(measured: Sequence[Measured], metric: str) -> list[float]:

@@ -15,7 +15,8 @@ from ..report.grid import Row
 from ..report.measure import METRICS, Measured
 from ..report.reading import text_similarity
 from ..report.tables import Block, Entry, Table, TableRow, fewer_images, paper_table
-from .arrange import Material, in_percent, mean, shown
+from ..report.usual import show_setting
+from .arrange import Material, in_percent, mean
 from .beside import block_beside, source_of, with_gaps
 from .definition import Experiment
 from .plan import PlannedRun
@@ -72,8 +73,9 @@ def averages(material: Material) -> list[Table]:
         if is_trained(run.method):
             continue
         value = across_value(run, across)
-        values.setdefault(value, COLUMNS.get(across, {}).get(value, shown(across, value)))
-        others = ", ".join(shown(key, other) for key, other in run.variant.items() if key != across)
+        words = show_setting(across, value) if "." in across else str(value)  # of a setting, not of a run's place
+        values.setdefault(value, COLUMNS.get(across, {}).get(value, words))
+        others = ", ".join(show_setting(key, other) for key, other in run.variant.items() if key != across)
         cells.setdefault((Row(run.method, others), value), {}).setdefault(run.dataset_name, []).append(measured)
     if not cells:
         return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +11,11 @@ from tqdm import tqdm
 
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import make_folder, write_text
-from ..report import render
+from ..report import render as forms
 from ..report.figures import style
 from ..report.gallery import Picture
 from ..report.measure import Measured, measure
-from ..report.page.assets import STYLE
-from ..report.page.page import Page, render_page
+from ..report.page.page import Page, render, render_page
 from ..report.reading import read_run
 from ..report.tables import Table
 from ..report.thumbnails import thumbnails
@@ -69,9 +67,9 @@ def write_outcome(
     make_folder(out)
     tables, pictures = make(material, out)
     tables, pictures = labelled(tables, pictures, material.stands_in)
-    write_text(out / "tables.md", "\n".join(map(render.markdown, tables)))
-    write_text(out / "tables.tex", render.LATEX_HEAD + "\n".join(map(render.latex, tables)))
-    write_text(out / "tables.csv", render.to_csv(tables))
+    write_text(out / "tables.md", "\n".join(map(forms.markdown, tables)))
+    write_text(out / "tables.tex", forms.LATEX_HEAD + "\n".join(map(forms.latex, tables)))
+    write_text(out / "tables.csv", forms.to_csv(tables))
     for picture in pictures:
         style.save(picture.figure, out / "figures" / picture.name)
     write_text(out / "report.html", render_page(make_page(material, tables, pictures, notes)))
@@ -139,17 +137,7 @@ def make_page(material: Material, tables: Sequence[Table], pictures: Sequence[Pi
 
 def write_index(place: Place, experiments: Sequence[Experiment]) -> Path:
     """One page that leads to all outcomes written so far."""
-    items = "".join(
-        f'<tr><td><a href="{escape(e.name)}/report.html">{escape(e.name)}</a></td>'
-        f'<td class="text">{escape(e.title)}</td><td class="text">{escape(e.makes)}</td></tr>'
-        for e in experiments if (place.outcome(e.name) / "report.html").is_file()
-    )
-    label = f'<p class="notes">{escape(DEMO)}</p>' if place.demo else ""
     path = place.outcome("index.html")
-    write_text(path, (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Experiments</title>'
-        f"<style>{STYLE}</style></head><body><h1>Experiments</h1>{label}<table><thead><tr><th>Name</th>"
-        f'<th class="text">What it shows</th><th class="text">What it makes</th></tr></thead><tbody>{items}</tbody>'
-        "</table></body></html>\n"
-    ))
+    written = [e for e in experiments if (place.outcome(e.name) / "report.html").is_file()]
+    write_text(path, render("experiments.html", "Experiments", experiments=written, note=DEMO if place.demo else ""))
     return path

@@ -11,7 +11,7 @@ from .caveats import caveats
 from .grid import Column, Comparison, Row
 from .measure import Measured
 from .reading import Run
-from .usual import settings_of, usual_settings
+from .usual import settings_of, show_setting, usual_settings
 
 
 def compare(measured: Sequence[Measured]) -> list[Comparison]:
@@ -72,14 +72,7 @@ def sweep_name(key: str) -> str:
 
 
 def _variant(run: Run, key: str) -> str:
-    if not key:
-        return ""
-    value = run.settings.get(key)
-    if key.endswith(".LAMBDA") and value is not None:
-        return f"λ {float(value):g}"
-    if key == "TTA.STEPS":
-        return "1 step" if value == 1 else f"{value} steps"
-    return f"“{value}”" if key == "PROMPT.CTX_INIT" else f"{key} {value}"
+    return show_setting(key, run.settings[key]) if key in run.settings else ""
 
 
 def _arrange(measured: Sequence[Measured], backbone: str, title: str, key: str = "") -> Comparison:

@@ -23,6 +23,19 @@ class Metric:
     percent: bool = True
     higher_is_better: bool | None = False
 
+    @property
+    def scale(self) -> int:
+        """From fractions to what is shown."""
+        return 100 if self.percent else 1
+
+    @property
+    def decimals(self) -> int:
+        return 1 if self.percent else 3
+
+    def show(self, value: float) -> str:
+        """A value in fractions as every table prints it, without its unit."""
+        return f"{self.scale * value:.{self.decimals}f}"
+
 
 METRICS = {
     "accuracy": Metric("Accuracy", higher_is_better=True),

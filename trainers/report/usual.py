@@ -42,3 +42,18 @@ def unusual_settings(run: Run) -> dict[str, object]:
     """What sets a run apart from the method's usual run on its data set."""
     usual = usual_settings(run.trainer, run.dataset)
     return {key: value for key, value in settings_of(run).items() if key in usual and usual[key] != value}
+
+
+def show_setting(key: str, value: object) -> str:
+    """A setting as a row, a title or a legend names it."""
+    if key.endswith(".LAMBDA") and isinstance(value, int | float):
+        return f"λ {value:g}"
+    if key.endswith(".DELTA") and isinstance(value, int | float):
+        return f"δ at {value:g} %"
+    if key == "TTA.STEPS":
+        return "1 step" if value == 1 else f"{value} steps"
+    if key == "PROMPT.CTX_INIT":
+        return f"“{value}”" if value else "no initial words"
+    if key == "MODEL.INIT_WEIGHTS":
+        return f"prompt {Path(str(value)).name}" if value else "hand-written prompt"
+    return f"{key.rsplit('.', 1)[-1]} {value if value != '' else 'none'}"

@@ -26,7 +26,8 @@ def write_pictures(writer: SummaryWriter, results: Mapping, columns: Mapping[str
     told by the cosines of their text features, or, in a run that kept none, by how often they are taken for each other.
     """
     label, logits, zero_shot_logits = columns["label"], columns["logits"], columns["zero_shot_logits"]
-    similarity = columns["text"] @ columns["text"].T if "text" in columns else None
+    text = columns.get("text")
+    similarity = None if text is None else text @ text.T
     step, bins = results["n"], results["bins"]
     where = f"{method_label(results['trainer'])} on {dataset_label(results['dataset'])}"
     for tag, z, method, title in (

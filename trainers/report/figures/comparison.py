@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from ...registry import method_colour as colour
 from ...registry import method_label
 from ...registry import method_marker as marker
-from .style import COLUMN, FAINT, INK, PAGE, grid_lines, lighter, new_figure, styled
+from .style import COLUMN, FAINT, GREY, INK, PAGE, grid_lines, lighter, new_figure, styled
 
 HATCH = "//////"
 
@@ -61,7 +61,7 @@ def draw_two_panels(panels: Mapping[str, Mapping[str, Pair]], before: str, after
             values = [value for pair in row.values() for value in (pair.before, pair.after)]
             if min(values) > 30:  # accuracies: a scale from zero would hide every difference
                 axes.set_ylim(min(values) - 3, max(values) + 2)
-                axes.text(0, -0.09, "axis does not start at 0", transform=axes.transAxes, fontsize=6, color="#666666")
+                axes.text(0, -0.09, "axis does not start at 0", transform=axes.transAxes, fontsize=6, color=GREY)
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.02, ha="left")
         _pair_legend(figure, methods, before, after)
         return figure
@@ -93,7 +93,7 @@ def draw_lambda(
         axes.set_title(title, fontweight="bold", loc="left")
         axes.annotate(
             "better", xy=(0.98, 0.03), xytext=(0.86, 0.16), xycoords="axes fraction", textcoords="axes fraction",
-            fontsize=6.5, color="#666666", ha="center", arrowprops={"arrowstyle": "->", "color": "#666666", "lw": 0.7},
+            fontsize=6.5, color=GREY, ha="center", arrowprops={"arrowstyle": "->", "color": GREY, "lw": 0.7},
         )
         grid_lines(axes, "both")
         axes.legend(loc="best", title="numbers: λ", title_fontsize=6.5)

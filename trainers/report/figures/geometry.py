@@ -13,7 +13,7 @@ from ...arrays import Array, ArrayLike, check_scores, log_softmax
 from ...registry import method_colour as colour
 from ...registry import method_label
 from ...registry import method_marker as marker
-from .style import COLUMN, FAINT, INK, PAGE, grid_lines, lighter, new_figure, styled
+from .style import COLUMN, FAINT, GREY, INK, PAGE, grid_lines, lighter, new_figure, styled
 
 FLOOR_NOTE = "The floor holds for an image feature equal to the winning prototype (v = t$_{i*}$), not for every unit v."
 
@@ -96,7 +96,7 @@ def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figu
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.02, ha="left")
         sizes = sorted({1, max(1, round(largest / 4)), int(largest)})
         handles = [
-            panels[0].scatter([], [], s=_area(np.array([size]), largest), color="#BBBBBB", edgecolor="#666666",
+            panels[0].scatter([], [], s=_area(np.array([size]), largest), color="#BBBBBB", edgecolor=GREY,
                               linewidth=0.6, label=f"{size}")
             for size in sizes
         ]

@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 
 COLUMN, PAGE = 3.4, 7.0  # widths of a figure in inches, in a column and across the page
 
-INK, FAINT = "#222222", "#C9C9C9"
+INK, GREY, FAINT, GRID = "#222222", "#666666", "#C9C9C9", "#E4E4E4"
 
 RC = {
     "font.family": "sans-serif", "font.size": 8, "axes.titlesize": 8.5, "axes.labelsize": 8, "legend.fontsize": 7.5,
     "xtick.labelsize": 7, "ytick.labelsize": 7, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
     "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5, "axes.edgecolor": INK,
     "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "text.color": INK, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.axisbelow": True, "grid.color": "#E4E4E4", "grid.linewidth": 0.5,
+    "axes.spines.right": False, "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.5,
     "lines.linewidth": 1.4, "patch.linewidth": 0.5, "hatch.linewidth": 0.7, "legend.frameon": False,
     "legend.handlelength": 1.6, "figure.facecolor": "white", "savefig.facecolor": "white", "pdf.fonttype": 42,
     "svg.fonttype": "none", "svg.hashsalt": "promptcal", "figure.dpi": 100,

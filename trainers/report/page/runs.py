@@ -1,115 +1,101 @@
-"""The part of the report page that is about single runs."""
+"""The part of the report page that is about single runs, as plain values for its templates."""
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
-from html import escape
-from math import isnan
-
-from matplotlib.figure import Figure
 
 from ....datasets.base import dataset_label
-from ...registry import method_label
-from ..compare import settings_of
-from ..figures.reliability import draw_diagram
-from ..figures.style import encode
-from ..gallery import diagram
+from ... import calibration as cal
+from ...registry import method_colour, method_label
+from ..compare import swept_keys
 from ..measure import METRICS, Measured
+from ..usual import settings_of, show_setting, unusual_settings
 
-CLASS_HEADS = (
-    "Class", "Images", "Accuracy", "Zero-shot accuracy", "Mean confidence", "Over-confidence", "Most taken for",
-)
-
-
-def svg_uri(figure: Figure) -> str:
-    """A figure as an SVG image that the page holds; as an image, so that ids of several do not meet."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(encode(figure, 'svg', dpi=100)).decode()}"
+CLASS_LINES = 4000  # of all runs together; beyond that each run shows its worst classes only
+FEWEST_CLASSES = 20  # that a run shows however many runs there are
+MOST_THUMBNAILS = 600  # pictures that a page holds
+FACTS = ("data_hash", "device", "precision", "seconds_per_image", "finished")
+FILTERS = {"method": "Method", "dataset": "Data set", "backbone": "Backbone", "seed": "Seed"}
 
 
-def run_section(m: Measured, thumbnails: Mapping[int, str]) -> str:
-    """One run, folded: its diagram and metrics, its worst mistakes, its classes and its settings."""
-    run, accuracy, ece = m.run, m.metrics["accuracy"].value, m.metrics["ece"].value
-    title = f"{method_label(run.trainer)} on {dataset_label(run.dataset)}"
-    head = (
-        f"<summary>{escape(title)} <span>{escape(run.backbone)} · seed {run.seed} · {run.results['n']:,} images · "
-        f"accuracy {100 * accuracy:.1f} · ECE {100 * ece:.1f}</span></summary>"
-    )
-    picture = draw_diagram(diagram([m], title))
-    parts = [
-        f'<div class="gallery"><figure><img alt="Reliability diagram" src="{svg_uri(picture)}" loading="lazy"></figure>'
-        f"<div>{_figures_of(m)}</div></div>",
-        _mistakes(m, thumbnails), _classes(m), _settings(m),
-    ]
-    return f'<details class="run">{head}{"".join(parts)}</details>'
+def run_views(
+    measured: Sequence[Measured], thumbnails: Mapping[str, Mapping[int, str]],
+) -> tuple[list[dict], dict[str, str]]:
+    """What the page shows of each run, and the pictures that they share, by key."""
+    shown: dict[str, str] = {}
+    keys: dict[str, str] = {}  # picture -> key
+    swept = swept_keys([m.run for m in measured])
+    most = max(FEWEST_CLASSES, CLASS_LINES // max(len(measured), 1))
+    views = []
+    for number, m in enumerate(measured, start=1):
+        own = thumbnails.get(str(m.run.folder), {})
+        mistakes = []
+        for mistake in m.mistakes:
+            picture = own.get(mistake.index, "")
+            if picture and picture not in keys and len(shown) < MOST_THUMBNAILS:
+                keys[picture] = f"t{len(shown)}"
+                shown[keys[picture]] = picture
+            mistakes.append({**vars(mistake), "thumbnail": keys.get(picture, "")})
+        views.append(_run(m, f"run-{number}", swept, mistakes, most))
+    return views, shown
 
 
-def _figures_of(m: Measured) -> str:
-    rows = []
-    for key, interval in m.metrics.items():
-        metric = METRICS[key]
-        scale, digits = (100, 1) if metric.percent else (1, 3)
-        spread = ""
-        if interval.low == interval.low:  # not NaN
-            spread = f"{scale * interval.low:.{digits}f} to {scale * interval.high:.{digits}f}"
-        before = m.zero_shot_metrics.get(key)
-        rows.append(
-            f"<tr><td>{escape(metric.label)}</td><td>{scale * interval.value:.{digits}f}</td><td>{spread}</td>"
-            f"<td>{'' if before is None else f'{scale * before.value:.{digits}f}'}</td></tr>"
-        )
-    return (
-        '<div class="scroll"><table><thead><tr><th>Metric</th><th>Value</th><th>95 % interval</th><th>Zero-shot</th>'
-        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )
+def filter_choices(runs: Sequence[dict]) -> list[dict]:
+    """The fields that runs differ in, with their values."""
+    choices = []
+    for key, label in FILTERS.items():
+        values = list(dict.fromkeys(run["filters"][key] for run in runs))
+        if len(values) > 1:
+            choices.append({"key": key, "label": label, "values": values})
+    return choices
 
 
-def _mistakes(m: Measured, thumbnails: Mapping[int, str]) -> str:
-    if not m.mistakes:
-        return ""
-    items = []
-    for mistake in m.mistakes:
-        image = thumbnails.get(mistake.index)
-        picture = f'<img src="{image}" alt="test image {mistake.index}">' if image else ""
-        before, after = (_top_classes(top, mistake.truth) for top in (mistake.before, mistake.after))
-        items.append(
-            f'<div class="mistake">{picture}<div><strong>{escape(mistake.truth)}</strong>'
-            f'<span class="soft">before</span>{before}<span class="soft">after</span>{after}</div></div>'
-        )
-    return (
-        "<details open><summary>Most over-confident mistakes <span>true class in bold, top three before and after "
-        f'tuning</span></summary><div class="mistakes">{"".join(items)}</div></details>'
-    )
+def _run(m: Measured, anchor: str, swept: Sequence[str], mistakes: list[dict], most: int) -> dict:
+    run = m.run
+    method, dataset = method_label(run.trainer), dataset_label(run.dataset)
+    odd = unusual_settings(run)
+    setting = ", ".join(show_setting(key, value) for key, value in settings_of(run).items() if key in (*swept, *odd))
+    facts = {key: run.results[key] for key in FACTS if key in run.results}
+    settings = {"folder": run.folder, **settings_of(run), **facts, **(run.results.get("versions") or {})}
+    return {
+        "anchor": anchor, "title": f"{method} on {dataset}", "setting": setting, "backbone": run.backbone,
+        "seed": run.seed, "images": run.results["n"], "colour": method_colour(run.trainer), "before": "Before tuning",
+        "accuracy": METRICS["accuracy"].show(m.metrics["accuracy"].value),
+        "ece": METRICS["ece"].show(m.metrics["ece"].value),
+        "filters": {
+            "method": method, "dataset": dataset, "backbone": run.backbone, "seed": str(run.seed),
+            "text": " ".join([method, dataset, run.backbone, setting, str(run.folder)]),
+        },
+        "diagram": _diagram(m), "metrics": [_metric(m, key) for key in m.metrics], "mistakes": mistakes,
+        "classes": m.classes[:most], "settings": settings,
+        "class_note": f"{len(m.classes)}" if len(m.classes) <= most
+        else f"the {most} most over-confident of {len(m.classes)}",
+    }
 
 
-def _top_classes(top: Sequence[tuple[str, float]], truth: str) -> str:
-    items = (
-        f"<li{' class=true' if name == truth else ''}>{escape(name)} {100 * p:.1f} %</li>" for name, p in top
-    )
-    return f"<ol>{''.join(items)}</ol>"
+def _metric(m: Measured, key: str) -> dict:
+    metric, interval, before = METRICS[key], m.metrics[key], m.zero_shot_metrics.get(key)
+    spread = ""
+    if interval.low == interval.low:  # not NaN
+        spread = f"{metric.show(interval.low)} to {metric.show(interval.high)}"
+    return {
+        "label": metric.label, "value": metric.show(interval.value), "spread": spread,
+        "before": metric.show(before.value) if before else "",
+    }
 
 
-def _classes(m: Measured) -> str:
-    rows = []
-    for row in m.classes:
-        numbers = (row.accuracy, row.zero_shot_accuracy, row.confidence, row.gap)
-        cells = "".join(
-            "<td></td>" if isnan(value) else f'<td data-value="{value:.6g}">{100 * value:.1f}</td>' for value in numbers
-        )
-        confused = f'<td class="text">{escape(row.confused_with)}</td>'
-        rows.append(f"<tr><td>{escape(row.name)}</td><td>{row.n}</td>{cells}{confused}</tr>")
-    head = "".join(f"<th><button>{name}</button></th>" for name in CLASS_HEADS)
-    return (
-        f"<details><summary>Classes <span>{len(m.classes)}</span></summary><div class='scroll'><table class='sortable'>"
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
-    )
-
-
-def _settings(m: Measured) -> str:
-    facts = {key: m.run.results[key] for key in ("data_hash", "device", "precision", "seconds_per_image", "finished")
-             if key in m.run.results}
-    facts.update(m.run.results.get("versions") or {})
-    rows = "".join(
-        f"<tr><td><code>{escape(str(key))}</code></td><td class='text'><code>{escape(str(value))}</code></td></tr>"
-        for key, value in {"folder": m.run.folder, **settings_of(m.run), **facts}.items()
-    )
-    table = f"<table><tbody>{rows}</tbody></table>"
-    return f"<details><summary>Settings</summary><div class='scroll'>{table}</div></details>"
+def _diagram(m: Measured) -> dict:
+    """A reliability diagram as rectangles on a square of 200 units, with shares of the images in a strip below."""
+    table = cal.reliability(m.tuned.confidence, m.tuned.correct, m.bins)
+    width, fullest = 200 / m.bins, table.share.max()
+    bins = []
+    for k in table.count.nonzero()[0]:
+        accuracy, gap, share = table.accuracy[k], table.gap[k], 30 * table.share[k] / fullest
+        bins.append({
+            "x": f"{k * width:.4g}", "width": f"{width:.4g}", "kind": "over" if gap > 0 else "under",
+            "top": f"{200 * (1 - accuracy):.4g}", "height": f"{200 * accuracy:.4g}",
+            "gap_top": f"{200 * (1 - max(accuracy, accuracy + gap)):.4g}", "gap": f"{200 * abs(gap):.4g}",
+            "share_top": f"{235 - share:.4g}", "share": f"{share:.4g}",
+            "words": f"{table.count[k]:,} images, confidence {100 * (accuracy + gap):.1f} %, "
+                     f"accuracy {100 * accuracy:.1f} %",
+        })
+    return {"bins": bins, "label": f"Reliability diagram, ECE {METRICS['ece'].show(m.metrics['ece'].value)} %"}

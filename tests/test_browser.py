@@ -1,0 +1,114 @@
+"""The report page in a real browser: what a reader clicks, in both themes, on a phone, with hostile names."""
+import pytest
+from browser import Visit, launched
+from made_runs import make_run
+from promptcal.trainers.report.write import write_report
+
+EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)> & \"q\""
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with launched() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    names = [EVIL, *(f"class {k}" for k in range(1, 8))]
+    for trainer in ("TPT", "OTPT", "SoC"):
+        for dataset in ("UCF101", "EuroSAT"):
+            for seed in (0, 1):
+                make_run(root, trainer, dataset, seed, n=120, classnames=names, folder=f"<{trainer}>/{dataset}/{seed}")
+    make_run(root, EVIL, "UCF101", n=120, classnames=names, folder="evil", data_hash=EVIL)
+    return write_report([root], root / "report", repeats=5, published=True).page
+
+
+def test_a_click_sorts_a_table_and_a_second_turns_it_round(browser, page):
+    with Visit(browser, page) as view:
+        table = view.locator("table.sortable").nth(1)  # ECE, beside accuracy
+        head = table.locator("thead th").nth(1)
+        values = "body => [...body.rows].map(row => row.cells[1].dataset.value)"
+        assert "↕" in head.locator("button").evaluate("b => getComputedStyle(b, '::after').content")
+        head.locator("button").click()
+        up = table.locator("tbody").evaluate(values)
+        known = [float(value) for value in up if value]
+        assert len(known) > 3 and known == sorted(known)
+        assert up[len(known) :] == [""] * (len(up) - len(known))  # empty cells stay last
+        assert head.get_attribute("aria-sort") == "ascending"
+        head.locator("button").focus()
+        view.keyboard.press("Enter")
+        assert [float(value) for value in table.locator("tbody").evaluate(values) if value] == known[::-1]
+
+
+def test_accuracy_and_ece_stand_side_by_side_where_there_is_room(browser, tmp_path):
+    make_run(tmp_path, n=50)
+    page = write_report([tmp_path], tmp_path / "report", repeats=0, with_figures=False).page
+    for width, beside in ((1280, True), (390, False)):
+        with Visit(browser, page, viewport={"width": width, "height": 800}) as view:
+            first, second = (view.locator(".blocks .scroll").nth(k).bounding_box() for k in (0, 1))
+            assert (first["y"] == second["y"]) == beside
+
+
+def test_filters_narrow_the_list_and_the_sections(browser, page):
+    with Visit(browser, page) as view:
+        runs = view.locator("details.run")
+        assert view.locator(".filters output").inner_text() == "13 of 13 runs"
+        view.locator("[data-filter=method]").select_option("SoC")
+        view.locator("[data-filter=seed]").select_option("1")
+        assert view.locator(".filters output").inner_text() == "2 of 13 runs"
+        assert runs.locator("visible=true").filter(has=view.locator("summary")).count() >= 2
+        shown = view.locator("table.runs tbody tr:visible th").all_inner_texts()
+        assert shown == ["SoC on UCF101", "SoC on EuroSAT"]
+        view.locator("[data-filter=text]").fill("eurosat")
+        assert view.locator("table.runs tbody tr:visible").count() == 1
+        view.locator("table.runs tbody tr:visible a").click()
+        section = view.locator("details.run:visible")
+        assert section.count() == 1 and section.evaluate("part => part.open")
+        assert section.locator("svg.diagram").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_themes_reach_page_and_figures(browser, page, scheme):
+    brightness = "(e, key) => getComputedStyle(e)[key].match(/\\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b)"
+    with Visit(browser, page, color_scheme=scheme) as view:
+        ground = view.locator("body").evaluate(f"e => ({brightness})(e, 'backgroundColor')")
+        assert (ground < 200) == (scheme == "dark")
+        ink = view.locator("figure svg text").first.evaluate(f"e => ({brightness})(e, 'fill')")
+        assert (ink > 400) == (scheme == "dark")
+
+
+def test_a_phone_needs_no_sideways_scrolling(browser, page):
+    with Visit(browser, page, viewport=PHONE) as view:
+        view.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+        assert view.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        wide = view.locator(".scroll.wide").first
+        assert "scroll sideways" in wide.evaluate("box => getComputedStyle(box, '::after').content")
+        assert wide.get_attribute("tabindex") == "0"
+
+
+def test_a_figure_enlarges_and_closes(browser, page):
+    with Visit(browser, page) as view:
+        view.locator("button.zoom").first.click()
+        large = view.locator("dialog svg")
+        assert large.bounding_box()["height"] > view.locator("button.zoom svg").first.bounding_box()["height"]
+        view.keyboard.press("Escape")
+        assert not view.locator("dialog").is_visible()
+
+
+def test_names_are_text_and_nothing_runs(browser, page):
+    with Visit(browser, page) as view:
+        view.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+        assert view.locator("img[onerror]").count() == 0
+        assert EVIL in view.locator("body").inner_text()
+
+
+def test_what_a_screen_reader_needs(browser, page):
+    with Visit(browser, page) as view:
+        assert view.locator("table:not(:has(caption))").count() == 0
+        assert view.locator("table th:not([scope])").count() == 0
+        assert view.locator("svg:not([role]):not(button svg)").count() == 0
+        ids = view.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+        assert len(ids) == len(set(ids))

@@ -1,0 +1,74 @@
+"use strict";
+
+// Sorts the rows by a column; a second click turns the order round. Empty cells stay last.
+for (const table of document.querySelectorAll("table.sortable")) {
+  const heads = [...table.tHead.querySelectorAll("th")];
+  heads.forEach((head, column) => head.querySelector("button")?.addEventListener("click", () => {
+    const turn = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+    heads.forEach(other => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", turn === 1 ? "ascending" : "descending");
+    const key = row => row.cells[column]?.dataset.value ?? row.cells[column]?.textContent ?? "";
+    for (const body of table.tBodies) {
+      [...body.rows].sort((a, b) => {
+        const [x, y] = [key(a), key(b)];
+        if (x === "" || y === "") return (x === "") - (y === "");
+        return turn * (isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y);
+      }).forEach(row => body.append(row));
+    }
+  }));
+}
+
+// A table that does not fit says so.
+const boxes = [...document.querySelectorAll(".scroll")];
+const measureBoxes = () => boxes.forEach(box => box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1));
+addEventListener("resize", measureBoxes);
+document.querySelectorAll("details").forEach(part => part.addEventListener("toggle", measureBoxes));
+measureBoxes();
+
+// A figure enlarges on click.
+const dialog = document.getElementById("enlarged");
+document.querySelectorAll("button.zoom").forEach(button => button.addEventListener("click", () => {
+  dialog.querySelector("div").replaceChildren(button.querySelector("svg").cloneNode(true));
+  dialog.showModal();
+}));
+dialog?.addEventListener("click", event => {
+  if (event.target === dialog || event.target.classList.contains("close")) dialog.close();
+});
+
+// Filters hide rows of the list of runs and the sections that belong to them.
+const filters = [...document.querySelectorAll("[data-filter]")];
+const rows = [...document.querySelectorAll("table.runs tbody tr")];
+function filterRuns() {
+  const wanted = filters.filter(field => field.value).map(field => [field.dataset.filter, field.value.toLowerCase()]);
+  let shown = 0;
+  for (const row of rows) {
+    const fits = wanted.every(([key, value]) => key === "text"
+      ? row.dataset.text.toLowerCase().includes(value) : row.dataset[key].toLowerCase() === value);
+    row.hidden = !fits;
+    document.getElementById(row.dataset.run).hidden = !fits;
+    shown += fits;
+  }
+  const output = document.querySelector(".filters output");
+  output.textContent = `${shown} of ${rows.length} runs`;
+}
+filters.forEach(field => field.addEventListener("input", filterRuns));
+document.querySelector(".filters")?.addEventListener("submit", event => event.preventDefault());
+if (rows.length) filterRuns();
+
+// Each picture is kept once, however many runs mistook it, and decoded when its run is opened.
+const store = document.getElementById("thumbnails");
+const thumbnails = store ? JSON.parse(store.textContent) : {};
+document.querySelectorAll("details.run").forEach(run => run.addEventListener("toggle", () => {
+  run.querySelectorAll("img[data-thumbnail]").forEach(image => { image.src ||= thumbnails[image.dataset.thumbnail]; });
+}));
+
+// A link to a run opens it.
+function openLinked() {
+  const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target?.matches?.("details.run")) {
+    target.open = true;
+    target.scrollIntoView();
+  }
+}
+addEventListener("hashchange", openLinked);
+openLinked();
