@@ -56,4 +56,6 @@ def show_setting(key: str, value: object) -> str:
         return f"“{value}”" if value else "no initial words"
     if key == "MODEL.INIT_WEIGHTS":
         return f"prompt {Path(str(value)).name}" if value else "hand-written prompt"
-    return f"{key.rsplit('.', 1)[-1]} {value if value != '' else 'none'}"
+    if isinstance(value, str) and value:
+        return value  # words speak for themselves
+    return f"{key.rsplit('.', 1)[-1]} {'none' if value in ('', None) else value}"
