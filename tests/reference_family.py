@@ -148,3 +148,54 @@ def mean_of_confident(views: Tensor, logits: Tensor, share: float = 0.1) -> Tens
     """VTE's image feature."""
     kept = by_entropy(logits)[: int(len(views) * share)]
     return sum(views[i] for i in kept) / len(kept)
+
+
+def keep_surest(held: list[tuple], new: tuple, most: int) -> None:
+    """The surest few, as the public cache has it: a new one replaces the last if it is surer; then all are sorted."""
+    if len(held) < most:
+        held.append(new)
+    elif new[0] < held[-1][0]:
+        held[-1] = new
+    held.sort(key=lambda item: item[0])
+
+
+def tda(images: list[Tensor], text: Tensor, scale: float, alpha: float = 2.0, beta: float = 5.0) -> list[Tensor]:
+    """TDA over a sequence of images: features (d,), or kept views (n, d) whose mean is looked at."""
+    positive: dict[int, list] = {}
+    negative: dict[int, list] = {}
+    outputs = []
+    for image in images:
+        views = image if image.dim() == 2 else image[None]
+        logits = scale * views @ text.T
+        x, z, p = views.mean(0), logits.mean(0), logits.softmax(1).mean(0)
+        h, k = entropy_of(p).item(), int(z.argmax())
+        keep_surest(positive.setdefault(k, []), (h, x), 3)
+        if len(text) > 1 and 0.2 < h / math.log2(len(text)) < 0.5:
+            keep_surest(negative.setdefault(k, []), (h, x, p), 2)
+        z = z.clone()
+        for label, held in positive.items():
+            for _, key in held:
+                z[label] += alpha * math.exp(-beta * (1 - float(x @ key)))
+        for held in negative.values():
+            for _, key, q in held:
+                z -= 0.117 * math.exp(-(1 - float(x @ key))) * ((q > 0.03) & (q < 1)).float()
+        outputs.append(z)
+    return outputs
+
+
+def onzeta(images: list[Tensor], text: Tensor, scale: float, total: int, alpha: float = 1.0, beta: float = 0.4):
+    """OnZeta's probabilities over a sequence of images (d,)."""
+    dual, vectors = torch.zeros(len(text)), text.clone()
+    outputs = []
+    for i, x in enumerate(images, start=1):
+        t = (scale * x @ text.T).softmax(0) * dual.exp()
+        t = t / t.sum()
+        dual = dual - 20 / math.sqrt(i) * (t - alpha / len(text))
+        dual[dual < 0] = 0
+        v = (x @ vectors.T / 0.04).softmax(0)
+        b = beta * math.sqrt(i / total)
+        outputs.append(b * v + (1 - b) * t)
+        for k in range(len(text)):
+            vectors[k] -= 0.5 / math.sqrt(i) / 0.04 * (v[k] - t[k]) * x
+            vectors[k] /= vectors[k].norm()
+    return outputs

@@ -71,14 +71,13 @@ class Evaluation:
         """The features of the parts' images. A batch never reaches beyond its part, so that a continued run computes
         the very same batches. The plain view is also the first of many: where those are cached whole, no image has to
         be touched for it."""
-        size = self.cfg.TTA.EPISODES
-        if self.online:
-            return self.view_features(self.views).in_order(parts, chunks(self.indices, self.cfg.TEST.PART), size)
+        size, features = self.cfg.TTA.EPISODES, self.view_features(self.views)
+        cached = chunks(self.indices, self.cfg.TEST.PART) if self.online else parts  # what the cache keeps together
         if self.views == 1 and self.cfg.CACHE.DIR:
             many = self.view_features(self.cfg.TTA.VIEWS)
-            if all(map(many.stored, parts)):
-                return many.batches(parts, size)
-        return self.view_features(self.views).batches(parts, size)
+            if all(map(many.stored, cached)):
+                features = many
+        return features.in_order(parts, cached, size) if self.online else features.batches(parts, size)
 
     def view_features(self, count: int) -> ViewFeatures:
         """Where features of `count` views an image come from."""

@@ -1,0 +1,78 @@
+"""OnZeta: class shares and class vectors that are learnt while the images pass."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from yacs.config import CfgNode
+
+from .aggregation import NO_VOTE
+from .base import BaseTrainer
+from .config.validation import require
+from .engine.adapted import Adapted
+from .objectives import class_logits, unit
+from .registry import TRAINER_REGISTRY
+from .vlm.backbone import Backbone
+from .vlm.openai_clip import CLIP
+
+SHARPNESS = 0.04  # temperature of the vision vectors
+SHARE_RATE, VECTOR_RATE = 20.0, 0.5  # of the class shares and of the vectors, over √i at the i-th image
+
+
+@TRAINER_REGISTRY.register()
+class OnZeta(BaseTrainer):
+    """b v + (1 − b) t: text label t balanced over classes, vision label v from vectors W. (Qian and Hu, ECCV 2024.)
+
+    b = β √(i/n) grows with the images met. The published β and α differ between data sets; here they are one.
+    """
+
+    label, colour, marker, rank = "OnZeta", "#6699CC", "8", 72
+    online = True
+
+    @classmethod
+    def extend_defaults(cls, cfg: CfgNode) -> None:
+        cfg.TRAINER.ONZETA = CfgNode()
+        cfg.TRAINER.ONZETA.ALPHA = 1.0  # share of 1/K that every class gets at least; 0 = none
+        cfg.TRAINER.ONZETA.BETA = 0.4  # weight of the vision label at the last image; 0.8 is published for ImageNet
+        cfg.TRAINER.ONZETA.IMAGES = 0  # n, how many will come; 0 = the run's, or those so far where there is no run
+
+    @classmethod
+    def validate(cls, cfg: CfgNode) -> None:
+        require(cfg, cfg.TRAINER.ONZETA.ALPHA >= 0, "TRAINER.ONZETA.ALPHA", "0 or more")
+        require(cfg, 0 <= cfg.TRAINER.ONZETA.BETA <= 1, "TRAINER.ONZETA.BETA", "from 0 to 1")
+        require(cfg, cfg.TRAINER.ONZETA.IMAGES >= 0, "TRAINER.ONZETA.IMAGES", "0 (the run's) or a number of images")
+
+    @property
+    def views(self) -> int:
+        return 1
+
+    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
+        super().use_model(model, classnames)
+        self.total = self.cfg.TRAINER.ONZETA.IMAGES or len(getattr(self, "indices", ()))
+        self.seen = 0
+        self.dual = torch.zeros_like(self.prompt.text[:, 0])  # ρ (K,)
+        self.vectors = self.prompt.text.clone()  # W (K, d)
+
+    @torch.no_grad()
+    def adapt(self, views: Tensor) -> Adapted:
+        own, x = self.cfg.TRAINER.ONZETA, views[0, 0]
+        logits = class_logits(views[:, :1], self.prompt.text, self.scale)[:, 0]
+        self.seen += 1
+        rate = self.seen**-0.5
+        text = (logits[0] + self.dual).softmax(-1)  # t = p e^ρ, normalised
+        self.dual = (self.dual - SHARE_RATE * rate * (text - own.ALPHA / len(text))).clamp(min=0)
+        vision = (self.vectors @ x / SHARPNESS).softmax(-1)
+        trust = own.BETA * (self.seen / max(self.seen, self.total)) ** 0.5
+        self.vectors = unit(self.vectors - VECTOR_RATE * rate / SHARPNESS * torch.outer(vision - text, x))
+        return Adapted((trust * vision + (1 - trust) * text).clamp(min=NO_VOTE).log()[None], logits)
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {"seen": np.array(self.seen), "dual": self.dual.cpu().numpy().copy(),
+                "vectors": self.vectors.cpu().numpy().copy()}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self.seen = int(state["seen"])
+        self.dual = torch.from_numpy(np.array(state["dual"])).to(self.dual)
+        self.vectors = torch.from_numpy(np.array(state["vectors"])).to(self.dual)
