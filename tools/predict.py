@@ -12,7 +12,7 @@ from pathlib import Path
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.trainers import TRAINER_REGISTRY, load_clip
+from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
 from promptcal.trainers.pictures.predict import default_backbone, predict, prediction_table, read_classes
 from promptcal.trainers.report.usual import own_settings
 from tqdm import tqdm
@@ -29,7 +29,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
                        help="take class names, λ and AugMix of this data set, which must be below --root")
     parser.add_argument("--root", default="data", help="folder that holds the data sets, for --dataset")
     parser.add_argument("--trainer", default="SoC", help="ZeroShot, TPT, CTPT, OTPT, SoC ...")
-    parser.add_argument("--backbone", help="an OpenAI CLIP by name, small, or a path to weights")
+    parser.add_argument("--backbone", help="OpenAI's name, small, a path, open_clip:MODEL/TAG or hf:FOLDER")
     parser.add_argument("--views", type=int, default=64, help="views of each picture, the plain one included")
     parser.add_argument("--seed", type=int, default=0, help="of the views")
     parser.add_argument("--top", type=int, default=3, help="classes shown of each picture")
@@ -47,8 +47,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     opts = [*(own_settings(args.trainer, args.dataset) if dataset else []), *args.opts]
     classnames = dataset.classnames if dataset else read_classes(args.classes)
     backbone = args.backbone or default_backbone()
+    cfg = build_cfg(args.trainer, flags=["TTA.VIEWS", args.views], opts=opts)
+    model = load_clip(backbone, cfg.DEVICE, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH)
     found = predict(
-        args.images, classnames, args.trainer, load_clip(backbone), args.views,
+        args.images, classnames, args.trainer, model, args.views,
         dataset.augmix if dataset else True, args.seed, args.top, opts,
     )
     predictions = list(tqdm(found, total=len(args.images), unit="picture", disable=len(args.images) < MANY))

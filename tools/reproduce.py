@@ -27,6 +27,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--root", default="", help="folder that holds the data sets")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="N test images a run, for a quick look")
     parser.add_argument("--only", nargs="+", default=[], metavar="WHAT", help="these methods, data sets or backbones")
+    parser.add_argument("--backbone", default="", help="this one instead of the experiment's, as for tools/train.py")
     parser.add_argument("--dry-run", action="store_true", help="show the plan and what it will take, and stop")
     parser.add_argument("--demo", action="store_true", help="on the embedded data sets and backbone, in minutes")
     parser.add_argument("--output-dir", type=Path, default=Path("output"), help="where runs and outcomes go")
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ConfigError(f"--limit is {args.limit}; it must be 0 (all images) or more")
     rank, world = stand_alone()
     log_to_terminal()
-    place = Place(args.root, args.output_dir, args.cache_dir, args.demo, args.limit, tuple(args.opts))
+    place = Place(args.root, args.output_dir, args.cache_dir, args.demo, args.limit, tuple(args.opts), args.backbone)
     if args.name == "list":
         print(show_list(place))
         return 0

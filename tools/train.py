@@ -20,7 +20,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--resume", default="", help="run folder to continue with its own settings")
     parser.add_argument("--seed", type=int, help="0 or more")
     parser.add_argument("--trainer", default="", help="ZeroShot, TPT, CTPT, OTPT, SoC, CoOp ...")
-    parser.add_argument("--backbone", help="an OpenAI CLIP by name, small, or a path to weights")
+    parser.add_argument("--backbone", help="OpenAI's name, small, a path, open_clip:MODEL/TAG or hf:FOLDER")
     parser.add_argument("--config-file", default="", help="yaml with further settings")
     parser.add_argument("--dataset-config-file", default="", help="yaml of the data set, from configs/datasets")
     parser.add_argument("--eval-only", action="store_true", help="test the prompt of --model-dir without training one")

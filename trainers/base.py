@@ -182,7 +182,7 @@ class BaseTrainer(Evaluation):
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         """Sets up prediction with a model from `load_clip`: the initial prompt and the text tower for these classes."""
-        self.backbone = as_backbone(model)
+        self.backbone = as_backbone(model).with_pixels(self.cfg.INPUT.PIXEL_MEAN, self.cfg.INPUT.PIXEL_STD)
         size = self.backbone.pixels.size
         if self.cfg.INPUT.SIZE not in (0, size):
             given = self.cfg.INPUT.SIZE

@@ -25,6 +25,8 @@ def get_cfg_default() -> CfgNode:
 
     cfg.INPUT = CfgNode()
     cfg.INPUT.SIZE = 0  # side of the views in pixels; 0 = what the backbone takes
+    cfg.INPUT.PIXEL_MEAN = []  # of red, green and blue, from 0 to 1, that views are normalised by; [] = the backbone's
+    cfg.INPUT.PIXEL_STD = []  # their deviations
 
     cfg.DATALOADER = CfgNode()
     cfg.DATALOADER.NUM_WORKERS = 2  # processes that decode images and make views; changes no number
@@ -32,7 +34,7 @@ def get_cfg_default() -> CfgNode:
 
     cfg.MODEL = CfgNode()
     cfg.MODEL.BACKBONE = CfgNode()
-    cfg.MODEL.BACKBONE.NAME = "ViT-L/14"  # an OpenAI model, "small" (embedded), or a path to weights
+    cfg.MODEL.BACKBONE.NAME = "ViT-L/14"  # OpenAI's name, "small", a path, open_clip:MODEL/TAG[@FILE] or hf:FOLDER
     cfg.MODEL.ACTIVATION = ""  # quick_gelu or gelu, for a weight file that does not say; "" = the file says
     cfg.MODEL.HEAD_WIDTH = 0  # numbers a head of an image tower wider than 1024, for such a file; 0 = 64
     cfg.MODEL.PREC = "auto"  # auto = fp32 on CPU, fp16 autocast on CUDA; or fp32, fp16, bf16

@@ -90,9 +90,18 @@ def run_path(cfg: CfgNode) -> Path:
     """`--output-dir`, or output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>."""
     if cfg.OUTPUT_DIR:
         return Path(cfg.OUTPUT_DIR)
-    backbone = cfg.MODEL.BACKBONE.NAME
-    backbone = Path(backbone).stem if Path(backbone).suffix else backbone
+    backbone = path_safe(backbone_name(cfg.MODEL.BACKBONE.NAME))
     return Path(
-        "output", path_safe(cfg.DATASET.NAME), path_safe(cfg.TRAINER.NAME), path_safe(backbone), cfg.TAG,
-        f"seed{cfg.SEED}",
+        "output", path_safe(cfg.DATASET.NAME), path_safe(cfg.TRAINER.NAME), backbone, cfg.TAG, f"seed{cfg.SEED}",
     )
+
+
+def backbone_name(name: str) -> str:
+    """A backbone in short: of files and folders their last name, behind the family and the model that are named."""
+    family, colon, rest = name.partition(":")
+    if not colon:
+        return Path(name).stem if Path(name).suffix else name
+    model, at, file = rest.partition("@")
+    if at:
+        return f"{family}-{model}-{Path(file).stem}"
+    return f"{family}-{Path(rest).name if Path(rest).is_dir() else rest}"

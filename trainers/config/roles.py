@@ -49,7 +49,7 @@ SETTINGS: Mapping[str, Setting] = {
     "DATASET.ROOT": Setting(Role.PLACE),
     "DATASET.NUM_SHOTS": Setting(Role.TUNING),
     "DATASET.SUBSAMPLE_CLASSES": Setting(Role.DATA),
-    "INPUT.SIZE": Setting(Role.BEFORE),
+    "INPUT.": Setting(Role.BEFORE),
     "DATALOADER.NUM_WORKERS": Setting(Role.SPEED),
     "DATALOADER.ON_BAD_IMAGE": Setting(Role.DATA),
     "DATALOADER.TRAIN_X.": Setting(Role.TUNING),

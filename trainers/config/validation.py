@@ -44,12 +44,17 @@ def validate(cfg: CfgNode) -> None:
     require(cfg, cfg.DATASET.NUM_SHOTS == -1 or cfg.DATASET.NUM_SHOTS > 0, "DATASET.NUM_SHOTS", "-1 (all) or above 0")
     require_one_of(cfg, "DATASET.SUBSAMPLE_CLASSES", "all", "base", "new")
     require(cfg, cfg.INPUT.SIZE >= 0, "INPUT.SIZE", "0 (what the backbone takes) or a number of pixels")
+    for key, pixels in (("INPUT.PIXEL_MEAN", cfg.INPUT.PIXEL_MEAN), ("INPUT.PIXEL_STD", cfg.INPUT.PIXEL_STD)):
+        numbers = all(isinstance(number, int | float) and 0 <= number <= 1 for number in pixels)
+        require(cfg, len(pixels) in (0, 3) and numbers, key, "[] (what the backbone takes) or three numbers up to 1")
+    require(cfg, all(cfg.INPUT.PIXEL_STD), "INPUT.PIXEL_STD", "above 0")
     require(cfg, cfg.DATALOADER.NUM_WORKERS >= 0, "DATALOADER.NUM_WORKERS", "0 or more")
     require_one_of(cfg, "DATALOADER.ON_BAD_IMAGE", "error", "skip")
     require_one_of(cfg, "MODEL.ACTIVATION", "", "quick_gelu", "gelu")
     require(cfg, cfg.MODEL.HEAD_WIDTH >= 0, "MODEL.HEAD_WIDTH", "0 (64) or a number of numbers")
     require_one_of(cfg, "MODEL.PREC", "auto", "fp32", "fp16", "bf16")
-    require(cfg, bool(cfg.MODEL.BACKBONE.NAME), "MODEL.BACKBONE.NAME", "a model's name or a path to weights")
+    require(cfg, bool(cfg.MODEL.BACKBONE.NAME), "MODEL.BACKBONE.NAME",
+            "a model's name, a path to weights, open_clip:MODEL/TAG or hf:FOLDER")
     require(cfg, bool(cfg.PROMPT.CTX_INIT.strip(" _")), "PROMPT.CTX_INIT", "at least one word")
     require(cfg, "{" not in cfg.PROMPT.CTX_INIT, "PROMPT.CTX_INIT", "plain words; the class name follows by itself")
     require(cfg, not cfg.PROMPT.TEMPLATE or trainer.takes_templates, "PROMPT.TEMPLATE",

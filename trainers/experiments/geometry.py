@@ -20,7 +20,6 @@ from ..registry import build_trainer, method_label, zero_shot_name
 from ..report.figures.geometry import Geometry, draw_geometry, geometry
 from ..report.gallery import Picture
 from ..report.tables import Block, Entry, Table, TableRow
-from ..vlm.openai_weights import SMALL
 from .arrange import Material
 from .definition import dataset_file
 from .plan import configure
@@ -56,7 +55,7 @@ def study(material: Material, out: Path) -> tuple[list[Table], list[Picture]]:
     """Adapts a few images with each method; for the prototypes themselves, sets first order beside measurement."""
     tables, pictures = [], []
     place, experiment = material.place, material.experiment
-    for backbone in [SMALL] if place.demo else experiment.backbones:
+    for backbone in place.backbones(experiment):
         for dataset in experiment.demo.datasets if place.demo else experiment.datasets:
             found = {
                 method: adaptation(material, method, dataset, backbone, out) for method in experiment.study["methods"]

@@ -38,6 +38,7 @@ class Place:
     demo: bool = False
     limit: int = 0  # test images a run; 0 = all
     opts: tuple = ()  # KEY VALUE pairs for every run
+    backbone: str = ""  # instead of the experiments' own
 
     @property
     def runs(self) -> Path:
@@ -50,6 +51,10 @@ class Place:
     @property
     def images(self) -> int:
         return self.limit or (DEMO_IMAGES if self.demo else 0)
+
+    def backbones(self, experiment: Experiment) -> list[str]:
+        """Those that the experiment is run with here."""
+        return [self.backbone or SMALL] if self.backbone or self.demo else list(experiment.backbones)
 
     def outcome(self, name: str) -> Path:
         return self.runs / "experiments" / name
@@ -121,7 +126,7 @@ class PlannedRun:
 def expand(experiment: Experiment, place: Place) -> list[PlannedRun]:
     """All runs of an experiment, a prompt before the runs that start from it, each once."""
     datasets = experiment.demo.datasets if place.demo else experiment.datasets
-    backbones = [SMALL] if place.demo else experiment.backbones
+    backbones = place.backbones(experiment)
     runs: dict[PlannedRun, None] = {}
     for backbone, dataset, seed in itertools.product(backbones, datasets, experiment.seeds):
         for group in experiment.runs:

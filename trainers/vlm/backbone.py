@@ -3,7 +3,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from copy import copy
+from dataclasses import replace
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +60,12 @@ class Backbone(ABC):
     @abstractmethod
     def text_tower(self, class_tokens: Sequence[Sequence[int]], precision: str) -> Tower:
         """The text tower for these classes, given as the tokens after the context, `end` included."""
+
+    def with_pixels(self, mean: Sequence[float], std: Sequence[float]) -> Self:
+        """The same with other numbers to normalise pixels by, where they are given."""
+        other = copy(self)
+        other.pixels = replace(self.pixels, mean=tuple(mean) or self.pixels.mean, std=tuple(std) or self.pixels.std)
+        return other
 
     def classes_at_once(self, class_tokens: Sequence[Sequence[int]]) -> int:
         """How many classes' activations are kept for the backward pass together: all that fit."""

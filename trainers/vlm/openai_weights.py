@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from .checkpoints import read_checkpoint, tensors_by_name
 from .openai_clip import CLIP, WEIGHT_URLS, clip
 from .text_tower import GELU, QUICK_GELU
 from .token_table import full_token_table
+
+logger = logging.getLogger(__name__)
 
 BACKBONES = ("RN50", "RN101", "ViT-B/32", "ViT-B/16", "ViT-L/14", "ViT-L/14@336px")
 SMALL = "small"
@@ -64,6 +67,9 @@ def use_variant(model: CLIP, path: Path, activation: str, head_width: int) -> No
     for block in model.visual.transformer.resblocks if vision else ():
         block.attn.head_dim = head_width or USUAL_HEAD
         block.attn.num_heads = width // block.attn.head_dim
+    if activation == GELU and vision and (width, model.visual.conv1.kernel_size[0]) == (1024, 14):
+        logger.warning("%s: pixels are normalised as OpenAI's; LAION-2B's ViT-L/14 wants INPUT.PIXEL_MEAN "
+                       "[0.5,0.5,0.5] and INPUT.PIXEL_STD [0.5,0.5,0.5]", path)
     if activation == GELU:
         for block in [*model.transformer.resblocks, *(model.visual.transformer.resblocks if vision else ())]:
             block.mlp.gelu = nn.GELU()
@@ -79,7 +85,8 @@ def weights_file(name: str) -> Path:
         return Path(name)
     hint = nearest(name, [*BACKBONES, SMALL])
     known = ", ".join([*BACKBONES, SMALL])
-    raise WeightsError(f"no backbone and no weight file '{name}'.{hint} Known: {known}, or a path to weights.")
+    raise WeightsError(f"no backbone and no weight file '{name}'.{hint} Known: {known}, a path to weights, "
+                       f"open_clip:MODEL/TAG, hf:FOLDER.")
 
 
 def cache_folder() -> Path:
