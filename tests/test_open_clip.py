@@ -1,6 +1,7 @@
 """Models of open_clip through our towers, against open_clip itself: features, gradients, names, and what is refused."""
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ COCA = {
 FAMILIES = {  # name -> (whether its text tower is packed, config)
     "gelu": (True, {}), "quick": (True, {"quick_gelu": True}), "custom": (True, {"custom_text": True}),
     "wide-heads": (True, {"vision": {**VISION, "width": 160, "head_width": 80}}), "resnet": (True, {"vision": RESNET}),
+    "eos": (True, {"custom_text": True, "text": {**TEXT, "context_length": 32, "pool_type": "eos", "eos_id": 49407,
+                                                 "proj_bias": True, "act_kwargs": {"approximate": "tanh"}}}),
     "scaled": (False, {"text": {**TEXT, "ls_init_value": 0.5}}),
     "siglip": (False, {"text": SIGLIP, "custom_text": True, "init_logit_bias": -10.0}),
     "bert": (False, {}), "coca": (False, COCA),
@@ -210,6 +213,47 @@ def test_episodes_do_not_mix_and_the_python_call_takes_it(kind: str, tmp_path: P
     for i in range(3):
         alone = adapt("SoC", backbone, NAMES, views[i], opts)
         torch.testing.assert_close(alone.logits[0], together.logits[i], atol=1e-4, rtol=1e-4)
+
+
+def model_folder(folder: Path, kind: str) -> torch.nn.Module:
+    """A model as it lies on the hub: config, weights and tokenizer side by side."""
+    name, model = make(folder, kind)
+    config = {"model_cfg": open_clip.get_model_config(name), "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3,
+              "interpolation": "bicubic", "resize_mode": "squash"}}
+    (folder / kind / "open_clip_config.json").write_text(json.dumps(config))
+    torch.save(model.state_dict(), folder / kind / "open_clip_pytorch_model.bin")
+    return model
+
+
+def test_a_folder_with_a_model_of_its_own(tmp_path: Path):
+    """As BiomedCLIP comes: no built-in config, a BERT, and pixels of its own."""
+    model = model_folder(tmp_path, "bert")
+    name = f"open_clip:local-dir:{tmp_path / 'bert'}"
+    backbone = load_clip(name, "cpu")
+    assert backbone.pixels.resize == "squash" and backbone.pixels.mean == (0.5,) * 3 and not backbone.packed
+    tower = ClassTowers(backbone, class_tokens(NAMES, backbone.tokenizer))
+    expected = library_text(model, "promptcal-bert", CONTEXT, NAMES)
+    torch.testing.assert_close(tower.text(initial_context(backbone, CONTEXT)[None])[0], expected, atol=1e-5, rtol=0)
+    before = weights_hash(name)
+    config = json.loads((tmp_path / "bert" / "open_clip_config.json").read_text())
+    config["model_cfg"]["text_cfg"]["tokenizer_kwargs"] = {"trust_remote_code": True}
+    (tmp_path / "bert" / "open_clip_config.json").write_text(json.dumps(config))
+    assert weights_hash(name) != before
+    with pytest.raises(WeightsError, match="asks for code to be run"):
+        load_clip(name, "cpu")
+
+
+def test_no_code_of_a_models_folder_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model_folder(tmp_path, "bert")
+    folder = tmp_path / "bert"
+    config = json.loads((folder / "config.json").read_text())
+    config.update(model_type="mine", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"})
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(WeightsError, match="open_clip cannot load"):
+        load_clip(f"open_clip:local-dir:{folder}", "cpu")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_model_that_load_clip_did_not_make():

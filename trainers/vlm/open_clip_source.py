@@ -4,7 +4,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -54,6 +54,19 @@ def explained(name: str) -> Iterator[None]:
         reason = next((line.strip() for line in lines if line.strip()), "")
         raise WeightsError(f"open_clip cannot load {name} ({reason[:300]}): correct the name, or, if the download "
                            f"failed, fetch the file and give open_clip:MODEL/TAG@FILE") from error
+
+
+def refuse_code(model: str) -> None:
+    """open_clip builds some towers with transformers, which may be told to run code from where a model lies, or may ask
+    at the terminal whether it should: neither happens here."""
+    text = (library().get_model_config(model) or {}).get("text_cfg", {})
+    if text.get("tokenizer_kwargs", {}).get("trust_remote_code"):
+        raise WeightsError(f"the config of {model} asks for code to be run (trust_remote_code), which never happens "
+                           f"here: only models that the libraries themselves have are loaded")
+    with suppress(ImportError):
+        from transformers import dynamic_module_utils
+
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # refuse at once instead of asking
 
 
 def find_source(name: str, activation: str) -> Source:
