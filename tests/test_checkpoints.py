@@ -260,9 +260,6 @@ def test_shapes_that_no_clip_has(tmp_path: Path):
         return str(error.value)
 
     state = random_clip(layers=1).state_dict()
-    endless = dict(state)
-    endless["model"] = endless
-    assert "it contains itself" in refused(endless)
     refused({**state, "token_embedding.weight": torch.ones(64)})
     refused({**state, "token_embedding.rows": torch.tensor([10**6])})
     assert "transformer.resblocks." in refused(

@@ -31,11 +31,7 @@ USUAL_WIDTH = 1024  # image towers that are wider have heads of 80, 88, 104 or 1
 def read_clip(name: str, activation: str = "", head_width: int = 0) -> CLIP:
     """An OpenAI model by name, the embedded one (`small`), or a local file; fp32, frozen, in eval mode."""
     path = weights_file(name)
-    content = read_checkpoint(path)
-    try:
-        state = tensors_by_name(content)
-    except RecursionError as error:
-        raise WeightsError(f"{path} does not hold the weights of an OpenAI CLIP (it contains itself)") from error
+    state = tensors_by_name(read_checkpoint(path))
     # Training scripts save the model inside `state_dict.`, `module.` or both.
     prefix = next((key.removesuffix("text_projection") for key in state if key.endswith("text_projection")), "")
     state = {key.removeprefix(prefix): value.float() for key, value in state.items() if key.startswith(prefix)}
