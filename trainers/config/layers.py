@@ -1,20 +1,25 @@
 """From defaults, yaml files, flags and KEY VALUE pairs to one frozen, validated config."""
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
-import yaml
 from yacs.config import CfgNode
 
+from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
-from ..registry import TRAINER_REGISTRY
+from ..registry import TRAINER_REGISTRY, is_trained
 from .defaults import get_cfg_default
 from .fingerprint import tag_of
+from .habits import our_trainer
+from .merging import COMMAND, Met, flatten, in_pairs, merge_values, read_yaml
 from .roles import influential_settings, leaves
 from .validation import validate
+
+logger = logging.getLogger(__name__)
 
 # In a checkout and in an installed package alike, `configs` lies beside `trainers`.
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -36,137 +41,95 @@ def build_cfg(
     base = get_cfg_default()
     if resume:
         # A run's own config already holds every layer, so the trainer's yaml must not undo it.
-        merge_file(base, Path(resume) / "config.yaml")
-    data, pairs = [dataset_config_file], (["TRAINER.NAME", trainer] if trainer else [], flags, opts)
-    name = layered(base, [*data, config_file], pairs).TRAINER.NAME
+        base = layered(base, [Path(resume) / "config.yaml"])
+    data, more = dataset_files(dataset_config_file), [find_config(config_file, "trainers")] if config_file else []
+    pairs = (["TRAINER.NAME", trainer] if trainer else [], flags, opts)
+    name = layered(base, [*data, *more], pairs).TRAINER.NAME
     if name and not resume:
         method = TRAINER_REGISTRY.get(name)
         own = CONFIGS / "trainers" / f"{name.lower()}.yaml"
         if own.is_file():
-            merge_file(base, own)
-            data += [str(own)] if getattr(method, "own_views", False) else []
-    cfg = layered(base, [*data, config_file], pairs)
+            base = layered(base, [own])
+            data += [own] if getattr(method, "own_views", False) else []
+    met = Met()
+    cfg = layered(base, [*data, *more], pairs, met, learns=not name or is_trained(name))
     validate(cfg)
     if not cfg.TAG:
         baseline = leaves(layered(base, data))
         cfg.TAG = tag_of(influential_settings(leaves(cfg), name), baseline)
     cfg.freeze()
+    for line in met.lines():
+        logger.info("%s", line)
     return cfg
 
 
-def check_names(trainer: str, *files: str) -> None:
+def check_names(trainer: str, dataset_config_file: str, config_file: str) -> None:
     """Refuses a misspelt trainer or config file before anything heavy is imported."""
-    if trainer and trainer not in TRAINER_REGISTRY:
-        TRAINER_REGISTRY.get(trainer)
-    for path in filter(None, files):
-        read_yaml(find_config(path))
+    name, _ = our_trainer(trainer)
+    if name and name not in TRAINER_REGISTRY:
+        TRAINER_REGISTRY.get(name)
+    for path, folder in ((dataset_config_file, "datasets"), (config_file, "trainers")):
+        if path:
+            read_yaml(find_config(path, folder))
 
 
-def layered(base: CfgNode, files: Sequence[str], pairs: Sequence[Sequence] = ()) -> CfgNode:
-    """A copy of `base` with yaml files, where a path is given, and then lists of KEY VALUE pairs laid over it."""
-    cfg = base.clone()
-    for path in filter(None, files):
-        merge_file(cfg, find_config(path))
+def layered(
+    base: CfgNode, files: Sequence[Path], pairs: Sequence[Sequence] = (), met: Met | None = None, learns: bool = True,
+) -> CfgNode:
+    """A copy of `base` with yaml files and then lists of KEY VALUE pairs laid over it; `learns`: for a method that is
+    trained beforehand."""
+    cfg, met = base.clone(), met or Met()
+    for path in files:
+        merge_values(cfg, file_values(path, learns, met), str(path), met)
     for some in pairs:
-        merge_pairs(cfg, some)
+        merge_values(cfg, in_pairs(some), COMMAND, met)
+    met.refuse_unknown(cfg)
     return cfg
 
 
-def find_config(path: str | Path) -> Path:
-    """`path` as it is, or below the project, so that `configs/datasets/x.yaml` works from any folder."""
+def file_values(path: Path, learns: bool, met: Met) -> Iterator[tuple[str, object]]:
+    """What a yaml file sets. Those of CoOp's have a schedule by which prompts are learnt, and are read for the rest of
+    what they say by methods that learn nothing beforehand."""
+    tree = read_yaml(path)
+    if not learns and isinstance(tree.get("OPTIM"), dict) and "LR_SCHEDULER" in tree["OPTIM"]:
+        tree = {key: value for key, value in tree.items() if key != "OPTIM"}
+        met.remarks.append(f"OPTIM in {path} is about learning prompts and left alone; the step at test time is ours")
+    return flatten(tree)
+
+
+def find_config(path: str | Path, folder: str) -> Path:
+    """The file that is meant: `path` as it is or below the project, with or without `.yaml`, or a name in
+    configs/<folder>, so that `configs/datasets/dtd.yaml`, `configs/datasets/dtd` and `dtd` work from anywhere."""
     path = Path(path)
-    beside_project = CONFIGS.parent / path
-    return beside_project if not path.exists() and beside_project.is_file() else path
+    places = [path, CONFIGS.parent / path, CONFIGS / folder / path]
+    for place in places:
+        for found in (place, place.with_name(f"{place.name}.yaml")):
+            if found.is_file():
+                return found
+    if folder == "datasets" and (found := dataset_file_of(str(path))):
+        return found
+    if path.suffix not in ("", ".yaml", ".yml"):
+        return path  # which is refused for what it is
+    known = {file.stem: f"configs/{folder}/{file.name}" for file in (CONFIGS / folder).glob("*.yaml")}
+    reason = "it is a folder" if path.is_dir() else "No such file"
+    hint = nearest(path.stem, known)
+    for stem, name in known.items():
+        hint = hint.replace(f"'{stem}'", f"'{name}'")
+    raise ConfigError(f"cannot read config file {path}: {reason}.{hint}")
 
 
-def read_yaml(path: Path) -> dict:
-    """The plain data in a yaml file. Python files, which yacs would execute, and yaml tags are refused."""
-    if path.suffix not in (".yaml", ".yml"):
-        raise ConfigError(f"config file {path} is not a .yaml file; other kinds are refused because they can run code")
-    try:
-        content = parse_yaml(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"cannot read config file {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"config file {path} is not plain yaml: {reason}") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"config file {path} must hold KEY: value pairs, not {type(content).__name__}")
-    return content
+def dataset_files(path: str) -> list[Path]:
+    """The yaml of a data set. One of a CoOp checkout says its name only: what this project knows of it comes first."""
+    if not path:
+        return []
+    found = find_config(path, "datasets")
+    group = read_yaml(found).get("DATASET")
+    ours = dataset_file_of(str(group.get("NAME"))) if isinstance(group, dict) else None
+    return [found] if ours is None or CONFIGS in found.resolve().parents else [ours, found]
 
 
-def parse_yaml(text: str | bytes) -> object:
-    """The plain data in yaml text. What looks like a date or a number but is none (`2024-13-45`, `0x_`), a wrong tag
-    (`!!int x`) or a thousand brackets end in exceptions of many kinds inside the library: here they are one."""
-    try:
-        return yaml.safe_load(text)
-    except Exception as error:
-        raise yaml.YAMLError(str(error) or type(error).__name__) from error
-
-
-def merge_file(cfg: CfgNode, path: Path) -> None:
-    merge_tree(cfg, read_yaml(path), cfg, source=str(path))
-
-
-def merge_tree(root: CfgNode, tree: dict, node: CfgNode, source: str, prefix: str = "") -> None:
-    """Sets each value of a nested dict in `node`, naming `source` when one does not fit."""
-    for key, value in tree.items():
-        full = f"{prefix}{key}"
-        if key not in node:
-            raise unknown_key(root, full, source)
-        if isinstance(node[key], CfgNode):
-            if not isinstance(value, dict):
-                raise ConfigError(f"{full} in {source} is a group of keys, not a value")
-            merge_tree(root, value, node[key], source, prefix=f"{full}.")
-        else:
-            node[key] = fitted(full, value, node[key], source)
-
-
-def merge_pairs(cfg: CfgNode, pairs: Sequence) -> None:
-    """Sets `KEY VALUE` pairs as they come from the command line or from Python."""
-    if len(pairs) % 2:
-        raise ConfigError(f"settings come as KEY VALUE pairs; '{pairs[-1]}' has no partner")
-    for full, value in zip(pairs[::2], pairs[1::2], strict=True):
-        *groups, leaf = str(full).split(".")
-        node = cfg
-        for group in groups:
-            node = node.get(group) if isinstance(node, CfgNode) else None
-        if not isinstance(node, CfgNode) or leaf not in node:
-            raise unknown_key(cfg, str(full), "the command")
-        if isinstance(node[leaf], CfgNode):
-            raise ConfigError(f"{full} is a group of keys; give one of {', '.join(f'{full}.{k}' for k in node[leaf])}")
-        node[leaf] = fitted(str(full), value, node[leaf], "the command")
-
-
-def unknown_key(cfg: CfgNode, key: str, source: str) -> ConfigError:
-    return ConfigError(f"unknown key '{key}' in {source}.{nearest(key, leaves(cfg))}")
-
-
-def fitted(key: str, value: object, default: object, source: str) -> object:
-    """`value` in the type of `default`. Text from the command line is read as yaml reads it, whole numbers pass for
-    floats, words such as `on` stay words where a word is expected, and nothing at all is the empty text there."""
-    if isinstance(value, str) and not isinstance(default, str):
-        with suppress(yaml.YAMLError):  # stays text, and is refused below
-            value = parse_yaml(value)
-        if isinstance(value, str):
-            value = as_number(value)
-    if isinstance(default, str):
-        if isinstance(value, bool):
-            value = "on" if value else "off"  # yaml reads an unquoted on/off as a truth value
-        elif not isinstance(value, Collection):
-            value = "" if value is None else str(value)  # numbers, dates, paths
-    elif isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-        value = as_number(value)
-    if not isinstance(value, type(default)) or isinstance(value, bool) != isinstance(default, bool):
-        raise ConfigError(f"{key} in {source} must be of type {type(default).__name__}, not {value!r}")
-    return value
-
-
-def as_number(value: object) -> object:
-    """`1e-3` is a number to people but text to yaml, which wants `1.0e-3`. What is too large for a float stays."""
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return value
+@cache
+def dataset_file_of(dataset: str) -> Path | None:
+    """The yaml in configs/datasets that is about a registered data set."""
+    files = sorted((CONFIGS / "datasets").glob("*.yaml")) if dataset in DATASET_REGISTRY else []
+    return next((file for file in files if read_yaml(file).get("DATASET", {}).get("NAME") == dataset), None)

@@ -11,10 +11,9 @@ from typing import Any
 from yacs.config import CfgNode
 
 from ..config.defaults import get_cfg_default
-from ..config.layers import build_cfg
+from ..config.layers import build_cfg, dataset_file_of
 from ..config.roles import leaves
 from ..registry import TRAINER_REGISTRY
-from ..report.usual import dataset_file_of
 
 SHARED = (  # Dassl's keys that mean the same here
     "DATASET.ROOT", "DATASET.SUBSAMPLE_CLASSES", "DATALOADER.NUM_WORKERS", "MODEL.BACKBONE.NAME", "MODEL.INIT_WEIGHTS",

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ...datasets.utils.errors import ConfigError, UnknownNameError
 from ...datasets.utils.registry import nearest
-from ..config.layers import CONFIGS, read_yaml
+from ..config.layers import CONFIGS
+from ..config.merging import read_yaml
 from ..registry import TRAINER_REGISTRY
 from ..report import published
 from ..report.measure import METRICS

@@ -15,7 +15,7 @@ from ...datasets.base import dataset_label
 from ...datasets.utils.files import write_arrays
 from .. import theory
 from ..arrays import Array
-from ..config.layers import read_yaml
+from ..config.merging import read_yaml
 from ..registry import build_trainer, method_label, zero_shot_name
 from ..report.figures.geometry import Geometry, draw_geometry, geometry
 from ..report.gallery import Picture

@@ -3,10 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
-from ...datasets.base import DATASET_REGISTRY
-from ..config.layers import CONFIGS, build_cfg, read_yaml
+from ..config.layers import build_cfg, dataset_file_of
 from ..config.roles import compared_settings, leaves
 from ..registry import TRAINER_REGISTRY, branch_of
 from .reading import Run
@@ -23,13 +21,6 @@ def usual_settings(trainer: str, dataset: str) -> Mapping[str, object]:
     if trainer not in TRAINER_REGISTRY:
         return {}
     return leaves(build_cfg(trainer, str(dataset_file_of(dataset) or "")))
-
-
-@cache
-def dataset_file_of(dataset: str) -> Path | None:
-    """The yaml in configs/datasets that is about a registered data set."""
-    files = sorted((CONFIGS / "datasets").glob("*.yaml")) if dataset in DATASET_REGISTRY else []
-    return next((file for file in files if read_yaml(file).get("DATASET", {}).get("NAME") == dataset), None)
 
 
 def own_settings(trainer: str, dataset: str) -> list[object]:
