@@ -5,59 +5,114 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.config.layers import build_cfg, check_names
+from promptcal.trainers.config.merging import KEY
 from promptcal.trainers.registry import build_trainer
+from yacs.config import CfgNode
+
+# Flags of CoOp's train.py that are settings there, and are accepted or refused as such.
+COOPS = {
+    "--source-domains": "DATASET.SOURCE_DOMAINS", "--target-domains": "DATASET.TARGET_DOMAINS",
+    "--transforms": "INPUT.TRANSFORMS", "--head": "MODEL.HEAD.NAME",
+}
+LISTS = ("--seed", *COOPS)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", help="folder that holds the data sets")
-    parser.add_argument("--output-dir", help="run folder; default output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>")
+    parser.add_argument("--output-dir", help="run folder, or that of several seeds' run folders seed<k>; "
+                                             "default output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>")
     parser.add_argument("--resume", default="", help="run folder to continue with its own settings")
-    parser.add_argument("--seed", type=int, help="0 or more")
+    parser.add_argument("--seed", type=seeds, default=[], metavar="SEED ...",
+                        help="0 or more; several, as in --seed 1 2 3, run one after the other and end in mean ± std")
     parser.add_argument("--trainer", default="", help="ZeroShot, TPT, CTPT, OTPT, SoC, CoOp ...")
     parser.add_argument("--backbone", help="OpenAI's name, small, a path, open_clip:MODEL/TAG or hf:FOLDER")
-    parser.add_argument("--config-file", default="", help="yaml with further settings")
-    parser.add_argument("--dataset-config-file", default="", help="yaml of the data set, from configs/datasets")
+    parser.add_argument("--config-file", default="", help="yaml with further settings; CoOp's own are understood")
+    parser.add_argument("--dataset-config-file", default="", help="yaml of the data set, or its name: dtd")
     parser.add_argument("--eval-only", action="store_true", help="test the prompt of --model-dir without training one")
-    parser.add_argument("--model-dir", help="folder with a trained prompt, in CoOp's layout")
+    parser.add_argument("--model-dir", help="folder with a trained prompt, in CoOp's layout; or with one in seed<k>")
     parser.add_argument("--load-epoch", type=int, help="epoch of that prompt (default: best, else last)")
     parser.add_argument("--no-train", action="store_true", help="check settings, data and model, then stop")
-    parser.add_argument("opts", nargs="*", metavar="KEY VALUE", help="settings, e.g. TTA.STEPS 2")
-    return parser.parse_intermixed_args(argv)
+    for name in COOPS:
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    parser.add_argument("opts", nargs="*", metavar="KEY VALUE", help="settings, e.g. TTA.STEPS 2, or TTA.STEPS=2")
+    return parser.parse_intermixed_args(join_lists(sys.argv[1:] if argv is None else argv))
+
+
+def join_lists(argv: Sequence[str]) -> list[str]:
+    """`--seed 1 2 3` as `--seed 1,2,3`, and CoOp's lists likewise: argparse would take the settings that follow for
+    more of the list."""
+    joined: list[str] = []
+    of_list = False  # whether the last argument may be gone on with
+    for token in argv:
+        ends = token.startswith("-") or KEY.fullmatch(token.partition("=")[0])
+        of_list = of_list and not ends
+        if of_list and joined[-1] not in LISTS:
+            joined[-1] += f",{token}"
+        else:
+            joined.append(token)
+        of_list = of_list or token in LISTS
+    return joined
+
+
+def seeds(text: str) -> list[int]:
+    found = [int(seed) for seed in text.split(",")]
+    if len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"{text} names a seed twice")
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
+    several = len(args.seed) > 1
     if args.load_epoch is not None and not args.model_dir:
         raise ConfigError("--load-epoch names an epoch of the prompt in --model-dir DIR: give that folder too")
+    if several and args.resume:
+        raise ConfigError("--resume FOLDER continues one run, which has its seed: leave --seed out")
     log_to_terminal()
     check_names(args.trainer, args.dataset_config_file, args.config_file)
     # From here on torch is needed, which takes seconds to import.
     from promptcal.trainers.report.figures.board import write_pictures
-    from promptcal.trainers.runs.summary import result_table
+    from promptcal.trainers.runs.summary import result_table, seeds_table
+
+    done = []
+    for seed in args.seed or [None]:
+        trainer = build_trainer(config_of(args, seed, several))
+        if args.no_train:
+            trainer.check()
+            continue
+        done.append(trainer.run(train=not args.eval_only, draw=write_pictures))
+        if trainer.ranks.first:
+            print(result_table(done[-1:]))
+    if len(done) > 1 and trainer.ranks.first:
+        print(f"\n{seeds_table(done)}")
+
+
+def config_of(args: argparse.Namespace, seed: int | None, several: bool) -> CfgNode:
+    """The settings of one run. Several seeds have a folder each, in CoOp's layout."""
     from promptcal.trainers.vlm.prompt_files import find_prompt
 
+    output, model = args.output_dir or args.resume or None, args.model_dir
+    if several and output:
+        output = str(Path(output, f"seed{seed}"))
+    if several and model and Path(model, f"seed{seed}").is_dir():
+        model = str(Path(model, f"seed{seed}"))
     flags = {
-        "DATASET.ROOT": args.root, "OUTPUT_DIR": args.output_dir or args.resume or None, "SEED": args.seed,
-        "MODEL.BACKBONE.NAME": args.backbone,
-        "MODEL.INIT_WEIGHTS": find_prompt(args.model_dir, args.load_epoch) if args.model_dir else None,
+        "DATASET.ROOT": args.root, "OUTPUT_DIR": output, "SEED": seed, "MODEL.BACKBONE.NAME": args.backbone,
+        "MODEL.INIT_WEIGHTS": find_prompt(model, args.load_epoch) if model else None,
+        **{key: getattr(args, name.strip("-").replace("-", "_")) for name, key in COOPS.items()},
     }
-    cfg = build_cfg(
+    return build_cfg(
         args.trainer, args.dataset_config_file, args.config_file, args.resume,
         flags=[item for pair in flags.items() if pair[1] is not None for item in pair], opts=args.opts,
     )
-    trainer = build_trainer(cfg)
-    if args.no_train:
-        trainer.check()
-    else:
-        results = trainer.run(train=not args.eval_only, draw=write_pictures)
-        if trainer.ranks.first:
-            print(result_table([results]))
 
 
 if __name__ == "__main__":

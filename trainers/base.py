@@ -21,8 +21,9 @@ from .evaluation import Evaluation
 from .registry import LAST
 from .runs.board import Draw, write_final
 from .runs.folder import RunFolder
+from .runs.log import early_lines
 from .runs.provenance import environment
-from .runs.summary import summarise
+from .runs.summary import result_block, summarise
 from .vlm.backbone import Backbone
 from .vlm.class_towers import ClassTowers
 from .vlm.cores import one_torch_thread
@@ -90,17 +91,20 @@ class BaseTrainer(Evaluation):
         """The whole life: returns the results, whether computed now or found finished. `draw` adds pictures to the
         finished run's TensorBoard."""
         self.draw = draw
-        self.build_data()
-        self.folder = RunFolder(run_path(self.cfg), self.log_name)
-        self.fingerprint = self.make_fingerprint()
-        results = self.finished()
+        with early_lines() as early:
+            self.build_data()
+            self.folder = RunFolder(run_path(self.cfg), self.log_name)
+            self.fingerprint = self.make_fingerprint()
+            results = self.finished()
         if results is None:
-            with self.folder.owned(self.ranks, self.fingerprint, self.cfg.dump()):
+            with self.folder.owned(self.ranks, self.fingerprint, self.cfg.dump(), early):
                 self.build_model()
                 if train:
                     self.train()
                 self.predict_images()
                 results = self.test()
+                if self.ranks.first:
+                    self.folder.note(result_block(results, train))
         logger.info("results in %s", self.folder.path)
         return results
 

@@ -20,6 +20,7 @@ from ..base import now
 from ..calibration import ace, brier_terms, ece, top_class
 from ..config.roles import leaves
 from ..runs.provenance import environment
+from ..runs.summary import percent_lines
 from ..vlm.loading import pick_device, weights_hash
 from .data import TheirData
 
@@ -61,8 +62,7 @@ class Calibration(Classification):
         results["ace"] = 100 * ace(confidence, correct, bins)
         results["brier"] = 100 * float(np.mean(brier_terms(np.exp(log_softmax(logits)), labels)))
         results["confidence"] = 100 * float(confidence.mean())
-        for name in ("ece", "ace", "brier", "confidence"):
-            print(f"* {name}: {results[name]:.2f}%")
+        print("\n".join(percent_lines(results, ("ece", "ace", "brier", "confidence"))))
         if self.writes and self.cfg.OUTPUT_DIR:
             self.write(logits, labels, results, bins)
         return results

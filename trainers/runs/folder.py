@@ -41,10 +41,12 @@ class RunFolder:
         self.parts = path / "parts"
 
     @contextmanager
-    def owned(self, ranks: Ranks, fingerprint: Mapping, config: str) -> Iterator[None]:
+    def owned(
+        self, ranks: Ranks, fingerprint: Mapping, config: str, early: Sequence[logging.LogRecord] = (),
+    ) -> Iterator[None]:
         """Starts the run here, or continues it if it was begun under the same circumstances, and keeps others out.
 
-        The first rank holds the lock for all.
+        The first rank holds the lock for all. `early` lines were logged before there was a folder.
         """
         with ExitStack() as stack:
             if ranks.first:
@@ -53,9 +55,15 @@ class RunFolder:
                 self.begin(fingerprint)
                 self.write_config(config)
                 if self.log:
-                    stack.enter_context(log_to_file(self.path / self.log))
+                    stack.enter_context(log_to_file(self.path / self.log, early))
             ranks.meet()
             yield
+
+    def note(self, text: str) -> None:
+        """Adds lines to the log as they are. A full disk is told by what matters more."""
+        if self.log:
+            with suppress(OSError), (self.path / self.log).open("a", encoding="utf-8") as file:
+                file.write(f"{text}\n")
 
     def begin(self, fingerprint: Mapping) -> None:
         """Goes on from what is in `parts`, if it was made under the same circumstances. A run that got no further than

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,11 +16,35 @@ class RunLog(logging.FileHandler):
         pass
 
 
+class Early(logging.Handler):
+    """Keeps lines until there is a file for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
 @contextmanager
-def log_to_file(path: Path) -> Iterator[None]:
-    """Adds `path` to where lines go, for a while; a continued run appends."""
+def early_lines() -> Iterator[list[logging.LogRecord]]:
+    """What is said while this lasts, for the log of a run whose folder is not known yet."""
+    handler = Early()
+    LOGGER.addHandler(handler)
+    try:
+        yield handler.records
+    finally:
+        LOGGER.removeHandler(handler)
+
+
+@contextmanager
+def log_to_file(path: Path, early: Sequence[logging.LogRecord] = ()) -> Iterator[None]:
+    """Adds `path` to where lines go, for a while, those that came too `early` first; a continued run appends."""
     handler = RunLog(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for record in early:
+        handler.handle(record)
     LOGGER.addHandler(handler)
     try:
         yield

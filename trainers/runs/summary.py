@@ -33,6 +33,38 @@ def summarise(predictions: Mapping[str, np.ndarray], bins: int, with_sals: bool)
     return summary
 
 
+def percent_lines(results: Mapping, names: Sequence[str]) -> list[str]:
+    """Figures in the form in which Dassl prints them and CoOp's parse_test_res.py finds them."""
+    return [f"* {name}: {results[name]:.2f}%" for name in names]
+
+
+def result_block(results: Mapping, trained: bool) -> str:
+    """What parse_test_res.py reads in a log.txt, after the line that it waits for, and the table for people."""
+    correct = round(results["accuracy"] * results["n"] / 100)
+    return "\n".join([
+        *(["Finish training"] if trained else []), "=> result", f"* total: {results['n']:,}", f"* correct: {correct:,}",
+        *percent_lines({**results, "error": 100 - results["accuracy"]}, ("accuracy", "error", "ece", "ace")), "",
+        result_table([results]),
+    ])
+
+
+def seeds_table(runs: Sequence[Mapping]) -> str:
+    """Mean ± standard deviation over the seeds of one method on the same images."""
+    first, keys = runs[0], ("accuracy", "ece", "ace", "confidence")
+    prefixes = {zero_shot_name(): "zero_shot_", first["trainer"]: ""}
+    if "sals_ece" in first:
+        prefixes[f"{first['trainer']} + SaLS"] = "sals_"
+    body = []
+    for name, prefix in prefixes.items():
+        values = np.array([[results[prefix + key] for key in keys] for results in runs])  # (seeds, 4)
+        spread = zip(values.mean(axis=0), values.std(axis=0, ddof=1), strict=True)
+        body.append([method_label(name), *(f"{mean:.2f} ± {std:.2f}" for mean, std in spread)])
+    table = tabulate(body, headers=["method", "accuracy", "ECE", "ACE", "confidence"], disable_numparse=True,
+                     colalign=("left", *["right"] * len(keys)))
+    seeds = ", ".join(str(results["seed"]) for results in runs)
+    return f"{table}\n{first['dataset']}, {first['backbone']}, mean ± standard deviation over seeds {seeds}; percent"
+
+
 def result_table(runs: Sequence[Mapping]) -> str:
     """The final table of runs on the same images: the zero-shot figures, then each method's."""
     first = runs[0]

@@ -1,0 +1,213 @@
+"""What a user of CoOp types and has: yaml files, flags, names of trainers and data sets, seeds, logs."""
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from promptcal.datasets.utils.errors import ConfigError
+from promptcal.tools.train import join_lists, main
+from promptcal.trainers import build_cfg
+from promptcal.trainers.config.layers import CONFIGS
+from promptcal.trainers.config.merging import suggestion
+from promptcal.trainers.config.roles import leaves
+
+# The keys of a trainer yaml of CoOp's, as they stand there.
+COOPS_YAML = """
+DATALOADER:
+  TRAIN_X:
+    BATCH_SIZE: 24
+  TEST:
+    BATCH_SIZE: 100
+  NUM_WORKERS: 0
+INPUT:
+  SIZE: (224, 224)
+  INTERPOLATION: "bicubic"
+  PIXEL_MEAN: [0.48145466, 0.4578275, 0.40821073]
+  PIXEL_STD: [0.26862954, 0.26130258, 0.27577711]
+  TRANSFORMS: ["random_resized_crop", "random_flip", "normalize"]
+OPTIM:
+  NAME: "sgd"
+  LR: 0.003
+  MAX_EPOCH: 2
+  LR_SCHEDULER: "cosine"
+  WARMUP_EPOCH: 1
+  WARMUP_TYPE: "constant"
+  WARMUP_CONS_LR: 1e-5
+TRAIN:
+  PRINT_FREQ: 5
+MODEL:
+  BACKBONE:
+    NAME: "RN50"
+TRAINER:
+  COOP:
+    PREC: "fp32"
+  COCOOP:
+    N_CTX: 4
+"""
+
+
+@pytest.fixture
+def coops(tmp_path: Path) -> str:
+    path = tmp_path / "rn50.yaml"
+    path.write_text(COOPS_YAML)
+    return str(path)
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "promptcal")
+    return caplog
+
+
+def test_coops_yaml_is_taken_as_it_is(coops: str, told):
+    cfg = build_cfg("CoOp", config_file=coops)
+    assert (cfg.OPTIM.NAME, cfg.OPTIM.LR, cfg.OPTIM.MAX_EPOCH, cfg.OPTIM.WARMUP_CONS_LR) == ("sgd", 0.003, 2, 1e-5)
+    assert (cfg.DATALOADER.TRAIN_X.BATCH_SIZE, cfg.MODEL.BACKBONE.NAME, cfg.MODEL.PREC) == (24, "RN50", "fp32")
+    idle, renamed = told.messages
+    assert idle.startswith("without a meaning here and left alone") and coops in idle
+    for key in ("DATALOADER.TEST.BATCH_SIZE", "INPUT.SIZE", "INPUT.TRANSFORMS", "OPTIM.LR_SCHEDULER",
+                "TRAIN.PRINT_FREQ", "TRAINER.COCOOP.N_CTX"):
+        assert idle.count(key) == 1
+    assert renamed == f"TRAINER.COOP.PREC in {coops} is MODEL.PREC fp32 here"
+
+
+def test_its_schedule_is_for_methods_that_learn(coops: str, told):
+    cfg, usual = build_cfg("SoC", config_file=coops), build_cfg("SoC")
+    assert cfg.OPTIM == usual.OPTIM and cfg.MODEL.BACKBONE.NAME == "RN50"
+    assert any("is about learning prompts and left alone" in line for line in told.messages)
+    assert build_cfg("SoC", config_file=coops, opts=["OPTIM.LR", "0.01"]).OPTIM.LR == 0.01
+
+
+@pytest.mark.parametrize(("opts", "key", "value"), [
+    (["USE_CUDA", "False"], "DEVICE", "cpu"), (["USE_CUDA", True], "DEVICE", "auto"),
+    (["TRAINER.COOP.PREC", "amp"], "MODEL.PREC", "fp16"), (["INPUT.SIZE", "64"], "INPUT.SIZE", 64),
+    (["INPUT.SIZE", "(64, 64)"], "INPUT.SIZE", 0), (["DATASET.SOURCE_DOMAINS", "()"], "SEED", 0),
+    (["TTA.STEPS=2"], "TTA.STEPS", 2), (["TTA.STEPS=2", "SEED", "3"], "SEED", 3),
+    (["PROMPT.CTX_INIT", "a=b"], "PROMPT.CTX_INIT", "a=b"), (["PROMPT.CTX_INIT=a = b"], "PROMPT.CTX_INIT", "a = b"),
+])
+def test_values_of_coops(opts: list, key: str, value: object):
+    assert leaves(build_cfg("SoC", opts=opts))[key] == value
+
+
+@pytest.mark.parametrize(("opts", "message"), [
+    (["OPTIM.LR_SCHEDULER", "single_step"], "OPTIM.LR_SCHEDULER single_step in the command is not offered here: prom"),
+    (["OPTIM.WARMUP_TYPE", "linear"], "the warm-up is constant"),
+    (["TEST.FINAL_MODEL", "best_val"], "TEST.FINAL_MODEL best_val in the command is not offered"),
+    (["TEST.NO_TEST", "True"], "--no-train"),
+    (["DATASET.SOURCE_DOMAINS", "['art']"], "has no domains here"),
+    (["MODEL.HEAD.NAME", "mlp"], "CLIP has no head"),
+    (["TRAINER.COOP.PREC", "int8"], "must be one of fp16, amp, fp32"),
+    (["INPUT.SIZE", "many"], "INPUT.SIZE in the command must be of type int"),
+    (["TTA.STEPS="], "TTA.STEPS in the command must be of type int"),
+])
+def test_what_is_not_offered_is_refused_by_name(opts: list, message: str):
+    with pytest.raises(ConfigError) as error:
+        build_cfg("CoOp", opts=opts)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_all_unknown_keys_are_told_at_once(tmp_path: Path):
+    file = tmp_path / "c.yaml"
+    file.write_text("TTA: {STEPZ: 3}\nFOO: {BAR: 1}\nTRAINER: {SOC: {LAMDA: 2.0}}")
+    with pytest.raises(ConfigError) as error:
+        build_cfg("SoC", config_file=str(file), opts=["TTA.LR", 1, "OPTIM.LR", 0.1])
+    message = str(error.value)
+    assert message.startswith("unknown keys: ") and f"'FOO.BAR' in {file}, " in message
+    for key, meant, where in (("TTA.STEPZ", "TTA.STEPS", file), ("TRAINER.SOC.LAMDA", "TRAINER.SOC.LAMBDA", file),
+                              ("TTA.LR", "OPTIM.LR", "the command")):
+        assert f"'{key}' in {where} (did you mean '{meant}'?)" in message
+
+
+@pytest.mark.parametrize(("key", "meant"), [
+    ("TTA.STEP", "TTA.STEPS"), ("tta.steps", "TTA.STEPS"), ("STEPS", "TTA.STEPS"), ("N_CTX", "TRAINER.COOP.N_CTX"),
+    ("TRAINER.LAMBDA", "TRAINER.SOC.LAMBDA"), ("DATASET.SHOTS", "DATASET.NUM_SHOTS"), ("BACKBONE.NAME", ""),
+    ("FOO.BAR", ""), ("X", ""), ("MODEL.PRECISION", "MODEL.PREC"), ("OPTIM.LEARNING_RATE", ""),
+])
+def test_suggestions_are_right_or_none(key: str, meant: str):
+    found = suggestion(key, list(leaves(build_cfg("SoC"))))
+    if key in ("TRAINER.LAMBDA", "BACKBONE.NAME"):  # several have that name
+        assert found.endswith(key.rpartition(".")[2])
+    else:
+        assert found == meant
+
+
+@pytest.mark.parametrize("name", ["configs/datasets/dtd.yaml", "configs/datasets/dtd", "dtd", "dtd.yaml",
+                                  "DescribableTextures"])
+def test_a_data_set_by_any_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "dtd").mkdir()  # the data themselves may lie here
+    monkeypatch.chdir(tmp_path)
+    cfg = build_cfg("SoC", name)
+    assert (cfg.DATASET.NAME, cfg.TTA.AUGMIX) == ("DescribableTextures", "on")
+
+
+def test_a_data_set_file_of_a_checkout_says_its_name_only(tmp_path: Path):
+    (tmp_path / "imagenet_a.yaml").write_text('DATASET:\n  NAME: "ImageNetA"\n')
+    cfg = build_cfg("SoC", str(tmp_path / "imagenet_a.yaml"))
+    assert cfg.TRAINER.SOC.LAMBDA == build_cfg("SoC", "imagenet_a").TRAINER.SOC.LAMBDA == 14
+
+
+@pytest.mark.parametrize(("name", "meant"), [
+    ("configs/datasets/ucf01.yaml", "configs/datasets/ucf101.yaml"), ("eurosad", "configs/datasets/eurosat.yaml"),
+    ("configs/datasets/zzz.yaml", ""),
+])
+def test_a_misspelt_data_set_file_gets_the_nearest(name: str, meant: str):
+    with pytest.raises(ConfigError) as error:
+        build_cfg("SoC", name)
+    assert str(error.value).startswith(f"cannot read config file {name}: No such file")
+    assert (f"Did you mean '{meant}'?" in str(error.value)) == bool(meant)
+    assert not meant or (CONFIGS.parent / meant).is_file()
+
+
+def test_coops_zero_shot_trainers_are_ours_with_templates(told):
+    cfg = build_cfg("ZeroshotCLIP")
+    assert (cfg.TRAINER.NAME, cfg.PROMPT.TEMPLATE) == ("ZeroShot", "coop")
+    assert told.messages == ["ZeroshotCLIP is ZeroShot with PROMPT.TEMPLATE coop here"]
+    cfg = build_cfg(opts=["TRAINER.NAME", "ZeroshotCLIP2"])
+    assert (cfg.TRAINER.NAME, cfg.PROMPT.TEMPLATE) == ("ZeroShot", "ensemble")
+    with pytest.raises(ConfigError, match="MaPLe is no trainer of promptcal: run it in its own checkout"):
+        build_cfg("MaPLe")
+
+
+def test_lists_end_where_settings_begin():
+    assert join_lists(["--seed", "1", "2", "3", "TTA.STEPS", "2"]) == ["--seed", "1,2,3", "TTA.STEPS", "2"]
+    assert join_lists(["--seed", "1", "--root", "4", "5"]) == ["--seed", "1", "--root", "4", "5"]
+    assert join_lists(["--transforms", "a", "b", "SEED=1"]) == ["--transforms", "a,b", "SEED=1"]
+    assert join_lists(["--seed=1", "2"]) == ["--seed=1", "2"]
+
+
+def test_several_seeds_end_in_mean_and_deviation(
+    tmp_path: Path, image_folder: Path, clip_file: Path, coops: str, capsys: pytest.CaptureFixture,
+):
+    (image_folder / "kind_z").mkdir()  # a class without a picture, of which the data warn
+    main([
+        "--trainer", "SoC", "--dataset-config-file", "image_folder", "--root", str(image_folder), "--backbone",
+        str(clip_file), "--config-file", coops, "--output-dir", str(tmp_path / "runs"), "--seed", "1", "2",
+        "--transforms", "random_flip", "normalize", "TTA.VIEWS=12", "TTA.SELECT", "0.25",
+    ])
+    out = capsys.readouterr().out
+    runs = [json.loads((tmp_path / "runs" / f"seed{seed}" / "results.json").read_text()) for seed in (1, 2)]
+    assert [run["seed"] for run in runs] == [1, 2]
+    errors = [run["ece"] for run in runs]
+    row = next(line for line in out.splitlines() if line.startswith("SoC") and "±" in line)
+    assert f"{np.mean(errors):.2f} ± {np.std(errors, ddof=1):.2f}" in row
+    assert "over seeds 1, 2" in out
+
+    # CoOp's parse_test_res.py waits for one of two lines, then takes `* keyword: number%`.
+    log = (tmp_path / "runs" / "seed2" / "log.txt").read_text()
+    for signal in ("Finish training", "=> result"):
+        after = log.splitlines()[log.splitlines().index(signal) :]
+        found = [re.search(r"\* ece: ([\.\deE+-]+)%", line) for line in after]
+        assert [float(match.group(1)) for match in found if match] == [pytest.approx(runs[1]["ece"], abs=0.01)]
+    assert "12 of 12 test images" in log and re.search(r"^SoC +\d", log, re.MULTILINE)
+
+
+def test_one_line_for_seeds_that_cannot_be(image_folder: Path):
+    with pytest.raises(ConfigError, match="leave --seed out"):
+        main(["--seed", "1", "2", "--resume", str(image_folder)])
+    for wrong in ("1,1", "x"):
+        with pytest.raises(SystemExit):
+            main(["--seed", wrong])
