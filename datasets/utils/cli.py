@@ -41,10 +41,12 @@ def run_tool(main: Callable[[], int | None]) -> NoReturn:
     keep_streams_open()
     signal.signal(signal.SIGTERM, terminate)
     threading.excepthook = report_thread
-    sys.stdout, sys.stderr = Output(sys.stdout), Output(sys.stderr)
+    output = sys.stdout = Output(sys.stdout)
+    sys.stderr = Output(sys.stderr)
     status = outcome(main)
-    sys.stdout.flush()
-    lost = sys.stdout.lost
+    sys.stdout.flush()  # which Dassl replaces by one of its own
+    output.flush()
+    lost = output.lost
     if lost and not isinstance(lost, BrokenPipeError):  # a reader like `head` has seen what it wanted
         print(f"error: cannot write the output: {lost.strerror}; what was finished is kept", file=sys.stderr)
         status = status or 2
