@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 from ..config.layers import build_cfg, dataset_file_of
 from ..config.roles import compared_settings, leaves
