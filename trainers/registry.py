@@ -9,7 +9,7 @@ from yacs.config import CfgNode
 from ..datasets.utils.registry import Registry
 
 TRAINER_REGISTRY = Registry("trainer", Path(__file__).parent, __package__)
-SPARE_COLOURS = ("#CC79A7", "#8C6D1F", "#3B3B98", "#117733")  # for methods that name none, or that are not ours
+SPARE_COLOURS = ("#AA4499", "#661100", "#B8A13A", "#5B7F95")  # for methods that name none; no method of ours has them
 LAST = 1000  # rank of methods that name none, or that are not ours
 
 

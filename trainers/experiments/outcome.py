@@ -11,10 +11,9 @@ from tqdm import tqdm
 
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import make_folder, write_text
-from ..report import render as forms
-from ..report.figures import style
 from ..report.gallery import Picture
 from ..report.measure import Measured, measure
+from ..report.output import write_figures, write_tables
 from ..report.page.page import Page, render, render_page
 from ..report.reading import read_run
 from ..report.tables import Table
@@ -67,11 +66,9 @@ def write_outcome(
     make_folder(out)
     tables, pictures = make(material, out)
     tables, pictures = labelled(tables, pictures, material.stands_in)
-    write_text(out / "tables.md", "\n".join(map(forms.markdown, tables)))
-    write_text(out / "tables.tex", forms.LATEX_HEAD + "\n".join(map(forms.latex, tables)))
-    write_text(out / "tables.csv", forms.to_csv(tables))
-    for picture in pictures:
-        style.save(picture.figure, out / "figures" / picture.name)
+    write_tables(out, tables)
+    pictures, problems = write_figures(out, pictures)
+    notes += problems
     write_text(out / "report.html", render_page(make_page(material, tables, pictures, notes)))
     return Outcome(tables, [picture.name for picture in pictures], out / "report.html")
 

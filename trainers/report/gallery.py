@@ -1,12 +1,14 @@
 """Which figures a set of runs allows, and their data: pure arrangement, drawing is done by the figure modules."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from ...datasets.utils.errors import one_line
 from ..arrays import Array
 from ..registry import is_tuned, method_key, method_label
 from .figures import comparison as figures_compare
@@ -16,6 +18,8 @@ from .figures.comparison import Pair, Point
 from .grid import Column, Comparison, Row
 from .measure import Measured
 from .reading import Run
+
+logger = logging.getLogger(__name__)
 
 PAIR_METHODS = ("otpt", "soc")  # whose mistakes the paper sets side by side
 MOST_CLASSES_OF_PAIRS = 400  # beyond that the figure is a cloud
@@ -30,39 +34,47 @@ class Picture:
     figure: Figure
 
 
-def pictures(
-    comparisons: Sequence[Comparison], similarity: Callable[[Run], Array | None],
-) -> Iterator[Picture]:
+def pictures(comparisons: Sequence[Comparison], similarity: Callable[[Run], Array | None]) -> Iterator[Picture]:
     """All figures, one after the other."""
     for number, comparison in enumerate(c for c in comparisons if not c.swept):
         suffix = f"_{number + 1}" if number else ""
-        yield from _main_pictures(comparison, suffix, similarity)
         swept = [c for c in comparisons if c.swept and c.backbone == comparison.backbone]
-        yield from _sweep_pictures(comparison, swept, suffix)
+        for make in (*_main_pictures(comparison, suffix, similarity), *_sweep_pictures(comparison, swept, suffix)):
+            yield from attempted(make)
+
+
+def attempted(make: Callable[[], Iterable[Picture]]) -> Iterator[Picture]:
+    """What `make` draws; where it cannot, a line in the log: the other figures and the tables are still wanted."""
+    try:
+        yield from make()
+    except Exception as error:
+        logger.warning("a figure is left out: %s", one_line(error, 200), exc_info=logger.isEnabledFor(logging.DEBUG))
 
 
 def _main_pictures(
     comparison: Comparison, suffix: str, similarity: Callable[[Run], Array | None],
-) -> Iterator[Picture]:
-    yield reliability_picture(comparison, f"reliability_grid{suffix}")
+) -> Iterator[Callable[[], Iterable[Picture]]]:
+    yield lambda: [reliability_picture(comparison, f"reliability_grid{suffix}")]
     common = comparison.common_columns()
     if len(common) > 1:
-        yield selective_picture(comparison, common, f"selective_all{suffix}")
+        yield lambda: [selective_picture(comparison, common, f"selective_all{suffix}")]
     for column in comparison.columns:
         slug = _slug(comparison.column_label(column))
-        yield selective_picture(comparison, [column], f"selective_{slug}{suffix}")
-    yield from sals_pictures(comparison, f"sals{suffix}")
+        yield lambda column=column, slug=slug: [selective_picture(comparison, [column], f"selective_{slug}{suffix}")]
+    yield lambda: sals_pictures(comparison, f"sals{suffix}")
     for column in comparison.columns:
-        yield from pair_pictures(comparison, column, similarity, PAIR_METHODS, suffix)
+        yield lambda column=column: pair_pictures(comparison, column, similarity, PAIR_METHODS, suffix)
 
 
-def _sweep_pictures(main: Comparison, swept: Sequence[Comparison], suffix: str) -> Iterator[Picture]:
+def _sweep_pictures(
+    main: Comparison, swept: Sequence[Comparison], suffix: str,
+) -> Iterator[Callable[[], Iterable[Picture]]]:
     for comparison in swept:
         if comparison.swept == "TTA.STEPS":
-            yield from step_pictures(comparison, suffix)
+            yield lambda comparison=comparison: step_pictures(comparison, suffix)
         if comparison.swept == "PROMPT.CTX_INIT":
             for column in comparison.columns:
-                yield prompt_picture(comparison, column, suffix)
+                yield lambda comparison=comparison, column=column: [prompt_picture(comparison, column, suffix)]
     weights = [comparison for comparison in swept if comparison.swept.endswith(".LAMBDA")]
     for column in dict.fromkeys(column for comparison in weights for column in comparison.columns):
         sweeps = {}
@@ -72,7 +84,9 @@ def _sweep_pictures(main: Comparison, swept: Sequence[Comparison], suffix: str) 
             row.method: point(cell) for row in main.rows if row.method not in sweeps
             for at, cell in _cells(main, row) if at == column
         }
-        yield lambda_picture(main, column, sweeps, others, suffix)
+        yield lambda column=column, sweeps=sweeps, others=others: [
+            lambda_picture(main, column, sweeps, others, suffix)
+        ]
 
 
 def reliability_picture(comparison: Comparison, name: str) -> Picture:

@@ -1,24 +1,21 @@
 """Reading finished runs. Everything the report knows of a run folder's layout is in this file."""
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
-import yaml
 
 from ...datasets.utils.errors import DataError
+from ...datasets.utils.files import Damaged, noticing_damage
 from ..arrays import Array
 from ..config.roles import compared_settings
 from ..registry import branch_of
+from .schema import read_columns, read_results, read_settings
 
 logger = logging.getLogger(__name__)
-
-REQUIRED = ("trainer", "dataset", "backbone", "seed", "n", "classes", "accuracy", "ece", "bins")
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class Run:
 
     @property
     def steps(self) -> int:
-        return int(self.settings.get("TTA.STEPS", 1))
+        return self.settings.get("TTA.STEPS", 1)
 
     @property
     def prompt(self) -> str:
@@ -83,7 +80,7 @@ class Run:
     def weight(self) -> float | None:
         """λ of the run's own method, where it has one."""
         value = self.settings.get(f"TRAINER.{branch_of(self.trainer)}.LAMBDA")
-        return None if value is None else float(value)
+        return float(value) if isinstance(value, int | float) else None
 
     @property
     def classnames(self) -> list[str]:
@@ -102,20 +99,26 @@ class Run:
         Without zero-shot logits, the run's own stand in their place.
         """
         path = self.folder / "predictions.npz"
+        n, classes = self.results["n"], self.results["classes"]
+        shapes = {
+            "index": ("i", n), "label": ("i", n), "logits": ("f", n, classes), "zero_shot_logits": ("f", n, classes),
+            "flagged": ("b", n), "text": ("f", classes, None),
+        }
+        optional = ("text",) if self.has_zero_shot else ("text", "zero_shot_logits")
         try:
-            with np.load(path, allow_pickle=False) as content:
-                optional = ("text",) if self.has_zero_shot else ("text", "zero_shot_logits")
-                known = Predictions.__dataclass_fields__
-                stored = {name: content[name] for name in known if name in content or name not in optional}
-                arrays = Predictions(**{"zero_shot_logits": stored["logits"], **stored})
-        except FileNotFoundError as error:
-            raise DataError(f"{path} is missing; run the evaluation again to get per-image predictions") from error
-        except (OSError, KeyError, ValueError, BadZipFile, EOFError) as error:
-            raise DataError(f"{path} cannot be read ({error}); run the evaluation again") from error
-        shape = (self.results["n"], self.results["classes"])
-        if arrays.logits.shape != shape or arrays.zero_shot_logits.shape != shape or arrays.label.shape != shape[:1]:
-            raise DataError(f"{path} holds logits of shape {arrays.logits.shape}, results.json says {shape}")
-        return arrays
+            with noticing_damage():
+                columns = read_columns(path, shapes, optional)
+        except Damaged as damage:
+            if isinstance(damage.__cause__, FileNotFoundError):
+                raise DataError(f"{path} is missing; run the evaluation again to get per-image predictions") from damage
+            raise DataError(f"{path} cannot be read ({damage}); run the evaluation again") from damage
+        label = columns["label"]
+        if label.min() < 0 or label.max() >= classes:
+            raise DataError(f"{path} holds labels from {label.min()} to {label.max()} for {classes} classes")
+        for name in ("logits", "zero_shot_logits", "text"):
+            if name in columns and not np.isfinite(columns[name]).all():
+                raise DataError(f"{path}: '{name}' holds numbers that are not finite; run the evaluation again")
+        return Predictions(**{"zero_shot_logits": columns["logits"], **columns})
 
 
 def text_similarity(run: Run) -> Array | None:
@@ -130,18 +133,12 @@ def text_similarity(run: Run) -> Array | None:
 def read_run(folder: Path) -> Run:
     """The run in `folder`; a DataError says what keeps it from being a finished one."""
     path = folder / "results.json"
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; only finished runs have it") from error
-    except ValueError as error:
-        raise DataError(f"{path} is not valid JSON; run the evaluation again") from error
-    if not isinstance(results, dict):
-        raise DataError(f"{path} holds no results")
-    missing = [key for key in REQUIRED if key not in results]
-    if missing or not results.get("complete", True):
-        raise DataError(f"{path} is not complete{': it lacks ' + ', '.join(missing) if missing else ''}")
-    return Run(folder, results, _settings(folder / "config.yaml"))
+    if not path.exists():
+        raise DataError(f"{path} is missing; only finished runs have it")
+    results, config = read_results(path), folder / "config.yaml"
+    if not config.exists():
+        logger.warning("no settings for %s: it has no config.yaml", folder)
+    return Run(folder, results, read_settings(config) if config.exists() else {})
 
 
 def find_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
@@ -156,20 +153,3 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
             except DataError as error:
                 notes.append(str(error))
     return list(runs.values()), notes
-
-
-def _settings(path: Path) -> dict:
-    """A yaml tree as flat dotted keys; a run without a config has none to show."""
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        logger.warning("no settings for %s: %s", path.parent, " ".join(str(error).split()))
-        return {}
-    return _flatten(tree) if isinstance(tree, dict) else {}
-
-
-def _flatten(tree: dict, prefix: str = "") -> dict:
-    flat = {}
-    for key, value in tree.items():
-        flat.update(_flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
-    return flat

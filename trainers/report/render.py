@@ -114,11 +114,16 @@ def to_csv(tables: Iterable[Table]) -> str:
                 for column, entry in zip(table.columns, row.entries, strict=True):
                     if entry is not None:
                         writer.writerow([
-                            table.name, block.label, row.label, column, entry.value, _blank(entry.std), entry.seeds,
-                            _blank(entry.low), _blank(entry.high), _blank(entry.difference), int(entry.best),
-                            int(row.published),
+                            *map(_harmless, (table.name, block.label, row.label, column)), entry.value,
+                            _blank(entry.std), entry.seeds, _blank(entry.low), _blank(entry.high),
+                            _blank(entry.difference), int(entry.best), int(row.published),
                         ])
     return out.getvalue()
+
+
+def _harmless(text: str) -> str:
+    """A spreadsheet takes a cell that begins like this for a formula, and may start programs by it."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _blank(value: float | None) -> float | str:
@@ -126,10 +131,12 @@ def _blank(value: float | None) -> float | str:
 
 
 def _md(text: str) -> str:
+    text = " ".join(text.split())
     for sign in "\\|*_`[]<>":
         text = text.replace(sign, f"\\{sign}")
     return text
 
 
 def _tex(text: str) -> str:
-    return "".join(LATEX_SPECIAL.get(sign, sign if ord(sign) < 0x250 else "?") for sign in text)
+    text = " ".join(text.split())  # an empty line would end a paragraph inside an argument
+    return "".join(LATEX_SPECIAL.get(sign, sign if sign.isprintable() and ord(sign) < 0x250 else "?") for sign in text)

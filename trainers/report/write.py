@@ -12,12 +12,11 @@ from ...datasets.base import dataset_rank
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import write_text
 from ..registry import method_rank
-from . import render
 from .compare import compare
-from .figures import style
 from .gallery import Picture, pictures
 from .grid import Comparison
 from .measure import measure
+from .output import write_figures, write_tables
 from .page.page import Page, render_page
 from .reading import find_runs, text_similarity
 from .tables import Table, metrics_table, paper_table
@@ -53,9 +52,16 @@ def write_report(
     runs = [run for run in runs if run.split == "test"]
     measured = []
     for run in tqdm(runs, desc="measuring", unit="run", disable=len(runs) < 3):
+        held_out = validation.get(run.same_but_split())
         try:
-            measured.append(measure(run, bins, repeats, validation.get(run.same_but_split())))
-        except (DataError, ValueError) as error:
+            if held_out:
+                held_out.load_predictions()
+        except DataError as error:
+            notes.append(f"{error}; temperatures of {run.folder} are fitted without it")
+            held_out = None
+        try:
+            measured.append(measure(run, bins, repeats, held_out))
+        except ValueError as error:  # DataError is one
             notes.append(f"{run.folder} is left out: {error}")
     if not measured:
         raise DataError(f"no run could be measured: {notes[-1] if notes else 'all are on the validation split'}")
@@ -63,14 +69,9 @@ def write_report(
     comparisons = compare(measured)
     tables = make_tables(comparisons, bins, published)
     verdicts = [verdict for c in comparisons if not c.swept and (verdict := judge(c))]
-    write_text(out / "tables.md", "\n".join(map(render.markdown, tables)))
-    write_text(out / "tables.tex", render.LATEX_HEAD + "\n".join(map(render.latex, tables)))
-    write_text(out / "tables.csv", render.to_csv(tables))
-    drawn = []
-    if with_figures:
-        for picture in (*first, *pictures(comparisons, text_similarity)):
-            style.save(picture.figure, out / "figures" / picture.name)
-            drawn.append(picture)
+    write_tables(out, tables)
+    drawn, problems = write_figures(out, (*first, *pictures(comparisons, text_similarity)) if with_figures else ())
+    notes += problems
     shown = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in measured}
     notes = [*remarks, *notes]
     page = Page(verdicts, tables, drawn, measured, shown, notes)

@@ -1,6 +1,7 @@
 """A run's TensorBoard: curves while it goes on, figures and settings at its end."""
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from torch.utils.tensorboard.summary import hparams
 
 from ...datasets.utils.files import writing
 from ..registry import method_label
+
+logger = logging.getLogger(__name__)
 
 # Adds pictures to a finished run's board, given results.json and the columns of predictions.npz. Whoever starts a run
 # hands it in: drawing belongs to the report, which stands above.
@@ -56,7 +59,12 @@ def write_final(
             writer.add_scalar(f"final/{name}", value, results["n"])
         writer.add_text("results", text_table(results), results["n"])
         if draw is not None:
-            draw(writer, results, columns)
+            try:
+                draw(writer, results, columns)
+            except OSError:  # a full disk is told as everywhere
+                raise
+            except Exception:  # whatever a picture stumbles over, hours of predictions are not lost for it
+                logger.warning("the pictures for TensorBoard are left out", exc_info=True)
 
 
 def text_table(results: Mapping) -> str:

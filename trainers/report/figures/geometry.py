@@ -15,7 +15,7 @@ from ...registry import method_label
 from ...registry import method_marker as marker
 from .style import COLUMN, FAINT, GREY, INK, PAGE, grid_lines, lighter, new_figure, styled
 
-FLOOR_NOTE = "The floor holds for an image feature equal to the winning prototype (v = t$_{i*}$), not for every unit v."
+FLOOR_NOTE = "The floor holds for an image feature equal to the winning prototype (v = t_i*), not for every unit v."
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ RC = {
     "axes.spines.right": False, "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.5,
     "lines.linewidth": 1.4, "patch.linewidth": 0.5, "hatch.linewidth": 0.7, "legend.frameon": False,
     "legend.handlelength": 1.6, "figure.facecolor": "white", "savefig.facecolor": "white", "pdf.fonttype": 42,
+    "text.parse_math": False,  # names of classes and data sets may hold dollars
     "svg.fonttype": "none", "svg.hashsalt": "promptcal", "figure.dpi": 100,
 }
 

@@ -1,0 +1,222 @@
+"""Run folders that were edited, damaged or made to do harm: the report names the file and goes on."""
+import csv
+import io
+import json
+import re
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+import yaml
+from made_runs import make_run
+from promptcal.datasets.utils.errors import DataError
+from promptcal.trainers.report import render
+from promptcal.trainers.report.reading import read_run
+from promptcal.trainers.report.schema import OPTIONAL, REQUIRED
+from promptcal.trainers.report.tables import Block, Entry, Table, TableRow
+from promptcal.trainers.report.write import write_report
+
+SCRIPT = "<script>alert(1)</script>"
+DEEP = "[" * 3000 + "]" * 3000
+# As JSON text, since some of these no JSON writer would write.
+VALUES = [
+    "null", "true", "-1", "0", "1e308", "1" + "0" * 30, "1" + "0" * 5000, "NaN", "Infinity", '""', '"x"', '"\\ud800"',
+    json.dumps(SCRIPT), '"$x^{$"', '"=cmd|1"', '"\\u0000\\u001b[2J"', "[]", "[1, [2]]", "{}", '{"a": {"b": []}}', DEEP,
+]
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A sound run and one to be spoilt."""
+    return make_run(tmp_path, "SoC", n=12, classes=3), make_run(tmp_path, "OTPT", n=12, classes=3)
+
+
+def report_of(runs):
+    """The report on both, which must be finished, with the sound run in it."""
+    root = runs[0].parents[4]
+    report = write_report([root], root / "report", repeats=0, with_figures=False)
+    text = report.page.read_text(encoding="utf-8")
+    assert SCRIPT not in text
+    rows = [row.label for row in report.tables[0].blocks[0].rows]
+    assert "SoC" in rows
+    return report, rows
+
+
+def test_every_field_of_results_in_every_wrong_type(runs):
+    """All of the fields that anything reads, and every kind of value in each: about 400 edits."""
+    path = runs[1] / "results.json"
+    sound = json.loads(path.read_text())
+    outcomes = {"left out": 0, "taken": 0}
+    for field in (*REQUIRED, *OPTIONAL, "zero_shot_accuracy", "fingerprint", "unheard_of"):
+        for value in VALUES:
+            plain = json.dumps({key: item for key, item in sound.items() if key != field})
+            path.write_text(f"{plain[:-1]}, {json.dumps(field)}: {value}}}", encoding="utf-8")
+            try:
+                read_run(runs[1]).load_predictions()
+                outcomes["taken"] += 1
+            except DataError as error:
+                assert str(runs[1]) in str(error) and "\n" not in str(error)
+                outcomes["left out"] += 1
+    assert outcomes["left out"] > 150 and outcomes["taken"] > 50
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("seed", json.dumps(SCRIPT)), ("trainer", json.dumps(SCRIPT)), ("trainer", '"=cmd|1"'), ("trainer", '"$x^{$"'),
+    ("dataset", '"\\ud800"'), ("dataset", json.dumps(SCRIPT)), ("n", "100000000"), ("classes", "2"), ("n", DEEP),
+    ("versions", json.dumps({SCRIPT: SCRIPT})), ("data_hash", json.dumps(SCRIPT)), ("bins", "1" + "0" * 30),
+    ("classnames", json.dumps([SCRIPT, "$x^{$", "_\\{}"])), ("finished", '"\\u001b[2J"'), ("split", json.dumps(SCRIPT)),
+])
+def test_the_whole_report_is_finished_whatever_a_field_holds(runs, field, value):
+    path = runs[1] / "results.json"
+    sound = json.loads(path.read_text())
+    plain = json.dumps({key: item for key, item in sound.items() if key != field})
+    path.write_text(f"{plain[:-1]}, {json.dumps(field)}: {value}}}", encoding="utf-8")
+    report, rows = report_of(runs)
+    if "O-TPT" not in rows and field not in ("trainer", "dataset", "data_hash", "split"):
+        assert any(str(runs[1]) in note for note in report.notes)
+
+
+@pytest.mark.parametrize("content", [
+    "- a list", "2024-01-01", "SEED: [1", "TTA: {STEPS: two}", "TTA: {STEPS: 2024-01-01}",
+    "TRAINER: {OTPT: {LAMBDA: x}}", "DATASET: {NUM_SHOTS: {}}",
+    "a: &a [*a]", "TTA: &t {STEPS: 1, X: *t}", "TTA: !!python/object:os.system {}",
+    "TTA: {STEPS: !!binary aGVsbG8=}", "X: !!set {a, b}", "\ufeffSEED: 0", "SEED: 0\nTAG: \"\\uD800\"", "{" * 3000,
+    "x: " + "[" * 3000, "9" * 5000 + ": 1", "TTA: {STEPS: " + "9" * 400 + "}", "\x00", "",
+    "\n".join(["a0: &a0 {x: 1}", *(f"a{k}: &a{k} {{l: *a{k - 1}, r: *a{k - 1}}}" for k in range(1, 30))]),
+])
+def test_configs_that_are_none(runs, content):
+    (runs[1] / "config.yaml").write_text(content, encoding="utf-8", errors="surrogatepass")
+    report, rows = report_of(runs)
+    named = [note for note in report.notes if str(runs[1]) in note]
+    assert ("O-TPT" in rows) != bool(named)
+
+
+def test_config_values_are_plain_text_on_the_page(runs):
+    (runs[1] / "config.yaml").write_text(yaml.safe_dump({"PROMPT": {"CTX_INIT": SCRIPT}, "MINE": {SCRIPT: SCRIPT}}))
+    _, rows = report_of(runs)
+    assert "O-TPT" in rows
+
+
+def rewritten(path, change):
+    """The archive with other arrays."""
+    arrays = dict(np.load(path))
+    change(arrays)
+    np.savez(path, **arrays)
+
+
+CHANGES = {
+    "no logits": lambda a: a.pop("logits"),
+    "text for logits": lambda a: a.update(logits=np.full((12, 3), "x")),
+    "complex logits": lambda a: a.update(logits=a["logits"] * 1j),
+    "objects": lambda a: a.update(label=np.array([None] * 12)),
+    "labels too high": lambda a: a.update(label=a["label"] + 2),
+    "labels below zero": lambda a: a.update(label=a["label"] - 5),
+    "labels with a fraction": lambda a: a.update(label=a["label"] + 0.5),
+    "one axis more": lambda a: a.update(logits=a["logits"][None]),
+    "NaN": lambda a: a.update(logits=a["logits"] * np.nan),
+    "infinite": lambda a: a.update(zero_shot_logits=a["logits"] + np.inf),
+    "other text": lambda a: a.update(text=np.zeros((5, 2))),
+    "shorter index": lambda a: a.update(index=np.arange(3)),
+    "a record": lambda a: a.update(flagged=np.zeros(12, dtype=[("a", int)])),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_predictions_that_do_not_fit(runs, change):
+    rewritten(runs[1] / "predictions.npz", CHANGES[change])
+    with pytest.raises(DataError, match=r"predictions\.npz"):
+        read_run(runs[1]).load_predictions()
+    report, rows = report_of(runs)
+    assert "O-TPT" not in rows
+    assert any(str(runs[1]) in note for note in report.notes)
+
+
+def test_a_header_that_claims_a_hundred_million_rows_gets_no_memory(runs):
+    """With results.json to match, so that nothing but the file's own length speaks against it."""
+    path = runs[1] / "results.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "n": 10**8}))
+    arrays = dict(np.load(runs[1] / "predictions.npz"))
+    with zipfile.ZipFile(runs[1] / "predictions.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            out = io.BytesIO()
+            shape = (10**8, *array.shape[1:])
+            header = {"descr": array.dtype.str, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(out, header)
+            archive.writestr(f"{name}.npy", out.getvalue() + bytes(100))
+    with pytest.raises(DataError, match="claims"):
+        read_run(runs[1]).load_predictions()
+
+
+@pytest.mark.parametrize("field", ["encrypted", "compression"])
+def test_encrypted_and_unknown_archives(runs, field):
+    path = runs[1] / "predictions.npz"
+    content = bytearray(path.read_bytes())
+    for mark, flags, method in ((b"PK\x03\x04", 6, 8), (b"PK\x01\x02", 8, 10)):
+        for found in re.finditer(re.escape(mark), bytes(content)):
+            at, value = (flags, 1) if field == "encrypted" else (method, 99)
+            struct.pack_into("<H", content, found.start() + at, value)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_run(runs[1]).load_predictions()
+
+
+def test_flipped_bytes_anywhere(runs):
+    """Either the run is left out, or what changed was of no account: zip's checksums cover every number."""
+    path = runs[1] / "predictions.npz"
+    sound, generator = path.read_bytes(), np.random.default_rng(0)
+    logits = dict(np.load(path))["logits"]
+    refused = 0
+    for place in generator.choice(len(sound), 150, replace=False):
+        content = bytearray(sound)
+        content[place] ^= int(generator.integers(1, 256))
+        path.write_bytes(content)
+        try:
+            np.testing.assert_array_equal(read_run(runs[1]).load_predictions().logits, logits)
+        except DataError:
+            refused += 1
+    assert refused > 50
+
+
+def test_a_damaged_validation_run_costs_only_its_temperature(tmp_path):
+    make_run(tmp_path, "SoC", n=12, classes=3)
+    held_out = make_run(tmp_path, "SoC", n=12, classes=3, split="val", folder="validation")
+    (held_out / "predictions.npz").write_bytes(b"PK")
+    report = write_report([tmp_path], tmp_path / "report", repeats=0, with_figures=False)
+    assert "SoC" in [row.label for row in report.tables[0].blocks[0].rows]
+    assert any("fitted without it" in note for note in report.notes)
+
+
+def test_no_formula_in_the_csv_and_no_command_in_the_latex():
+    names = ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\\input{/etc/passwd}", "a\n\nb", "\x1b[2J%"]
+    rows = [TableRow(name, "SoC", [Entry(-1.0)]) for name in names]
+    table = Table("t", "\\write18{id}", ["=1+1"], [Block("=2", rows)], ["\\end{document}"])
+    for line in list(csv.reader(render.to_csv([table]).splitlines()))[1:]:
+        assert not any(cell.startswith(("=", "+", "@")) for cell in line)
+        assert [cell for cell in line if cell.startswith("-")] == ["-1.0"]
+    latex = render.latex(table)
+    assert not re.search(r"\\(input|write18|end\{document)", latex)
+    assert "\n\n" not in latex and "\x1b" not in latex
+
+
+def test_odd_names_end_in_figures_all_the_same(tmp_path):
+    names = ["$x^{$", "\\frac{", "_under", "a^b", "{}", "漢字 🐈", "שלום", "x" * 300]
+    for trainer in ("OTPT", "SoC", "My$^{method"):
+        folder = make_run(tmp_path, trainer, "Set_$^{", classes=8, n=40, classnames=names, data_hash="$")
+        rewritten(folder / "predictions.npz", lambda a: a.update(text=np.eye(8)))
+    report = write_report([tmp_path], tmp_path / "report", repeats=0)
+    assert not [note for note in report.notes if "left out" in note]
+    assert "$x^{$" in report.page.read_text(encoding="utf-8")
+    assert (tmp_path / "report" / "figures" / "reliability_grid.png").stat().st_size > 1000
+
+
+def test_a_figure_that_fails_costs_nothing_else(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("no such glyph")
+
+    make_run(tmp_path, n=20)
+    monkeypatch.setattr("promptcal.trainers.report.figures.reliability.draw_selective", fail)
+    report = write_report([tmp_path], tmp_path / "report", repeats=0)
+    found = {path.stem for path in (tmp_path / "report" / "figures").glob("*.png")}
+    assert "reliability_grid" in found and "selective_ucf101" not in found
+    assert report.page.is_file()
