@@ -11,7 +11,9 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
 
-FORMULAS = ("arrays", "objectives", "aggregation", "calibration", "posthoc", "theory", "operations", "registry")
+FORMULAS = (
+    "arrays", "objectives", "pairs", "aggregation", "calibration", "posthoc", "theory", "operations", "registry",
+)
 # From the ground up. A room may import itself and what stands before it.
 ROOMS = (
     "datasets/utils", "datasets/views", "datasets/drawing", "datasets/download", "datasets", "datasets/inventory",

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .pairs import above_diagonal, by_rows, fits_at_once, packed_similarities, pair_similarities, pairs_at
+
 LEAST_ENTROPY = 1e-3  # nats; below it an episode has nothing left to be made sure of
 
 
@@ -82,13 +84,17 @@ def orthogonality(text: Tensor) -> Tensor:
     H_i is the Householder reflector that maps row S_i onto ‖S_i‖ e_i, so each term is ‖S_i‖ − 1: the same value and
     gradient without the K×K×K reflectors.
     """
-    return (text @ text.mT).norm(dim=-1).mean(-1) - 1
+    return by_rows(text, lambda rows, _: rows.norm(dim=-1)).mean(-1) - 1
 
 
 def frobenius_orthogonality(text: Tensor) -> Tensor:
     """‖S − I‖², O-TPT's penalty as the SoC paper prints it (Sec. 3.2)."""
-    identity = torch.eye(text.shape[-2], dtype=text.dtype, device=text.device)
-    return (text @ text.mT - identity).square().sum((-2, -1))
+    def squares(rows: Tensor, start: int) -> Tensor:
+        identity = torch.zeros_like(rows)
+        identity.diagonal(start, -2, -1).fill_(1)
+        return (rows - identity).square().sum(-1)
+
+    return by_rows(text, squares).sum(-1)
 
 
 def nearest_angle(text: Tensor, limit: float = 0.99999) -> Tensor:
@@ -96,17 +102,13 @@ def nearest_angle(text: Tensor, limit: float = 0.99999) -> Tensor:
 
     Cosines are clamped to ±limit, where arccos is steep: two classes of one name add nothing to the gradient.
     """
-    similarity = text @ text.mT
-    others = similarity - 2 * torch.diag_embed(similarity.diagonal(dim1=-2, dim2=-1))  # a class's own cosine becomes −1
-    nearest = others.max(-1).values  # one of several equal ones gets the gradient
-    return nearest.clamp(-limit, limit).arccos().mean(-1)
+    def nearest(rows: Tensor, start: int) -> Tensor:
+        own = torch.zeros_like(rows)
+        own.diagonal(start, -2, -1).fill_(1)
+        others = rows - 2 * rows * own  # a class's own cosine becomes −1
+        return others.max(-1).values  # one of several equal ones gets the gradient
 
-
-def pair_similarities(text: Tensor) -> Tensor:
-    """The cosines s_ij of all pairs i < j. (..., K, d) -> (..., K(K−1)/2)"""
-    classes = text.shape[-2]
-    rows, columns = torch.triu_indices(classes, classes, offset=1, device=text.device)
-    return (text @ text.mT).flatten(-2).index_select(-1, rows * classes + columns)
+    return by_rows(text, nearest).clamp(-limit, limit).arccos().mean(-1)
 
 
 def normalise(similarity: Tensor, how: str, flow: bool = False) -> Tensor:
@@ -116,7 +118,11 @@ def normalise(similarity: Tensor, how: str, flow: bool = False) -> Tensor:
     vanishes (all pairs alike, two classes) the difference itself is kept: s̃ is 0, never NaN.
     """
     source = similarity if flow else similarity.detach()
-    low, high = source.amin(-1, keepdim=True), source.amax(-1, keepdim=True)
+    return rescale(similarity, source.amin(-1, keepdim=True), source.amax(-1, keepdim=True), how)
+
+
+def rescale(similarity: Tensor, low: Tensor, high: Tensor, how: str) -> Tensor:
+    """`normalise`, given the lowest and the highest similarity."""
     if how == "shift":
         return similarity - low
     if how == "max":
@@ -142,20 +148,54 @@ def semantic_separation(text: Tensor, percentile: float, normalisation: str, sta
     """
     if text.shape[-2] < 2:
         return text.sum((-2, -1)) * 0
+    if not fits_at_once(text.shape[-2]):
+        episodes = text.reshape(-1, *text.shape[-2:])
+        each = [separation_by_rows(one, percentile, normalisation, statistics) for one in episodes]
+        return torch.stack(each).view(text.shape[:-2])
     similarity = normalise(pair_similarities(text), normalisation, flow=statistics != "detached")
     delta = percentile_of(similarity if statistics == "flow_delta" else similarity.detach(), percentile)
     return huber(similarity, delta).mean(-1)
 
 
+def separation_by_rows(text: Tensor, percentile: float, normalisation: str, statistics: str) -> Tensor:
+    """`semantic_separation` of so many classes (K, d) that not all pairs can be kept for the gradient. The statistics
+    are found first; where gradients flow through one, it is computed anew from the pairs that it is."""
+    cosines = packed_similarities(text)
+    low, high = cosines.amin(), cosines.amax()
+    lowest, highest = (torch.nonzero(cosines == extreme)[:, 0] for extreme in (low, high))
+    cosines = rescale(cosines, low, high, normalisation)
+    pairs = len(cosines)
+    below, share = rank_of(percentile, pairs)
+    around = [cosines.kthvalue(min(below + k, pairs)) for k in (1, 2)]
+    del cosines
+    delta = torch.lerp(*(found.values for found in around), share)
+    if statistics != "detached":  # the gradient of an extreme that several pairs share is shared out evenly
+        low, high = pairs_at(text, lowest).mean(), pairs_at(text, highest).mean()
+    if statistics == "flow_delta":
+        values = rescale(pairs_at(text, torch.stack([found.indices for found in around])), low, high, normalisation)
+        delta = torch.lerp(*values, share)
+
+    def sums(rows: Tensor, start: int) -> Tensor:
+        above = above_diagonal(*rows.shape, start, rows.device)
+        return (huber(rescale(rows, low, high, normalisation), delta) * above).sum(-1)
+
+    return by_rows(text, sums).sum(-1) / pairs
+
+
 def percentile_of(values: Tensor, percentile: float) -> Tensor:
     """The percentile (0–100) over the last dimension, kept, with linear interpolation between ranks."""
-    rank = percentile / 100 * (values.shape[-1] - 1)
-    below, share = int(rank), rank % 1
+    below, share = rank_of(percentile, values.shape[-1])
     low = values.kthvalue(below + 1, dim=-1, keepdim=True).values  # finds one rank in less time than sorting all
     if share == 0:
         return low
     high = values.kthvalue(below + 2, dim=-1, keepdim=True).values
     return torch.lerp(low, high, share)
+
+
+def rank_of(percentile: float, count: int) -> tuple[int, float]:
+    """The rank, from 0, below a percentile of so many numbers, and how far it lies towards the next."""
+    rank = percentile / 100 * (count - 1)
+    return int(rank), rank % 1
 
 
 def balance(loss: Tensor, penalty: Tensor, scale: str) -> Tensor:

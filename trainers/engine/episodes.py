@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -91,7 +92,7 @@ def text_gradient(
     all regularisers together.
 
     `first` are the kept views' logits (B, n, K) in the first step; None in that step. `text` is (K, d) where all
-    episodes share it, as in the first step: the penalty and its gradient, which see no image, are then computed once.
+    episodes share it, as in the first step.
     """
     batch = len(kept)
     with torch.enable_grad():
@@ -99,15 +100,13 @@ def text_gradient(
         logits = class_logits(kept, own, scale)  # (B, n, K)
         loss = method.episode_loss(logits, logits if first is None else first)  # (B,)
         (gradient,) = torch.autograd.grad(loss.sum(), own)
-        text = text.detach().requires_grad_()
         loss, total = loss.detach(), torch.zeros_like(loss.detach())
         on_loss, regularised = 1.0, 0.0
         for term in method.terms():
-            penalty = term.penalty(text)
-            if penalty is None:
+            found = penalty_and_gradient(term, text)
+            if found is None:
                 continue
-            (penalty_gradient,) = torch.autograd.grad(penalty.sum(), text)
-            penalty = penalty.detach().expand(batch)
+            penalty, penalty_gradient = found[0].expand(batch), found[1]
             of_loss, of_penalty = (
                 torch.as_tensor(weight, device=loss.device).expand(batch)[:, None, None]
                 for weight in term.weights(loss, penalty)
@@ -116,3 +115,22 @@ def text_gradient(
             regularised = regularised + of_penalty * penalty_gradient
             total = total + penalty
     return on_loss * gradient + regularised, loss, total
+
+
+# For each term the text features that it saw last in a first step, which a run never changes, and what it made of them.
+LAST: WeakKeyDictionary[Term, tuple[Tensor, tuple[Tensor, Tensor] | None]] = WeakKeyDictionary()
+
+
+def penalty_and_gradient(term: Term, text: Tensor) -> tuple[Tensor, Tensor] | None:
+    """A term's value and its gradient at the text features. They see no image: where all episodes share the features
+    (K, d), they are computed once a run, which for thousands of classes takes longer than an episode."""
+    shared = text.dim() == 2
+    if shared and term in LAST and LAST[term][0] is text:
+        return LAST[term][1]
+    with torch.enable_grad():
+        leaf = text.detach().requires_grad_()
+        penalty = term.penalty(leaf)
+        found = None if penalty is None else (penalty.detach(), torch.autograd.grad(penalty.sum(), leaf)[0])
+    if shared:
+        LAST[term] = text, found
+    return found

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from ...datasets.views.pixels import Pixels
 from .tokens import Tokenizer
 
+KEPT_BYTES = {"cpu": 4e9, "cuda": 8e9}  # of a text tower's activations that wait for the backward pass
+
 
 class Tower(Protocol):
     """Class text features as a function of the context: differentiable, for any number of episodes at once."""
@@ -68,5 +70,7 @@ class Backbone(ABC):
         return other
 
     def classes_at_once(self, class_tokens: Sequence[Sequence[int]]) -> int:
-        """How many classes' activations are kept for the backward pass together: all that fit."""
-        return len(class_tokens)
+        """How many classes' activations are kept for the backward pass together: as many as KEPT_BYTES hold. Up to a
+        thousand or two that is all of them; beyond, each group's forward pass is repeated, and memory stays bounded."""
+        classes, kept = len(class_tokens), self.text_tower(class_tokens, "fp32").kept_bytes
+        return max(1, min(classes, int(classes * KEPT_BYTES.get(self.device.type, KEPT_BYTES["cuda"]) / kept)))

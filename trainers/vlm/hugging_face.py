@@ -70,7 +70,7 @@ class HuggingFaceBackbone(Backbone):
         return WholeTower(self.whole_text, class_tokens, precision)
 
     def classes_at_once(self, class_tokens: Sequence[Sequence[int]]) -> int:
-        return len(class_tokens) if self.packed else self.whole_text.classes_at_once(class_tokens)
+        return super().classes_at_once(class_tokens) if self.packed else self.whole_text.classes_at_once(class_tokens)
 
     @cached_property
     def whole_text(self) -> WholeText:

@@ -42,7 +42,7 @@ class OpenClipBackbone(Backbone):
         return WholeTower(self.whole_text(), class_tokens, precision)
 
     def classes_at_once(self, class_tokens: Sequence[Sequence[int]]) -> int:
-        return len(class_tokens) if self.packed else self.whole_text().classes_at_once(class_tokens)
+        return super().classes_at_once(class_tokens) if self.packed else self.whole_text().classes_at_once(class_tokens)
 
     def whole_text(self) -> WholeText:
         """Bidirectional and CoCa's towers see the padding, or are read behind it; BERT and its kin mask it."""

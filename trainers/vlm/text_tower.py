@@ -22,6 +22,7 @@ from ..objectives import unit
 from .precision import autocast
 from .text_weights import Layer, TextWeights
 
+KEPT_NUMBERS = 22  # for the backward pass of a token: a layer and a unit of width
 SLOPE = 1.702  # OpenAI's activation, QuickGELU, is x · sigmoid(1.702 x)
 QUICK_GELU, GELU, TANH_GELU = "quick_gelu", "gelu", "gelu_tanh"
 ACTIVATIONS = {QUICK_GELU: None, GELU: F.gelu, TANH_GELU: partial(F.gelu, approximate="tanh")}
@@ -69,6 +70,7 @@ class TextTower:
         self.order = torch.tensor(order, device=self.device)
         self.restore = self.order.argsort()  # from packed order back to class order
         self.lengths = [len(class_tokens[k]) for k in order]
+        self.kept_bytes = 4 * KEPT_NUMBERS * self.tokens * weights.positions.shape[1] * len(weights.layers)
         with torch.no_grad():
             start = torch.tensor(weights.start, dtype=torch.long, device=self.device)
             self.start = weights.embedding(start).float()  # (1, width)

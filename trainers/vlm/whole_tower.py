@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..objectives import unit
+from .backbone import KEPT_BYTES
 from .precision import autocast
 from .tokens import ANCHOR, Tokenizer
 
-KEPT_BYTES = {"cpu": 4e9, "cuda": 8e9}  # of activations that wait for the backward pass
 KEPT_NUMBERS = 20  # times the width, for each token and layer; attention's weights come on top
 ONE_AT_A_TIME = threading.Lock()  # the replaced embedding is the module's, which threads share
 
