@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import PROJECT, make_image_folder, openai_state, random_clip
+from conftest import PROJECT, make_image_folder, openai_state, random_clip, user_environment
 from promptcal.datasets.utils.errors import UserError, explaining_faults
 from promptcal.datasets.utils.files import write_arrays, write_json
 from promptcal.trainers import adapt
@@ -47,7 +47,7 @@ def command(setting: tuple[Path, Path], run: Path, *args: object, ranks: int = 0
             "DATALOADER.NUM_WORKERS", "1", *map(str, args)]
 
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = user_environment()
 
 
 def start(words: list[str], limit: int = resource.RLIM_INFINITY) -> subprocess.Popen:
@@ -254,7 +254,7 @@ def test_an_output_folder_that_is_read_only(setting):
 def test_faults_of_the_machine_are_one_line(fault: str, remedy: str):
     code = f"""
 import torch
-from promptcal.datasets.errors import run_tool
+from promptcal.datasets.utils.cli import run_tool
 def main():
     raise {fault}
 run_tool(main)
