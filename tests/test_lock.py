@@ -35,7 +35,8 @@ def test_a_lock_of_a_dead_or_silent_owner_is_taken_over(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "7", "{}", '{"pid": "x"}', '{"host": "HERE", "pid": null}', "{",
-                                     '{"host": "HERE", "pid": 1e3}', '{"host": "HERE", "pid": 99999999999999999999}'])
+                                     '{"host": "HERE", "pid": 1e3}', '{"host": "HERE", "pid": -1}',
+                                     '{"host": "HERE", "pid": 0}', '{"host": "HERE", "pid": 99999999999999999999}'])
 def test_a_lock_file_that_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str):
     """It is somebody's who is just writing it, until it has been silent for long."""
     content = content.replace("HERE", RunLock(tmp_path).owner["host"])

@@ -38,6 +38,7 @@ def log_to_terminal() -> None:
 
 def run_tool(main: Callable[[], int | None]) -> NoReturn:
     """Ends the process with the status of `main`; see `outcome`."""
+    speak_utf8()
     keep_streams_open()
     signal.signal(signal.SIGTERM, terminate)
     threading.excepthook = report_thread
@@ -117,6 +118,13 @@ class Output:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+def speak_utf8() -> None:
+    """In a locale that knows no more than ASCII, Python takes a path like `é` for bytes without meaning, which
+    TensorBoard for one cannot write: begins again with UTF-8, which all files here are in."""
+    if sys.getfilesystemencoding().lower() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
 
 
 def keep_streams_open() -> None:

@@ -73,6 +73,9 @@ def explaining_faults() -> Iterator[None]:
         if out_of_memory(error):
             raise UserError("out of memory; what was finished is kept: use fewer TTA.EPISODES and "
                             "DATALOADER.NUM_WORKERS, TTA.JACOBIAN off, or DEVICE cpu") from error
+        if "home directory" in str(error):  # pathlib's, on a user without one
+            raise UserError("a path begins with ~, but this user has no home folder: write it out, or set HOME"
+                            ) from error
         # Not "in DataLoader worker process 0", which is where an error of the program's was caught.
         if "DataLoader worker (pid" in str(error) or "items of ancillary data" in str(error):
             raise UserError("a process that makes views was killed, usually for want of memory; what was finished is "

@@ -14,6 +14,8 @@ from .errors import UserError
 
 
 def make_folder(path: Path) -> None:
+    if not str(path).isprintable():  # TensorBoard takes no other bytes than UTF-8
+        raise UserError(f"cannot make folder {str(path)!r}: its name is not plain UTF-8 text; choose another one")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -47,7 +49,8 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_atomically(path, lambda file: file.write(text.encode()))
+    """In UTF-8; bytes of file names that the system's alphabet lacks stay what they are."""
+    write_atomically(path, lambda file: file.write(text.encode(errors="surrogateescape")))
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -83,6 +86,6 @@ def noticing_damage() -> Iterator[None]:
 def read_json(path: Path) -> Any | None:
     """The content, or None where there is no such file or it is not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
     except (OSError, ValueError, RecursionError):
         return None

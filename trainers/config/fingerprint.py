@@ -90,6 +90,8 @@ def run_path(cfg: CfgNode) -> Path:
     """`--output-dir`, or output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>."""
     if cfg.OUTPUT_DIR:
         return Path(cfg.OUTPUT_DIR)
+    if Path(cfg.TAG).is_absolute() or ".." in Path(cfg.TAG).parts or not cfg.TAG.isprintable():
+        raise ConfigError(f"TAG is {cfg.TAG!r}; it must be a name below output/<dataset>/<trainer>/<backbone>")
     backbone = path_safe(backbone_name(cfg.MODEL.BACKBONE.NAME))
     return Path(
         "output", path_safe(cfg.DATASET.NAME), path_safe(cfg.TRAINER.NAME), backbone, cfg.TAG, f"seed{cfg.SEED}",

@@ -10,7 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from ...datasets.utils.errors import UserError
-from ...datasets.utils.files import Damaged, make_folder, read_arrays, read_json, write_arrays, write_json, write_text
+from ...datasets.utils.files import (
+    Damaged,
+    make_folder,
+    read_arrays,
+    read_json,
+    write_arrays,
+    write_json,
+    write_text,
+    writing,
+)
 from ..config.fingerprint import check_same
 from ..engine.parts import joined, part_name
 from ..engine.ranks import Ranks
@@ -39,6 +48,7 @@ class RunFolder:
         self.path = path
         self.log = log
         self.parts = path / "parts"
+        self.config = ""  # what config.yaml holds, once the run is ours
 
     @contextmanager
     def owned(
@@ -48,6 +58,7 @@ class RunFolder:
 
         The first rank holds the lock for all. `early` lines were logged before there was a folder.
         """
+        self.config = config
         with ExitStack() as stack:
             if ranks.first:
                 make_folder(self.path)
@@ -85,17 +96,27 @@ class RunFolder:
     def results(self) -> dict | None:
         """The results of a finished run."""
         results = read_json(self.path / "results.json")
-        return results if isinstance(results, dict) and results.get("complete") else None
+        if not isinstance(results, dict) or not results.get("complete"):
+            return None
+        if not isinstance(results.get("fingerprint"), dict) or "bins" not in results:
+            logger.warning("%s is no result of a run and is written anew", self.path / "results.json")
+            return None
+        return results
 
     def finish(self, results: Mapping) -> None:
         """Marks the run as done; the parts have become predictions.npz and are removed."""
+        if self.config and not (self.path / "config.yaml").is_file():
+            self.write_config(self.config)  # somebody has removed the folder while the run went on
         write_json(self.path / "results.json", {**results, "complete": True})
         self.remove_parts()
 
     def remove_parts(self) -> None:
-        for file in self.parts.glob("*"):
-            file.unlink()
-        if self.parts.is_dir():
+        """What is no file there is not ours, and stays."""
+        with writing(self.parts):
+            for file in self.parts.glob("*"):
+                if file.is_file() or file.is_symlink():
+                    file.unlink()
+        with suppress(OSError):
             self.parts.rmdir()
 
     def tidy(self) -> None:

@@ -20,7 +20,11 @@ class RunLock:
     """A file that names the owner's host and process, and is touched while the owner lives.
 
     A lock is stale, and taken over, when its process on this host is gone or its owner elsewhere has been silent. A
-    process on this host that is merely stopped (Ctrl-Z) keeps it.
+    process on this host that is merely stopped (Ctrl-Z) keeps it. Clocks need not agree, and may be set back: silence
+    is measured by the shared file system's own.
+
+    By hand, because `filelock` needs a file system with locks, which cluster disks often are mounted without; there it
+    cannot keep two machines apart, nor take over from one that has crashed. And it cannot say who holds a lock.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -112,7 +116,8 @@ class RunLock:
 def read_owner(path: Path) -> dict:
     """Who a lock file names; empty where it names nobody."""
     owner = read_json(path)
-    return owner if isinstance(owner, dict) and isinstance(owner.get("pid"), int) else {}
+    pid = owner.get("pid") if isinstance(owner, dict) else None
+    return owner if isinstance(pid, int) and pid > 0 else {}  # 0 and below would stand for groups of processes
 
 
 def alive(owner: dict) -> bool:

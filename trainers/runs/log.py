@@ -4,13 +4,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
 from ...datasets.utils.cli import LOGGER
+from ...datasets.utils.files import writing
 
 
-class RunLog(logging.FileHandler):
-    """A disk that is full is told by what matters more than a line of the log."""
+class RunLog(WatchedFileHandler):
+    """A disk that is full, or a folder that somebody removes, is told by what matters more than a line of the log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
@@ -41,7 +47,8 @@ def early_lines() -> Iterator[list[logging.LogRecord]]:
 @contextmanager
 def log_to_file(path: Path, early: Sequence[logging.LogRecord] = ()) -> Iterator[None]:
     """Adds `path` to where lines go, for a while, those that came too `early` first; a continued run appends."""
-    handler = RunLog(path, encoding="utf-8")
+    with writing(path):
+        handler = RunLog(path, encoding="utf-8", errors="surrogateescape")  # file names may be of any alphabet
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for record in early:
         handler.handle(record)
