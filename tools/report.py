@@ -23,6 +23,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--bins", type=int, default=20, help="bins of ECE, ACE and MCE, whatever the runs used")
     parser.add_argument("--bootstrap", type=int, default=300, metavar="N", help="redraws for the intervals; 0 = none")
     parser.add_argument("--published", action="store_true", help="put the paper's figures beside ours, labelled")
+    parser.add_argument("--posthoc", action="store_true",
+                        help="also CoTS, E-CoTS, replaced confidence and fixed temperatures, which need no labels")
     parser.add_argument("--no-figures", action="store_true", help="tables and page only")
     return parser.parse_args(argv)
 
@@ -33,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ConfigError("--bins must be 1 or more, --bootstrap 0 or more")
     log_to_terminal()
     out = args.out or args.runs[0] / "report"
-    report = write_report(args.runs, out, args.bins, args.bootstrap, args.published, not args.no_figures)
+    report = write_report(
+        args.runs, out, args.bins, args.bootstrap, args.published, not args.no_figures, posthoc=args.posthoc,
+    )
     print("\n\n".join(terminal(table, colour=sys.stdout.isatty()) for table in report.tables))
     for note in report.notes:
         print(f"note: {note}")

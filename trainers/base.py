@@ -221,6 +221,7 @@ class BaseTrainer(Evaluation):
             "flagged": int(columns["flagged"].sum()),
             "skipped": columns["bad_reason"].tolist(),
             "seconds": seconds, "seconds_per_image": seconds / n, "finished": now(),
+            "predictions_bytes": (self.folder.path / "predictions.npz").stat().st_size,
             "data_hash": self.fingerprint["data"], "weights_hash": self.fingerprint["weights"],
             "precision": self.precision, "views": self.fingerprint["views"], **self.facts(), **environment(self.device),
             "classnames": self.dataset.classnames, "fingerprint": self.fingerprint,

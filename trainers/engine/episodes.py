@@ -14,6 +14,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..objectives import class_logits
+from ..posthoc import strong_columns
 from .adapted import Adapted
 
 
@@ -82,7 +83,8 @@ def run_episodes(prompt: Start, views: Tensor, scale: Tensor, method: Hooks, cfg
         optimizer.step()
     text = prompt.tower.text(context) if cfg.TTA.STEPS else prompt.text
     logits = method.predict(views, text)
-    return Adapted(logits, view_logits[:, 0], context.detach(), {"loss": loss, "penalty": penalty})
+    strong = strong_columns(view_logits, class_logits(views, text, scale))
+    return Adapted(logits, view_logits[:, 0], context.detach(), {"loss": loss, "penalty": penalty, **strong})
 
 
 def text_gradient(

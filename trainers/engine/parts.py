@@ -28,6 +28,7 @@ def part_name(part: Sequence[int]) -> str:
 
 def joined(rows: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Columns of several batches or parts, one below the other. One without a readable image lacks what only a method
-    can tell of an image, and has no rows to add."""
-    names = dict.fromkeys(name for row in rows for name in row)
+    can tell of an image, and has no rows to add. What a part of an older version lacks is left out of all."""
+    whole = [row for row in rows if len(row["index"])] or rows
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if all(name in row for row in whole)]
     return {name: np.concatenate([row[name] for row in rows if name in row]) for name in names}

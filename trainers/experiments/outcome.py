@@ -16,6 +16,7 @@ from ..report.measure import Measured, measure
 from ..report.output import write_figures, write_tables
 from ..report.page.page import Page, render, render_page
 from ..report.reading import read_run
+from ..report.rescaled import POSTHOC
 from ..report.tables import Table
 from ..report.thumbnails import thumbnails
 from ..report.verdict import judge
@@ -51,7 +52,8 @@ def write_outcome(
     """Writes tables.{md,tex,csv}, figures/ and report.html. `known` keeps what was measured, for the next one."""
     notes = [f"Of the SoC paper: {experiment.makes}."]
     repeats = REPEATS if experiment.layout in VERDICTS else 0
-    material = Material(experiment, place, measured_runs(runs, failed, known, notes, repeats))
+    posthoc = not {*POSTHOC, "seconds"}.isdisjoint(experiment.metrics)
+    material = Material(experiment, place, measured_runs(runs, failed, known, notes, repeats, posthoc))
     if runs and not material.found:
         raise DataError(f"none of its {len(runs)} runs is finished, so there is nothing to show")
     if material.stands_in:
@@ -75,7 +77,7 @@ def write_outcome(
 
 def measured_runs(
     runs: Sequence[PlannedRun], failed: Mapping[PlannedRun, str], known: dict[PlannedRun, Measured], notes: list[str],
-    repeats: int,
+    repeats: int, posthoc: bool = False,
 ) -> dict[PlannedRun, Measured]:
     """The finished runs, with bootstrap intervals where `repeats` asks for them; a note on each that is missing."""
     found = {}
@@ -84,8 +86,9 @@ def measured_runs(
             notes.append(f"Missing: {run.described} ({failed.get(run, 'not finished')}).")
             continue
         try:
-            if run not in known or (repeats and np.isnan(known[run].metrics["ece"].low)):
-                known[run] = measure(read_run(run.folder), BINS, repeats)
+            there = known[run].metrics if run in known else {}
+            if not there or (repeats and np.isnan(there["ece"].low)) or (posthoc and "ece_fixed" not in there):
+                known[run] = measure(read_run(run.folder), BINS, repeats, posthoc=posthoc)
             found[run] = known[run]
         except (DataError, ValueError) as error:
             notes.append(f"Missing: {run.described} ({error}).")

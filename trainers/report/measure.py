@@ -10,6 +10,7 @@ from ..arrays import Array, log_softmax
 from ..calibration import Interval
 from ..posthoc import cross_fit_temperature, fit_temperature
 from .reading import Predictions, Run
+from .rescaled import rescaled_figures
 
 MISTAKES = 12  # kept of each run
 CLASSWISE_BUDGET = 2e7  # values a bootstrap of the classwise error may touch; beyond that it is given without interval
@@ -42,6 +43,11 @@ METRICS = {
     "ece": Metric("ECE"),
     "ece_sals": Metric("ECE + SaLS"),
     "ece_temperature": Metric("ECE + temperature*"),
+    "ece_cots": Metric("ECE + CoTS"),
+    "ece_ecots": Metric("ECE + E-CoTS"),
+    "accuracy_ecots": Metric("Accuracy + E-CoTS", higher_is_better=True),
+    "ece_cor": Metric("ECE + zero-shot confidence"),
+    "ece_fixed": Metric("ECE + fixed temperature"),
     "ace": Metric("ACE"),
     "mce": Metric("MCE"),
     "classwise_ece": Metric("Classwise ECE"),
@@ -50,6 +56,7 @@ METRICS = {
     "aurc": Metric("AURC"),
     "brier": Metric("Brier", percent=False),
     "nll": Metric("NLL", percent=False),
+    "seconds": Metric("Seconds an image", percent=False),
 }
 TEMPERATURE_NOTE = (
     "* temperature scaling needs labels, which test-time tuning never sees: a reference. It is fitted on a run over "
@@ -109,8 +116,11 @@ class Measured:
     derived: bool = False  # the zero-shot part of a tuned run, standing for a zero-shot run
 
 
-def measure(run: Run, bins: int = 20, repeats: int = 0, validation: Run | None = None) -> Measured:
-    """All figures of a run with `bins` bins; with bootstrap intervals if `repeats` is above 0.
+def measure(
+    run: Run, bins: int = 20, repeats: int = 0, validation: Run | None = None, posthoc: bool = False,
+) -> Measured:
+    """All figures of a run with `bins` bins; with bootstrap intervals if `repeats` is above 0; with those of label-free
+    post-hoc scaling and the time an image took if `posthoc`.
 
     Temperature scaling is fitted on `validation`, the same method on the validation split, or cross-fitted without it.
     """
@@ -122,6 +132,10 @@ def measure(run: Run, bins: int = 20, repeats: int = 0, validation: Run | None =
     before, zero_shot, _ = _figures(
         data.zero_shot_logits, data, bins, 0, held_out and (held_out.zero_shot_logits, held_out.label),
     )
+    if posthoc:
+        after, after_before = rescaled_figures(run, data, bins)
+        metrics = {key: {**metrics, **after}[key] for key in METRICS if key in metrics or key in after}
+        before = {key: {**before, **after_before}[key] for key in METRICS if key in before or key in after_before}
     classes, mistakes = class_rows(data, run.classnames), worst_mistakes(data, run.classnames)
     if not run.has_zero_shot:  # what stands in its place is no reference
         before = {}

@@ -17,6 +17,8 @@ from .schema import read_columns, read_results, read_settings
 
 logger = logging.getLogger(__name__)
 
+STRONG = ("cots_tau", "strong_log_p")
+
 
 @dataclass(frozen=True)
 class Predictions:
@@ -28,6 +30,8 @@ class Predictions:
     zero_shot_logits: Array
     flagged: Array  # (N,), images that fell back to zero-shot
     text: Array | None = None  # (K, d), the class features before tuning; version 0.1 kept none
+    cots_tau: Array | None = None  # (N,), CoTS's temperatures, where a method looks at several views
+    strong_log_p: Array | None = None  # (N, K), the strong views' mean prediction at these
 
 
 @dataclass(frozen=True)
@@ -102,9 +106,9 @@ class Run:
         n, classes = self.results["n"], self.results["classes"]
         shapes = {
             "index": ("i", n), "label": ("i", n), "logits": ("f", n, classes), "zero_shot_logits": ("f", n, classes),
-            "flagged": ("b", n), "text": ("f", classes, None),
+            "flagged": ("b", n), "text": ("f", classes, None), "cots_tau": ("f", n), "strong_log_p": ("f", n, classes),
         }
-        optional = ("text",) if self.has_zero_shot else ("text", "zero_shot_logits")
+        optional = ("text", *STRONG) if self.has_zero_shot else ("text", *STRONG, "zero_shot_logits")
         try:
             with noticing_damage():
                 columns = read_columns(path, shapes, optional)

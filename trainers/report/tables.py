@@ -14,6 +14,7 @@ from .grid import Column, Comparison, Row
 from .measure import METRICS, TEMPERATURE_NOTE, Measured
 from .published import BASELINE
 from .reading import Run
+from .rescaled import POSTHOC_NOTE
 from .usual import unusual_settings
 
 
@@ -93,6 +94,8 @@ def paper_table(
     notes = [*comparison.notes, *_legend(blocks, comparison)]
     if "ece_temperature" in metrics:
         notes.append(TEMPERATURE_NOTE)
+    if "ece_cots" in metrics:
+        notes.append(POSTHOC_NOTE)
     if with_published:
         notes += _published_notes(comparison, sources)
     return Table(name, title, columns, blocks, notes)

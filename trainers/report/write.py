@@ -19,6 +19,7 @@ from .measure import measure
 from .output import write_figures, write_tables
 from .page.page import Page, render_page
 from .reading import find_runs, text_similarity
+from .rescaled import POSTHOC
 from .tables import Table, metrics_table, paper_table
 from .thumbnails import thumbnails
 from .verdict import Verdict, judge
@@ -38,11 +39,12 @@ class Report:
 
 def write_report(
     paths: Sequence[str | Path], out: Path, bins: int = 20, repeats: int = 300, published: bool = False,
-    with_figures: bool = True, first: Sequence[Picture] = (), remarks: Sequence[str] = (),
+    with_figures: bool = True, first: Sequence[Picture] = (), remarks: Sequence[str] = (), posthoc: bool = False,
 ) -> Report:
     """Reads all finished runs below `paths` and writes tables.{md,tex,csv}, figures/ and report.html into `out`.
 
     The caller's own pictures stand `first` among the figures, its `remarks` first among the notes.
+    `posthoc` adds label-free post-hoc scaling and sets of predictions.
     """
     runs, notes = find_runs(paths)
     if not runs:
@@ -60,14 +62,14 @@ def write_report(
             notes.append(f"{error}; temperatures of {run.folder} are fitted without it")
             held_out = None
         try:
-            measured.append(measure(run, bins, repeats, held_out))
+            measured.append(measure(run, bins, repeats, held_out, posthoc))
         except ValueError as error:  # DataError is one
             notes.append(f"{run.folder} is left out: {error}")
     if not measured:
         raise DataError(f"no run could be measured: {notes[-1] if notes else 'all are on the validation split'}")
     measured.sort(key=lambda m: (*dataset_rank(m.run.dataset), *method_rank(m.run.trainer), m.run.seed))
     comparisons = compare(measured)
-    tables = make_tables(comparisons, bins, published)
+    tables = make_tables(comparisons, bins, published, posthoc)
     verdicts = [verdict for c in comparisons if not c.swept and (verdict := judge(c))]
     write_tables(out, tables)
     drawn, problems = write_figures(out, (*first, *pictures(comparisons, text_similarity)) if with_figures else ())
@@ -79,7 +81,9 @@ def write_report(
     return Report(tables, verdicts, notes, out / "report.html")
 
 
-def make_tables(comparisons: Sequence[Comparison], bins: int, published: bool) -> list[Table]:
+def make_tables(
+    comparisons: Sequence[Comparison], bins: int, published: bool, posthoc: bool = False,
+) -> list[Table]:
     """For each backbone the main table, post-hoc scaling, ACE and all metrics; then a table for each sweep."""
     tables = []
     for number, c in enumerate((c for c in comparisons if not c.swept), start=1):
@@ -87,7 +91,7 @@ def make_tables(comparisons: Sequence[Comparison], bins: int, published: bool) -
         tables += [
             paper_table(c, name, f"Accuracy and ECE, {c.backbone}", ["accuracy", "ece"], published),
             paper_table(c, f"{name}_posthoc", f"ECE after post-hoc scaling, {c.backbone}",
-                        ["ece_sals", "ece_temperature"], published),
+                        ["ece_sals", "ece_temperature", *(POSTHOC if posthoc else ())], published),
             paper_table(c, f"{name}_ace", f"Adaptive calibration error, {c.backbone}", ["ace"], published),
             metrics_table(c, f"{name}_metrics", f"All metrics, {c.backbone}", bins),
         ]
