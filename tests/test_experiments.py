@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 from made_runs import make_run
 from promptcal.datasets.utils.errors import ConfigError, UnknownNameError
-from promptcal.trainers.experiments import beside, estimate, studies
+from promptcal.trainers.experiments import beside, estimate, layouts
 from promptcal.trainers.experiments.arrange import Material
-from promptcal.trainers.experiments.definition import LAYOUTS, ORDER, names, parse_experiment, read_experiment
-from promptcal.trainers.experiments.geometry import margin
-from promptcal.trainers.experiments.layouts import averages, deviations, results
-from promptcal.trainers.experiments.outcome import write_outcome
+from promptcal.trainers.experiments.definition import ORDER, names, parse_experiment, read_experiment
+from promptcal.trainers.experiments.layouts import complexity, scaling
+from promptcal.trainers.experiments.layouts.averages import averages
+from promptcal.trainers.experiments.layouts.deviations import deviations
+from promptcal.trainers.experiments.layouts.results import results
+from promptcal.trainers.experiments.layouts.theory import margin
+from promptcal.trainers.experiments.outcome import make, write_outcome
 from promptcal.trainers.experiments.plan import Place, expand, select
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
 from promptcal.trainers.experiments.runner import in_order
@@ -44,7 +47,7 @@ def test_every_experiment_is_there():
     assert len(names()) == 18
     for name in names():
         experiment = read_experiment(name)
-        assert experiment.layout in LAYOUTS
+        assert experiment.layout in layouts.layout_names()
         assert bool(experiment.demo.datasets) == bool(experiment.datasets)
 
 
@@ -349,7 +352,7 @@ def test_deviations_over_seeds(tmp_path):
 
 def test_counted_operations_agree_with_the_published_ones():
     """But for a few small terms that the paper leaves out."""
-    (table,) = studies.complexity(Material(read_experiment("complexity"), Place(), {}))
+    (table,) = complexity.complexity(Material(read_experiment("complexity"), Place(), {}))
     rows = rows_of(table)
     for method in ("O-TPT", "SoC"):
         for ours, theirs in zip(rows[method][1:], rows[f"{method} (published)"][1:], strict=True):
@@ -360,7 +363,7 @@ def test_counted_operations_agree_with_the_published_ones():
 
 def test_inverse_weighting_is_the_one_that_is_felt():
     """Falling with the number of classes, as the paper's lead over O-TPT does, and far above the printed ratio."""
-    sizes = [studies.relative_gradients(studies.simulated_prototypes(k)) for k in (10, 47, 100, 397, 1000)]
+    sizes = [scaling.relative_gradients(scaling.simulated_prototypes(k)) for k in (10, 47, 100, 397, 1000)]
     inverse = [size["inverse"] for size in sizes]
     assert inverse == sorted(inverse, reverse=True) and 0.1 < inverse[-1] < 10
     assert all(size["ratio"] < size["inverse"] / 10 for size in sizes)
@@ -372,7 +375,24 @@ def test_every_reading_of_the_weight_has_a_row(tmp_path):
     material = made_material(tmp_path, "scaling", keep=lambda run: run.dataset == "eurosat")
     (table,) = results(material, "TRAINER.SOC.SCALE")
     own = {label for label in rows_of(table, 1) if label.startswith("SoC") and "published" not in label}
-    assert own == {f"SoC, {name}" for name in studies.READINGS}
+    assert own == {f"SoC, {name}" for name in scaling.READINGS}
+
+
+def test_a_layout_is_one_file(tmp_path, monkeypatch):
+    """Dropped into the folder, it is known by its name and makes the page of an experiment."""
+    (tmp_path / "headcount.py").write_text(
+        "from promptcal.trainers.report.tables import Block, Entry, Table, TableRow\n"
+        "def show(material):\n"
+        "    row = TableRow('runs', 'SoC', [Entry(len(material.found), 0)])\n"
+        "    return [Table('headcount', 'Runs', ['count'], [Block('', [row])])], []\n", encoding="utf-8",
+    )
+    monkeypatch.setattr(layouts, "__path__", [*layouts.__path__, str(tmp_path)])
+    assert "headcount" in layouts.layout_names()
+    material = made_material(tmp_path / "runs", "delta", keep=lambda run: run.dataset == "eurosat")
+    material = replace(material, experiment=replace(material.experiment, layout="headcount", note=""))
+    (table,), pictures = make(material)
+    assert table.blocks[0].rows[0].entries[0].value == len(material.found) > 0
+    assert pictures == []
 
 
 # --- the paper against itself

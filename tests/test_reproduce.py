@@ -10,7 +10,7 @@ import pytest
 from conftest import PROJECT, run_tool
 from made_runs import make_run
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.geometry import CAVEAT
+from promptcal.trainers.experiments.layouts.theory import CAVEAT
 from promptcal.trainers.experiments.outcome import DEMO, write_outcome
 from promptcal.trainers.experiments.plan import Place, differs, expand
 from promptcal.trainers.experiments.runner import FAILURE, Busy, Claim, Runner, in_use

@@ -1,17 +1,16 @@
 """Measured runs arranged as a table wants them: rows of methods and settings, columns of data sets."""
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from ...datasets.base import dataset_rank
-from ..registry import is_trained, method_rank
-from ..report.caveats import caveats
-from ..report.grid import Column, Comparison, Row
+from ...datasets.base import dataset_label, dataset_rank
+from ..registry import is_trained
+from ..report.arrange import arrange
+from ..report.grid import Comparison, Row
 from ..report.measure import METRICS, Measured
 from ..report.usual import show_setting, unusual_settings
 from .definition import Experiment
@@ -56,23 +55,14 @@ class Material:
 
     def comparison(self, backbone: str, key: str = "") -> Comparison:
         """The runs of a backbone, a row for each method and, with `key`, for each value of that setting and of those
-        that vary with it."""
-        cells, order = defaultdict(list), {}
+        that vary with it, in the order of the experiment."""
+        chosen = []
         for run, measured in self.found.items():
-            if run.backbone != backbone:
-                continue
-            settings = measured.run.settings
-            values = ", ".join(show_setting(swept, settings.get(swept)) for swept in run.variant)
-            row = Row(run.method, values if key in run.variant else "")
-            order.setdefault(row, (*method_rank(run.method), len(order)))  # values in the order of the experiment
-            column = Column(measured.run.dataset, measured.run.data_hash, measured.run.results["n"])
-            cells[row, column].append(measured)
-        for group in cells.values():
-            group.sort(key=lambda m: m.run.seed)
-        columns = sorted({column for _, column in cells}, key=lambda c: dataset_rank(c.dataset))
-        comparison = Comparison(backbone, backbone, columns, sorted(order, key=order.get), dict(cells), key)
-        comparison.notes = caveats(comparison)
-        return comparison
+            if run.backbone == backbone:
+                settings = measured.run.settings
+                values = ", ".join(show_setting(swept, settings.get(swept)) for swept in run.variant)
+                chosen.append((Row(run.method, values if key in run.variant else ""), measured))
+        return arrange(chosen, backbone, backbone, key)
 
 
 def in_percent(measured: Sequence[Measured], metric: str) -> list[float]:
@@ -82,3 +72,13 @@ def in_percent(measured: Sequence[Measured], metric: str) -> list[float]:
 
 def mean(measured: Sequence[Measured], metric: str) -> float:
     return float(np.mean(in_percent(measured, metric)))
+
+
+def listed(names: Iterable[str]) -> str:
+    """Data sets as a sentence names them."""
+    return ", ".join(dataset_label(name) for name in sorted(names, key=dataset_rank))
+
+
+def swept_key(experiment: Experiment) -> str:
+    """The setting whose values an experiment compares."""
+    return next((key for group in experiment.runs for key in group.sweep), "")

@@ -8,6 +8,8 @@ from ..report import published as paper
 from ..report.grid import Row
 from ..report.tables import Block, Entry, Table, TableRow, mark
 
+PRINTED = "As the paper prints it; not measured here."
+
 
 @dataclass(frozen=True)
 class Gap(Entry):
@@ -71,3 +73,7 @@ def slip_notes(tables: Sequence[str]) -> list[str]:
     """The paper's own slips in these tables, one line each, so that nobody looks for the fault here."""
     found = [slip for slip in paper.slips() if slip.cell.table in tables and not slip.rounding]
     return [f"The paper's own slip, {slip}." for slip in found]
+
+
+def printed(table: str, metric: str, method: str, column: str = paper.AVERAGE) -> float:
+    return float(paper.find(table, metric, method, column).value)

@@ -12,12 +12,9 @@ from ..config.merging import read_yaml
 from ..registry import TRAINER_REGISTRY
 from ..report import published
 from ..report.measure import METRICS
+from .layouts import layout_names
 
 FOLDER = CONFIGS / "experiments"
-LAYOUTS = (
-    "results", "averages", "deviations", "steps", "prompts", "lambda", "setting", "scaling", "selective", "sals",
-    "reliability", "class_pairs", "complexity", "theory",
-)
 # The order in which `all` goes through them: what many others share comes first.
 ORDER = (
     "table1", "shift", "two_steps", "ace", "sals", "selective", "reliability", "class_pairs", "seeds", "normalisation",
@@ -49,7 +46,7 @@ class Experiment:
     name: str
     title: str
     makes: str  # which table or figure of the paper, or that the paper has none
-    layout: str  # how results are arranged: one of LAYOUTS
+    layout: str  # how results are arranged: a file in layouts/
     backbones: Sequence[str]
     datasets: Sequence[str]  # by the names of their files in configs/datasets
     demo: Demo
@@ -120,9 +117,9 @@ def build(kind: type, content: object, where: str):
 
 def check(experiment: Experiment, where: str) -> None:
     """Refuses names that nobody knows, before anything is planned."""
-    if experiment.layout not in LAYOUTS:
-        hint = nearest(experiment.layout, LAYOUTS)
-        raise ConfigError(f"layout in {where} is '{experiment.layout}'.{hint} Known: {', '.join(LAYOUTS)}.")
+    if experiment.layout not in (known := layout_names()):
+        hint = nearest(experiment.layout, known)
+        raise ConfigError(f"layout in {where} is '{experiment.layout}'.{hint} Known: {', '.join(known)}.")
     for metric in experiment.metrics:
         if metric not in METRICS:
             raise ConfigError(f"metrics in {where}: '{metric}' is none of {', '.join(METRICS)}")

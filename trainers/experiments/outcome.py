@@ -11,7 +11,8 @@ from tqdm import tqdm
 
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import make_folder, write_text
-from ..report.gallery import Picture
+from ..report.figures.style import stamped
+from ..report.gallery import Picture, attempted
 from ..report.measure import Measured, measure
 from ..report.output import write_figures, write_tables
 from ..report.page.page import Page, render, render_page
@@ -20,12 +21,10 @@ from ..report.rescaled import POSTHOC
 from ..report.tables import Table
 from ..report.thumbnails import thumbnails
 from ..report.verdict import judge
-from . import geometry, studies
-from .arrange import Material
+from .arrange import Material, swept_key
 from .beside import slip_notes
 from .definition import Experiment
-from .drawings import DRAWINGS, stamped
-from .layouts import LAYOUTS, swept_key
+from .layouts import find_layout
 from .plan import Place, PlannedRun
 
 logger = logging.getLogger(__name__)
@@ -35,7 +34,6 @@ STAMP = "Demo: drawn tiles and the small CLIP, not the paper's data."  # fits th
 BINS = 20
 REPEATS = 200  # of the bootstrap behind a verdict
 MOST_RUNS = 12  # shown one by one on a page; more, and runs of a sweep, are the report's business
-VERDICTS = ("results", "sals", "selective")  # layouts that rank methods
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ def write_outcome(
 ) -> Outcome:
     """Writes tables.{md,tex,csv}, figures/ and report.html. `known` keeps what was measured, for the next one."""
     notes = [f"Of the SoC paper: {experiment.makes}."]
-    repeats = REPEATS if experiment.layout in VERDICTS else 0
+    repeats = REPEATS if ranks_methods(experiment) else 0
     posthoc = not {*POSTHOC, "seconds"}.isdisjoint(experiment.metrics)
     material = Material(experiment, place, measured_runs(runs, failed, known, notes, repeats, posthoc))
     if runs and not material.found:
@@ -66,7 +64,7 @@ def write_outcome(
         notes += slip_notes(experiment.published)
     out = place.outcome(experiment.name)
     make_folder(out)
-    tables, pictures = make(material, out)
+    tables, pictures = make(material)
     tables, pictures = labelled(tables, pictures, material.stands_in)
     write_tables(out, tables)
     pictures, problems = write_figures(out, pictures)
@@ -95,18 +93,16 @@ def measured_runs(
     return found
 
 
-def make(material: Material, out: Path) -> tuple[list[Table], list[Picture]]:
-    layout = material.experiment.layout
-    if layout == "theory":
-        return geometry.study(material, out)
-    if layout == "complexity":
-        return studies.complexity(material), []
-    tables = LAYOUTS[layout](material)
+def make(material: Material) -> tuple[list[Table], list[Picture]]:
+    """What the experiment's layout makes of its runs. A picture that cannot be drawn costs none of the tables."""
+    tables, pictures = find_layout(material.experiment.layout).show(material)
     if material.experiment.note:
         tables = [replace(table, notes=[*table.notes, material.experiment.note]) for table in tables]
-    if layout == "scaling":
-        tables += studies.gradient_sizes(material)
-    return tables, list(DRAWINGS[layout](material)) if layout in DRAWINGS else []
+    return tables, list(attempted(lambda: pictures))
+
+
+def ranks_methods(experiment: Experiment) -> bool:
+    return getattr(find_layout(experiment.layout), "RANKS_METHODS", False)
 
 
 def labelled(
@@ -124,7 +120,7 @@ def labelled(
 
 def make_page(material: Material, tables: Sequence[Table], pictures: Sequence[Picture], notes: list[str]) -> Page:
     verdicts = []
-    if material.experiment.layout in VERDICTS:
+    if ranks_methods(material.experiment):
         verdicts = [v for backbone in material.backbones if (v := judge(material.comparison(backbone)))]
     shown = list(material.found.values())
     if len(shown) > MOST_RUNS or swept_key(material.experiment):

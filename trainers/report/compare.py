@@ -5,10 +5,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...datasets.base import dataset_rank
-from ..registry import is_zero_shot, method_rank, zero_shot_name
-from .caveats import caveats
-from .grid import Column, Comparison, Row
+from ..registry import is_zero_shot, zero_shot_name
+from .arrange import arrange, column_of
+from .grid import Comparison, Row
 from .measure import Measured
 from .reading import Run
 from .usual import settings_of, show_setting, usual_settings
@@ -71,26 +70,15 @@ def sweep_name(key: str) -> str:
     return {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt"}.get(key, key)
 
 
-def _variant(run: Run, key: str) -> str:
-    return show_setting(key, run.settings[key]) if key in run.settings else ""
-
-
 def _arrange(measured: Sequence[Measured], backbone: str, title: str, key: str = "") -> Comparison:
-    cells, order = defaultdict(list), {}
-    for m in measured if key else [*measured, *_zero_shot_rows(measured)]:
-        row = Row(m.run.trainer, _variant(m.run, key))
-        order.setdefault(row, (*method_rank(m.run.trainer), _sortable(m.run.settings.get(key))))
-        cells[row, Column(m.run.dataset, m.run.data_hash, m.run.results["n"])].append(m)
-    for group in cells.values():
-        group.sort(key=lambda m: m.run.seed)
-    if key:  # a data set on which nothing is compared has no place in a table of the setting
-        shown = {at for row, at in cells if any((other, at) in cells for other in order if _rivals(row, other))}
-        cells = {at: group for at, group in cells.items() if at[1] in shown}
-    columns = sorted({column for _, column in cells}, key=lambda c: (*dataset_rank(c.dataset), c.data_hash, c.n))
-    rows = sorted({row for row, _ in cells}, key=order.get)
-    comparison = Comparison(title, backbone, columns, rows, dict(cells), key)
-    comparison.notes = caveats(comparison)
-    return comparison
+    if not key:
+        return arrange([(Row(m.run.trainer), m) for m in (*measured, *_zero_shot_rows(measured))], backbone, title)
+    measured = sorted(measured, key=lambda m: _sortable(m.run.settings.get(key)))
+    rows = [(Row(m.run.trainer, show_setting(key, m.run.settings[key])), m) for m in measured]
+    # A data set on which nothing is compared has no place in a table of the setting.
+    places = {(row, column_of(m)) for row, m in rows}
+    shown = {at for row, at in places if any((other, at) in places for other, _ in places if _rivals(row, other))}
+    return arrange([(row, m) for row, m in rows if column_of(m) in shown], backbone, title, key)
 
 
 def _rivals(row: Row, other: Row) -> bool:

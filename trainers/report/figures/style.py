@@ -67,3 +67,23 @@ def encode(figure: Figure, kind: str, dpi: int) -> bytes:
         metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
         figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
     return buffer.getvalue()
+
+
+def stamped(figure: Figure, text: str) -> Figure:
+    """The figure with a line of small print below it, which cannot be overlooked or cut off by accident."""
+    with styled():
+        figure.draw_without_rendering()  # lays out; from here on everything only moves up
+        figure.set_layout_engine("none")
+        width, height = figure.get_size_inches()
+        extra = 0.2
+        share = extra / (height + extra)
+        boxes = [(axes, axes.get_position()) for axes in figure.axes]
+        figure.set_size_inches(width, height + extra)
+        for axes, box in boxes:
+            axes.set_position([box.x0, share + box.y0 * (1 - share), box.width, box.height * (1 - share)])
+        for words in figure.texts:
+            words.set_y(share + words.get_position()[1] * (1 - share))
+        for legend in figure.legends:
+            legend.set_bbox_to_anchor((0, share, 1, 1 - share), transform=figure.transFigure)
+        figure.text(0.01, share * 0.3, text, fontsize=6, color="#A52A2A")
+        return figure

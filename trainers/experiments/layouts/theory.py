@@ -11,18 +11,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ...datasets.base import dataset_label
-from ...datasets.utils.files import write_arrays
-from .. import theory
-from ..arrays import Array
-from ..config.merging import read_yaml
-from ..registry import build_trainer, method_label, zero_shot_name
-from ..report.figures.geometry import Geometry, draw_geometry, geometry
-from ..report.gallery import Picture
-from ..report.tables import Block, Entry, Table, TableRow
-from .arrange import Material
-from .definition import dataset_file
-from .plan import configure
+from ....datasets.base import dataset_label
+from ....datasets.utils.files import write_arrays
+from ... import theory
+from ...arrays import Array
+from ...config.merging import read_yaml
+from ...registry import build_trainer, method_label, zero_shot_name
+from ...report.figures.geometry import Geometry, draw_geometry, geometry
+from ...report.gallery import Picture
+from ...report.tables import Block, Entry, Table, TableRow
+from ..arrange import Material
+from ..definition import dataset_file
+from ..plan import configure
+from . import Shown
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +52,11 @@ class Adaptation:
         return theory.confidence_floor(self.mu, len(self.before), self.scale)
 
 
-def study(material: Material, out: Path) -> tuple[list[Table], list[Picture]]:
+def show(material: Material) -> Shown:
     """Adapts a few images with each method; for the prototypes themselves, sets first order beside measurement."""
     tables, pictures = [], []
     place, experiment = material.place, material.experiment
+    out = place.outcome(experiment.name)
     for backbone in place.backbones(experiment):
         for dataset in experiment.demo.datasets if place.demo else experiment.datasets:
             found = {

@@ -1,45 +1,28 @@
-"""What experiments show without a run: counted operations, and the size of gradients on simulated prototypes."""
+"""SoC's weightings: results, and how strongly each is felt on simulated prototypes."""
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..objectives import balance, live_weights, orthogonality, semantic_separation
-from ..operations import REGULARISERS
-from ..report.grid import Row
-from ..report.tables import Block, Entry, Table, TableRow
-from .arrange import Material
-from .beside import block_beside, source_of, with_gaps
+from ...objectives import balance, live_weights, orthogonality, semantic_separation
+from ...report.tables import Block, Entry, Table, TableRow
+from ..arrange import Material
+from . import Shown, setting
 
-LOSS = 0.8  # L_TPT of the simulation
-WEIGHTS = {"otpt": 18.0, "soc": 30.0}  # λ
-READINGS = {  # of what the paper leaves open: the weight, and through which statistics gradients run
+LOSS = 0.8  # L_TPT of the simulation  # L_TPT of the simulation
+WEIGHTS = {"otpt": 18.0, "soc": 30.0}  # λ  # λ
+# Readings of what the paper leaves open: the weight, and through which statistics gradients run.
+READINGS = {
     "ratio": ("ratio", "detached"), "inverse": ("inverse", "detached"), "none": ("none", "detached"),
     "live": ("live", "detached"), "inverse, flow": ("inverse", "flow"),
     "inverse, flow_delta": ("inverse", "flow_delta"),
 }
 
 
-def complexity(material: Material) -> list[Table]:
-    """Operations of O-TPT's and SoC's penalties by number of classes."""
-    experiment = material.experiment
-    classes, features = experiment.study["classes"], experiment.study["features"]
-    cases = {
-        Row("OTPT"): "O-TPT, cubic", Row("OTPT", "closed form (used here)"): "O-TPT, closed form", Row("SoC"): "SoC",
-    }
-    grid = {row: [Entry(REGULARISERS[case].total(k, features) / 1e6) for k in classes] for row, case in cases.items()}
-    table = experiment.published[0] if material.compared else ""
-    block = block_beside("MFLOPs of one penalty", grid, "ece", [str(k) for k in classes], table, "mflops")
-    notes = [
-        f"Forward only, text features of width {features}; the sorting behind δ is not counted.",
-        "O-TPT reflects each row of the K×K similarities by a K×K matrix, as its public code does. The closed form has "
-        "the same value and gradient without the reflectors.",
-    ]
-    if material.compared:
-        notes.append(f"Rows marked published are the paper's ({source_of(table)}).")
-    columns = [f"{k} classes" for k in classes]
-    return [with_gaps(Table(experiment.name, experiment.title, columns, [block], notes))]
+def show(material: Material) -> Shown:
+    tables, pictures = setting.show(material)
+    return [*tables, *gradient_sizes(material)], pictures
 
 
 def gradient_sizes(material: Material) -> list[Table]:

@@ -1,0 +1,58 @@
+"""ECE by initial prompt: which method depends on it least."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...registry import method_rank
+from ...report.gallery import Picture, prompt_picture
+from ...report.grid import Row
+from ...report.tables import Block, Entry, Table, TableRow
+from ..arrange import Material, mean
+from . import Shown
+from .results import by_setting
+
+KEY = "PROMPT.CTX_INIT"
+
+
+def show(material: Material) -> Shown:
+    return [*summary(material), *by_setting(material)], pictures(material)
+
+
+def summary(material: Material) -> list[Table]:
+    """Over all initial prompts: mean and worst ECE of each method, and how often it is the lowest."""
+    tables = []
+    for backbone in material.backbones:
+        comparison = material.comparison(backbone, KEY)
+        methods = sorted({row.method for row in comparison.rows}, key=method_rank)
+        prompts = list(dict.fromkeys(row.variant for row in comparison.rows))
+        rows: dict[str, list[Entry]] = {method: [] for method in methods}
+        labels = []
+        for column in comparison.columns:
+            ece = {
+                (method, prompt): mean(comparison.cells[Row(method, prompt), column], "ece")
+                for method in methods for prompt in prompts if (Row(method, prompt), column) in comparison.cells
+            }
+            both = [prompt for prompt in prompts if all((method, prompt) in ece for method in methods)]
+            if not both:
+                continue
+            name = comparison.column_label(column)
+            labels += [f"{name}: mean", f"{name}: worst", f"{name}: lowest of {len(both)}"]
+            for method in methods:
+                own = [ece[method, prompt] for prompt in both]
+                rivals = [other for other in methods if other != method]
+                wins = sum(all(ece[method, prompt] < ece[other, prompt] for other in rivals) for prompt in both)
+                rows[method] += [Entry(float(np.mean(own))), Entry(max(own)), Entry(wins, 0)]
+        if labels:
+            block = Block("ECE (%)", [TableRow(Row(m).label, m, entries) for m, entries in rows.items()])
+            tables.append(Table(f"{material.experiment.name}_summary", f"ECE over initial prompts, {backbone}", labels,
+                                [block], [f"{len(prompts)} initial prompts. {comparison.images()}"]))
+    return tables
+
+
+def pictures(material: Material) -> Iterator[Picture]:
+    for backbone in material.backbones:
+        comparison = material.comparison(backbone, KEY)
+        for column in comparison.columns:
+            yield prompt_picture(comparison, column)

@@ -1,0 +1,34 @@
+"""Methods by data sets with and without SaLS, and the difference as bars."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....datasets.base import dataset_label
+from ...report import published as paper
+from ...report.figures.comparison import Pair, draw_pairs
+from ...report.gallery import Picture, sals_pictures
+from ..arrange import Material
+from ..beside import PRINTED, printed
+from . import Shown
+from .results import results
+
+RANKS_METHODS = True
+
+
+def show(material: Material) -> Shown:
+    return results(material), pictures(material)
+
+
+def pictures(material: Material) -> Iterator[Picture]:
+    for backbone in material.backbones:
+        yield from sals_pictures(material.comparison(backbone), "sals")
+    if material.compared:
+        groups = {
+            dataset_label(column): {
+                method: Pair(printed("vitl", "ece", method, column), printed("vitl_sals", "ece", method, column))
+                for method in ("C-TPT", "O-TPT", "SoC")
+            }
+            for column in paper.tables()["vitl_sals"]["columns"]
+        }
+        yield Picture("sals_published", f"Tables 1 and 10. {PRINTED}",
+                      draw_pairs(groups, "ECE (%)", "plain", "with SaLS", "published (Tables 1 and 10)"))

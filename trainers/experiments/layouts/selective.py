@@ -1,0 +1,48 @@
+"""How many predictions above a threshold are right, and how many remain."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...calibration import selective
+from ...report.gallery import Picture, selective_picture
+from ...report.tables import Block, Entry, Table, TableRow
+from ..arrange import Material, listed
+from . import Shown
+
+RANKS_METHODS = True
+THRESHOLDS = [0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+
+
+def show(material: Material) -> Shown:
+    return tables(material), pictures(material)
+
+
+def tables(material: Material) -> list[Table]:
+    """How many of the predictions above a threshold are right, all data sets together, and how many remain."""
+    experiment, made = material.experiment, []
+    for backbone in material.backbones:
+        comparison = material.comparison(backbone)
+        columns = comparison.common_columns()
+        accuracy, coverage = [], []
+        for row in comparison.rows:
+            first = [comparison.cells[row, column][0].tuned for column in columns]
+            confidence, correct = (np.concatenate([getattr(o, name) for o in first]) for name in
+                                   ("confidence", "correct"))
+            kept = selective(confidence, correct, THRESHOLDS)
+            for rows, values in zip((accuracy, coverage), kept, strict=True):
+                rows.append(TableRow(row.label, row.method, [Entry(100 * float(value)) for value in values]))
+        labels = [f"> {threshold:g}" for threshold in THRESHOLDS]
+        blocks = [Block("Accuracy of those kept (%)", accuracy), Block("Share kept (%)", coverage)]
+        images = sum(column.n for column in columns)
+        notes = [f"{images:,} test images of {listed(c.dataset for c in columns)} together.", *comparison.notes]
+        made.append(Table(experiment.name, f"{experiment.title}, {backbone}", labels, blocks, notes))
+    return made
+
+
+def pictures(material: Material) -> Iterator[Picture]:
+    for backbone in material.backbones:
+        comparison = material.comparison(backbone)
+        if columns := comparison.common_columns():
+            yield selective_picture(comparison, columns, "selective")

@@ -1,0 +1,60 @@
+"""Accuracy and ECE by the value of one setting."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ...registry import method_colour, method_label
+from ...report.figures.style import COLUMN, PAGE, grid_lines, new_figure, styled
+from ...report.gallery import Picture
+from ...report.grid import Comparison
+from ..arrange import Material, mean, swept_key
+from . import Shown
+from .results import by_setting
+
+
+def show(material: Material) -> Shown:
+    return by_setting(material), pictures(material)
+
+
+def pictures(material: Material) -> Iterator[Picture]:
+    key = swept_key(material.experiment)
+    for backbone in material.backbones:
+        comparison = material.comparison(backbone, key)
+        if comparison.columns:
+            caption = "Bold: average of the data sets; dashed: the other methods' average."
+            yield Picture(
+                material.experiment.name, f"{material.experiment.title}, {backbone}. {caption} {comparison.images()}",
+                draw_setting(comparison, key),
+            )
+
+
+def draw_setting(comparison: Comparison, key: str) -> Figure:
+    """Accuracy and ECE by the value of a setting: a thin line for each data set, a bold one for their average."""
+    swept = [row for row in comparison.rows if row.variant]
+    others = [row for row in comparison.rows if not row.variant]
+    common = [column for column in comparison.columns if all((row, column) in comparison.cells for row in swept)]
+    with styled():
+        figure = new_figure(min(PAGE, COLUMN * 1.9), 2.6)
+        for axes, (metric, label) in zip(figure.subplots(1, 2), (("ece", "ECE (%)"), ("accuracy", "accuracy (%)")),
+                                         strict=True):
+            x = range(len(swept))
+            for column in common if len(common) > 1 else ():
+                y = [mean(comparison.cells[row, column], metric) for row in swept]
+                axes.plot(x, y, linewidth=0.9, alpha=0.75, marker=".", label=comparison.column_label(column))
+            average = [np.mean([mean(comparison.cells[row, column], metric) for column in common]) for row in swept]
+            axes.plot(x, average, color=method_colour(swept[0].method), linewidth=2.2, marker="o", markersize=4,
+                      label="average" if len(common) > 1 else comparison.column_label(common[0]))
+            for row in others:
+                if all((row, column) in comparison.cells for column in common):
+                    value = np.mean([mean(comparison.cells[row, column], metric) for column in common])
+                    axes.axhline(value, color=method_colour(row.method), linestyle=(0, (4, 3)), linewidth=1,
+                                 label=method_label(row.method))
+            axes.set_xticks(list(x), [row.variant for row in swept], rotation=30, ha="right", rotation_mode="anchor")
+            axes.set_ylabel(label)
+            grid_lines(axes)
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right center")
+        return figure

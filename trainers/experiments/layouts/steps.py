@@ -1,0 +1,29 @@
+"""One against two steps."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...report.figures.comparison import Pair, draw_two_panels
+from ...report.gallery import Picture, step_pictures
+from ..arrange import Material
+from ..beside import PRINTED, printed
+from . import Shown
+from .results import by_setting
+
+
+def show(material: Material) -> Shown:
+    return by_setting(material), pictures(material)
+
+
+def pictures(material: Material) -> Iterator[Picture]:
+    for backbone in material.backbones:
+        yield from step_pictures(material.comparison(backbone, "TTA.STEPS"))
+    if material.compared:
+        methods = ("C-TPT", "O-TPT", "SoC")
+        panels = {
+            title: {method: Pair(printed("vitl", metric, method), printed("vitl_2step", metric, method))
+                    for method in methods}
+            for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy"))
+        }
+        yield Picture("steps_published", f"Averages of Tables 1 and 9. {PRINTED}",
+                      draw_two_panels(panels, "one step", "two steps", "published (Tables 1 and 9)"))

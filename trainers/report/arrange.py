@@ -1,0 +1,31 @@
+"""The one arranger of rows and columns: measured runs become a table's cells."""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from ...datasets.base import dataset_rank
+from ..registry import method_rank
+from .caveats import caveats
+from .grid import Column, Comparison, Row
+from .measure import Measured
+
+
+def arrange(runs: Iterable[tuple[Row, Measured]], backbone: str, title: str, key: str = "") -> Comparison:
+    """Seeds in a cell, one set of images a column, methods as papers list them; within a method, rows in the order in
+    which they come. `key` is the setting whose values the rows compare."""
+    cells, order = defaultdict(list), {}
+    for row, measured in runs:
+        order.setdefault(row, (*method_rank(row.method), len(order)))
+        cells[row, column_of(measured)].append(measured)
+    for group in cells.values():
+        group.sort(key=lambda m: m.run.seed)
+    columns = sorted({column for _, column in cells}, key=lambda c: (*dataset_rank(c.dataset), -c.n, c.data_hash))
+    comparison = Comparison(title, backbone, columns, sorted(order, key=order.get), dict(cells), key)
+    comparison.notes = caveats(comparison)
+    return comparison
+
+
+def column_of(measured: Measured) -> Column:
+    """The set of images that a run was measured on."""
+    return Column(measured.run.dataset, measured.run.data_hash, measured.run.results["n"])
