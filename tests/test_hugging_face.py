@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from made_models import SIDE, bert_tokenizer, clip_tokenizer, livelier, t5_tokenizer
 from PIL import Image
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
-from promptcal.datasets.views.crops import ViewMaker
+from promptcal.datasets.views import ViewMaker
 from promptcal.trainers import load_clip
 from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.hugging_face import pooled
