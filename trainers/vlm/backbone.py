@@ -20,6 +20,7 @@ class Tower(Protocol):
     """Class text features as a function of the context: differentiable, for any number of episodes at once."""
 
     tokens: int  # that run for one context; those that all classes share are not counted
+    kept_bytes: int  # of activations that wait for the backward pass, about
 
     def __call__(self, context: Tensor) -> Tensor:
         """Unit features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width)."""

@@ -69,9 +69,6 @@ class HuggingFaceBackbone(Backbone):
             return TextTower(self.text_weights, class_tokens, precision)
         return WholeTower(self.whole_text, class_tokens, precision)
 
-    def classes_at_once(self, class_tokens: Sequence[Sequence[int]]) -> int:
-        return super().classes_at_once(class_tokens) if self.packed else self.whole_text.classes_at_once(class_tokens)
-
     @cached_property
     def whole_text(self) -> WholeText:
         config = self.module.config.text_config

@@ -41,9 +41,6 @@ class OpenClipBackbone(Backbone):
             return TextTower(text_weights(self.text, self.tokenizer), class_tokens, precision)
         return WholeTower(self.whole_text(), class_tokens, precision)
 
-    def classes_at_once(self, class_tokens: Sequence[Sequence[int]]) -> int:
-        return super().classes_at_once(class_tokens) if self.packed else self.whole_text().classes_at_once(class_tokens)
-
     def whole_text(self) -> WholeText:
         """Bidirectional and CoCa's towers see the padding, or are read behind it; BERT and its kin mask it."""
         masked = is_hugging_face(self.text) and self.tokenizer.pad == self.text.config.pad_token_id

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..objectives import unit
-from .backbone import KEPT_BYTES
 from .precision import autocast
 from .tokens import ANCHOR, Tokenizer
 
@@ -36,14 +35,6 @@ class WholeText:
     layers: int
     heads: int
 
-    def classes_at_once(self, class_tokens: Sequence[Sequence[int]]) -> int:
-        """How many classes' activations may be kept for the backward pass."""
-        weight = self.embedding.weight
-        tokens = self.length if self.keep_padding else min(self.length, 16 + max(map(len, class_tokens)))
-        numbers = tokens * self.layers * (KEPT_NUMBERS * weight.shape[1] + 2 * self.heads * tokens)
-        budget = KEPT_BYTES.get(weight.device.type, KEPT_BYTES["cuda"])
-        return max(1, min(len(class_tokens), int(budget / (4 * numbers))))
-
 
 class WholeTower:
     """Class text features as a function of the context: differentiable, for any number of episodes at once."""
@@ -53,6 +44,9 @@ class WholeTower:
         self.device = text.embedding.weight.device
         self.longest = max(map(len, class_tokens))
         self.tokens = len(class_tokens) * (text.length if text.keep_padding else self.longest)
+        length = self.tokens // len(class_tokens)
+        numbers = KEPT_NUMBERS * text.embedding.weight.shape[1] + 2 * text.heads * length  # a token and layer
+        self.kept_bytes = 4 * self.tokens * text.layers * numbers
 
     def __call__(self, context: Tensor) -> Tensor:
         """Unit text features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width)."""
