@@ -15,6 +15,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
 from promptcal.trainers.pictures.predict import default_backbone, predict, prediction_table, read_classes
 from promptcal.trainers.report.usual import own_settings
+from promptcal.trainers.vlm.openai_weights import warn_of_small
 from tqdm import tqdm
 
 MANY = 10  # pictures from which on a progress bar is worth its line
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     opts = [*(own_settings(args.trainer, args.dataset) if dataset else []), *args.opts]
     classnames = dataset.classnames if dataset else read_classes(args.classes)
     backbone = args.backbone or default_backbone()
+    warn_of_small(backbone, args.dataset or "")
     cfg = build_cfg(args.trainer, flags=["TTA.VIEWS", args.views], opts=opts)
     model = load_clip(backbone, cfg.DEVICE, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH)
     found = predict(

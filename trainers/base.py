@@ -26,13 +26,14 @@ from .runs.provenance import environment
 from .runs.summary import result_block, summarise
 from .vlm.backbone import Backbone
 from .vlm.class_towers import ClassTowers
-from .vlm.cores import one_torch_thread
+from .vlm.cores import fixed_numerics
 from .vlm.initial_prompt import InitialPrompt
 from .vlm.loading import as_backbone, load_clip, pick_device, weights_hash
 from .vlm.openai_clip import CLIP
+from .vlm.openai_weights import warn_of_small
 from .vlm.precision import resolve_precision
 from .vlm.prompt_files import load_context, prompt_hash
-from .vlm.prompts import check_lengths, class_tokens, initial_context
+from .vlm.prompts import check_lengths, class_tokens, initial_context, warn_of_classes
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class BaseTrainer(Evaluation):
         raise ConfigError(f"{type(self).__name__} is online but does not take its state back: give it load_state()")
 
     @explaining_faults()
-    @one_torch_thread()
+    @fixed_numerics()
     def run(self, train: bool = True, draw: Draw | None = None) -> dict:
         """The whole life: returns the results, whether computed now or found finished. `draw` adds pictures to the
         finished run's TensorBoard."""
@@ -109,7 +110,7 @@ class BaseTrainer(Evaluation):
         return results
 
     @explaining_faults()
-    @one_torch_thread()
+    @fixed_numerics()
     def check(self) -> None:
         """Whether settings, data and model fit together. Writes nothing, the list of a few-shot sample neither, and
         computes nothing that only a run needs."""
@@ -173,6 +174,7 @@ class BaseTrainer(Evaluation):
 
     def load_model(self) -> None:
         name, *variant = backbone_settings(self.cfg)
+        warn_of_small(name, self.cfg.DATASET.NAME)
         self.use_model(load_clip(name, self.device, *variant), self.dataset.classnames)
         logger.info("%s on %s in %s", self.cfg.MODEL.BACKBONE.NAME, self.device, self.precision)
 
@@ -198,6 +200,7 @@ class BaseTrainer(Evaluation):
         else:
             context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
         check_lengths(classnames, tokens, context.shape[-2], self.backbone)
+        warn_of_classes(classnames, tokens)
         self.prompt = InitialPrompt(ClassTowers(self.backbone, tokens, self.precision), context)
 
     def train(self) -> None:

@@ -32,11 +32,13 @@ def build_cfg(
     resume: str = "",
     flags: Sequence = (),
     opts: Sequence = (),
+    source: str = COMMAND,
 ) -> CfgNode:
     """Defaults < a resumed run's config < the trainer's yaml < dataset yaml < `config_file` < flags < opts; frozen.
     The yaml of a method that wants views of its own (`own_views`) stands above the data set's as well.
 
     `trainer` is a flag. Any later layer may name another, so whose yaml is read is found by a trial without it.
+    `source` is what messages call the place of flags and opts.
     """
     base = get_cfg_default()
     if resume:
@@ -44,7 +46,7 @@ def build_cfg(
         base = layered(base, [Path(resume) / "config.yaml"])
     data, more = dataset_files(dataset_config_file), [find_config(config_file, "trainers")] if config_file else []
     pairs = (["TRAINER.NAME", trainer] if trainer else [], flags, opts)
-    name = layered(base, [*data, *more], pairs).TRAINER.NAME
+    name = layered(base, [*data, *more], pairs, source=source).TRAINER.NAME
     if name and not resume:
         method = TRAINER_REGISTRY.get(name)
         own = CONFIGS / "trainers" / f"{name.lower()}.yaml"
@@ -52,7 +54,7 @@ def build_cfg(
             base = layered(base, [own])
             data += [own] if getattr(method, "own_views", False) else []
     met = Met()
-    cfg = layered(base, [*data, *more], pairs, met, learns=not name or is_trained(name))
+    cfg = layered(base, [*data, *more], pairs, met, not name or is_trained(name), source)
     validate(cfg)
     if not cfg.TAG:
         baseline = leaves(layered(base, data))
@@ -75,6 +77,7 @@ def check_names(trainer: str, dataset_config_file: str, config_file: str) -> Non
 
 def layered(
     base: CfgNode, files: Sequence[Path], pairs: Sequence[Sequence] = (), met: Met | None = None, learns: bool = True,
+    source: str = COMMAND,
 ) -> CfgNode:
     """A copy of `base` with yaml files and then lists of KEY VALUE pairs laid over it; `learns`: for a method that is
     trained beforehand."""
@@ -82,7 +85,7 @@ def layered(
     for path in files:
         merge_values(cfg, file_values(path, learns, met), str(path), met)
     for some in pairs:
-        merge_values(cfg, in_pairs(some), COMMAND, met)
+        merge_values(cfg, in_pairs(some), source, met)
     met.refuse_unknown(cfg)
     return cfg
 

@@ -21,6 +21,7 @@ from ...datasets.views.loader import view_loader
 from ...datasets.views.maker import Drawn, ViewMaker
 from ..config.fingerprint import ENGINE
 from ..vlm.backbone import Backbone
+from ..vlm.cores import in_parallel
 from ..vlm.image_tower import encode_views, views_at_once
 from ..vlm.precision import DTYPES
 from .cache import ArrayCache
@@ -86,7 +87,7 @@ class ViewFeatures:
         at_once = max(1, views_at_once(self.backbone) // self.maker.count)  # images: views are many times their size
         nothing = torch.empty(0, self.maker.count, self.backbone.features, device=device)
         for batch in loader:
-            features = torch.cat([nothing, *map(self.encode_images, chunks(batch.made, at_once))])
+            features = torch.cat([nothing, *in_parallel(self.encode_images, chunks(batch.made, at_once), device)])
             if self.cache:
                 features = features.to(DTYPES[self.dtype]).float()  # the same numbers as a later run will read
             yield FeatureBatch(batch.index, features, batch.bad)

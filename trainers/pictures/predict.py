@@ -10,13 +10,11 @@ import torch
 from tabulate import tabulate
 
 from ...datasets.utils.errors import DataError
-from ...datasets.views.images import open_image
-from ...datasets.views.maker import ViewMaker
-from ..api import adapt
+from ..api import Adapter
 from ..calibration import sals
+from ..engine.parts import chunks
 from ..registry import method_label
 from ..vlm.backbone import Backbone
-from ..vlm.loading import as_backbone
 from ..vlm.openai_clip import CLIP, WEIGHT_URLS
 from ..vlm.openai_weights import SMALL, cache_folder
 
@@ -48,11 +46,8 @@ def read_classes(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is no UTF-8 text; give a text file with one class name a line") from error
     names = [line.strip() for line in lines if line.strip()]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise DataError(f"{path} names '{twice[0]}' more than once; give every class one line")
-    if len(names) < 2:
-        raise DataError(f"{path} has {len(names)} class names; give at least two, one a line")
+    if not names:
+        raise DataError(f"{path} has no class names; give one a line")
     return names
 
 
@@ -61,10 +56,7 @@ def default_backbone() -> str:
     for name in PREFERRED:
         if (cache_folder() / WEIGHT_URLS[name].rsplit("/", 1)[-1]).is_file():
             return name
-    logger.info(
-        "no OpenAI weights on this machine, so the small CLIP is used, which knows aerial pictures of land only; "
-        "--backbone ViT-B/16 downloads a general one"
-    )
+    logger.info("no OpenAI weights on this machine, so the small CLIP is used; --backbone ViT-B/16 downloads one")
     return SMALL
 
 
@@ -73,12 +65,10 @@ def predict(
     augmix: bool = True, seed: int = 0, top: int = 3, opts: Sequence = (),
 ) -> Iterator[Prediction]:
     """Each picture on its own, as in an evaluation: the order of the pictures changes nothing."""
-    backbone = as_backbone(model)
-    make = ViewMaker.of(views, backbone.pixels, augmix, seed)
-    for start in range(0, len(paths), AT_ONCE):
-        part = paths[start : start + AT_ONCE]
-        pixels = torch.stack([make(open_image(path), 0, backbone.device) for path in part])  # (B, V, 3, H, W)
-        adapted = adapt(trainer, model, classnames, pixels, opts)
+    own = ["SEED", seed, "TTA.AUGMIX", "on" if augmix else "off"]
+    adapter = Adapter(trainer, model, classnames, views, [*own, *opts])
+    for part in chunks(paths, AT_ONCE):
+        adapted = adapter(part)
         before, after = adapted.zero_shot_logits.float().cpu(), adapted.logits.float().cpu()
         rows = zip(part, before, after, sals(after, before), adapted.flagged.tolist(), strict=True)
         for path, *logits, lost in rows:

@@ -1,15 +1,15 @@
-"""Many cores without another rounding: torch computes with one thread, and whole pieces go to different cores.
+"""The same numbers wherever and however a run is started, on all cores.
 
 Torch's own threads share one sum, so its last bits follow from their number; and that differs between `python`, which
-takes all cores, `torchrun`, which gives each process one, and the machine on which a run is continued. Pieces whose
-sizes do not depend on the number of cores, each computed by one thread, come out the same everywhere.
+takes all cores, `torchrun`, which gives each process one, and the machine on which a run is continued. Here torch
+computes with one thread, and whole pieces, whose sizes do not depend on the number of cores, go to different cores.
 """
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 import torch
@@ -18,39 +18,58 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Cores:
-    """What the shell gave this process, while torch uses one thread of it."""
+class Caller:
+    """How torch was set before the first run or call that is inside now, perhaps in another thread, and how many are.
+    The last one puts it back."""
 
     lock = threading.Lock()
-    users = 0  # runs and calls that are inside, perhaps in different threads
-    given = 1  # threads that torch had before the first of them came
+    inside = 0
+    threads = 1
+    dtype = torch.float32
+
+
+working = threading.local()  # `.piece` is set in threads that compute a piece
 
 
 @contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Around all that predictions follow from."""
-    with Cores.lock:
-        if not Cores.users:
-            Cores.given = torch.get_num_threads()
-        Cores.users += 1
-    torch.set_num_threads(1)
+def fixed_numerics() -> Iterator[None]:
+    """Around all that predictions follow from: one torch thread, fp32 as the type of new numbers, no autocast but our
+    own, gradients that can be taken. What a caller has set otherwise is as before afterwards."""
+    with Caller.lock:
+        if not Caller.inside:
+            Caller.threads, Caller.dtype = torch.get_num_threads(), torch.get_default_dtype()
+        Caller.inside += 1
+        torch.set_num_threads(1)
+        torch.set_default_dtype(torch.float32)
     try:
-        yield
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            yield
     finally:
-        with Cores.lock:
-            Cores.users -= 1
-            if not Cores.users:
-                torch.set_num_threads(Cores.given)
+        with Caller.lock:
+            Caller.inside -= 1
+            if not Caller.inside:
+                torch.set_num_threads(Caller.threads)
+                torch.set_default_dtype(Caller.dtype)
 
 
-def in_parallel(function: Callable[[S], T], pieces: Sequence[S]) -> list[T]:
-    """`function` of each piece, on as many cores as torch would have used; outside `one_torch_thread` it uses them all
-    by itself."""
-    cores = min(Cores.given if Cores.users else 1, len(pieces))
-    if cores < 2:
+def in_parallel(function: Callable[[S], T], pieces: Sequence[S], device: torch.device) -> list[T]:
+    """`function` of each piece, on a CPU with as many cores as torch would have used. A GPU, a single piece of a larger
+    one, and whoever has not fixed the numerics have torch alone."""
+    cores = min(Caller.threads, len(pieces))
+    if cores < 2 or device.type != "cpu" or not Caller.inside or hasattr(working, "piece"):
         return [function(piece) for piece in pieces]
-    pool = ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(cores, initializer=begin_work)
     try:
         return list(pool.map(function, pieces))
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C or out of memory, the rest is not computed
+
+
+def begin_work() -> None:
+    """Of each thread: the number of torch's threads is one thread's own affair."""
+    working.piece = True
+    torch.set_num_threads(1)

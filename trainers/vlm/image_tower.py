@@ -37,9 +37,7 @@ def encode_views(
 
     def encode() -> list[Tensor]:
         pieces = views.flatten(0, 1).split(views_at_once(backbone))
-        if backbone.device.type != "cpu":
-            return [encode_chunk(backbone, piece, precision, raw) for piece in pieces]
-        return in_parallel(lambda piece: encode_chunk(backbone, piece, precision, raw), pieces)
+        return in_parallel(lambda piece: encode_chunk(backbone, piece, precision, raw), pieces, backbone.device)
 
     return torch.cat(until_it_fits(encode, lambda: halve_views(backbone))).unflatten(0, views.shape[:2])
 

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 BACKBONES = ("RN50", "RN101", "ViT-B/32", "ViT-B/16", "ViT-L/14", "ViT-L/14@336px")
 SMALL = "small"
+SMALL_KNOWS = ("LandCover", "LandCoverShift")  # data sets of the kind that it was trained on
 SMALL_WEIGHTS = Path(__file__).parent / "small" / "small_clip.safetensors"
 CACHE = Path("~/.cache/clip")  # where OpenAI's own package keeps its weights
 # Entries of OpenAI's archives and of our own file that no other project's files have: by them a file says what it is.
@@ -69,6 +70,13 @@ def use_variant(model: CLIP, path: Path, activation: str, head_width: int) -> No
     if activation == GELU:
         for block in [*model.transformer.resblocks, *(model.visual.transformer.resblocks if vision else ())]:
             block.mlp.gelu = nn.GELU()
+
+
+def warn_of_small(backbone: str, dataset: str) -> None:
+    """Says what the embedded model's predictions on other data are worth."""
+    if backbone == SMALL and dataset not in SMALL_KNOWS:
+        logger.warning("the small CLIP knows aerial tiles of land only (%s): what it says of anything else is near "
+                       "chance; take a general one, such as --backbone ViT-B/16", ", ".join(SMALL_KNOWS))
 
 
 def weights_file(name: str) -> Path:

@@ -1,13 +1,17 @@
 """From words to tokens: the shared context before the class name, and each class's own tokens after it."""
 from __future__ import annotations
 
+import logging
+from collections import defaultdict
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from ...datasets.utils.errors import ConfigError, DataError
+from ...datasets.utils.errors import ConfigError, DataError, first_five
 from .backbone import Backbone
 from .tokens import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 def words(text: str) -> str:
@@ -35,6 +39,19 @@ def class_tokens(classnames: Sequence[str], tokenizer: Tokenizer) -> list[list[i
         if not words(name):
             raise DataError(f"class {label} has an empty name ({name!r}): every class needs at least one word")
     return [[*tokenizer.following(f"{words(name)}."), *tokenizer.end] for name in classnames]
+
+
+def warn_of_classes(classnames: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
+    """Says what makes a prediction say nothing: a single class, and names that are the same to the text tower."""
+    if len(classnames) == 1:
+        logger.warning("there is one class only, '%s': every image is that, with confidence 1", classnames[0])
+    alike = defaultdict(list)
+    for name, own in zip(classnames, tokens, strict=True):
+        alike[tuple(own)].append(f"'{name}'")
+    shared = [" = ".join(names) for names in alike.values() if len(names) > 1]
+    if shared:
+        logger.warning("no prompt can tell these classes apart, because their names are the same to the model: %s",
+                       first_five(shared))
 
 
 def check_lengths(

@@ -1,0 +1,147 @@
+"""Python: whatever is given as views, names, model or options works or is one clear error, and nothing that is set
+around a call changes a number."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conftest import random_clip
+from PIL import Image
+from promptcal.datasets.views import make_views
+from promptcal.trainers import adapt
+from promptcal.trainers.api import Adapter
+
+NAMES = ["river", "lake", "sea"]
+VIEWS = {"TTA.VIEWS": 10}
+normalised = torch.randn(2, 10, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def expected(clip_model) -> torch.Tensor:
+    return adapt("SoC", clip_model, NAMES, normalised).logits
+
+
+@pytest.fixture
+def pictures(image_folder) -> list:
+    return sorted(image_folder.rglob("*.png"))[:2]
+
+
+@pytest.mark.parametrize("given", [
+    normalised.numpy(), list(normalised), list(normalised.numpy()), normalised.double(), normalised.requires_grad_(),
+], ids=["array", "list of tensors", "list of arrays", "double", "with gradient"])
+def test_views_in_other_clothes(clip_model, expected, given):
+    torch.testing.assert_close(adapt("SoC", clip_model, NAMES, given).logits, expected, rtol=0, atol=1e-4)
+
+
+def test_pictures_get_the_views_of_a_run(clip_model, pictures):
+    """Paths, text paths and PIL images of any mode, one or many; each as if it stood alone."""
+    opened = [Image.open(path) for path in pictures]
+    views = torch.stack([make_views(image, 0, count=10, size=32) for image in opened])
+    expected = adapt("SoC", clip_model, NAMES, views).logits
+    for given in (pictures, tuple(map(str, pictures)), opened):
+        torch.testing.assert_close(adapt("SoC", clip_model, NAMES, given, VIEWS).logits, expected, rtol=0, atol=1e-4)
+    alone = adapt("SoC", clip_model, NAMES, pictures[1], VIEWS).logits
+    torch.testing.assert_close(alone, expected[1:], rtol=0, atol=1e-4)
+    assert adapt("ZeroShot", clip_model, NAMES, opened[0].convert("L")).logits.shape == (1, 3)
+
+
+def test_options_as_a_dict(clip_model):
+    two = adapt("SoC", clip_model, NAMES, normalised, ["TTA.STEPS", 2])
+    for opts in ({"TTA.STEPS": 2}, {"TTA": {"STEPS": 2}}, ("TTA.STEPS", "2")):
+        assert torch.equal(adapt("SoC", clip_model, NAMES, normalised, opts).logits, two.logits)
+
+
+@pytest.mark.parametrize(("names", "views", "opts", "error", "message"), [
+    ("river", normalised, (), TypeError, "classnames must be a list of names, not 'river'"),
+    ([0, 1], normalised, (), TypeError, "classnames must be texts, not 0"),
+    ([], normalised, (), TypeError, "classnames is empty"),
+    ({"a", "b"}, normalised, (), TypeError, "in order"),
+    (None, normalised, (), TypeError, "classnames must be a list of names, not None"),
+    (NAMES, normalised, "TTA.STEPS 2", TypeError, "opts must be KEY VALUE pairs"),
+    (NAMES, normalised, ["TTA.STEP", 2], ValueError, "unknown key 'TTA.STEP' in opts. Did you mean 'TTA.STEPS'"),
+    (NAMES, normalised, ["TTA.STEPS", "x"], ValueError, "TTA.STEPS in opts must be of type int"),
+    (NAMES, normalised[0, 0], (), ValueError, "not .3, 32, 32."),
+    (NAMES, normalised[:0], (), ValueError, "views must be"),
+    (NAMES, [[1.0]], (), TypeError, "views must be pictures, paths, or a tensor"),
+    (NAMES, None, (), TypeError, "not a NoneType"),
+    (NAMES, normalised.long(), (), TypeError, "not torch.int64"),
+    (NAMES, normalised.bool(), (), TypeError, "not torch.bool"),
+    (NAMES, normalised.detach().to(torch.complex64), (), TypeError, "not torch.complex64"),
+    (NAMES, np.array(["x"]), (), TypeError, "not <U1"),
+    (NAMES, torch.where(torch.arange(2).view(2, 1, 1, 1, 1) == 1, torch.nan, normalised), (), ValueError,
+     "views of image 1 hold numbers that are not finite"),
+    (NAMES, ["nowhere.png"], (), ValueError, "nowhere.png"),
+    (NAMES, [normalised[0], "nowhere.png"], (), TypeError, "but not both"),
+    (NAMES, [normalised[0], normalised[0, :3]], (), ValueError, "must have one shape"),
+])
+def test_what_cannot_work_is_one_clear_line(clip_model, names, views, opts, error, message):
+    with pytest.raises(error, match=message) as raised:
+        adapt("SoC", clip_model, names, views, opts)
+    assert "\n" not in str(raised.value) and "the command" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("model", "message"), [
+    ("ViT-B/16", r"use load_clip\('ViT-B/16'\)"), (None, "must come from load_clip"),
+    (torch.nn.Linear(2, 2), "must come from load_clip, not be a Linear"),
+])
+def test_models_that_are_none(model, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        adapt("SoC", model, NAMES, normalised)
+
+
+@pytest.mark.parametrize("change", [torch.nn.Module.half, torch.nn.Module.bfloat16, torch.nn.Module.double])
+def test_models_of_another_precision(change):
+    with pytest.raises(TypeError, match="give model.float()"):
+        adapt("SoC", change(random_clip()), NAMES, normalised)
+
+
+def test_a_model_loaded_in_inference_mode():
+    with torch.inference_mode():
+        model = random_clip()
+    with pytest.raises(ValueError, match="load it outside"):
+        adapt("SoC", model, NAMES, normalised)
+
+
+@pytest.fixture(params=["float64", "bfloat16", "autocast", "inference", "no_grad", "threads"])
+def around(request):
+    """What a caller may have set."""
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    try:
+        if request.param == "autocast":
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                yield
+        elif request.param == "threads":
+            torch.set_num_threads(3)
+            yield
+            assert torch.get_num_threads() == 3
+        elif request.param in ("inference", "no_grad"):
+            with {"inference": torch.inference_mode, "no_grad": torch.no_grad}[request.param]():
+                yield
+        else:
+            torch.set_default_dtype(getattr(torch, request.param))
+            yield
+            assert torch.get_default_dtype() == getattr(torch, request.param)
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("trainer", ["SoC", "ZeroShot"])
+def test_nothing_around_a_call_changes_a_number(clip_model, around, trainer):
+    views = normalised.detach().clone()  # of the caller's mode
+    found = Adapter(trainer, clip_model, NAMES, 10)(views)
+    kept = adapt(trainer, clip_model, NAMES, views)
+    with torch.inference_mode(False):
+        expected = Adapter(trainer, random_clip(), NAMES, 10)(normalised)
+    for one in (found, kept):
+        assert one.logits.dtype == torch.float32
+        torch.testing.assert_close(one.logits.clone(), expected.logits.clone(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("names", "said"), [
+    (["river"], "there is one class only, 'river'"), (["river", "lake", "river"], "'river' = 'river'"),
+    (["tree_frog", "tree frog"], "'tree_frog' = 'tree frog'"),
+])
+def test_classes_that_say_nothing_are_told(clip_model, caplog, names, said):
+    adapted = Adapter("SoC", clip_model, names, 10)(normalised)
+    assert said in caplog.text and adapted.logits.isfinite().all()
