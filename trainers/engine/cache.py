@@ -1,4 +1,4 @@
-"""Arrays on disk that are memory-mapped when read, and never trusted unless whole.
+"""Arrays on disk that are never trusted unless whole.
 
 An array is two files: the numbers (`.npy`) and then, as the mark that they are complete, a note (`.json`) with their
 checksum, of shape, type and facts as well, and whatever facts belong to them.
@@ -44,14 +44,15 @@ class ArrayCache:
         write_json(self.folder / f"{name}.json", {"crc32": checksum(array, facts), "facts": dict(facts)})
 
     def read(self, name: str) -> tuple[np.ndarray, dict] | None:
-        """The array, mapped, and its facts; None if it is not there or damaged."""
+        """The array and its facts; None if it is not there or damaged. It is read whole: one that stays mapped ends the
+        process with SIGBUS if somebody cuts the file short."""
         path = self.folder / f"{name}.npy"
         note = read_json(self.folder / f"{name}.json")
         if note is None or not path.is_file():
             return None
         try:
             with noticing_damage():
-                array = np.load(path, mmap_mode="r", allow_pickle=False)
+                array = np.load(path, allow_pickle=False)
                 if checksum(array, note["facts"]) == note["crc32"]:
                     return array, note["facts"]
                 reason = "wrong checksum"

@@ -5,6 +5,7 @@ They depend neither on the prompt nor on the method, so every method, λ and tem
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from yacs.config import CfgNode
 from ...datasets.base import Dataset, Datum
 from ...datasets.utils.errors import DataError
 from ...datasets.views import PIPELINE
+from ...datasets.views.images import BadImageError
 from ...datasets.views.loader import view_loader
 from ...datasets.views.maker import Drawn, ViewMaker
 from ..config.fingerprint import ENGINE
@@ -29,12 +31,30 @@ from .parts import chunks, part_name
 
 logger = logging.getLogger(__name__)
 
+RECENT_BYTES = 1 << 30  # of cached parts that an online method, which meets images in any order, has at hand
+
 
 @dataclass
 class FeatureBatch:
     index: list[int]  # places in the split of the images that could be read
     views: Tensor  # (B, V, d), unit features on the model's device
     bad: dict[int, str]  # what is wrong with the others
+
+
+class KeptPart:
+    """A part that the cache has kept."""
+
+    def __init__(self, array: np.ndarray, facts: Mapping, device: torch.device) -> None:
+        self.array, self.device = array, device
+        self.bad = {int(place): reason for place, reason in facts["bad"].items()}
+        self.rows = {place: row for row, place in enumerate(facts["index"])}
+
+    def batch(self, places: Sequence[int]) -> FeatureBatch:
+        """Some images of the part."""
+        index = [place for place in places if place in self.rows]
+        rows = np.asarray(self.array[[self.rows[place] for place in index]], dtype=np.float32)
+        views = torch.from_numpy(rows).to(self.device, non_blocking=True)
+        return FeatureBatch(index, views, {place: self.bad[place] for place in places if place in self.bad})
 
 
 @dataclass
@@ -61,17 +81,22 @@ class ViewFeatures:
         if self.cache and missing:
             numbers = sum(map(len, missing)) * self.maker.count * self.backbone.features
             self.cache.reserve(numbers * DTYPES[self.dtype].itemsize, "view features")
-        fresh = self.encode([part[i : i + size] for part in missing for i in range(0, len(part), size)])
+        fresh = self.encode([batch for part in missing for batch in chunks(part, size)])
         for part, found in zip(parts, stored, strict=True):
-            if found:
-                yield from map(self.checked, self.read(part, size))
-                continue
-            made: list[FeatureBatch] = []
-            for start in range(0, len(part), size):
-                made.append(self.checked(next(fresh)))
-                if start + size >= len(part):
-                    self.store(part, made)
-                yield made[-1]
+            kept = self.read(part) if found else None
+            if kept:
+                yield from map(self.checked, map(kept.batch, chunks(part, size)))
+            else:  # a part that has gone since it was looked for, with its disk perhaps, is made again
+                yield from self.make(part, size, self.encode(chunks(part, size)) if found else fresh)
+
+    def make(self, part: Sequence[int], size: int, fresh: Iterator[FeatureBatch]) -> Iterator[FeatureBatch]:
+        """A part's batches, which are the next of `fresh`, and at its end the cache has it."""
+        made: list[FeatureBatch] = []
+        for start in range(0, len(part), size):
+            made.append(self.checked(next(fresh)))
+            if start + size >= len(part):
+                self.store(part, made)
+            yield made[-1]
 
     def checked(self, batch: FeatureBatch) -> FeatureBatch:
         if batch.bad and not self.skip_bad:
@@ -98,19 +123,21 @@ class ViewFeatures:
         return encode_views(self.backbone, views, self.precision, normalised=False)
 
     def stored(self, part: Sequence[int]) -> bool:
-        return self.cache is not None and self.cache.read(part_name(part)) is not None
+        """Whether the cache has a part as it would be made now: what could not be read then may have been mended."""
+        kept = self.read(part)
+        return kept is not None and not any(map(self.readable, kept.bad))
 
-    def read(self, part: Sequence[int], size: int) -> Iterator[FeatureBatch]:
-        array, facts = self.cache.read(part_name(part))
-        bad = {int(place): reason for place, reason in facts["bad"].items()}
-        row_of = {place: row for row, place in enumerate(facts["index"])}
-        device = self.backbone.device
-        for start in range(0, len(part), size):
-            batch = part[start : start + size]
-            index = [place for place in batch if place in row_of]
-            rows = np.asarray(array[[row_of[place] for place in index]], dtype=np.float32)
-            views = torch.from_numpy(rows).to(device, non_blocking=True)
-            yield FeatureBatch(index, views, {place: bad[place] for place in batch if place in bad})
+    def readable(self, place: int) -> bool:
+        try:
+            self.dataset.read_image(self.items[place])
+        except BadImageError:
+            return False
+        logger.info("%s can be read now, so its part of the view features is made again", self.items[place].impath)
+        return True
+
+    def read(self, part: Sequence[int]) -> KeptPart | None:
+        found = self.cache.read(part_name(part)) if self.cache else None
+        return KeptPart(found[0], found[1], self.backbone.device) if found else None
 
     def store(self, part: Sequence[int], made: Sequence[FeatureBatch]) -> None:
         if self.cache is None:
@@ -137,20 +164,36 @@ class ViewFeatures:
             with images:
                 for batch in self.batches(missing, size):
                     images.update(len(batch.index) + len(batch.bad))
-        rows = {place: row for part in cached for place, row in self.mapped(part).items()}
+        part_of = {place: part for part in cached for place in part}
+        recent: OrderedDict[str, KeptPart] = OrderedDict()
         for batch in batches:
-            good = [place for place in batch if not isinstance(rows[place], str)]
-            arrays = [np.asarray(rows[place], dtype=np.float32) for place in good]
-            empty = np.empty((0, self.maker.count, self.backbone.features), dtype=np.float32)
-            views = torch.from_numpy(np.stack(arrays) if arrays else empty).to(self.backbone.device)
-            bad = {place: rows[place] for place in batch if isinstance(rows[place], str)}
-            yield self.checked(FeatureBatch(good, views, bad))
+            yield self.checked(joined([self.recent_part(part_of[place], recent, size).batch([place])
+                                       for place in batch]))
 
-    def mapped(self, part: Sequence[int]) -> dict[int, np.ndarray | str]:
-        """Each image's features, which stay on disk until they are looked at, or what is wrong with it."""
-        array, facts = self.cache.read(part_name(part))
-        bad = {int(place): reason for place, reason in facts["bad"].items()}
-        return {**dict(zip(facts["index"], array, strict=True)), **bad}
+    def recent_part(self, part: Sequence[int], recent: OrderedDict[str, KeptPart], size: int) -> KeptPart:
+        """A part from memory, from the cache, or made again because it has gone from there. Of those in `recent` the
+        ones that were wanted last stay."""
+        name = part_name(part)
+        if name not in recent:
+            recent[name] = self.read(part) or kept_part(
+                list(self.make(part, size, self.encode(chunks(part, size)))), self.backbone.device)
+        recent.move_to_end(name)
+        while len(recent) > 1 and sum(kept.array.nbytes for kept in recent.values()) > RECENT_BYTES:
+            recent.popitem(last=False)
+        return recent[name]
+
+
+def joined(batches: Sequence[FeatureBatch]) -> FeatureBatch:
+    return FeatureBatch(
+        [place for batch in batches for place in batch.index], torch.cat([batch.views for batch in batches]),
+        {place: reason for batch in batches for place, reason in batch.bad.items()},
+    )
+
+
+def kept_part(made: Sequence[FeatureBatch], device: torch.device) -> KeptPart:
+    """What the cache would have kept of these batches."""
+    whole = joined(made)
+    return KeptPart(whole.views.cpu().numpy(), {"index": whole.index, "bad": whole.bad}, device)
 
 
 def find_features(

@@ -1,0 +1,99 @@
+"""The view cache under fire: removed, cut or damaged while a run reads it, built by two at once, and images mended."""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import PROJECT, user_environment
+from promptcal.datasets.utils.errors import UserError
+from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers.runs.folder import RunFolder
+
+SETTINGS = ("TEST.PART", 3, "TTA.VIEWS", 10, "TTA.EPISODES", 2, "DATALOADER.NUM_WORKERS", 0, "TTA.JACOBIAN", "off")
+
+
+@pytest.fixture
+def run(clip_file: Path, image_folder: Path, tmp_path: Path):
+    def run(trainer: str, folder: str, *opts: object) -> dict[str, np.ndarray]:
+        build_trainer(build_cfg(trainer, "configs/datasets/image_folder.yaml", flags=[
+            "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
+            "CACHE.DIR", tmp_path / "cache", *SETTINGS, *opts])).run()
+        return RunFolder(tmp_path / folder).predictions()
+    return run
+
+
+def damage(cache: Path, how: str) -> None:
+    for folder in cache.glob("views-*"):
+        if how == "removed":
+            shutil.rmtree(folder)
+        for file in folder.glob("*.npy"):
+            content = file.read_bytes()
+            middle = len(content) // 2
+            if how == "cut":
+                os.truncate(file, middle)
+            elif how == "flipped":
+                file.write_bytes(content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :])
+            elif how == "emptied":
+                file.with_suffix(".json").write_text("")
+
+
+@pytest.mark.parametrize("trainer", ["TPT", "TDA"])
+@pytest.mark.parametrize("how", ["removed", "cut", "flipped", "emptied"])
+def test_a_cache_that_goes_bad_while_it_is_read(run, tmp_path: Path, monkeypatch, trainer: str, how: str):
+    """TPT reads part by part; TDA, which is online, in any order, with one part at hand."""
+    monkeypatch.setattr("promptcal.trainers.engine.features.RECENT_BYTES", 1)
+    expected = run(trainer, "first")
+    real = RunFolder.write_part
+
+    def write(folder, *args):
+        real(folder, *args)
+        damage(tmp_path / "cache", how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_part", write)
+        found = run(trainer, "second")
+    for name, column in expected.items():
+        np.testing.assert_array_equal(found[name], column, err_msg=name)
+    assert not list((tmp_path / "cache").rglob("*.part"))
+
+
+@pytest.mark.parametrize("trainer", ["TPT", "TDA"])
+def test_a_mended_image_is_read_again(run, image_folder: Path, trainer: str):
+    """With the same name and size, so that nothing else tells."""
+    victim = image_folder / "kind_b" / "1.png"
+    whole = victim.read_bytes()
+    victim.write_bytes(bytes(len(whole)))
+    assert 4 not in run(trainer, "skipping", "DATALOADER.ON_BAD_IMAGE", "skip")["index"]
+    assert 4 not in run(trainer, "again", "DATALOADER.ON_BAD_IMAGE", "skip")["index"]
+    with pytest.raises(UserError, match=r"kind_b/1\.png"):
+        run(trainer, "strict")
+    victim.write_bytes(whole)
+    assert run(trainer, "mended", "DATALOADER.ON_BAD_IMAGE", "skip")["index"].tolist() == list(range(12))
+    assert run(trainer, "strict")["index"].tolist() == list(range(12))
+
+
+@pytest.mark.slow
+def test_two_runs_that_build_the_same_cache(run, clip_file: Path, image_folder: Path, tmp_path: Path):
+    """Both end, neither reads half a file; and one that is killed leaves no obstacle."""
+    def start(trainer: str, folder: str) -> subprocess.Popen:
+        words = [sys.executable, PROJECT / "tools" / "train.py", "--trainer", trainer, "--dataset-config-file",
+                 "configs/datasets/image_folder.yaml", "--root", image_folder, "--backbone", clip_file,
+                 "--output-dir", tmp_path / folder, *SETTINGS, "CACHE.DIR", tmp_path / "cache"]
+        return subprocess.Popen(list(map(str, words)), env=user_environment(), stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, text=True)
+
+    processes = [start("TPT", "one"), start("SoC", "two"), start("CTPT", "killed")]
+    processes[2].kill()
+    for process in processes[:2]:
+        _, complaint = process.communicate(timeout=300)
+        assert process.returncode == 0, complaint
+    processes[2].wait()
+    shutil.rmtree(tmp_path / "cache")
+    for trainer, folder in (("TPT", "one"), ("SoC", "two")):
+        expected = run(trainer, f"{folder} alone")
+        np.testing.assert_array_equal(RunFolder(tmp_path / folder).predictions()["logits"], expected["logits"])
