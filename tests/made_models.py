@@ -64,6 +64,21 @@ def t5_tokenizer(folder: Path) -> Path:
     return folder
 
 
+def siglip_tokenizer(folder: Path) -> Path:
+    """SigLIP's own tokenizer with a SentencePiece model trained on a few words: punctuation goes, letters are small."""
+    import sentencepiece
+    from transformers import SiglipTokenizer
+
+    folder.mkdir(exist_ok=True)
+    (folder / "words").write_text("\n".join([*[" ".join(WORDS)] * 20, *WORDS * 5]))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "words"), model_prefix=str(folder / "spiece"), vocab_size=60, pad_id=0, eos_id=1, unk_id=2,
+        bos_id=-1, hard_vocab_limit=False, minloglevel=2,
+    )
+    SiglipTokenizer(vocab_file=str(folder / "spiece.model"), pad_token="</s>").save_pretrained(folder)
+    return folder
+
+
 def clip_tokenizer(folder: Path) -> Path:
     """OpenAI's own vocabulary as transformers keeps it."""
     from transformers import CLIPTokenizer

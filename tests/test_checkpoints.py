@@ -156,6 +156,17 @@ def test_a_file_that_does_not_say_what_it_is(tmp_path: Path):
     assert names[0] == names[1] == names[2].removesuffix("-gelu") != names[2]  # what 0.1 read, and the other
 
 
+def test_files_of_other_libraries_get_a_hint(tmp_path: Path):
+    torch.save({"text_model.embeddings.token_embedding.weight": torch.ones(2, 2)}, tmp_path / "x.pt")
+    with pytest.raises(WeightsError, match="--backbone hf:FOLDER"):
+        load_clip(str(tmp_path / "x.pt"), "cpu")
+    custom = {key if key.startswith("visual.") else f"text.{key}": value for key, value in
+              random_clip().state_dict().items()}
+    torch.save(custom, tmp_path / "y.pt")
+    with pytest.raises(WeightsError, match="--backbone open_clip:MODEL@FILE"):
+        load_clip(str(tmp_path / "y.pt"), "cpu")
+
+
 def test_heads_that_a_file_does_not_tell(tmp_path: Path):
     torch.manual_seed(0)
     model = CLIP(embed_dim=8, image_resolution=32, vision_layers=1, vision_width=1280, vision_patch_size=16,

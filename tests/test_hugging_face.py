@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from made_models import SIDE, bert_tokenizer, clip_tokenizer, livelier, t5_tokenizer
+from made_models import SIDE, bert_tokenizer, clip_tokenizer, livelier, siglip_tokenizer
 from PIL import Image
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.datasets.views import ViewMaker
@@ -28,7 +28,7 @@ CONTEXT = "one two three four"
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
 VISION = {**SHAPE, "image_size": SIDE, "patch_size": 16}
 END = 49407
-KINDS = ("clip-old-eos", "clip-new-eos", "clip-gelu", "siglip", "bert")
+KINDS = ("clip-old-eos", "clip-new-eos", "clip-gelu", "siglip", "bert", "chinese")
 PROCESSOR = {"clip": {"size": {"shortest_edge": SIDE}, "crop_size": SIDE, "resample": 3, "do_resize": True,
                       "image_mean": [0.48145466, 0.4578275, 0.40821073],
                       "image_std": [0.26862954, 0.26130258, 0.27577711], "do_normalize": True, "do_rescale": True},
@@ -50,11 +50,17 @@ def make(folder: Path, kind: str) -> torch.nn.Module:
         act = "gelu" if kind == "clip-gelu" else "quick_gelu"
         model = clip_model(eos_token_id=2 if kind == "clip-old-eos" else END, hidden_act=act)
     elif kind == "siglip":
-        t5_tokenizer(folder)
+        siglip_tokenizer(folder)
         text = {**SHAPE, "vocab_size": 64, "max_position_embeddings": 32, "projection_size": 64,
                 "hidden_act": "gelu_pytorch_tanh"}
         model = transformers.SiglipModel(transformers.SiglipConfig(text_config=text, vision_config=VISION))
         livelier(model, model.text_model.embeddings.token_embedding)
+    elif kind == "chinese":
+        bert_tokenizer(folder)
+        text = {**SHAPE, "vocab_size": 128, "max_position_embeddings": 40, "initializer_range": 0.2}
+        config = transformers.ChineseCLIPConfig(text_config=text, vision_config=VISION, projection_dim=48)
+        model = transformers.ChineseCLIPModel(config)
+        livelier(model, model.text_model.embeddings.word_embeddings)
     else:
         bert_tokenizer(folder)
         text = transformers.BertConfig(**SHAPE, vocab_size=128, max_position_embeddings=40, initializer_range=0.2)
@@ -95,7 +101,8 @@ def test_features_and_gradients_are_the_librarys(kind: str, tmp_path: Path):
         assert (expected[0] - expected[1]).norm() > 0.05 and expected.shape[1] == backbone.features
 
     embeddings = model.text_model.embeddings
-    weight = (embeddings.word_embeddings if kind == "bert" else embeddings.token_embedding).weight.requires_grad_()
+    words = embeddings.word_embeddings if kind in ("bert", "chinese") else embeddings.token_embedding
+    weight = words.weight.requires_grad_()
     cotangents = torch.randn(2, len(NAMES), backbone.features)
     slow = torch.stack([
         torch.autograd.grad(library_text(model, tmp_path, CONTEXT, kind), weight, each)[0] for each in cotangents
@@ -108,6 +115,24 @@ def test_features_and_gradients_are_the_librarys(kind: str, tmp_path: Path):
 
 def relative(ours: torch.Tensor, expected: torch.Tensor) -> float:
     return ((ours - expected).norm() / expected.norm()).item()
+
+
+def test_a_pickle_is_read_as_data(tmp_path: Path):
+    model = make(tmp_path, "siglip")
+    names = weights_hash(f"hf:{tmp_path}")
+    next(tmp_path.glob("*.safetensors")).unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    backbone = load_clip(f"hf:{tmp_path}", "cpu")
+    assert all(torch.equal(a, b) for a, b in zip(backbone.module.parameters(), model.parameters(), strict=True))
+    assert weights_hash(f"hf:{tmp_path}") != names
+
+
+def test_half_precision_stays_close(tmp_path: Path):
+    make(tmp_path, "siglip")
+    backbone = load_clip(f"hf:{tmp_path}", "cpu")
+    tokens, context = class_tokens(NAMES, backbone.tokenizer), initial_context(backbone, CONTEXT)[None]
+    exact, rounded = (ClassTowers(backbone, tokens, precision).text(context) for precision in ("fp32", "bf16"))
+    assert rounded.dtype == torch.float32 and 0.99 < (exact * rounded).sum(-1).min() < 1
 
 
 @pytest.mark.parametrize("kind", ["clip-new-eos", "siglip"])
@@ -152,7 +177,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "preprocessor_config.json").unlink()
     refused("has no preprocessor_config.json")
     next(tmp_path.glob("*.safetensors")).unlink()
-    refused(r"has no \*.safetensors")
+    refused(r"has neither \*.safetensors nor pytorch_model.bin")
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     (tmp_path / "model.safetensors").write_bytes(b"")
     refused(r"pip install promptcal\[hf\]")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...datasets.utils.errors import ConfigError, UserError, WeightsError
 from ...datasets.views.pixels import Pixels
 from .backbone import Backbone, Tower
+from .checkpoints import read_checkpoint, tensors_by_name
 from .openai_weights import sha256
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextTower
 from .text_weights import Layer, TextWeights, affine
@@ -30,7 +31,9 @@ MODELS = {
 }
 ACTIVATIONS = {"quick_gelu": QUICK_GELU, "gelu": GELU, "gelu_pytorch_tanh": TANH_GELU}
 RESAMPLING = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+FILES = (".safetensors", ".bin", ".json", ".txt", ".model")  # that features depend on
 OLD_EOS = 2  # configs with this end token, which is none, are read at the largest id instead
+PICKLE = "pytorch_model.bin"  # what older folders have instead of safetensors
 CODE = "auto_map"  # the entry of a config that names code in the model's folder
 
 
@@ -185,10 +188,19 @@ def find_folder(name: str) -> tuple[Path, str]:
     for optional in ("tokenizer_config.json", "processor_config.json"):
         if (folder / optional).is_file():
             read_config(folder, optional)
-    if not list(folder.glob("*.safetensors")):
-        raise WeightsError(f"{folder} has no *.safetensors: load it once where it comes from and save it with "
-                           f"save_pretrained(FOLDER)")
+    if not list(folder.glob("*.safetensors")) and not (folder / PICKLE).is_file():
+        raise WeightsError(f"{folder} has neither *.safetensors nor {PICKLE}: load the model once where it comes from "
+                           f"and save it with save_pretrained(FOLDER)")
     return folder, kind
+
+
+def read_model(folder: Path, cls: type) -> tuple[nn.Module, dict]:
+    """The model, and what its weights lacked. A pickle is read as data, see `checkpoints`."""
+    how = {"dtype": torch.float32, "output_loading_info": True}
+    if list(folder.glob("*.safetensors")):
+        return cls.from_pretrained(folder, use_safetensors=True, local_files_only=True, **how)
+    config = cls.config_class.from_pretrained(folder, local_files_only=True)
+    return cls.from_pretrained(None, config=config, state_dict=tensors_by_name(read_checkpoint(folder / PICKLE)), **how)
 
 
 def load(name: str, device: torch.device, activation: str, head_width: int) -> HuggingFaceBackbone:
@@ -197,10 +209,7 @@ def load(name: str, device: torch.device, activation: str, head_width: int) -> H
     folder, kind = find_folder(name)
     local = {"local_files_only": True, "trust_remote_code": False}
     with explained(folder):
-        cls = getattr(library(), MODELS[kind][0])
-        model, report = cls.from_pretrained(
-            folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True, local_files_only=True,
-        )
+        model, report = read_model(folder, getattr(library(), MODELS[kind][0]))
         missing = [key for key in report["missing_keys"] if not key.endswith("position_ids")]
         if missing:
             raise WeightsError(f"the weights in {folder} lack {missing[0]}: they belong to another model")
@@ -213,6 +222,6 @@ def load(name: str, device: torch.device, activation: str, head_width: int) -> H
 def weights_hash(name: str, activation: str, head_width: int) -> str:
     """A hash of all files that features depend on: weights, configs, tokenizer."""
     folder, _ = find_folder(name)
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".txt", ".model"))
+    files = sorted(path for path in folder.iterdir() if path.suffix in FILES)
     digests = {path.name: sha256(path) for path in files}
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16]

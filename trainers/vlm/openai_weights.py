@@ -136,8 +136,17 @@ def build_clip(state: dict[str, Tensor], path: Path, strict: bool) -> CLIP:
         model.load_state_dict({key: value for key, value in state.items() if key in wanted})
     except Exception as error:  # shapes that do not belong together fail in many places, each in its own way
         reason = (str(error) or type(error).__name__).splitlines()[-1].strip()
-        raise WeightsError(f"{path} does not hold the weights of an OpenAI CLIP ({reason})") from error
+        raise WeightsError(f"{path} does not hold the weights of an OpenAI CLIP ({reason}){hint(state)}") from error
     return model.eval().requires_grad_(False)
+
+
+def hint(state: dict[str, Tensor]) -> str:
+    """Whose weights they seem to be, by the names of the text tower's tensors."""
+    if any(key.startswith("text_model.") for key in state):
+        return ": they seem to be Hugging Face's, --backbone hf:FOLDER"
+    if any(key.startswith(("text.", "transformer.resblocks.")) for key in state):
+        return ": if they are open_clip's, --backbone open_clip:MODEL@FILE"
+    return ""
 
 
 def architecture(state: dict[str, Tensor]) -> dict:
