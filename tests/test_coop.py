@@ -245,7 +245,7 @@ def test_bad_training_images_stop_or_are_listed(coop, splits: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("args", "message"), [
-    (("TRAINER.COOP.CLASS_TOKEN_POSITION", "middle"), "TRAINER.COOP.CLASS_TOKEN_POSITION is 'middle'"),
+    (("TRAINER.COOP.CLASS_TOKEN_POSITION", "begin"), "TRAINER.COOP.CLASS_TOKEN_POSITION is 'begin'"),
     (("TRAINER.COOP.N_CTX", 0), "TRAINER.COOP.N_CTX is 0"),
     (("OPTIM.NAME", "adamw"), "OPTIM.NAME is 'adamw'; it must be one of sgd"),
     (("TRAINER.COOP.CTX_INIT", "a {}"), "TRAINER.COOP.CTX_INIT is 'a {}'"),

@@ -15,6 +15,7 @@ from dassl_files import PromptLearner, save_as_dassl
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers import adapt
 from promptcal.trainers.vlm.checkpoints import read_checkpoint
+from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_files import (
@@ -27,7 +28,7 @@ from promptcal.trainers.vlm.prompt_files import (
     read_context,
     write_checkpoint,
 )
-from promptcal.trainers.vlm.prompts import class_tokens
+from promptcal.trainers.vlm.prompts import class_tokens, find_placement
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -67,7 +68,7 @@ def test_names_of_modules_around_the_prompt_do_not_matter(tmp_path: Path, clip_m
     torch.save({"state_dict": state}, tmp_path / "nested.pt")
     torch.save(state, tmp_path / "bare.pt")
     for name in ("nested.pt", "bare.pt"):
-        context, tensors, _ = read_context(tmp_path / name)
+        context, tensors, *_ = read_context(tmp_path / name)
         assert torch.equal(context, random_prompt())
         assert tensors.keys() == {"ctx", "token_prefix", "token_suffix"}
 
@@ -229,7 +230,7 @@ def test_our_checkpoints_are_coops(tmp_path: Path, clip_model: CLIP, classes: in
     assert path.with_name("checkpoint").read_text() == "model.pth.tar-50\n"
     content = torch.load(path, weights_only=True)
     coops = {"state_dict", "epoch", "optimizer", "scheduler", "val_result"}
-    assert content.keys() == {*coops, "backbone"} and content["epoch"] == 50 and content["backbone"] == "tiny"
+    assert content.keys() == {*coops, "backbone", "class_token_position"} and content["epoch"] == 50 and content["backbone"] == "tiny"
     expected = learner.state_dict()
     assert content["state_dict"].keys() == expected.keys()
     assert all(torch.equal(content["state_dict"][name], expected[name]) for name in expected)
@@ -284,3 +285,49 @@ def test_a_prompt_names_its_backbone_when_it_does_not_fit(tmp_path: Path, clip_m
     for file in (path, tmp_path / "copy.safetensors"):
         with pytest.raises(WeightsError, match=r"learnt with open_clip:ViT-B-16/openai, .* needs \(n_ctx, 128\)"):
             load_context(file, wide, tokens)
+
+
+@pytest.mark.parametrize("position", ["end", "middle", "front"])
+@pytest.mark.parametrize("classwise", [False, True])
+def test_the_class_name_stands_where_coop_puts_it(clip_model: CLIP, position: str, classwise: bool):
+    """Against the prompts laid out one by one, as CoOp does it, through the model's own transformer."""
+    names = ["dog", "polar_bear", "St. Bernard", "ox", "a very long kind of fish"]
+    context = torch.randn(len(names), 5, 64) if classwise else torch.randn(5, 64)
+    backbone = OpenAIBackbone(clip_model)
+    tokens = class_tokens(names, TOKENIZER)
+    reference = []
+    for k, name in enumerate(names):
+        own = clip_model.token_embedding(torch.tensor([tokens[k]]))[0]
+        count = len(TOKENIZER.encode(name.replace("_", " ")))
+        start = clip_model.token_embedding(torch.tensor(list(TOKENIZER.start)))
+        words = context[k] if classwise else context
+        half = {"end": 5, "middle": 2, "front": 0}[position]
+        row = torch.cat([start, words[:half], own[:count], words[half:], own[count:]])
+        x = row + clip_model.positional_embedding[: len(row)]
+        mask = torch.full((len(row), len(row)), -torch.inf).triu(1)
+        for layer in clip_model.transformer.resblocks:
+            y = layer.ln_1(x)[:, None]
+            x = x + layer.attn(y, y, y, need_weights=False, attn_mask=mask)[0][:, 0]
+            x = x + layer.mlp(layer.ln_2(x))
+        reference.append(clip_model.ln_final(x[-1]) @ clip_model.text_projection)
+    reference = torch.nn.functional.normalize(torch.stack(reference), dim=-1)
+    placement = find_placement(position, names, TOKENIZER)
+    for group in (0, 2):
+        tower = ClassTowers(backbone, tokens, group=group, placement=placement)
+        assert torch.allclose(tower.text(context[None])[0], reference, atol=1e-5)
+    text, vjp = ClassTowers(backbone, tokens, placement=placement).with_vjp(context[None])
+    cotangent = torch.randn_like(text)
+    halves = ClassTowers(backbone, tokens, placement=placement).halved().with_vjp(context[None])[1]
+    gradient = vjp(cotangent)
+    assert gradient.shape == context[None].shape and torch.allclose(gradient, halves(cotangent), atol=1e-4)
+
+
+def test_a_prompt_says_where_its_class_name_stands(tmp_path: Path, clip_model: CLIP):
+    tokens, path = class_tokens(["dog", "cat"], TOKENIZER), tmp_path / "prompt_learner" / "model.pth.tar-3"
+    backbone = OpenAIBackbone(clip_model)
+    write_checkpoint(path, 3, torch.randn(4, 64), backbone, tokens, {}, {}, "tiny", "middle")
+    convert_prompt(path, tmp_path / "prompt.safetensors")
+    for file in (path, tmp_path / "prompt.safetensors"):
+        assert load_context(file, backbone, tokens, "middle").shape == (4, 64)
+        with pytest.raises(WeightsError, match="'middle', not 'end': add TRAINER.COOP.CLASS_TOKEN_POSITION middle"):
+            load_context(file, backbone, tokens)

@@ -31,9 +31,10 @@ from .vlm.initial_prompt import InitialPrompt
 from .vlm.loading import as_backbone, load_clip, pick_device, weights_hash
 from .vlm.openai_clip import CLIP
 from .vlm.openai_weights import warn_of_small
+from .vlm.placement import END
 from .vlm.precision import resolve_precision
 from .vlm.prompt_files import load_context, prompt_hash
-from .vlm.prompts import check_lengths, class_tokens, initial_context, warn_of_classes
+from .vlm.prompts import check_lengths, class_tokens, find_placement, initial_context, warn_of_classes
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,12 @@ class BaseTrainer(Evaluation):
         self.ranks = Ranks()
         self.device = pick_device(cfg.DEVICE)
         self.precision = resolve_precision(cfg.MODEL.PREC, self.device)
+
+    @property
+    def position(self) -> str:
+        """Where the class name stands in the prompt. CoOp's setting, for every method that may start from its
+        prompts."""
+        return self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION
 
     @property
     def views(self) -> int:
@@ -182,6 +189,8 @@ class BaseTrainer(Evaluation):
         self.load_model()
         if self.tunes_context and self.cfg.TTA.STEPS:
             facts = {"weights": self.fingerprint["weights"], "precision": self.precision}
+            if self.position != END:
+                facts["position"] = self.position
             self.prompt.jacobian = find_jacobian(
                 self.cfg, self.prompt, len(self.indices), facts, self.dataset.classnames, self.ranks,
             )
@@ -196,12 +205,13 @@ class BaseTrainer(Evaluation):
         self.scale = self.backbone.logit_scale.exp().detach()
         tokens = class_tokens(classnames, self.backbone.tokenizer)
         if self.cfg.MODEL.INIT_WEIGHTS:
-            context = load_context(self.cfg.MODEL.INIT_WEIGHTS, self.backbone, tokens)
+            context = load_context(self.cfg.MODEL.INIT_WEIGHTS, self.backbone, tokens, self.position)
         else:
             context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
         check_lengths(classnames, tokens, context.shape[-2], self.backbone)
         warn_of_classes(classnames, tokens)
-        self.prompt = InitialPrompt(ClassTowers(self.backbone, tokens, self.precision), context)
+        placement = find_placement(self.position, classnames, self.backbone.tokenizer)
+        self.prompt = InitialPrompt(ClassTowers(self.backbone, tokens, self.precision, placement=placement), context)
 
     def train(self) -> None:
         """Test-time methods have nothing to train beforehand."""

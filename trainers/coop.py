@@ -20,6 +20,7 @@ from .objectives import class_logits
 from .registry import TRAINER_REGISTRY
 from .runs.board import Draw
 from .vlm.backbone import Backbone
+from .vlm.class_towers import ClassTowers
 from .vlm.initial_prompt import InitialPrompt
 from .vlm.openai_clip import CLIP
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
@@ -41,7 +42,7 @@ class CoOp(BaseTrainer):
         own.N_CTX = 16  # tokens of a context that starts at random
         own.CTX_INIT = ""  # words to start from instead, such as "a photo of a"; N_CTX then follows from them
         own.CSC = False  # a context of its own for each class
-        own.CLASS_TOKEN_POSITION = "end"  # the only one
+        own.CLASS_TOKEN_POSITION = "end"  # or middle, front; every method that loads a prompt reads it
         own.FIXED_VIEWS = False  # learn from each image's plain view, encoded once, instead of new crops each epoch
         cfg.DATALOADER.TRAIN_X = CfgNode()
         cfg.DATALOADER.TRAIN_X.BATCH_SIZE = 32  # training images a step
@@ -53,7 +54,6 @@ class CoOp(BaseTrainer):
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
         require_one_of(cfg, "OPTIM.NAME", "sgd")
-        require_one_of(cfg, "TRAINER.COOP.CLASS_TOKEN_POSITION", "end")
         require(cfg, cfg.TRAINER.COOP.N_CTX >= 1, "TRAINER.COOP.N_CTX", "at least 1")
         start = cfg.TRAINER.COOP.CTX_INIT
         require(cfg, "{" not in start, "TRAINER.COOP.CTX_INIT", "plain words, without the class")
@@ -107,7 +107,8 @@ class CoOp(BaseTrainer):
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
         context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
-        self.hand_written = self.prompt.tower.text(context[None])[0]  # (K, d), what the prompt is compared with
+        tower = ClassTowers(self.backbone, self.prompt.tower.class_tokens, self.precision, self.prompt.tower.group)
+        self.hand_written = tower.text(context[None])[0]  # (K, d), what the prompt is compared with
 
     def starting_context(self) -> Tensor:
         """MODEL.INIT_WEIGHTS, else the words of CTX_INIT, else random numbers; a copy for each class with CSC."""
@@ -149,7 +150,7 @@ class CoOp(BaseTrainer):
         run_epochs(learner, images, self.folder.parts / "training.pt", self.folder.path / "tensorboard" / "training")
         write_checkpoint(
             self.checkpoint, epochs, learner.context, self.backbone, self.prompt.tower.class_tokens,
-            learner.optimizer.state_dict(), learner.scheduler_state(), cfg.MODEL.BACKBONE.NAME,
+            learner.optimizer.state_dict(), learner.scheduler_state(), cfg.MODEL.BACKBONE.NAME, self.position,
         )
         logger.info("prompt learnt from %d images (%s) in %d epochs: %s", len(images.items), images.views, epochs,
                     self.checkpoint)

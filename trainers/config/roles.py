@@ -39,6 +39,9 @@ class Setting:
     compared: bool = True  # of BEFORE and TUNING: another value makes another row in a table
 
 
+# CoOp's, but a prompt that it has learnt is read in the same way by every method.
+OF_PROMPTS = "TRAINER.COOP.CLASS_TOKEN_POSITION"
+
 # Full names, or beginnings that end in a dot and stand for all that they begin.
 SETTINGS: Mapping[str, Setting] = {
     "SEED": Setting(Role.DATA, in_path=True),
@@ -65,6 +68,7 @@ SETTINGS: Mapping[str, Setting] = {
     "TTA.": Setting(Role.TUNING),
     "OPTIM.": Setting(Role.TUNING),
     "TRAINER.NAME": Setting(Role.TUNING, in_path=True, compared=False),
+    OF_PROMPTS: Setting(Role.BEFORE),
     "TRAINER.": Setting(Role.TUNING),
     "TEST.BINS": Setting(Role.REPORT),
     "TEST.SALS": Setting(Role.REPORT),
@@ -98,7 +102,7 @@ def own_settings(settings: Mapping[str, object], trainer: str) -> dict[str, obje
     own = {method_key(branch) for branch in (branch_of(trainer), "NAME", "REGULARISERS", *added)}
     return {
         key: value for key, value in settings.items()
-        if not key.startswith("TRAINER.") or method_key(key.split(".")[1]) in own
+        if not key.startswith("TRAINER.") or key == OF_PROMPTS or method_key(key.split(".")[1]) in own
     }
 
 

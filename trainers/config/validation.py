@@ -8,7 +8,7 @@ from yacs.config import CfgNode
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
 from ..registry import TRAINER_REGISTRY
-from .roles import leaves
+from .roles import OF_PROMPTS, leaves
 
 
 def require(cfg: CfgNode, condition: bool, key: str, remedy: str) -> None:
@@ -55,6 +55,7 @@ def validate(cfg: CfgNode) -> None:
     require_one_of(cfg, "MODEL.PREC", "auto", "fp32", "fp16", "bf16")
     require(cfg, bool(cfg.MODEL.BACKBONE.NAME), "MODEL.BACKBONE.NAME",
             "a model's name, a path to weights, open_clip:MODEL/TAG or hf:FOLDER")
+    require_one_of(cfg, OF_PROMPTS, "end", "middle", "front")
     require(cfg, bool(cfg.PROMPT.CTX_INIT.strip(" _")), "PROMPT.CTX_INIT", "at least one word")
     require(cfg, "{" not in cfg.PROMPT.CTX_INIT, "PROMPT.CTX_INIT", "plain words; the class name follows by itself")
     require(cfg, not cfg.PROMPT.TEMPLATE or trainer.takes_templates, "PROMPT.TEMPLATE",

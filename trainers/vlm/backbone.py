@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...datasets.views.pixels import Pixels
+from .placement import Placement
 from .tokens import Tokenizer
 
 KEPT_BYTES = {"cpu": 4e9, "cuda": 8e9}  # of a text tower's activations that wait for the backward pass
@@ -21,6 +22,7 @@ class Tower(Protocol):
 
     tokens: int  # that run for one context; those that all classes share are not counted
     kept_bytes: int  # of activations that wait for the backward pass, about
+    placement: Placement | None  # of class names that do not stand at the end; None until it is set
 
     def __call__(self, context: Tensor) -> Tensor:
         """Unit features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width)."""

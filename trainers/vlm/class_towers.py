@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...datasets.utils.errors import UserError
 from .backbone import Backbone
+from .placement import Placement
 
 
 class ClassTowers:
@@ -19,11 +20,17 @@ class ClassTowers:
 
     def __init__(
         self, backbone: Backbone, class_tokens: Sequence[Sequence[int]], precision: str = "fp32", group: int = 0,
+        placement: Placement | None = None,
     ) -> None:
         self.backbone, self.class_tokens, self.precision = backbone, class_tokens, precision
+        self.placement = placement
         self.group = group or backbone.classes_at_once(class_tokens)  # classes a group
         groups = [class_tokens[i : i + self.group] for i in range(0, len(class_tokens), self.group)]
         self.towers = [backbone.text_tower(tokens, precision) for tokens in groups]
+        if placement:
+            for i, tower in enumerate(self.towers):
+                start = i * self.group
+                tower.placement = placement.of_classes(range(start, start + len(groups[i])))
 
     @property
     def tokens(self) -> int:
@@ -34,7 +41,8 @@ class ClassTowers:
         """The same in groups half as large."""
         if self.group == 1:
             raise UserError("out of memory with one class at a time: use DEVICE cpu")
-        return ClassTowers(self.backbone, self.class_tokens, self.precision, -(-self.group // 2))
+        half = -(-self.group // 2)
+        return ClassTowers(self.backbone, self.class_tokens, self.precision, half, self.placement)
 
     @torch.no_grad()
     def text(self, context: Tensor) -> Tensor:

@@ -13,13 +13,16 @@ from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError, first_five
 from ...datasets.utils.files import write_atomically, write_text
+from ..config.roles import OF_PROMPTS
 from .backbone import Backbone
 from .checkpoints import read_checkpoint
 from .openai_weights import sha256
+from .placement import END
 
 logger = logging.getLogger(__name__)
 
 BACKBONE = "backbone"  # the entry of a checkpoint that names the model it was learnt with
+POSITION = "class_token_position"  # and that which says where the class name stands
 FOLDER = "prompt_learner"  # CoOp's name for the part of the model that it saves
 # Prompts learnt by CoOp on the embedded data set with the embedded model, by the names that stand for their paths.
 SMALL = Path(__file__).parent / "small"
@@ -63,6 +66,7 @@ class StoredPrompt(NamedTuple):
     context: Tensor  # (n_ctx, width), or (K, n_ctx, width) if class-specific
     tensors: dict[str, Tensor]  # all that was saved with it
     backbone: str  # the one it was learnt with, "" if the file does not say
+    position: str  # where the class name stands, likewise
 
 
 def read_context(path: str | Path) -> StoredPrompt:
@@ -77,23 +81,28 @@ def read_context(path: str | Path) -> StoredPrompt:
         if name.rpartition(".")[2] == "ctx":
             prefix = name.removesuffix("ctx")
             own = {key.removeprefix(prefix): value for key, value in tensors.items()}
-            return StoredPrompt(tensor, own, stored_backbone(path, content))
+            return StoredPrompt(tensor, own, *(stored_fact(path, content, fact) for fact in (BACKBONE, POSITION)))
     raise WeightsError(f"{path} holds no context 'ctx'; tensors found: {first_five(list(tensors)) or 'none'}")
 
 
-def stored_backbone(path: str | Path, content: Mapping[str, Any]) -> str:
-    """The backbone that a checkpoint names: CoOp's own files name none."""
+def stored_fact(path: str | Path, content: Mapping[str, Any], fact: str) -> str:
+    """What a checkpoint says of itself in words: CoOp's own files say nothing."""
     if Path(path).suffix != ".safetensors":
-        name = content.get(BACKBONE)
-        return name if isinstance(name, str) else ""
+        words = content.get(fact)
+        return words if isinstance(words, str) else ""
     with safe_open(path, framework="pt") as file:
-        return (file.metadata() or {}).get(BACKBONE, "")
+        return (file.metadata() or {}).get(fact, "")
 
 
-def load_context(name: str | Path, backbone: Backbone, class_tokens: Sequence[Sequence[int]]) -> Tensor:
+def load_context(
+    name: str | Path, backbone: Backbone, class_tokens: Sequence[Sequence[int]], position: str = END,
+) -> Tensor:
     """The context of a checkpoint in fp32 on the model's device, after checking that it fits model and classes."""
     path = prompt_file(name)
-    context, tensors, made_with = read_context(path)
+    context, tensors, made_with, placed = read_context(path)
+    if placed and placed != position:
+        raise WeightsError(f"the prompt in {path} was learnt with the class name at '{placed}', not '{position}': add "
+                           f"{OF_PROMPTS} {placed}")
     width, classes = backbone.width, len(class_tokens)
     shape = tuple(context.shape)
     if context.dim() not in (2, 3) or shape[-1] != width or shape[-2] < 1:
@@ -138,10 +147,10 @@ def check_class_list(
 
 def write_checkpoint(
     path: Path, epoch: int, context: Tensor, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
-    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], name: str = "",
+    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], name: str = "", position: str = END,
 ) -> None:
-    """Saves a context as CoOp does, so that CoOp's own code reads it, and the backbone's `name`; all of it plain
-    data."""
+    """Saves a context as CoOp does, so that CoOp's own code reads it, the backbone's `name` and where the class name
+    stands; all of it plain data."""
     tokenizer = backbone.tokenizer
     length = backbone.context_length - len(tokenizer.start) - context.shape[-2]
     padded = [[*own, *[tokenizer.pad] * (length - len(own))] for own in class_tokens]
@@ -151,7 +160,7 @@ def write_checkpoint(
             "token_prefix": backbone.embed([tokenizer.start] * len(padded)).cpu(),  # (K, 1, width)
             "token_suffix": backbone.embed(padded).cpu(),  # (K, 77 − 1 − n_ctx, width)
         },
-        BACKBONE: name,
+        BACKBONE: name, POSITION: position,
         "epoch": epoch, "optimizer": optimizer, "scheduler": scheduler, "val_result": None,
     }
     write_atomically(path, lambda file: torch.save(content, file))
@@ -165,12 +174,13 @@ def checkpoint_path(run_folder: Path, epoch: int) -> Path:
 
 def convert_prompt(source: str | Path, target: str | Path) -> None:
     """Writes a clean safetensors copy of a checkpoint: the context and what its fit is checked by, in its precision."""
-    context, tensors, made_with = read_context(prompt_file(source))
+    context, tensors, *said = read_context(prompt_file(source))
     kept = {"ctx": context}
     if "token_prefix" in tensors:
         kept["token_prefix"] = tensors["token_prefix"][:1]
     if context.dim() == 3 and "token_suffix" in tensors:
         kept["token_suffix"] = tensors["token_suffix"]
     kept = {name: tensor.contiguous() for name, tensor in kept.items()}
-    write_atomically(Path(target), lambda file: file.write(save(kept, {BACKBONE: made_with} if made_with else None)))
+    facts = {fact: words for fact, words in zip((BACKBONE, POSITION), said, strict=True) if words}
+    write_atomically(Path(target), lambda file: file.write(save(kept, facts or None)))
     logger.info("%s: %s", target, ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in kept.items()))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...datasets.utils.errors import ConfigError, DataError, first_five
 from .backbone import Backbone
+from .placement import END, Placement
 from .tokens import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,13 @@ def warn_of_classes(classnames: Sequence[str], tokens: Sequence[Sequence[int]]) 
     if shared:
         logger.warning("no prompt can tell these classes apart, because their names are the same to the model: %s",
                        first_five(shared))
+
+
+def find_placement(position: str, classnames: Sequence[str], tokenizer: Tokenizer) -> Placement | None:
+    """Where the class names stand; None for the end, where towers have them."""
+    if position == END:
+        return None
+    return Placement(position, tuple(len(tokenizer.following(words(name))) for name in classnames))
 
 
 def check_lengths(

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..objectives import unit
+from .placement import Placement, arranged
 from .precision import autocast
 from .text_weights import Layer, TextWeights
 
@@ -66,6 +67,7 @@ class TextTower:
         self.precision = precision
         self.device = weights.positions.device
         self.tokens = sum(map(len, class_tokens))
+        self.placement: Placement | None = None  # of names that do not stand at the end
         order = sorted(range(len(class_tokens)), key=lambda k: len(class_tokens[k]))
         self.order = torch.tensor(order, device=self.device)
         self.restore = self.order.argsort()  # from packed order back to class order
@@ -82,6 +84,8 @@ class TextTower:
         weights = self.weights
         projection, bias = weights.projection
         with autocast(self.precision, self.device):
+            if self.placement and context.dim() == 3:
+                context = context[:, None].expand(-1, len(self.lengths), -1, -1)  # shared, but not the beginning
             x, layout = self.pack_whole(context) if context.dim() == 4 else self.pack_shared(context)
             for layer in weights.layers[:-1]:
                 x = x + attention(weights, layer, x, layout)
@@ -114,9 +118,13 @@ class TextTower:
         whole_lengths = [beginnings.shape[2] + length for length in self.lengths]
         own_layout = Layout.of(self.lengths, shared=0)
         _, own = own_layout.split(self.own[None])
-        prompts = []
+        prompts, done = [], 0
         for beginning, tokens in zip(beginnings.split([b.count for b in own_layout.blocks], dim=1), own, strict=True):
             whole = torch.cat([beginning, tokens.expand(batch, -1, -1, -1)], dim=2)
+            if self.placement:
+                placement = self.placement.of_classes(self.order[done : done + whole.shape[1]].tolist())
+                whole = arranged(whole, placement.order(len(self.start), context.shape[2], whole.shape[2]))
+            done += whole.shape[1]
             prompts.append((whole + self.weights.positions[: whole.shape[2]]).flatten(1, 2))
         return torch.cat(prompts, dim=1), Layout.of(whole_lengths, shared=0)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..objectives import unit
+from .placement import Placement, arranged
 from .precision import autocast
 from .tokens import ANCHOR, Tokenizer
 
@@ -47,6 +48,7 @@ class WholeTower:
         length = self.tokens // len(class_tokens)
         numbers = KEPT_NUMBERS * text.embedding.weight.shape[1] + 2 * text.heads * length  # a token and layer
         self.kept_bytes = 4 * self.tokens * text.layers * numbers
+        self.placement: Placement | None = None  # of names that do not stand at the end
 
     def __call__(self, context: Tensor) -> Tensor:
         """Unit text features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width)."""
@@ -57,7 +59,11 @@ class WholeTower:
         first, after = len(self.text.tokenizer.start), len(self.text.tokenizer.start) + context.shape[2]
         with torch.no_grad():
             words = self.text.embedding(ids).float().expand(batch, -1, -1, -1)  # (B, K, length, width)
-        embedded = torch.cat([words[:, :, :first], context, words[:, :, after:]], dim=2).flatten(0, 1)
+        embedded = torch.cat([words[:, :, :first], context, words[:, :, after:]], dim=2)  # (B, K, length, width)
+        if self.placement:
+            order = self.placement.order(first, context.shape[2], ids.shape[1])
+            ids, embedded = arranged(ids, order), arranged(embedded, order)
+        embedded = embedded.flatten(0, 1)
         # The plain formula of attention, unlike the fused ones, can be differentiated for many gradients at once.
         with ONE_AT_A_TIME, sdpa_kernel(SDPBackend.MATH), autocast(self.precision, self.device):
             with replaced_output(self.text.embedding, embedded):
