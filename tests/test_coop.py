@@ -173,7 +173,7 @@ def test_training_goes_on_as_if_never_interrupted(
         build_trainer(cut).run()
     assert not (tmp_path / "run" / "results.json").exists()
     trainer = build_trainer(cut)
-    monkeypatch.setattr(trainer, "predict", interrupt)
+    monkeypatch.setattr(trainer, "predict_images", interrupt)
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     build_trainer(cut).run()
@@ -260,7 +260,7 @@ def test_settings_that_cannot_work(coop, args: tuple, message: str):
 
 def test_a_damaged_state_is_named(config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trainer = build_trainer(config())
-    monkeypatch.setattr(trainer, "predict", interrupt)
+    monkeypatch.setattr(trainer, "predict_images", interrupt)
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     (tmp_path / "run" / "parts" / "training.pt").write_bytes(b"half")
