@@ -1,0 +1,88 @@
+"""Proof without a GPU: on torch's `meta` device a tensor that was left on the CPU fails, whatever its numbers."""
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import random_clip
+from PIL import Image
+from promptcal.datasets.views import ViewMaker
+from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers.registry import TRAINER_REGISTRY
+from promptcal.trainers.soc import SoC
+from promptcal.trainers.tpt import TPT
+from promptcal.trainers.vlm import image_tower, text_tower
+from promptcal.trainers.vlm.image_tower import encode_views
+from promptcal.trainers.vlm.loading import as_backbone
+from promptcal.trainers.vlm.precision import DTYPES
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+# They decide by what they see, image by image; and CoOp's prompt is trained first.
+LOOKS_AT_NUMBERS = ("TDA", "CoOp")
+NAMES = ["cat", "annual crop land", "dog", "sea or lake", "tree frog"]
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> torch.nn.Module:
+    return random_clip().to("meta")
+
+
+class HalfProducts(TorchFunctionMode):
+    """What autocast does to a device's products, for a device that torch has no autocast for."""
+
+    PRODUCTS = frozenset((
+        F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.bmm, torch.addmm,
+        Tensor.matmul, Tensor.__matmul__, Tensor.bmm,
+    ))
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in self.PRODUCTS:
+            args = [a.to(self.dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
+            with torch._C.DisableTorchFunction():
+                return function(*args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture(params=["fp32", "fp16", "bf16"])
+def precision(request, monkeypatch) -> str:
+    def autocast(name: str, device: torch.device):
+        return nullcontext() if name == "fp32" else HalfProducts(DTYPES[name])
+
+    for module in (text_tower, image_tower):
+        monkeypatch.setattr(module, "autocast", autocast)
+    return request.param
+
+
+@pytest.mark.parametrize("resnet", [False, True], ids=["vit", "resnet"])
+def test_views_are_made_and_encoded_on_the_device(resnet: bool, precision: str):
+    backbone, maker = as_backbone(random_clip(resnet=resnet).to("meta")), ViewMaker(9, 32, augmix=True, seed=0)
+    pictures = [maker.make(maker.prepare(Image.new("RGB", (50, 40)), i), "meta") for i in range(2)]
+    views = encode_views(backbone, torch.stack(pictures), precision, normalised=False)
+    assert views.shape == (2, 9, 48) and views.is_meta
+
+
+@pytest.mark.parametrize("name", [name for name in TRAINER_REGISTRY if name not in LOOKS_AT_NUMBERS])
+def test_every_method_stays_on_the_device(name: str, precision: str, elsewhere, monkeypatch):
+    """Two steps, so that the text tower runs forward and back for each episode too."""
+    monkeypatch.setattr(SoC, "use_model", TPT.use_model)  # its own looks, once a run, whether its term is zero
+    method = build_trainer(build_cfg(name, opts=["MODEL.PREC", precision, "TTA.VIEWS", 20, "TTA.STEPS", 2]))
+    method.use_model(elsewhere, NAMES)
+    adapted = method.adapt(torch.empty(1 if method.online else 2, 20, 48, device="meta"))
+    assert adapted.logits.shape[1] == len(NAMES) and adapted.logits.is_meta
+    assert all(column.is_meta for column in adapted.columns.values())
+
+
+def test_a_tensor_that_stays_behind_is_noticed(elsewhere, monkeypatch):
+    """The proof can fail."""
+    monkeypatch.setattr(TPT, "view_loss", lambda self, logits: (logits * torch.ones(len(NAMES))).sum((-2, -1)))
+    method = build_trainer(build_cfg("TPT", opts=["TTA.VIEWS", 20]))
+    method.use_model(elsewhere, NAMES)
+    with pytest.raises(RuntimeError, match="device"):
+        method.adapt(torch.empty(2, 20, 48, device="meta"))
