@@ -86,3 +86,17 @@ def test_a_tensor_that_stays_behind_is_noticed(elsewhere, monkeypatch):
     method.use_model(elsewhere, NAMES)
     with pytest.raises(RuntimeError, match="device"):
         method.adapt(torch.empty(2, 20, 48, device="meta"))
+
+
+@pytest.mark.parametrize("name", ["TPT", "CTPT", "OTPT", "SoC"])
+def test_half_precision_turns_few_signs(name: str, clip_model):
+    """The first step of AdamW is nearly the learning rate times the gradient's sign: what autocast rounds matters where
+    it turns a sign. (Measured on `small` and 12 tiles: fp16 at most 0.08 % of the coordinates, bf16 at most 1.1 %.)"""
+    views = torch.nn.functional.normalize(torch.randn(6, 20, 48, generator=torch.Generator().manual_seed(0)), dim=-1)
+    signs = {}
+    for precision in DTYPES:
+        method = build_trainer(build_cfg(name, opts=["MODEL.PREC", precision, "TTA.VIEWS", 20, "DEVICE", "cpu"]))
+        method.use_model(clip_model, NAMES)
+        signs[precision] = (method.adapt(views).ctx - method.prompt.context).sign()
+    turned = {precision: (sign != signs["fp32"]).float().mean().item() for precision, sign in signs.items()}
+    assert turned["fp16"] < 0.01 and turned["fp16"] <= turned["bf16"] < 0.06
