@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import PROJECT, make_image_folder, openai_state, random_clip, user_environment
+from conftest import PROJECT, Done, make_image_folder, openai_state, random_clip, run_tool, user_environment
+from promptcal.datasets.utils.cli import outcome
 from promptcal.datasets.utils.errors import UserError, explaining_faults
 from promptcal.datasets.utils.files import write_arrays, write_json
 from promptcal.trainers import adapt
@@ -37,14 +38,22 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return images, root / "tiny.pt"
 
 
+def arguments(setting: tuple[Path, Path], run: Path, *args: object) -> list[str]:
+    return ["--trainer", "SoC", "--dataset-config-file", "configs/datasets/image_folder.yaml",
+            "--root", str(setting[0]), "--backbone", str(setting[1]), "--output-dir", str(run), "TEST.PART", "2",
+            "TTA.EPISODES", "2", "TTA.JACOBIAN", "off", "DATALOADER.NUM_WORKERS", "1", *map(str, args)]
+
+
 def command(setting: tuple[Path, Path], run: Path, *args: object, ranks: int = 0) -> list[str]:
     start = [sys.executable]
     if ranks:
         start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return [*start, str(PROJECT / "tools" / "train.py"), "--trainer", "SoC", "--dataset-config-file",
-            "configs/datasets/image_folder.yaml", "--root", str(setting[0]), "--backbone", str(setting[1]),
-            "--output-dir", str(run), "TEST.PART", "2", "TTA.EPISODES", "2", "TTA.JACOBIAN", "off",
-            "DATALOADER.NUM_WORKERS", "1", *map(str, args)]
+    return [*start, str(PROJECT / "tools" / "train.py"), *arguments(setting, run, *args)]
+
+
+def here(setting: tuple[Path, Path], run: Path, *args: object) -> Done:
+    """The command without a process of its own."""
+    return run_tool("train.py", *arguments(setting, run, "DATALOADER.NUM_WORKERS", 0, *args))
 
 
 ENVIRONMENT = user_environment()
@@ -97,6 +106,7 @@ def assert_equal(run: Path, whole: dict[str, np.ndarray]) -> None:
         "config.yaml", "log.txt", "results.json", "predictions.npz", "tensorboard"}
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_moments(setting, whole, tmp_path: Path):
     """Before the first part, between parts, in the middle of one, while results are written. A run that got to its end
     in spite of it is compared, and another begun."""
@@ -122,27 +132,44 @@ def test_kill_9_at_random_moments(setting, whole, tmp_path: Path):
     assert_equal(run, whole)
 
 
-@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the process", "to its group"])
-@pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("send", "sent", "status"), [
+    (os.kill, signal.SIGTERM, 143),
+    pytest.param(os.killpg, signal.SIGTERM, 143, marks=pytest.mark.slow),
+    pytest.param(os.kill, signal.SIGINT, 130, marks=pytest.mark.slow),
+    (os.killpg, signal.SIGINT, 130),
+])
 def test_signals_end_the_run_in_order(setting, whole, tmp_path: Path, sent: signal.Signals, status: int, send):
     run = tmp_path / "run"
     process = start(command(setting, run))
     wait_for(lambda: parts_of(run), process)
     send(process.pid, sent)
     _, complaint = process.communicate(timeout=60)
-    assert process.returncode == status and "what was finished is kept" in complaint and "Traceback" not in complaint
+    assert process.returncode == status and "Traceback" not in complaint
+    assert "what was finished is kept: the same command continues" in complaint
     assert not (run / "lock").exists() and parts_of(run)
     finish(command(setting, run))
     assert_equal(run, whole)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_any_number_of_ranks_gives_the_same_predictions(setting, whole, tmp_path: Path, ranks: int):
     output = finish(command(setting, tmp_path / "run", ranks=ranks))
     assert output.count("Zero-shot") == 1  # one table, however many processes
     assert_equal(tmp_path / "run", whole)
 
 
+@pytest.mark.slow
+def test_several_processes_speak_with_one_voice(setting, tmp_path: Path):
+    """Log lines, warnings and a mistake that all of them meet come once; torchrun's own report follows."""
+    done = subprocess.run(command(setting, tmp_path / "run", "--root", tmp_path / "nowhere", ranks=2),
+                          capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
+    assert done.returncode != 0 and done.stderr.count("error: data root") == 1, done.stderr
+    done = subprocess.run(command(setting, tmp_path / "run", ranks=2), capture_output=True, text=True, env=ENVIRONMENT,
+                          timeout=300)
+    assert done.returncode == 0 and done.stdout.count("37 test images") == done.stdout.count("results in") == 1
+
+
+@pytest.mark.slow
 def test_ranks_share_the_cache_and_the_jacobian(setting, tmp_path: Path):
     def options(name: str) -> tuple:
         return "CACHE.DIR", tmp_path / name, "TTA.JACOBIAN", "on"
@@ -154,6 +181,7 @@ def test_ranks_share_the_cache_and_the_jacobian(setting, tmp_path: Path):
     assert_equal(tmp_path / "three", RunFolder(tmp_path / "one").predictions())
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_loses_nothing(setting, whole, tmp_path: Path):
     run = tmp_path / "run"
     process = start(command(setting, run, ranks=2))
@@ -169,6 +197,7 @@ def test_a_rank_that_dies_loses_nothing(setting, whole, tmp_path: Path):
     assert_equal(run, whole)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_ends_the_run_with_one_line(setting, tmp_path: Path):
     """As when the system is out of memory."""
     run = tmp_path / "run"
@@ -193,19 +222,25 @@ def test_a_second_process_on_the_same_folder_stops(setting, tmp_path: Path):
     try:
         wait_for(lambda: (run / "lock").exists() and parts_of(run), first)
         os.kill(first.pid, signal.SIGSTOP)
-        second = subprocess.run(command(setting, run), capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+        second = here(setting, run)
     finally:
         os.killpg(first.pid, signal.SIGKILL)
     assert second.returncode == 2 and f"is in use by process {first.pid}" in second.stderr
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign"])
-def test_damaged_parts_are_computed_again(setting, whole, tmp_path: Path, damage: str):
+def test_damaged_parts_are_computed_again(setting, whole, tmp_path: Path, damage: str, monkeypatch):
     run = tmp_path / "run"
-    process = start(command(setting, run))
-    wait_for(lambda: len(parts_of(run)) >= 2, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    real = RunFolder.write_part
+
+    def write_two(folder, *args):
+        real(folder, *args)
+        if len(parts_of(run)) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_part", write_two)
+        assert here(setting, run).returncode == 130
     victim = run / "parts" / sorted(parts_of(run))[0]
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 255
@@ -213,10 +248,11 @@ def test_damaged_parts_are_computed_again(setting, whole, tmp_path: Path, damage
         write_arrays(victim, index=np.array([35]), label=np.array([0]))
     else:
         victim.write_bytes({"cut": content[:100], "flip": content, "empty": b""}[damage])
-    finish(command(setting, run))
+    assert here(setting, run).returncode == 0
     assert_equal(run, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "what"), [(2500, "parts"), (5000, "tensorboard"), (20000, "tensorboard")])
 def test_a_full_disk_ends_with_one_line_and_no_half_file(setting, tmp_path: Path, limit: int, what: str):
     """Enough for small files but not for a part; or for parts, but not for all curves; or not for the pictures."""
@@ -231,7 +267,7 @@ def test_a_full_disk_ends_with_one_line_and_no_half_file(setting, tmp_path: Path
 
 def test_an_output_folder_that_cannot_be_made(setting, tmp_path: Path):
     (tmp_path / "file").write_text("")
-    done = subprocess.run(command(setting, tmp_path / "file" / "run"), capture_output=True, text=True, env=ENVIRONMENT)
+    done = here(setting, tmp_path / "file" / "run")
     assert done.returncode == 2 and "error: cannot make folder" in done.stderr and "Traceback" not in done.stderr
     with pytest.raises(UserError, match="cannot write .*/results.json: File exists; free some"):
         write_json(tmp_path / "file" / "results.json", {})
@@ -239,29 +275,25 @@ def test_an_output_folder_that_cannot_be_made(setting, tmp_path: Path):
 
 @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a folder that not even root may write to")
 def test_an_output_folder_that_is_read_only(setting):
-    done = subprocess.run(command(setting, Path("/sys/kernel")), capture_output=True, text=True, env=ENVIRONMENT)
+    done = here(setting, Path("/sys/kernel"))
     assert done.returncode == 2 and "error: cannot write /sys/kernel/lock" in done.stderr
     assert "choose another --output-dir" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("fault", "remedy"), [
-    ("torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2 GiB')", "use fewer TTA.EPISODES"),
-    ("RuntimeError('DefaultCPUAllocator: can\\'t allocate memory')", "use fewer TTA.EPISODES"),
-    ("MemoryError", "use fewer TTA.EPISODES"),
-    ("RuntimeError('DataLoader worker (pid 7) is killed by signal: Bus error.')", "give /dev/shm more space"),
-    ("RuntimeError('received 0 items of ancillary data')", "use fewer DATALOADER.NUM_WORKERS"),
-])
-def test_faults_of_the_machine_are_one_line(fault: str, remedy: str):
-    code = f"""
-import torch
-from promptcal.datasets.utils.cli import run_tool
-def main():
-    raise {fault}
-run_tool(main)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
-    assert done.returncode == 2 and done.stderr.startswith("error: ") and remedy in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "use fewer TTA.EPISODES"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "use fewer TTA.EPISODES"),
+    (MemoryError(), "use fewer TTA.EPISODES"),
+    (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error."), "give /dev/shm more space"),
+    (RuntimeError("received 0 items of ancillary data"), "use fewer DATALOADER.NUM_WORKERS"),
+], ids=["cuda", "cpu", "python", "shared memory", "descriptors"])
+def test_faults_of_the_machine_are_one_line(fault: Exception, remedy: str, capsys):
+    def main() -> None:
+        raise fault
+
+    assert outcome(main) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("error: ") and remedy in complaint and len(complaint.splitlines()) == 1
 
 
 def test_an_error_of_the_program_in_a_worker_is_told_in_full():
@@ -272,8 +304,7 @@ def test_an_error_of_the_program_in_a_worker_is_told_in_full():
 def test_no_cuda_gets_a_remedy(setting, tmp_path: Path):
     if torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
-    done = subprocess.run(command(setting, tmp_path / "run", "DEVICE", "cuda"), capture_output=True, text=True,
-                          env=ENVIRONMENT)
+    done = here(setting, tmp_path / "run", "DEVICE", "cuda")
     assert done.returncode == 2 and "use DEVICE cpu, or auto" in done.stderr
 
 
