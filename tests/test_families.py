@@ -14,6 +14,7 @@ from promptcal.datasets.utils.errors import WeightsError
 from promptcal.tools import predict, reproduce, train
 from promptcal.trainers.config.fingerprint import backbone_name
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
+from test_faults import command, finish, parts_of, start, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +114,19 @@ def test_backbones_in_short(tmp_path: Path):
     assert backbone_name("open_clip:ViT-B-16/laion2b_s34b_b88k") == "open_clip-ViT-B-16/laion2b_s34b_b88k"
     assert backbone_name("open_clip:ViT-B-16@/a/b.c/remote.pt") == "open_clip-ViT-B-16-remote"
     assert backbone_name(f"hf:{tmp_path}") == f"hf-{tmp_path.name}"
+
+
+@pytest.mark.slow
+def test_several_processes_and_a_continued_run(place: Path, tmp_path: Path):
+    """With a model that every process has to find by itself: a folder as BiomedCLIP comes in."""
+    test_open_clip.model_folder(tmp_path, "bert")
+    setting = place / "images", Path(f"open_clip:local-dir:{tmp_path / 'bert'}")
+    views = ("TTA.VIEWS", 4, "TTA.SELECT", 0.5)
+    finish(command(setting, tmp_path / "two", *views, ranks=2))
+    process = start(command(setting, tmp_path / "one", *views))
+    wait_for(lambda: parts_of(tmp_path / "one"), process)
+    process.kill()
+    process.communicate()
+    finish(command(setting, tmp_path / "one", *views))
+    logits = [np.load(tmp_path / run / "predictions.npz")["logits"] for run in ("one", "two")]
+    assert np.array_equal(*logits)
