@@ -1,6 +1,7 @@
 """Many images, decoded by worker processes, in batches of a given composition."""
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -64,13 +65,22 @@ def collate(samples: list[tuple[int, Any, str | None]]) -> ViewBatch:
     return ViewBatch([index for index, _ in good], [made for _, made in good], bad)
 
 
+def worker_count(setting: int) -> int:
+    """DATALOADER.NUM_WORKERS; −1, which is auto, stands for the cores that this process may use, shared among the ranks
+    on this machine."""
+    if setting >= 0:
+        return setting
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+
+
 def view_loader(
     dataset: Pictures, items: Sequence, maker: Maker, batches: Sequence[Sequence[int]], workers: int,
     pin_memory: bool,
 ) -> Iterator[ViewBatch]:
     """A ViewBatch for each of `batches` (lists of places in `items`), in their order."""
     loader = DataLoader(
-        ViewSet(dataset, items, maker), batch_sampler=batches, num_workers=min(workers, len(batches)),
+        ViewSet(dataset, items, maker), batch_sampler=batches, num_workers=min(worker_count(workers), len(batches)),
         collate_fn=collate, pin_memory=pin_memory,
     )
     return noticing_lost_workers(loader) if loader.num_workers else iter(loader)

@@ -29,7 +29,7 @@ def get_cfg_default() -> CfgNode:
     cfg.INPUT.PIXEL_STD = []  # their deviations
 
     cfg.DATALOADER = CfgNode()
-    cfg.DATALOADER.NUM_WORKERS = 2  # processes that decode images and make views; changes no number
+    cfg.DATALOADER.NUM_WORKERS = 2  # processes that decode images, or auto (-1) = the cores at hand, shared among ranks
     cfg.DATALOADER.ON_BAD_IMAGE = "error"  # error, or skip: leave unreadable images out, counted and listed
 
     cfg.MODEL = CfgNode()

@@ -15,6 +15,7 @@ from ...datasets.utils.errors import ConfigError, first_five
 from .habits import RENAMED, leave_alone, our_name, our_trainer
 from .roles import leaves
 
+AUTO = {"DATALOADER.NUM_WORKERS": -1}  # whole numbers that may be given as `auto`
 COMMAND = "the command"
 KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)*")  # what may stand before = in KEY=VALUE
 DEPTH = 5  # groups within groups that a file may have
@@ -141,7 +142,7 @@ def set_value(cfg: CfgNode, key: str, value: object, source: str) -> None:
         if source != COMMAND:
             raise ConfigError(f"{key} in {source} is a group of keys, not a value")
         raise ConfigError(f"{key} is a group of keys; give one of {', '.join(f'{key}.{k}' for k in node[leaf])}")
-    node[leaf] = fitted(key, value, node[leaf], source)
+    node[leaf] = AUTO[key] if key in AUTO and value == "auto" else fitted(key, value, node[leaf], source)
 
 
 def is_known(cfg: CfgNode, key: str) -> bool:

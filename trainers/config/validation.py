@@ -48,7 +48,7 @@ def validate(cfg: CfgNode) -> None:
         numbers = all(isinstance(number, int | float) and 0 <= number <= 1 for number in pixels)
         require(cfg, len(pixels) in (0, 3) and numbers, key, "[] (what the backbone takes) or three numbers up to 1")
     require(cfg, all(cfg.INPUT.PIXEL_STD), "INPUT.PIXEL_STD", "above 0")
-    require(cfg, cfg.DATALOADER.NUM_WORKERS >= 0, "DATALOADER.NUM_WORKERS", "0 or more")
+    require(cfg, cfg.DATALOADER.NUM_WORKERS >= -1, "DATALOADER.NUM_WORKERS", "0 or more, or auto")
     require_one_of(cfg, "DATALOADER.ON_BAD_IMAGE", "error", "skip")
     require_one_of(cfg, "MODEL.ACTIVATION", "", "quick_gelu", "gelu")
     require(cfg, cfg.MODEL.HEAD_WIDTH >= 0, "MODEL.HEAD_WIDTH", "0 (64) or a number of numbers")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,13 +19,14 @@ from ...datasets.base import Dataset, Datum
 from ...datasets.utils.errors import DataError
 from ...datasets.views import PIPELINE
 from ...datasets.views.images import BadImageError
-from ...datasets.views.loader import view_loader
+from ...datasets.views.loader import ViewBatch, view_loader
 from ...datasets.views.maker import Drawn, ViewMaker
 from ..config.fingerprint import ENGINE
 from ..vlm.backbone import Backbone
 from ..vlm.cores import in_parallel
 from ..vlm.image_tower import encode_views, views_at_once
 from ..vlm.precision import DTYPES
+from .ahead import Side, SideStream, made_ahead
 from .cache import ArrayCache
 from .parts import chunks, part_name
 
@@ -109,17 +110,37 @@ class ViewFeatures:
         loader = view_loader(
             self.dataset, self.items, self.maker.prepare, batches, self.workers, pin_memory=device.type == "cuda",
         )
-        at_once = max(1, views_at_once(self.backbone) // self.maker.count)  # images: views are many times their size
-        nothing = torch.empty(0, self.maker.count, self.backbone.features, device=device)
-        for batch in loader:
-            features = torch.cat([nothing, *in_parallel(self.encode_images, chunks(batch.made, at_once), device)])
+        for batch, features in self.encoded(loader, SideStream(device) if device.type == "cuda" else None):
             if self.cache:
                 features = features.to(DTYPES[self.dtype]).float()  # the same numbers as a later run will read
             yield FeatureBatch(batch.index, features, batch.bad)
 
-    def encode_images(self, images: Sequence[Drawn]) -> Tensor:
-        """Features (B, V, d) of the views of decoded pictures, which are made where the model is."""
-        views = torch.stack([self.maker.make(image, self.backbone.device) for image in images])
+    def encoded(self, loader: Iterable[ViewBatch], side: Side | None) -> Iterator[tuple[ViewBatch, Tensor]]:
+        """Each batch with the features (B, V, d) of its images. Views are many times an image's size, so only those of
+        a few images exist at once; given a `side`, they are made there while earlier ones are encoded."""
+        at_once = max(1, views_at_once(self.backbone) // self.maker.count)  # images
+        made: list[Tensor] = [torch.empty(0, self.maker.count, self.backbone.features, device=self.backbone.device)]
+        if side is None:
+            for batch in loader:
+                pieces = chunks(batch.made, at_once)
+                yield batch, torch.cat(made + in_parallel(
+                    lambda some: self.encode_made(self.make_views(some)), pieces, self.backbone.device))
+            return
+        jobs = ((batch, some) for batch in loader for some in [*chunks(batch.made, at_once), None])
+        features = list(made)
+        for (batch, some), views in made_ahead(jobs, lambda job: self.make_views(job[1] or ()), side):
+            if some is not None:
+                features.append(self.encode_made(views))
+            else:  # the batch's end
+                yield batch, torch.cat(features)
+                features = list(made)
+
+    def make_views(self, images: Sequence[Drawn]) -> Tensor:
+        """Views (B, V, 3, S, S) of decoded pictures, made where the model is."""
+        made = [self.maker.make(image, self.backbone.device) for image in images]
+        return torch.stack(made) if made else torch.empty(0, device=self.backbone.device)
+
+    def encode_made(self, views: Tensor) -> Tensor:
         return encode_views(self.backbone, views, self.precision, normalised=False)
 
     def stored(self, part: Sequence[int]) -> bool:
