@@ -112,3 +112,24 @@ def test_numbers_stand_in_the_paper_in_this_order(name):
 
 def _printed(row, at):
     return [row["values"][at], *([row["differences"][at]] if "differences" in row else [])]
+
+
+def test_sources_stand_for_themselves():
+    """Another's figures for the same run are found only by asking for that source, and never beside the paper's."""
+    run = ("ece", "TPT", "EuroSAT", "ViT-B/16")
+    assert published.find_for_run(*run) is None
+    cots, otpt = (published.find_for_run(*run, source=source) for source in ("cots", "otpt_readme"))
+    assert (cots.table, otpt.table) == ("cots_b16", "otpt_b16") and cots.printed != otpt.printed
+    assert "Liang" in cots.source and "O-TPT" in otpt.source
+    assert published.find_for_run("ece_cots", "TDA", "EuroSAT", "ViT-B/16", source="cots").printed == "6.66"
+    assert published.find_for_run(*run, sals=True, source="cots").table == "cots_b16_sals"
+    names = {table.get("source", published.SOC) for table in published.tables(None).values()}
+    assert names == set(published.content()["sources"]) and len(published.tables(None)) == 27
+
+
+def test_slips_of_other_sources():
+    found = {(s.cell.table, s.cell.metric, s.cell.method): s.recomputed for s in published.slips(None)
+             if s.cell.table in published.tables("cots") | published.tables("otpt_readme") and not s.rounding}
+    assert found["cots_b16", "accuracy", "TDA"].startswith("65.8") and found["cots_b16", "ece", "TDA"].startswith("6.6")
+    assert found["otpt_b16", "ece", "TPT"].startswith("9.8") and found["otpt_b16", "ece", "Zero-Shot"].startswith("5.0")
+    assert ("cots_b16_sals", "ece", "TDA") in found and ("cots_b16", "ece_cots", "TDA") in found

@@ -227,6 +227,7 @@ class BaseTrainer(Evaluation):
         if n == 0:
             raise DataError("no test image could be read")
         seconds = float(columns["seconds"].sum())
+        adapting = float(columns["adapt_seconds"].sum()) if "adapt_seconds" in columns else None
         results = {
             "trainer": cfg.TRAINER.NAME, "dataset": cfg.DATASET.NAME, "backbone": cfg.MODEL.BACKBONE.NAME,
             "seed": cfg.SEED, "n": n, "classes": len(self.dataset.classnames), "split": cfg.TEST.SPLIT,
@@ -234,6 +235,7 @@ class BaseTrainer(Evaluation):
             "flagged": int(columns["flagged"].sum()),
             "skipped": columns["bad_reason"].tolist(),
             "seconds": seconds, "seconds_per_image": seconds / n, "finished": now(),
+            "adapt_seconds_per_image": adapting and adapting / n,  # without reading and encoding images
             "predictions_bytes": (self.folder.path / "predictions.npz").stat().st_size,
             "data_hash": self.fingerprint["data"], "weights_hash": self.fingerprint["weights"],
             "precision": self.precision, "views": self.fingerprint["views"], **self.facts(), **environment(self.device),

@@ -42,7 +42,10 @@ class Evaluation:
                 rows = []
                 for _ in chunks(part, cfg.TTA.EPISODES):
                     started = time.perf_counter()
-                    columns = self.predict_batch(next(features))
+                    batch = next(features)
+                    encoded = time.perf_counter()
+                    columns = self.predict_batch(batch)
+                    columns["adapt_seconds"] = np.array([time.perf_counter() - encoded])
                     columns["seconds"] = np.array([time.perf_counter() - started])
                     progress.advance(columns)
                     rows.append(columns)

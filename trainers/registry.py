@@ -59,6 +59,11 @@ def is_tuned(name: str) -> bool:
     return getattr(find_method(name), "tuned", False)
 
 
+def tunes_context(name: str) -> bool:
+    """Whether a method runs the text tower for every image. One that is not ours counts as one."""
+    return getattr(find_method(name), "tunes_context", True)
+
+
 def is_trained(name: str) -> bool:
     """Whether a method learns from labelled images beforehand."""
     return getattr(find_method(name), "trained", False)

@@ -9,12 +9,15 @@ import numpy as np
 
 from ...datasets.base import dataset_label, dataset_rank
 from ..registry import is_trained
+from ..report import published as paper
 from ..report.arrange import arrange
 from ..report.grid import Comparison, Row
 from ..report.measure import METRICS, Measured
 from ..report.usual import show_setting, unusual_settings
 from .definition import Experiment
 from .plan import Place, PlannedRun
+
+ANY = "*"  # in the place of a swept setting: all that are swept
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,11 @@ class Material:
     def compared(self) -> bool:
         """Whether the paper's figures belong beside these: never where other data stand in for the benchmarks."""
         return bool(self.experiment.published) and not self.stands_in and not self.other_settings
+
+    @property
+    def source(self) -> str:
+        """Whose published figures stand beside these."""
+        return paper.source_of(self.experiment.published[0]) if self.experiment.published else paper.SOC
 
     @cached_property
     def other_settings(self) -> dict[str, object]:
@@ -61,7 +69,7 @@ class Material:
             if run.backbone == backbone:
                 settings = measured.run.settings
                 values = ", ".join(show_setting(swept, settings.get(swept)) for swept in run.variant)
-                chosen.append((Row(run.method, values if key in run.variant else ""), measured))
+                chosen.append((Row(run.method, values if key in run.variant or key == ANY else ""), measured))
         return arrange(chosen, backbone, backbone, key)
 
 

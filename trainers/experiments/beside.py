@@ -65,14 +65,13 @@ def published_row(table: str, metric: str, like: TableRow, columns: Sequence[str
 
 
 def source_of(table: str) -> str:
-    content = paper.tables()[table]
-    return f"Table {content['table']} ({content['label']})"
+    return paper.where_printed(table)
 
 
 def slip_notes(tables: Sequence[str]) -> list[str]:
     """The paper's own slips in these tables, one line each, so that nobody looks for the fault here."""
-    found = [slip for slip in paper.slips() if slip.cell.table in tables and not slip.rounding]
-    return [f"The paper's own slip, {slip}." for slip in found]
+    found = [slip for slip in paper.slips(None) if slip.cell.table in tables and not slip.rounding]
+    return [f"A slip of {paper.source_name(paper.source_of(slip.cell.table))} itself, {slip}." for slip in found]
 
 
 def printed(table: str, metric: str, method: str, column: str = paper.AVERAGE) -> float:

@@ -18,7 +18,8 @@ FOLDER = CONFIGS / "experiments"
 # The order in which `all` goes through them: what many others share comes first.
 ORDER = (
     "table1", "shift", "two_steps", "ace", "sals", "selective", "reliability", "class_pairs", "seeds", "normalisation",
-    "lambda", "delta", "scaling", "prompts", "coop", "backbones", "complexity", "theory",
+    "lambda", "delta", "scaling", "prompts", "coop", "backbones", "complexity", "theory", "family",
+    "posthoc", "combine", "pareto",
 )
 
 
@@ -124,8 +125,8 @@ def check(experiment: Experiment, where: str) -> None:
         if metric not in METRICS:
             raise ConfigError(f"metrics in {where}: '{metric}' is none of {', '.join(METRICS)}")
     for table in experiment.published:
-        if table not in published.tables():
-            raise ConfigError(f"published in {where}: '{table}' is none of {', '.join(published.tables())}")
+        if table not in published.tables(None):
+            raise ConfigError(f"published in {where}: '{table}' is none of {', '.join(published.tables(None))}")
     for dataset in (*experiment.datasets, *experiment.demo.datasets):
         dataset_file(dataset)
     for method in experiment.methods:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from ...datasets.views.loader import worker_count
 from ...datasets.views.maker import ViewMaker
-from ..registry import is_trained
+from ..registry import is_trained, tunes_context
 from ..runs.folder import RunFolder
 from ..vlm.loading import pick_device
 from .plan import PlannedRun
@@ -102,7 +102,8 @@ def work_of(run: PlannedRun, encodes: bool, half: bool = False) -> Work:
     """The work of one run. `encodes`: whether it is the one that makes the view features; `half`: 2-byte features."""
     sizes, cfg = BACKBONES.get(run.backbone, BACKBONES["ViT-L/14"]), run.cfg
     images, classes = run.size
-    predictions = images * (2 * 4 * classes + 17)  # logits before and after, index, label, flag
+    strong = 2 * classes + 4 if run.many_views else 0  # what CoTS and E-CoTS need
+    predictions = images * (2 * 4 * classes + 17 + strong)  # logits before and after, index, label, flag
     if is_trained(run.method):
         from ..coop import epochs_of
 
@@ -112,7 +113,8 @@ def work_of(run: PlannedRun, encodes: bool, half: bool = False) -> Work:
         return Work(seen * sizes.view, 2 * batches * sizes.text_pass(classes), seen, predictions)
     views = cfg.TTA.VIEWS if run.many_views else 1
     # One step is a backward pass from the shared first pass and a final forward; each further step is one of both.
-    text = images * 2 * cfg.TTA.STEPS * sizes.text_pass(classes, len(cfg.PROMPT.CTX_INIT.split()))
+    steps = cfg.TTA.STEPS if tunes_context(run.method) else 0
+    text = images * 2 * steps * sizes.text_pass(classes, len(cfg.PROMPT.CTX_INIT.split()))
     work = Work(0, text, 0, predictions)
     if encodes:
         kept = images * views * sizes.features * (2 if half else 4)
@@ -127,7 +129,7 @@ def jacobian_bytes(run: PlannedRun) -> float:
     words = len(cfg.PROMPT.CTX_INIT.split())
     size = 4.0 * classes * sizes.features * words * sizes.text.width
     pays = images > 2 * sizes.features * (1 + (1 + words) / CLASS_TOKENS)
-    return size if run.many_views and cfg.TTA.STEPS and pays and size <= 1e9 * cfg.TTA.JACOBIAN_GB else 0.0
+    return size if tunes_context(run.method) and cfg.TTA.STEPS and pays and size <= 1e9 * cfg.TTA.JACOBIAN_GB else 0.0
 
 
 def works(runs: Sequence[PlannedRun], finished: Collection[PlannedRun], half: bool) -> dict[PlannedRun, Work]:

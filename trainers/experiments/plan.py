@@ -93,7 +93,7 @@ class PlannedRun:
     @property
     def features(self) -> tuple:
         """Runs with equal features share them: they see the same views with the same image tower."""
-        return self.dataset, self.backbone, self.seed, self.cfg.TEST.LIMIT
+        return self.dataset, self.backbone, self.seed, self.cfg.TEST.LIMIT, self.cfg.TTA.AUGMIX
 
     @cached_property
     def size(self) -> tuple[int, int]:

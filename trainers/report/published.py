@@ -15,6 +15,7 @@ BASELINE = "otpt"  # what the paper measures differences against
 FILE = Path(__file__).resolve().parents[2] / "configs" / "experiments" / "published.json"
 HIGHER_IS_BETTER = {"accuracy"}
 AVERAGE = "Average"
+SOC = "soc"  # the source whose tables the experiments make again; others stand for themselves, never averaged
 
 
 @dataclass(frozen=True)
@@ -52,21 +53,43 @@ class Slip:
 
 
 @cache
-def tables() -> dict:
-    """The data file as it is: table name -> its number, columns and rows."""
-    return json.loads(FILE.read_text(encoding="utf-8"))["tables"]
+def content() -> dict:
+    """The data file as it is."""
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def tables(source: str | None = SOC) -> dict:
+    """The tables of a source, or of all: name -> columns and rows."""
+    every = content()["tables"]
+    return {name: table for name, table in every.items() if source in (None, table.get("source", SOC))}
+
+
+def source_of(table: str) -> str:
+    """Who printed a table."""
+    return tables(None)[table].get("source", SOC)
+
+
+def source_name(source: str) -> str:
+    """A source as a reader knows it."""
+    return content()["sources"][source]["name"]
+
+
+def where_printed(table: str) -> str:
+    """Where a table is printed: its number in the paper, or the other source."""
+    own = tables(None)[table]
+    source = own.get("source", SOC)
+    return f"Table {own['table']} ({own['label']})" if source == SOC else content()["sources"][source]["where"]
 
 
 def cells(table: str | None = None) -> Iterator[Cell]:
     """Every cell of one table, or of all, row by row."""
-    for name, content in tables().items():
+    for name, own in tables(None).items():
         if table in (None, name):
-            source = f"Table {content['table']} ({content['label']})"
-            for row in content["rows"]:
-                blank = [None] * len(content["columns"])
+            for row in own["rows"]:
+                blank = [None] * len(own["columns"])
                 extras = zip(row.get("differences", blank), row.get("colours", blank), strict=True)
-                for column, printed, extra in zip(content["columns"], row["values"], extras, strict=True):
-                    yield Cell(name, row["metric"], row["method"], column, printed, source, *extra)
+                for column, printed, extra in zip(own["columns"], row["values"], extras, strict=True):
+                    yield Cell(name, row["metric"], row["method"], column, printed, where_printed(name), *extra)
 
 
 def find(table: str, metric: str, method: str, column: str) -> Cell | None:
@@ -79,19 +102,21 @@ def find(table: str, metric: str, method: str, column: str) -> Cell | None:
 
 def find_for_run(
     metric: str, method: str, dataset: str, backbone: str, steps: int = 1, sals: bool = False,
+    source: str = SOC,
 ) -> Cell | None:
-    """The published cell measured under a run's conditions, or None."""
-    for name, content in tables().items():
-        conditions = (content.get("backbone"), content.get("steps", 1), content.get("sals", False))
+    """The cell that a source printed for a run's conditions, or None."""
+    for name, own in tables(source).items():
+        conditions = (own.get("backbone"), own.get("steps", 1), own.get("sals", False))
         if conditions == (backbone, steps, sals) and (cell := find(name, metric, method, dataset)):
             return cell
     return None
 
 
-def slips() -> list[Slip]:
-    """Averages, differences against O-TPT and their colours that the printed cells do not yield."""
+def slips(source: str | None = SOC) -> list[Slip]:
+    """Averages, differences against O-TPT and their colours that the printed cells of a source, or of all, do not
+    yield."""
     found = []
-    for name in tables():
+    for name in tables(source):
         grid = {(c.metric, method_key(c.method), c.column): c for c in cells(name)}
         for (metric, method, column), cell in grid.items():
             if column == AVERAGE:

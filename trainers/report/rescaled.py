@@ -23,7 +23,7 @@ POSTHOC_NOTE = (
 def rescaled_figures(run: Run, data: Predictions, bins: int) -> tuple[dict[str, Interval], dict[str, Interval]]:
     """The figures of a run's predictions, and of its zero-shot ones, after each kind of scaling."""
     own = _figures(rescaled(data, run.backbone, adapts=is_tuned(run.trainer)), data.label, bins)
-    seconds = run.results.get("seconds_per_image")
+    seconds = run.results.get("adapt_seconds_per_image") or run.results.get("seconds_per_image")
     if isinstance(seconds, int | float):
         own["seconds"] = _alone(float(seconds))
     if not run.has_zero_shot:

@@ -73,8 +73,10 @@ class Table:
 
 def paper_table(
     comparison: Comparison, name: str, title: str, metrics: Sequence[str], with_published: bool = False,
+    source: str = paper.SOC,
 ) -> Table:
-    """Rows of methods, columns of data sets and their average, a block for each metric."""
+    """Rows of methods, columns of data sets and their average, a block for each metric; on demand with what `source`
+    printed."""
     common = comparison.common_columns()
     average = len(common) > 1
     columns = [comparison.column_label(column) for column in comparison.columns] + ["Average"] * average
@@ -87,7 +89,7 @@ def paper_table(
                 grid[row].append(_average(comparison, row, common, metric))
         rows = mark(grid, metric)
         if with_published:
-            rows, used = _add_published(rows, comparison, metric, average)
+            rows, used = _add_published(rows, comparison, metric, average, source)
             sources |= used
         unit = " (%)" if METRICS[metric].percent else ""
         blocks.append(Block(METRICS[metric].label + unit, rows))
@@ -97,7 +99,7 @@ def paper_table(
     if "ece_cots" in metrics:
         notes.append(POSTHOC_NOTE)
     if with_published:
-        notes += _published_notes(comparison, sources)
+        notes += _published_notes(comparison, sources, source)
     return Table(name, title, columns, blocks, notes)
 
 
@@ -203,7 +205,7 @@ def _with_difference(entry: Entry, base: Entry | None, higher: bool | None) -> E
 
 
 def _add_published(
-    rows: list[TableRow], comparison: Comparison, metric: str, average: bool,
+    rows: list[TableRow], comparison: Comparison, metric: str, average: bool, source: str,
 ) -> tuple[list[TableRow], set[str]]:
     """Each method's published line after its own, where the paper has one under the same conditions."""
     by_label = {row.label: row for row in comparison.rows}
@@ -215,14 +217,15 @@ def _add_published(
         steps = {run.steps for run in runs} if is_tuned(line.method) else {1}
         if len(steps) != 1 or any(map(_unlike_published, runs)):
             continue
-        where = (line.method, comparison.backbone, steps.pop(), metric)
+        where = (line.method, comparison.backbone, steps.pop(), metric, source)
         cells = [_published_cell(dataset, *where) for dataset in datasets]
         if average:
             cells.append(_published_average(datasets, *where))
         if any(cells):
             sources |= {cell.source for cell in cells if cell}
             entries = [cell and Entry(float(cell.value), -cell.value.as_tuple().exponent) for cell in cells]
-            lines.append(TableRow(f"{line.label} (published)", line.method, entries, published=True))
+            by = "" if source == paper.SOC else f" by {paper.source_name(source)}"
+            lines.append(TableRow(f"{line.label} (published{by})", line.method, entries, published=True))
     return lines, sources
 
 
@@ -231,30 +234,35 @@ def _unlike_published(run: Run) -> dict[str, object]:
     return {key: value for key, value in unusual_settings(run).items() if key != "TTA.STEPS"}
 
 
-def _published_cell(dataset: str, method: str, backbone: str, steps: int, metric: str) -> paper.Cell | None:
-    return paper.find_for_run(metric.removesuffix("_sals"), method, dataset, backbone, steps, metric.endswith("_sals"))
+def _published_cell(
+    dataset: str, method: str, backbone: str, steps: int, metric: str, source: str,
+) -> paper.Cell | None:
+    plain, sals = metric.removesuffix("_sals"), metric.endswith("_sals")
+    return paper.find_for_run(plain, method, dataset, backbone, steps, sals, source)
 
 
-def _published_average(datasets: list[str], method: str, backbone: str, steps: int, metric: str) -> paper.Cell | None:
-    """The paper's own average, if it is over exactly these data sets."""
-    for content in paper.tables().values():
+def _published_average(
+    datasets: list[str], method: str, backbone: str, steps: int, metric: str, source: str,
+) -> paper.Cell | None:
+    """The source's own average, if it is over exactly these data sets."""
+    for content in paper.tables(source).values():
         if sorted(content["columns"]) == sorted([*datasets, paper.AVERAGE]):
-            cell = _published_cell(datasets[0], method, backbone, steps, metric)
+            cell = _published_cell(datasets[0], method, backbone, steps, metric, source)
             return cell and paper.find(cell.table, cell.metric, method, paper.AVERAGE)
     return None
 
 
-def _published_notes(comparison: Comparison, sources: set[str]) -> list[str]:
-    notes = []
+def _published_notes(comparison: Comparison, sources: set[str], source: str) -> list[str]:
+    notes, whose = [], paper.source_name(source)
     for (row, _), group in comparison.cells.items():
         odd = [f"{key} {value}" for m in group for key, value in _unlike_published(m.run).items()]
         note = f"{row.label} has other settings than the paper's ({', '.join(dict.fromkeys(odd))}): no published row."
         if odd and not row.variant and note not in notes:
             notes.append(note)
     if not sources:
-        return [*notes, f"The paper prints no figures for {comparison.backbone} under these settings."]
+        return [*notes, f"Of {whose} there are no figures for {comparison.backbone} under these settings."]
     return [
-        *notes, f"Rows marked published are the paper's ({', '.join(sorted(sources))}) and were not measured here.",
+        *notes, f"Rows marked published are of {whose} ({', '.join(sorted(sources))}) and were not measured here.",
         *fewer_images({column.dataset: column.n for column in comparison.columns}),
     ]
 

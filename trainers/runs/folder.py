@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 COLUMNS = {"index", "label", "logits", "zero_shot_logits", "flagged"}  # of predictions.npz, besides a method's own
 OF_PART = {"seconds", "bad_index", "bad_reason"}  # what a part holds besides, which is no column of an image
+TIMES = OF_PART | {"adapt_seconds"}  # and what parts of older versions lack
 STATE = "state.npz"  # of an online method
 
 
@@ -143,10 +144,10 @@ class RunFolder:
             raise UserError(f"a part of {self.parts} is missing or damaged; the others are kept: run the command again")
         columns = joined(parts)
         order = columns["index"].argsort(kind="stable")
-        for name in set(columns) - OF_PART:
+        for name in set(columns) - TIMES:
             columns[name] = columns[name][order]
         columns["text"] = text
-        kept = {name: column for name, column in columns.items() if name not in OF_PART}
+        kept = {name: column for name, column in columns.items() if name not in TIMES}
         write_arrays(self.path / "predictions.npz", **kept)
         return columns
 

@@ -15,8 +15,8 @@ def show(material: Material) -> Shown:
     return by_setting(material), pictures(material)
 
 
-def pictures(material: Material) -> Iterator[Picture]:
-    key = swept_key(material.experiment)
+def pictures(material: Material, key: str = "") -> Iterator[Picture]:
+    key = key or swept_key(material.experiment)
     for backbone in material.backbones:
         comparison = material.comparison(backbone, key)
         for column in comparison.columns:

@@ -23,7 +23,7 @@ def results(material: Material, key: str = "") -> list[Table]:
         usual = not key or key == "TTA.STEPS"  # the only swept setting of which the paper prints every cell
         table = paper_table(
             comparison, experiment.name, f"{experiment.title}, {backbone}", experiment.metrics,
-            with_published=material.compared and usual,
+            with_published=material.compared and usual, source=material.source,
         )
         if material.compared and not usual:
             table = published_at_usual(material, table, backbone, key)
@@ -34,7 +34,8 @@ def results(material: Material, key: str = "") -> list[Table]:
 def published_at_usual(material: Material, table: Table, backbone: str, key: str) -> Table:
     """In a table of a swept setting, the paper's rows after those that have its usual value."""
     usual = material.where(lambda run: run.usual).comparison(backbone, key)
-    source = paper_table(usual, table.name, table.title, material.experiment.metrics, with_published=True)
+    source = paper_table(usual, table.name, table.title, material.experiment.metrics, with_published=True,
+                         source=material.source)
     blocks = []
     for block, other in zip(table.blocks, source.blocks, strict=True):
         printed = {

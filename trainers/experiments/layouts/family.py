@@ -1,0 +1,44 @@
+"""Many methods at a glance: a line each with every metric, over all data sets; then set by set."""
+from __future__ import annotations
+
+import numpy as np
+
+from ...report.measure import METRICS
+from ...report.rescaled import POSTHOC, POSTHOC_NOTE
+from ...report.tables import Block, Entry, Table, TableRow, mark
+from ..arrange import Material, mean
+from . import Shown
+from .results import results
+
+
+def show(material: Material) -> Shown:
+    return [*(summary(material, backbone) for backbone in material.backbones), *results(material)], []
+
+
+def summary(material: Material, backbone: str) -> Table:
+    """Methods by metrics, each the mean over the data sets that all methods have."""
+    experiment, comparison = material.experiment, material.comparison(backbone)
+    common = comparison.common_columns()
+    by_metric = []
+    for metric in experiment.metrics:
+        grid = {row: [average([comparison.cells[row, column] for column in common], metric)] for row in comparison.rows}
+        by_metric.append({line.label: line.entries[0] for line in mark(grid, metric)})
+    rows = [TableRow(row.label, row.method, [entries[row.label] for entries in by_metric]) for row in comparison.rows]
+    labels = [METRICS[metric].label + (" (%)" if METRICS[metric].percent else "") for metric in experiment.metrics]
+    names = ", ".join(map(comparison.column_label, common))
+    notes = [
+        f"{'Average over ' if len(common) > 1 else ''}{names}. {comparison.images()}",
+        "Seconds an image: of adaptation and prediction from kept view features, encoding not counted, as this machine "
+        "took them.", *comparison.notes,
+    ]
+    if not set(POSTHOC).isdisjoint(experiment.metrics):
+        notes.append(POSTHOC_NOTE)
+    return Table(f"{experiment.name}_summary", f"{experiment.title}, {backbone}", labels, [Block("", rows)], notes)
+
+
+def average(cells: list, metric: str) -> Entry | None:
+    """The mean over data sets of a metric; None where a run has none."""
+    if not cells or any(metric not in measured.metrics for cell in cells for measured in cell):
+        return None
+    decimals = METRICS[metric].decimals
+    return Entry(float(np.mean([mean(cell, metric) for cell in cells])), decimals)

@@ -1,0 +1,10 @@
+"""Accuracy against ECE over λ of every regulariser, each with a setting of its own."""
+from __future__ import annotations
+
+from ..arrange import ANY, Material
+from . import Shown, find_layout
+from .results import results
+
+
+def show(material: Material) -> Shown:
+    return results(material, ANY), find_layout("lambda").pictures(material, ANY)
