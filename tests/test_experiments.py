@@ -44,7 +44,7 @@ def all_plans() -> dict:
 
 def test_every_experiment_is_there():
     assert names() == list(ORDER)
-    assert len(names()) == 18
+    assert len(names()) == 22
     for name in names():
         experiment = read_experiment(name)
         assert experiment.layout in layouts.layout_names()
@@ -410,7 +410,7 @@ def test_published_tables_name_only_what_experiments_use():
     """Every published table of results is shown by some experiment."""
     used = {table for name in names() for table in read_experiment(name).published}
     assert used >= set(published.tables()) - {"datasets"}
-    assert used <= set(published.tables(None))
+    assert used <= set(published.tables_of(None))
 
 
 def test_place_of_a_demo(tmp_path):

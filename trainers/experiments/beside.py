@@ -71,7 +71,9 @@ def source_of(table: str) -> str:
 def slip_notes(tables: Sequence[str]) -> list[str]:
     """The paper's own slips in these tables, one line each, so that nobody looks for the fault here."""
     found = [slip for slip in paper.slips(None) if slip.cell.table in tables and not slip.rounding]
-    return [f"A slip of {paper.source_name(paper.source_of(slip.cell.table))} itself, {slip}." for slip in found]
+    whose = {table: paper.source_name(paper.source_of(table)) for table in tables}
+    names = [whose[slip.cell.table] for slip in found]
+    return [f"{name[0].upper()}{name[1:]}'s own slip, {slip}." for name, slip in zip(names, found, strict=True)]
 
 
 def printed(table: str, metric: str, method: str, column: str = paper.AVERAGE) -> float:

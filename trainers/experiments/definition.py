@@ -125,8 +125,8 @@ def check(experiment: Experiment, where: str) -> None:
         if metric not in METRICS:
             raise ConfigError(f"metrics in {where}: '{metric}' is none of {', '.join(METRICS)}")
     for table in experiment.published:
-        if table not in published.tables(None):
-            raise ConfigError(f"published in {where}: '{table}' is none of {', '.join(published.tables(None))}")
+        if table not in published.tables_of(None):
+            raise ConfigError(f"published in {where}: '{table}' is none of {', '.join(published.tables_of(None))}")
     for dataset in (*experiment.datasets, *experiment.demo.datasets):
         dataset_file(dataset)
     for method in experiment.methods:

@@ -58,15 +58,22 @@ def content() -> dict:
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
-def tables(source: str | None = SOC) -> dict:
-    """The tables of a source, or of all: name -> columns and rows."""
-    every = content()["tables"]
-    return {name: table for name, table in every.items() if source in (None, table.get("source", SOC))}
+def tables() -> dict:
+    """The paper's tables: name -> number, columns and rows."""
+    return {name: table for name, table in content()["tables"].items() if "source" not in table}
+
+
+def tables_of(source: str | None) -> dict:
+    """The tables of a source, or of all."""
+    others = {name: table for name, table in content()["tables"].items() if "source" in table}
+    if source == SOC:
+        return tables()
+    return {**tables(), **others} if source is None else {n: t for n, t in others.items() if t["source"] == source}
 
 
 def source_of(table: str) -> str:
     """Who printed a table."""
-    return tables(None)[table].get("source", SOC)
+    return tables_of(None)[table].get("source", SOC)
 
 
 def source_name(source: str) -> str:
@@ -76,14 +83,14 @@ def source_name(source: str) -> str:
 
 def where_printed(table: str) -> str:
     """Where a table is printed: its number in the paper, or the other source."""
-    own = tables(None)[table]
+    own = tables_of(None)[table]
     source = own.get("source", SOC)
     return f"Table {own['table']} ({own['label']})" if source == SOC else content()["sources"][source]["where"]
 
 
 def cells(table: str | None = None) -> Iterator[Cell]:
     """Every cell of one table, or of all, row by row."""
-    for name, own in tables(None).items():
+    for name, own in tables_of(None).items():
         if table in (None, name):
             for row in own["rows"]:
                 blank = [None] * len(own["columns"])
@@ -105,7 +112,7 @@ def find_for_run(
     source: str = SOC,
 ) -> Cell | None:
     """The cell that a source printed for a run's conditions, or None."""
-    for name, own in tables(source).items():
+    for name, own in tables_of(source).items():
         conditions = (own.get("backbone"), own.get("steps", 1), own.get("sals", False))
         if conditions == (backbone, steps, sals) and (cell := find(name, metric, method, dataset)):
             return cell
@@ -116,7 +123,7 @@ def slips(source: str | None = SOC) -> list[Slip]:
     """Averages, differences against O-TPT and their colours that the printed cells of a source, or of all, do not
     yield."""
     found = []
-    for name in tables(source):
+    for name in tables_of(source):
         grid = {(c.metric, method_key(c.method), c.column): c for c in cells(name)}
         for (metric, method, column), cell in grid.items():
             if column == AVERAGE:

@@ -245,7 +245,7 @@ def _published_average(
     datasets: list[str], method: str, backbone: str, steps: int, metric: str, source: str,
 ) -> paper.Cell | None:
     """The source's own average, if it is over exactly these data sets."""
-    for content in paper.tables(source).values():
+    for content in paper.tables_of(source).values():
         if sorted(content["columns"]) == sorted([*datasets, paper.AVERAGE]):
             cell = _published_cell(datasets[0], method, backbone, steps, metric, source)
             return cell and paper.find(cell.table, cell.metric, method, paper.AVERAGE)
@@ -260,9 +260,10 @@ def _published_notes(comparison: Comparison, sources: set[str], source: str) -> 
         if odd and not row.variant and note not in notes:
             notes.append(note)
     if not sources:
-        return [*notes, f"Of {whose} there are no figures for {comparison.backbone} under these settings."]
+        who = whose[0].upper() + whose[1:]
+        return [*notes, f"{who} prints no figures for {comparison.backbone} under these settings."]
     return [
-        *notes, f"Rows marked published are of {whose} ({', '.join(sorted(sources))}) and were not measured here.",
+        *notes, f"Rows marked published are {whose}'s ({', '.join(sorted(sources))}) and were not measured here.",
         *fewer_images({column.dataset: column.n for column in comparison.columns}),
     ]
 
