@@ -24,7 +24,8 @@ def parse(argv: Sequence[str] | None) -> tuple[Settings, Path]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="ViT-B/16, up to 100 classes: 3 minutes on 2 cores")
     parser.add_argument("--out", type=Path, default=Path("output/benchmark"), help="folder for the table, JSON and PNG")
-    parser.add_argument("--backbones", nargs="+", metavar="NAME", help="ViT-B/16, ViT-L/14, tiny")
+    parser.add_argument("--backbones", nargs="+", metavar="NAME",
+                        help="ViT-B/16, ViT-L/14, tiny; or open_clip:MODEL/TAG, hf:FOLDER: their text side alone")
     parser.add_argument("--classes", nargs="+", type=int, metavar="K", help="numbers of classes of the text side")
     parser.add_argument("--rounds", type=int, help="how often the ways take turns; medians are reported")
     args = parser.parse_args(argv)

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from ...datasets.utils.errors import ConfigError
+from .family_cases import family_text_side
 from .flops import regulariser_flops, tower_flops
 from .image_cases import view_speed, whole_episodes
 from .measure import load, machine
@@ -48,9 +49,10 @@ QUICK = Settings(
 
 
 def check(settings: Settings) -> None:
-    unknown = [name for name in settings.backbones if name not in SHAPES]
+    unknown = [name for name in settings.backbones if name not in SHAPES and ":" not in name]
     if unknown:
-        raise ConfigError(f"no shape called {unknown[0]!r}: use one of {', '.join(SHAPES)}")
+        raise ConfigError(f"no shape called {unknown[0]!r}: use one of {', '.join(SHAPES)}, or a backbone of another "
+                          f"family, such as open_clip:MODEL/TAG")
     if min(*settings.classes, *settings.memory_classes) < 3:
         raise ConfigError("numbers of classes must be 3 or more: with fewer the plain way's SoC is not defined")
     if settings.rounds < 1:
@@ -66,9 +68,9 @@ def run(settings: Settings, folder: Path) -> str:
     logger.info("load %s: figures are only worth comparing if nothing else runs", findings.machine["load"])
     for backbone in settings.backbones:
         measure(backbone, settings, findings)
-    width = SHAPES[settings.backbones[0]].embed_dim
-    findings.comparisons += regularisers(settings.regulariser_classes, width, max(3, settings.rounds))
-    findings.comparisons += view_speed(SHAPES[settings.backbones[0]].image_resolution, settings.rounds)
+    shape = next((SHAPES[name] for name in settings.backbones if name in SHAPES), SHAPES["ViT-B/16"])
+    findings.comparisons += regularisers(settings.regulariser_classes, shape.embed_dim, max(3, settings.rounds))
+    findings.comparisons += view_speed(shape.image_resolution, settings.rounds)
     findings.flops += regulariser_flops(PUBLISHED_CLASSES)
     findings.machine["load_at_end"] = load()
     text = write(findings, folder)
@@ -77,7 +79,13 @@ def run(settings: Settings, folder: Path) -> str:
 
 
 def measure(backbone: str, settings: Settings, findings: Findings) -> None:
-    """Everything that depends on the backbone."""
+    """Everything that depends on the backbone. Of other families than OpenAI's the text side, which is where they
+    differ."""
+    if backbone not in SHAPES:
+        texts = family_text_side(backbone, sorted(settings.classes), settings.batch, settings.rounds)
+        findings.comparisons += texts
+        findings.growth += growth_with_classes(texts)
+        return
     model = random_clip(backbone)
     with torch.no_grad():
         model.logit_scale.fill_(torch.tensor(100.0).log())  # that of OpenAI's models

@@ -11,7 +11,9 @@ from ...trainers.config.layers import build_cfg
 from ...trainers.objectives import orthogonality, semantic_separation
 from ...trainers.registry import build_trainer
 from ...trainers.tpt import TPT
+from ...trainers.vlm.backbone import Backbone
 from ...trainers.vlm.jacobian import jacobian_size
+from ...trainers.vlm.loading import as_backbone
 from ...trainers.vlm.openai_clip import CLIP
 from .baseline import CUBES, METHOD, fits, plain_text_side, reference, text_need
 from .measure import interleaved
@@ -23,29 +25,33 @@ logger = logging.getLogger(__name__)
 VIEWS = 64
 
 
-def build_engine(model: CLIP, names: Sequence[str]) -> TPT:
+def build_engine(model: CLIP | Backbone, names: Sequence[str]) -> TPT:
     """The trainer as a run has it, all that is constant in a run made beforehand."""
     trainer = build_trainer(build_cfg(METHOD, opts=["DEVICE", "cpu"]))
     trainer.use_model(model, names)
-    trainer.adapt(random_features(1, VIEWS, model.text_projection.shape[1]))
+    trainer.adapt(random_features(1, VIEWS, trainer.backbone.features))
     return trainer
 
 
-def with_jacobian(model: CLIP, names: Sequence[str]) -> TPT | None:
+def with_jacobian(model: CLIP | Backbone, names: Sequence[str]) -> TPT | None:
     """With a Jacobian of random numbers, which costs the same to use; None where the default limit forbids it."""
     trainer = build_engine(model, names)
-    context, features = trainer.prompt.context, model.text_projection.shape[1]
+    context, features = trainer.prompt.context, trainer.backbone.features
     if jacobian_size(len(names), features, context) > trainer.cfg.TTA.JACOBIAN_GB * 1e9:
         return None
     trainer.prompt.jacobian = torch.randn(len(names), features, context.numel())
     return trainer
 
 
-def text_side(model: CLIP, backbone: str, counts: Sequence[int], episodes: int, rounds: int) -> list[Comparison]:
-    """Seconds an episode for each number of classes, ascending: images one at a time, batched, with the Jacobian."""
+def text_side(
+    model: CLIP | Backbone, backbone: str, counts: Sequence[int], episodes: int, rounds: int,
+    plain_way: Callable[..., Callable[[], object]] = plain_text_side, need: Callable[..., int] = text_need,
+) -> list[Comparison]:
+    """Seconds an episode for each number of classes, ascending: images one at a time, batched, with the Jacobian; and
+    the plain way, which takes `need` bytes."""
     found: list[Comparison] = []
     measured = None  # number of classes and seconds of the plain way where it last ran
-    features = random_features(episodes, VIEWS, model.text_projection.shape[1])
+    features = random_features(episodes, VIEWS, as_backbone(model).features)
     for count in counts:
         logger.info("text side: %s, %d classes", backbone, count)
         names = class_names(count)
@@ -54,8 +60,8 @@ def text_side(model: CLIP, backbone: str, counts: Sequence[int], episodes: int, 
         tasks = {"one at a time": lambda e=engine: e.adapt(features[:1]), together: lambda e=engine: e.adapt(features)}
         if product:
             tasks[f"{together}, Jacobian"] = lambda e=product: e.adapt(features)
-        runs = fits(text_need(model, count))
-        seconds = interleaved({"plain": plain_text_side(model, names, features[0]), **tasks} if runs else tasks, rounds)
+        runs = fits(need(model, count))
+        seconds = interleaved({"plain": plain_way(model, names, features[0]), **tasks} if runs else tasks, rounds)
         if runs:
             measured = count, seconds.pop("plain")
         plain = measured and measured[1] * count / measured[0]

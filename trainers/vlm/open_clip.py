@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -39,8 +40,9 @@ class OpenClipBackbone(Backbone):
     def text_tower(self, class_tokens: Sequence[Sequence[int]], precision: str) -> Tower:
         if self.packed:
             return TextTower(text_weights(self.text, self.tokenizer), class_tokens, precision)
-        return WholeTower(self.whole_text(), class_tokens, precision)
+        return WholeTower(self.whole_text, class_tokens, precision)
 
+    @cached_property
     def whole_text(self) -> WholeText:
         """Bidirectional and CoCa's towers see the padding, or are read behind it; BERT and its kin mask it."""
         masked = is_hugging_face(self.text) and self.tokenizer.pad == self.text.config.pad_token_id
