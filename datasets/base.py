@@ -42,6 +42,8 @@ class Dataset:
     template = "a photo of a {}."  # the hand-written prompt of CoOp's zero-shot baseline
     augmix = True  # whether the public test-time scripts mix augmentations on this set: what TTA.AUGMIX auto means
 
+    fewshot_dir: str | Path = ""  # where lists of few-shot samples are kept; "" = with the data
+
     def __init__(
         self, root: str | Path, num_shots: int = -1, seed: int = 0, subsample_classes: str = "all",
     ) -> None:
@@ -56,6 +58,11 @@ class Dataset:
         self.num_shots = num_shots
         self.seed = seed
         self.subsample_classes = subsample_classes
+
+    @classmethod
+    def run_name(cls, root: str | Path) -> str:
+        """What a data set is called in run folders and results. Its class's name, unless that says too little."""
+        return cls.__name__
 
     def read_image(self, datum: Datum) -> Image.Image:
         """The RGB picture behind a datum. Procedural sets draw it instead of opening a file."""
@@ -83,6 +90,11 @@ class Dataset:
         return digest.hexdigest()[:16]
 
 
+def run_name(name: str, root: str | Path) -> str:
+    """What the data set `name` below `root` is called in run folders and results."""
+    return DATASET_REGISTRY.get(name).run_name(root) if name in DATASET_REGISTRY else name
+
+
 def dataset_label(name: str) -> str:
     """What a data set is called on paper."""
     return (DATASET_REGISTRY.get(name).label if name in DATASET_REGISTRY else "") or name
@@ -95,6 +107,10 @@ def dataset_rank(name: str) -> tuple[int, str]:
 
 def build_dataset(
     name: str, root: str | Path, num_shots: int = -1, seed: int = 0, subsample_classes: str = "all",
+    fewshot_dir: str | Path = "",
 ) -> Dataset:
     """The registered data set `name`, read from `root`."""
-    return DATASET_REGISTRY.get(name)(root, num_shots, seed, subsample_classes)
+    cls = DATASET_REGISTRY.get(name)
+    if fewshot_dir:  # set on a class of its own: readers that users have written take the other four
+        cls = type(cls.__name__, (cls,), {"fewshot_dir": fewshot_dir, "__module__": cls.__module__})
+    return cls(root, num_shots, seed, subsample_classes)

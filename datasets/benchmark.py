@@ -154,7 +154,11 @@ class Benchmark(Dataset):
         """Leaves `num_shots` training images a class, which must be there."""
         if not splits.train:
             raise DataError(f"{self.name()} has no training images for DATASET.NUM_SHOTS {self.num_shots}")
-        path = self.dataset_dir / "split_fewshot" / f"shot_{self.num_shots}-seed_{self.seed}.json"
+        folder = (
+            Path(self.fewshot_dir).expanduser() / self.run_name(self.root) if self.fewshot_dir
+            else self.dataset_dir / "split_fewshot"
+        )
+        path = folder / f"shot_{self.num_shots}-seed_{self.seed}.json"
         samples = kept_samples(
             path, self.image_dir, self.split_hash, splits.train, splits.val, self.num_shots, self.seed,
         )

@@ -4,13 +4,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import count, islice
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from .base import Datum
-from .utils.errors import DataError, first_five, reading
+from .download.sources import LARGEST_LIST
+from .utils.errors import DataError, first_five, one_line, reading
 
 logger = logging.getLogger(__name__)
 
@@ -28,13 +31,32 @@ class Splits:
         return [("train", self.train or []), ("val", self.val), ("test", self.test)]
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file that are not blank."""
+def read_text(path: Path) -> str:
+    """A list or split file as text, unless it is far larger than any is."""
+    if path.stat().st_size > LARGEST_LIST:
+        raise DataError(f"{path} has {path.stat().st_size:,} bytes, as no list of images has; put the right file there")
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"cannot read {path} as UTF-8 text: {error}") from error
-    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file that are not blank."""
+    return [line.strip() for line in read_text(path).splitlines() if line.strip()]
+
+
+def leads_out(path: str) -> bool:
+    """Whether a path of a list may lead out of the folder that it is meant for, on any system."""
+    if ".." not in path and ":" not in path and path[:1] not in ("/", "\\"):
+        return False  # at once: lists have a hundred thousand of them
+    windows = PureWindowsPath(path)
+    return bool(PurePosixPath(path).is_absolute() or windows.drive or windows.root or ".." in windows.parts)
+
+
+def is_writable(text: str) -> bool:
+    """Whether a name can stand in any file, page or terminal: valid Unicode, no control characters."""
+    return text.isprintable() or not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
 
 
 def names_by_label(source: str, entries: Sequence[tuple[str, int, str]]) -> list[str]:
@@ -46,9 +68,11 @@ def names_by_label(source: str, entries: Sequence[tuple[str, int, str]]) -> list
             clashes.append(f"{path} calls label {label} '{name}', elsewhere it is '{names[label]}'")
     if clashes:
         raise DataError(f"{source} has labels with two names: {first_five(clashes)}")
-    gaps = sorted(set(range(max(names, default=-1) + 1)) - set(names))
-    if gaps:
-        raise DataError(f"{source} has gaps in its labels: no image of label {first_five(gaps)}")
+    highest = max(names, default=-1)
+    if highest >= len(names):  # of a million or of 10³⁰ labels only the first gaps are of interest
+        gaps = list(islice((label for label in count() if label not in names), min(highest + 1 - len(names), 5)))
+        more = f" and {highest - 4 - len(names):,} more" if highest - 4 > len(names) else ""
+        raise DataError(f"{source} has gaps in its labels: no image of label {first_five(gaps)}{more}")
     return [names[label] for label in sorted(names)]
 
 
@@ -59,7 +83,15 @@ def check_splits(source: str, splits: Splits, remedy: str) -> None:
     blank = [label for label, name in enumerate(splits.classnames) if not name.strip()]
     if blank:
         raise DataError(f"{source} has no class name for label {first_five(blank)}")
+    unwritable = [repr(name) for name in splits.classnames if not is_writable(name)]
+    if unwritable:
+        raise DataError(f"{source} has class names with control characters or letters that are no UTF-8: "
+                        f"{first_five(unwritable)}; rename them")
     for split, items in splits.named():
+        unwritable = [repr(item.impath) for item in items if not is_writable(item.impath)]
+        if unwritable:
+            raise DataError(f"{source} has file names with control characters or letters that are no UTF-8: "
+                            f"{first_five(unwritable)}; rename them")
         wrong = [
             f"{item.impath} (label {item.label}, '{item.classname}')" for item in items
             if not 0 <= item.label < len(splits.classnames) or item.classname != splits.classnames[item.label]
@@ -73,17 +105,22 @@ def check_splits(source: str, splits: Splits, remedy: str) -> None:
     if leaked:
         logger.warning("%s: %d test images are training images too: %s",
                        source, len(leaked), first_five(sorted(leaked)))
-    report_shared_names(source, splits.classnames)
+    report_names(source, splits.classnames)
 
 
-def report_shared_names(source: str, classnames: Sequence[str]) -> None:
-    """Names that stand for several labels: the model cannot tell those classes apart, which is no fault of the data."""
+def report_names(source: str, classnames: Sequence[str]) -> None:
+    """Remarks on a class list that works but means something else than it seems to: the model cannot tell classes of
+    one name apart, and of one class alone it is always certain."""
+    if len(classnames) == 1:
+        logger.warning("%s: one class only, '%s': every prediction is that class, with confidence 1", source,
+                       one_line(classnames[0], 100))
     labels = defaultdict(list)
     for label, name in enumerate(classnames):
         labels[name].append(label)
     shared = [f"'{name}' {tuple(which)}" for name, which in labels.items() if len(which) > 1]
-    if shared:
-        logger.info("%s: %d class names stand for several labels: %s", source, len(shared), first_five(shared))
+    if shared:  # a few of ImageNet's thousand do, in everybody's list
+        logger.log(logging.INFO if len(shared) * 100 <= len(classnames) else logging.WARNING,
+                   "%s: %d class names stand for several labels: %s", source, len(shared), first_five(shared))
 
 
 @reading()

@@ -5,14 +5,14 @@ import json
 import logging
 import math
 import random
-import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from .base import Datum
-from .utils.errors import first_five
+from .utils.errors import UserError, first_five, one_line
+from .utils.files import write_text
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,8 @@ def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int
 
 
 def draw_split(split: str, items: Sequence[Datum], num_shots: int, rng: random.Random) -> list[Datum]:
-    """Equally many images of each class; one that has fewer repeats some, as in CoOp, and is reported."""
+    """Equally many images of each class. One that has fewer gives what it has and uses up no random numbers, as in
+    Dassl since 2021: so the classes after it get the same images there and here. It is reported."""
     by_label: dict[int, list[Datum]] = defaultdict(list)
     for item in items:
         by_label[item.label].append(item)
@@ -44,11 +45,11 @@ def draw_split(split: str, items: Sequence[Datum], num_shots: int, rng: random.R
     for candidates in by_label.values():
         if len(candidates) < num_shots:
             short.append(f"'{candidates[0].classname}' ({len(candidates)})")
-            chosen.extend(rng.choices(candidates, k=num_shots))
+            chosen.extend(candidates)
         else:
             chosen.extend(rng.sample(candidates, num_shots))
     if short:
-        logger.warning("%d classes have fewer than %d %s images, so some repeat: %s",
+        logger.warning("%d classes have fewer than %d %s images, of which all are taken: %s",
                        len(short), num_shots, split, first_five(short))
     return chosen
 
@@ -66,14 +67,16 @@ def kept_samples(
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["sampled_from"] == split_hash:
-            return {
-                split: [known[str(image_dir / entry[0])] for entry in content[split]] for split in ("train", "val")
-            }
-        logger.warning("%s was drawn from another split; drawing again", path)
+            kept = {split: [known[str(image_dir / entry[0])] for entry in content[split]] for split in ("train", "val")}
+            if all(len(set(items)) == len(items) for items in kept.values()):
+                return kept
+            logger.warning("%s repeats images, as version 0.1 did where a class had too few; drawing again", path)
+        else:
+            logger.warning("%s was drawn from another split; drawing again", path)
     except FileNotFoundError:
         pass
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        logger.warning("%s cannot be used (%s: %s); drawing again", path, type(error).__name__, error)
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        logger.warning("%s cannot be used (%s: %s); drawing again", path, type(error).__name__, one_line(error, 200))
     samples = draw(train, val, num_shots, seed)
     write_samples(path, image_dir, split_hash, samples)
     return samples
@@ -87,17 +90,11 @@ def write_samples(path: Path, image_dir: Path, split_hash: str, samples: Samples
         rows = ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
         lines.append(f'"{split}": [\n  {rows}\n]')
     try:
-        path.parent.mkdir(exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False,
-        ) as file:
-            file.write("{\n" + ",\n".join(lines) + "\n}\n")
-        Path(file.name).chmod(0o644)
-        Path(file.name).replace(path)
-    except OSError as error:
-        logger.info("few-shot samples are not kept: cannot write %s (%s)", path, error.strerror)
+        write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    except UserError as error:
+        logger.info("few-shot samples are not kept (%s)", error)
     else:
-        logger.info("few-shot samples written to %s", path)
+        logger.info("few-shot samples written to %s (DATASET.FEWSHOT_DIR puts them elsewhere)", path)
 
 
 def select_classes(

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from .base import DATASET_REGISTRY, Datum
 from .benchmark import Benchmark
-from .checks import Splits, read_lines
+from .checks import Splits, leads_out, read_lines
 from .download.sources import Source
 from .utils.errors import DataError, first_five
 
@@ -42,10 +42,10 @@ class FGVCAircraft(Benchmark):
     def read_list(self, file: str, labels: dict[str, int]) -> list[Datum]:
         """One `<image number> <variant>` a line."""
         pairs = [line.split(maxsplit=1) for line in self.lines(file)]
-        bad = [" ".join(pair) for pair in pairs if len(pair) != 2 or pair[1] not in labels]
+        bad = [" ".join(pair) for pair in pairs if len(pair) != 2 or pair[1] not in labels or leads_out(pair[0])]
         if bad:
-            raise DataError(f"{self.dataset_dir / file} has lines whose variant is not in variants.txt: "
-                            f"{first_five(bad)}")
+            raise DataError(f"{self.dataset_dir / file} has lines that are not `<image number> <variant>` with a "
+                            f"variant of variants.txt: {first_five(bad)}")
         return [self.datum(f"{image}.jpg", labels[name], name) for image, name in pairs]
 
     def lines(self, file: str) -> list[str]:

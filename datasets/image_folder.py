@@ -1,6 +1,7 @@
 """Anybody's own images, sorted into one folder a class."""
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from pathlib import Path
@@ -25,6 +26,13 @@ class ImageFolder(Benchmark):
     Folder names are class names (`_` is a space in prompts) unless `classnames.txt` in the root gives better ones, one
     `<folder> <name>` a line; a tab may part the two where folder names have spaces.
     """
+
+    @classmethod
+    def run_name(cls, root: str | Path) -> str:
+        """The folder's name and a hash of its place: two people's `photos` are two data sets."""
+        place = os.path.realpath(Path(root).expanduser())
+        name = "".join(letter if letter.isalnum() or letter in "._+" else "-" for letter in Path(place).name[:40])
+        return f"{name.strip('-.') or cls.__name__}-{hashlib.sha256(os.fsencode(place)).hexdigest()[:6]}"
 
     def read(self) -> Splits:
         places = self.split_dirs()

@@ -1,6 +1,7 @@
 """ImageNet (ILSVRC 2012). Its validation images are the test split, as everybody has it."""
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from .checks import Splits
 from .fewshot import select_classes
 from .imagenet_family import CLASSNAMES, ImageNetFamily, read_classnames
 from .utils.errors import DataError, reading
+
+logger = logging.getLogger(__name__)
 
 
 @DATASET_REGISTRY.register()
@@ -42,6 +45,10 @@ class ImageNet(ImageNetFamily):
         return splits
 
     def sample(self, splits: Splits) -> None:
+        """CoOp draws from the images in the order in which its machine listed the folders, which nobody else has: the
+        same seed cannot give the same images. Here they are listed by name, so they are the same everywhere."""
+        logger.info("ImageNet: few-shot images are drawn from names in order; CoOp drew them in the order in which its "
+                    "disk listed them, so these cannot be its images")
         Benchmark.sample(self, splits)
 
     @cached_property

@@ -1,6 +1,7 @@
 """What ImageNet and its four shifted versions share: folders by WordNet id and one file of class names."""
 from __future__ import annotations
 
+import logging
 import os
 import re
 from pathlib import Path
@@ -9,8 +10,11 @@ from .base import Datum
 from .benchmark import Benchmark
 from .checks import Splits, read_lines
 from .download.sources import Source
+from .imagenet_names import differences
 from .utils.errors import DataError, first_five
 from .views.images import is_image_name
+
+logger = logging.getLogger(__name__)
 
 WNID = re.compile(r"n\d{8}")
 CLASSNAMES = Source("classnames.txt", drive_id="1-61f_ol79pViBFDG_IDlUQSwoLcn2XXF")
@@ -52,7 +56,11 @@ class ImageNetFamily(Benchmark):
         return shared if shared.is_file() and not own.is_file() else own
 
     def read(self) -> Splits:
-        names = read_classnames(self.require(CLASSNAMES))
+        path = self.require(CLASSNAMES)
+        names = read_classnames(path)
+        if found := differences(names):
+            logger.warning("%s: %s is not the list of CoOp: %s; figures will not compare with published ones",
+                           self.name(), path, found)
         folders = self.class_folders(self.test_dir(self.root), list(names))
         wnids = [wnid for wnid in names if wnid in folders] if self.subset else list(names)
         classnames = [names[wnid] for wnid in wnids]

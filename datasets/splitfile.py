@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from .benchmark import Benchmark
-from .checks import Splits, names_by_label
+from .checks import Splits, leads_out, names_by_label, read_text
 from .utils.errors import DataError, first_five
 
 logger = logging.getLogger(__name__)
@@ -17,8 +17,8 @@ Entry = tuple[str, int, str]  # path below the image folder, label, class name
 def read_split_file(path: Path) -> dict[str, list[Entry]]:
     """`{"train": [[path, label, classname], …], "val": …, "test": …}`; anything else is refused with what is wrong."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not readable JSON ({error}); delete it and it will be fetched again") from error
     if not isinstance(content, dict) or not isinstance(content.get("test"), list) or not content["test"]:
         raise DataError(f"{path} is no split file: it must hold a list of images under \"test\"; "
@@ -26,9 +26,14 @@ def read_split_file(path: Path) -> dict[str, list[Entry]]:
     splits: dict[str, list[Entry]] = {}
     for split in ("train", "val", "test"):
         rows = content.get(split) or []
-        bad = [json.dumps(row) for row in rows if not is_entry(row)] if isinstance(rows, list) else [json.dumps(rows)]
+        bad = [row for row in rows if not is_entry(row)] if isinstance(rows, list) else [rows]
         if bad:
-            raise DataError(f"{path}: {split} has entries that are not [path, label, class name]: {first_five(bad)}")
+            shown = [*map(quoted, bad[:5]), *bad[5:]]
+            raise DataError(f"{path}: {split} has entries that are not [path, label, class name]: {first_five(shown)}")
+        outside = [image for image, _, _ in rows if leads_out(image)]
+        if outside:
+            raise DataError(f"{path}: {split} names images outside of the data set's folder: {first_five(outside)}; "
+                            f"delete it and it will be fetched again")
         splits[split] = [tuple(row) for row in rows]
     return splits
 
@@ -38,6 +43,13 @@ def is_entry(row: object) -> bool:
         isinstance(row, list) and [type(part) for part in row] == [str, int, str] and row[1] >= 0
         and all(part.strip() for part in (row[0], row[2]))
     )
+
+
+def quoted(row: object) -> str:
+    try:
+        return json.dumps(row)
+    except RecursionError:
+        return "[[[…"
 
 
 class SplitFileBenchmark(Benchmark):

@@ -94,7 +94,7 @@ def test_an_aircraft_of_no_known_variant(tmp_path):
     build("FGVCAircraft", tmp_path)
     with (tmp_path / "fgvc_aircraft" / "images_variant_test.txt").open("a") as file:
         file.write("0000001 Concorde\n0000002\n")
-    with pytest.raises(DataError, match=r"not in variants.txt: 0000001 Concorde, 0000002$"):
+    with pytest.raises(DataError, match=r"variant of variants.txt: 0000001 Concorde, 0000002$"):
         build_dataset("FGVCAircraft", tmp_path)
 
 

@@ -54,10 +54,46 @@ def test_the_draw_leaves_the_global_generator_alone():
     assert random.getstate() == before
 
 
-def test_classes_with_too_few_images_repeat_some(caplog):
+def test_classes_with_too_few_images_give_what_they_have(caplog):
     samples = draw(TRAIN[:6], [], 4, seed=0)
-    assert Counter(item.label for item in samples["train"]) == {0: 4, 1: 4, 2: 4}
-    assert "3 classes have fewer than 4 train images" in caplog.text
+    assert Counter(item.label for item in samples["train"]) == Counter(item.label for item in TRAIN[:6])
+    assert len(set(samples["train"])) == len(samples["train"])
+    assert "3 classes have fewer than 4 train images, of which all are taken" in caplog.text
+
+
+def test_a_class_with_too_few_images_uses_up_no_random_numbers():
+    """As in Dassl: the classes after it get the images that they would get without it."""
+    few = [Datum(f"few/{n}.jpg", 3, 0, "few") for n in range(2)]
+    alone, after = draw(TRAIN, [], 4, seed=3)["train"], draw([*few, *TRAIN], [], 4, seed=3)["train"]
+    assert after == [*few, *alone]
+
+
+def test_samples_of_version_0_1_with_repeated_images_are_drawn_again(satellite, caplog):
+    train = build_dataset("EuroSAT", satellite, num_shots=2).train
+    content = json.loads(kept(satellite).read_text())
+    content["train"][1] = content["train"][0]
+    kept(satellite).write_text(json.dumps(content))
+    assert build_dataset("EuroSAT", satellite, num_shots=2).train == train
+    assert "repeats images, as version 0.1 did" in caplog.text
+
+
+def test_kept_elsewhere(satellite, tmp_path, caplog):
+    caplog.set_level("INFO")
+    before = sorted((satellite / "eurosat").rglob("*"))
+    elsewhere = build_dataset("EuroSAT", satellite, num_shots=2, fewshot_dir=tmp_path / "lists")
+    assert sorted((satellite / "eurosat").rglob("*")) == before  # nothing is written where the data is
+    assert (tmp_path / "lists" / "EuroSAT" / "shot_2-seed_0.json").is_file()
+    assert f"few-shot samples written to {tmp_path / 'lists' / 'EuroSAT' / 'shot_2-seed_0.json'}" in caplog.text
+    assert elsewhere.train == build_dataset("EuroSAT", satellite, num_shots=2).train
+    assert f"few-shot samples written to {kept(satellite)}" in caplog.text
+
+
+def test_imagenet_says_that_its_lists_are_not_coops(tmp_path, caplog):
+    caplog.set_level("INFO")
+    build("ImageNet", tmp_path)
+    (tmp_path / "imagenet" / "images" / "train").symlink_to(tmp_path / "imagenet" / "images" / "val")
+    build_dataset("ImageNet", tmp_path, num_shots=1)
+    assert "so these cannot be its images" in caplog.text
 
 
 def test_kept_as_readable_json(satellite):
@@ -66,8 +102,8 @@ def test_kept_as_readable_json(satellite):
     assert content["sampled_from"] == dataset.split_hash
     assert [f"{satellite / IMAGE_DIRS['EuroSAT']}/{path}" for path, _, _ in content["train"]] == paths(dataset.train)
     assert content["train"][0][1:] == [0, "Annual Crop Land"]
-    assert len(content["val"]) == 20
-    assert len(kept(satellite).read_text().splitlines()) == 20 + 20 + 7  # an entry a line
+    assert len(content["val"]) == 10  # one image a class is all there is
+    assert len(kept(satellite).read_text().splitlines()) == 20 + 10 + 7  # an entry a line
     assert kept(satellite).stat().st_mode & 0o777 == 0o644
     assert [path.name for path in kept(satellite).parent.iterdir()] == [kept(satellite).name]
 

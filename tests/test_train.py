@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from conftest import openai_state, random_clip, run_tool
+from promptcal.datasets.base import run_name
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.calibration import ace, ece, top_class
@@ -24,7 +25,7 @@ FEW_VIEWS = ("TTA.VIEWS", 12, "TTA.SELECT", 0.25)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_trainer_end_to_end(train, tmp_path: Path, trainer: str):
+def test_every_trainer_end_to_end(train, image_folder: Path, tmp_path: Path, trainer: str):
     done = train(trainer, *FEW_VIEWS)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "run"
@@ -43,7 +44,7 @@ def test_every_trainer_end_to_end(train, tmp_path: Path, trainer: str):
     assert results["ece"] == pytest.approx(100 * ece(confidence, correct, 20))
     assert results["ace"] == pytest.approx(100 * ace(confidence, correct, 20))
     assert (results["trainer"], results["dataset"], results["seed"], results["n"], results["classes"]) == (
-        trainer, "ImageFolder", 0, 12, 4)
+        trainer, run_name("ImageFolder", image_folder), 0, 12, 4)
     changed = np.abs(predictions["logits"] - predictions["zero_shot_logits"]).max()
     assert (changed == 0) == (trainer == "ZeroShot")
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import Dataset, build_dataset
+from ..datasets.base import run_name
 from ..datasets.utils.errors import ConfigError, DataError, explaining_faults
 from .config.fingerprint import check_same, make_fingerprint, run_path
 from .engine.adapted import Adapted
@@ -167,7 +168,9 @@ class BaseTrainer(Evaluation):
 
     def read_dataset(self) -> Dataset:
         cfg = self.cfg.DATASET
-        return build_dataset(cfg.NAME, cfg.ROOT, cfg.NUM_SHOTS, self.cfg.SEED, cfg.SUBSAMPLE_CLASSES)
+        return build_dataset(
+            cfg.NAME, cfg.ROOT, cfg.NUM_SHOTS, self.cfg.SEED, cfg.SUBSAMPLE_CLASSES, cfg.FEWSHOT_DIR,
+        )
 
     def make_fingerprint(self) -> dict:
         """What a continued run must share with the one that was begun."""
@@ -229,7 +232,8 @@ class BaseTrainer(Evaluation):
         seconds = float(columns["seconds"].sum())
         adapting = float(columns["adapt_seconds"].sum()) if "adapt_seconds" in columns else None
         results = {
-            "trainer": cfg.TRAINER.NAME, "dataset": cfg.DATASET.NAME, "backbone": cfg.MODEL.BACKBONE.NAME,
+            "trainer": cfg.TRAINER.NAME, "dataset": run_name(cfg.DATASET.NAME, cfg.DATASET.ROOT),
+            "backbone": cfg.MODEL.BACKBONE.NAME,
             "seed": cfg.SEED, "n": n, "classes": len(self.dataset.classnames), "split": cfg.TEST.SPLIT,
             **self.figures(columns),
             "flagged": int(columns["flagged"].sum()),

@@ -21,6 +21,7 @@ def get_cfg_default() -> CfgNode:
     cfg.DATASET.NAME = ""  # a registered data set, such as UCF101
     cfg.DATASET.ROOT = "data"  # folder that holds the data sets in CoOp's layout
     cfg.DATASET.NUM_SHOTS = -1  # labelled images a class for few-shot training; -1 = all
+    cfg.DATASET.FEWSHOT_DIR = ""  # folder for the lists of few-shot images; "" = split_fewshot/ beside the data
     cfg.DATASET.SUBSAMPLE_CLASSES = "all"  # all, or CoOp's first half (base) or second half (new) of the classes
 
     cfg.INPUT = CfgNode()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from yacs.config import CfgNode
 
+from ...datasets.base import run_name
 from ...datasets.utils.errors import ConfigError
 from ...datasets.views import PIPELINE
 from .defaults import get_cfg_default
@@ -93,9 +94,8 @@ def run_path(cfg: CfgNode) -> Path:
     if Path(cfg.TAG).is_absolute() or ".." in Path(cfg.TAG).parts or not cfg.TAG.isprintable():
         raise ConfigError(f"TAG is {cfg.TAG!r}; it must be a name below output/<dataset>/<trainer>/<backbone>")
     backbone = path_safe(backbone_name(cfg.MODEL.BACKBONE.NAME))
-    return Path(
-        "output", path_safe(cfg.DATASET.NAME), path_safe(cfg.TRAINER.NAME), backbone, cfg.TAG, f"seed{cfg.SEED}",
-    )
+    dataset = path_safe(run_name(cfg.DATASET.NAME, cfg.DATASET.ROOT))
+    return Path("output", dataset, path_safe(cfg.TRAINER.NAME), backbone, cfg.TAG, f"seed{cfg.SEED}")
 
 
 def backbone_name(name: str) -> str:

@@ -13,6 +13,7 @@ from yacs.config import CfgNode
 
 from ...datasets.utils.errors import ConfigError, first_five
 from .habits import RENAMED, leave_alone, our_name, our_trainer
+from .plain_yaml import parse_yaml
 from .roles import leaves
 
 AUTO = {"DATALOADER.NUM_WORKERS": -1}  # whole numbers that may be given as `auto`
@@ -78,15 +79,6 @@ def read_yaml(path: Path) -> dict:
     if not isinstance(content, dict):
         raise ConfigError(f"config file {path} must hold KEY: value pairs, not {type(content).__name__}")
     return content
-
-
-def parse_yaml(text: str | bytes) -> object:
-    """The plain data in yaml text. What looks like a date or a number but is none (`2024-13-45`, `0x_`), a wrong tag
-    (`!!int x`) or a thousand brackets end in exceptions of many kinds inside the library: here they are one."""
-    try:
-        return yaml.safe_load(text)
-    except Exception as error:
-        raise yaml.YAMLError(str(error) or type(error).__name__) from error
 
 
 def flatten(tree: dict, prefix: str = "", depth: int = DEPTH) -> Iterator[tuple[str, object]]:

@@ -50,6 +50,7 @@ SETTINGS: Mapping[str, Setting] = {
     "DEVICE": Setting(Role.SPEED),
     "DATASET.NAME": Setting(Role.DATA, in_path=True),
     "DATASET.ROOT": Setting(Role.PLACE),
+    "DATASET.FEWSHOT_DIR": Setting(Role.PLACE),
     "DATASET.NUM_SHOTS": Setting(Role.TUNING),
     "DATASET.SUBSAMPLE_CLASSES": Setting(Role.DATA),
     "INPUT.": Setting(Role.BEFORE),

@@ -46,13 +46,13 @@ def data_uri(image: Image.Image) -> str:
 
 
 @lru_cache(maxsize=4)
-def _read(name: str, root: str, shots: int, seed: int, classes: str) -> Dataset:
-    return build_dataset(name, root, shots, seed, classes)
+def _read(name: str, root: str, classes: str) -> Dataset:
+    return build_dataset(name, root, subsample_classes=classes)  # no shots: the test images are the same without
 
 
 def _dataset(run: Run) -> Dataset:
     settings = run.settings
     return _read(
-        run.dataset, str(settings.get("DATASET.ROOT", "data")), int(settings.get("DATASET.NUM_SHOTS", -1)), run.seed,
+        str(settings.get("DATASET.NAME", run.dataset)), str(settings.get("DATASET.ROOT", "data")),
         str(settings.get("DATASET.SUBSAMPLE_CLASSES", "all")),
     )

@@ -1,0 +1,225 @@
+"""Split files, lists, folders and names that are odd on purpose: a data set, or one short line; never a long wait."""
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import make_image_folder
+from data_roots import SHARED, build, entries, picture, write_split
+from promptcal.datasets import build_dataset
+from promptcal.datasets.base import run_name
+from promptcal.datasets.checks import leads_out, names_by_label
+from promptcal.datasets.imagenet_family import read_classnames
+from promptcal.datasets.imagenet_names import differences
+from promptcal.datasets.utils.errors import DataError, UserError, first_five, one_line
+from promptcal.trainers.config import build_cfg
+from promptcal.trainers.config.fingerprint import run_path
+
+SPLIT = "split_zhou_EuroSAT.json"
+
+
+@contextmanager
+def refused(message: str = ""):
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    with pytest.raises(UserError, match=message) as caught:
+        yield
+    assert "\n" not in str(caught.value) and len(str(caught.value)) <= 2000
+    str(caught.value).encode()  # any terminal can show it
+    assert time.process_time() - start < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+
+
+@pytest.fixture
+def satellite(tmp_path: Path) -> Path:
+    build("EuroSAT", tmp_path)
+    return tmp_path
+
+
+def with_entry(root: Path, entry: object) -> Path:
+    splits = entries("EuroSAT")
+    splits["test"].append(entry)
+    write_split(root, "EuroSAT", splits)
+    return root
+
+
+@pytest.mark.parametrize("label", [10 ** 6, 10 ** 9, 10 ** 30, 10 ** 4000])
+def test_a_label_beyond_all_bounds(label: int, satellite: Path):
+    with refused("has gaps in its labels: no image of label 10, 11, 12, 13, 14 and "):
+        build_dataset("EuroSAT", with_entry(satellite, ["x.jpg", label, "x"]))
+
+
+def test_gaps_are_counted():
+    with refused(r"no image of label 1, 2, 3$"):
+        names_by_label("x", [("a", 0, "a"), ("b", 4, "b")])
+    with refused(r"no image of label 1, 3, 4, 5, 6 and 2 more$"):
+        names_by_label("x", [("a", 0, "a"), ("b", 2, "b"), ("c", 9, "c")])
+
+
+@pytest.mark.parametrize("text", [
+    "[" * 100_000, '{"test": ' + "[" * 100_000 + "]" * 100_000 + "}", '{"a":' * 100_000, "9" * 10_000,
+    '{"test": [["x.jpg", ' + "9" * 10_000 + ', "x"]]}', '{"test": [' + "[" * 900 + "]" * 900 + "]}", "\ufeff{}",
+    '{"test": [["x.jpg", 1e999, "x"]]}', '{"test": [["x.jpg", NaN, "x"]]}', '{"test": "' + "x" * 5_000_000 + '"}',
+    '{"test": [["' + "x" * 5_000_000 + '", 0, ""]]}', '{"test": ["' + "line\\n" * 100_000 + '"]}',
+], ids=range(12))
+def test_json_that_is_no_split(text: str, satellite: Path):
+    (satellite / "eurosat" / SPLIT).write_text(text)
+    with refused(SPLIT):
+        build_dataset("EuroSAT", satellite)
+
+
+def test_a_split_file_of_gigabytes(satellite: Path):
+    with (satellite / "eurosat" / SPLIT).open("wb") as file:
+        file.truncate(5 << 30)  # takes no space
+    with refused(r"has 5,368,709,120 bytes, as no list of images has"):
+        build_dataset("EuroSAT", satellite)
+
+
+@pytest.mark.parametrize("path", [
+    "/etc/passwd", "../../../etc/passwd", "Forest/../../../x.jpg", "..", "C:\\x.jpg", "\\\\host\\x.jpg",
+    "a\\..\\..\\x.jpg",
+])
+def test_paths_out_of_the_folder(path: str, satellite: Path):
+    with refused("names images outside of the data set's folder"):
+        build_dataset("EuroSAT", with_entry(satellite, [path, 0, "Annual Crop Land"]))
+    build("FGVCAircraft", satellite)
+    with (satellite / "fgvc_aircraft" / "images_variant_test.txt").open("a") as file:
+        file.write(f"{path} 707-320\n")
+    with refused("lines that are not"):
+        build_dataset("FGVCAircraft", satellite)
+
+
+def test_paths_within_the_folder():
+    assert not any(map(leads_out, ("a.jpg", "a/b c.jpg", "a..b/c.jpg", "…/x.jpg", "a:b/c.jpg"[2:])))
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\tb", "\x1b[31mred", "bad \ud800 half", "nul\0"])
+def test_names_that_cannot_be_written(name: str, satellite: Path):
+    splits = {split: [[path, label, name if label == 0 else given] for path, label, given in rows]
+              for split, rows in entries("EuroSAT").items()}
+    write_split(satellite, "EuroSAT", splits)
+    with refused("class names with control characters or letters that are no UTF-8"):
+        build_dataset("EuroSAT", satellite)
+    with refused("file names with control characters or letters that are no UTF-8"):
+        build_dataset("EuroSAT", with_entry(satellite, [f"{name}.jpg", 0, "Annual Crop Land"]))
+
+
+def test_file_names_that_are_no_utf_8(tmp_path: Path):
+    root = make_image_folder(tmp_path / "photos")
+    bad = os.fsencode(root / "kind_a") + b"/\xff\xfe.png"
+    Path(os.fsdecode(bad)).write_bytes((root / "kind_a" / "0.png").read_bytes())
+    with refused("file names with .* no UTF-8: .*udcff"):
+        build_dataset("ImageFolder", root)
+    Path(os.fsdecode(bad)).unlink()
+    Path(os.fsdecode(os.fsencode(root) + b"/kind_\xff")).mkdir()
+    with refused("class names with .* no UTF-8"):
+        build_dataset("ImageFolder", root)
+
+
+def test_lists_that_are_no_utf_8(tmp_path: Path):
+    build("ImageNet", tmp_path)
+    (tmp_path / "imagenet" / "classnames.txt").write_bytes(b"n01440764 t\xffnch\n")
+    with refused("as UTF-8 text"):
+        build_dataset("ImageNet", tmp_path)
+
+
+@pytest.mark.parametrize("name", [
+    "猫 🐈‍⬛", "قطة", "<script>alert(1)</script>", "=cmd|'/c calc'!A1", "$x^{$", "a" * 250,
+])
+def test_names_of_every_kind_are_kept_as_they_are(name: str, tmp_path: Path):
+    if "/" in name:
+        build("EuroSAT", tmp_path)
+        splits = {split: [[path, label, name if label == 0 else given] for path, label, given in rows]
+                  for split, rows in entries("EuroSAT").items()}
+        write_split(tmp_path, "EuroSAT", splits)
+        assert build_dataset("EuroSAT", tmp_path).classnames[0] == name
+    else:
+        for folder in (name, "other"):
+            picture(tmp_path / folder / "a.png")
+        assert name in build_dataset("ImageFolder", tmp_path).classnames
+
+
+def test_odd_class_lists_are_remarked_on(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    picture(tmp_path / "one" / "cat" / "a.png")
+    build_dataset("ImageFolder", tmp_path / "one")
+    assert "one class only, 'cat': every prediction is that class" in caplog.text
+    for folder in ("a", "b"):
+        picture(tmp_path / "two" / folder / "a.png")
+    (tmp_path / "two" / "classnames.txt").write_text("a cat\nb cat\n")
+    build_dataset("ImageFolder", tmp_path / "two")
+    (remark,) = [record for record in caplog.records if "stand for several labels: 'cat' (0, 1)" in record.message]
+    assert remark.levelno == logging.WARNING
+
+
+def test_21_000_classes(tmp_path: Path):
+    build("EuroSAT", tmp_path)
+    rows = [["AnnualCrop/image_0001.jpg" if k == 0 else f"{k}.jpg", k, f"class {k}"] for k in range(21_000)]
+    for k in range(1, 21_000):
+        (tmp_path / "eurosat" / "2750" / f"{k}.jpg").touch()
+    write_split(tmp_path, "EuroSAT", {"train": [], "val": [], "test": rows})
+    start = time.process_time()
+    assert len(build_dataset("EuroSAT", tmp_path).classnames) == 21_000
+    assert time.process_time() - start < 5
+
+
+def test_messages_are_one_short_line():
+    error = DataError("cannot read\nit: " + "x" * 5_000_000 + "\x1b[31m\ud800 end")
+    assert "\n" not in str(error) and len(str(error)) <= 2000 and str(error).endswith("end")
+    str(error).encode()
+    assert len(first_five(["y" * 10_000_000] * 1000)) < 2000
+    assert one_line("  a\t\nb  ") == "a b" and one_line("x" * 50, 20).count("x") <= 18
+
+
+BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(60))
+
+
+@pytest.mark.parametrize("text", [
+    f"{BOMB}SEED: *a60\n", "SEED: &a [*a]\n", "TTA: &a {VIEWS: *a}\n", BOMB, "x: " + "[" * 5000,
+    "TRAINER: {NAME: &a {*a : 1}}",
+    "SEED: " + "1" * 2_000_000,
+], ids=range(7))
+def test_yaml_bombs(text: str, tmp_path: Path):
+    (tmp_path / "x.yaml").write_text(text)
+    with refused("x.yaml|SEED|TTA"):
+        build_cfg("SoC", config_file=str(tmp_path / "x.yaml"))
+
+
+def test_plain_aliases_in_yaml_still_work(tmp_path: Path):
+    (tmp_path / "x.yaml").write_text("TTA: {VIEWS: &n 16, EPISODES: *n}\n")
+    cfg = build_cfg("SoC", config_file=str(tmp_path / "x.yaml"), opts=["TTA.SELECT", 0.25])
+    assert (cfg.TTA.VIEWS, cfg.TTA.EPISODES) == (16, 16)
+
+
+def test_the_list_of_class_names_is_known_by_its_content(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    names = {f"n{k:08d}": f"thing {k}" for k in range(1000)}
+    assert " of its names are not CoOp's, such as 'n00000000 thing 0', " in differences(names)
+    assert differences({"n00000001": "x"}) == "it names 1 classes, CoOp's list 1,000"
+    build("ImageNetV2", tmp_path)
+    build_dataset("ImageNetV2", tmp_path)
+    assert "classnames.txt is not the list of CoOp: it names 12 classes" in caplog.text
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no real list at hand")
+def test_coops_list_is_known():
+    names = read_classnames(SHARED / "splits" / "imagenet_classnames.txt")
+    assert differences(names) == ""
+    changed = differences(names | {next(iter(names)): "Tinca tinca"})
+    assert changed == "1 of its names are not CoOp's, such as 'n01440764 Tinca tinca'"
+
+
+def test_two_folders_of_pictures_are_two_data_sets(tmp_path: Path):
+    first, second = make_image_folder(tmp_path / "a" / "photos"), make_image_folder(tmp_path / "b" / "photos")
+    paths = [run_path(build_cfg("ZeroShot", "configs/datasets/image_folder.yaml", flags=["DATASET.ROOT", str(root)]))
+             for root in (first, second)]
+    assert paths[0] != paths[1]
+    for path in paths:
+        assert path.parts[1].startswith("photos-") and len(path.parts[1]) == len("photos-") + 6
+    assert run_name("ImageFolder", tmp_path / "a" / ".." / "a" / "photos") == paths[0].parts[1]
+    assert run_name("UCF101", first) == "UCF101" and run_name("SomebodysOwn", first) == "SomebodysOwn"
+    assert run_name("ImageFolder", "/").startswith("ImageFolder-")
+    assert "/" not in run_name("ImageFolder", tmp_path / "a b\n<i>..$")
