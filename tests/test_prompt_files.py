@@ -163,8 +163,25 @@ def test_a_prompt_that_is_not_there(train, tmp_path: Path):
     done = train("SoC", "MODEL.INIT_WEIGHTS", tmp_path / "nowhere.pt")
     assert done.returncode == 2 and "no prompt checkpoint at" in done.stderr and "Traceback" not in done.stderr
     assert "small-coop-4shot" in done.stderr  # what else it may be
+    with pytest.raises(WeightsError, match="--model-dir .*nowhere is not there: correct the path"):
+        find_prompt(tmp_path / "nowhere")
+    with pytest.raises(WeightsError, match="has no folder prompt_learner: give the folder in which CoOp's run"):
+        find_prompt(tmp_path)
+    (tmp_path / "prompt_learner").mkdir()
     with pytest.raises(WeightsError, match="holds no checkpoint; correct --model-dir or --load-epoch"):
         find_prompt(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "seems"), [
+    ("meta_net.linear1.weight", "CoCoOp's"), ("compound_prompts_text.0", "MaPLe's"), ("anchor_ctx_1", "with anchors"),
+    ("token_of.0", "of their own"), ("adapter.fc.0.weight", "CLIP-Adapter's"),
+])
+def test_a_prompt_of_another_method_is_named(tmp_path: Path, name: str, seems: str):
+    """Some hold a `ctx` too, which alone is not what they have learnt."""
+    path = tmp_path / "model.pth.tar-50"
+    torch.save({"state_dict": {"ctx": torch.randn(4, 64), name: torch.randn(3)}, "epoch": 50}, path)
+    with pytest.raises(WeightsError, match=f"it seems to be .*{seems}.*{name}"):
+        read_context(path)
 
 
 def test_find_prompt_prefers_the_best_then_the_last(tmp_path: Path, clip_model: CLIP):

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from conftest import PROJECT, run_tool
+from data_roots import build
 from made_runs import make_run
+from promptcal.datasets import build_dataset
 from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.layouts.theory import CAVEAT
 from promptcal.trainers.experiments.outcome import DEMO, write_outcome
@@ -97,6 +99,19 @@ def test_mistakes_in_the_command_get_one_line(tmp_path, args, message):
     assert process.returncode == 2
     assert process.stderr.startswith(message) and process.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_looks_at_the_root(tmp_path):
+    """What lies there counts, not what was published; what is missing is said with the remedy."""
+    build("EuroSAT", tmp_path)
+    images = len(build_dataset("EuroSAT", tmp_path).test)
+    done = run_tool("reproduce.py", "table1", "--dry-run", "--root", tmp_path, "--output-dir", tmp_path / "output",
+                    "--only", "eurosat", "dtd", "TPT")
+    assert done.returncode == 0, done.stderr
+    assert f"Data in {tmp_path}: partial: eurosat; absent: dtd." in done.stdout
+    assert "download.py" in next(line for line in done.stdout.splitlines() if line.startswith("  dtd: "))
+    row = next(line for line in done.stdout.splitlines() if " eurosat " in line)
+    assert f" {images} " in row and "8,100" not in row
 
 
 def test_dry_run_of_everything_writes_nothing(tmp_path):

@@ -11,6 +11,7 @@ from yacs.config import CfgNode
 
 from ...datasets.base import DATASET_REGISTRY, build_dataset
 from ...datasets.benchmark import Benchmark
+from ...datasets.inventory.inspect import Finding, inspect
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..config.fingerprint import check_same, make_fingerprint, run_path
@@ -98,7 +99,7 @@ class PlannedRun:
     @cached_property
     def size(self) -> tuple[int, int]:
         """Test images and classes."""
-        images, classes = dataset_size(self.dataset_name)
+        images, classes = dataset_size(self.dataset_name, self.cfg.DATASET.ROOT)
         return min(self.cfg.TEST.LIMIT or images, images), classes
 
     @property
@@ -208,13 +209,27 @@ def drawn_hash(name: str, split: str, limit: int) -> str:
 
 
 @cache
-def dataset_size(name: str) -> tuple[int, int]:
-    """Test images and classes of a data set as published; of one that is drawn, as it is."""
+def dataset_size(name: str, root: str = "") -> tuple[int, int]:
+    """Test images and classes of a data set as it lies below `root`, or as published; of one that is drawn, as it
+    is."""
     kind = DATASET_REGISTRY.get(name)
     if issubclass(kind, Benchmark):
-        return kind.expected_test, kind.expected_classes
+        found = look_at(name, root)
+        return (found.test, found.classes) if found.test else (kind.expected_test, kind.expected_classes)
     made = build_dataset(name, "")
     return len(made.test), len(made.classnames)
+
+
+@cache
+def look_at(name: str, root: str) -> Finding:
+    """What there is of a benchmark below the data root: whole, partial, faulty or absent."""
+    return inspect(DATASET_REGISTRY.get(name), Path(root))
+
+
+def findings(runs: Sequence[PlannedRun]) -> list[Finding]:
+    """What there is of each benchmark that the runs need."""
+    needed = dict.fromkeys((run.dataset_name, run.cfg.DATASET.ROOT) for run in runs)
+    return [look_at(name, root) for name, root in needed if issubclass(DATASET_REGISTRY.get(name), Benchmark)]
 
 
 def select(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[PlannedRun]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from tabulate import tabulate
 
+from ...datasets.inventory.inspect import Finding
+from ...datasets.utils.errors import one_line
 from ..registry import method_label
 from .definition import Experiment, names, read_experiment
 from .estimate import (
@@ -19,7 +21,7 @@ from .estimate import (
     seconds_here,
     works,
 )
-from .plan import Place, PlannedRun, differs, expand
+from .plan import Place, PlannedRun, differs, expand, findings
 
 HEADS = ["experiment", "data set", "method", "setting", "runs", "images", "state", "on an A100", "here", "disk"]
 
@@ -68,7 +70,19 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], experiments: Mapping[st
     if left:
         lines += totals(total, sum(here.values()), machine, place)
     lines += [f"{run.described}: {reason}" for run, reason in stale.items()]
+    lines += data_lines(findings(runs), place)
     return "\n".join(lines)
+
+
+def data_lines(found: Sequence[Finding], place: Place) -> list[str]:
+    """The state of the data, each set that is not whole with what to do about it."""
+    if not found:
+        return []
+    states = {state: [one.cls.key() for one in found if one.state == state] for state in
+              ("ok", "partial", "faulty", "absent")}
+    told = "; ".join(f"{state}: {', '.join(keys)}" for state, keys in states.items() if keys)
+    advice = [f"  {one.cls.key()}: {one_line(one.advice)}" for one in found if one.state != "ok"]
+    return [f"Data in {place.root or 'data'}: {told}.", *advice]
 
 
 def totals(total: Work, here: float, machine: Machine, place: Place) -> list[str]:

@@ -31,10 +31,23 @@ EMBEDDED = {
 }
 
 
+# Parts of names in checkpoints of Dassl methods other than CoOp, and what they seem to be.
+OTHERS = {
+    "meta_net": "CoCoOp's", "compound_prompts": "MaPLe's or PromptSRC's", "VPT": "of visual prompts (VPT, IVLP)",
+    "text_feature_residuals": "TaskRes's", "adapter.fc": "CLIP-Adapter's", "anchor_ctx": "of prompts with anchors",
+    "token_of": "of prompts with tokens of their own for parts of a class",
+}
+
+
 def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
     """CoOp's layout: `<dir>/prompt_learner/model.pth.tar-<epoch>`. Without an epoch, `model-best.pth.tar`, which exists
     only where CoOp was told to validate; else the last epoch, which is what CoOp itself tests."""
     folder = Path(model_dir) / FOLDER
+    if not Path(model_dir).is_dir():
+        raise WeightsError(f"--model-dir {model_dir} is not there: correct the path")
+    if not folder.is_dir():
+        raise WeightsError(f"--model-dir {model_dir} has no folder {FOLDER}: give the folder in which CoOp's run, or "
+                           f"ours, has saved its prompt")
     saved = [file for file in folder.glob("model.pth.tar-*") if file.name.rpartition("-")[2].isdigit()]
     path = folder / ("model-best.pth.tar" if epoch is None else f"model.pth.tar-{epoch}")
     if epoch is None and not path.is_file() and saved:
@@ -77,12 +90,23 @@ def read_context(path: str | Path) -> StoredPrompt:
     if not isinstance(state, dict):
         raise WeightsError(f"{path} holds no prompt: it must be a dict of tensors, or hold one as 'state_dict'")
     tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
+    refuse_others(path, tensors)
     for name, tensor in tensors.items():
         if name.rpartition(".")[2] == "ctx":
             prefix = name.removesuffix("ctx")
             own = {key.removeprefix(prefix): value for key, value in tensors.items()}
             return StoredPrompt(tensor, own, *(stored_fact(path, content, fact) for fact in (BACKBONE, POSITION)))
     raise WeightsError(f"{path} holds no context 'ctx'; tensors found: {first_five(list(tensors)) or 'none'}")
+
+
+def refuse_others(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
+    """Of methods whose files look like CoOp's: what else they have learnt belongs to the prompt, so that their context
+    alone, where there is one, would be something that nobody has trained."""
+    for sign, method in OTHERS.items():
+        found = [name for name in tensors if sign in name]
+        if found:
+            raise WeightsError(f"{path} is no prompt of CoOp's: it seems to be {method}, with {first_five(found)}, "
+                               f"which is not understood here")
 
 
 def stored_fact(path: str | Path, content: Mapping[str, Any], fact: str) -> str:
