@@ -47,7 +47,7 @@ class Backbone(ABC):
     @property
     def logit_scale(self) -> Tensor:
         """The logarithm of what cosines are multiplied by. A bias on all logits, as SigLIP has, cancels in softmax."""
-        return self.module.logit_scale
+        return self.module.logit_scale.reshape(())
 
     @property
     def width(self) -> int:
