@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from ....datasets.drawing.canvas import SIZE
 from ....datasets.drawing.tiles import GENERATOR_VERSION, draw, tile_rng, to_bytes, under
+from ....datasets.utils.files import write_atomically
 from ....datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from .captions import CONDITION_WORDS, LAND
 
@@ -58,10 +59,7 @@ def training_tiles(count: int, seed: int, cache: Path, workers: int) -> Training
     with get_context("spawn").Pool(workers) as pool:
         drawn = pool.imap(draw_one, jobs, chunksize=64)
         pictures = np.stack(list(tqdm(drawn, total=count, desc="drawing", unit="tile")))
-    cache.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part.npy")
-    np.save(part, pictures)
-    part.replace(path)
+    write_atomically(path, lambda file: np.save(file, pictures))
     return TrainingTiles(pictures, classes, conditions)
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from ....datasets.utils.errors import ConfigError
+from ....datasets.utils.files import write_atomically
 from ..openai import END, START
 from ..openai_clip import CLIP, tokenizer
 from ..token_table import VOCAB_SIZE, full_token_table
@@ -169,9 +170,8 @@ def save(model: CLIP, rows: Tensor, path: Path, settings: Settings) -> None:
     """The state dict in half precision under OpenAI's names; `token_embedding.rows` says which rows the table holds."""
     state = {name: value.half().contiguous() for name, value in model.state_dict().items()}
     state["token_embedding.rows"] = rows.int()
-    part = path.with_suffix(".part")
-    save_file(state, part, metadata={key: str(value) for key, value in asdict(settings).items()})
-    part.replace(path)
+    metadata = {key: str(value) for key, value in asdict(settings).items()}
+    write_atomically(path, lambda file: file.write(safetensors_bytes(state, metadata)))
 
 
 def make_small_clip(path: Path, cache: Path, workers: int, settings: Settings) -> None:
