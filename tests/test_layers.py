@@ -12,7 +12,8 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[1]
 
 FORMULAS = (
-    "arrays", "objectives", "pairs", "aggregation", "calibration", "posthoc", "theory", "operations", "registry",
+    "arrays", "objectives", "pairs", "aggregation", "calibration", "conformal", "posthoc", "theory", "operations",
+    "registry",
 )
 # From the ground up. A room may import itself and what stands before it.
 ROOMS = (

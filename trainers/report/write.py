@@ -22,6 +22,7 @@ from .page.page import Page, render_page
 from .paired import paired_table
 from .reading import find_runs, text_similarity
 from .rescaled import POSTHOC
+from .sets import sets_tables
 from .tables import Table, metrics_table, paper_table
 from .thumbnails import thumbnails
 from .verdict import Verdict, judge
@@ -104,6 +105,8 @@ def make_tables(
             paper_table(bare, f"{name}_ace", f"Adaptive calibration error, {c.backbone}", ["ace"], published),
             metrics_table(c, f"{name}_metrics", f"All metrics, {c.backbone}", bins),
         ]
+        if posthoc:
+            tables += sets_tables(c, f"{name}_sets")
     for number, c in enumerate((c for c in comparisons if c.swept), start=1):
         same = published and c.swept == "TTA.STEPS"  # the only sweep of which the paper prints every cell
         tables.append(paper_table(c, f"sweep_{number}", c.title, ["accuracy", "ece"], same))
