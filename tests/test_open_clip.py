@@ -174,11 +174,25 @@ def test_a_download_without_network_is_one_line(monkeypatch: pytest.MonkeyPatch)
     def offline(*_, **__):
         raise OSError("We couldn't connect to the hub\nand more lines")
 
-    monkeypatch.setattr("open_clip.factory.download_pretrained", offline)
     monkeypatch.setattr("open_clip.download_pretrained", offline)
     for call in (lambda name: load_clip(name, "cpu"), weights_hash):
         with pytest.raises(WeightsError, match="couldn't connect.*fetch the file and give open_clip:MODEL/TAG@FILE"):
             call("open_clip:ViT-B-32/laion2b_s34b_b79k")
+
+
+def test_weights_in_the_hubs_cache_need_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    open_clip_config(tmp_path, "promptcal-hub")
+    folder = tmp_path / "hub" / "models--lab--tiny" / "snapshots" / "1"
+    folder.mkdir(parents=True)
+    (folder.parents[1] / "refs").mkdir()
+    (folder.parents[1] / "refs" / "main").write_text("1")
+    torch.save(open_clip_model("promptcal-hub").state_dict(), folder / "open_clip_pytorch_model.bin")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    facts = {"hf_hub": "lab/tiny/", "mean": (0.5,) * 3, "std": (0.5,) * 3}
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "promptcal-hub", {"one": facts})
+    monkeypatch.setattr("open_clip.download_pretrained", None)
+    assert load_clip("open_clip:promptcal-hub/one", "cpu").pixels.mean == (0.5,) * 3
+    assert len(weights_hash("open_clip:promptcal-hub/one")) == 16
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
