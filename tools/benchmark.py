@@ -3,7 +3,8 @@
     python tools/benchmark.py --quick
     python tools/benchmark.py --out output/benchmark
 
-Needs no weights and no data: shapes are CLIP's, weights random. Close other programs first.
+Needs no weights and no data: shapes are CLIP's, weights random. Close other programs first. It runs from a checkout
+only, because what it compares with lies with the tests.
 """
 from __future__ import annotations
 

@@ -10,10 +10,9 @@ import numpy as np
 from ...datasets.base import dataset_label, dataset_rank
 from ..registry import is_trained
 from ..report import published as paper
-from ..report.arrange import arrange, row_of
-from ..report.grid import Comparison
-from ..report.measure import Measured
-from ..report.metrics import METRICS
+from ..report.arrange import arrange
+from ..report.grid import Comparison, Row
+from ..report.measure import METRICS, Measured
 from ..report.usual import show_setting, unusual_settings
 from .definition import Experiment
 from .plan import Place, PlannedRun
@@ -70,12 +69,13 @@ class Material:
             if run.backbone == backbone:
                 settings = measured.run.settings
                 values = ", ".join(show_setting(swept, settings.get(swept)) for swept in run.variant)
-                chosen.append((row_of(measured, values if key in run.variant or key == ANY else ""), measured))
+                chosen.append((Row(run.method, values if key in run.variant or key == ANY else ""), measured))
         return arrange(chosen, backbone, backbone, key)
 
 
 def in_percent(measured: Sequence[Measured], metric: str) -> list[float]:
-    return [METRICS[metric].scale * m.metrics[metric].value for m in measured]
+    scale = 100 if METRICS[metric].percent else 1
+    return [scale * m.metrics[metric].value for m in measured]
 
 
 def mean(measured: Sequence[Measured], metric: str) -> float:
