@@ -40,10 +40,10 @@ def shear_x(images: Tensor, slopes: Sequence[float], dtype: torch.dtype) -> Tens
     whole = np.floor(move)
     part = move - whole
     shown = inside(size, device).index_select(0, on(device, whole + (part >= 0.5) + margin(size)).long().view(-1))
-    pair = windows(images, whole.astype(np.int64), size + 1).short()
-    left = pair[..., :-1]
-    step = (pair[..., 1:] - left).to(dtype).mul_(on(device, part).to(dtype)[:, None, :, None]).floor_()
-    return step.short().add_(left).to(torch.uint8).bitwise_and_(shown.view(-1, 1, size, size))
+    pair = windows(images, whole.astype(np.int64), size + 1).to(dtype)
+    left, right = pair[..., :-1], pair[..., 1:]
+    between = (right - left).mul_(on(device, part).to(dtype)[:, None, :, None]).add_(left)
+    return to_bytes(between).bitwise_and_(shown.view(-1, 1, size, size))
 
 
 def windows(images: Tensor, shift: np.ndarray, width: int) -> Tensor:
