@@ -53,6 +53,9 @@ def test_the_json_holds_every_case(found: tuple[Path, str]):
     assert {row["part"] for row in rows} == set(output.HEADERS)
     assert all(row["ours"] > 0 and row["plain"] > 0 and not row["extrapolated"] for row in rows)
     assert all(row["gain"] == pytest.approx(row["ours"] / row["plain"]) for row in rows if row["unit"] == "views/s")
+    limits = content["limits"]
+    assert [row["part"] for row in limits[:2]] == ["image tower, 64 views", "text side, one at a time"]
+    assert all(row["share"] > 0 and row["model_seconds"]["A100"] > row["model_seconds"]["H100"] for row in limits)
     assert {(row["of"], row["value"]) for row in content["growth"]} == {
         ("classes", 3), ("classes", 6), ("views", 16), ("views", 20), ("episodes at once", 1), ("episodes at once", 3)}
 

@@ -27,10 +27,12 @@ def parse(argv: Sequence[str] | None) -> tuple[Settings, Path]:
     parser.add_argument("--backbones", nargs="+", metavar="NAME",
                         help="ViT-B/16, ViT-L/14, tiny; or open_clip:MODEL/TAG, hf:FOLDER: their text side alone")
     parser.add_argument("--classes", nargs="+", type=int, metavar="K", help="numbers of classes of the text side")
+    parser.add_argument("--photos", metavar="FOLDER", help="photographs that views are made of")
     parser.add_argument("--rounds", type=int, help="how often the ways take turns; medians are reported")
     args = parser.parse_args(argv)
     wanted = {
         "backbones": args.backbones, "classes": args.classes, "memory_classes": args.classes, "rounds": args.rounds,
+        "photos": args.photos,
     }
     given = {name: value for name, value in wanted.items() if value is not None}
     return replace(QUICK if args.quick else FULL, **given), args.out

@@ -11,13 +11,15 @@ import torch
 from ...datasets.utils.errors import ConfigError
 from .family_cases import family_text_side
 from .flops import regulariser_flops, tower_flops
-from .image_cases import view_speed, whole_episodes
+from .image_cases import whole_episodes
+from .limits import limits
 from .measure import load, machine
 from .memory_cases import text_memory
 from .output import Findings, write
 from .records import Comparison, Growth
 from .shapes import SHAPES, random_clip
 from .text_cases import growth, regularisers, text_side
+from .view_cases import view_speed
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class Settings:
     batch: int = 8  # episodes at once
     images: int = 4  # encoded for a cold episode's time
     rounds: int = 3
+    photos: str = ""  # folder of photographs for views; "" = pictures made for the purpose
 
 
 FULL = Settings()
@@ -70,7 +73,7 @@ def run(settings: Settings, folder: Path) -> str:
         measure(backbone, settings, findings)
     shape = next((SHAPES[name] for name in settings.backbones if name in SHAPES), SHAPES["ViT-B/16"])
     findings.comparisons += regularisers(settings.regulariser_classes, shape.embed_dim, max(3, settings.rounds))
-    findings.comparisons += view_speed(shape.image_resolution, settings.rounds)
+    findings.comparisons += view_speed(shape.image_resolution, settings.rounds, settings.photos)
     findings.flops += regulariser_flops(PUBLISHED_CLASSES)
     findings.machine["load_at_end"] = load()
     text = write(findings, folder)
@@ -99,7 +102,9 @@ def measure(backbone: str, settings: Settings, findings: Findings) -> None:
         model, backbone, settings.episode_classes, settings.images, settings.batch, settings.rounds,
     )
     findings.comparisons += text_memory(model, backbone, sorted(settings.memory_classes), settings.batch)
-    findings.flops += tower_flops(backbone, sorted(settings.classes))
+    flops = tower_flops(backbone, sorted(settings.classes))
+    findings.flops += flops
+    findings.limits += limits(backbone, texts, flops, settings.rounds)
 
 
 def growth_with_classes(texts: list[Comparison]) -> list[Growth]:

@@ -2,22 +2,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-import torchvision.transforms as T
 from PIL import Image
-from torch import Tensor
 
 from ...datasets import build_dataset
 from ...datasets.base import Dataset
-from ...datasets.views.images import open_image
 from ...datasets.views.maker import ViewMaker
-from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD, Pixels
 from ...trainers.engine.cache import ArrayCache
 from ...trainers.engine.features import FeatureBatch, ViewFeatures
 from ...trainers.vlm.image_tower import normalise_pixels
@@ -83,34 +78,3 @@ def whole_episodes(
         Comparison("episode", "warm, views cached", backbone, classes, "s", warm, plain),
         Comparison("episode", "cold, against the image tower alone", backbone, classes, "s", cold, seconds["tower"]),
     ]
-
-
-def view_speed(size: int, rounds: int) -> list[Comparison]:
-    """Views a second of one process, from the file to normalised numbers, against torchvision's transforms a view."""
-    logger.info("views")
-    found = []
-    with TemporaryDirectory() as folder:
-        path = make_pictures(Path(folder, "images"), 1).test[0].impath
-        for mix in (False, True):
-            maker, plain = ViewMaker(VIEWS, size, augmix=mix, seed=0), plain_pipeline(size, mix)
-            seconds = interleaved({
-                "ours": lambda maker=maker: normalise_pixels(maker(open_image(path), 0), Pixels(size)),
-                "decoded once": lambda plain=plain: plain_views([open_image(path)] * VIEWS, plain),
-                "decoded for every view": lambda plain=plain: plain_views(map(open_image, [path] * VIEWS), plain),
-            }, rounds)
-            ours = VIEWS / seconds.pop("ours")
-            for case, plain_seconds in seconds.items():
-                case = f"AugMix {'on' if mix else 'off'}, against {case}"
-                found.append(Comparison("views", case, "", 0, "views/s", ours, VIEWS / plain_seconds))
-    return found
-
-
-def plain_pipeline(size: int, mix: bool) -> T.Compose:
-    """One view the usual way."""
-    crop = [T.RandomResizedCrop(size, interpolation=T.InterpolationMode.BILINEAR), T.RandomHorizontalFlip()]
-    augmix = [T.AugMix(severity=1, interpolation=T.InterpolationMode.BILINEAR)] if mix else []
-    return T.Compose([*crop, *augmix, T.ToTensor(), T.Normalize(OPENAI_MEAN, OPENAI_STD)])
-
-
-def plain_views(images: Iterable[Image.Image], plain: T.Compose) -> Tensor:
-    return torch.stack([plain(image) for image in images])

@@ -18,7 +18,9 @@ from ...trainers.runs.provenance import environment
 Task = Callable[[], object]
 
 
-def interleaved(tasks: Mapping[str, Task], rounds: int, at_least: float = 0.3) -> dict[str, float]:
+def interleaved(
+    tasks: Mapping[str, Task], rounds: int, at_least: float = 0.3, clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
     """Median seconds of each task. The tasks take turns, so that a change of the machine's pace meets all of them;
     in its turn a quick task repeats until `at_least` seconds have passed."""
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
@@ -26,9 +28,9 @@ def interleaved(tasks: Mapping[str, Task], rounds: int, at_least: float = 0.3) -
         for name, task in tasks.items():
             passed = 0.0
             while passed < at_least:
-                started = time.perf_counter()
+                started = clock()
                 task()
-                seconds[name].append(time.perf_counter() - started)
+                seconds[name].append(clock() - started)
                 passed += seconds[name][-1]
     return {name: median(runs) for name, runs in seconds.items()}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from ...datasets.utils.files import write_json, write_text
-from .records import Comparison, Flops, Growth
+from .records import Comparison, Flops, Growth, Limit
 
 HEADERS = {
     "text side": "Text side of an episode, seconds",
@@ -29,12 +29,14 @@ class Findings:
     comparisons: list[Comparison] = field(default_factory=list)
     growth: list[Growth] = field(default_factory=list)
     flops: list[Flops] = field(default_factory=list)
+    limits: list[Limit] = field(default_factory=list)
 
     def as_dict(self) -> dict:
         return {
             "machine": self.machine, "settings": self.settings,
             "comparisons": [one.as_dict() for one in self.comparisons],
             "growth": [asdict(one) for one in self.growth], "flops": [asdict(one) for one in self.flops],
+            "limits": [asdict(one) for one in self.limits],
         }
 
 
@@ -54,6 +56,8 @@ def tables(findings: Findings) -> str:
             parts.append(comparison_table(title, rows))
     if findings.growth:
         parts.append(growth_table(findings.growth))
+    if findings.limits:
+        parts.append(limits_table(findings.limits))
     if findings.flops:
         parts.append(flops_table(findings.flops))
     return "\n\n".join(parts)
@@ -93,6 +97,19 @@ def growth_table(rows: Sequence[Growth]) -> str:
         before = row
     return "Growth of the text side, seconds an episode\n" + grid(
         ["of", "backbone", "number", "seconds", "number grows", "seconds grow"], body, words=2)
+
+
+def limits_table(rows: Sequence[Limit]) -> str:
+    """Where the share is small, the rest is memory traffic, small products or single operations."""
+    gpus = list(rows[0].model_seconds)
+    body = [[
+        row.part, row.backbone, row.classes or "", number(row.seconds), number(row.operations / 1e9),
+        f"{100 * row.share:.0f} %", *(number(1000 * row.model_seconds[name]) for name in gpus),
+    ] for row in rows]
+    headers = ["", "backbone", "classes", "seconds", "GFLOPs", "of this machine's peak",
+               *(f"{name}, ms by model" for name in gpus)]
+    note = "by model: operations at 40 % of the stated dense half-precision rate; not measured"
+    return "What is left to gain\n" + grid(headers, body, words=2) + "\n" + note
 
 
 def flops_table(rows: Sequence[Flops]) -> str:

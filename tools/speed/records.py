@@ -39,6 +39,19 @@ class Growth:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """A part's time beside what its operations would take."""
+
+    part: str
+    backbone: str
+    classes: int
+    seconds: float
+    operations: int  # in products of matrices
+    share: float  # of this machine's own peak
+    model_seconds: dict[str, float]  # on GPUs, by operations and stated rates: a model, not a measurement
+
+
+@dataclass(frozen=True)
 class Flops:
     """Floating-point operations of one part. Products of matrices are counted; the rest is a formula where given."""
 

@@ -1,0 +1,89 @@
+"""The making of views, beside the public pipeline: one core, from decoded pictures to normalised numbers."""
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+import torchvision.transforms as T
+from PIL import Image
+from torch import Tensor
+
+from ...datasets.utils.errors import ConfigError
+from ...datasets.views.images import is_image_name, open_image
+from ...datasets.views.maker import ViewMaker
+from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD, Pixels
+from ...trainers.vlm.image_tower import normalise_pixels
+from .image_cases import make_pictures
+from .measure import interleaved
+from .records import Comparison
+from .text_cases import VIEWS
+
+logger = logging.getLogger(__name__)
+
+CHUNK = 8  # views that are normalised together, as the image tower takes them on a CPU
+PHOTOS = 4  # that are looked at
+
+
+def view_speed(size: int, rounds: int, photos: str) -> list[Comparison]:
+    """Views a second, without and with AugMix, by the time that the processor spends."""
+    logger.info("views")
+    found = []
+    with TemporaryDirectory() as folder, one_thread():
+        pictures = [open_image(path) for path in pictures_of(photos, Path(folder))]
+        for mix in (False, True):
+            maker = ViewMaker(VIEWS, size, augmix=mix, seed=0)
+            seconds = interleaved({
+                "ours": lambda maker=maker: [our_views(maker, picture) for picture in pictures],
+                "public": lambda mix=mix: [public_views(picture, size, mix) for picture in pictures],
+            }, max(3, rounds), clock=time.process_time)
+            made = VIEWS * len(pictures)
+            found.append(Comparison(
+                "views", f"AugMix {'on' if mix else 'off'}, beside the public pipeline", "", 0, "views/s",
+                made / seconds["ours"], made / seconds["public"],
+            ))
+    return found
+
+
+@contextmanager
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def pictures_of(photos: str, folder: Path) -> Sequence[Path]:
+    """Some of the user's photographs, or pictures that are as large and as detailed."""
+    if not photos:
+        return [Path(item.impath) for item in make_pictures(folder / "images", 2).test]
+    files = sorted(path for path in Path(photos).expanduser().rglob("*") if is_image_name(path.name))
+    if not files:
+        raise ConfigError(f"{photos} has no pictures: give a folder with photographs, or leave --photos out")
+    return [files[i * len(files) // PHOTOS] for i in range(min(PHOTOS, len(files)))]
+
+
+def our_views(maker: ViewMaker, picture: Image.Image) -> None:
+    for views in maker(picture, 0).split(CHUNK):
+        normalise_pixels(views, Pixels(maker.size))
+
+
+def public_views(picture: Image.Image, size: int, mix: bool) -> Tensor:
+    """As the public code of TPT and its kin makes them: view by view, each chain's result normalised before mixing."""
+    finish = T.Compose([T.ToTensor(), T.Normalize(OPENAI_MEAN, OPENAI_STD)])
+    plain = T.Compose([T.Resize(size, T.InterpolationMode.BICUBIC), T.CenterCrop(size), finish])
+    crop = T.Compose([T.RandomResizedCrop(size), T.RandomHorizontalFlip()])
+    chains, rng = importlib.import_module("reference_views").chains, np.random.default_rng(0)  # of a checkout's tests
+    views = [plain(picture)]
+    for _ in range(VIEWS - 1):
+        parts = chains(crop(picture), rng) if mix else [(1.0, crop(picture))]
+        views.append(sum(weight * finish(part) for weight, part in parts))
+    return torch.stack(views)
