@@ -39,6 +39,7 @@ class Dataset:
 
     label = ""  # on paper; "" = the class's name
     rank = 1000  # place among the columns of a table, lowest first
+    embedded = False  # drawn by code to try things on; no benchmark
     template = "a photo of a {}."  # the hand-written prompt of CoOp's zero-shot baseline
     augmix = True  # whether the public test-time scripts mix augmentations on this set: what TTA.AUGMIX auto means
 
@@ -93,6 +94,11 @@ class Dataset:
 def run_name(name: str, root: str | Path) -> str:
     """What the data set `name` below `root` is called in run folders and results."""
     return DATASET_REGISTRY.get(name).run_name(root) if name in DATASET_REGISTRY else name
+
+
+def is_embedded(name: str) -> bool:
+    """Whether a data set is one of those that come with the project to try things on."""
+    return name in DATASET_REGISTRY and DATASET_REGISTRY.get(name).embedded
 
 
 def dataset_label(name: str) -> str:

@@ -24,6 +24,7 @@ class LandCover(Dataset):
     """Two tiles in five are clear, the others under weather, season, bad light or a poor sensor; 40 a class to test."""
 
     folder = "landcover"
+    embedded = True
     per_class: ClassVar[dict[str, int]] = {"train": 32, "val": 8, "test": 40}
     draw_tile: ClassVar[Callable[[str, str, int], np.ndarray]] = staticmethod(tile)
 

@@ -156,6 +156,13 @@ def test_a_file_that_does_not_say_what_it_is(tmp_path: Path):
     assert names[0] == names[1] == names[2].removesuffix("-gelu") != names[2]  # what 0.1 read, and the other
 
 
+def test_words_of_another_tokenizer(tmp_path: Path):
+    state = {**random_clip().state_dict(), "token_embedding.weight": torch.ones(50000, 64)}
+    torch.save(state, tmp_path / "x.pt")
+    with pytest.raises(WeightsError, match="a vocabulary of 50000 tokens, so its words are not OpenAI's 49408"):
+        load_clip(str(tmp_path / "x.pt"), "cpu", "gelu")
+
+
 def test_files_of_other_libraries_get_a_hint(tmp_path: Path):
     torch.save({"text_model.embeddings.token_embedding.weight": torch.ones(2, 2)}, tmp_path / "x.pt")
     with pytest.raises(WeightsError, match="--backbone hf:FOLDER"):

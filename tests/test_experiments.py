@@ -14,7 +14,6 @@ from promptcal.trainers.experiments.layouts import complexity, scaling
 from promptcal.trainers.experiments.layouts.averages import averages
 from promptcal.trainers.experiments.layouts.deviations import deviations
 from promptcal.trainers.experiments.layouts.results import results
-from promptcal.trainers.experiments.layouts.theory import margin
 from promptcal.trainers.experiments.outcome import make, write_outcome
 from promptcal.trainers.experiments.plan import Place, expand, select
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
@@ -304,12 +303,6 @@ def test_runs_with_other_settings_are_not_set_beside_the_paper(tmp_path):
     assert not any("published" in row.label for block in outcome.tables[0].blocks for row in block.rows)
     assert "these runs have other settings (TTA.VIEWS 16)" in outcome.page.read_text()
     assert any("are the same method" in note for note in outcome.tables[0].notes)
-
-
-def test_a_margin_below_zero_would_attract():
-    cosines = np.array([[1, -0.4, 0.2], [-0.4, 1, 0.6], [0.2, 0.6, 1]])
-    assert margin(cosines) == pytest.approx(np.percentile([0.2, 0.6], 20))
-    assert margin(np.array([[1, -0.4], [-0.4, 1]])) == 0
 
 
 def test_of_a_sweep_only_the_usual_value_has_a_published_row(tmp_path):

@@ -83,7 +83,7 @@ def tiny_state() -> dict[str, torch.Tensor]:
     return CLIP(
         embed_dim=4, image_resolution=8, vision_layers=1, vision_width=64, vision_patch_size=4, context_length=8,
         vocab_size=9, transformer_width=64, transformer_heads=1, transformer_layers=1,
-    ).state_dict()
+    ).state_dict() | {"vocab_size": torch.tensor(9)}
 
 
 STATE = tiny_state()
@@ -99,4 +99,4 @@ def test_any_weights(absent, changed, endless):
         state["model"] = state
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(UserError):
         torch.save(state, Path(folder) / "x.pt")
-        assert load_clip(str(Path(folder) / "x.pt"), "cpu", "gelu")
+        assert load_clip(str(Path(folder) / "x.pt"), "cpu")

@@ -12,14 +12,15 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[1]
 
 FORMULAS = (
-    "arrays", "objectives", "pairs", "aggregation", "calibration", "posthoc", "theory", "operations", "registry",
+    "arrays", "objectives", "pairs", "aggregation", "calibration", "conformal", "posthoc", "theory", "operations",
+    "registry",
 )
 # From the ground up. A room may import itself and what stands before it.
 ROOMS = (
     "datasets/utils", "datasets/views", "datasets/drawing", "datasets/download", "datasets", "datasets/inventory",
     "formulas", "trainers/config", "trainers/vlm", "trainers/vlm/small", "trainers/engine", "trainers/runs",
     "trainers/fewshot", "trainers", "trainers/report", "trainers/pictures", "trainers/experiments", "trainers/dassl",
-    "tools/speed", "tools",
+    "tools/speed", "tools/checkup", "tools",
 )
 # The report reads run folders; it must work where neither weights nor data are.
 REPORT_KNOWS = {"datasets/utils", "datasets/views", "datasets", "formulas", "trainers/config", "trainers/report"}

@@ -174,11 +174,25 @@ def test_a_download_without_network_is_one_line(monkeypatch: pytest.MonkeyPatch)
     def offline(*_, **__):
         raise OSError("We couldn't connect to the hub\nand more lines")
 
-    monkeypatch.setattr("open_clip.factory.download_pretrained", offline)
     monkeypatch.setattr("open_clip.download_pretrained", offline)
     for call in (lambda name: load_clip(name, "cpu"), weights_hash):
         with pytest.raises(WeightsError, match="couldn't connect.*fetch the file and give open_clip:MODEL/TAG@FILE"):
             call("open_clip:ViT-B-32/laion2b_s34b_b79k")
+
+
+def test_weights_in_the_hubs_cache_need_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    open_clip_config(tmp_path, "promptcal-hub")
+    folder = tmp_path / "hub" / "models--lab--tiny" / "snapshots" / "1"
+    folder.mkdir(parents=True)
+    (folder.parents[1] / "refs").mkdir()
+    (folder.parents[1] / "refs" / "main").write_text("1")
+    torch.save(open_clip_model("promptcal-hub").state_dict(), folder / "open_clip_pytorch_model.bin")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    facts = {"hf_hub": "lab/tiny/", "mean": (0.5,) * 3, "std": (0.5,) * 3}
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "promptcal-hub", {"one": facts})
+    monkeypatch.setattr("open_clip.download_pretrained", None)
+    assert load_clip("open_clip:promptcal-hub/one", "cpu").pixels.mean == (0.5,) * 3
+    assert len(weights_hash("open_clip:promptcal-hub/one")) == 16
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
@@ -192,6 +206,23 @@ def test_a_bare_open_clip_file_is_refused_and_never_silently_wrong(tmp_path: Pat
     make(tmp_path, "gelu")
     with pytest.raises(WeightsError, match="does not say which activation"):
         load_clip(str(tmp_path / "gelu.pt"), "cpu")
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["gelu", "quick_gelu"])
+def test_a_bare_file_that_is_told_what_it_is(quick: bool, tmp_path: Path):
+    """As ViT-H: heads of 80 numbers in the image tower; features are open_clip's, or off by far with OpenAI's ways."""
+    vision = {**VISION, "width": 1280, "head_width": 80, "layers": 1}
+    open_clip_config(tmp_path, "promptcal-bare", {**TEXT, "heads": 1}, vision, quick_gelu=quick)
+    model = open_clip_model("promptcal-bare")
+    torch.save(model.state_dict(), tmp_path / "x.pt")
+    ids, pixels = open_clip.get_tokenizer("promptcal-bare")(NAMES), torch.randn(2, 3, SIDE, SIDE)
+    text, images = model.encode_text(ids), model.encode_image(pixels)
+    right = load_clip(str(tmp_path / "x.pt"), "cpu", "quick_gelu" if quick else "gelu", 80)
+    torch.testing.assert_close(right.encode_text(ids), text, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(right.encode_image(pixels), images, atol=1e-5, rtol=1e-4)
+    wrong = load_clip(str(tmp_path / "x.pt"), "cpu", "gelu" if quick else "quick_gelu", 64)
+    assert (F.normalize(wrong.encode_text(ids)) - F.normalize(text)).abs().max() > 1e-3
+    assert (F.normalize(wrong.encode_image(pixels)) - F.normalize(images)).abs().max() > 1e-3
 
 
 def test_control_tokens_of_another_tokenizer_are_refused(tmp_path: Path):
@@ -262,11 +293,13 @@ def test_a_model_that_load_clip_did_not_make():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "quick"), [("ViT-B-32", False), ("ViT-B-32-quickgelu", True)])
+@pytest.mark.parametrize(("name", "quick"), [("ViT-B-32", False), ("ViT-B-32-quickgelu", True), ("RN50", True)])
 def test_a_real_architecture(name: str, quick: bool, tmp_path: Path):
-    model = open_clip_model(name)
+    model = open_clip_model(name, force_quick_gelu=quick)
     torch.save(model.state_dict(), tmp_path / "x.pt")
     backbone = load_clip(f"open_clip:{name}@{tmp_path / 'x.pt'}", "cpu", "quick_gelu" if quick else "gelu")
+    pixels = torch.randn(1, 3, 224, 224)
+    torch.testing.assert_close(backbone.encode_pixels(pixels), model.encode_image(pixels), atol=1e-5, rtol=1e-4)
     assert backbone.packed and backbone.pixels.size == 224
     tower = ClassTowers(backbone, class_tokens(NAMES, backbone.tokenizer))
     prompt = InitialPrompt(tower, initial_context(backbone, CONTEXT))

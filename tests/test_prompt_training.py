@@ -6,15 +6,18 @@ import pytest
 import reference
 import torch
 import torch.nn.functional as F
+import torchvision.transforms.functional as vision
 from dassl_files import PromptLearner as CoOpsLearner
 from dassl_files import sgd_with_warmup
 from PIL import Image
-from promptcal.trainers.fewshot.images import TrainingCrop, epoch_batches
+from promptcal.datasets.views.crops import draw_crops
+from promptcal.trainers.fewshot.images import CROPS, TrainingCrop, epoch_batches
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule, random_context
 from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.prompts import class_tokens
+from torchvision.transforms import InterpolationMode
 
 NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "dog"]
 
@@ -51,10 +54,21 @@ def test_training_crops_are_random_but_repeatable():
     assert torch.equal(crop(image, 7)[0], views[7])
     assert len({view.numpy().tobytes() for view in views}) == 50
     assert not torch.equal(TrainingCrop(16, seed=1)(image, 7)[0], views[7])
+
     ramp = np.zeros((40, 40, 3), dtype=np.uint8)
     ramp[..., 0] = np.arange(40) * 6  # brighter to the right, unless flipped
     slopes = [crop(Image.fromarray(ramp), i)[0, 0].float().diff(dim=-1).mean().sign().item() for i in range(100)]
     assert 30 < slopes.count(-1.0) < 70
+
+
+def test_training_crops_are_torchvisions():
+    """To the bit, given the box: the filter sees nothing of what lies around the crop."""
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 300, 3), dtype=np.uint8))
+    for index in range(20):
+        ((left, top, width, height),), (flip,) = draw_crops(image.size, 1, np.random.default_rng([5, CROPS, index]))
+        theirs = vision.resized_crop(image, top, left, height, width, [64, 64], InterpolationMode.BICUBIC)
+        theirs = vision.pil_to_tensor(vision.hflip(theirs) if flip else theirs)
+        assert torch.equal(TrainingCrop(64, seed=5)(image, index)[0], theirs)
 
 
 @pytest.mark.parametrize("class_specific", [False, True])

@@ -1,6 +1,7 @@
 """From run folders to a report: what is found, what is measured, what is written, in which form."""
 import csv
 import json
+import re
 import shutil
 import subprocess
 
@@ -11,8 +12,11 @@ from made_runs import compared, entry, make_benchmark, make_run
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers import calibration as cal
 from promptcal.trainers.report import render
-from promptcal.trainers.report.gallery import pictures, sals_groups
+from promptcal.trainers.report.figures import style
+from promptcal.trainers.report.gallery import Picture, pictures, sals_groups
 from promptcal.trainers.report.measure import measure
+from promptcal.trainers.report.metrics import METRICS, Metric, mean
+from promptcal.trainers.report.output import write_figures
 from promptcal.trainers.report.reading import find_runs, read_run
 from promptcal.trainers.report.tables import metrics_table, paper_table
 from promptcal.trainers.report.verdict import judge
@@ -133,7 +137,7 @@ def test_verdict_names_the_best_and_how_the_worst_fails(benchmark):
     verdict = judge(compared(benchmark)[0])
     assert verdict.best == "SoC"
     assert verdict.sentence.startswith("SoC is the best calibrated of the tuned methods")
-    assert "TPT, which is over-confident by" in verdict.sentence
+    assert re.search(r"; TPT has [\d.]+\u00a0% and is over-confident by [\d.]+ points", verdict.sentence)
     assert [line.ece for line in verdict.lines] == sorted(line.ece for line in verdict.lines)
     assert "800 test images" in verdict.basis
 
@@ -141,11 +145,87 @@ def test_verdict_names_the_best_and_how_the_worst_fails(benchmark):
 def test_verdict_says_when_few_images_cannot_tell(tmp_path):
     make_run(tmp_path, "OTPT", n=60, sharpness=1.35)
     make_run(tmp_path, "SoC", n=60, sharpness=1.3)
-    assert "within the 95" in judge(compared(tmp_path, repeats=50)[0]).sentence
-    assert "within the 95" not in judge(compared(tmp_path)[0]).sentence  # no intervals, no claim
+    assert "show no difference" in judge(compared(tmp_path)[0], 50).sentence
+    assert "show no difference" not in judge(compared(tmp_path)[0]).sentence  # no bootstrap, no claim
     make_run(tmp_path, "OTPT", n=400, sharpness=8.0)
     make_run(tmp_path, "SoC", n=400, sharpness=1.0)
-    assert "within the 95" not in judge(compared(tmp_path, repeats=50)[0]).sentence
+    sentence = judge(compared(tmp_path)[0], 50).sentence
+    assert "show no difference" not in sentence
+    assert "paired 95" in sentence
+
+
+def test_subsets_of_one_data_set_never_enter_one_average(tmp_path):
+    """The whole set and a part of it, of which one method lacks a second data set: the whole set decides alone."""
+    for trainer in ("TPT", "OTPT", "SoC"):
+        make_run(tmp_path, trainer, n=300, data_hash="whole", folder=f"{trainer}/300")
+    alone = judge(compared(tmp_path)[0])
+    for trainer in ("TPT", "OTPT", "SoC"):
+        make_run(tmp_path, trainer, n=100, data_hash="part", folder=f"{trainer}/100", sharpness=9.0)
+    make_run(tmp_path, "SoC", "EuroSAT", n=80)
+    main = compared(tmp_path)[0]
+    assert judge(main).sentence == alone.sentence
+    assert "UCF101, 300 images: 300 test images" in judge(main).basis
+    table = paper_table(main, "t", "", ["ece"])
+    assert table.columns == ["UCF101, 300 images", "UCF101, 100 images", "EuroSAT"]
+    told = [note for note in table.notes if "several sets of test images" in note]
+    assert len(told) == 1 and "300, 100" in told[0] and "use the largest" in told[0]
+
+
+def test_demo_runs_stay_out_where_there_are_others(tmp_path):
+    make_run(tmp_path, "SoC", "LandCover", n=30, classes=24, backbone="small")
+    alone = write_report([tmp_path], tmp_path / "report", repeats=0, with_figures=False)
+    assert alone.tables[0].columns == ["LandCover"]
+    make_run(tmp_path, "SoC", "UCF101", n=30)
+    mixed = write_report([tmp_path], tmp_path / "report", repeats=0, with_figures=False)
+    assert [table.columns for table in mixed.tables if "Accuracy" in table.title] == [["UCF101"]]
+    assert any("1 run on embedded demo data left out" in note for note in mixed.notes)
+    asked = write_report([tmp_path], tmp_path / "report", repeats=0, with_figures=False, demo=True)
+    assert ["LandCover"] in [table.columns for table in asked.tables]
+
+
+def test_unfinished_runs_are_counted_in_one_line(tmp_path):
+    make_run(tmp_path, folder="done")
+    for name in ("a", "b"):
+        (make_run(tmp_path, folder=name) / "results.json").unlink()
+    _, notes = find_runs([tmp_path])
+    assert len(notes) == 1 and notes[0].startswith("2 unfinished runs left out")
+
+
+def test_a_learnt_prompt_without_tuning_is_not_called_zero_shot(tmp_path):
+    make_run(tmp_path, "SoC", settings={"MODEL.INIT_WEIGHTS": "output/x/prompt_learner/model.pth.tar-50"})
+    main, = compared(tmp_path)
+    assert [row.label for row in main.rows] == ["CoOp prompt, untuned", "SoC"]
+    assert "The CoOp prompt, untuned has" in judge(main).sentence
+
+
+def test_a_second_report_removes_figures_that_no_longer_belong(tmp_path):
+    def blank(name):
+        return Picture(name, "", style.new_figure(1, 1))
+
+    write_figures(tmp_path, [blank("old"), blank("both")])
+    (tmp_path / "figures" / "mine.png").write_bytes(b"")
+    write_figures(tmp_path, [blank("both"), blank("new")])
+    left = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert left == {"both.png", "both.pdf", "new.png", "new.pdf", "mine.png", "figures.json"}
+
+
+def test_a_metric_is_one_entry(tmp_path, monkeypatch):
+    """Added to the table, it is in every form of the report."""
+    top_two = Metric("Top-2 accuracy", lambda s: (mean, two_best(s)), higher_is_better=True)
+    monkeypatch.setitem(METRICS, "top_two", top_two)
+    run = read_run(make_run(tmp_path, n=50))
+    data = run.load_predictions()
+    expected = 100 * np.mean([y in np.argsort(z)[-2:] for y, z in zip(data.label, data.logits, strict=True)])
+    report = write_report([tmp_path], tmp_path / "report", repeats=5, with_figures=False)
+    table = next(table for table in report.tables if "Top-2 accuracy" in table.columns)
+    shown = entry(table, table.blocks[0].label, "SoC", "Top-2 accuracy")
+    assert shown.value == pytest.approx(expected) and shown.low < shown.high
+    assert "Top-2 accuracy" in report.page.read_text(encoding="utf-8")
+    assert "Top-2 accuracy" in (tmp_path / "report" / "tables.csv").read_text(encoding="utf-8")
+
+
+def two_best(samples):
+    return (np.argsort(-samples.logits, axis=1)[:, :2] == samples.label[:, None]).any(axis=1)
 
 
 def test_markdown_and_terminal(benchmark):

@@ -53,9 +53,9 @@ def test_other_images_are_never_in_one_column(tmp_path):
     make_run(tmp_path, "OTPT", data_hash="bbb")
     main, = compared(tmp_path)
     table = paper_table(main, "t", "", ["ece"])
-    assert table.columns == ["UCF101 #1", "UCF101 #2"]
-    assert entry(table, "ECE", "SoC", "UCF101 #2") is None
-    assert any("bbb" in note and "kept apart" in note for note in table.notes)
+    assert table.columns == ["UCF101, 400 images (aaa)", "UCF101, 400 images (bbb)"]
+    assert entry(table, "ECE", "SoC", "UCF101, 400 images (bbb)") is None
+    assert any("UCF101 was run on several sets of test images" in note for note in table.notes)
 
 
 def test_other_bins_seeds_and_settings_are_said(tmp_path):

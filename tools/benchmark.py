@@ -3,8 +3,7 @@
     python tools/benchmark.py --quick
     python tools/benchmark.py --out output/benchmark
 
-Needs no weights and no data: shapes are CLIP's, weights random. Close other programs first. It runs from a checkout
-only, because what it compares with lies with the tests.
+Needs no weights and no data: shapes are CLIP's, weights random. Close other programs first.
 """
 from __future__ import annotations
 

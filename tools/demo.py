@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(verdict.sentence)
     print(f"\nreliability diagrams: {args.out}/report/figures/reliability_grid.png\n"
           f"everything on a page: {report.page}\n"
-          f"curves of each run:   .venv/bin/tensorboard --logdir {args.out}")
+          f"curves of each run:   tensorboard --logdir {args.out}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--bootstrap", type=int, default=300, metavar="N", help="redraws for the intervals; 0 = none")
     parser.add_argument("--published", action="store_true", help="put the paper's figures beside ours, labelled")
     parser.add_argument("--posthoc", action="store_true",
-                        help="also CoTS, E-CoTS, replaced confidence and fixed temperatures, which need no labels")
+                        help="also scaling that needs no labels (CoTS, E-CoTS and others), and conformal sets")
+    parser.add_argument("--demo", action="store_true", help="runs on embedded tiles too, where there are also others")
     parser.add_argument("--no-figures", action="store_true", help="tables and page only")
     return parser.parse_args(argv)
 
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = args.out or args.runs[0] / "report"
     report = write_report(
         args.runs, out, args.bins, args.bootstrap, args.published, not args.no_figures, posthoc=args.posthoc,
+        demo=args.demo,
     )
     print("\n\n".join(terminal(table, colour=sys.stdout.isatty()) for table in report.tables))
     for note in report.notes:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.cli import counted, log_to_terminal, run_tool
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.experiments.plan import Place
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments, reproduce
@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for outcome in outcomes.values():
         for table in outcome.tables:
             print(f"\n{terminal(table, colour=sys.stdout.isatty())}")
-    of_all = f"; {len(outcomes)} of {len(plans)} outcomes written:" if rank == 0 else " by this process"
-    print(f"\n{len(tally.done)} runs done now{of_all}")
+    of_all = f"; {len(outcomes)} of {counted(len(plans), 'outcome')} written:" if rank == 0 else " by this process"
+    print(f"\n{counted(len(tally.done), 'run')} done now{of_all}")
     for name, outcome in outcomes.items():
         print(f"  {name}: {outcome.page}")
     for run, reason in tally.failed.items():

@@ -81,6 +81,38 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
     return float((table.share * np.abs(table.gap)).sum())
 
 
+def debiased_ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
+    """ECE less its bias, after Kumar, Liang and Ma (NeurIPS 2019): even a perfectly calibrated model has an ECE above
+    0, because |gap| of a bin with n images grows by chance.
+
+    With a bin's accuracy a taken as normal around its true value with variance a (1 − a) / n, |gap| has the mean of a
+    folded normal distribution; what that exceeds |gap| by is taken off. Kumar et al. simulate it. Not below 0.
+    """
+    table = reliability(confidence, correct, bins)
+    full = table.count > 0
+    gap, spread = table.gap[full], np.sqrt(table.accuracy[full] * (1 - table.accuracy[full]) / table.count[full])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        standard = np.where(spread > 0, gap / spread, 0)
+    density = spread * np.sqrt(2 / np.pi) * np.exp(-(standard**2) / 2)
+    within = torch.special.erf(torch.as_tensor(standard / np.sqrt(2))).numpy()
+    expected = np.where(spread > 0, density + gap * within, np.abs(gap))
+    return max(0.0, float((table.share[full] * (2 * np.abs(gap) - expected)).sum()))
+
+
+def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
+    """McNemar's exact test of two methods' correctness (N,) on the same images: how probable is a split of the images
+    that only one of them gets right that is at least as uneven, if both are equally good? 1 where there are none."""
+    first, second = (number_array(values, "correct", ndim=1) > 0 for values in (first, second))
+    if first.shape != second.shape:
+        raise ValueError(f"Both methods need the same images, got {len(first)} and {len(second)}.")
+    fewer, more = sorted((int((first & ~second).sum()), int((second & ~first).sum())))
+    count = fewer + more
+    k = np.arange(fewer + 1, dtype=np.float64)
+    log_choose = (torch.lgamma(torch.tensor(count + 1.0, dtype=torch.float64)) - torch.lgamma(torch.as_tensor(k + 1))
+                  - torch.lgamma(torch.as_tensor(count - k + 1)))
+    return min(1.0, 2 * float(torch.exp(log_choose - count * np.log(2)).sum()))
+
+
 def mce(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
     """Maximum calibration error: the largest |accuracy − mean confidence| of any bin that has samples."""
     return float(np.abs(reliability(confidence, correct, bins).gap).max())
@@ -187,11 +219,13 @@ def top_class(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
 
 def bootstrap(
     metric: Callable[..., float], *samples: ArrayLike, repeats: int = 1000, level: float = 0.95, seed: int = 0,
+    centred: bool = False,
 ) -> Interval:
     """`metric(*samples)` with a percentile interval over `repeats` redraws of the rows with replacement.
 
     A metric may give one figure or an array of them, as `selective` does; redraws without a figure (NaN) are left out.
-    A binned error is biased upwards on redrawn rows, so the interval is widened where needed to hold the figure itself.
+    A binned error is biased upwards on redrawn rows. `centred` takes that bias, the mean of the redraws less the figure
+    itself, off both ends; without it, the interval is widened where needed to hold the figure itself.
     """
     rows = [to_numpy(sample) for sample in samples]
     if not rows or len({len(row) for row in rows}) != 1 or len(rows[0]) == 0:
@@ -204,19 +238,22 @@ def bootstrap(
     drawn = np.array([value, *(metric(*(row[draw] for row in rows)) for draw in draws)])
     drawn = np.where(np.isnan(value), 0, drawn)  # what has no figure gets no interval: NaN, two lines below
     low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    if centred:
+        bias = np.nanmean(drawn, axis=0) - np.where(np.isnan(value), 0, value)
+        low, high = low - bias, high - bias
     found = value, np.minimum(low, value), np.maximum(high, value)
     return Interval(*(map(float, found) if value.ndim == 0 else found))
 
 
 def paired_bootstrap(
     metric: Callable[..., float], first: Sequence[ArrayLike], second: Sequence[ArrayLike], repeats: int = 1000,
-    level: float = 0.95, seed: int = 0,
+    level: float = 0.95, seed: int = 0, centred: bool = False,
 ) -> Difference:
     """`metric(*second) − metric(*first)` for two methods on the same images, each given as the metric's arguments.
 
     Every redraw takes the same rows of both, so what the images themselves add to both figures cancels: two methods
     whose own intervals overlap can still differ. Redrawn rows raise a binned error more where it is small, which pulls
-    the difference towards zero: the interval errs on the side of "no difference".
+    the difference towards zero: the interval errs on the side of "no difference", unless it is `centred`.
     """
     if not first or len(first) != len(second):
         raise ValueError(f"Both methods need the same arrays, got {len(first)} and {len(second)}.")
@@ -225,7 +262,7 @@ def paired_bootstrap(
     def difference(*rows: Array) -> float:
         return metric(*rows[count:]) - metric(*rows[:count])
 
-    found = bootstrap(difference, *first, *second, repeats=repeats, level=level, seed=seed)
+    found = bootstrap(difference, *first, *second, repeats=repeats, level=level, seed=seed, centred=centred)
     return Difference(found.value, found.low, found.high)
 
 

@@ -153,3 +153,8 @@ def report_thread(failure: threading.ExceptHookArgs) -> None:
     """TensorBoard's thread leaves a full disk to the thread that writes through it, which reports it in one line."""
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,8 +1,10 @@
-"""The slow, obvious episode that everything is compared with. It lives with the tests, so only a checkout has it."""
+"""The slow, obvious episode that everything is compared with. It lives with the tests; an installed package has a copy
+beside this file."""
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 
 from torch import Tensor
@@ -18,11 +20,11 @@ CUBES = 7  # K×K×K tensors that the cubic O-TPT holds at once, its backward pa
 
 
 def reference() -> ModuleType:
-    try:
-        return importlib.import_module("reference")
-    except ImportError as error:
-        raise UserError("the benchmark compares with tests/reference.py, which only a checkout has: run "
-                        "tools/benchmark.py there") from error
+    for name in (f"{__package__}.reference", "reference"):
+        with suppress(ModuleNotFoundError):
+            return importlib.import_module(name)
+    raise UserError("the benchmark compares with tests/reference.py, which is not there: run tools/benchmark.py of a "
+                    "whole checkout, or install the package")
 
 
 class GivenFeatures:

@@ -42,6 +42,8 @@ def get_cfg_default() -> CfgNode:
     cfg.MODEL.INIT_WEIGHTS = ""  # prompt checkpoint (CoOp's format) to start from; "" = PROMPT.CTX_INIT
 
     cfg.PROMPT = CfgNode()
+    # Of a word of several tokens ("itap" in "itap of a") all are tuned; the public code counts words and tunes as many
+    # tokens as there are words, from the first on.
     cfg.PROMPT.CTX_INIT = "a photo of a"  # words before the class name; their token embeddings are what is tuned
     cfg.PROMPT.TEMPLATE = ""  # ZeroShot: coop (the data set's), ensemble, or `a {} seen from above.|...`; "" = CTX_INIT
 
@@ -49,6 +51,8 @@ def get_cfg_default() -> CfgNode:
     cfg.TTA.VIEWS = 64  # views an image, the plain one included
     cfg.TTA.SELECT = 0.1  # share of the views kept, those of lowest entropy
     cfg.TTA.STEPS = 1  # gradient steps an image; 0 = zero-shot
+    # auto: off on ImageNet and on everywhere else, as C-TPT's and O-TPT's scripts have it. TPT's own script has it off
+    # on ImageNet's four shifted sets too: give off there to compare with TPT's paper.
     cfg.TTA.AUGMIX = "auto"  # on, off, or auto = as the data set's public scripts have it
     cfg.TTA.EPISODES = 8  # images adapted at once; changes speed and memory, not the method
     cfg.TTA.JACOBIAN = "auto"  # make the text features' Jacobian: on, off, or auto = where it pays and fits

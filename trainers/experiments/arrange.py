@@ -10,9 +10,10 @@ import numpy as np
 from ...datasets.base import dataset_label, dataset_rank
 from ..registry import is_trained
 from ..report import published as paper
-from ..report.arrange import arrange
-from ..report.grid import Comparison, Row
-from ..report.measure import METRICS, Measured
+from ..report.arrange import arrange, row_of
+from ..report.grid import Comparison
+from ..report.measure import Measured
+from ..report.metrics import METRICS
 from ..report.usual import show_setting, unusual_settings
 from .definition import Experiment
 from .plan import Place, PlannedRun
@@ -69,13 +70,12 @@ class Material:
             if run.backbone == backbone:
                 settings = measured.run.settings
                 values = ", ".join(show_setting(swept, settings.get(swept)) for swept in run.variant)
-                chosen.append((Row(run.method, values if key in run.variant or key == ANY else ""), measured))
+                chosen.append((row_of(measured, values if key in run.variant or key == ANY else ""), measured))
         return arrange(chosen, backbone, backbone, key)
 
 
 def in_percent(measured: Sequence[Measured], metric: str) -> list[float]:
-    scale = 100 if METRICS[metric].percent else 1
-    return [scale * m.metrics[metric].value for m in measured]
+    return [METRICS[metric].scale * m.metrics[metric].value for m in measured]
 
 
 def mean(measured: Sequence[Measured], metric: str) -> float:

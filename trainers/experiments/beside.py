@@ -2,22 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..report import published as paper
 from ..report.grid import Row
-from ..report.tables import Block, Entry, Table, TableRow, mark
+from ..report.tables import Block, Entry, Signed, Table, TableRow, mark
 
 PRINTED = "As the paper prints it; not measured here."
-
-
-@dataclass(frozen=True)
-class Gap(Entry):
-    """Ours minus published, of the figures as printed, so that a reader can check it."""
-
-    @property
-    def text(self) -> str:
-        return f"{self.value:+.{self.decimals}f}"
 
 
 def with_gaps(table: Table) -> Table:
@@ -35,11 +26,12 @@ def with_gaps(table: Table) -> Table:
     return replace(table, blocks=blocks)
 
 
-def gap(ours: Entry | None, theirs: Entry | None) -> Gap | None:
+def gap(ours: Entry | None, theirs: Entry | None) -> Signed | None:
+    """Ours minus published, of the numbers as printed, so that a reader can check it."""
     if ours is None or theirs is None:
         return None
     decimals = min(ours.decimals, theirs.decimals)
-    return Gap(round(round(ours.value, decimals) - theirs.value, decimals) + 0.0, decimals)
+    return Signed(round(round(ours.value, decimals) - theirs.value, decimals) + 0.0, decimals)
 
 
 def block_beside(

@@ -11,7 +11,7 @@ from ..config.layers import CONFIGS
 from ..config.merging import read_yaml
 from ..registry import TRAINER_REGISTRY
 from ..report import published
-from ..report.measure import METRICS
+from ..report.metrics import METRICS
 from .layouts import layout_names
 
 FOLDER = CONFIGS / "experiments"

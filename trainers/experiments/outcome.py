@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import make_folder, write_text
 from ..report.figures.style import stamped
@@ -53,7 +55,7 @@ def write_outcome(
     posthoc = not {*POSTHOC, "seconds"}.isdisjoint(experiment.metrics)
     material = Material(experiment, place, measured_runs(runs, failed, known, notes, repeats, posthoc))
     if runs and not material.found:
-        raise DataError(f"none of its {len(runs)} runs is finished, so there is nothing to show")
+        raise DataError(f"none of its {counted(len(runs), 'run')} is finished, so there is nothing to show")
     if material.stands_in:
         left_out = ["The paper's figures are left out: they are of other data."] if experiment.published else []
         notes = [DEMO, *left_out, *notes]
@@ -121,10 +123,11 @@ def labelled(
 def make_page(material: Material, tables: Sequence[Table], pictures: Sequence[Picture], notes: list[str]) -> Page:
     verdicts = []
     if ranks_methods(material.experiment):
-        verdicts = [v for backbone in material.backbones if (v := judge(material.comparison(backbone)))]
+        verdicts = [v for backbone in material.backbones if (v := judge(material.comparison(backbone), REPEATS))]
     shown = list(material.found.values())
-    if len(shown) > MOST_RUNS or swept_key(material.experiment):
-        notes = [*notes, f"Its {len(shown)} runs one by one: python tools/report.py FOLDER."]
+    if shown and (len(shown) > MOST_RUNS or swept_key(material.experiment)):
+        folder = os.path.commonpath([m.run.folder for m in shown])
+        notes = [*notes, f"Its {counted(len(shown), 'run')} one by one: python tools/report.py {folder}"]
         shown = []
     pictured = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in shown}
     title = f"Demo: {material.experiment.title}" if material.stands_in else material.experiment.title

@@ -7,6 +7,7 @@ import torch
 from tabulate import tabulate
 
 from ...datasets.inventory.inspect import Finding
+from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import one_line
 from ..registry import method_label
 from .definition import Experiment, names, read_experiment
@@ -65,7 +66,7 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], experiments: Mapping[st
         tabulate(body, headers=HEADS, disable_numparse=True,
                  colalign=("left",) * 4 + ("right",) * 2 + ("left",) + ("right",) * 3),
         "",
-        f"{len(runs)} runs, {len(finished)} finished, {len(left)} to do.",
+        f"{counted(len(runs), 'run')}, {len(finished)} finished, {len(left)} to do.",
     ]
     if left:
         lines += totals(total, sum(here.values()), machine, place)

@@ -40,9 +40,9 @@ class TrainingCrop:
         """A uint8 view (1, 3, size, size)."""
         rng = np.random.default_rng([self.seed, CROPS, index])
         ((left, top, width, height),), (flip,) = draw_crops(image.size, 1, rng)
-        view = image.resize(
-            (self.size, self.size), Image.Resampling.BICUBIC, box=(left, top, left + width, top + height),
-        )
+        # First cropped, as torchvision does: resizing a box would let the filter see what lies around it.
+        view = image.crop((left, top, left + width, top + height))
+        view = view.resize((self.size, self.size), Image.Resampling.BICUBIC)
         if flip:
             view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return torch.from_numpy(np.array(view)).permute(2, 0, 1)[None].contiguous()

@@ -5,10 +5,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from ...datasets.base import dataset_rank
-from ..registry import method_rank
+from ..registry import is_zero_shot, method_rank
 from .caveats import caveats
 from .grid import Column, Comparison, Row
 from .measure import Measured
+
+LEARNT = "CoOp prompt, untuned"
 
 
 def arrange(runs: Iterable[tuple[Row, Measured]], backbone: str, title: str, key: str = "") -> Comparison:
@@ -24,6 +26,13 @@ def arrange(runs: Iterable[tuple[Row, Measured]], backbone: str, title: str, key
     comparison = Comparison(title, backbone, columns, sorted(order, key=order.get), dict(cells), key)
     comparison.notes = caveats(comparison)
     return comparison
+
+
+def row_of(measured: Measured, variant: str = "") -> Row:
+    """The row that a run belongs to. Before tuning, a model that starts from a learnt prompt is not zero-shot CLIP."""
+    run = measured.run
+    learnt = is_zero_shot(run.trainer) and bool(run.settings.get("MODEL.INIT_WEIGHTS"))
+    return Row(run.trainer, variant, LEARNT if learnt else "")
 
 
 def column_of(measured: Measured) -> Column:

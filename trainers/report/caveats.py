@@ -13,14 +13,9 @@ from .measure import Measured
 
 def caveats(comparison: Comparison) -> list[str]:
     """One sentence for each way in which the cells of a table are not alike."""
-    notes = []
+    notes = _subset_notes(comparison)
     for column in comparison.columns:
         label = comparison.column_label(column)
-        if len([other for other in comparison.columns if other.dataset == column.dataset]) > 1:
-            notes.append(
-                f"{label} has {column.n} images, data hash {column.data_hash or 'unknown'}: not the same images as the "
-                f"other {dataset_label(column.dataset)} column, so the two are kept apart."
-            )
         rows = {row: comparison.cells[row, column] for row in comparison.rows if (row, column) in comparison.cells}
         notes += _seed_notes(label, rows)
         notes += _setting_notes(label, rows, comparison.swept)
@@ -30,11 +25,27 @@ def caveats(comparison: Comparison) -> list[str]:
             notes.append(f"{label}: the weights behind '{comparison.backbone}' differ ({_listed(weights)}).")
     notes += _bin_notes(m for group in comparison.cells.values() for m in group)
     common = comparison.common_columns()
-    left_out = [comparison.column_label(column) for column in comparison.columns if column not in common]
+    used = {column.dataset for column in common}
+    left_out = [comparison.column_label(column) for column in comparison.columns if column.dataset not in used]
     if left_out and len(common) > 1:
         notes.append(f"The average leaves out {', '.join(left_out)}, which not every row has.")
     elif left_out:
         notes.append("There is no average: no two data sets are common to all rows.")
+    return notes
+
+
+def _subset_notes(comparison: Comparison) -> list[str]:
+    """Said once for each data set that was run on several sets of images."""
+    notes, common = [], comparison.common_columns()
+    for column in comparison.columns:
+        alike = comparison.alike(column)
+        if len(alike) > 1 and column == alike[0]:
+            counts = ", ".join(f"{other.n:,}" for other in alike)
+            main = [other for other in alike if other in common]
+            use = (f"averages and verdict use the largest that all methods have, {comparison.column_label(main[0])}"
+                   if main else "none of them is common to all methods, so no average or verdict uses them")
+            notes.append(f"{dataset_label(column.dataset)} was run on several sets of test images ({counts}), which "
+                         f"may overlap: each has a column of its own, and {use}.")
     return notes
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..registry import is_zero_shot, zero_shot_name
-from .arrange import arrange, column_of
+from .arrange import arrange, column_of, row_of
 from .grid import Comparison, Row
 from .measure import Measured
 from .reading import Run
@@ -72,9 +72,9 @@ def sweep_name(key: str) -> str:
 
 def _arrange(measured: Sequence[Measured], backbone: str, title: str, key: str = "") -> Comparison:
     if not key:
-        return arrange([(Row(m.run.trainer), m) for m in (*measured, *_zero_shot_rows(measured))], backbone, title)
+        return arrange([(row_of(m), m) for m in (*measured, *_zero_shot_rows(measured))], backbone, title)
     measured = sorted(measured, key=lambda m: _sortable(m.run.settings.get(key)))
-    rows = [(Row(m.run.trainer, show_setting(key, m.run.settings[key])), m) for m in measured]
+    rows = [(row_of(m, show_setting(key, m.run.settings[key])), m) for m in measured]
     # A data set on which nothing is compared has no place in a table of the setting.
     places = {(row, column_of(m)) for row, m in rows}
     shown = {at for row, at in places if any((other, at) in places for other, _ in places if _rivals(row, other))}

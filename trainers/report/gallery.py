@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -265,4 +266,4 @@ def _mean(cell: list[Measured], metric: str) -> float:
 
 
 def _slug(text: str) -> str:
-    return "".join(sign if sign.isalnum() else "_" for sign in text.lower()).strip("_")
+    return re.sub(r"\W+", "_", text.lower(), flags=re.ASCII).strip("_") or "data"

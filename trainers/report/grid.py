@@ -4,6 +4,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ...datasets.base import dataset_label
 from ..registry import is_trained, method_label
 from .measure import Measured
@@ -24,10 +26,12 @@ class Row:
 
     method: str
     variant: str = ""
+    name: str = ""  # where the method's own label would mislead
 
     @property
     def label(self) -> str:
-        return f"{method_label(self.method)}, {self.variant}" if self.variant else method_label(self.method)
+        name = self.name or method_label(self.method)
+        return f"{name}, {self.variant}" if self.variant else name
 
 
 @dataclass
@@ -43,9 +47,23 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
 
     def column_label(self, column: Column) -> str:
-        alike = [other for other in self.columns if other.dataset == column.dataset]
+        """The data set; where it was run on several sets of images, with what tells them apart."""
         label = dataset_label(column.dataset)
-        return label if len(alike) == 1 else f"{label} #{alike.index(column) + 1}"
+        alike = self.alike(column)
+        if len(alike) == 1:
+            return label
+        label = f"{label}, {column.n:,} images"
+        twins = [other for other in alike if other.n == column.n]
+        return label if len(twins) == 1 else f"{label} ({column.data_hash[:6] or twins.index(column) + 1})"
+
+    def column_title(self, column: Column) -> str:
+        """The label, with the number of images wherever it is not part of it."""
+        label = self.column_label(column)
+        return label if len(self.alike(column)) > 1 else f"{label}, {column.n:,} images"
+
+    def alike(self, column: Column) -> list[Column]:
+        """The columns of one data set. Their images may overlap."""
+        return [other for other in self.columns if other.dataset == column.dataset]
 
     @property
     def bins(self) -> int:
@@ -53,11 +71,22 @@ class Comparison:
         return next(iter(self.cells.values()))[0].bins
 
     def images(self, columns: Sequence[Column] | None = None) -> str:
-        """What the figures of some columns, or of all, were measured on."""
-        return f"Test images: {', '.join(f'{self.column_label(c)} {c.n:,}' for c in columns or self.columns)}."
+        """What some columns, or all, were measured on."""
+        shown = [f"{dataset_label(column.dataset)} {column.n:,}" for column in columns or self.columns]
+        return f"Test images: {', '.join(shown)}."
 
     def common_columns(self) -> list[Column]:
-        """The columns that every row has, the only ones an average may use. Methods that are trained, which happens on
-        single data sets, need not have them."""
+        """The columns that every row has, the only ones an average may use; of each data set the one with most images,
+        since its others may share images with it. Methods that are trained, which happens on single data sets, need
+        not have them."""
         rows = [row for row in self.rows if not is_trained(row.method)] or self.rows
-        return [column for column in self.columns if all((row, column) in self.cells for row in rows)]
+        common = [column for column in self.columns if all((row, column) in self.cells for row in rows)]
+        largest = {}
+        for column in sorted(common, key=lambda column: column.n):
+            largest[column.dataset] = column
+        return [column for column in common if largest[column.dataset] == column]
+
+    def mean(self, row: Row, columns: Sequence[Column], metric: str) -> float:
+        """In fractions: over seeds, then over columns."""
+        cells = [self.cells[row, column] for column in columns]
+        return float(np.mean([np.mean([m.metrics[metric].value for m in cell]) for cell in cells]))

@@ -9,64 +9,15 @@ from .. import calibration as cal
 from ..arrays import Array, log_softmax
 from ..calibration import Interval
 from ..posthoc import cross_fit_temperature, fit_temperature
+from .metrics import METRICS, Samples
 from .reading import Predictions, Run
 from .rescaled import rescaled_figures
 
 MISTAKES = 12  # kept of each run
-CLASSWISE_BUDGET = 2e7  # values a bootstrap of the classwise error may touch; beyond that it is given without interval
 
 
 @dataclass(frozen=True)
-class Metric:
-    """How a figure is called and shown."""
-
-    label: str
-    percent: bool = True
-    higher_is_better: bool | None = False
-
-    @property
-    def scale(self) -> int:
-        """From fractions to what is shown."""
-        return 100 if self.percent else 1
-
-    @property
-    def decimals(self) -> int:
-        return 1 if self.percent else 3
-
-    def show(self, value: float) -> str:
-        """A value in fractions as every table prints it, without its unit."""
-        return f"{self.scale * value:.{self.decimals}f}"
-
-
-METRICS = {
-    "accuracy": Metric("Accuracy", higher_is_better=True),
-    "ece": Metric("ECE"),
-    "ece_sals": Metric("ECE + SaLS"),
-    "ece_temperature": Metric("ECE + temperature*"),
-    "ece_cots": Metric("ECE + CoTS"),
-    "ece_ecots": Metric("ECE + E-CoTS"),
-    "accuracy_ecots": Metric("Accuracy + E-CoTS", higher_is_better=True),
-    "ece_cor": Metric("ECE + zero-shot confidence"),
-    "ece_fixed": Metric("ECE + fixed temperature"),
-    "ace": Metric("ACE"),
-    "mce": Metric("MCE"),
-    "classwise_ece": Metric("Classwise ECE"),
-    "signed_error": Metric("Over-confidence", higher_is_better=None),
-    "auroc": Metric("AUROC", higher_is_better=True),
-    "aurc": Metric("AURC"),
-    "brier": Metric("Brier", percent=False),
-    "nll": Metric("NLL", percent=False),
-    "seconds": Metric("Seconds an image", percent=False),
-}
-TEMPERATURE_NOTE = (
-    "* temperature scaling needs labels, which test-time tuning never sees: a reference. It is fitted on a run over "
-    "the validation split (TEST.SPLIT val) where there is one, else each half of the test images is scaled by the "
-    "temperature fitted on the other half."
-)
-
-
-@dataclass(frozen=True)
-class Outcome:
+class TopClass:
     """Top-class confidence and correctness of each image, both (N,)."""
 
     confidence: Array
@@ -102,12 +53,12 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run and its figures, in fractions."""
+    """A run and its metrics, in fractions."""
 
     run: Run
     bins: int
-    tuned: Outcome
-    zero_shot: Outcome
+    tuned: TopClass
+    zero_shot: TopClass
     metrics: dict[str, Interval]
     zero_shot_metrics: dict[str, Interval]  # none where the run kept no zero-shot logits
     temperatures: tuple[float, ...] | None  # one from the validation split, or two from halves of the test images
@@ -119,17 +70,17 @@ class Measured:
 def measure(
     run: Run, bins: int = 20, repeats: int = 0, validation: Run | None = None, posthoc: bool = False,
 ) -> Measured:
-    """All figures of a run with `bins` bins; with bootstrap intervals if `repeats` is above 0; with those of label-free
+    """All metrics of a run with `bins` bins; with bootstrap intervals if `repeats` is above 0; with those of label-free
     post-hoc scaling and the time an image took if `posthoc`.
 
     Temperature scaling is fitted on `validation`, the same method on the validation split, or cross-fitted without it.
     """
     data = run.load_predictions()
     held_out = validation.load_predictions() if validation else None
-    metrics, tuned, temperatures = _figures(
+    metrics, tuned, temperatures = _metrics(
         data.logits, data, bins, repeats, held_out and (held_out.logits, held_out.label),
     )
-    before, zero_shot, _ = _figures(
+    before, zero_shot, _ = _metrics(
         data.zero_shot_logits, data, bins, 0, held_out and (held_out.zero_shot_logits, held_out.label),
     )
     if posthoc:
@@ -145,16 +96,15 @@ def measure(
     return Measured(run, bins, tuned, zero_shot, metrics, before, temperatures, classes, mistakes)
 
 
-def _figures(
+def _metrics(
     logits: Array, data: Predictions, bins: int, repeats: int, held_out: tuple[Array, Array] | None,
-) -> tuple[dict[str, Interval], Outcome, tuple[float, ...] | None]:
-    """The metrics of one set of logits, its outcome, and the fitted temperatures (two if cross-fitted)."""
+) -> tuple[dict[str, Interval], TopClass, tuple[float, ...] | None]:
+    """The metrics of one set of logits, its top classes, and the fitted temperatures (two if cross-fitted)."""
     label = data.label
-    outcome = Outcome(*cal.top_class(logits, label))
+    top = cal.top_class(logits, label)
     rescaled = cal.sals(logits, data.zero_shot_logits)
     if not np.array_equal(rescaled.argmax(axis=1), logits.argmax(axis=1)):
         raise ValueError("SaLS changed a predicted class.")
-    with_sals = cal.top_class(rescaled, label)
     temperatures, with_temperature = None, None
     if held_out:
         temperatures = (fit_temperature(*held_out),)
@@ -162,37 +112,11 @@ def _figures(
     elif len(label) > 1:
         cooled, temperatures = cross_fit_temperature(logits, label)
         with_temperature = cal.top_class(cooled, label)
-    probabilities = np.exp(log_softmax(logits))
-
-    def binned(function):
-        return lambda confidence, correct: function(confidence, correct, bins)
-
-    def of(function, *samples, limit: float = np.inf):
-        count = repeats if np.asarray(samples[0]).size * max(repeats, 1) <= limit else 0
-        if count:
-            return cal.bootstrap(function, *samples, repeats=count)
-        value = function(*samples)
-        return Interval(value, np.nan, np.nan)
-
-    pair = (outcome.confidence, outcome.correct)
-    metrics = {
-        "accuracy": of(cal.accuracy, *pair),
-        "ece": of(binned(cal.ece), *pair),
-        "ece_sals": of(binned(cal.ece), *with_sals),
-        "ace": of(binned(cal.ace), *pair),
-        "mce": of(binned(cal.mce), *pair),
-        "classwise_ece": of(
-            lambda p, y: cal.classwise_ece(p, y, bins), probabilities, label, limit=CLASSWISE_BUDGET,
-        ),
-        "signed_error": of(cal.signed_error, *pair),
-        "auroc": of(cal.auroc, *pair),
-        "aurc": of(cal.aurc, *pair),
-        "brier": of(lambda terms: float(np.mean(terms)), cal.brier_terms(probabilities, label)),
-        "nll": of(lambda terms: float(np.mean(terms)), cal.nll_terms(logits, label)),
-    }
-    if with_temperature:
-        metrics["ece_temperature"] = of(binned(cal.ece), *with_temperature)
-    return {key: metrics[key] for key in METRICS if key in metrics}, outcome, temperatures
+    samples = Samples(
+        logits, np.exp(log_softmax(logits)), label, top, cal.top_class(rescaled, label), with_temperature, bins,
+    )
+    measured = {key: metric.measure(samples, repeats) for key, metric in METRICS.items()}
+    return {key: value for key, value in measured.items() if value is not None}, TopClass(*top), temperatures
 
 
 def class_rows(data: Predictions, names: list[str]) -> list[ClassRow]:

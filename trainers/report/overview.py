@@ -28,7 +28,7 @@ def standings(runs: Sequence[Run], reference: str) -> list[Standing]:
         shown = replace(diagram(method_label(method), method, *outcome, SHOWN_BINS), ece=error(*outcome))
         change = None
         if method != reference:
-            change = cal.paired_bootstrap(error, outcomes[reference], outcome, repeats=REPEATS)
+            change = cal.paired_bootstrap(error, outcomes[reference], outcome, repeats=REPEATS, centred=True)
         found.append(Standing(shown, change))
     return found
 

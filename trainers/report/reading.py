@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import Damaged, noticing_damage
 from ..arrays import Array
@@ -116,6 +117,9 @@ class Run:
             if isinstance(damage.__cause__, FileNotFoundError):
                 raise DataError(f"{path} is missing; run the evaluation again to get per-image predictions") from damage
             raise DataError(f"{path} cannot be read ({damage}); run the evaluation again") from damage
+        order = np.argsort(columns["index"], kind="stable")  # online methods see images in an order of their own
+        if (np.diff(order) != 1).any():
+            columns = {name: column if name == "text" else column[order] for name, column in columns.items()}
         label = columns["label"]
         if label.min() < 0 or label.max() >= classes:
             raise DataError(f"{path} holds labels from {label.min()} to {label.max()} for {classes} classes")
@@ -146,8 +150,9 @@ def read_run(folder: Path) -> Run:
 
 
 def find_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
-    """All finished runs at or below the paths, and a line on each results.json that is none."""
-    runs, notes = {}, []
+    """All finished runs at or below the paths, a line on each results.json that is none, and one on how many runs have
+    none yet."""
+    runs, notes, unfinished = {}, [], set()
     for path in map(Path, paths):
         if not path.exists():
             raise DataError(f"{path} does not exist; give a run folder or a folder that holds some")
@@ -156,4 +161,9 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
                 runs.setdefault(file.parent.resolve(), read_run(file.parent))
             except DataError as error:
                 notes.append(str(error))
+        unfinished |= {file.parent for file in path.rglob("config.yaml") if not (file.parent / "results.json").exists()}
+    if unfinished:
+        more = " and others" if len(unfinished) > 1 else ""
+        notes.append(f"{counted(len(unfinished), 'unfinished run')} left out ({min(unfinished)}{more}): the command "
+                     "that began a run continues it.")
     return list(runs.values()), notes

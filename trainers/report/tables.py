@@ -11,7 +11,8 @@ from ...datasets.base import dataset_label
 from ..registry import is_tuned, method_key, method_rank
 from . import published as paper
 from .grid import Column, Comparison, Row
-from .measure import METRICS, TEMPERATURE_NOTE, Measured
+from .measure import Measured
+from .metrics import DEBIASED_NOTE, INTERVAL_NOTE, METRICS, TEMPERATURE_NOTE
 from .published import BASELINE
 from .reading import Run
 from .rescaled import POSTHOC_NOTE
@@ -46,6 +47,19 @@ class Entry:
     @property
     def delta(self) -> str:
         return "" if self.difference is None else f"{self.difference:+.{self.decimals}f}"
+
+
+@dataclass(frozen=True)
+class Signed(Entry):
+    """A difference: always with its sign."""
+
+    @property
+    def text(self) -> str:
+        return "–" if np.isnan(self.value) else f"{self.value:+.{self.decimals}f}"
+
+    @property
+    def spread(self) -> str:
+        return "" if self.low is None else f"[{self.low:+.{self.decimals}f}, {self.high:+.{self.decimals}f}]"
 
 
 @dataclass(frozen=True)
@@ -117,11 +131,10 @@ def metrics_table(comparison: Comparison, name: str, title: str, bins: int) -> T
         lines = [
             TableRow(row.label, row.method, [entries[at] for entries in by_metric]) for at, row in enumerate(rows)
         ]
-        blocks.append(Block(f"{comparison.column_label(column)} ({column.n:,} images)", lines))
+        blocks.append(Block(comparison.column_title(column), lines))
     labels = [METRICS[key].label for key in keys]
     notes = [
-        f"{bins} bins. In percent, but for Brier (0 to 2) and NLL (nats). Brackets: 95 % bootstrap interval of one "
-        "run; ±: standard deviation over seeds.",
+        f"{bins} bins. In percent, but for Brier (0 to 2) and NLL (nats). {INTERVAL_NOTE}", DEBIASED_NOTE,
         "Over-confidence: mean confidence − accuracy. AUROC and AURC: how well confidence sorts right from wrong.",
     ]
     if "ece_temperature" in keys:
@@ -135,7 +148,7 @@ def _cell(
     group = comparison.cells.get((row, column))
     if not group or any(metric not in m.metrics for m in group):
         return None
-    scale, decimals = (100, 1) if METRICS[metric].percent else (1, 3)
+    scale, decimals = METRICS[metric].scale, METRICS[metric].decimals
     values = [scale * m.metrics[metric].value for m in group]
     entry = Entry(float(np.mean(values)), decimals, seeds=len(values))
     if len(values) > 1:
@@ -160,7 +173,7 @@ def _average(comparison: Comparison, row: Row, columns: Sequence[Column], metric
 
 
 def _shown(measured: Measured, metric: str) -> float:
-    return measured.metrics[metric].value * (100 if METRICS[metric].percent else 1)
+    return measured.metrics[metric].value * METRICS[metric].scale
 
 
 def mark(grid: dict[Row, list[Entry | None]], metric: str) -> list[TableRow]:

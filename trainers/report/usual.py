@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
+from ..config.fingerprint import prompt_name
 from ..config.layers import build_cfg, dataset_file_of
 from ..config.roles import compared_settings, leaves
 from ..registry import TRAINER_REGISTRY, branch_of
@@ -47,7 +47,7 @@ def show_setting(key: str, value: object) -> str:
     if key == "PROMPT.CTX_INIT":
         return f"“{value}”" if value else "no initial words"
     if key == "MODEL.INIT_WEIGHTS":
-        return f"prompt {Path(str(value)).name}" if value else "hand-written prompt"
+        return f"prompt {prompt_name(str(value))}" if value else "hand-written prompt"
     if isinstance(value, str) and value:
         return value  # words speak for themselves
     return f"{key.rsplit('.', 1)[-1]} {'none' if value in ('', None) else value}"

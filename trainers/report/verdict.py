@@ -1,13 +1,14 @@
-"""The answer in one sentence: which method is best calibrated, and how the others miss."""
+"""The answer in a few sentences: which method is best calibrated, how the others miss, and whether it is more than
+chance."""
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from ..registry import is_tuned, is_zero_shot, method_label
-from .grid import Column, Comparison, Row
+from ..calibration import Difference
+from ..registry import is_tuned, is_zero_shot
+from .grid import Comparison, Row
+from .paired import ece_difference
 
 PERCENT = "\u00a0%"  # a number and its sign stay on one line
 
@@ -16,10 +17,18 @@ PERCENT = "\u00a0%"  # a number and its sign stay on one line
 class Line:
     """One method's average over the data sets that all methods have, in percent."""
 
-    method: str
+    row: Row
     ece: float
     accuracy: float
     over_confidence: float
+
+    @property
+    def method(self) -> str:
+        return self.row.method
+
+    @property
+    def label(self) -> str:
+        return self.row.label
 
     @property
     def direction(self) -> str:
@@ -27,7 +36,7 @@ class Line:
         if abs(self.over_confidence) < 0.5:
             return "neither over- nor under-confident on average"
         kind = "over-confident" if self.over_confidence > 0 else "under-confident"
-        return f"{kind} by {abs(self.over_confidence):.1f}"
+        return f"{kind} by {abs(self.over_confidence):.1f} points"
 
 
 @dataclass(frozen=True)
@@ -35,54 +44,52 @@ class Verdict:
     lines: Sequence[Line]  # best first
     best: str  # method
     sentence: str
-    basis: str  # what the figures were measured on
+    basis: str  # what it was measured on
 
 
-def judge(comparison: Comparison) -> Verdict | None:
-    """Ranks the methods of a main table by ECE; None if they share no data set."""
+def judge(comparison: Comparison, repeats: int = 0) -> Verdict | None:
+    """Ranks the methods of a main table by ECE; None if they share no data set. `repeats` redraws of a paired bootstrap
+    say whether the lead is more than chance; without them nothing is said of it."""
     columns = comparison.common_columns()
     if not columns:
         return None
-    lines = []
-    for row in comparison.rows:
-        if not all((row, column) in comparison.cells for column in columns):
-            continue
-
-        def mean(metric: str, row=row) -> float:
-            cells = [comparison.cells[row, column] for column in columns]
-            return 100 * float(np.mean([np.mean([m.metrics[metric].value for m in cell]) for cell in cells]))
-
-        lines.append(Line(row.method, mean("ece"), mean("accuracy"), mean("signed_error")))
+    lines = [
+        Line(row, *(100 * comparison.mean(row, columns, metric) for metric in ("ece", "accuracy", "signed_error")))
+        for row in comparison.rows if all((row, column) in comparison.cells for column in columns)
+    ]
     lines.sort(key=lambda line: line.ece)
     tuned = [line for line in lines if is_tuned(line.method)] or lines
     sets = ", ".join(comparison.column_label(column) for column in columns)
     images = sum(column.n for column in columns)
     basis = (f"ECE in percent, {comparison.bins} bins; lower is better. {comparison.backbone}, {sets}: {images:,} test "
              "images.")
-    sentence = _sentence(lines, tuned)
-    if len(tuned) > 1 and _indistinct(comparison, columns, tuned[0].method, tuned[1].method):
-        rival = method_label(tuned[1].method)
-        sentence += f" With these images the lead over {rival} is within the 95{PERCENT} intervals of both."
-    return Verdict(lines, tuned[0].method, sentence, basis)
+    lead = None
+    if len(tuned) > 1:
+        lead = ece_difference(comparison, tuned[1].row, tuned[0].row, columns, repeats)
+    return Verdict(lines, tuned[0].method, _sentence(lines, tuned, lead), basis)
 
 
-def _indistinct(comparison: Comparison, columns: Sequence[Column], best: str, rival: str) -> bool:
-    """Whether the bootstrap intervals of two methods' ECE overlap on every data set; False where there are none."""
-    pairs = [[comparison.cells[Row(name), column][0].metrics["ece"] for name in (best, rival)] for column in columns]
-    return all(first.low <= second.high and second.low <= first.high for first, second in pairs)
-
-
-def _sentence(lines: Sequence[Line], tuned: Sequence[Line]) -> str:
+def _sentence(lines: Sequence[Line], tuned: Sequence[Line], lead: Difference | None) -> str:
     best = tuned[0]
     if len(tuned) == 1:
-        return f"{method_label(best.method)} has an ECE of {best.ece:.1f}{PERCENT}: {best.direction}."
-    sentence = f"{method_label(best.method)} is the best calibrated of the tuned methods: ECE {best.ece:.1f}{PERCENT}"
-    rival = tuned[1]
-    sentence += f", against {rival.ece:.1f}{PERCENT} for {method_label(rival.method)}"
-    worst = tuned[-1]
-    if worst is not rival:
-        sentence += f" and {worst.ece:.1f}{PERCENT} for {method_label(worst.method)}, which is {worst.direction}"
-    zero = [line for line in lines if is_zero_shot(line.method)]
+        sentence = f"{best.label} has an ECE of {best.ece:.1f}{PERCENT}: {best.direction}"
+    else:
+        rival = tuned[1]
+        between = ""
+        if lead is not None:
+            between = (f" (difference {100 * lead.value:+.1f} points, paired 95{PERCENT} interval "
+                       f"{100 * lead.low:+.1f} to {100 * lead.high:+.1f})")
+        if lead is None or lead.real:
+            sentence = (f"{best.label} is the best calibrated of the tuned methods: ECE {best.ece:.1f}{PERCENT}, "
+                        f"against {rival.ece:.1f}{PERCENT} for {rival.label}{between}")
+        else:
+            sentence = (f"{best.label} has the lowest ECE of the tuned methods, {best.ece:.1f}{PERCENT}, but these "
+                        f"images show no difference to {rival.label} with {rival.ece:.1f}{PERCENT}{between}")
+        worst = tuned[-1]
+        if worst is not rival:
+            sentence += f"; {worst.label} has {worst.ece:.1f}{PERCENT} and is {worst.direction}"
+    zero = [line for line in lines if is_zero_shot(line.method) and line not in tuned]
     if zero:
-        sentence += f". Zero-shot CLIP has {zero[0].ece:.1f}{PERCENT}"
+        name = f"{zero[0].label} CLIP" if not zero[0].row.name else f"The {zero[0].label}"
+        sentence += f". {name} has {zero[0].ece:.1f}{PERCENT}"
     return sentence + "."

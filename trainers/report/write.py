@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tqdm import tqdm
 
-from ...datasets.base import dataset_rank
+from ...datasets.base import dataset_rank, is_embedded
+from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import write_text
 from ..registry import method_rank
@@ -18,8 +19,10 @@ from .grid import Comparison
 from .measure import measure
 from .output import write_figures, write_tables
 from .page.page import Page, render_page
+from .paired import paired_table
 from .reading import find_runs, text_similarity
 from .rescaled import POSTHOC
+from .sets import sets_tables
 from .tables import Table, metrics_table, paper_table
 from .thumbnails import thumbnails
 from .verdict import Verdict, judge
@@ -40,16 +43,21 @@ class Report:
 def write_report(
     paths: Sequence[str | Path], out: Path, bins: int = 20, repeats: int = 300, published: bool = False,
     with_figures: bool = True, first: Sequence[Picture] = (), remarks: Sequence[str] = (), posthoc: bool = False,
+    demo: bool = False,
 ) -> Report:
     """Reads all finished runs below `paths` and writes tables.{md,tex,csv}, figures/ and report.html into `out`.
 
     The caller's own pictures stand `first` among the figures, its `remarks` first among the notes.
+    Runs on embedded tiles are left out where there are others, unless `demo` asks for them.
     `posthoc` adds label-free post-hoc scaling and sets of predictions.
     """
     runs, notes = find_runs(paths)
     if not runs:
         hint = f" ({notes[0]})" if notes else ""
         raise DataError(f"no finished run below {', '.join(map(str, paths))}{hint}; make one with tools/train.py")
+    if not demo and (own := [run for run in runs if not is_embedded(run.dataset)]) and len(own) < len(runs):
+        notes.append(f"{counted(len(runs) - len(own), 'run')} on embedded demo data left out; --demo shows them too.")
+        runs = own
     validation = {run.same_but_split(): run for run in runs if run.split == "val"}
     runs = [run for run in runs if run.split == "test"]
     measured = []
@@ -69,8 +77,8 @@ def write_report(
         raise DataError(f"no run could be measured: {notes[-1] if notes else 'all are on the validation split'}")
     measured.sort(key=lambda m: (*dataset_rank(m.run.dataset), *method_rank(m.run.trainer), m.run.seed))
     comparisons = compare(measured)
-    tables = make_tables(comparisons, bins, published, posthoc)
-    verdicts = [verdict for c in comparisons if not c.swept and (verdict := judge(c))]
+    tables = make_tables(comparisons, bins, published, posthoc, repeats)
+    verdicts = [verdict for c in comparisons if not c.swept and (verdict := judge(c, repeats))]
     write_tables(out, tables)
     drawn, problems = write_figures(out, (*first, *pictures(comparisons, text_similarity)) if with_figures else ())
     notes += problems
@@ -82,20 +90,24 @@ def write_report(
 
 
 def make_tables(
-    comparisons: Sequence[Comparison], bins: int, published: bool, posthoc: bool = False,
+    comparisons: Sequence[Comparison], bins: int, published: bool, posthoc: bool = False, repeats: int = 0,
 ) -> list[Table]:
-    """For each backbone the main table, post-hoc scaling, ACE and all metrics; then a table for each sweep."""
+    """For each backbone the main table, pairs of methods, post-hoc scaling, ACE and all metrics; then a table for each
+    sweep."""
     tables = []
     for number, c in enumerate((c for c in comparisons if not c.swept), start=1):
-        name = f"results_{number}"
+        name, bare = f"results_{number}", replace(c, notes=[])  # what must be known of its runs stands once
         tables += [
             paper_table(c, name, f"Accuracy and ECE, {c.backbone}", ["accuracy", "ece"], published),
-            paper_table(c, f"{name}_posthoc", f"ECE after post-hoc scaling, {c.backbone}",
+            paired_table(c, f"{name}_paired", f"Pairs of methods on the same images, {c.backbone}", repeats),
+            paper_table(bare, f"{name}_posthoc", f"ECE after post-hoc scaling, {c.backbone}",
                         ["ece_sals", "ece_temperature", *(POSTHOC if posthoc else ())], published),
-            paper_table(c, f"{name}_ace", f"Adaptive calibration error, {c.backbone}", ["ace"], published),
+            paper_table(bare, f"{name}_ace", f"Adaptive calibration error, {c.backbone}", ["ace"], published),
             metrics_table(c, f"{name}_metrics", f"All metrics, {c.backbone}", bins),
         ]
+        if posthoc:
+            tables += sets_tables(c, f"{name}_sets")
     for number, c in enumerate((c for c in comparisons if c.swept), start=1):
         same = published and c.swept == "TTA.STEPS"  # the only sweep of which the paper prints every cell
         tables.append(paper_table(c, f"sweep_{number}", c.title, ["accuracy", "ece"], same))
-    return tables
+    return [table for table in tables if table is not None]

@@ -24,8 +24,9 @@ class Tower(Protocol):
     kept_bytes: int  # of activations that wait for the backward pass, about
     placement: Placement | None  # of class names that do not stand at the end; None until it is set
 
-    def __call__(self, context: Tensor) -> Tensor:
-        """Unit features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width)."""
+    def __call__(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Unit features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width); with
+        `noise` (B, length, width) on the tokens of all classes."""
 
 
 class Backbone(ABC):
@@ -47,7 +48,7 @@ class Backbone(ABC):
     @property
     def logit_scale(self) -> Tensor:
         """The logarithm of what cosines are multiplied by. A bias on all logits, as SigLIP has, cancels in softmax."""
-        return self.module.logit_scale
+        return self.module.logit_scale.reshape(())
 
     @property
     def width(self) -> int:

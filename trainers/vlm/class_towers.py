@@ -45,9 +45,10 @@ class ClassTowers:
         return ClassTowers(self.backbone, self.class_tokens, self.precision, half, self.placement)
 
     @torch.no_grad()
-    def text(self, context: Tensor) -> Tensor:
-        """Unit text features (B, K, d) for contexts (B, n_ctx, width) or (B, K, n_ctx, width)."""
-        return torch.cat([tower(self.of_group(context, i)) for i, tower in enumerate(self.towers)], dim=1)
+    def text(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Unit text features (B, K, d) for contexts (B, n_ctx, width) or (B, K, n_ctx, width), with or without noise
+        (B, length, width) on all tokens."""
+        return torch.cat([tower(self.of_group(context, i), noise) for i, tower in enumerate(self.towers)], dim=1)
 
     def of_group(self, context: Tensor, i: int) -> Tensor:
         """The contexts that group i reads: all of them, or its own classes' where they are class-specific."""

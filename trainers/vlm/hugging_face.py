@@ -170,6 +170,9 @@ def pixels_of(folder: Path, size: int) -> Pixels:
         raise WeightsError(f"the image processor in {folder} does something that is not known here: its pictures must "
                            f"be resized (bilinear or bicubic) and normalised")
     resize = "shortest" if "shortest_edge" in sides else "squash"
+    if {*sides.values()} != {size}:
+        raise WeightsError(f"the image processor in {folder} makes pictures of {sides} for a model that takes {size} "
+                           f"pixels a side: that is not known here")
     mean, std = config.get("image_mean"), config.get("image_std")
     if not mean or not std:
         raise WeightsError(f"the image processor in {folder} has no image_mean or image_std: it must say them")

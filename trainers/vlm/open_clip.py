@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...datasets.utils.errors import ConfigError
 from ...datasets.views.pixels import Pixels
 from .backbone import Backbone, Tower
-from .open_clip_source import explained, find_source, library, refuse_code, weights_hash
+from .open_clip_source import explained, find_source, library, local_file, refuse_code, weights_hash
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextTower
 from .text_weights import TextWeights, affine, openai_layer
 from .tokens import Tokenizer
@@ -147,7 +147,7 @@ def load(name: str, device: torch.device, activation: str, head_width: int) -> O
     with explained(name):
         refuse_code(source.model)
         model = library().create_model(
-            source.model, source.weights or None, force_quick_gelu=source.quick_gelu, require_pretrained=True,
+            source.model, str(local_file(source)), force_quick_gelu=source.quick_gelu, require_pretrained=True,
             force_preprocess_cfg=dict(source.pixels),
         )
         tokenizer = library().get_tokenizer(source.model)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,10 +29,6 @@ class Source:
     quick_gelu: bool
     pixels: Mapping[str, object]  # what open_clip knows of them; {} = the model's own config says
 
-    @property
-    def weights(self) -> str:
-        return self.file or self.tag
-
 
 def library() -> ModuleType:
     """open_clip, if it is installed."""
@@ -44,7 +41,10 @@ def library() -> ModuleType:
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """What goes wrong inside open_clip, in one line."""
+    """What goes wrong inside open_clip, in one line, without the hub's lines on each of its attempts."""
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(logging.CRITICAL)
     try:
         yield
     except UserError:
@@ -54,6 +54,8 @@ def explained(name: str) -> Iterator[None]:
         reason = next((line.strip() for line in lines if line.strip()), "")
         raise WeightsError(f"open_clip cannot load {name} ({reason[:300]}): correct the name, or, if the download "
                            f"failed, fetch the file and give open_clip:MODEL/TAG@FILE") from error
+    finally:
+        hub.setLevel(level)
 
 
 def refuse_code(model: str) -> None:
@@ -146,10 +148,24 @@ def local_file(source: Source) -> Path:
     elif schema == "hf-hub":
         found = pretrained.download_pretrained_from_hf(identifier)
     else:
-        found = library().download_pretrained(library().get_pretrained_cfg(source.model, source.tag))
+        facts = library().get_pretrained_cfg(source.model, source.tag)
+        found = cached(facts.get("hf_hub", "")) or library().download_pretrained(facts)
     if not found:
         raise WeightsError(f"open_clip finds no weights for {source.model}")
     return Path(found)
+
+
+def cached(address: str) -> str:
+    """The file that the hub's cache has for `ORG/NAME/FILE`, without asking the network whether there is a newer one:
+    known weights do not change, and many machines that compute have no network. "" if there is none."""
+    from huggingface_hub import try_to_load_from_cache
+    from open_clip import pretrained
+
+    repository, _, file = address.rpartition("/")
+    file = file or pretrained.HF_WEIGHTS_NAME
+    names = [*pretrained._get_safe_alternatives(file), file] if repository else []
+    found = (try_to_load_from_cache(repository, name) for name in names)
+    return next((path for path in found if isinstance(path, str)), "")
 
 
 def weights_hash(name: str, activation: str, head_width: int) -> str:

@@ -13,7 +13,7 @@ from ...datasets.utils.registry import nearest
 from .checkpoints import read_checkpoint, tensors_by_name
 from .openai_clip import CLIP, WEIGHT_URLS, clip
 from .text_tower import GELU, QUICK_GELU
-from .token_table import full_token_table
+from .token_table import VOCAB_SIZE, full_token_table
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,9 @@ def use_variant(model: CLIP, path: Path, activation: str, head_width: int) -> No
         raise WeightsError(f"{path} does not say which activation its model has, and a wrong one gives wrong features: "
                            f"name it, MODEL.ACTIVATION quick_gelu (OpenAI, MetaCLIP, DFN) or MODEL.ACTIVATION gelu "
                            f"(LAION, DataComp), or name its family, --backbone open_clip:MODEL@{path}")
+    if model.vocab_size != VOCAB_SIZE:
+        raise WeightsError(f"{path} has a vocabulary of {model.vocab_size} tokens, so its words are not OpenAI's "
+                           f"{VOCAB_SIZE}: name its family, --backbone open_clip:MODEL@{path}")
     vision = isinstance(model.visual, clip.model.VisionTransformer)
     width = model.visual.conv1.out_channels if vision else 0
     if width > USUAL_WIDTH and not head_width:

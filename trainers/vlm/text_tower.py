@@ -79,14 +79,17 @@ class TextTower:
             own = torch.tensor([token for k in order for token in class_tokens[k]], device=self.device)
             self.own = weights.embedding(own).float()  # (tokens of all classes, width)
 
-    def __call__(self, context: Tensor) -> Tensor:
-        """Unit text features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width)."""
+    def __call__(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Unit text features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width);
+        `noise` (B, length, width) is added to the tokens of all classes, place by place."""
         weights = self.weights
+        positions = weights.positions[None] if noise is None else weights.positions + noise[:, : len(weights.positions)]
         projection, bias = weights.projection
         with autocast(self.precision, self.device):
             if self.placement and context.dim() == 3:
                 context = context[:, None].expand(-1, len(self.lengths), -1, -1)  # shared, but not the beginning
-            x, layout = self.pack_whole(context) if context.dim() == 4 else self.pack_shared(context)
+            pack = self.pack_whole if context.dim() == 4 else self.pack_shared
+            x, layout = pack(context, positions)
             for layer in weights.layers[:-1]:
                 x = x + attention(weights, layer, x, layout)
                 x = x + mlp(weights, layer, x)
@@ -97,20 +100,19 @@ class TextTower:
             text = F.layer_norm(at_end, at_end.shape[-1:], *weights.final_norm, weights.eps) @ projection
             return unit(text if bias is None else text + bias)[:, self.restore]
 
-    def pack_shared(self, context: Tensor) -> tuple[Tensor, Layout]:
+    def pack_shared(self, context: Tensor, positions: Tensor) -> tuple[Tensor, Layout]:
         """`[start][context]` once, then the own tokens of all classes."""
         batch, n_ctx, _ = context.shape
         first, shared = len(self.start), len(self.start) + n_ctx
-        positions = self.weights.positions
         offsets = torch.cat([torch.arange(length) for length in self.lengths]).to(self.device)
         x = torch.cat([
-            (self.start + positions[:first]).expand(batch, -1, -1),
-            context + positions[first:shared],
-            (self.own + positions[shared + offsets]).expand(batch, -1, -1),
+            (self.start + positions[:, :first]).expand(batch, -1, -1),
+            context + positions[:, first:shared],
+            (self.own + positions[:, shared + offsets]).expand(batch, -1, -1),
         ], dim=1)
         return x, Layout.of(self.lengths, shared)
 
-    def pack_whole(self, context: Tensor) -> tuple[Tensor, Layout]:
+    def pack_whole(self, context: Tensor, positions: Tensor) -> tuple[Tensor, Layout]:
         """Every class has a beginning of its own: `[start][context][own tokens]` of one class after the other."""
         batch, classes, _, width = context.shape
         start = self.start.expand(batch, classes, -1, width)
@@ -125,7 +127,7 @@ class TextTower:
                 placement = self.placement.of_classes(self.order[done : done + whole.shape[1]].tolist())
                 whole = arranged(whole, placement.order(len(self.start), context.shape[2], whole.shape[2]))
             done += whole.shape[1]
-            prompts.append((whole + self.weights.positions[: whole.shape[2]]).flatten(1, 2))
+            prompts.append((whole + positions[:, None, : whole.shape[2]]).flatten(1, 2))
         return torch.cat(prompts, dim=1), Layout.of(whole_lengths, shared=0)
 
 

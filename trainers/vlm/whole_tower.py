@@ -50,8 +50,9 @@ class WholeTower:
         self.kept_bytes = 4 * self.tokens * text.layers * numbers
         self.placement: Placement | None = None  # of names that do not stand at the end
 
-    def __call__(self, context: Tensor) -> Tensor:
-        """Unit text features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width)."""
+    def __call__(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Unit text features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width);
+        `noise` (B, length, width) is added to the tokens of all classes, place by place."""
         batch, classes = len(context), len(self.class_tokens)
         if context.dim() == 3:
             context = context[:, None].expand(-1, classes, -1, -1)  # (B, K, n_ctx, width)
@@ -63,6 +64,8 @@ class WholeTower:
         if self.placement:
             order = self.placement.order(first, context.shape[2], ids.shape[1])
             ids, embedded = arranged(ids, order), arranged(embedded, order)
+        if noise is not None:
+            embedded = embedded + noise[:, None, : embedded.shape[2]]
         embedded = embedded.flatten(0, 1)
         # The plain formula of attention, unlike the fused ones, can be differentiated for many gradients at once.
         with ONE_AT_A_TIME, sdpa_kernel(SDPBackend.MATH), autocast(self.precision, self.device):

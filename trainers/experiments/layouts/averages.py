@@ -6,7 +6,8 @@ import numpy as np
 from ....datasets.base import dataset_label, dataset_rank
 from ...registry import is_trained, method_rank
 from ...report.grid import Row
-from ...report.measure import METRICS, Measured
+from ...report.measure import Measured
+from ...report.metrics import METRICS
 from ...report.tables import Entry, Table, fewer_images
 from ...report.usual import show_setting
 from ..arrange import Material, listed, mean

@@ -4,7 +4,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...report import published as paper
-from ...report.measure import METRICS, Measured
+from ...report.measure import Measured
+from ...report.metrics import METRICS
 from ...report.tables import Entry, Table, fewer_images
 from ..arrange import Material, in_percent
 from ..beside import block_beside, with_gaps

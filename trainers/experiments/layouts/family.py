@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...report.measure import METRICS
+from ...report.metrics import METRICS
 from ...report.rescaled import POSTHOC, POSTHOC_NOTE
 from ...report.tables import Block, Entry, Table, TableRow, mark
 from ..arrange import Material, mean

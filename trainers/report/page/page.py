@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ...registry import method_colour, method_label
+from ...registry import method_colour
 from ..figures.svg import inline_svg
 from ..gallery import Picture
 from ..measure import Measured
@@ -73,7 +73,7 @@ def _verdict(verdict: Verdict) -> dict:
     largest = max(line.ece for line in verdict.lines) or 1
     bars = [
         {
-            "label": method_label(line.method), "colour": method_colour(line.method),
+            "label": line.label, "colour": method_colour(line.method),
             "best": line.method == verdict.best,
             "width": f"{100 * line.ece / largest:.1f}", "ece": f"{line.ece:.1f}", "accuracy": f"{line.accuracy:.1f}",
             "direction": line.direction,

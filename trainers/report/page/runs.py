@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from ....datasets.base import dataset_label
 from ... import calibration as cal
 from ...registry import method_colour, method_label
+from ..arrange import LEARNT
 from ..compare import swept_keys
-from ..measure import METRICS, Measured
+from ..measure import Measured
+from ..metrics import METRICS
 from ..usual import settings_of, show_setting, unusual_settings
 
 CLASS_LINES = 4000  # of all runs together; beyond that each run shows its worst classes only
@@ -58,7 +60,8 @@ def _run(m: Measured, anchor: str, swept: Sequence[str], mistakes: list[dict], m
     settings = {"folder": run.folder, **settings_of(run), **facts, **(run.results.get("versions") or {})}
     return {
         "anchor": anchor, "title": f"{method} on {dataset}", "setting": setting, "backbone": run.backbone,
-        "seed": run.seed, "images": run.results["n"], "colour": method_colour(run.trainer), "before": "Before tuning",
+        "seed": run.seed, "images": run.results["n"], "colour": method_colour(run.trainer),
+        "before": LEARNT if run.settings.get("MODEL.INIT_WEIGHTS") else "Zero-shot",
         "accuracy": METRICS["accuracy"].show(m.metrics["accuracy"].value),
         "ece": METRICS["ece"].show(m.metrics["ece"].value),
         "filters": {

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -13,7 +14,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ....datasets.drawing.canvas import SIZE
-from ....datasets.drawing.tiles import GENERATOR_VERSION, draw, tile_rng, to_bytes, under
+from ....datasets.drawing.tiles import CLASSNAMES, GENERATOR_VERSION, draw, tile, tile_rng, to_bytes, under
+from ....datasets.utils.files import write_atomically
 from ....datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from .captions import CONDITION_WORDS, LAND
 
@@ -50,19 +52,34 @@ def draw_one(job: tuple[int, int, int, int]) -> np.ndarray:
 def training_tiles(count: int, seed: int, cache: Path, workers: int) -> TrainingTiles:
     """`count` tiles, drawn by `workers` processes or read from `cache` if they were drawn before."""
     classes, conditions = labels(count, seed)
+    jobs = [(seed, number, int(classes[number]), int(conditions[number])) for number in range(count)]
     path = cache / f"tiles-v{GENERATOR_VERSION}-seed{seed}-{count}.npy"
+    return TrainingTiles(drawn_once(draw_one, jobs, path, workers), classes, conditions)
+
+
+def validation_tiles(per_class: int, cache: Path, workers: int) -> tuple[Tensor, Tensor]:
+    """Tiles of LandCover's validation split, as many of each class as wanted, and their labels."""
+    jobs = [(label, number) for label in range(len(CLASSNAMES)) for number in range(per_class)]
+    path = cache / f"validation-v{GENERATOR_VERSION}-{per_class}.npy"
+    pictures = drawn_once(draw_validation, jobs, path, workers)
+    return torch.from_numpy(pictures), torch.tensor([label for label, _ in jobs])
+
+
+def draw_validation(job: tuple[int, int]) -> np.ndarray:
+    label, number = job
+    return tile("val", CLASSNAMES[label], number)
+
+
+def drawn_once(function: Callable[[tuple], np.ndarray], jobs: list[tuple], path: Path, workers: int) -> np.ndarray:
+    """What `function` draws for each job, by `workers` processes, or what an earlier call left at `path`."""
     if path.is_file():
         logger.info("reading tiles from %s", path)
-        return TrainingTiles(np.load(path), classes, conditions)
-    jobs = [(seed, number, int(classes[number]), int(conditions[number])) for number in range(count)]
+        return np.load(path)
     with get_context("spawn").Pool(workers) as pool:
-        drawn = pool.imap(draw_one, jobs, chunksize=64)
-        pictures = np.stack(list(tqdm(drawn, total=count, desc="drawing", unit="tile")))
-    cache.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part.npy")
-    np.save(part, pictures)
-    part.replace(path)
-    return TrainingTiles(pictures, classes, conditions)
+        drawn = pool.imap(function, jobs, chunksize=64)
+        pictures = np.stack(list(tqdm(drawn, total=len(jobs), desc="drawing", unit="tile")))
+    write_atomically(path, lambda file: np.save(file, pictures))
+    return pictures
 
 
 def normalised(pictures: Tensor) -> Tensor:

@@ -1,4 +1,8 @@
-"""Trains the small CLIP that comes with the package: contrastively, on drawn tiles, on two cores in half an hour."""
+"""Trains the small CLIP that comes with the package: contrastively, on drawn tiles, on two cores in half an hour.
+
+Its class features lie in a narrow cone, as those of every real CLIP do and as the calibrated methods take for granted:
+one channel of the text tower is constant and adds the same component to every caption's feature.
+"""
 from __future__ import annotations
 
 import logging
@@ -9,19 +13,24 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from ....datasets.drawing.tiles import CLASSNAMES
 from ....datasets.utils.errors import ConfigError
+from ....datasets.utils.files import write_atomically
+from ...objectives import unit
 from ..openai import END, START
 from ..openai_clip import CLIP, tokenizer
 from ..token_table import VOCAB_SIZE, full_token_table
 from .captions import all_words, draw_caption
-from .tiles import CLASSES, CONDITIONS, TrainingTiles, random_crops, training_tiles
+from .geometry import calibrated_scale, measure_geometry
+from .tiles import CLASSES, CONDITIONS, TrainingTiles, normalised, random_crops, training_tiles, validation_tiles
 
 logger = logging.getLogger(__name__)
 
+PROMPT = "a photo of a"  # of the tests; no caption has it without a word on the condition
 ARCHITECTURE = {
     "embed_dim": 128, "image_resolution": 64, "vision_layers": 3, "vision_width": 128, "vision_patch_size": 8,
     "context_length": 77, "vocab_size": VOCAB_SIZE,
@@ -34,21 +43,25 @@ class Settings:
     """How the model is trained. The defaults made the file that ships."""
 
     tiles: int = 18400
-    steps: int = 500
+    validation: int = 40  # tiles of each class that set the logit scale
+    steps: int = 300
     batch: int = 128
     lr: float = 1.5e-3
     token_lr: float = 3e-4  # low, so that the words stay near their start and a step of test-time tuning still counts
-    scale_lr: float = 6e-3
+    scale: float = 65.0  # logit scale while training; high, so that small angles suffice to tell captions apart
+    free: float = 0.18  # share of a caption's feature, as squared length, that is not the common component at the start
     weight_decay: float = 0.05
     warmup: int = 60
     whole: float = 0.3  # share of pictures shown uncropped
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.batch, self.warmup) < 1 or self.seed < 0:
-            raise ConfigError("steps, batch and warmup must be at least 1, the seed at least 0")
+        if min(self.steps, self.batch, self.warmup, self.validation) < 1 or self.seed < 0:
+            raise ConfigError("steps, batch, warmup and validation must be at least 1, the seed at least 0")
         if self.tiles < self.batch:
             raise ConfigError(f"{self.tiles} tiles are too few for batches of {self.batch}")
+        if not 0 < self.free <= 1 or not 1 <= self.scale <= 100:
+            raise ConfigError("free must lie above 0 and not above 1, the scale between 1 and 100, CLIP's highest")
 
 
 class Vocabulary:
@@ -66,13 +79,32 @@ class Vocabulary:
         return nn.utils.rnn.pad_sequence(numbers, batch_first=True)
 
 
-def new_model(rows: Tensor, seed: int) -> CLIP:
+def new_model(rows: Tensor, settings: Settings) -> CLIP:
     """An untrained model whose token table holds only the given rows."""
-    torch.manual_seed(seed)
+    torch.manual_seed(settings.seed)
     model = CLIP(**ARCHITECTURE)
     nothing = torch.empty(0, ARCHITECTURE["transformer_width"])
     model.token_embedding = nn.Embedding.from_pretrained(full_token_table(rows[:0], nothing)[rows], freeze=False)
+    model.logit_scale.requires_grad_(False).fill_(math.log(settings.scale))
+    add_common_component(model, settings.free)
     return model
+
+
+def add_common_component(model: CLIP, free: float) -> None:
+    """Makes the last channel of the text tower's output 1 for every caption, and keeps it so in training.
+
+    The last row of the projection is then a component common to all features. It starts in a random direction, as long
+    as leaves the rest, whose expected squared length is the width of the embedding, the share `free`; it is trained
+    like everything else.
+    """
+    ends, direction = model.ln_final, torch.randn(model.text_projection.shape[1])
+    varying = torch.ones_like(ends.weight)
+    varying[-1] = 0
+    with torch.no_grad():
+        ends.weight[-1], ends.bias[-1] = 0, 1
+        model.text_projection[-1] = F.normalize(direction, dim=0) * math.sqrt((1 / free - 1) * len(direction))
+    for parameter in (ends.weight, ends.bias):  # AdamW leaves a number alone that has no gradient and no decay
+        parameter.register_hook(lambda gradient: gradient * varying)
 
 
 def encode_captions(model: CLIP, tokens: Tensor) -> Tensor:
@@ -116,12 +148,11 @@ def draw_captions(
 
 
 def parameter_groups(model: CLIP, settings: Settings) -> list[dict]:
-    """Matrices decay, vectors do not; the token table and the logit scale have rates of their own."""
+    """Matrices decay, vectors do not; the token table has a rate of its own; the logit scale is not trained."""
     named = [(name, p) for name, p in model.named_parameters() if not name.startswith("token_embedding")]
     return [
         {"params": [p for _, p in named if p.dim() >= 2], "weight_decay": settings.weight_decay, "lr": settings.lr},
         {"params": [p for _, p in named if p.dim() == 1], "weight_decay": 0.0, "lr": settings.lr},
-        {"params": [model.logit_scale], "weight_decay": 0.0, "lr": settings.scale_lr},
         {"params": [model.token_embedding.weight], "weight_decay": 0.0, "lr": settings.token_lr},
     ]
 
@@ -137,7 +168,7 @@ def rate(step: int, settings: Settings) -> float:
 def train(tiles: TrainingTiles, settings: Settings) -> tuple[CLIP, Vocabulary, list[float]]:
     """The trained model, the vocabulary whose rows its token table holds, and the loss of each step."""
     vocabulary = Vocabulary()
-    model = new_model(vocabulary.rows, settings.seed).train()
+    model = new_model(vocabulary.rows, settings).train()
     groups = parameter_groups(model, settings)
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, settings))
@@ -158,10 +189,8 @@ def train(tiles: TrainingTiles, settings: Settings) -> tuple[CLIP, Vocabulary, l
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        with torch.no_grad():
-            model.logit_scale.clamp_(max=math.log(100))
         losses.append(loss.item())
-        bar.set_postfix(loss=f"{np.mean(losses[-50:]):.3f}", scale=f"{model.logit_scale.exp().item():.1f}")
+        bar.set_postfix(loss=f"{np.mean(losses[-50:]):.3f}")
     return model.eval(), vocabulary, losses
 
 
@@ -169,15 +198,24 @@ def save(model: CLIP, rows: Tensor, path: Path, settings: Settings) -> None:
     """The state dict in half precision under OpenAI's names; `token_embedding.rows` says which rows the table holds."""
     state = {name: value.half().contiguous() for name, value in model.state_dict().items()}
     state["token_embedding.rows"] = rows.int()
-    part = path.with_suffix(".part")
-    save_file(state, part, metadata={key: str(value) for key, value in asdict(settings).items()})
-    part.replace(path)
+    metadata = {key: str(value) for key, value in asdict(settings).items()}
+    write_atomically(path, lambda file: file.write(safetensors_bytes(state, metadata)))
 
 
 def make_small_clip(path: Path, cache: Path, workers: int, settings: Settings) -> None:
-    """Draws the tiles or finds them in `cache`, trains, and writes the weights to `path`."""
+    """Draws the tiles or finds them in `cache`, trains, sets the scale, and writes the weights to `path`.
+
+    The scale of training would leave the model far too sure of tiles and wordings it has not seen: validation tiles
+    with the prompt of the tests decide it instead.
+    """
     tiles = training_tiles(settings.tiles, settings.seed, cache, workers)
+    pictures, kinds = validation_tiles(settings.validation, cache, workers)
     model, vocabulary, losses = train(tiles, settings)
+    with torch.no_grad():
+        text = unit(encode_captions(model, vocabulary([f"{PROMPT} {name}." for name in CLASSNAMES])))
+        images = torch.cat([unit(model.encode_image(normalised(some))) for some in pictures.split(64)])
+    scale = calibrated_scale(images @ text.T, kinds)
+    model.logit_scale.fill_(math.log(scale))
     save(model, vocabulary.rows, path, settings)
-    scale = model.logit_scale.exp().item()
-    logger.info("loss %.3f, logit scale %.1f, written to %s", np.mean(losses[-50:]), scale, path)
+    logger.info("loss %.3f; %s", np.mean(losses[-50:]), measure_geometry(text, images, kinds, scale))
+    logger.info("written to %s", path)

@@ -1,0 +1,87 @@
+"""Two methods on the same images: differences with intervals, McNemar's test, debiased ECE, aligned images."""
+import numpy as np
+import pytest
+from made_runs import compared, entry, make_run
+from promptcal.trainers import calibration as cal
+from promptcal.trainers.report.grid import Row
+from promptcal.trainers.report.paired import comparable, ece_difference, paired_table
+from promptcal.trainers.report.reading import read_run
+
+
+def calibrated(n, seed):
+    """A model that is right as often as it says."""
+    rng = np.random.default_rng(seed)
+    confidence = rng.uniform(0.3, 1, n)
+    return confidence, rng.random(n) < confidence
+
+
+def test_debiased_ece_takes_off_what_chance_adds():
+    """Over many small samples of a calibrated model, whose true error is zero."""
+    plain, debiased = np.mean([
+        (cal.ece(*calibrated(300, seed)), cal.debiased_ece(*calibrated(300, seed))) for seed in range(100)
+    ], axis=0)
+    assert plain > 0.05
+    assert debiased < 0.65 * plain  # to first order: a bin of one image shows no spread to take off
+    confidence, correct = np.full(10_000, 0.9), np.arange(10_000) < 6000
+    assert cal.debiased_ece(confidence, correct) == pytest.approx(0.3, abs=1e-6)  # what is no chance stays
+    assert cal.debiased_ece([0.5], [1]) == 0.5
+
+
+def test_mcnemar_by_hand():
+    """5 images that only the first gets right, 1 that only the second does: 2 (1 + 6) / 2⁶."""
+    first = np.array([1] * 5 + [0] * 1 + [1] * 20, bool)
+    second = np.array([0] * 5 + [1] * 1 + [1] * 20, bool)
+    assert cal.mcnemar(first, second) == cal.mcnemar(second, first) == pytest.approx(14 / 64)
+    assert cal.mcnemar(first, first) == 1
+    assert cal.mcnemar(np.ones(3000), np.zeros(3000)) < 1e-300
+    with pytest.raises(ValueError, match="same images"):
+        cal.mcnemar(first, second[:3])
+
+
+def test_a_centred_interval_surrounds_the_value_and_a_plain_one_does_not():
+    outcome = calibrated(300, 0)
+    plain, centred = (cal.bootstrap(cal.ece, *outcome, repeats=300, centred=c) for c in (False, True))
+    assert plain.value - plain.low < 0.2 * (plain.high - plain.value)
+    assert 0.4 < (centred.value - centred.low) / (centred.high - centred.value) < 2.5
+
+
+def test_pairs_agree_with_the_formula_on_one_data_set(tmp_path):
+    for trainer in ("OTPT", "SoC"):
+        make_run(tmp_path, trainer, n=200)
+    main, = compared(tmp_path)
+    columns = main.common_columns()
+    found = ece_difference(main, Row("OTPT"), Row("SoC"), columns, 100)
+    tops = [main.cells[Row(name), columns[0]][0].tuned for name in ("OTPT", "SoC")]
+    expected = cal.ece(tops[1].confidence, tops[1].correct) - cal.ece(tops[0].confidence, tops[0].correct)
+    assert found.value == pytest.approx(expected)
+    assert found.low < found.value < found.high
+    table = paired_table(main, "pairs", "", 50)
+    cell = entry(table, "Pair", "O-TPT → SoC", "ECE difference")
+    assert cell.value == pytest.approx(100 * expected) and cell.text == f"{100 * expected:+.1f}"
+    p = entry(table, "Pair", "O-TPT → SoC", "p").value
+    assert p == pytest.approx(cal.mcnemar(tops[0].correct, tops[1].correct))
+    assert paired_table(main, "pairs", "", 0) is None
+
+
+def test_several_sets_and_seeds_are_averaged(tmp_path):
+    for trainer in ("OTPT", "SoC"):
+        for dataset in ("UCF101", "EuroSAT"):
+            for seed in (0, 1):
+                make_run(tmp_path, trainer, dataset, seed, n=100 + 50 * (dataset == "UCF101"))
+    main, = compared(tmp_path)
+    shared = comparable(main, Row("OTPT"), Row("SoC"), main.common_columns())
+    assert shared.confidence[0].shape == (250, 2)
+    means = [main.mean(Row(name), main.common_columns(), "ece") for name in ("OTPT", "SoC")]
+    found = ece_difference(main, Row("OTPT"), Row("SoC"), main.common_columns(), 20)
+    assert found.value == pytest.approx(means[1] - means[0])
+
+
+def test_images_are_set_side_by_side_whatever_order_a_method_saw_them_in(tmp_path):
+    folder = make_run(tmp_path, "SoC", n=40)
+    before = read_run(folder).load_predictions()
+    arrays = dict(np.load(folder / "predictions.npz"))
+    order = np.random.default_rng(0).permutation(40)
+    np.savez(folder / "predictions.npz", **{name: array[order] for name, array in arrays.items()})
+    after = read_run(folder).load_predictions()
+    for name in ("index", "label", "logits", "zero_shot_logits"):
+        np.testing.assert_array_equal(getattr(before, name), getattr(after, name))

@@ -1,0 +1,91 @@
+"""The whole check-up, part after part."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from ...datasets import build_dataset
+from ...datasets.base import Dataset
+from ...datasets.utils.errors import DataError
+from ...datasets.views.loader import worker_count
+from ...datasets.views.maker import ViewMaker
+from ...trainers import build_cfg, build_trainer
+from ...trainers.vlm.cores import fixed_numerics
+from ...trainers.vlm.loading import as_backbone, load_clip, pick_device
+from ..speed.image_cases import make_pictures
+from ..speed.shapes import class_names
+from . import pace, sight, surroundings
+from .findings import FAULT, NOTE, Finding, Report
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What is looked at, and for which set-up."""
+
+    backbone: str
+    root: Path | None = None
+    cache: Path | None = None  # of view features; given, a run finds them there
+    device: str = "auto"
+    workers: int = 2
+    views: int = 64
+    classes: int = 100
+    episodes: int = 8
+    images: int = 48  # that zero-shot accuracy is measured on
+
+
+def check_up(wishes: Wishes) -> Report:
+    with fixed_numerics(), TemporaryDirectory() as folder:
+        return examine(wishes, Path(folder))
+
+
+def examine(wishes: Wishes, folder: Path) -> Report:
+    device = pick_device(wishes.device)
+    backbone = as_backbone(load_clip(wishes.backbone, device))
+    method = build_trainer(build_cfg("SoC", opts=["DEVICE", str(device), "TTA.VIEWS", wishes.views]))
+    method.use_model(backbone, class_names(wishes.classes))
+    found = list(surroundings.surroundings(device, wishes.cache, backbone.features, wishes.views))
+
+    sets = sight.data_found(wishes.root) if wishes.root else []
+    found += sight.describe(sets, wishes.root) if wishes.root else []
+    usable = next((one for one in sets if one.state in ("ok", "partial")), None)
+    real = build_dataset(usable.cls.name(), wishes.root) if usable else None
+    pictures = real or make_pictures(folder / "pictures", 4)
+    maker = ViewMaker.of(wishes.views, backbone.pixels, True, 0)
+    with torch.no_grad():
+        views = torch.stack([maker(pictures.read_image(item), 0, device)[:8] for item in pictures.test[:2]])
+        if device.type == "cuda" or wishes.backbone == "small":
+            found.append(sight.precision(backbone, class_names(10), views))
+        else:
+            found.append(Finding(f"precision on {device}", "fp32, as MODEL.PREC auto has it on a CPU"))
+        found.append(known_images(wishes, backbone, real))
+        seconds = pace.measure(method, maker, pictures, pictures.test[:8], wishes.episodes)
+
+    workers = worker_count(wishes.workers)
+    set_up = pace.SetUp(workers, worker_count(-1), device.type != "cpu", wishes.cache is not None)
+    slowest = set_up.bottleneck(seconds)
+    advice = set_up.advice(slowest, wishes.episodes, method.prompt.jacobian is not None)
+    rates = set_up.rates(seconds)
+    for part, needed in seconds.items():
+        rate = f", {rates[part]:.3g} images/s" if part in rates else ", not needed: view features are there"
+        held_up = part == slowest
+        found.append(Finding(
+            f"speed: {part}", f"{1000 * needed:.3g} ms an image{rate}", NOTE if held_up else "ok",
+            advice if held_up else "",
+        ))
+    faults = [finding.what for finding in found if finding.state == FAULT]
+    verdict = f"{slowest} is the bottleneck, about {set_up.images_a_second(seconds):.3g} images a second: {advice}"
+    return Report(found, seconds, slowest, f"not well: {', '.join(faults)}; {verdict}" if faults else verdict)
+
+
+def known_images(wishes: Wishes, backbone: object, real: Dataset | None) -> Finding:
+    """Zero-shot accuracy on what is at hand: a benchmark, or the drawn tiles that the embedded model knows."""
+    if real is None and wishes.backbone != "small":
+        return Finding("zero-shot accuracy", "no data to measure it on", NOTE, "--root DATA")
+    dataset = real or build_dataset("LandCover", "")
+    try:
+        return sight.zero_shot(backbone, wishes.backbone, dataset, dataset.test, wishes.images)
+    except DataError as error:
+        return Finding("zero-shot accuracy", str(error), FAULT, "python tools/check_data.py")

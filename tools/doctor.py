@@ -1,0 +1,50 @@
+"""Looks over a machine in half a minute: what torch sees, whether numbers are right, how fast each part of a run is,
+which part the others wait for, and the setting to change.
+
+    python tools/doctor.py --root DATA --backbone ViT-B/16
+    python tools/doctor.py --json > doctor.json     to send along with a question
+
+Exit status: 0 if all is well, 1 if something is not, 2 for a wrong command.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from promptcal.datasets.utils.cli import run_tool
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, help="folder that holds the data sets in CoOp's layout")
+    parser.add_argument("--backbone", help="as MODEL.BACKBONE.NAME (default: the best whose weights are here)")
+    parser.add_argument("--device", default="auto", help="as DEVICE")
+    parser.add_argument("--workers", default="2", help="as DATALOADER.NUM_WORKERS: a number, or auto")
+    parser.add_argument("--cache", type=Path, help="as CACHE.DIR: judge runs that find view features there")
+    parser.add_argument("--classes", type=int, default=100, help="classes of the episodes that are timed (default 100)")
+    parser.add_argument("--json", action="store_true", help="everything as JSON")
+    args = parser.parse_args(argv)
+    if args.workers != "auto" and not args.workers.isdigit():
+        parser.error(f"--workers {args.workers}: give a number, or auto")
+    if args.classes < 3:
+        parser.error("--classes must be 3 or more")
+
+    from promptcal.tools.checkup.checkup import Wishes, check_up  # only now: they import torch
+    from promptcal.trainers.pictures.predict import default_backbone
+
+    report = check_up(Wishes(
+        args.backbone or default_backbone(), args.root and args.root.expanduser(), args.cache, args.device,
+        -1 if args.workers == "auto" else int(args.workers), classes=args.classes,
+    ))
+    if args.json:
+        print(json.dumps(report.as_dict(), indent=2, ensure_ascii=False))
+    else:
+        print(report.table())
+        print(f"\n{report.verdict}")
+    return int(report.faulty)
+
+
+if __name__ == "__main__":
+    run_tool(main)

@@ -1,0 +1,78 @@
+"""Sets of predictions that hold the true class with a promised probability: split conformal prediction.
+
+A threshold on a score is taken from labelled images, so that new, exchangeable images keep the promise whatever the
+model. `p` are probabilities (N, K); scores are (N, K), lower for classes that belong into a set more.
+"""
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from .arrays import Array, ArrayLike, check_scores, log_softmax
+
+PENALTY, FREE = 0.001, 1  # RAPS: what each rank beyond the first ones costs, and how many are free
+KINDS = ("LAC", "APS", "RAPS")
+
+
+class Sets(NamedTuple):
+    """How sets did: the share that hold the truth, their mean size, and the mean over classes of how far each class's
+    share is from the promise."""
+
+    coverage: float
+    size: float
+    gap: float
+
+
+def scores(p: Array, uniform: Array, kind: str) -> Array:
+    """LAC: 1 − p_k. (Sadinle et al., JASA 2019.) APS: the mass of all classes before k, and a random share of its own.
+    (Romano et al., NeurIPS 2020.) RAPS: APS and a penalty on far ranks. (Angelopoulos et al., ICLR 2021.)
+
+    `uniform` (N,) are the random shares, one an image, for all of its classes.
+    """
+    if kind == "LAC":
+        return 1 - p
+    order = np.argsort(-p, axis=1, kind="stable")
+    ranked = np.take_along_axis(p, order, axis=1)
+    mass = ranked.cumsum(axis=1) - (1 - uniform[:, None]) * ranked
+    if kind == "RAPS":
+        mass = mass + PENALTY * np.maximum(np.arange(1, p.shape[1] + 1) - FREE, 0)
+    found = np.empty_like(mass)
+    np.put_along_axis(found, order, mass, axis=1)
+    return found
+
+
+def threshold(true_scores: Array, alpha: float) -> float:
+    """The ⌈(n + 1)(1 − α)⌉-th smallest score of n labelled images; infinite, so that sets hold all, if n is too few."""
+    rank = math.ceil((len(true_scores) + 1) * (1 - alpha) - 1e-9)
+    return float(np.sort(true_scores)[rank - 1]) if rank <= len(true_scores) else math.inf
+
+
+def halves(labels: Array, seed: int) -> Array:
+    """Which images are for calibration: a random half of each class, odd ones by turns, as the seed has it."""
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[by_class[int(rng.integers(2)) :: 2]] = True
+    return chosen
+
+
+def conformal(logits: ArrayLike, labels: ArrayLike, kind: str, alpha: float = 0.1, seed: int = 0) -> Sets:
+    """Sets for one half of the images with the threshold of the other half. It sees labels: a reference."""
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}.")
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha must lie between 0 and 1, got {alpha!r}.")
+    logits, labels = check_scores(logits, labels, "logits")
+    if len(labels) < 2:
+        raise ValueError("Two samples at least are needed, one for each half.")
+    chosen = halves(labels, seed)
+    uniform = np.random.default_rng([seed, 1]).uniform(size=len(labels))
+    score = scores(np.exp(log_softmax(logits)), uniform, kind)
+    true = score[np.arange(len(labels)), labels]
+    limit = threshold(true[chosen], alpha)
+    held, sizes, truth = true[~chosen] <= limit, (score[~chosen] <= limit).sum(axis=1), labels[~chosen]
+    by_class = [held[truth == k].mean() for k in np.unique(truth)]
+    return Sets(float(held.mean()), float(sizes.mean()), float(np.abs(np.array(by_class) - (1 - alpha)).mean()))

@@ -1,0 +1,49 @@
+"""A prompt that is learnt without images, from the class names alone. (FPP, CVPR 2026.)"""
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from yacs.config import CfgNode
+
+from ..vlm.class_towers import ClassTowers
+
+
+def class_weight(given: float, classes: int) -> float:
+    """The weight of the second term: as given, or the public code's 1 + 15/K. (A note on the paper says 0.15.)"""
+    return given or 1 + 15 / classes
+
+
+def flat_loss(text: Tensor, target: Tensor, noisy: Tensor, weight: float) -> Tensor:
+    """mean_k ‖f_k − t_k‖² − w · mean cos(f_k, g_k) of unit features f (K, d), those of the hand-written prompt t, and
+    those under several noises g (N, K, d)."""
+    return (text - target).square().sum(-1).mean() - weight * (text * noisy).sum(-1).mean()
+
+
+def learn_flat_prompt(tower: ClassTowers, target: Tensor, start: Tensor, own: CfgNode, seed: int) -> Tensor:
+    """The context (n_ctx, width) after OWN.STEPS of AdamW: near the target's features, and steady under noise on its
+    own tokens and, twice as large, on all others. `own` are the method's settings; noise follows from the seed."""
+    generator = torch.Generator().manual_seed(seed)
+    context = start.detach().clone()
+    n_ctx, width = context.shape
+    first = len(tower.backbone.tokenizer.start)
+    size = torch.full((tower.backbone.context_length, 1), own.OTHER_NOISE)
+    size[first : first + n_ctx] = own.NOISE
+    optimizer = torch.optim.AdamW([context], lr=own.LR)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, own.STEPS, own.LAST_LR)
+    weight = class_weight(own.WEIGHT, len(target))
+    for _ in range(own.STEPS):
+        noise = size * torch.randn(own.NOISES, len(size), width, generator=generator)  # shared by all classes
+        noisy = tower.text(context.expand(own.NOISES, -1, -1), noise.to(context.device))  # (N, K, d)
+        text, vjp = tower.with_vjp(context[None])
+        with torch.enable_grad():
+            leaf = text.detach().requires_grad_()
+            (cotangent,) = torch.autograd.grad(flat_loss(leaf[0], target, noisy, weight), leaf)
+        context.grad = vjp(cotangent)[0]
+        optimizer.step()
+        schedule.step()
+    return context
+
+
+def random_start(shape: tuple[int, int], deviation: float, seed: int) -> Tensor:
+    """Where the context starts: not at words, but at random numbers."""
+    return deviation * torch.randn(shape, generator=torch.Generator().manual_seed(seed))

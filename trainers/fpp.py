@@ -1,0 +1,84 @@
+"""FPP: a prompt made steady beforehand, without an image, from which any method may start; here TPT does."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from yacs.config import CfgNode
+
+from .config.fingerprint import run_path
+from .config.validation import require, require_one_of
+from .engine.adapted import Adapted
+from .engine.pretraining import learn_flat_prompt, random_start
+from .objectives import class_logits
+from .registry import TRAINER_REGISTRY
+from .tpt import TPT
+from .vlm.backbone import Backbone
+from .vlm.initial_prompt import InitialPrompt
+from .vlm.openai_clip import CLIP
+from .vlm.prompt_files import checkpoint_path, write_checkpoint
+
+logger = logging.getLogger(__name__)
+
+
+@TRAINER_REGISTRY.register()
+class FPP(TPT):
+    """Pre-trains the context for the class list, writes it as a prompt file in CoOp's format, then is TPT.
+
+    Other methods start from the file with MODEL.INIT_WEIGHTS. (FPP, CVPR 2026; noise and weights of the public code.)
+    """
+
+    label, colour, marker, rank = "FPP + TPT", "#661100", "3", 45
+
+    @classmethod
+    def extend_defaults(cls, cfg: CfgNode) -> None:
+        cfg.TRAINER.FPP = CfgNode()
+        cfg.TRAINER.FPP.STEPS = 1000  # of AdamW, once for a class list
+        cfg.TRAINER.FPP.LR = 0.01  # learning rate at first
+        cfg.TRAINER.FPP.LAST_LR = 0.0001  # learning rate at last, along a cosine
+        cfg.TRAINER.FPP.START = "random"  # the context starts at random numbers; words: at PROMPT.CTX_INIT
+        cfg.TRAINER.FPP.DEVIATION = 0.141421  # of these random numbers
+        cfg.TRAINER.FPP.NOISE = 0.0707105  # standard deviation of the noise on the context's tokens
+        cfg.TRAINER.FPP.OTHER_NOISE = 0.141421  # of the noise on all other tokens
+        cfg.TRAINER.FPP.NOISES = 4  # drawn in each step
+        cfg.TRAINER.FPP.WEIGHT = 0.0  # of steadiness; 0 = 1 + 15/K; the public script uses 1.25 on shifted ImageNets
+
+    @classmethod
+    def validate(cls, cfg: CfgNode) -> None:
+        super().validate(cfg)
+        own = cfg.TRAINER.FPP
+        require_one_of(cfg, "TRAINER.FPP.START", "random", "words")
+        for key in ("STEPS", "NOISES"):
+            require(cfg, own[key] >= 1, f"TRAINER.FPP.{key}", "at least 1")
+        for key in ("LR", "DEVIATION"):
+            require(cfg, own[key] > 0, f"TRAINER.FPP.{key}", "above 0")
+        for key in ("LAST_LR", "NOISE", "OTHER_NOISE", "WEIGHT"):
+            require(cfg, own[key] >= 0, f"TRAINER.FPP.{key}", "0 or more")
+        require(cfg, not cfg.MODEL.INIT_WEIGHTS, "MODEL.INIT_WEIGHTS",
+                "empty: FPP makes its own prompt; to start from a finished one, use another trainer, such as TPT")
+
+    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
+        super().use_model(model, classnames)
+        self.hand_written = self.prompt.text  # (K, d), what the prompt is compared with
+        context = self.ranks.agree(self.pretrain().cpu() if self.ranks.first else None)
+        self.prompt = InitialPrompt(self.prompt.tower, context.to(self.hand_written.device))
+
+    def pretrain(self) -> Tensor:
+        own, words = self.cfg.TRAINER.FPP, self.prompt.context
+        start = words if own.START == "words" else random_start(tuple(words.shape), own.DEVIATION, self.cfg.SEED)
+        context = learn_flat_prompt(self.prompt.tower, self.hand_written, start.to(words), own, self.cfg.SEED)
+        if hasattr(self, "folder"):  # a run; images in memory leave no files
+            path = checkpoint_path(run_path(self.cfg), own.STEPS)
+            write_checkpoint(path, own.STEPS, context, self.backbone, self.prompt.tower.class_tokens, {}, {},
+                             self.cfg.MODEL.BACKBONE.NAME)
+            logger.info("prompt made without images in %d steps: %s (MODEL.INIT_WEIGHTS)", own.STEPS, path)
+        return context
+
+    @torch.no_grad()
+    def adapt(self, views: Tensor) -> Adapted:
+        """Beside the tuned prediction stands that of the hand-written prompt, as everywhere."""
+        before = class_logits(views[:, :1], self.hand_written, self.scale)[:, 0]
+        return replace(super().adapt(views), zero_shot_logits=before)
