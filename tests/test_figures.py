@@ -1,16 +1,19 @@
 """Figures by the data they show; drawing is tried by what the axes hold, never by pixels."""
 import numpy as np
 import pytest
-from made_runs import simulate
+from made_runs import compared, make_run, simulate
 from matplotlib.colors import to_hex
 from promptcal.trainers import calibration as cal
 from promptcal.trainers import theory
 from promptcal.trainers.registry import TRAINER_REGISTRY, method_colour
+from promptcal.trainers.report.changes import change_pictures, no_picture, telling_images
 from promptcal.trainers.report.figures import comparison as figures_compare
 from promptcal.trainers.report.figures import geometry as figures_geometry
+from promptcal.trainers.report.figures import matrices, style
 from promptcal.trainers.report.figures import reliability as figures
-from promptcal.trainers.report.figures import style
 from promptcal.trainers.report.figures.comparison import Pair, Point
+from promptcal.trainers.report.figures.plane import draw_plane, merged_labels, pareto_front
+from promptcal.trainers.report.reading import read_run
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,8 @@ def test_gaps_are_coloured_by_direction():
 
 
 def panels_of(figure):
-    return [axes for axes in figure.axes if axes.axison and not axes.images]
+    """Those that show a run."""
+    return [axes for axes in figure.axes if axes.axison and axes.patches and not axes.images]
 
 
 def test_grid_has_a_place_for_each_method_and_data_set(outcome):
@@ -80,7 +84,7 @@ def test_selection_matches_counting(outcome):
     assert data.coverage[1] == kept.mean()
     figure = figures.draw_selective({"ZeroShot": data, "SoC": data}, "DTD")
     np.testing.assert_array_equal(figure.axes[0].lines[1].get_ydata(), data.accuracy)
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["Zero-shot", "SoC"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Zero-shot", "SoC"]
 
 
 def test_pairs_are_hatched_after():
@@ -115,9 +119,20 @@ def test_the_legend_of_pairs_is_not_cut_off(methods: tuple[str, ...], groups: in
 
 def test_lambda_path_is_in_order_of_lambda():
     sweep = {30.0: Point(77, 5), 10.0: Point(76, 7), 20.0: Point(76.5, 6)}
-    axes = figures_compare.draw_lambda("DTD", {"SoC": sweep}, {"OTPT": Point(76, 8)}).axes[0]
+    axes = draw_plane("DTD", {"SoC": sweep}, {"OTPT": Point(76, 8)}).axes[0]
     assert axes.lines[0].get_xdata().tolist() == [76, 76.5, 77]
-    assert [text.get_text() for text in axes.texts][:3] == ["10", "20", "30"]
+    assert {"10", "20", "30"} <= {text.get_text() for text in axes.texts}
+
+
+def test_labels_that_would_overprint_are_one():
+    sweep = {30.0: Point(77, 5), 40.0: Point(77.001, 5.001), 10.0: Point(70, 9)}
+    axes = draw_plane("", {"SoC": sweep}, {}).axes[0]
+    assert [text for text, _ in merged_labels(sweep, axes)] == ["10", "30, 40"]
+
+
+def test_pareto_front_by_hand():
+    best, cheap, beaten = Point(80, 9), Point(70, 3), Point(69, 5)
+    assert pareto_front([beaten, best, cheap, Point(80, 12)]) == [cheap, best]
 
 
 def test_prompts_are_sorted_by_their_worst_method():
@@ -177,3 +192,60 @@ def test_every_method_has_its_own_colour_in_any_spelling():
     assert method_colour("O-TPT") == method_colour("OTPT") == method_colour("otpt")
     assert method_colour("MyMethod") == method_colour("MyMethod")
     assert method_colour("MyMethod") not in own
+
+
+def test_an_incomplete_grid_keeps_the_names_of_its_rows(outcome):
+    data = figures.diagram("", "SoC", *outcome)
+    figure = figures.draw_grid({"OTPT": {"Pets": data, "DTD": data}, "SoC": {"Pets": data}, "TPT": {"Pets": data}})
+    assert [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()] == ["Pets", "DTD"]
+    figure = figures.draw_grid({"OTPT": {"DTD": data}, "SoC": {"Pets": data, "DTD": data}})
+    assert {axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()} == {"O-TPT", "SoC"}
+    assert len(figure.legends) == 1  # what the hatching means
+
+
+def test_ticks_of_selective_accuracy_differ():
+    """On a range of two points as on a whole one."""
+    for low, high in ((0.001, 0.02), (0.5, 0.9)):
+        series = {"SoC": figures.Selection(figures.THRESHOLDS, np.linspace(low, high, 20), np.linspace(1, 0.1, 20))}
+        figure = figures.draw_selective(series)
+        figure.draw_without_rendering()
+        labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+        assert len(labels) == len(set(labels)) > 2
+
+
+def test_heat_map_frames_the_best_and_leaves_gaps_blank():
+    figure = matrices.draw_heat_map({"TPT": {"DTD": 9.0, "Pets": 4.0}, "SoC": {"DTD": 3.0}}, "ECE (%)")
+    axes = figure.axes[0]
+    assert sorted(text.get_text() for text in axes.texts) == ["3.0", "4.0", "9.0"]
+    assert [patch.get_y() for patch in axes.patches] == [pytest.approx(0.56)]  # the second row; Pets has no rival
+
+
+def test_classes_that_go_together_are_neighbours():
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(200, 2))
+    logits = shared[:, [0, 1, 0, 1, 0, 1]] + 0.1 * rng.normal(size=(200, 6))
+    matrix = matrices.class_correlation(logits)
+    order = matrices.cluster_order(matrix)
+    assert sorted([sorted(order[:3].tolist()), sorted(order[3:].tolist())]) == [[0, 2, 4], [1, 3, 5]]
+    after = matrix.copy()
+    after[0, 3] = after[3, 0] = matrix[0, 3] + 0.7
+    assert matrices.moved_pairs(matrix, after, 1) == [(0, 3, pytest.approx(0.7))]
+
+
+def test_pictures_of_changes_are_drawn(tmp_path):
+    for trainer in ("TPT", "OTPT", "SoC"):
+        for dataset in ("UCF101", "EuroSAT"):
+            make_run(tmp_path, trainer, dataset, n=60)
+    made = [picture for make in change_pictures(compared(tmp_path)[0], "", no_picture) for picture in make()]
+    names = {picture.name for picture in made}
+    assert names == {"plane", "heat_ece", "heat_accuracy", "confidence", "images_ucf101", "class_similarity_ucf101"}
+    for picture in made:
+        picture.figure.draw_without_rendering()
+
+
+def test_the_surest_mistake_is_shown(tmp_path):
+    run = read_run(make_run(tmp_path, "SoC", n=60))
+    data = run.load_predictions()
+    p = np.exp(cal.log_softmax(data.logits))
+    wrong = p.argmax(1) != data.label
+    assert telling_images({"SoC": data})[0] == np.where(wrong, p.max(1), 0).argmax()

@@ -14,10 +14,10 @@ from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import make_folder, write_text
 from ..report.figures.style import stamped
-from ..report.gallery import Picture, attempted
 from ..report.measure import Measured, measure
 from ..report.output import write_figures, write_tables
 from ..report.page.page import Page, render, render_page
+from ..report.picture import Picture, attempted
 from ..report.reading import read_run
 from ..report.rescaled import POSTHOC
 from ..report.tables import Table

@@ -1,55 +1,41 @@
 """Which figures a set of runs allows, and their data: pure arrangement, drawing is done by the figure modules."""
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.figure import Figure
+from PIL.Image import Image
 
-from ...datasets.utils.errors import one_line
 from ..arrays import Array
 from ..registry import is_tuned, method_key, method_label
+from .changes import change_pictures, no_picture
 from .figures import comparison as figures_compare
 from .figures import geometry as figures_geometry
 from .figures import reliability as figures
 from .figures.comparison import Pair, Point
+from .figures.plane import draw_plane
 from .grid import Column, Comparison, Row
 from .measure import Measured
+from .picture import Picture, attempted, cells_of, in_percent, slug
 from .reading import Run
-
-logger = logging.getLogger(__name__)
 
 PAIR_METHODS = ("otpt", "soc")  # whose mistakes the paper sets side by side
 MOST_CLASSES_OF_PAIRS = 400  # beyond that the figure is a cloud
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure with its file name and one sentence that tells what to look for."""
-
-    name: str
-    caption: str
-    figure: Figure
-
-
-def pictures(comparisons: Sequence[Comparison], similarity: Callable[[Run], Array | None]) -> Iterator[Picture]:
+def pictures(
+    comparisons: Sequence[Comparison], similarity: Callable[[Run], Array | None],
+    read_picture: Callable[[Run, int], Image | None] = no_picture,
+) -> Iterator[Picture]:
     """All figures, one after the other."""
     for number, comparison in enumerate(c for c in comparisons if not c.swept):
         suffix = f"_{number + 1}" if number else ""
         swept = [c for c in comparisons if c.swept and c.backbone == comparison.backbone]
-        for make in (*_main_pictures(comparison, suffix, similarity), *_sweep_pictures(comparison, swept, suffix)):
+        for make in (
+            *_main_pictures(comparison, suffix, similarity), *change_pictures(comparison, suffix, read_picture),
+            *_sweep_pictures(comparison, swept, suffix),
+        ):
             yield from attempted(make)
-
-
-def attempted(make: Callable[[], Iterable[Picture]]) -> Iterator[Picture]:
-    """What `make` draws; where it cannot, a line in the log: the other figures and the tables are still wanted."""
-    try:
-        yield from make()
-    except Exception as error:
-        logger.warning("a figure is left out: %s", one_line(error, 200), exc_info=logger.isEnabledFor(logging.DEBUG))
 
 
 def _main_pictures(
@@ -60,8 +46,8 @@ def _main_pictures(
     if len(common) > 1:
         yield lambda: [selective_picture(comparison, common, f"selective_all{suffix}")]
     for column in comparison.columns:
-        slug = _slug(comparison.column_label(column))
-        yield lambda column=column, slug=slug: [selective_picture(comparison, [column], f"selective_{slug}{suffix}")]
+        name = f"selective_{slug(comparison.column_label(column))}{suffix}"
+        yield lambda column=column, name=name: [selective_picture(comparison, [column], name)]
     yield lambda: sals_pictures(comparison, f"sals{suffix}")
     for column in comparison.columns:
         yield lambda column=column: pair_pictures(comparison, column, similarity, PAIR_METHODS, suffix)
@@ -83,7 +69,7 @@ def _sweep_pictures(
             sweeps.update(lambda_points(comparison, column))
         others = {
             row.method: point(cell) for row in main.rows if row.method not in sweeps
-            for at, cell in _cells(main, row) if at == column
+            for at, cell in cells_of(main, row) if at == column
         }
         yield lambda column=column, sweeps=sweeps, others=others: [
             lambda_picture(main, column, sweeps, others, suffix)
@@ -94,7 +80,7 @@ def reliability_picture(comparison: Comparison, name: str) -> Picture:
     """The grid of reliability diagrams, method by data set."""
     label = comparison.column_label
     rows = {
-        row.method: {label(column): diagram(cell, label(column)) for column, cell in _cells(comparison, row)}
+        row.method: {label(column): diagram(cell, label(column)) for column, cell in cells_of(comparison, row)}
         for row in comparison.rows
     }
     caption = (
@@ -108,7 +94,7 @@ def selective_picture(comparison: Comparison, columns: Sequence[Column], name: s
     """Selective accuracy of all methods that have these columns, the columns' images taken together."""
     series = {}
     for row in comparison.rows:
-        outcomes = [cell[0].tuned for column, cell in _cells(comparison, row) if column in columns]
+        outcomes = [cell[0].tuned for column, cell in cells_of(comparison, row) if column in columns]
         if outcomes:
             series[row.method] = figures.selection(
                 np.concatenate([o.confidence for o in outcomes]), np.concatenate([o.correct for o in outcomes]),
@@ -143,14 +129,14 @@ def lambda_picture(
     caption = (
         f"Accuracy and ECE over λ, {name}, {comparison.backbone}; lower right is best. {comparison.images([column])}"
     )
-    return Picture(f"lambda_{_slug(name)}{suffix}", caption, figures_compare.draw_lambda(name, sweeps, others))
+    return Picture(f"lambda_{slug(name)}{suffix}", caption, draw_plane(name, sweeps, others))
 
 
 def prompt_picture(comparison: Comparison, column: Column, suffix: str = "") -> Picture:
     name = comparison.column_label(column)
     caption = f"ECE by initial prompt on {name}, {comparison.backbone}. {comparison.images([column])}"
     picture = figures_compare.draw_prompts(name, prompt_errors(comparison, column))
-    return Picture(f"prompts_{_slug(name)}{suffix}", caption, picture)
+    return Picture(f"prompts_{slug(name)}{suffix}", caption, picture)
 
 
 def diagram(cell: Sequence[Measured], title: str) -> figures.Diagram:
@@ -160,20 +146,20 @@ def diagram(cell: Sequence[Measured], title: str) -> figures.Diagram:
 
 
 def point(cell: list[Measured]) -> Point:
-    return Point(_mean(cell, "accuracy"), _mean(cell, "ece"))
+    return Point(in_percent(cell, "accuracy"), in_percent(cell, "ece"))
 
 
 def sals_groups(comparison: Comparison) -> dict[str, dict[str, Pair]]:
     """ECE without and with SaLS by data set, for tuned methods; an average last, where there are several sets."""
     tuned = [
         row for row in comparison.rows
-        if is_tuned(row.method) and all(m.run.has_zero_shot for _, cell in _cells(comparison, row) for m in cell)
+        if is_tuned(row.method) and all(m.run.has_zero_shot for _, cell in cells_of(comparison, row) for m in cell)
     ]
     groups = {}
     for column in comparison.columns:
         pairs = {
-            row.method: Pair(_mean(cell, "ece"), _mean(cell, "ece_sals"))
-            for row in tuned for at, cell in _cells(comparison, row) if at == column
+            row.method: Pair(in_percent(cell, "ece"), in_percent(cell, "ece_sals"))
+            for row in tuned for at, cell in cells_of(comparison, row) if at == column
         }
         if pairs:
             groups[comparison.column_label(column)] = pairs
@@ -193,11 +179,11 @@ def step_panels(comparison: Comparison) -> dict[str, dict[str, Pair]]:
     """Accuracy and ECE after one and two steps, averaged over the data sets on which a method has both."""
     panels = {"ECE (%)": {}, "accuracy (%)": {}}
     for method in dict.fromkeys(row.method for row in comparison.rows):
-        one, two = (dict(_cells(comparison, Row(method, name))) for name in ("1 step", "2 steps"))
+        one, two = (dict(cells_of(comparison, Row(method, name))) for name in ("1 step", "2 steps"))
         both = [column for column in one if column in two]
         for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy")):
             if both:
-                sides = (float(np.mean([_mean(cells[column], metric) for column in both])) for cells in (one, two))
+                sides = (float(np.mean([in_percent(cells[column], metric) for column in both])) for cells in (one, two))
                 panels[title][method] = Pair(*sides)
     return panels if panels["ECE (%)"] else {}
 
@@ -217,7 +203,7 @@ def prompt_errors(comparison: Comparison, column: Column) -> dict[str, dict[str,
     for row in comparison.rows:
         if (row, column) in comparison.cells:
             cell = comparison.cells[row, column]
-            errors.setdefault(cell[0].run.prompt, {})[row.method] = _mean(cell, "ece")
+            errors.setdefault(cell[0].run.prompt, {})[row.method] = in_percent(cell, "ece")
     return errors
 
 
@@ -229,7 +215,7 @@ def pair_pictures(
     are, or where the classes are too many to be seen."""
     cells = {
         row.method: cell for row in comparison.rows if not methods or method_key(row.method) in methods
-        for at, cell in _cells(comparison, row) if at == column
+        for at, cell in cells_of(comparison, row) if at == column
     }
     data = {
         method: errors for method, cell in cells.items()
@@ -243,7 +229,7 @@ def pair_pictures(
             " how sure of itself is the model when it takes one class for another, and how alike are the two to "
             f"zero-shot CLIP? {comparison.images([column])}"
         )
-        yield Picture(f"class_pairs_{_slug(name)}{suffix}", caption, figures_geometry.draw_pair_errors(data, name))
+        yield Picture(f"class_pairs_{slug(name)}{suffix}", caption, figures_geometry.draw_pair_errors(data, name))
 
 
 def pair_errors_of(
@@ -255,15 +241,3 @@ def pair_errors_of(
         return None
     predictions = cell[0].run.load_predictions()
     return figures_geometry.pair_errors(predictions.logits, predictions.label, matrix)
-
-
-def _cells(comparison: Comparison, row: Row) -> list[tuple[Column, list[Measured]]]:
-    return [(c, comparison.cells[row, c]) for c in comparison.columns if (row, c) in comparison.cells]
-
-
-def _mean(cell: list[Measured], metric: str) -> float:
-    return 100 * float(np.mean([m.metrics[metric].value for m in cell]))
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"\W+", "_", text.lower(), flags=re.ASCII).strip("_") or "data"

@@ -38,10 +38,26 @@ def thumbnails(run: Run, mistakes: Sequence[Mistake]) -> dict[int, str]:
     return made
 
 
+def read_picture(run: Run, index: int) -> Image.Image | None:
+    """A small square of one test image; None where the data are not at hand or not what the run saw."""
+    try:
+        dataset = _dataset(run)
+        names = run.classnames
+        item = dataset.test[index]
+        return square(dataset.read_image(item)) if names[item.label] == dataset.classnames[item.label] else None
+    except (UserError, OSError, LookupError) as error:
+        logger.info("no picture of %s: %s", run.dataset, error)
+        return None
+
+
+def square(image: Image.Image) -> Image.Image:
+    return ImageOps.fit(image.convert("RGB"), (SIDE, SIDE))
+
+
 def data_uri(image: Image.Image) -> str:
     """A square JPEG of `SIDE` pixels that a page can hold."""
     buffer = io.BytesIO()
-    ImageOps.fit(image.convert("RGB"), (SIDE, SIDE)).save(buffer, "JPEG", quality=82)
+    square(image).save(buffer, "JPEG", quality=82)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 

@@ -24,7 +24,7 @@ from .reading import find_runs, text_similarity
 from .rescaled import POSTHOC
 from .sets import sets_tables
 from .tables import Table, metrics_table, paper_table
-from .thumbnails import thumbnails
+from .thumbnails import read_picture, thumbnails
 from .verdict import Verdict, judge
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,8 @@ def write_report(
     tables = make_tables(comparisons, bins, published, posthoc, repeats)
     verdicts = [verdict for c in comparisons if not c.swept and (verdict := judge(c, repeats))]
     write_tables(out, tables)
-    drawn, problems = write_figures(out, (*first, *pictures(comparisons, text_similarity)) if with_figures else ())
+    figures = (*first, *pictures(comparisons, text_similarity, read_picture)) if with_figures else ()
+    drawn, problems = write_figures(out, figures)
     notes += problems
     shown = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in measured}
     notes = [*remarks, *notes]

@@ -54,7 +54,7 @@ def draw_two_panels(panels: Mapping[str, Mapping[str, Pair]], before: str, after
     """One panel a metric (`panels[metric][method]`), for instance ECE and accuracy after one and two steps."""
     methods = list(dict.fromkeys(method for row in panels.values() for method in row))
     with styled():
-        figure = new_figure(max(COLUMN * 1.25, _legend_width(methods)), 2.4)
+        figure = new_figure(max(COLUMN * 1.25, 0.9 * len(panels) * len(methods), _legend_width(methods)), 2.5)
         for axes, (metric, row) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
             _pair_bars(axes, {"": row}, methods, numbers=True)
             axes.set_ylabel(metric)
@@ -64,39 +64,6 @@ def draw_two_panels(panels: Mapping[str, Mapping[str, Pair]], before: str, after
                 axes.text(0, -0.09, "axis does not start at 0", transform=axes.transAxes, fontsize=6, color=GREY)
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.02, ha="left")
         _pair_legend(figure, methods, before, after)
-        return figure
-
-
-def draw_lambda(
-    title: str, sweeps: Mapping[str, Mapping[float, Point]], references: Mapping[str, Point],
-) -> Figure:
-    """The accuracy–ECE plane: a path over λ for each swept method, single marks for the others; lower right is best."""
-    with styled():
-        figure = new_figure(COLUMN, 2.7)
-        axes = figure.subplots()
-        for method, sweep in sweeps.items():
-            weights = sorted(sweep)
-            x, y = [sweep[w].accuracy for w in weights], [sweep[w].ece for w in weights]
-            axes.plot(x, y, color=lighter(colour(method)), linewidth=1, zorder=1)
-            axes.scatter(x, y, color=colour(method), marker=marker(method), s=22, zorder=2, label=method_label(method))
-            for weight, at in zip(weights, zip(x, y, strict=True), strict=True):
-                axes.annotate(
-                    f"{weight:g}", at, xytext=(4, 3), textcoords="offset points", fontsize=6.5, color=colour(method),
-                )
-        for method, point in references.items():
-            axes.scatter(
-                [point.accuracy], [point.ece], color=colour(method), marker=marker(method), s=30, zorder=3,
-                edgecolor=INK, linewidth=0.5, label=method_label(method),
-            )
-        axes.margins(0.14)
-        axes.set(xlabel="accuracy (%)", ylabel="ECE (%)")
-        axes.set_title(title, fontweight="bold", loc="left")
-        axes.annotate(
-            "better", xy=(0.98, 0.03), xytext=(0.86, 0.16), xycoords="axes fraction", textcoords="axes fraction",
-            fontsize=6.5, color=GREY, ha="center", arrowprops={"arrowstyle": "->", "color": GREY, "lw": 0.7},
-        )
-        grid_lines(axes, "both")
-        axes.legend(loc="best", title="numbers: λ", title_fontsize=6.5)
         return figure
 
 

@@ -89,7 +89,9 @@ def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figu
                     bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
                 )
             axes.set_title(f"{method_label(method)}: {data.count.sum():,} mistakes")
-            axes.set_ylim(0, 1.02)
+            axes.set_ylim(-0.03, 1.07)  # room for the circles at either end
+            axes.set_yticks(np.arange(0, 1.01, 0.2))
+            axes.margins(x=0.08)
             grid_lines(axes, "both")
             axes.set_xlabel("zero-shot similarity")
         panels[0].set_ylabel("ECE of the mistakes")

@@ -9,14 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ... import calibration as cal
 from ...arrays import Array
+from ...registry import is_tuned, method_label
 from ...registry import method_colour as colour
-from ...registry import method_label
 from ...registry import method_marker as marker
-from .style import COLUMN, INK, grid_lines, lighter, new_figure, styled
+from .style import COLUMN, GREY, INK, grid_lines, lighter, new_figure, styled
 
 DENSITY_CELLS = 100
 THRESHOLDS = np.arange(0, 100, 5) / 100
@@ -71,8 +71,7 @@ def draw_diagram(data: Diagram) -> Figure:
         top.set_ylabel("accuracy")
         top.legend(handles=[
             Patch(facecolor=lighter(colour(data.method), 0.25), edgecolor=INK, label="accuracy of the bin"),
-            Patch(facecolor="white", edgecolor=OVER, hatch=OVER_HATCH, label="over-confidence"),
-            Patch(facecolor="white", edgecolor=UNDER, hatch=UNDER_HATCH, label="under-confidence"),
+            *_gap_handles(),
         ], loc="upper left", bbox_to_anchor=(0, 0.99))
         _draw_strip(strip, data)
         strip.tick_params(bottom=False)
@@ -100,7 +99,7 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
     upright = len(methods) <= len(sets)
     rows, columns = (methods, sets) if upright else (sets, methods)
     with styled():
-        figure = new_figure(max(COLUMN, 0.55 + 1.6 * len(columns)), 0.35 + 1.5 * len(rows))
+        figure = new_figure(max(COLUMN, 0.55 + 1.6 * len(columns)), 0.55 + 1.5 * len(rows))
         figure.get_layout_engine().set(hspace=0.02, h_pad=0.02)
         panels = figure.subplots(
             2 * len(rows), len(columns), sharex=True, squeeze=False, height_ratios=[1, 0.07] * len(rows),
@@ -111,42 +110,58 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
                 data = diagrams[row if upright else column].get(column if upright else row)
                 if r == 0:
                     axes.set_title(columns[column], fontweight="normal" if upright else "bold")
+                if c == 0:
+                    axes.set_ylabel(rows[row], fontweight="bold" if upright else "normal")
                 if data is None:
-                    axes.set_axis_off()
+                    _blank(axes)
                     strip.set_axis_off()
                     continue
                 draw_bins(axes, data, small=True)
                 _draw_strip(strip, data)
-                if c == 0:
-                    axes.set_ylabel(rows[row], fontweight="bold" if upright else "normal")
-                else:
-                    axes.tick_params(labelleft=False)
+                axes.tick_params(labelleft=c == 0)
                 strip.tick_params(labelbottom=r == len(rows) - 1)
         figure.supxlabel("confidence", fontsize=8)
         figure.supylabel("accuracy", fontsize=8)
+        figure.legend(handles=_gap_handles(), loc="outside upper right", ncols=2, fontsize=7)
         return figure
+
+
+def _blank(axes: Axes) -> None:
+    """The place of a run that is missing: its row keeps its name."""
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    axes.text(0.5, 0.5, "no run", transform=axes.transAxes, ha="center", va="center", fontsize=6.5, color=GREY)
+
+
+def _gap_handles() -> list[Patch]:
+    """What the hatching of a bar means."""
+    return [
+        Patch(facecolor="white", edgecolor=OVER, hatch=OVER_HATCH, label="over-confidence"),
+        Patch(facecolor="white", edgecolor=UNDER, hatch=UNDER_HATCH, label="under-confidence"),
+    ]
 
 
 def draw_selective(series: Mapping[str, Selection], title: str = "") -> Figure:
     """Selective accuracy by threshold for all methods, and the share of samples that remain."""
     with styled():
-        figure = new_figure(COLUMN, 3.6)
+        figure = new_figure(COLUMN, 3.5 + 0.17 * -(-len(series) // 3))
         top, low = figure.subplots(2, 1, sharex=True, height_ratios=[1, 0.5])
         for method, data in series.items():
             look = {"color": colour(method), "marker": marker(method), "markersize": 3, "markevery": 2}
-            look["linestyle"] = "--" if method_label(method) == "Zero-shot" else "-"
+            look["linestyle"] = "-" if is_tuned(method) else "--"
             top.plot(data.thresholds, data.accuracy, label=method_label(method), **look)
             low.plot(data.thresholds, data.coverage, **look)
         for axes in (top, low):
             grid_lines(axes)
-            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            axes.yaxis.set_major_formatter(PercentFormatter(1))  # with as many decimals as tell its ticks apart
+            axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         top.set_title(title, fontweight="bold", loc="left")
         top.set_ylabel("accuracy of those kept")
         low.set_ylabel("share kept")
         low.set_ylim(0, 1.03)
         low.set_xlim(0, 1)
         low.set_xlabel("keep predictions with confidence above")
-        top.legend(loc="best")
+        figure.legend(loc="outside lower center", ncols=3)
         figure.align_ylabels([top, low])
         return figure
 

@@ -1,0 +1,101 @@
+"""Confidence before and after: histograms of all images, and what each method does to one image's top classes."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+from PIL.Image import Image
+
+from ...arrays import Array
+from ...registry import method_colour as colour
+from ...registry import method_label
+from .style import GREY, INK, grid_lines, lighter, new_figure, styled
+
+CELLS = 25
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Confidences of one method on the same images, before and after tuning, both (N,)."""
+
+    before: Array
+    after: Array
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """One image: its top classes by each method, as `methods[label][class] = (before, after)`, in fractions."""
+
+    truth: str
+    methods: Mapping[str, Mapping[str, tuple[float, float]]]
+    picture: Image | None = None
+
+
+def draw_histograms(methods: Mapping[str, Histogram], title: str = "") -> Figure:
+    """A panel a method: grey before, coloured after, with both means."""
+    columns = min(len(methods), 4)
+    rows = -(-len(methods) // columns)
+    with styled():
+        figure = new_figure(max(3.4, 1.75 * columns), 0.5 + 1.45 * rows)
+        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        edges = np.linspace(0, 1, CELLS + 1)
+        for axes in panels.flat[len(methods) :]:
+            axes.set_visible(False)
+        for axes, (method, data) in zip(panels.flat, methods.items(), strict=False):
+            for values, look in (
+                (data.before, {"color": "#B9B9B9", "label": "before"}),
+                (data.after, {"color": colour(method), "histtype": "step", "linewidth": 1.4, "label": "after"}),
+            ):
+                axes.hist(values, bins=edges, weights=np.full(len(values), 100 / len(values)), **look)
+            axes.axvline(data.before.mean(), color=GREY, linestyle=":", linewidth=1)
+            axes.axvline(data.after.mean(), color=colour(method), linestyle=":", linewidth=1)
+            change = 100 * (data.after.mean() - data.before.mean())
+            axes.set_title(f"{method_label(method)}: mean {change:+.1f} points", fontsize=7.5)
+            grid_lines(axes)
+        figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.01, ha="left")
+        figure.supxlabel("confidence (grey: before tuning, line: after; dots: means)", fontsize=7.5)
+        figure.supylabel("% of images", fontsize=7.5)
+        return figure
+
+
+def draw_slopes(cases: Sequence[Slopes], title: str = "") -> Figure:
+    """A row an image: the picture, then each method's confidence in the top classes before and after tuning."""
+    methods = list(dict.fromkeys(name for case in cases for name in case.methods))
+    with styled():
+        figure = new_figure(1.4 + 1.45 * len(methods), 0.45 + 1.65 * len(cases))
+        panels = figure.subplots(len(cases), 1 + len(methods), squeeze=False)
+        for line, case in zip(panels, cases, strict=True):
+            line[0].set_axis_off()
+            if case.picture is not None:
+                line[0].imshow(np.asarray(case.picture.convert("RGB")))
+            line[0].set_title(f"true:\n{_short(case.truth, 18)}", fontsize=6.5, fontweight="bold")
+            for axes, method in zip(line[1:], methods, strict=True):
+                _draw_slope(axes, case, method)
+                axes.set_title(method_label(method), fontsize=7.5, color=colour(method), fontweight="bold")
+        figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.01, ha="left")
+        return figure
+
+
+def _draw_slope(axes, case: Slopes, method: str) -> None:
+    shown = sorted(case.methods.get(method, {}).items(), key=lambda item: item[1][1])
+    free = -1.0
+    for name, (before, after) in shown:
+        right = name == case.truth
+        tone = INK if right else lighter(colour(method), 0.1)
+        axes.plot([0, 1], [100 * before, 100 * after], color=tone, linewidth=2 if right else 1.2, marker="o",
+                  markersize=3)
+        free = max(free + 13, 100 * after)  # labels of near values move apart
+        axes.annotate(f"{100 * after:.0f} {_short(name, 15)}", (1, 100 * after), xytext=(1.08, free),
+                      textcoords="data", va="center", fontsize=5.8, color=tone,
+                      fontweight="bold" if right else "normal",
+                      annotation_clip=False)
+    axes.set(xlim=(-0.1, 2.3), ylim=(-4, 104), xticks=[0, 1], yticks=[0, 50, 100])
+    axes.set_xticklabels(["before", "after"], fontsize=6)
+    axes.tick_params(axis="y", labelsize=6)
+    axes.spines["bottom"].set_visible(False)
+
+
+def _short(name: str, most: int = 22) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
