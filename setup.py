@@ -9,7 +9,8 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-ROOT = "tools/promptcal"  # what is promptcal itself: its version, and `python -m promptcal`
+# promptcal itself: its version, and `python -m promptcal`. Not by that name, or scripts in tools/ would import it.
+ROOT = "tools/package"
 CODE = [init.parent.relative_to(HERE).as_posix() for top in ("trainers", "datasets", "tools")
         for init in sorted((HERE / top).rglob("__init__.py"))]
 DATA = ["configs", "configs/datasets", "configs/trainers", "configs/experiments"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from yacs.config import CfgNode
 
-from ...datasets.utils.cli import run_tool
+from ...datasets.utils.cli import FIRST, run_tool
 from ...datasets.utils.errors import UserError
 
 
@@ -49,6 +49,7 @@ def bring_in() -> None:
     from . import plugin  # mends Dassl, which can be imported only then
 
     import dassl.config  # isort: skip
+    import dassl.utils  # isort: skip
 
     original = dassl.config.get_cfg_default
 
@@ -58,6 +59,8 @@ def bring_in() -> None:
         return cfg
 
     dassl.config.get_cfg_default = extended
+    if not FIRST:  # of several processes the first alone speaks, and log.txt is its own
+        dassl.utils.setup_logger = lambda output=None: None
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ class Calibration(Classification):
         write_text(folder / "config.yaml", yaml.safe_dump(chosen(cfg)))
         write_json(folder / "results.json", {
             "trainer": cfg.TRAINER.NAME, "dataset": cfg.DATASET.NAME, "backbone": cfg.MODEL.BACKBONE.NAME,
-            "seed": cfg.SEED, "n": len(labels), "classes": count, "split": self.split,
+            "seed": max(cfg.SEED, 0), "n": len(labels), "classes": count, "split": self.split,
             **{name: figures[name] for name in ("accuracy", "confidence", "ece", "ace", "brier")}, "bins": bins,
             "flagged": 0, "skipped": [], "zero_shot": False, "finished": now(), "data_hash": self.data_hash(labels),
             "weights_hash": known_weights(cfg.MODEL.BACKBONE.NAME),
