@@ -80,3 +80,11 @@ def test_a_lock_taken_over_by_another_is_left_to_it(tmp_path: Path):
             slower.take_away(dead)
         assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_clock_that_was_set_back(tmp_path: Path):
+    """A sign of life from the future is a sign of life."""
+    write_json(tmp_path / "lock", {"host": "elsewhere", "pid": 1})
+    os.utime(tmp_path / "lock", (2**33, 2**33))
+    with pytest.raises(UserError, match="on elsewhere"):
+        RunLock(tmp_path).__enter__()

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from torch import Tensor
 
-from ..datasets.utils.errors import ConfigError, UserError
+from ..datasets.utils.errors import ConfigError, UserError, fault_of_machine, one_line
 from .engine.adapted import Adapted
 from .engine.features import FeatureBatch, ViewFeatures, find_features
 from .engine.parts import chunks, joined, shuffled
@@ -109,11 +110,19 @@ class Evaluation:
         try:
             made = [self.adapt(some) for some in (views.split(1) if self.online else [views])]
             adapted = Adapted.join(made).checked(trainer, len(views), classes, names).with_fallback(names)
-        except (UserError, RuntimeError, MemoryError):
+        except UserError:
             raise
-        except Exception as error:  # of a method that somebody has written: which one, and at which image
-            reason = f"{type(error).__name__}: {error}"
+        except Exception as error:  # of a method that somebody has written: which one, where, and at which image
+            if fault_of_machine(error):
+                raise
+            reason = one_line(f"{type(error).__name__}: {error}, {where(error)}")
             raise UserError(f"{trainer} failed at {names[0]} ({reason}): mend the method and run the command again, "
                             f"finished parts are kept") from error
         columns = {"logits": adapted.logits, "zero_shot_logits": adapted.zero_shot_logits, **adapted.columns}
         return {name: column.cpu().numpy() for name, column in columns.items()}
+
+
+def where(error: Exception) -> str:
+    """The last line of our own or of a user's that an error passed through."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
+    return f"line {frames[-1].lineno} of {frames[-1].filename}"

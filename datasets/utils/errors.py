@@ -57,11 +57,21 @@ def reading() -> Iterator[None]:
         raise DataError(f"cannot read {error.filename or 'the data'}: {error.strerror or error}") from error
 
 
+GPU_SIGNS = ("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "NVML", "HIP error")
+# Not "in DataLoader worker process 0", which is where an error of the program's was caught.
+WORKER_SIGNS = ("DataLoader worker (pid", "items of ancillary data")
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Python, numpy, CUDA, its libraries and torch's CPU allocator each have a way of their own to say it."""
     signs = ("out of memory", "DefaultCPUAllocator", "ALLOC_FAILED")
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or any(
         sign in str(error) for sign in signs)
+
+
+def fault_of_machine(error: BaseException) -> bool:
+    """Whether the machine, not the program, has failed."""
+    return out_of_memory(error) or any(sign in str(error) for sign in (*GPU_SIGNS, *WORKER_SIGNS))
 
 
 @contextmanager
@@ -76,8 +86,11 @@ def explaining_faults() -> Iterator[None]:
         if "home directory" in str(error):  # pathlib's, on a user without one
             raise UserError("a path begins with ~, but this user has no home folder: write it out, or set HOME"
                             ) from error
-        # Not "in DataLoader worker process 0", which is where an error of the program's was caught.
-        if "DataLoader worker (pid" in str(error) or "items of ancillary data" in str(error):
+        if any(sign in str(error) for sign in GPU_SIGNS):
+            reason = one_line(str(error).splitlines()[0], 160)
+            raise UserError(f"the GPU has failed ({reason}); what was finished is kept: run the command again, with "
+                            f"DEVICE cpu if it does not recover") from error
+        if any(sign in str(error) for sign in WORKER_SIGNS):
             raise UserError("a process that makes views was killed, usually for want of memory; what was finished is "
                             "kept: use fewer DATALOADER.NUM_WORKERS, or give /dev/shm more space") from error
         raise

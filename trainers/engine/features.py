@@ -188,7 +188,7 @@ class ViewFeatures:
         part_of = {place: part for part in cached for place in part}
         recent: OrderedDict[str, KeptPart] = OrderedDict()
         for batch in batches:
-            yield self.checked(joined([self.recent_part(part_of[place], recent, size).batch([place])
+            yield self.checked(join_batches([self.recent_part(part_of[place], recent, size).batch([place])
                                        for place in batch]))
 
     def recent_part(self, part: Sequence[int], recent: OrderedDict[str, KeptPart], size: int) -> KeptPart:
@@ -204,7 +204,7 @@ class ViewFeatures:
         return recent[name]
 
 
-def joined(batches: Sequence[FeatureBatch]) -> FeatureBatch:
+def join_batches(batches: Sequence[FeatureBatch]) -> FeatureBatch:
     return FeatureBatch(
         [place for batch in batches for place in batch.index], torch.cat([batch.views for batch in batches]),
         {place: reason for batch in batches for place, reason in batch.bad.items()},
@@ -213,7 +213,7 @@ def joined(batches: Sequence[FeatureBatch]) -> FeatureBatch:
 
 def kept_part(made: Sequence[FeatureBatch], device: torch.device) -> KeptPart:
     """What the cache would have kept of these batches."""
-    whole = joined(made)
+    whole = join_batches(made)
     return KeptPart(whole.views.cpu().numpy(), {"index": whole.index, "bad": whole.bad}, device)
 
 
