@@ -1,13 +1,19 @@
 """Archives that are damaged or malicious write nothing outside their folder and leave nothing behind."""
+import contextlib
 import errno
 import gzip
 import io
 import random
 import stat
 import tarfile
+import tempfile
+import warnings
 import zipfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from promptcal.datasets.download import archives
 from promptcal.datasets.download.archives import DISK_FAULTS, ArchiveError, unpacked
 
@@ -281,3 +287,43 @@ def test_a_disk_that_refuses_is_not_blamed_on_the_archive(content, code, tmp_pat
 
 def test_names_that_no_disk_takes_are_the_archives_fault(tmp_path):
     refuse(tmp_path, tar_bytes({"x" * 300: b"a"}), "is damaged or cut short .*name too long")
+
+
+NAMES = ["a", "a/b", "a/b/c", "../x", "/etc/evil", "a/../../x", "./a", "..", ".", "", " ", "a\\..\\x", "C:x", "é\udcff"]
+KINDS = [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE,
+         tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, b"Z"]
+members = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from([*KINDS[:2] * 4, *KINDS]), st.sampled_from(NAMES),
+                             st.integers(0, 600)), max_size=5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.booleans(), members, st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=4))
+def test_any_archive(zipped, entries, damage):
+    """Whatever is in it: regular files within its folder, or one line and nothing at all."""
+    infos = []
+    for name, kind, target, size in entries:
+        infos.append(special(name, kind, target))
+        infos[-1].size = size if kind not in (tarfile.SYMTYPE, tarfile.LNKTYPE) else 0
+    if zipped:
+        modes = {tarfile.SYMTYPE: stat.S_IFLNK, tarfile.FIFOTYPE: stat.S_IFIFO, tarfile.DIRTYPE: stat.S_IFDIR}
+        extra = [(unix_zip_entry(one.name.replace("\udcff", "?"), modes.get(one.type, stat.S_IFREG)), b"x" * one.size)
+                 for one in infos]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # names that occur twice
+            content = bytearray(zip_bytes({}, extra))
+    else:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz", errors="surrogateescape") as tar:
+            for info in infos:
+                tar.addfile(info, io.BytesIO(b"x" * info.size))
+        content = bytearray(buffer.getvalue())
+    for place, value in damage:
+        content[int(place * (len(content) - 1))] = value
+    with tempfile.TemporaryDirectory() as outside:
+        work, archive = Path(outside, "work"), Path(outside, "data.zip" if zipped else "data.tar.gz")
+        work.mkdir()
+        archive.write_bytes(content)
+        with contextlib.suppress(ArchiveError), unpacked(archive, work) as folder:
+            assert all(path.is_dir() or stat.S_ISREG(path.lstat().st_mode) for path in folder.rglob("*"))
+            assert list(work.iterdir()) == [folder]
+        assert list(work.iterdir()) == [] and sorted(Path(outside).iterdir()) == sorted([archive, work])

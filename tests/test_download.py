@@ -30,6 +30,8 @@ from promptcal.datasets.inventory.obtain import (
     manual_steps,
 )
 from promptcal.datasets.utils.locking import locked
+from promptcal.tools import download
+from test_archives import chain_of_links
 
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "download.py"
 DEAD = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), "http://127.0.0.1:9")  # nothing listens there
@@ -184,6 +186,18 @@ def test_bad_archives_leave_the_root_clean(damage, tmp_path, monkeypatch, caplog
     assert "By hand:" in caplog.text
     assert [str(path.relative_to(root)) for path in root.rglob("*.*")] == ["dtd/split_zhou_DescribableTextures.json"]
     assert sorted(path.name for path in root.iterdir()) == ["dtd"]
+
+
+@pytest.mark.parametrize("name", ["DescribableTextures", "UCF101"], ids=["tar", "tar under the name of a zip"])
+def test_a_chain_of_links_writes_nothing_outside_the_root(name, tmp_path, monkeypatch, capsys):
+    """CVE-2025-4517, through the whole tool: with Python 3.11.7's own filter it wrote outside and said ready."""
+    cls, archives = hosted(name, tmp_path, monkeypatch)
+    (archives / cls.archives[0].name).write_bytes(chain_of_links("../../outside"))
+    (tmp_path / "outside").mkdir()
+    assert download.main([cls.key(), "--root", str(tmp_path / "root"), "--mirror", str(archives)]) == 1
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert [path.name for path in (tmp_path / "root").iterdir()] == [cls.folder]
+    assert not cls.test_dir(tmp_path / "root").exists()
 
 
 def test_only_what_is_missing_is_fetched(tmp_path, monkeypatch):

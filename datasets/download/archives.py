@@ -16,7 +16,6 @@ import stat
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -28,10 +27,6 @@ from ..utils.errors import DataError, one_line
 
 logger = logging.getLogger(__name__)
 
-DAMAGE = (
-    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError,
-    RuntimeError, ValueError, OverflowError, MemoryError,
-)
 # Faults of the disk that is written to, for which the archive is not to blame.
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
 TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -87,7 +82,7 @@ def extract(archive: Path, into: Path) -> int:
         else:
             kind = "zip archive" if is_zip else "tar archive" if is_tar else "tar or zip archive by its name"
             raise ArchiveError(f"{archive.name} is no {kind}, or only part of one: fetch it again")
-    except DAMAGE as error:
+    except Exception as error:  # damage can end in any exception inside the libraries
         if isinstance(error, ArchiveError) or (isinstance(error, OSError) and error.errno in DISK_FAULTS):
             raise
         reason = one_line(error) or type(error).__name__
