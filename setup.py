@@ -74,6 +74,7 @@ setup(
             "pytest-xdist>=3.5",  # most of the tests' time is programs that start, which halves on two cores
             "ruff>=0.5",
             "scikit-learn>=1.3",  # independent metrics that the tests compare with
+            "playwright>=1.45",  # drives Chromium in the tests of pages
             "hypothesis>=6",  # fuzzing of inputs
         ],
     },

@@ -8,6 +8,7 @@ from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import DataError
 from promptcal.datasets.views.images import open_image
 from promptcal.datasets.views.maker import ViewMaker
+from promptcal.tools.predict import main
 from promptcal.trainers import adapt
 from promptcal.trainers.calibration import sals
 from promptcal.trainers.pictures.predict import predict, prediction_table, read_classes
@@ -102,6 +103,27 @@ def test_the_small_clip_works_at_once(tmp_path):
     done = run_tool("predict.py", tmp_path / "tile.png", "--dataset", "LandCover", "--backbone", "small")
     assert done.returncode == 0, done.stderr
     assert "small, 24 classes, 64 views" in done.stdout and "aerial tiles of land only" not in done.stdout
+
+
+def test_a_page_shows_pictures_kept_views_and_every_method(clip_file, pictures, tmp_path, capsys):
+    page = tmp_path / "pictures.html"
+    main([*map(str, pictures[:2]), "--classes", "cat", "<b>dog</b>", "tractor", "--trainer", "TPT", "SoC", "--views",
+          "20", "--backbone", str(clip_file), "--html", str(page)])
+    assert f"written: {page}" in capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    assert text.count('<section class="picture">') == 2
+    assert text.count("<figcaption>") == 2 * 2  # a tenth of 20 views is kept
+    for head in ("Zero-shot", "TPT", "TPT + SaLS", "SoC", "SoC + SaLS"):
+        assert f'<th scope="col">{head}</th>' in text
+    assert "<b>dog" not in text and "&lt;b&gt;dog" in text
+    assert "http" not in text.replace("http-equiv", "")
+
+
+def test_a_page_of_one_view_keeps_none(clip_file, pictures, tmp_path):
+    page = tmp_path / "one.html"
+    main([str(pictures[0]), "--classes", "cat", "dog", "--trainer", "ZeroShot", "--backbone", str(clip_file), "--html",
+          str(page)])
+    assert "Views that tuning keeps" not in page.read_text(encoding="utf-8")
 
 
 def test_a_picture_that_is_none_is_named(clip_model, tmp_path):

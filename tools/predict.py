@@ -2,6 +2,7 @@
 
     python tools/predict.py cat.jpg dog.jpg --classes names.txt --trainer SoC
     python tools/predict.py tile.png --dataset LandCover --trainer OTPT --backbone small
+    python tools/predict.py cat.jpg --classes cat dog --trainer TPT SoC --html
 """
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
-from promptcal.trainers.pictures.predict import default_backbone, predict, prediction_table, read_classes
+from promptcal.trainers.pictures.page import kept_views, write_page
+from promptcal.trainers.pictures.predict import default_backbone, given_classes, predict, prediction_table, set_up
 from promptcal.trainers.report.usual import own_settings
 from promptcal.trainers.vlm.openai_weights import warn_of_small
 from tqdm import tqdm
@@ -25,15 +27,19 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", nargs="+", metavar="IMAGE", type=Path, help="picture files")
     names = parser.add_mutually_exclusive_group(required=True)
-    names.add_argument("--classes", type=Path, metavar="FILE", help="text file with one class name a line")
+    names.add_argument("--classes", nargs="+", metavar="NAME",
+                       help="class names, or a text file with one a line")
     names.add_argument("--dataset", metavar="NAME",
                        help="take class names, λ and AugMix of this data set, which must be below --root")
     parser.add_argument("--root", default="data", help="folder that holds the data sets, for --dataset")
-    parser.add_argument("--trainer", default="SoC", help="ZeroShot, TPT, CTPT, OTPT, SoC ...")
+    parser.add_argument("--trainer", nargs="+", default=["SoC"], metavar="NAME",
+                        help="ZeroShot, TPT, CTPT, OTPT, SoC ...; several stand side by side")
     parser.add_argument("--backbone", help="OpenAI's name, small, a path, open_clip:MODEL/TAG or hf:FOLDER")
     parser.add_argument("--views", type=int, default=64, help="views of each picture, the plain one included")
     parser.add_argument("--seed", type=int, default=0, help="of the views")
     parser.add_argument("--top", type=int, default=3, help="classes shown of each picture")
+    parser.add_argument("--html", nargs="?", const=Path("predict.html"), type=Path, metavar="FILE",
+                        help="also write a page with the pictures, their kept views and all confidences")
     parser.add_argument("--opts", nargs="*", default=[], metavar="KEY VALUE", help="settings, e.g. TTA.STEPS 2")
     return parser.parse_args(argv)
 
@@ -43,21 +49,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     if min(args.views, args.top) < 1 or args.seed < 0:
         raise ConfigError("--views and --top must be 1 or more, --seed 0 or more")
     log_to_terminal()
-    TRAINER_REGISTRY.get(args.trainer)  # a misspelt name must not cost the loading of a model
+    for trainer in args.trainer:
+        TRAINER_REGISTRY.get(trainer)  # a misspelt name must not cost the loading of a model
     dataset = build_dataset(args.dataset, args.root) if args.dataset else None
-    opts = [*(own_settings(args.trainer, args.dataset) if dataset else []), *args.opts]
-    classnames = dataset.classnames if dataset else read_classes(args.classes)
+    classnames = dataset.classnames if dataset else given_classes(args.classes)
     backbone = args.backbone or default_backbone()
     warn_of_small(backbone, args.dataset or "")
-    cfg = build_cfg(args.trainer, flags=["TTA.VIEWS", args.views], opts=opts)
-    model = load_clip(backbone, cfg.DEVICE, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH)
-    found = predict(
-        args.images, classnames, args.trainer, model, args.views,
-        dataset.augmix if dataset else True, args.seed, args.top, opts,
-    )
-    predictions = list(tqdm(found, total=len(args.images), unit="picture", disable=len(args.images) < MANY))
-    print(prediction_table(predictions, args.trainer))
-    print(f"{backbone}, {len(classnames)} classes, {args.views} views a picture, seed {args.seed}")
+    model, found, kept = None, {}, []
+    for trainer in dict.fromkeys(args.trainer):
+        opts = [*(own_settings(trainer, args.dataset) if dataset else []), *args.opts]
+        cfg = build_cfg(trainer, flags=["TTA.VIEWS", args.views], opts=opts)
+        model = model or load_clip(backbone, cfg.DEVICE, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH)
+        augmix = dataset.augmix if dataset else True
+        some = predict(args.images, classnames, trainer, model, args.views, augmix, args.seed, args.top, opts)
+        found[trainer] = list(tqdm(some, total=len(args.images), unit="picture", disable=len(args.images) < MANY))
+        print(prediction_table(found[trainer], trainer))
+        if args.html and not any(kept):
+            adapter = set_up(classnames, trainer, model, args.views, augmix, args.seed, opts)
+            kept = [kept_views(adapter, path) for path in args.images]
+    setting = f"{backbone}, {len(classnames)} classes, {args.views} views a picture, seed {args.seed}"
+    print(setting)
+    if args.html:
+        write_page(args.html, found, classnames, kept, [f"{setting}."], max(args.top, 5))
+        print(f"written: {args.html}")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ class Prediction:
     after: Top
     with_sals: Top
     failed: bool  # tuning gave no finite number, so `after` is `before`
+    logits: tuple[torch.Tensor, ...] = ()  # (K,) each: before, after, with SaLS
 
 
 def read_classes(path: Path) -> list[str]:
@@ -51,6 +52,11 @@ def read_classes(path: Path) -> list[str]:
     return names
 
 
+def given_classes(values: Sequence[str]) -> list[str]:
+    """Class names as a command gives them: by name, or one file that lists them."""
+    return read_classes(Path(values[0])) if len(values) == 1 else [value.strip() for value in values]
+
+
 def default_backbone() -> str:
     """The best OpenAI model whose weights are on this machine, else the small one that comes with the project."""
     for name in PREFERRED:
@@ -65,14 +71,22 @@ def predict(
     augmix: bool = True, seed: int = 0, top: int = 3, opts: Sequence = (),
 ) -> Iterator[Prediction]:
     """Each picture on its own, as in an evaluation: the order of the pictures changes nothing."""
-    own = ["SEED", seed, "TTA.AUGMIX", "on" if augmix else "off"]
-    adapter = Adapter(trainer, model, classnames, views, [*own, *opts])
+    adapter = set_up(classnames, trainer, model, views, augmix, seed, opts)
     for part in chunks(paths, AT_ONCE):
         adapted = adapter(part)
         before, after = adapted.zero_shot_logits.float().cpu(), adapted.logits.float().cpu()
         rows = zip(part, before, after, sals(after, before), adapted.flagged.tolist(), strict=True)
         for path, *logits, lost in rows:
-            yield Prediction(path, *(_top(z, classnames, top) for z in logits), failed=lost)
+            yield Prediction(path, *(_top(z, classnames, top) for z in logits), failed=lost, logits=tuple(logits))
+
+
+def set_up(
+    classnames: Sequence[str], trainer: str, model: CLIP | Backbone, views: int = 64, augmix: bool = True,
+    seed: int = 0, opts: Sequence = (),
+) -> Adapter:
+    """A method for these classes, whose views are made as in a run of this seed."""
+    own = ["SEED", seed, "TTA.AUGMIX", "on" if augmix else "off"]
+    return Adapter(trainer, model, classnames, views, [*own, *opts])
 
 
 def prediction_table(predictions: Sequence[Prediction], trainer: str) -> str:
