@@ -18,7 +18,7 @@ from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.initial_prompt import InitialPrompt
 from promptcal.trainers.vlm.jacobian import break_even, text_jacobian
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
-from promptcal.trainers.vlm.prompts import class_tokens, initial_context
+from promptcal.trainers.vlm.prompts import class_tokens, find_placement, initial_context
 
 NAMES = ["cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river", "sea or lake"]
 
@@ -44,6 +44,17 @@ def test_jacobian_and_groups_give_the_same_gradient(clip_model, specific: bool):
     assert relative(grouped.gradient(cotangent), expected) < 1e-5
     whole.jacobian = text_jacobian(whole.tower, whole.context)
     assert relative(whole.gradient(cotangent), expected) < 1e-5
+
+
+@pytest.mark.parametrize("position", ["middle", "front"])
+def test_the_jacobian_knows_where_the_class_name_stands(clip_model, position: str):
+    backbone, tokens = OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER)
+    tower = ClassTowers(backbone, tokens, placement=find_placement(position, NAMES, TOKENIZER))
+    prompt = InitialPrompt(tower, initial_context(backbone, "a photo of a"))
+    cotangent = torch.randn(2, len(NAMES), 48)
+    expected = prompt.gradient(cotangent)
+    prompt.jacobian = text_jacobian(tower, prompt.context)
+    assert relative(prompt.gradient(cotangent), expected) < 1e-5
 
 
 def test_the_jacobian_is_that_of_autograd(clip_model):

@@ -58,7 +58,7 @@ def test_a_real_file_without_ctx_gets_one_line_with_the_names_it_has():
     assert read_checkpoint(SAMPLE)["scheduler"]["warmup_epoch"] == 1
     with pytest.raises(WeightsError) as error:
         read_context(SAMPLE)
-    assert str(error.value).endswith("tensors found: anchor_ctx_1, token_prefix, token_of, token_suffix")
+    assert "it seems to be of prompts with anchors, with anchor_ctx_1" in str(error.value)
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "prompt_learner.", "module.prompt_learner."])

@@ -37,6 +37,7 @@ def find_jacobian(
     cache = ArrayCache(cfg.CACHE.DIR, "jacobian", {
         **facts, "classnames": list(classnames),
         "context": hashlib.sha256(prompt.context.cpu().numpy().tobytes()).hexdigest(), "engine": ENGINE,
+        **({"position": prompt.tower.placement.position} if prompt.tower.placement else {}),
     }) if cfg.CACHE.DIR else None
     there = cache is not None and cache.read("jacobian") is not None
     pays = images > 2 * break_even(prompt.tower, prompt.context.shape[-2], features)

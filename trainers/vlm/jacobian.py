@@ -39,6 +39,8 @@ def text_jacobian(tower: ClassTowers, context: Tensor) -> Tensor:
         for start in range(0, classes, group):
             some = slice(start, start + group)
             part = tower.backbone.text_tower(tower.class_tokens[some], tower.precision)
+            if tower.placement:
+                part.placement = tower.placement.of_classes(range(classes)[some])
             leaf = per_class[some].clone().requires_grad_()
             with torch.enable_grad():
                 text = part(leaf[None])[0]  # (k, d)
