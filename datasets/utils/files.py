@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .errors import UserError
+
+LARGEST_RATIO, FREE = 20, 64 << 20  # of arrays to the file that holds them, which we never pack; and bytes beyond that
 
 
 def make_folder(path: Path) -> None:
@@ -33,12 +36,13 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Writes beside `path`, makes sure it is on disk, then renames: a reader sees the old file or the new one."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """Writes beside `path`, makes sure it is on disk, then renames: a reader sees the old file or the new one. Of
+    several writers, on any number of machines, each has a part of its own."""
+    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
+            with part.open("xb") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -65,6 +69,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a file, after a look at every checksum: numpy alone stops reading, and checking, where the shape
     that the file itself states ends."""
     with noticing_damage(), np.load(path, allow_pickle=False) as file:
+        unpacked = sum(member.file_size for member in file.zip.infolist())
+        if unpacked > LARGEST_RATIO * path.stat().st_size + FREE:
+            raise Damaged(f"it would unpack to {unpacked:,} bytes")
         if broken := file.zip.testzip():
             raise Damaged(f"wrong checksum of {broken}")
         return dict(file)

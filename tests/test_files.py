@@ -1,0 +1,90 @@
+"""Files that are there whole or not at all, however many write them, and locks that leave nothing behind."""
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from promptcal.datasets.utils.files import Damaged, read_arrays, write_arrays, write_text
+from promptcal.datasets.utils.locking import locked
+
+
+def test_many_writers_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """In one process, and with one number on several machines: each text is whole, and no part stays."""
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    texts = [letter * 200_000 for letter in "abcdef"]
+    threads = [threading.Thread(target=lambda text=text: [write_text(tmp_path / "x", text) for _ in range(5)])
+               for text in texts]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if (tmp_path / "x").is_file():
+            assert (tmp_path / "x").read_text() in texts
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_arrays_that_claim_more_than_there_is(tmp_path: Path):
+    write_arrays(tmp_path / "x.npz", a=np.arange(5), b=np.zeros((2, 3)))
+    assert read_arrays(tmp_path / "x.npz")["a"].tolist() == [0, 1, 2, 3, 4]
+    np.savez_compressed(tmp_path / "y.npz", a=np.zeros(10 ** 8, np.uint8))
+    assert (tmp_path / "y.npz").stat().st_size < 1 << 20
+    with pytest.raises(Damaged, match="would unpack to 100,000,"):
+        read_arrays(tmp_path / "y.npz")
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f8", "fortran_order": False, "shape": (10 ** 15,)})
+    with zipfile.ZipFile(tmp_path / "z.npz", "w") as archive:
+        archive.writestr("a.npy", buffer.getvalue() + bytes(80))
+    with pytest.raises(Damaged):
+        read_arrays(tmp_path / "z.npz")
+
+
+def test_one_at_a_time(tmp_path: Path):
+    """Eight threads, each with a file of its own: never two inside, and nothing left."""
+    inside, most = 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(10):
+            with locked(tmp_path / "lock", "works"):
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.0005)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path):
+    code = ("import sys, time, pathlib\nfrom promptcal.datasets.utils.locking import locked\n"
+            "with locked(pathlib.Path(sys.argv[1]), 'works'):\n    print('in', flush=True)\n    time.sleep(60)\n")
+    owner = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout.readline() == "in\n"
+    owner.send_signal(signal.SIGKILL)
+    owner.wait(30)
+    assert (tmp_path / "lock").exists()
+    with locked(tmp_path / "lock", "works"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    def refuse(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with locked(tmp_path / "lock", "works"):
+        pass
+    assert "no locks here (Function not implemented): do not let two processes work at once" in caplog.text
