@@ -15,7 +15,8 @@ from promptcal.datasets.utils.errors import UnknownNameError
 from promptcal.tools.command import commands, main
 
 WANTED = {
-    "train", "predict", "report", "reproduce", "download", "check-data", "convert-prompt", "benchmark", "demo",
+    "train", "predict", "report", "reproduce", "download", "check-data", "convert-prompt", "benchmark", "doctor",
+    "demo",
 }
 
 
@@ -40,6 +41,12 @@ def test_an_unknown_command_gets_the_nearest(given: str, meant: str):
     with pytest.raises(UnknownNameError, match=f"unknown command '{given}'") as error:
         main([given])
     assert not meant or f"Did you mean '{meant}'?" in str(error.value)
+
+
+def test_scripts_import_the_project_and_not_a_folder_beside_them():
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import promptcal.datasets as found; print(found.__file__)"
+    done = subprocess.run([sys.executable, "-c", code, PROJECT / "tools"], capture_output=True, text=True)
+    assert Path(done.stdout.strip()).samefile(PROJECT / "datasets" / "__init__.py"), done.stderr
 
 
 @pytest.mark.slow
@@ -74,7 +81,7 @@ def test_a_wheel_installed_alone_does_everything(tmp_path: Path, image_folder: P
     modules = [f"promptcal.tools.{name.replace('-', '_')}" for name in WANTED]
     run(python, "-c", f"import {', '.join(modules)}, promptcal.trainers.dassl.settings")
 
-    assert "SoC" in run(promptcal, "demo", "--images", 16, "--out", "demo")
+    assert "SoC" in run(promptcal, "demo", "--images", 4, "--out", "demo")
     assert (tmp_path / "demo" / "report" / "report.html").is_file()
     table = run(python, "-m", "promptcal", "train", "--trainer", "SoC", "--dataset-config-file", "image_folder",
                 "--root", image_folder, "--backbone", "small", "--output-dir", "run", "TTA.VIEWS=8", "TTA.SELECT=0.25")
