@@ -2,15 +2,19 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import random_clip
 from PIL import Image
+from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views import ViewMaker
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.registry import TRAINER_REGISTRY
+from promptcal.trainers.runs.folder import RunFolder
 from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm import image_tower, text_tower
@@ -100,3 +104,37 @@ def test_half_precision_turns_few_signs(name: str, clip_model):
         signs[precision] = (method.adapt(views).ctx - method.prompt.context).sign()
     turned = {precision: (sign != signs["fp32"]).float().mean().item() for precision, sign in signs.items()}
     assert turned["fp16"] < 0.01 and turned["fp16"] <= turned["bf16"] < 0.06
+
+
+def run_folder(tmp_path: Path, root: Path, weights: Path, name: str, *opts: object) -> np.ndarray:
+    build_trainer(build_cfg("TPT", "configs/datasets/image_folder.yaml", opts=[
+        "DATASET.ROOT", root, "MODEL.BACKBONE.NAME", weights, "OUTPUT_DIR", tmp_path / name, "TEST.LIMIT", 3,
+        "DATALOADER.NUM_WORKERS", 0, "TTA.VIEWS", 10, *opts])).run()
+    return RunFolder(tmp_path / name).predictions()["logits"]
+
+
+def test_the_image_tower_is_compiled_with_static_shapes(image_folder, clip_file, tmp_path, monkeypatch):
+    asked, used = [], []
+
+    def compiler(function, **options):
+        asked.append(options)
+        return lambda pixels: used.append(pixels.shape) or function(pixels)
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    plain = run_folder(tmp_path, image_folder, clip_file, "plain")
+    assert not asked
+    compiled = run_folder(tmp_path, image_folder, clip_file, "compiled", "MODEL.COMPILE", "on")
+    assert asked == [{"dynamic": False}] and used and np.array_equal(compiled, plain)
+
+
+def test_what_cannot_be_compiled_runs_as_it_is(image_folder, clip_file, tmp_path, monkeypatch, caplog):
+    def no_compiler(function, **options):
+        def fail(pixels):
+            raise RuntimeError("InvalidCxxCompiler: no working C++ compiler\nmore")
+        return fail
+
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    run_folder(tmp_path, image_folder, clip_file, "run", "MODEL.COMPILE", "on")
+    assert caplog.text.count("no working C++ compiler), so it runs as it is") == 1
+    with pytest.raises(ConfigError, match="MODEL.COMPILE"):
+        build_cfg("TPT", opts=["MODEL.COMPILE", "maybe"])

@@ -27,6 +27,7 @@ from .runs.provenance import environment
 from .runs.summary import result_block, summarise
 from .vlm.backbone import Backbone
 from .vlm.class_towers import ClassTowers
+from .vlm.compiling import compile_image_tower
 from .vlm.cores import fixed_numerics
 from .vlm.initial_prompt import InitialPrompt
 from .vlm.loading import as_backbone, load_clip, pick_device, weights_hash
@@ -186,6 +187,8 @@ class BaseTrainer(Evaluation):
         name, *variant = backbone_settings(self.cfg)
         warn_of_small(name, self.cfg.DATASET.NAME)
         self.use_model(load_clip(name, self.device, *variant), self.dataset.classnames)
+        if self.cfg.MODEL.COMPILE == "on":
+            compile_image_tower(self.backbone)
         logger.info("%s on %s in %s", self.cfg.MODEL.BACKBONE.NAME, self.device, self.precision)
 
     def build_model(self) -> None:
