@@ -2,18 +2,22 @@
 from __future__ import annotations
 
 import platform
+import sys
 from importlib import metadata
 
 import torch
 
 PACKAGES = ("promptcal", "torch", "torchvision", "openai-clip", "numpy", "pillow")
+# Of backbones of other families: module -> package, told where it was used.
+LIBRARIES = {"open_clip": "open_clip_torch", "transformers": "transformers"}
 
 
 def environment(device: torch.device) -> dict:
     """Versions and hardware, for results.json."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    packages = (*PACKAGES, *(package for module, package in LIBRARIES.items() if module in sys.modules))
     return {
-        "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in packages}},
         "device": f"{device} ({name})",
         "threads": torch.get_num_threads(),
     }
