@@ -8,7 +8,7 @@ from promptcal.trainers import calibration as cal
 from promptcal.trainers.report.compare import compare
 from promptcal.trainers.report.measure import measure
 from promptcal.trainers.report.reading import find_runs
-from promptcal.trainers.report.usual import usual_settings
+from promptcal.trainers.report.settings import usual_settings
 
 # How sharp each method's logits are: above 1 means over-confident, since labels are drawn at sharpness 1.
 SHARPNESS = {"ZeroShot": 1.1, "TPT": 2.6, "CTPT": 2.0, "OTPT": 1.7, "SoC": 1.3}

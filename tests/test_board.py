@@ -4,10 +4,15 @@ import json
 import numpy as np
 import pytest
 from made_runs import make_run, simulate
+from promptcal.trainers.report.boards import link_boards
 from promptcal.trainers.report.figures import board as drawings
-from promptcal.trainers.report.reading import read_run
+from promptcal.trainers.report.measure import measure
+from promptcal.trainers.report.reading import find_runs, read_run
 from promptcal.trainers.runs import board
+from promptcal.trainers.runs.progress import Progress
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch.utils.tensorboard import SummaryWriter
 
 
@@ -67,3 +72,48 @@ def test_table_names_sals_when_it_was_measured(tmp_path):
     assert "| SoC + SaLS | 60.00 | 4.00 | 4.50 |" in board.text_table(with_sals)
     with pytest.raises(KeyError):
         board.text_table({})
+
+
+def test_settings_begin_with_what_runs_are_compared_by(tmp_path):
+    run = read_run(make_run(tmp_path, "SoC", n=40))
+    results = {**run.results, "confidence": 50.0, "seconds_per_image": 0.1}
+    board.write_final(tmp_path, run.settings, results, {})
+    (events,) = (tmp_path / "tensorboard").glob("events.*")
+    starts = [
+        HParamsPluginData.FromString(value.metadata.plugin_data.content)
+        for event in EventFileLoader(str(events)).Load() for value in event.summary.value
+        if value.metadata.plugin_data.plugin_name == "hparams"
+    ]
+    start = next(data.session_start_info for data in starts if data.WhichOneof("data") == "session_start_info")
+    assert start.hparams["method"].string_value == "SoC"
+    assert start.hparams["λ"].number_value == run.weight
+    infos = next(data.experiment for data in starts if data.WhichOneof("data") == "experiment")
+    assert [info.name for info in infos.hparam_infos][:3] == ["method", "λ", "steps"]
+    assert [info.name.tag for info in infos.metric_infos][:2] == ["final/accuracy", "final/ece"]
+
+
+def test_a_small_set_has_a_curve(tmp_path):
+    label, logits, _ = simulate(n=48)
+    with Progress(tmp_path, 48, 20, "SoC", shown=True) as progress:
+        for start in range(0, 48, 4):
+            part = slice(start, start + 4)
+            progress.advance({"label": label[part], "logits": logits[part], "bad_index": np.empty(0),
+                              "seconds": np.ones(1)})
+        progress.log({"label": label, "logits": logits, "seconds": np.ones(12)})  # the end of the part: no second point
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [scalar.step for scalar in events.Scalars("running/ece")] == list(range(4, 49, 4))
+
+
+def test_boards_by_names_one_can_read(tmp_path):
+    for weight in (10.0, 20.0):
+        folder = make_run(tmp_path / "runs", "SoC", settings={"TRAINER.SOC.LAMBDA": weight}, folder=f"l{weight}", n=40)
+        with SummaryWriter(str(folder / "tensorboard")) as writer:
+            writer.add_scalar("running/ece", weight, 1)
+    runs, _ = find_runs([tmp_path / "runs"])
+    for _ in range(2):  # a second report finds the links of the first
+        found = link_boards(tmp_path / "out", [measure(run) for run in runs])
+    names = {path.name for path in found.iterdir() if path.is_symlink()}
+    assert names == {f"SoC on UCF101, λ {weight}, 40 images, seed 0" for weight in (10, 20)}
+    events = EventAccumulator(str(found / "SoC on UCF101, λ 20, 40 images, seed 0")).Reload()
+    assert events.Scalars("running/ece")[0].value == 20
+    assert "custom_scalars__config__" in EventAccumulator(str(found)).Reload().Tags()["tensors"]

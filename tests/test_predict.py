@@ -12,7 +12,7 @@ from promptcal.tools.predict import main
 from promptcal.trainers import adapt
 from promptcal.trainers.calibration import sals
 from promptcal.trainers.pictures.predict import predict, prediction_table, read_classes
-from promptcal.trainers.report.usual import own_settings
+from promptcal.trainers.report.settings import own_settings
 from promptcal.trainers.tpt import TPT
 
 NAMES = ["cat", "dog", "tree frog", "tractor"]

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"\n{EVIDENCE}\n"
           f"\nthe picture of it:    {args.out}/report/figures/overview.png\n"
           f"everything on a page: {report.page}\n"
-          f"curves of each run:   tensorboard --logdir {args.out}")
+          f"curves of each run:   tensorboard --logdir {args.out}/report/tensorboard")
 
 
 if __name__ == "__main__":

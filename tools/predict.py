@@ -16,7 +16,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
 from promptcal.trainers.pictures.page import kept_views, write_page
 from promptcal.trainers.pictures.predict import default_backbone, given_classes, predict, prediction_table, set_up
-from promptcal.trainers.report.usual import own_settings
+from promptcal.trainers.report.settings import own_settings
 from promptcal.trainers.vlm.openai_weights import warn_of_small
 from tqdm import tqdm
 

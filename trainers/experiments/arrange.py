@@ -14,7 +14,7 @@ from ..report.arrange import arrange, row_of
 from ..report.grid import Comparison
 from ..report.measure import Measured
 from ..report.metrics import METRICS
-from ..report.usual import show_setting, unusual_settings
+from ..report.settings import show_setting, unusual_settings
 from .definition import Experiment
 from .plan import Place, PlannedRun
 

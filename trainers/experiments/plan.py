@@ -20,7 +20,7 @@ from ..config.roles import leaves
 from ..coop import CoOp
 from ..engine.parts import evenly
 from ..registry import is_trained, is_tuned, method_key
-from ..report.usual import usual_settings
+from ..report.settings import usual_settings
 from ..runs.folder import RunFolder
 from ..vlm.loading import weights_hash
 from ..vlm.openai_weights import SMALL

@@ -10,7 +10,7 @@ from .arrange import arrange, column_of, row_of
 from .grid import Comparison, Row
 from .measure import Measured
 from .reading import Run
-from .usual import settings_of, show_setting, usual_settings
+from .settings import settings_of, show_setting, swept_keys, usual_settings
 
 
 def compare(measured: Sequence[Measured]) -> list[Comparison]:
@@ -35,19 +35,6 @@ def compare(measured: Sequence[Measured]) -> list[Comparison]:
             if part:
                 found.append(_arrange(part, backbone, f"{backbone}: {sweep_name(key)}", key))
     return found
-
-
-def swept_keys(runs: Sequence[Run]) -> list[str]:
-    """Settings in which two runs of one method on the same images differ."""
-    groups = defaultdict(list)
-    for run in runs:
-        groups[run.trainer, run.dataset, run.data_hash, run.results["n"]].append(settings_of(run))
-    keys = set()
-    for group in groups.values():
-        for key in set().union(*group):
-            if len({repr(settings[key]) for settings in group if key in settings}) > 1:
-                keys.add(key)
-    return sorted(keys)
 
 
 def usual_values(runs: Sequence[Run], key: str) -> dict[tuple[str, str], object]:

@@ -16,7 +16,7 @@ from .metrics import DEBIASED_NOTE, INTERVAL_NOTE, METRICS, TEMPERATURE_NOTE
 from .published import BASELINE
 from .reading import Run
 from .rescaled import POSTHOC_NOTE
-from .usual import unusual_settings
+from .settings import unusual_settings
 
 
 @dataclass(frozen=True)

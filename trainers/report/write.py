@@ -13,6 +13,7 @@ from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import write_text
 from ..registry import method_rank
+from .boards import link_boards
 from .compare import compare
 from .gallery import Picture, pictures
 from .grid import Comparison
@@ -85,6 +86,9 @@ def write_report(
     notes += problems
     shown = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in measured}
     notes = [*remarks, *notes]
+    board = link_boards(out, measured)
+    if board:
+        notes.append(f"Curves of these runs, by name: tensorboard --logdir {board}")
     page = Page(verdicts, tables, drawn, measured, shown, notes)
     write_text(out / "report.html", render_page(page))
     return Report(tables, verdicts, notes, out / "report.html")

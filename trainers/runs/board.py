@@ -10,7 +10,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from ...datasets.utils.files import writing
-from ..registry import method_label
+from ..registry import branch_of, method_label
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,14 @@ def write_final(
 ) -> None:
     """The final figures, the settings they belong to, and what `draw` adds (`add_hparams` would open another run)."""
     metrics = {name: results[name] for name in ("accuracy", "ece", "ace", "confidence", "seconds_per_image")}
-    plain = {key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))}
+    method = results["trainer"]
+    weight = settings.get(f"TRAINER.{branch_of(method)}.LAMBDA")
+    # What runs are compared by comes first: TensorBoard shows columns in this order.
+    plain = {
+        "method": method_label(method), **({} if weight is None else {"λ": weight}),
+        "steps": settings.get("TTA.STEPS", 1),
+        **{key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))},
+    }
     board = folder / "tensorboard"
     with writing(board), SummaryWriter(str(board)) as writer:
         for summary in hparams(plain, {f"final/{name}": None for name in metrics}):

@@ -11,6 +11,7 @@ from ..calibration import ece, top_class
 from .board import Curves
 
 Columns = Mapping[str, np.ndarray]
+POINTS = 50  # of a curve, at most, but for those at the ends of parts
 
 
 class Progress:
@@ -22,6 +23,8 @@ class Progress:
         self.bar = tqdm(total=total, desc=title, unit="img", dynamic_ncols=True, disable=not shown)
         self.shown = shown
         self.curves = Curves(folder / "tensorboard")
+        self.every = max(1, total // POINTS)
+        self.logged = 0  # images at the last point
 
     def __enter__(self) -> Progress:
         return self
@@ -53,11 +56,15 @@ class Progress:
         if running := self.running():
             speed = columns["seconds"].sum() / max(len(columns["label"]), 1)
             self.bar.set_postfix_str(f"acc {running['accuracy']:.1f}, ECE {running['ece']:.1f}, {speed:.3f} s/img")
+        if len(self.correct) - self.logged >= self.every:
+            self.log(columns)
 
     def log(self, columns: Columns) -> None:
-        """Adds a point to each curve, once a part."""
-        if not self.shown:
+        """Adds a point to each curve: at the end of a part, and often enough within it for a small set to have a
+        curve."""
+        if not self.shown or len(self.correct) == self.logged:
             return
+        self.logged = len(self.correct)
         scalars = {f"running/{name}": value for name, value in self.running().items()}
         scalars["speed/seconds_per_image"] = columns["seconds"].sum() / max(len(columns["label"]), 1)
         for name in ("loss", "penalty"):

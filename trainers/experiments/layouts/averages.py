@@ -8,8 +8,8 @@ from ...registry import is_trained, method_rank
 from ...report.grid import Row
 from ...report.measure import Measured
 from ...report.metrics import METRICS
+from ...report.settings import show_setting
 from ...report.tables import Entry, Table, fewer_images
-from ...report.usual import show_setting
 from ..arrange import Material, listed, mean
 from ..beside import block_beside, source_of, with_gaps
 from ..plan import PlannedRun

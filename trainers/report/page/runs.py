@@ -7,10 +7,9 @@ from ....datasets.base import dataset_label
 from ... import calibration as cal
 from ...registry import method_colour, method_label
 from ..arrange import LEARNT
-from ..compare import swept_keys
 from ..measure import Measured
 from ..metrics import METRICS
-from ..usual import settings_of, show_setting, unusual_settings
+from ..settings import setting_words, settings_of
 
 CLASS_LINES = 4000  # of all runs together; beyond that each run shows its worst classes only
 FEWEST_CLASSES = 20  # that a run shows however many runs there are
@@ -25,7 +24,7 @@ def run_views(
     """What the page shows of each run, and the pictures that they share, by key."""
     shown: dict[str, str] = {}
     keys: dict[str, str] = {}  # picture -> key
-    swept = swept_keys([m.run for m in measured])
+    words = setting_words([m.run for m in measured])
     most = max(FEWEST_CLASSES, CLASS_LINES // max(len(measured), 1))
     views = []
     for number, m in enumerate(measured, start=1):
@@ -37,7 +36,7 @@ def run_views(
                 keys[picture] = f"t{len(shown)}"
                 shown[keys[picture]] = picture
             mistakes.append({**vars(mistake), "thumbnail": keys.get(picture, "")})
-        views.append(_run(m, f"run-{number}", swept, mistakes, most))
+        views.append(_run(m, f"run-{number}", words[m.run.folder], mistakes, most))
     return views, shown
 
 
@@ -51,11 +50,9 @@ def filter_choices(runs: Sequence[dict]) -> list[dict]:
     return choices
 
 
-def _run(m: Measured, anchor: str, swept: Sequence[str], mistakes: list[dict], most: int) -> dict:
+def _run(m: Measured, anchor: str, setting: str, mistakes: list[dict], most: int) -> dict:
     run = m.run
     method, dataset = method_label(run.trainer), dataset_label(run.dataset)
-    odd = unusual_settings(run)
-    setting = ", ".join(show_setting(key, value) for key, value in settings_of(run).items() if key in (*swept, *odd))
     facts = {key: run.results[key] for key in FACTS if key in run.results}
     settings = {"folder": run.folder, **settings_of(run), **facts, **(run.results.get("versions") or {})}
     return {

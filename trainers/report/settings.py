@@ -1,8 +1,11 @@
-"""What is usual: the settings that a method has on a data set by the project's own files, and which runs differ."""
+"""Settings of runs: which are usual for a method on a data set by the project's own files, which runs differ in what,
+and how a setting is written."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 
 from ..config.fingerprint import prompt_name
 from ..config.layers import build_cfg, dataset_file_of
@@ -51,3 +54,28 @@ def show_setting(key: str, value: object) -> str:
     if isinstance(value, str) and value:
         return value  # words speak for themselves
     return f"{key.rsplit('.', 1)[-1]} {'none' if value in ('', None) else value}"
+
+
+def swept_keys(runs: Sequence[Run]) -> list[str]:
+    """Settings in which two runs of one method on the same images differ."""
+    groups = defaultdict(list)
+    for run in runs:
+        groups[run.trainer, run.dataset, run.data_hash, run.results["n"]].append(settings_of(run))
+    keys = set()
+    for group in groups.values():
+        for key in set().union(*group):
+            if len({repr(settings[key]) for settings in group if key in settings}) > 1:
+                keys.add(key)
+    return sorted(keys)
+
+
+def setting_words(runs: Sequence[Run]) -> dict[Path, str]:
+    """By folder, the settings in which a run differs from its neighbours or from what is usual, as words."""
+    swept = swept_keys(runs)
+    return {
+        run.folder: ", ".join(
+            show_setting(key, value) for key, value in settings_of(run).items()
+            if key in swept or key in unusual_settings(run)
+        )
+        for run in runs
+    }
