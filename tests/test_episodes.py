@@ -1,6 +1,11 @@
 """The batched engine against the slow reference: gradients, steps, predictions; and that no image touches another."""
 from __future__ import annotations
 
+import copy
+import gc
+import io
+import weakref
+
 import pytest
 import reference
 import torch
@@ -165,3 +170,14 @@ def test_the_model_stays_as_it_was(clip_model):
     adapt("SoC", clip_model, NAMES, make_views())
     assert all(torch.equal(tensor, before[name]) for name, tensor in clip_model.state_dict().items())
     assert not any(p.requires_grad or p.grad is not None for p in clip_model.parameters())
+
+
+def test_a_model_that_was_adapted_goes_when_nobody_needs_it():
+    model = random_clip()
+    adapt("TPT", model, NAMES, make_views(), opts=["TTA.SELECT", 0.5])
+    assert not vars(copy.deepcopy(model))["_promptcal_adapters"]
+    torch.save(model, io.BytesIO())
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None

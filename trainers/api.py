@@ -5,12 +5,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..datasets.utils.errors import ConfigError, explaining_faults
 from ..datasets.views.images import open_image, to_rgb
@@ -86,7 +85,12 @@ class Adapter:
             self.method.load_state(self.start)
 
 
-_adapters: WeakKeyDictionary[nn.Module, OrderedDict[tuple, Adapter]] = WeakKeyDictionary()
+class Kept(OrderedDict):
+    """A model's adapters, by what they were made for. They hold the model, so the model holds them and all go together;
+    a copy of the model, or one that is saved, begins without."""
+
+    def __reduce__(self) -> tuple:
+        return Kept, ()
 
 
 @explaining_faults()
@@ -117,8 +121,8 @@ def find_adapter(
 ) -> Adapter:
     """The adapter that was made for these arguments, unless the model's weights have changed since, or a new one."""
     weights = tuple((tensor.data_ptr(), tensor._version) for tensor in backbone.module.parameters())
-    key = (trainer, tuple(classnames), views, tuple(map(str, opts)), weights)
-    kept = _adapters.setdefault(backbone.module, OrderedDict())
+    key = (trainer, tuple(classnames), views, tuple(map(str, opts)), backbone.pixels, weights)
+    kept = vars(backbone.module).setdefault("_promptcal_adapters", Kept())
     if key not in kept:
         kept[key] = Adapter(trainer, backbone, classnames, views, opts)
         if len(kept) > KEPT:
