@@ -9,7 +9,7 @@ from tabulate import tabulate
 from ...datasets.inventory.inspect import Finding
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import one_line
-from ..registry import method_label
+from ..registry import is_trained, method_label
 from .definition import Experiment, names, read_experiment
 from .estimate import (
     BACKBONES,
@@ -23,6 +23,7 @@ from .estimate import (
     works,
 )
 from .plan import Place, PlannedRun, differs, expand, findings
+from .trial import try_out
 
 HEADS = ["experiment", "data set", "method", "setting", "runs", "images", "state", "on an A100", "here", "disk"]
 
@@ -44,7 +45,11 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], experiments: Mapping[st
     left = works(runs, finished, half=torch.cuda.is_available())
     machine = measure_machine({size_of(run) for run in runs}) if left else None
     speeds = known_speeds(finished)
-    here = {run: seconds_here(run, work, machine, speeds) for run, work in left.items()}
+    trial = try_out(left) if place.demo else None
+    here = {
+        run: trial.seconds(run, work.views) if trial and not is_trained(run.method)
+        else seconds_here(run, work, machine, speeds) for run, work in left.items()
+    }
     body, seen = [], set()
     wide = len(plans) > 1
     for name, plan in plans.items():
@@ -69,7 +74,7 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], experiments: Mapping[st
         f"{counted(len(runs), 'run')}, {len(finished)} finished, {len(left)} to do.",
     ]
     if left:
-        lines += totals(total, sum(here.values()), machine, place)
+        lines += totals(total, sum(here.values()), machine, place, tried=trial is not None)
     lines += [f"{run.described}: {reason}" for run, reason in stale.items()]
     lines += data_lines(findings(runs), place)
     return "\n".join(lines)
@@ -86,13 +91,15 @@ def data_lines(found: Sequence[Finding], place: Place) -> list[str]:
     return [f"Data in {place.root or 'data'}: {told}.", *advice]
 
 
-def totals(total: Work, here: float, machine: Machine, place: Place) -> list[str]:
+def totals(total: Work, here: float, machine: Machine, place: Place, tried: bool) -> list[str]:
+    grounds = (f"finished runs where there are such, else from {machine.rate / 1e9:,.0f} GFLOP/s and the time of a "
+               f"view, both measured a moment ago")
     return [
         f"On an A100: about {duration(total.on_a100)}. An estimate from operation counts ({total.image / 1e15:,.1f} "
         f"PFLOP of the image tower at {IMAGE_RATE / 1e12:g} TFLOP/s, {total.text / 1e15:,.1f} of the text tower at "
         f"{TEXT_RATE / 1e12:g}), not a measurement; start-up and the CPU's work on images come on top.",
-        f"On this machine ({machine.name}): about {duration(here)}. An estimate from finished runs where there are "
-        f"such, else from {machine.rate / 1e9:,.0f} GFLOP/s and the time of a view, both measured a moment ago.",
+        f"On this machine ({machine.name}): about {duration(here)}. An estimate from "
+        f"{'a few images that were run a moment ago' if tried else grounds}.",
         f"Disk: about {size(total.disk)}, most of it view features and Jacobians in {place.features}, which may be "
         "removed afterwards.",
     ]
