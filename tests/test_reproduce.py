@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from data_roots import build
 from made_runs import make_run
 from promptcal.datasets import build_dataset
 from promptcal.trainers.experiments.definition import read_experiment
+from promptcal.trainers.experiments.estimate import works
 from promptcal.trainers.experiments.layouts.theory import CAVEAT
 from promptcal.trainers.experiments.outcome import DEMO, write_outcome
 from promptcal.trainers.experiments.plan import Place, differs, expand
 from promptcal.trainers.experiments.runner import FAILURE, Busy, Claim, Runner, in_use
+from promptcal.trainers.experiments.trial import try_out
 from promptcal.trainers.runs.lock import RunLock
 
 # Few tiles, few views and no helper processes: the machinery is the same.
@@ -99,6 +102,21 @@ def test_mistakes_in_the_command_get_one_line(tmp_path, args, message):
     assert process.returncode == 2
     assert process.stderr.startswith(message) and process.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_estimate_of_a_demo_is_about_right(tmp_path):
+    """Within a factor of two on a quiet machine; of four here, where others may come and go meanwhile."""
+    def seconds() -> float:
+        started = time.monotonic()
+        assert run_tool("reproduce.py", "sals", "--demo", "--limit", 72, "--output-dir", tmp_path).returncode == 0
+        return time.monotonic() - started
+
+    place = Place(output=tmp_path, demo=True, limit=72)
+    runs = expand(read_experiment("sals"), place)
+    trial = try_out(runs)
+    said = sum(trial.seconds(run, work.views) for run, work in works(runs, [], half=False).items())
+    assert said / 4 < seconds() < 4 * said + 10
 
 
 def test_a_plan_looks_at_the_root(tmp_path):
