@@ -117,6 +117,7 @@ def build_dataset(
 ) -> Dataset:
     """The registered data set `name`, read from `root`."""
     cls = DATASET_REGISTRY.get(name)
-    if fewshot_dir:  # set on a class of its own: readers that users have written take the other four
-        cls = type(cls.__name__, (cls,), {"fewshot_dir": fewshot_dir, "__module__": cls.__module__})
-    return cls(root, num_shots, seed, subsample_classes)
+    dataset = cls.__new__(cls)
+    dataset.fewshot_dir = fewshot_dir  # before it is read: readers that users have written take the other four only
+    dataset.__init__(root, num_shots, seed, subsample_classes)
+    return dataset

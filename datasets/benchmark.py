@@ -38,7 +38,7 @@ class Benchmark(Dataset):
         self.image_dir = self.dataset_dir / self.images
         self.check_folders()
         splits = self.read()
-        check_splits(self.name(), splits, self.remedy())
+        check_splits(self.name(), splits, self.remedy(), str(self.image_dir))
         self.split_hash = split_hash(splits.named(), str(self.image_dir))
         self.test_hash = split_hash([("test", splits.test)], str(self.image_dir))
         self.difference = self.from_published(splits)

@@ -76,8 +76,13 @@ def names_by_label(source: str, entries: Sequence[tuple[str, int, str]]) -> list
     return [names[label] for label in sorted(names)]
 
 
-def check_splits(source: str, splits: Splits, remedy: str) -> None:
-    """Refuses splits that cannot be evaluated; reports what is odd but usable, such as names that occur twice."""
+UNWRITABLE = "with control characters or letters that are no UTF-8"
+RENAME = "rename them, or set a locale that has their letters, such as LC_ALL=C.UTF-8"
+
+
+def check_splits(source: str, splits: Splits, remedy: str, folder: str = "") -> None:
+    """Refuses splits that cannot be evaluated; reports what is odd but usable, such as names that occur twice. Only the
+    part of a path below `folder` is the data's own."""
     if not splits.test:
         raise DataError(f"{source} has no test images; {remedy}")
     blank = [label for label, name in enumerate(splits.classnames) if not name.strip()]
@@ -85,13 +90,11 @@ def check_splits(source: str, splits: Splits, remedy: str) -> None:
         raise DataError(f"{source} has no class name for label {first_five(blank)}")
     unwritable = [repr(name) for name in splits.classnames if not is_writable(name)]
     if unwritable:
-        raise DataError(f"{source} has class names with control characters or letters that are no UTF-8: "
-                        f"{first_five(unwritable)}; rename them")
+        raise DataError(f"{source} has class names {UNWRITABLE}: {first_five(unwritable)}; {RENAME}")
     for split, items in splits.named():
-        unwritable = [repr(item.impath) for item in items if not is_writable(item.impath)]
+        unwritable = [repr(item.impath) for item in items if not is_writable(item.impath.removeprefix(folder))]
         if unwritable:
-            raise DataError(f"{source} has file names with control characters or letters that are no UTF-8: "
-                            f"{first_five(unwritable)}; rename them")
+            raise DataError(f"{source} has file names {UNWRITABLE}: {first_five(unwritable)}; {RENAME}")
         wrong = [
             f"{item.impath} (label {item.label}, '{item.classname}')" for item in items
             if not 0 <= item.label < len(splits.classnames) or item.classname != splits.classnames[item.label]

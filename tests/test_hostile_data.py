@@ -223,3 +223,11 @@ def test_two_folders_of_pictures_are_two_data_sets(tmp_path: Path):
     assert run_name("UCF101", first) == "UCF101" and run_name("SomebodysOwn", first) == "SomebodysOwn"
     assert run_name("ImageFolder", "/").startswith("ImageFolder-")
     assert "/" not in run_name("ImageFolder", tmp_path / "a b\n<i>..$")
+
+
+def test_a_root_of_another_alphabet(tmp_path: Path):
+    """Only what lies below the root is the data's; the root itself may be called anything."""
+    root = make_image_folder(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xe9t\xe9")))
+    dataset = build_dataset("ImageFolder", root)
+    assert len(dataset.test) == 12 and dataset.fingerprint(dataset.test)
+    assert dataset.split_hash == build_dataset("ImageFolder", make_image_folder(tmp_path / "plain")).split_hash
