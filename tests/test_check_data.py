@@ -1,17 +1,13 @@
 """The table of what a data root holds."""
 import logging
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from conftest import run_tool
 from data_roots import IMAGE_DIRS, SHARED, build, entries, write_split
 from promptcal.datasets import DATASET_REGISTRY
 from promptcal.datasets.benchmark import benchmarks
 from promptcal.datasets.inventory.inspect import inspect, table
-
-TOOL = Path(__file__).resolve().parents[1] / "tools" / "check_data.py"
 
 
 @pytest.fixture
@@ -141,9 +137,7 @@ def test_a_row_for_each_of_the_fifteen(tmp_path):
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, str(TOOL), *map(str, arguments)], capture_output=True, text=True, timeout=120,
-    )
+    return run_tool("check_data.py", *arguments)
 
 
 def test_command_line(tmp_path):

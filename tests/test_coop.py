@@ -182,6 +182,7 @@ def test_training_goes_on_as_if_never_interrupted(
     assert not (tmp_path / "run" / "parts").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on(coop, command: list[str], tmp_path: Path):
     """kill -9 in the middle of training; the same command then ends as an uninterrupted one."""
     long = ("OPTIM.MAX_EPOCH", 100, "TRAINER.COOP.FIXED_VIEWS", True)
@@ -303,6 +304,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.mark.slow
 def test_four_shots_lift_the_accuracy_on_the_embedded_set(tmp_path: Path, cache: Path):
     cfg = build_cfg("CoOp", "configs/datasets/landcover.yaml", opts=[
         "MODEL.BACKBONE.NAME", "small", "DATASET.NUM_SHOTS", 4, "TRAINER.COOP.FIXED_VIEWS", True,

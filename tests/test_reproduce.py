@@ -76,6 +76,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_told_at_the_end(tmp_path):
     assert "2 runs, 1 finished, 1 to do." in process.stdout
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_work(tmp_path):
     """As torchrun starts them: each takes whole runs, none twice."""
     command = [sys.executable, str(PROJECT / "tools" / "reproduce.py"), "sals", "--output-dir", str(tmp_path), *QUICK]
