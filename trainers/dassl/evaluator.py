@@ -15,6 +15,7 @@ from yacs.config import CfgNode
 
 from ...datasets.utils.errors import DataError, WeightsError
 from ...datasets.utils.files import write_arrays, write_json, write_text
+from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from ..arrays import log_softmax
 from ..base import now
 from ..calibration import ace, brier_terms, ece, top_class
@@ -27,6 +28,7 @@ from .data import TheirData
 logger = logging.getLogger(__name__)
 
 BINS = 20  # unless TEST.BINS says otherwise
+STATISTICS = {"INPUT.PIXEL_MEAN": OPENAI_MEAN, "INPUT.PIXEL_STD": OPENAI_STD}
 
 
 @EVALUATOR_REGISTRY.register()
@@ -112,10 +114,11 @@ def known_weights(name: str) -> str:
 
 
 def chosen(cfg: CfgNode) -> dict:
-    """The settings that have a value, as a tree of plain data. Pictures have the size that the backbone takes."""
+    """The settings that have a value, as a tree of plain data. Left out is how pictures are prepared where it is CLIP's
+    own way, which ours are without being told."""
     tree: dict = {}
     for key, value in leaves(cfg).items():
-        if value is None or key == "INPUT.SIZE":
+        if value is None or key == "INPUT.SIZE" or (key in STATISTICS and tuple(value) == STATISTICS[key]):
             continue
         *groups, leaf = key.split(".")
         node = tree
