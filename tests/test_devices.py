@@ -1,18 +1,23 @@
 """Proof without a GPU: on torch's `meta` device a tensor that was left on the CPU fails, whatever its numbers."""
 from __future__ import annotations
 
+import multiprocessing
+import os
+import socket
 from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from conftest import random_clip
 from PIL import Image
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views import ViewMaker
 from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers.engine.ranks import Ranks
 from promptcal.trainers.registry import TRAINER_REGISTRY
 from promptcal.trainers.runs.folder import RunFolder
 from promptcal.trainers.soc import SoC
@@ -138,3 +143,50 @@ def test_what_cannot_be_compiled_runs_as_it_is(image_folder, clip_file, tmp_path
     assert caplog.text.count("no working C++ compiler), so it runs as it is") == 1
     with pytest.raises(ConfigError, match="MODEL.COMPILE"):
         build_cfg("TPT", opts=["MODEL.COMPILE", "maybe"])
+
+
+def test_each_rank_takes_a_gpu_of_its_own_before_it_meets_the_others(monkeypatch):
+    """The path of NCCL, with a stand-in for its devices: objects travel by gloo, so that no rank touches another's
+    GPU."""
+    told = []
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.append(("device", device)))
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: told.append((backend, timeout.days)))
+    monkeypatch.setattr("atexit.register", lambda function: told.append(("at exit", function)))
+    ranks = Ranks()
+    assert told == [("device", 1), ("cpu:gloo,cuda:nccl", 7), ("at exit", dist.destroy_process_group)]
+    assert not ranks.first
+
+    def broadcast(box: list, src: int) -> None:
+        box[0] = ["a", "b", "c", "d", "e", "f", "g", "h"]  # the first rank's
+
+    monkeypatch.setattr(dist, "broadcast_object_list", broadcast)
+    monkeypatch.setattr(dist, "barrier", lambda: told.append("barrier"))
+    assert ranks.share(["other", "list"]) == ["d", "h"] and told[-1] == "barrier"
+
+
+def meet(rank: int, world: int, port: int, results) -> None:
+    """One of several processes, as torchrun starts them on a machine without GPUs."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    ranks = Ranks()
+    results.put((rank, ranks.share(list(range(7)) if rank == 0 else []), ranks.agree("first" if rank == 0 else "no")))
+    ranks.meet()
+
+
+@pytest.mark.slow
+def test_the_same_by_gloo_in_real_processes():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    processes = [context.Process(target=meet, args=(rank, 2, port, results)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    found = sorted(results.get(timeout=120) for _ in processes)
+    for process in processes:
+        process.join(60)
+    assert found == [(0, [0, 2, 4, 6], "first"), (1, [1, 3, 5], "first")]
