@@ -4,16 +4,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 from .base import Datum
 from .download.sources import LARGEST_LIST
 from .utils.errors import DataError, first_five, one_line, reading
+from .utils.names import is_writable
 
 logger = logging.getLogger(__name__)
 
@@ -44,19 +44,6 @@ def read_text(path: Path) -> str:
 def read_lines(path: Path) -> list[str]:
     """The lines of a text file that are not blank."""
     return [line.strip() for line in read_text(path).splitlines() if line.strip()]
-
-
-def leads_out(path: str) -> bool:
-    """Whether a path of a list may lead out of the folder that it is meant for, on any system."""
-    if ".." not in path and ":" not in path and path[:1] not in ("/", "\\"):
-        return False  # at once: lists have a hundred thousand of them
-    windows = PureWindowsPath(path)
-    return bool(PurePosixPath(path).is_absolute() or windows.drive or windows.root or ".." in windows.parts)
-
-
-def is_writable(text: str) -> bool:
-    """Whether a name can stand in any file, page or terminal: valid Unicode, no control characters."""
-    return text.isprintable() or not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
 
 
 def names_by_label(source: str, entries: Sequence[tuple[str, int, str]]) -> list[str]:

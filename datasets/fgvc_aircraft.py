@@ -3,9 +3,10 @@ from __future__ import annotations
 
 from .base import DATASET_REGISTRY, Datum
 from .benchmark import Benchmark
-from .checks import Splits, leads_out, read_lines
+from .checks import Splits, read_lines
 from .download.sources import Source
 from .utils.errors import DataError, first_five
+from .utils.names import leads_out
 
 LISTS = {split: f"images_variant_{split}.txt" for split in ("train", "val", "test")}
 

@@ -6,8 +6,9 @@ import logging
 from pathlib import Path
 
 from .benchmark import Benchmark
-from .checks import Splits, leads_out, names_by_label, read_text
+from .checks import Splits, names_by_label, read_text
 from .utils.errors import DataError, first_five
+from .utils.names import leads_out
 
 logger = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from promptcal.datasets.views import images
 from promptcal.datasets.views.images import BadImageError, is_image_name, open_image
 
 RAMP = np.tile(np.linspace(0, 255, 64).astype(np.uint8), (48, 1))
@@ -89,12 +90,15 @@ def test_white_is_zero_in_some_tiffs(tmp_path):
     assert pixels(tmp_path / "a.tif")[0, :, 0].tolist() == expected
 
 
-def test_pictures_that_show_as_black_or_white_are_said(tmp_path, caplog):
+def test_pictures_that_show_as_black_or_white_are_said_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(images, "warned", set())
     open_image(save(tmp_path / "dark.png", np.full((4, 4), 200, np.uint16)))
     open_image(save(tmp_path / "light.tif", np.full((4, 4), 200, np.float32)))
     open_image(save(tmp_path / "right.tif", np.full((4, 4), 0.5, np.float32)))
     assert "dark.png: pixels up to 200 where 65535 is white" in caplog.text
-    assert "light.tif: floating-point pixels up to 200; everything from 1 is white" in caplog.text
+    assert "light.tif: floating-point pixels up to 200, where everything from 1 is white" in caplog.text
+    open_image(save(tmp_path / "next.png", np.full((4, 4), 100, np.uint16)))
+    assert "next.png" not in caplog.text
     assert "right.tif" not in caplog.text
 
 

@@ -18,12 +18,13 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import BinaryIO
 
 from tqdm import tqdm
 
 from ..utils.errors import DataError, one_line
+from ..utils.names import is_writable, leads_out
 
 logger = logging.getLogger(__name__)
 
@@ -215,9 +216,9 @@ def extract_zip(archive: Path, target: Target) -> None:
 
 
 def check_name(name: str) -> None:
-    """Refuses names that lead out of the folder, on any system, and such as no file can have."""
-    windows = PureWindowsPath(name)
-    if PurePosixPath(name).is_absolute() or windows.drive or windows.root or ".." in windows.parts:
+    """Refuses names that lead out of the folder, on any system, and such as make trouble everywhere."""
+    if leads_out(name):
         raise ArchiveError(f"refused: the archive holds {one_line(name, 200)}, which leads out of its folder")
-    if any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
-        raise ArchiveError(f"refused: the archive holds {one_line(name, 200)}, whose name has control characters")
+    if not is_writable(name):
+        raise ArchiveError(f"refused: the archive holds {name[:200]!r}, a name with control characters or letters that "
+                           f"are no UTF-8")

@@ -32,6 +32,9 @@ MOST_PIXELS = 89_478_485  # Pillow's bound too, beyond which it warns; three byt
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
+warned: set[str] = set()
+
+
 class BadImageError(DataError):
     """A file that is no image, or only part of one."""
 
@@ -106,10 +109,17 @@ def as_shown(image: Image.Image, path: str | Path) -> np.ndarray:
         shown = 1 - shown
     brightest = float(values.max(initial=0))
     if image.mode == "F" and brightest > white:
-        logger.warning("%s: floating-point pixels up to %g; everything from 1 is white", path, brightest)
+        warn_once("%s: floating-point pixels up to %g, where everything from %g is white", path, brightest, white)
     elif 0 < brightest <= white / 256:
-        logger.warning("%s: pixels up to %g where %g is white, which shows as black", path, brightest, white)
+        warn_once("%s: pixels up to %g where %g is white, which shows as black", path, brightest, white)
     return (shown * 255).round().astype(np.uint8)
+
+
+def warn_once(message: str, *details: object) -> None:
+    """A whole data set may be of one kind: its first picture speaks for all, once in each process."""
+    if message not in warned:
+        warned.add(message)
+        logger.warning(f"{message} (others like it are not told)", *details)
 
 
 def is_image_name(name: str) -> bool:
