@@ -10,7 +10,7 @@ import pytest
 import reference
 import torch
 from conftest import random_clip
-from promptcal.datasets.utils.errors import ConfigError, DataError
+from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.engine.episodes import text_gradient
 from promptcal.trainers.objectives import class_logits, confident_views
@@ -148,7 +148,7 @@ def test_adapt_refuses_what_it_cannot_use(clip_model):
         adapt("soc", clip_model, NAMES, make_views())
     with pytest.raises(ConfigError, match=r"views must be .*, not \(0, 20, 3, 32, 32\)"):
         adapt("SoC", clip_model, NAMES, make_views(images=0))
-    with pytest.raises(DataError, match="features of image 1 are not finite"):
+    with pytest.raises(ValueError, match="views of image 1 hold numbers that are not finite"):
         adapt("SoC", clip_model, NAMES, make_views().index_fill(0, torch.tensor([1]), torch.nan))
 
 

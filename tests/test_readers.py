@@ -44,8 +44,9 @@ def test_yaml_of_each_set(name):
     assert config["DATASET"]["NAME"] == name
     assert config["TTA"]["AUGMIX"] == ("off" if name == "ImageNet" else "on")
     assert DATASET_REGISTRY.get(name).augmix == (name != "ImageNet")
-    lambdas = {"CTPT": {"LAMBDA": 20.0}, "OTPT": {"LAMBDA": 2.0}, "SOC": {"LAMBDA": 14.0}}
-    assert config.get("TRAINER") == (lambdas if name in SHIFTS else None)
+    weaker = {"CTPT": {"LAMBDA": 20.0}, "OTPT": {"LAMBDA": 2.0}, "SOC": {"LAMBDA": 14.0}, "ATPT": {"LAMBDA": 10.0},
+              "TDA": {"VIEWS": "confident"}, "FPP": {"WEIGHT": 1.25}}
+    assert config.get("TRAINER") == (weaker if name in SHIFTS else None)
 
 
 def test_fifteen_benchmarks_with_counts_and_templates():

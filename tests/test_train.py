@@ -34,7 +34,7 @@ def test_every_trainer_end_to_end(train, image_folder: Path, tmp_path: Path, tra
     results = json.loads((run / "results.json").read_text())
     with np.load(run / "predictions.npz") as file:
         predictions = dict(file)
-    tuned = set() if trainer == "ZeroShot" else {"loss", "penalty"}
+    tuned = set() if trainer == "ZeroShot" else {"loss", "penalty", "cots_tau", "strong_log_p"}
     assert set(predictions) == {"index", "label", "logits", "zero_shot_logits", "flagged", "text", *tuned}
     assert predictions["index"].tolist() == list(range(12)) and predictions["logits"].shape == (12, 4)
     assert predictions["label"].tolist() == [k for k in range(4) for _ in range(3)]
