@@ -18,12 +18,15 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }));
 }
 
-// A table that does not fit says so.
-const boxes = [...document.querySelectorAll(".scroll")];
-const measureBoxes = () => boxes.forEach(box => box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1));
-addEventListener("resize", measureBoxes);
-document.querySelectorAll("details").forEach(part => part.addEventListener("toggle", measureBoxes));
-measureBoxes();
+// A table that does not fit says so. What is folded away is not measured: that would lay out every run.
+function measureBoxes(part) {
+  for (const box of part.querySelectorAll(".scroll")) {
+    if (!box.closest("details:not([open])")) box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+  }
+}
+addEventListener("resize", () => measureBoxes(document));
+document.addEventListener("toggle", event => { if (event.target.open) measureBoxes(event.target); }, true);
+measureBoxes(document);
 
 // A figure enlarges on click.
 const dialog = document.getElementById("enlarged");
@@ -58,9 +61,11 @@ if (rows.length) filterRuns();
 // Each picture is kept once, however many runs mistook it, and decoded when its run is opened.
 const store = document.getElementById("thumbnails");
 const thumbnails = store ? JSON.parse(store.textContent) : {};
-document.querySelectorAll("details.run").forEach(run => run.addEventListener("toggle", () => {
-  run.querySelectorAll("img[data-thumbnail]").forEach(image => { image.src ||= thumbnails[image.dataset.thumbnail]; });
-}));
+document.addEventListener("toggle", event => {
+  event.target.querySelectorAll?.("img[data-thumbnail]").forEach(image => {
+    image.src ||= thumbnails[image.dataset.thumbnail];
+  });
+}, true);
 
 // A link to a run opens it.
 function openLinked() {
