@@ -16,7 +16,7 @@ from .errors import UserError, explaining_faults
 
 LOGGER = logging.getLogger("promptcal")
 FIRST = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started, or alone
-OTHERS_WAIT = 5.0  # seconds in which torchrun ends the other processes once the first has told their common mistake
+OTHERS_WAIT = 30.0  # seconds in which torchrun ends the other processes once the first has told their common mistake
 
 
 class AboveTheBar(logging.Handler):
