@@ -165,6 +165,24 @@ def test_a_few_steps_lower_the_loss_and_repeat():
     assert losses == runs[1][2]
 
 
+def test_a_smaller_stream_changes_steps_and_not_features():
+    """Features stay (but for the norms' epsilon), but the same step of an embedding moves them twice as far."""
+    vocabulary = training.Vocabulary()
+    tokens = vocabulary(["a hazy photo of a vineyard.", "an aerial photo of the sea at dusk."])
+    found = []
+    for factor in (1.0, 0.5):
+        model = training.new_model(vocabulary.rows, training.Settings())
+        training.shrink_stream(model, factor)
+        with torch.no_grad():
+            before = unit(training.encode_captions(model, tokens))
+            step = 1e-4 * torch.ones(before.shape[1]).index_fill(0, torch.arange(0, before.shape[1], 2), -1)
+            model.token_embedding.weight[vocabulary.number[training.START]] += step
+            found.append((before, (unit(training.encode_captions(model, tokens)) - before).norm()))
+    (plain, moved), (shrunk, moved_more) = found
+    torch.testing.assert_close(plain, shrunk, atol=0.02, rtol=0)
+    assert 1.5 < moved_more / moved < 2.2
+
+
 def test_tool_trains_a_file_that_loads(tmp_path):
     out = tmp_path / "tiny.safetensors"
     small = ["--tiles", "24", "--batch", "8", "--validation", "1", "--steps", "2", "--threads", "1"]

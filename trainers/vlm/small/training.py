@@ -25,7 +25,7 @@ from ..openai import END, START
 from ..openai_clip import CLIP, tokenizer
 from ..token_table import VOCAB_SIZE, full_token_table
 from .captions import all_words, draw_caption
-from .geometry import calibrated_scale, measure_geometry
+from .geometry import Geometry, calibrated_scale, measure_geometry
 from .tiles import CLASSES, CONDITIONS, TrainingTiles, normalised, random_crops, training_tiles, validation_tiles
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class Settings:
     lr: float = 1.5e-3
     token_lr: float = 3e-4  # low, so that the words stay near their start and a step of test-time tuning still counts
     scale: float = 65.0  # logit scale while training; high, so that small angles suffice to tell captions apart
+    stream: float = 0.5  # what the text tower's numbers are multiplied by in the end; tuning's step is not
     free: float = 0.18  # share of a caption's feature, as squared length, that is not the common component at the start
     weight_decay: float = 0.05
     warmup: int = 60
@@ -60,8 +61,8 @@ class Settings:
             raise ConfigError("steps, batch, warmup and validation must be at least 1, the seed at least 0")
         if self.tiles < self.batch:
             raise ConfigError(f"{self.tiles} tiles are too few for batches of {self.batch}")
-        if not 0 < self.free <= 1 or not 1 <= self.scale <= 100:
-            raise ConfigError("free must lie above 0 and not above 1, the scale between 1 and 100, CLIP's highest")
+        if not (0 < self.free <= 1 and 0 < self.stream <= 1 and 1 <= self.scale <= 100):
+            raise ConfigError("free and stream must lie above 0 and not above 1, the scale between 1 and CLIP's 100")
 
 
 class Vocabulary:
@@ -202,20 +203,43 @@ def save(model: CLIP, rows: Tensor, path: Path, settings: Settings) -> None:
     write_atomically(path, lambda file: file.write(safetensors_bytes(state, metadata)))
 
 
-def make_small_clip(path: Path, cache: Path, workers: int, settings: Settings) -> None:
-    """Draws the tiles or finds them in `cache`, trains, sets the scale, and writes the weights to `path`.
+def shrink_stream(model: CLIP, factor: float) -> None:
+    """Multiplies all that the text tower adds up, its embeddings and the layers' outputs, by a factor.
+
+    Layer norms take it out again, so captions keep their features (but for the norms' epsilon). A step of test-time
+    tuning, of fixed size, weighs more beside smaller embeddings, as it does in models of more layers and tokens.
+    """
+    summed = [model.token_embedding.weight, model.positional_embedding]
+    for block in model.transformer.resblocks:
+        summed += [*block.attn.out_proj.parameters(), *block.mlp.c_proj.parameters()]
+    for parameter in summed:
+        parameter.data *= factor
+
+
+@torch.no_grad()
+def finish(model: CLIP, vocabulary: Vocabulary, settings: Settings, validation: tuple[Tensor, Tensor]) -> Geometry:
+    """Makes a trained model ready for use: shrinks its stream, rounds it as its file will, sets its logit scale.
 
     The scale of training would leave the model far too sure of tiles and wordings it has not seen: validation tiles
     with the prompt of the tests decide it instead.
     """
-    tiles = training_tiles(settings.tiles, settings.seed, cache, workers)
-    pictures, kinds = validation_tiles(settings.validation, cache, workers)
-    model, vocabulary, losses = train(tiles, settings)
-    with torch.no_grad():
-        text = unit(encode_captions(model, vocabulary([f"{PROMPT} {name}." for name in CLASSNAMES])))
-        images = torch.cat([unit(model.encode_image(normalised(some))) for some in pictures.split(64)])
+    shrink_stream(model, settings.stream)
+    for parameter in model.parameters():
+        parameter.data = parameter.half().float()
+    pictures, kinds = validation
+    text = unit(encode_captions(model, vocabulary([f"{PROMPT} {name}." for name in CLASSNAMES])))
+    images = torch.cat([unit(model.encode_image(normalised(some))) for some in pictures.split(64)])
     scale = calibrated_scale(images @ text.T, kinds)
     model.logit_scale.fill_(math.log(scale))
+    return measure_geometry(text, images, kinds, scale)
+
+
+def make_small_clip(path: Path, cache: Path, workers: int, settings: Settings) -> None:
+    """Draws the tiles or finds them in `cache`, trains, and writes the weights to `path`."""
+    tiles = training_tiles(settings.tiles, settings.seed, cache, workers)
+    validation = validation_tiles(settings.validation, cache, workers)
+    model, vocabulary, losses = train(tiles, settings)
+    geometry = finish(model, vocabulary, settings, validation)
     save(model, vocabulary.rows, path, settings)
-    logger.info("loss %.3f; %s", np.mean(losses[-50:]), measure_geometry(text, images, kinds, scale))
+    logger.info("loss %.3f; %s", np.mean(losses[-50:]), geometry)
     logger.info("written to %s", path)
