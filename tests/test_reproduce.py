@@ -216,7 +216,7 @@ def test_outcomes_of_real_plans(tmp_path, name):
     assert drawn == set(outcome.pictures)
     assert bool(drawn) == (name in ("two_steps", "prompts", "reliability", "scaling"))
     if name == "two_steps":
-        assert "The paper&#x27;s own slip" in page
+        assert "The paper&#39;s own slip" in page
 
 
 def test_theory_on_embedded_data_says_where_its_floor_holds(tmp_path):
