@@ -34,7 +34,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Com
 def test_a_demo_experiment_from_end_to_end(demo):
     out, process = demo
     assert process.returncode == 0, process.stderr
-    assert "6 runs done now; 1 of 1 outcomes written" in process.stdout
+    assert "6 runs done now; 1 of 1 outcome written" in process.stdout
     assert "6 runs, 0 finished, 6 to do." in process.stdout
     made = out / "demo" / "experiments" / "sals"
     assert {path.name for path in made.iterdir()} == {"tables.md", "tables.tex", "tables.csv", "figures", "report.html"}
@@ -65,7 +65,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_told_at_the_end(tmp_path):
     (tmp_path / "demo" / "LandCover" / "OTPT").write_text("a file where a folder belongs")
     process = run_tool("reproduce.py", "class_pairs", "--output-dir", tmp_path, *QUICK)
     assert process.returncode == 1
-    assert "1 runs done now; 1 of 1 outcomes written" in process.stdout
+    assert "1 run done now; 1 of 1 outcome written" in process.stdout
     assert re.search(r"^failed: OTPT on landcover, small, seed 0: cannot make folder", process.stdout, re.M)
     page = (tmp_path / "demo" / "experiments" / "class_pairs" / "report.html").read_text()
     assert "Missing: OTPT on landcover" in page
@@ -87,7 +87,7 @@ def test_two_processes_share_the_work(tmp_path):
     ]
     outputs = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
-    done = [int(re.search(r"(\d+) runs done now", out).group(1)) for out, _ in outputs]
+    done = [int(re.search(r"(\d+) runs? done now", out).group(1)) for out, _ in outputs]
     assert sum(done) == 6
     assert sum("view features take" in line for out, _ in outputs for line in out.splitlines()) == 2
     assert (tmp_path / "demo" / "experiments" / "sals" / "report.html").is_file()

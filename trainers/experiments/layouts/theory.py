@@ -90,7 +90,7 @@ def adaptation(material: Material, method: str, dataset: str, backbone: str, out
 
 def episodes(trainer) -> Iterator[tuple[Array, ...]]:
     """For each batch of images: confidence before, then μ, mean similarity and confidence after the step."""
-    for batch in trainer.find_features([trainer.indices]).batches([trainer.indices], trainer.cfg.TTA.EPISODES):
+    for batch in trainer.feature_batches([trainer.indices]):
         adapted = trainer.adapt(batch.views)
         matrices = [theory.similarity(text.cpu().numpy()) for text in trainer.prompt.tower.text(adapted.ctx)]
 
