@@ -38,12 +38,12 @@ def test_a_demo_experiment_from_end_to_end(demo):
     assert "6 runs, 0 finished, 6 to do." in process.stdout
     made = out / "demo" / "experiments" / "sals"
     assert {path.name for path in made.iterdir()} == {"tables.md", "tables.tex", "tables.csv", "figures", "report.html"}
-    assert {path.name for path in (made / "figures").iterdir()} == {"sals.png", "sals.pdf"}
+    assert {path.name for path in (made / "figures").iterdir()} == {"sals.png", "sals.pdf", "figures.json"}
     text, page = (made / "tables.md").read_text(), (made / "report.html").read_text()
     for row in ("C-TPT", "O-TPT", "SoC"):
         assert text.count(f"| {row} |") == 3  # accuracy, ECE, ECE + SaLS
     assert "LandCover | LandCoverShift | Average" in text
-    assert DEMO.split(":")[0] in text and DEMO.replace("'", "&#x27;") in page
+    assert DEMO.split(":")[0] in text and DEMO.replace("'", "&#39;") in page
     assert "(published)" not in text + page
     assert "sals/report.html" in (out / "demo" / "experiments" / "index.html").read_text()
     # One set of view features for each data set, whatever the number of methods.
