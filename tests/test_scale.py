@@ -89,7 +89,7 @@ def test_activations_of_many_classes_wait_in_groups(clip_model, monkeypatch):
     assert whole.group == 40
     monkeypatch.setitem(backbone.KEPT_BYTES, "cpu", whole.towers[0].kept_bytes / 3)
     grouped = ClassTowers(model, class_tokens(names, TOKENIZER))
-    assert grouped.group == 13 and len(grouped.towers) == 4
+    assert grouped.group == 6 and len(grouped.towers) == 7
     cotangent = torch.randn(2, 40, 48)
     for found, expected in zip(
         *[(towers.text(context[None]), towers.with_vjp(context[None], batched=True)[1](cotangent))

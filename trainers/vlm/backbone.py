@@ -74,7 +74,9 @@ class Backbone(ABC):
         return other
 
     def classes_at_once(self, class_tokens: Sequence[Sequence[int]]) -> int:
-        """How many classes' activations are kept for the backward pass together: as many as KEPT_BYTES hold. Up to a
-        thousand or two that is all of them; beyond, each group's forward pass is repeated, and memory stays bounded."""
+        """How many classes' activations are kept for the backward pass together: all, if KEPT_BYTES hold them, which
+        is so up to a thousand or two. Beyond, each group's forward pass is repeated in any case, so groups are small
+        enough for the backward pass's own memory to fit beside them: half of it each."""
         classes, kept = len(class_tokens), self.text_tower(class_tokens, "fp32").kept_bytes
-        return max(1, min(classes, int(classes * KEPT_BYTES.get(self.device.type, KEPT_BYTES["cuda"]) / kept)))
+        budget = KEPT_BYTES.get(self.device.type, KEPT_BYTES["cuda"])
+        return classes if kept <= budget else max(1, int(classes * budget / 2 / kept))
