@@ -23,6 +23,14 @@ PROJECT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)  # several test processes share a small machine
 
 
+@pytest.fixture(autouse=True)
+def quiet_terminal():
+    """A command that a test has run in this process must not go on writing log lines to the next test's output."""
+    yield
+    for handler in [handler for handler in cli.LOGGER.handlers if isinstance(handler, cli.AboveTheBar)]:
+        cli.LOGGER.removeHandler(handler)
+
+
 def random_clip(seed: int = 0, resnet: bool = False, width: int = 64, layers: int = 3, size: int = 32) -> CLIP:
     """A small CLIP whose random text features differ enough between classes to be worth adapting."""
     torch.manual_seed(seed)

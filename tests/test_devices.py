@@ -29,8 +29,8 @@ from promptcal.trainers.vlm.precision import DTYPES
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-# They decide by what they see, image by image; and CoOp's prompt is trained first.
-LOOKS_AT_NUMBERS = ("TDA", "CoOp")
+# They decide by what they see, image by image; and CoOp's and FPP's prompts are trained first.
+LOOKS_AT_NUMBERS = ("TDA", "CoOp", "FPP")
 NAMES = ["cat", "annual crop land", "dog", "sea or lake", "tree frog"]
 
 
