@@ -79,7 +79,7 @@ def test_a_wheel_installed_alone_does_everything(tmp_path: Path, image_folder: P
     assert Path(place).is_relative_to(fresh) and run(promptcal, "--version") == f"promptcal {version}\n"
     assert "usage: promptcal train" in run(promptcal, "train", "--help")
     modules = [f"promptcal.tools.{name.replace('-', '_')}" for name in WANTED]
-    run(python, "-c", f"import {', '.join(modules)}, promptcal.trainers.dassl.settings")
+    run(python, "-c", f"import {', '.join(modules)}, promptcal.trainers.dassl.keys")
 
     assert "SoC" in run(promptcal, "demo", "--images", 4, "--out", "demo")
     assert (tmp_path / "demo" / "report" / "report.html").is_file()

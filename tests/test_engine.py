@@ -226,6 +226,6 @@ def test_out_of_memory_before_the_first_image(
     tight = prompt_of(clip_model)
     assert tight.tower.group == 2
     torch.testing.assert_close(tight.text, expected)
-    monkeypatch.setattr("promptcal.trainers.engine.jacobian.text_jacobian", no_memory)
+    monkeypatch.setattr("promptcal.trainers.engine.payoff.text_jacobian", no_memory)
     with pytest.raises(UserError, match="use TTA.JACOBIAN off"):
         run(image_folder, clip_file, tmp_path / "run", "SoC", "TTA.JACOBIAN", "on")

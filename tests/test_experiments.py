@@ -8,12 +8,12 @@ import pytest
 from made_runs import make_run
 from promptcal.datasets.utils.errors import ConfigError, UnknownNameError
 from promptcal.trainers.experiments import beside, estimate, layouts
-from promptcal.trainers.experiments.arrange import Material
 from promptcal.trainers.experiments.definition import ORDER, names, parse_experiment, read_experiment
 from promptcal.trainers.experiments.layouts import complexity, scaling
 from promptcal.trainers.experiments.layouts.averages import averages
 from promptcal.trainers.experiments.layouts.deviations import deviations
 from promptcal.trainers.experiments.layouts.results import results
+from promptcal.trainers.experiments.material import Material
 from promptcal.trainers.experiments.outcome import make, write_outcome
 from promptcal.trainers.experiments.plan import Place, expand, select
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
@@ -374,10 +374,10 @@ def test_every_reading_of_the_weight_has_a_row(tmp_path):
 def test_a_layout_is_one_file(tmp_path, monkeypatch):
     """Dropped into the folder, it is known by its name and makes the page of an experiment."""
     (tmp_path / "headcount.py").write_text(
-        "from promptcal.trainers.report.tables import Block, Entry, Table, TableRow\n"
+        "from promptcal.trainers.report.entries import Entry, RowBlock, Table, TableRow\n"
         "def show(material):\n"
         "    row = TableRow('runs', 'SoC', [Entry(len(material.found), 0)])\n"
-        "    return [Table('headcount', 'Runs', ['count'], [Block('', [row])])], []\n", encoding="utf-8",
+        "    return [Table('headcount', 'Runs', ['count'], [RowBlock('', [row])])], []\n", encoding="utf-8",
     )
     monkeypatch.setattr(layouts, "__path__", [*layouts.__path__, str(tmp_path)])
     assert "headcount" in layouts.layout_names()

@@ -7,9 +7,8 @@ from promptcal.trainers import calibration as cal
 from promptcal.trainers import theory
 from promptcal.trainers.registry import TRAINER_REGISTRY, method_colour
 from promptcal.trainers.report.changes import change_pictures, no_picture, telling_images
+from promptcal.trainers.report.figures import class_pairs, matrices, style
 from promptcal.trainers.report.figures import comparison as figures_compare
-from promptcal.trainers.report.figures import geometry as figures_geometry
-from promptcal.trainers.report.figures import matrices, style
 from promptcal.trainers.report.figures import reliability as figures
 from promptcal.trainers.report.figures.comparison import Pair, Point
 from promptcal.trainers.report.figures.plane import draw_plane, merged_labels, pareto_front
@@ -144,21 +143,21 @@ def test_prompts_are_sorted_by_their_worst_method():
 
 def test_pair_errors_by_hand():
     p = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.6, 0.4]])
-    data = figures_geometry.pair_errors(np.log(p), np.array([1, 1, 1, 0]), np.array([[1, 0.8], [0.8, 1]]))
+    data = class_pairs.pair_errors(np.log(p), np.array([1, 1, 1, 0]), np.array([[1, 0.8], [0.8, 1]]))
     assert (data.predicted.tolist(), data.label.tolist(), data.count.tolist()) == ([0], [1], [2])
     assert data.error == pytest.approx([0.8])
     assert data.similarity.tolist() == [0.8]
 
 
 def test_pair_errors_without_mistakes_can_be_drawn():
-    data = figures_geometry.pair_errors(np.eye(3) * 9, np.arange(3), np.eye(3))
+    data = class_pairs.pair_errors(np.eye(3) * 9, np.arange(3), np.eye(3))
     assert len(data.count) == 0
-    assert figures_geometry.draw_pair_errors({"SoC": data}).axes[0].get_title() == "SoC: 0 mistakes"
+    assert class_pairs.draw_pair_errors({"SoC": data}).axes[0].get_title() == "SoC: 0 mistakes"
 
 
 def test_pair_errors_refuse_a_similarity_of_other_classes():
     with pytest.raises(ValueError, match="similarity"):
-        figures_geometry.pair_errors(np.eye(3), np.arange(3), np.eye(4))
+        class_pairs.pair_errors(np.eye(3), np.arange(3), np.eye(4))
 
 
 def test_geometry_figure_states_where_the_floor_holds():
@@ -167,13 +166,13 @@ def test_geometry_figure_states_where_the_floor_holds():
     s = theory.similarity(before)
     unit = before / np.linalg.norm(before, axis=1, keepdims=True)
     after = theory.step_features(unit, 2 * s, 1e-4)
-    data = figures_geometry.geometry(before, after, 50.0, theory.on_sphere(s, theory.shift_orthogonal(s, 1e-4)))
+    data = class_pairs.spread(before, after, 50.0, theory.on_sphere(s, theory.shift_orthogonal(s, 1e-4)))
     assert data.mu_after < data.mu_before
     assert data.floor_after > data.floor_before
     np.testing.assert_allclose(data.measured, data.predicted, rtol=0.02)
-    figure = figures_geometry.draw_geometry({"OTPT": data})
+    figure = class_pairs.draw_spread({"OTPT": data})
     assert len(figure.axes) == 3
-    assert figures_geometry.FLOOR_NOTE in figure.get_supxlabel()
+    assert class_pairs.FLOOR_NOTE in figure.get_supxlabel()
     np.testing.assert_array_equal(figure.axes[2].collections[0].get_offsets()[:, 0], data.predicted)
 
 

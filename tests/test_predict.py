@@ -12,7 +12,7 @@ from promptcal.tools.predict import main
 from promptcal.trainers import adapt
 from promptcal.trainers.calibration import sals
 from promptcal.trainers.pictures.predict import predict, prediction_table, read_classes
-from promptcal.trainers.report.settings import own_settings
+from promptcal.trainers.report.settings import settings_pairs
 from promptcal.trainers.tpt import TPT
 
 NAMES = ["cat", "dog", "tree frog", "tractor"]
@@ -141,8 +141,8 @@ def test_a_misspelt_trainer_is_told_before_anything_is_loaded(tmp_path, names):
 
 
 def test_a_data_set_brings_its_own_settings():
-    pairs = own_settings("SoC", "ImageNetA")
+    pairs = settings_pairs("SoC", "ImageNetA")
     found = dict(zip(pairs[::2], pairs[1::2], strict=True))
     assert found["TRAINER.SOC.LAMBDA"] == 14.0 and found["TRAINER.SOC.NORM"] == "minmax"
     assert all(key.startswith("TRAINER.SOC.") for key in found)
-    assert own_settings("TPT", "UCF101") == []
+    assert settings_pairs("TPT", "UCF101") == []

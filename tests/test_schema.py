@@ -12,9 +12,9 @@ import yaml
 from made_runs import make_run
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers.report import render
+from promptcal.trainers.report.entries import Entry, RowBlock, Table, TableRow
 from promptcal.trainers.report.reading import read_run
 from promptcal.trainers.report.schema import OPTIONAL, REQUIRED
-from promptcal.trainers.report.tables import Block, Entry, Table, TableRow
 from promptcal.trainers.report.write import write_report
 
 SCRIPT = "<script>alert(1)</script>"
@@ -190,7 +190,7 @@ def test_a_damaged_validation_run_costs_only_its_temperature(tmp_path):
 def test_no_formula_in_the_csv_and_no_command_in_the_latex():
     names = ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\\input{/etc/passwd}", "a\n\nb", "\x1b[2J%"]
     rows = [TableRow(name, "SoC", [Entry(-1.0)]) for name in names]
-    table = Table("t", "\\write18{id}", ["=1+1"], [Block("=2", rows)], ["\\end{document}"])
+    table = Table("t", "\\write18{id}", ["=1+1"], [RowBlock("=2", rows)], ["\\end{document}"])
     for line in list(csv.reader(render.to_csv([table]).splitlines()))[1:]:
         assert not any(cell.startswith(("=", "+", "@")) for cell in line)
         assert [cell for cell in line if cell.startswith("-")] == ["-1.0"]

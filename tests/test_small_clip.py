@@ -26,7 +26,7 @@ from promptcal.trainers.vlm.small.captions import (
     draw_caption,
 )
 from promptcal.trainers.vlm.small.geometry import calibrated_scale, measure_geometry
-from promptcal.trainers.vlm.small.tiles import TrainingTiles, draw_one, labels, normalised, random_crops
+from promptcal.trainers.vlm.small.training_tiles import TrainingTiles, draw_one, labels, normalised, random_crops
 from promptcal.trainers.vlm.token_table import full_token_table
 from safetensors.torch import load_file
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.report.figures.board import write_pictures
-from promptcal.trainers.report.overview import overview, sentences, standings
+from promptcal.trainers.report.figures.run_pictures import write_pictures
 from promptcal.trainers.report.reading import read_run
+from promptcal.trainers.report.standings import overview, sentences, standings
 from promptcal.trainers.report.write import write_report
 from promptcal.trainers.runs.summary import result_table
 

@@ -14,9 +14,9 @@ from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
-from promptcal.trainers.pictures.page import kept_views, write_page
 from promptcal.trainers.pictures.predict import default_backbone, given_classes, predict, prediction_table, set_up
-from promptcal.trainers.report.settings import own_settings
+from promptcal.trainers.pictures.prediction_page import kept_views, write_page
+from promptcal.trainers.report.settings import settings_pairs
 from promptcal.trainers.vlm.openai_weights import warn_of_small
 from tqdm import tqdm
 
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     warn_of_small(backbone, args.dataset or "")
     model, found, kept = None, {}, []
     for trainer in dict.fromkeys(args.trainer):
-        opts = [*(own_settings(trainer, args.dataset) if dataset else []), *args.opts]
+        opts = [*(settings_pairs(trainer, args.dataset) if dataset else []), *args.opts]
         cfg = build_cfg(trainer, flags=["TTA.VIEWS", args.views], opts=opts)
         model = model or load_clip(backbone, cfg.DEVICE, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH)
         augmix = dataset.augmix if dataset else True

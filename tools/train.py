@@ -50,7 +50,7 @@ def join_lists(argv: Sequence[str]) -> list[str]:
     """`--seed 1 2 3` as `--seed 1,2,3`, and CoOp's lists likewise: argparse would take the settings that follow for
     more of the list."""
     joined: list[str] = []
-    of_list = False  # whether the last argument may be gone on with
+    of_list = False  # whether the last argument may be continued
     for token in argv:
         ends = token.startswith("-") or KEY.fullmatch(token.partition("=")[0])
         of_list = of_list and not ends
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     log_to_terminal()
     check_names(args.trainer, args.dataset_config_file, args.config_file)
     # From here on torch is needed, which takes seconds to import.
-    from promptcal.trainers.report.figures.board import write_pictures
+    from promptcal.trainers.report.figures.run_pictures import write_pictures
     from promptcal.trainers.runs.summary import result_table, seeds_table
 
     done = []

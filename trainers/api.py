@@ -28,8 +28,8 @@ from .vlm.openai_clip import CLIP
 HIGHEST_NORMALISED = 16  # no backbone's statistics make a pixel as large as that
 KEPT = 4  # adapters that are kept for each model
 
-Picture = str | Path | Image.Image
-Views = Tensor | np.ndarray | Picture | Sequence  # a sequence of any of them, an image each
+ImageLike = str | Path | Image.Image
+Views = Tensor | np.ndarray | ImageLike | Sequence  # a sequence of any of them, an image each
 Options = Sequence | Mapping[str, object]
 
 
@@ -170,18 +170,18 @@ def option_pairs(opts: Any) -> list:
     return list(opts)
 
 
-def as_pictures(views: Any) -> list[Picture]:
+def as_pictures(views: Any) -> list[ImageLike]:
     """The pictures or paths among what was given; empty where it is something else."""
-    pictures = [views] if isinstance(views, Picture) else views
-    if not isinstance(pictures, list | tuple) or not any(isinstance(one, Picture) for one in pictures):
+    pictures = [views] if isinstance(views, ImageLike) else views
+    if not isinstance(pictures, list | tuple) or not any(isinstance(one, ImageLike) for one in pictures):
         return []
-    other = next((one for one in pictures if not isinstance(one, Picture)), None)
+    other = next((one for one in pictures if not isinstance(one, ImageLike)), None)
     if other is not None:
         raise TypeError(f"views are pictures and paths, or tensors, but not both: found a {type(other).__name__}")
     return list(pictures)
 
 
-def opened(picture: Picture) -> Image.Image:
+def opened(picture: ImageLike) -> Image.Image:
     return to_rgb(picture) if isinstance(picture, Image.Image) else open_image(picture)
 
 

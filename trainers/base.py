@@ -15,8 +15,8 @@ from ..datasets.base import run_name
 from ..datasets.utils.errors import ConfigError, DataError, explaining_faults
 from .config.fingerprint import check_same, make_fingerprint, run_path
 from .engine.adapted import Adapted
-from .engine.jacobian import find_jacobian
 from .engine.parts import evenly
+from .engine.payoff import find_jacobian
 from .engine.ranks import Ranks
 from .evaluation import Evaluation
 from .registry import LAST

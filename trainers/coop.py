@@ -14,8 +14,8 @@ from .base import BaseTrainer
 from .config.fingerprint import run_path
 from .config.validation import require, require_one_of
 from .engine.adapted import Adapted
-from .fewshot.images import TrainingImages
 from .fewshot.training import PromptLearner, Schedule, random_context, run_epochs
+from .fewshot.training_images import TrainingImages
 from .objectives import class_logits
 from .registry import TRAINER_REGISTRY
 from .runs.board import Draw

@@ -149,7 +149,7 @@ class Target:
 
 
 def extract_tar(archive: Path, target: Target) -> None:
-    with archive.open("rb") as packed, Bounded(open_unpacker(packed), target) as stream, \
+    with archive.open("rb") as packed, BoundedStream(open_unpacker(packed), target) as stream, \
             tarfile.open(fileobj=stream, mode="r:") as tar:
         for member in tqdm(iter(tar.next, None), desc=f"unpacking {archive.name}", unit=" files", disable=None):
             kind = "file" if member.isreg() and not member.issparse() else "folder" if member.isdir() else (
@@ -172,13 +172,13 @@ def open_unpacker(packed: BinaryIO) -> BinaryIO:
     return next((unpack(packed) for mark, unpack in UNPACKERS if head.startswith(mark)), packed)
 
 
-class Bounded:
+class BoundedStream:
     """A stream that never hands out more at once than a header may be, nor goes further than an archive may reach."""
 
     def __init__(self, stream: BinaryIO, target: Target) -> None:
         self.stream, self.target = stream, target
 
-    def __enter__(self) -> Bounded:
+    def __enter__(self) -> BoundedStream:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -110,7 +110,7 @@ def fetch_drive(source: Source, target: Path, quiet: bool = True) -> Path:
     """Downloads a Google Drive file with gdown; quota pages and lost connections leave no file under `target`.
 
     Quietly, for the small files a reader lacks: nothing half-loaded stays, since nobody will come back for it, and
-    several processes may want one file at once. Otherwise, for archives, a stopped download is gone on with.
+    several processes may want one file at once. Otherwise, for archives, a stopped download is resumed.
     """
     import gdown  # needs a whole web stack, which reading a data set does not
     from gdown.exceptions import DownloadError

@@ -50,7 +50,7 @@ def limits(backbone: str, comparisons: Sequence[Comparison], flops: Sequence[Flo
     }
     for one in comparisons:
         if one.part == "text side" and one.backbone == backbone and "Jacobian" not in one.case:
-            # the initial prompt's forward pass is kept: an episode is its way back, and one forward pass more
+            # the initial prompt's forward pass is kept: an episode is its backward pass, and one forward pass more
             needed = ours.get((one.classes, "there"), 0) + ours.get((one.classes, "back"), 0)
             found.append(limit(f"text side, {one.case}", backbone, one.classes, one.ours, needed, peak))
     return found

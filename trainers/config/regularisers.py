@@ -23,7 +23,7 @@ def parse_regularisers(setting: str) -> dict[str, float]:
             weight = math.nan
         if not name or not 0 <= weight < math.inf:
             raise ConfigError(f"TRAINER.REGULARISERS has {part.strip()!r}; it must be name:weight with a weight of 0 "
-                              f"or more, several parted by commas, such as ctpt:50,atpt:10")
+                              f"or more, several separated by commas, such as ctpt:50,atpt:10")
         if method_key(name) in map(method_key, found):
             raise ConfigError(f"TRAINER.REGULARISERS names {name!r} twice: give each term one weight")
         found[name] = weight

@@ -12,11 +12,11 @@ from dassl.engine import TrainerX
 from yacs.config import CfgNode
 
 from ..registry import TRAINER_REGISTRY
-from ..report.figures.board import write_pictures
+from ..report.figures.run_pictures import write_pictures
 from ..vlm.prompt_files import find_prompt
 from .data import TheirData
 from .evaluator import Calibration
-from .settings import our_cfg
+from .keys import our_cfg
 
 logger = logging.getLogger(__name__)
 

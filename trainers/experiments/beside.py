@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..report import published as paper
+from ..report.entries import Entry, RowBlock, Signed, Table, TableRow
 from ..report.grid import Row
-from ..report.tables import Block, Entry, Signed, Table, TableRow, mark
+from ..report.tables import mark
 
 PRINTED = "As the paper prints it; not measured here."
 
@@ -22,7 +23,7 @@ def with_gaps(table: Table) -> Table:
             if row.published and own:
                 gaps = [gap(mine, theirs) for mine, theirs in zip(own.entries, row.entries, strict=True)]
                 rows.append(TableRow(f"{own.label}: ours − published", own.method, gaps))
-        blocks.append(Block(block.label, rows))
+        blocks.append(RowBlock(block.label, rows))
     return replace(table, blocks=blocks)
 
 
@@ -37,7 +38,7 @@ def gap(ours: Entry | None, theirs: Entry | None) -> Signed | None:
 def block_beside(
     label: str, grid: Mapping[Row, list[Entry | None]], metric: str, columns: Sequence[str], table: str = "",
     printed: str = "",
-) -> Block:
+) -> RowBlock:
     """Rows with marks, each method's followed by the paper's from `table`, whose metric is `printed`."""
     rows = []
     for key, row in zip(grid, mark(dict(grid), metric), strict=True):
@@ -45,7 +46,7 @@ def block_beside(
         found = published_row(table, printed or metric, row, columns) if table and not key.variant else None
         if found:
             rows.append(found)
-    return Block(label, rows)
+    return RowBlock(label, rows)
 
 
 def published_row(table: str, metric: str, like: TableRow, columns: Sequence[str]) -> TableRow | None:

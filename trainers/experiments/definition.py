@@ -24,7 +24,7 @@ ORDER = (
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Methods that run at every combination of swept values, from hand-written or learnt prompts."""
 
     methods: Sequence[str]
@@ -51,7 +51,7 @@ class Experiment:
     backbones: Sequence[str]
     datasets: Sequence[str]  # by the names of their files in configs/datasets
     demo: Demo
-    runs: Sequence[Group] = ()
+    runs: Sequence[RunGroup] = ()
     seeds: Sequence[int] = (0,)
     metrics: Sequence[str] = ("accuracy", "ece")
     published: Sequence[str] = ()  # tables of published.json that it is compared with
@@ -88,7 +88,7 @@ def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
     groups = content.get("runs", [])
     if not isinstance(groups, list):
         raise ConfigError(f"runs in {where} must be a list of groups, each with methods")
-    content["runs"] = [build(Group, group, f"runs in {where}") for group in groups]
+    content["runs"] = [build(RunGroup, group, f"runs in {where}") for group in groups]
     experiment = build(Experiment, {"name": name, **content}, where)
     check(experiment, where)
     return experiment

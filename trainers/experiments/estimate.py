@@ -27,7 +27,7 @@ WORDS = 4  # of the usual context
 
 
 @dataclass(frozen=True)
-class Tower:
+class TowerSize:
     """A transformer."""
 
     width: int
@@ -43,10 +43,10 @@ class Tower:
 class Sizes:
     """What the cost of a backbone follows from."""
 
-    image: Tower
+    image: TowerSize
     patches: int  # tokens of an image
     pixels: int  # of its side
-    text: Tower
+    text: TowerSize
     features: int
 
     @property
@@ -60,10 +60,10 @@ class Sizes:
 
 
 BACKBONES = {
-    "ViT-L/14": Sizes(Tower(1024, 24), 257, 224, Tower(768, 12), 768),
-    "ViT-B/16": Sizes(Tower(768, 12), 197, 224, Tower(512, 12), 512),
-    "ViT-B/32": Sizes(Tower(768, 12), 50, 224, Tower(512, 12), 512),
-    "small": Sizes(Tower(128, 3), 65, 64, Tower(128, 2), 128),
+    "ViT-L/14": Sizes(TowerSize(1024, 24), 257, 224, TowerSize(768, 12), 768),
+    "ViT-B/16": Sizes(TowerSize(768, 12), 197, 224, TowerSize(512, 12), 512),
+    "ViT-B/32": Sizes(TowerSize(768, 12), 50, 224, TowerSize(512, 12), 512),
+    "small": Sizes(TowerSize(128, 3), 65, 64, TowerSize(128, 2), 128),
 }
 
 

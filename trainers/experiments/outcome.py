@@ -13,6 +13,7 @@ from tqdm import tqdm
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import make_folder, write_text
+from ..report.entries import Table
 from ..report.figures.style import stamped
 from ..report.measure import Measured, measure
 from ..report.output import write_figures, write_tables
@@ -20,13 +21,12 @@ from ..report.page.page import Page, render, render_page
 from ..report.picture import Picture, attempted
 from ..report.reading import read_run
 from ..report.rescaled import POSTHOC
-from ..report.tables import Table
 from ..report.thumbnails import thumbnails
 from ..report.verdict import judge
-from .arrange import Material, swept_key
 from .beside import slip_notes
 from .definition import Experiment
 from .layouts import find_layout
+from .material import Material, swept_key
 from .plan import Place, PlannedRun
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from ..report.settings import usual_settings
 from ..runs.folder import RunFolder
 from ..vlm.loading import weights_hash
 from ..vlm.openai_weights import SMALL
-from .definition import Experiment, Group, dataset_file
+from .definition import Experiment, RunGroup, dataset_file
 
 DEMO_IMAGES = 144  # tiles a demo run looks at unless --limit says otherwise: six of each class
 
@@ -140,7 +140,7 @@ def expand(experiment: Experiment, place: Place) -> list[PlannedRun]:
     return list(runs)
 
 
-def combinations(group: Group) -> Iterator[dict[str, object]]:
+def combinations(group: RunGroup) -> Iterator[dict[str, object]]:
     for values in itertools.product(*group.sweep.values()):
         yield dict(zip(group.sweep, values, strict=True))
 

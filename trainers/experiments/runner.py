@@ -21,7 +21,7 @@ from ...datasets.utils.errors import UserError
 from ...datasets.utils.files import make_folder, read_json, write_json
 from ..coop import trained_prompt
 from ..registry import build_trainer, is_trained
-from ..report.figures.board import write_pictures
+from ..report.figures.run_pictures import write_pictures
 from ..runs.lock import RunLock
 from .plan import PlannedRun, differs, with_prompt
 

@@ -59,7 +59,7 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], experiments: Mapping[st
             open_runs = [run for run in own if run in left]
             work = sum((left[run] for run in open_runs), Work())
             body.append([
-                name, sets_of(group), method_label(group[0].method), settings_of(group), len(group),
+                name, sets_of(group), method_label(group[0].method), settings_text(group), len(group),
                 f"{sum(run.size[0] for run in group):,}", state_of(group, own, finished),
                 duration(work.on_a100) if open_runs else "", duration(sum(here[run] for run in open_runs))
                 if open_runs else "", size(work.disk) if open_runs else "",
@@ -118,7 +118,7 @@ def sets_of(group: Sequence[PlannedRun]) -> str:
     return sets[0] if len(sets) == 1 else f"{len(sets)} sets"
 
 
-def settings_of(group: Sequence[PlannedRun]) -> str:
+def settings_text(group: Sequence[PlannedRun]) -> str:
     """The backbone, and what the runs of a group differ in."""
     parts = [group[0].backbone]
     for key in dict.fromkeys(key for run in group for key in run.variant):

@@ -20,7 +20,7 @@ from ..runs.progress import Curves
 from ..vlm.checkpoints import read_checkpoint
 from ..vlm.class_towers import ClassTowers
 from ..vlm.shrink import until_it_fits
-from .images import TrainingImages
+from .training_images import TrainingImages
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from PIL.Image import Image
 from ..arrays import Array
 from ..registry import is_tuned, method_key, method_label
 from .changes import change_pictures, no_picture
+from .figures import class_pairs
 from .figures import comparison as figures_compare
-from .figures import geometry as figures_geometry
 from .figures import reliability as figures
 from .figures.comparison import Pair, Point
 from .figures.plane import draw_plane
@@ -229,15 +229,15 @@ def pair_pictures(
             " how sure of itself is the model when it takes one class for another, and how alike are the two to "
             f"zero-shot CLIP? {comparison.images([column])}"
         )
-        yield Picture(f"class_pairs_{slug(name)}{suffix}", caption, figures_geometry.draw_pair_errors(data, name))
+        yield Picture(f"class_pairs_{slug(name)}{suffix}", caption, class_pairs.draw_pair_errors(data, name))
 
 
 def pair_errors_of(
     cell: Sequence[Measured], similarity: Callable[[Run], Array | None],
-) -> figures_geometry.PairErrors | None:
+) -> class_pairs.PairErrors | None:
     """Mistakes of a cell's first run by pair of classes; None without the weights that tell how alike classes are."""
     matrix = similarity(cell[0].run)
     if matrix is None:
         return None
     predictions = cell[0].run.load_predictions()
-    return figures_geometry.pair_errors(predictions.logits, predictions.label, matrix)
+    return class_pairs.pair_errors(predictions.logits, predictions.label, matrix)

@@ -12,8 +12,8 @@ from .. import calibration as cal
 from ..arrays import Array
 from ..calibration import Difference
 from ..registry import is_tuned, is_zero_shot
+from .entries import Entry, RowBlock, Signed, Table, TableRow
 from .grid import Column, Comparison, Row
-from .tables import Block, Entry, Signed, Table, TableRow
 
 MOST_PAIRS = 21  # of methods in one table; beyond that each is compared with the best alone
 NOTE = (
@@ -98,7 +98,7 @@ def paired_table(comparison: Comparison, name: str, title: str, repeats: int) ->
                 f"{first.label} → {second.label}", second.method, [_points(ece), _points(accuracy), Entry(p, 3)],
             ))
     notes = [NOTE, f"{comparison.images(columns)} {comparison.bins} bins."]
-    return Table(name, title, ["ECE difference", "Accuracy difference", "p"], [Block("Pair", lines)], notes)
+    return Table(name, title, ["ECE difference", "Accuracy difference", "p"], [RowBlock("Pair", lines)], notes)
 
 
 def _points(difference: Difference) -> Signed:

@@ -4,9 +4,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..conformal import KINDS, Sets, conformal
+from .entries import Entry, RowBlock, Table, TableRow
 from .grid import Comparison
 from .measure import Measured
-from .tables import Block, Entry, Table, TableRow
 
 ALPHAS = (0.1, 0.05)  # the share of sets that may miss the truth
 NOTE = (
@@ -42,7 +42,7 @@ def sets_table(comparison: Comparison, name: str, alpha: float, figures: dict) -
                 entries = [entry for kind in KINDS for entry in entries_of([sets[kind, alpha] for sets in found])]
                 rows.append(TableRow(row.label, row.method, entries))
         if rows:
-            blocks.append(Block(f"{comparison.column_label(column)} ({column.n:,} images)", rows))
+            blocks.append(RowBlock(f"{comparison.column_label(column)} ({column.n:,} images)", rows))
     labels = [f"{kind} {what}" for kind in KINDS for what in ("coverage (%)", "size", "gap (%)")]
     title = f"Sets of predictions that promise {100 * (1 - alpha):g} %, {comparison.backbone}"
     return Table(name, title, labels, blocks, [NOTE, *comparison.notes])

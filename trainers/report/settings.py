@@ -27,7 +27,7 @@ def usual_settings(trainer: str, dataset: str) -> Mapping[str, object]:
     return leaves(build_cfg(trainer, str(dataset_file_of(dataset) or "")))
 
 
-def own_settings(trainer: str, dataset: str) -> list[object]:
+def settings_pairs(trainer: str, dataset: str) -> list[object]:
     """The method's own settings (λ …) on a data set, as KEY VALUE pairs."""
     branch = f"TRAINER.{branch_of(trainer)}."
     return [item for pair in usual_settings(trainer, dataset).items() if pair[0].startswith(branch) for item in pair]

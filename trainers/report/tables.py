@@ -3,13 +3,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ...datasets.base import dataset_label
 from ..registry import is_tuned, method_key, method_rank
 from . import published as paper
+from .entries import Entry, RowBlock, Table, TableRow
 from .grid import Column, Comparison, Row
 from .measure import Measured
 from .metrics import DEBIASED_NOTE, INTERVAL_NOTE, METRICS, TEMPERATURE_NOTE
@@ -17,72 +18,6 @@ from .published import BASELINE
 from .reading import Run
 from .rescaled import POSTHOC_NOTE
 from .settings import unusual_settings
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One cell in the units it is shown in. Several seeds give `std`, one seed its bootstrap interval, if any."""
-
-    value: float
-    decimals: int = 1
-    std: float | None = None
-    seeds: int = 1
-    low: float | None = None
-    high: float | None = None
-    difference: float | None = None  # against O-TPT
-    better: bool | None = None  # what that difference means
-    best: bool = False
-
-    @property
-    def text(self) -> str:
-        return "–" if np.isnan(self.value) else f"{self.value:.{self.decimals}f}"
-
-    @property
-    def spread(self) -> str:
-        """`± std` over seeds, or the interval, or nothing."""
-        if self.std is not None:
-            return f"± {self.std:.{self.decimals}f}"
-        return "" if self.low is None else f"[{self.low:.{self.decimals}f}, {self.high:.{self.decimals}f}]"
-
-    @property
-    def delta(self) -> str:
-        return "" if self.difference is None else f"{self.difference:+.{self.decimals}f}"
-
-
-@dataclass(frozen=True)
-class Signed(Entry):
-    """A difference: always with its sign."""
-
-    @property
-    def text(self) -> str:
-        return "–" if np.isnan(self.value) else f"{self.value:+.{self.decimals}f}"
-
-    @property
-    def spread(self) -> str:
-        return "" if self.low is None else f"[{self.low:+.{self.decimals}f}, {self.high:+.{self.decimals}f}]"
-
-
-@dataclass(frozen=True)
-class TableRow:
-    label: str
-    method: str
-    entries: list[Entry | None]
-    published: bool = False
-
-
-@dataclass(frozen=True)
-class Block:
-    label: str
-    rows: list[TableRow]
-
-
-@dataclass(frozen=True)
-class Table:
-    name: str  # for files and anchors
-    title: str
-    columns: list[str]
-    blocks: list[Block]
-    notes: list[str] = field(default_factory=list)
 
 
 def paper_table(
@@ -106,7 +41,7 @@ def paper_table(
             rows, used = _add_published(rows, comparison, metric, average, source)
             sources |= used
         unit = " (%)" if METRICS[metric].percent else ""
-        blocks.append(Block(METRICS[metric].label + unit, rows))
+        blocks.append(RowBlock(METRICS[metric].label + unit, rows))
     notes = [*comparison.notes, *_legend(blocks, comparison)]
     if "ece_temperature" in metrics:
         notes.append(TEMPERATURE_NOTE)
@@ -131,7 +66,7 @@ def metrics_table(comparison: Comparison, name: str, title: str, bins: int) -> T
         lines = [
             TableRow(row.label, row.method, [entries[at] for entries in by_metric]) for at, row in enumerate(rows)
         ]
-        blocks.append(Block(comparison.column_title(column), lines))
+        blocks.append(RowBlock(comparison.column_title(column), lines))
     labels = [METRICS[key].label for key in keys]
     notes = [
         f"{bins} bins. In percent, but for Brier (0 to 2) and NLL (nats). {INTERVAL_NOTE}", DEBIASED_NOTE,
@@ -293,7 +228,7 @@ def fewer_images(counts: Mapping[str, int]) -> list[str]:
     return [f"Published figures are on the whole test sets, ours on fewer images: {', '.join(smaller)}."]
 
 
-def _legend(blocks: list[Block], comparison: Comparison) -> list[str]:
+def _legend(blocks: list[RowBlock], comparison: Comparison) -> list[str]:
     entries = [entry for block in blocks for row in block.rows for entry in row.entries if entry]
     legend = [f"{comparison.images()} {comparison.bins} bins."]
     if any(entry.best for entry in entries):

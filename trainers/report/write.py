@@ -15,6 +15,7 @@ from ...datasets.utils.files import write_text
 from ..registry import method_rank
 from .boards import link_boards
 from .compare import compare
+from .entries import Table
 from .gallery import Picture, pictures
 from .grid import Comparison
 from .measure import measure
@@ -24,7 +25,7 @@ from .paired import paired_table
 from .reading import find_runs, text_similarity
 from .rescaled import POSTHOC
 from .sets import sets_tables
-from .tables import Table, metrics_table, paper_table
+from .tables import metrics_table, paper_table
 from .thumbnails import read_picture, thumbnails
 from .verdict import Verdict, judge
 

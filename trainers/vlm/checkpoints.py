@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError, one_line
-from .unpickling import LARGEST_PICKLE, Bounded, Budget, StandIn, TensorUnpickler
+from .unpickling import LARGEST_PICKLE, BoundedPickle, Budget, StandIn, TensorUnpickler
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # what the older format begins with
 LARGEST_RATIO = 20  # of a member of a zip file to what it takes there; torch packs nothing, other tools a little
@@ -67,7 +67,7 @@ def read_zip(path: Path) -> Any:
             return storages[key]
 
         description = io.BytesIO(read_member(archive, f"{top}data.pkl", LARGEST_PICKLE))
-        return TensorUnpickler(Bounded(description), read_storage, budget).load()
+        return TensorUnpickler(BoundedPickle(description), read_storage, budget).load()
 
 
 def read_legacy(path: Path) -> Any:
@@ -84,7 +84,7 @@ def read_legacy(path: Path) -> Any:
         return storages[key]
 
     with path.open("rb") as file:
-        bounded = Bounded(file)
+        bounded = BoundedPickle(file)
         unpickle = lambda: TensorUnpickler(bounded, read_storage, budget, keep_views=True).load()  # noqa: E731
         if unpickle() != LEGACY_MAGIC:
             raise WeightsError("it is not a PyTorch file")

@@ -20,7 +20,7 @@ PIXEL_FACTS = ("mean", "std", "interpolation", "resize_mode")
 
 
 @dataclass(frozen=True)
-class Source:
+class OpenClipSource:
     """A model of open_clip with its weights."""
 
     model: str  # one of open_clip's configs, or a schema and what follows it
@@ -71,12 +71,12 @@ def refuse_code(model: str) -> None:
         dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # refuse at once instead of asking
 
 
-def find_source(name: str, activation: str) -> Source:
+def find_source(name: str, activation: str) -> OpenClipSource:
     """`MODEL/TAG`, `MODEL@FILE`, `MODEL/TAG@FILE`, `hf-hub:ORG/NAME` or `local-dir:FOLDER`."""
     if name.startswith(SCHEMAS):
         with explained(name):
             config = library().get_model_config(name) or {}
-        return checked(Source(name, "", "", bool(config.get("quick_gelu")), {}), activation)
+        return checked(OpenClipSource(name, "", "", bool(config.get("quick_gelu")), {}), activation)
     model, _, file = name.partition("@")
     model, _, tag = model.partition("/")
     config = library().get_model_config(model)
@@ -92,12 +92,12 @@ def find_source(name: str, activation: str) -> Source:
             has = first_five(list(known)) or "none: give a file, open_clip:MODEL@FILE"
             raise WeightsError(f"open_clip knows no weights '{tag}' of {model}.{nearest(tag, known)} It has {has}")
         quick, pixels = known[tag]
-        return checked(Source(model, tag, file, quick, pixels), activation)
+        return checked(OpenClipSource(model, tag, file, quick, pixels), activation)
     if not file:
         has = first_five(list(known)) or "none"
         raise WeightsError(f"open_clip:{name} does not say which weights: open_clip:{model}/TAG with TAG one of {has}, "
                            f"or open_clip:{model}@FILE")
-    return facts_of_file(Source(model, "", file, quick, {}), known, activation)
+    return facts_of_file(OpenClipSource(model, "", file, quick, {}), known, activation)
 
 
 def tag_facts(model: str, tag: str, quick_gelu: bool) -> tuple[bool, Mapping[str, object]]:
@@ -107,7 +107,7 @@ def tag_facts(model: str, tag: str, quick_gelu: bool) -> tuple[bool, Mapping[str
     return bool(facts.get("quick_gelu", quick_gelu)), {key: facts[key] for key in PIXEL_FACTS if key in facts}
 
 
-def facts_of_file(source: Source, known: Mapping[str, tuple[bool, Mapping]], activation: str) -> Source:
+def facts_of_file(source: OpenClipSource, known: Mapping[str, tuple[bool, Mapping]], activation: str) -> OpenClipSource:
     """A file does not tell activation and pixels: those of the model's known weights, if these agree. Known weights of
     a model whose config says QuickGELU all have it."""
     fit = {tag: facts for tag, facts in known.items() if not activation or facts[0] == (activation == QUICK_GELU)}
@@ -121,14 +121,14 @@ def facts_of_file(source: Source, known: Mapping[str, tuple[bool, Mapping]], act
                            f"/TAG@{source.file}, such as {' or '.join(examples)}")
     if different:
         quick, pixels = next(iter(different.values()))
-        return checked(Source(source.model, "", source.file, quick, pixels), activation)
+        return checked(OpenClipSource(source.model, "", source.file, quick, pixels), activation)
     if activation and known:
         raise ConfigError(f"MODEL.ACTIVATION is {activation}, but no known weights of {source.model} have it")
     quick = source.quick_gelu or activation == QUICK_GELU
-    return checked(Source(source.model, "", source.file, quick, {}), activation)
+    return checked(OpenClipSource(source.model, "", source.file, quick, {}), activation)
 
 
-def checked(source: Source, activation: str) -> Source:
+def checked(source: OpenClipSource, activation: str) -> OpenClipSource:
     """MODEL.ACTIVATION, where it is given, must be what open_clip knows."""
     if activation and source.quick_gelu != (activation == QUICK_GELU):
         known = QUICK_GELU if source.quick_gelu else GELU
@@ -136,7 +136,7 @@ def checked(source: Source, activation: str) -> Source:
     return source
 
 
-def local_file(source: Source) -> Path:
+def local_file(source: OpenClipSource) -> Path:
     """The weights of a source on this machine, downloaded by open_clip if need be."""
     from open_clip import factory, pretrained
 

@@ -34,8 +34,8 @@ def check_setting(setting: str) -> None:
     for template in written_out(setting):
         if template.count("{}") != 1 or set("{}") & set(template.replace("{}", "")):
             raise ConfigError(
-                f"PROMPT.TEMPLATE has the template {template!r}; it must be {COOP}, {ENSEMBLE}, or templates parted by "
-                f"'{SEPARATOR}' that hold {{}} once each, where the class name goes"
+                f"PROMPT.TEMPLATE has the template {template!r}; it must be {COOP}, {ENSEMBLE}, or templates "
+                f"separated by '{SEPARATOR}' that hold {{}} once each, where the class name goes"
             )
 
 

@@ -65,7 +65,7 @@ class Budget:
             raise WeightsError("its tensors claim far more numbers than the file holds")
 
 
-class Bounded:
+class BoundedPickle:
     """A file for an unpickler: never asked for more than is there, nor for more than a description needs."""
 
     def __init__(self, file: BinaryIO, limit: int = LARGEST_PICKLE) -> None:
@@ -110,7 +110,9 @@ class TensorUnpickler(pickle._Unpickler):
 
     dispatch: ClassVar[dict[int, Callable]] = dict(pickle._Unpickler.dispatch)
 
-    def __init__(self, file: Bounded, read_storage: ReadStorage, budget: Budget, keep_views: bool = False) -> None:
+    def __init__(
+        self, file: BoundedPickle, read_storage: ReadStorage, budget: Budget, keep_views: bool = False,
+    ) -> None:
         super().__init__(file, encoding="latin1")
         self.read_storage, self.budget = read_storage, budget
         self.keep_views = keep_views  # of storages that are filled afterwards

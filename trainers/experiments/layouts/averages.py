@@ -5,13 +5,14 @@ import numpy as np
 
 from ....datasets.base import dataset_label, dataset_rank
 from ...registry import is_trained, method_rank
+from ...report.entries import Entry, Table
 from ...report.grid import Row
 from ...report.measure import Measured
 from ...report.metrics import METRICS
 from ...report.settings import show_setting
-from ...report.tables import Entry, Table, fewer_images
-from ..arrange import Material, listed, mean
+from ...report.tables import fewer_images
 from ..beside import block_beside, source_of, with_gaps
+from ..material import Material, listed, mean
 from ..plan import PlannedRun
 from . import Shown
 

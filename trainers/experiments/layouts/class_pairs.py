@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...report.entries import Entry, RowBlock, Table, TableRow
 from ...report.gallery import Picture, pair_errors_of, pair_pictures
 from ...report.reading import text_similarity
-from ...report.tables import Block, Entry, Table, TableRow
-from ..arrange import Material
+from ..material import Material
 from . import Shown
 
 
@@ -39,7 +39,7 @@ def tables(material: Material) -> list[Table]:
                 ]
                 rows.append(TableRow(row.label, row.method, [Entry(value) for value in values]))
             if rows:
-                blocks.append(Block(f"{comparison.column_label(column)}: mean confidence of the mistakes (%)", rows))
+                blocks.append(RowBlock(f"{comparison.column_label(column)}: mean confidence of the mistakes (%)", rows))
         if blocks:
             notes = ["Mistakes sorted by the zero-shot similarity of predicted and true class. Accuracy among mistakes "
                      "is 0, so their mean confidence is their ECE.", comparison.images(), *comparison.notes]

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from ...operations import REGULARISERS
+from ...report.entries import Entry, Table
 from ...report.grid import Row
-from ...report.tables import Entry, Table
-from ..arrange import Material
 from ..beside import block_beside, source_of, with_gaps
+from ..material import Material
 from . import Shown
 
 

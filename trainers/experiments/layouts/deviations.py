@@ -4,11 +4,12 @@ from __future__ import annotations
 import numpy as np
 
 from ...report import published as paper
+from ...report.entries import Entry, Table
 from ...report.measure import Measured
 from ...report.metrics import METRICS
-from ...report.tables import Entry, Table, fewer_images
-from ..arrange import Material, in_percent
+from ...report.tables import fewer_images
 from ..beside import block_beside, with_gaps
+from ..material import Material, in_percent
 from . import Shown
 
 

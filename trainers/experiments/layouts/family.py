@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...report.entries import Entry, RowBlock, Table, TableRow
 from ...report.metrics import METRICS
 from ...report.rescaled import POSTHOC, POSTHOC_NOTE
-from ...report.tables import Block, Entry, Table, TableRow, mark
-from ..arrange import Material, mean
+from ...report.tables import mark
+from ..material import Material, mean
 from . import Shown
 from .results import results
 
@@ -33,7 +34,7 @@ def summary(material: Material, backbone: str) -> Table:
     ]
     if not set(POSTHOC).isdisjoint(experiment.metrics):
         notes.append(POSTHOC_NOTE)
-    return Table(f"{experiment.name}_summary", f"{experiment.title}, {backbone}", labels, [Block("", rows)], notes)
+    return Table(f"{experiment.name}_summary", f"{experiment.title}, {backbone}", labels, [RowBlock("", rows)], notes)
 
 
 def average(cells: list, metric: str) -> Entry | None:

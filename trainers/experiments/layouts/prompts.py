@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...registry import method_rank
+from ...report.entries import Entry, RowBlock, Table, TableRow
 from ...report.gallery import Picture, prompt_picture
 from ...report.grid import Row
-from ...report.tables import Block, Entry, Table, TableRow
-from ..arrange import Material, mean
+from ..material import Material, mean
 from . import Shown
 from .results import by_setting
 
@@ -45,7 +45,7 @@ def summary(material: Material) -> list[Table]:
                 wins = sum(all(ece[method, prompt] < ece[other, prompt] for other in rivals) for prompt in both)
                 rows[method] += [Entry(float(np.mean(own))), Entry(max(own)), Entry(wins, 0)]
         if labels:
-            block = Block("ECE (%)", [TableRow(Row(m).label, m, entries) for m, entries in rows.items()])
+            block = RowBlock("ECE (%)", [TableRow(Row(m).label, m, entries) for m, entries in rows.items()])
             tables.append(Table(f"{material.experiment.name}_summary", f"ECE over initial prompts, {backbone}", labels,
                                 [block], [f"{len(prompts)} initial prompts. {comparison.images()}"]))
     return tables

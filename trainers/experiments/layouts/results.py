@@ -3,9 +3,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...report.tables import Block, Table, paper_table
-from ..arrange import Material, swept_key
+from ...report.entries import RowBlock, Table
+from ...report.tables import paper_table
 from ..beside import with_gaps
+from ..material import Material, swept_key
 from . import Shown
 
 RANKS_METHODS = True
@@ -47,7 +48,7 @@ def published_at_usual(material: Material, table: Table, backbone: str, key: str
             if theirs := printed.get(row.label):
                 at = dict(zip(source.columns, theirs.entries, strict=True))
                 rows.append(replace(theirs, entries=[at.get(column) for column in table.columns]))
-        blocks.append(Block(block.label, rows))
+        blocks.append(RowBlock(block.label, rows))
     return replace(table, blocks=blocks, notes=[*table.notes, *source.notes[-1:]])
 
 

@@ -7,8 +7,8 @@ from ....datasets.base import dataset_label
 from ...report import published as paper
 from ...report.figures.comparison import Pair, draw_pairs
 from ...report.gallery import Picture, sals_pictures
-from ..arrange import Material
 from ..beside import PRINTED, printed
+from ..material import Material
 from . import Shown
 from .results import results
 

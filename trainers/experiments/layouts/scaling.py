@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...objectives import balance, live_weights, orthogonality, semantic_separation
-from ...report.tables import Block, Entry, Table, TableRow
-from ..arrange import Material
+from ...report.entries import Entry, RowBlock, Table, TableRow
+from ..material import Material
 from . import Shown, setting
 
 LOSS = 0.8  # L_TPT of the simulation  # L_TPT of the simulation
@@ -38,7 +38,8 @@ def gradient_sizes(material: Material) -> list[Table]:
         "live also multiplies the gradient of the entropy, by 1 − λR²/H² (R: SoC's term, H: L_TPT).",
     ]
     title = "Gradient of SoC's term against O-TPT's, by weighting"
-    return [Table("scaling_gradients", title, [f"{k} classes" for k in classes], [Block("times O-TPT's", rows)], notes)]
+    columns = [f"{k} classes" for k in classes]
+    return [Table("scaling_gradients", title, columns, [RowBlock("times O-TPT's", rows)], notes)]
 
 
 def simulated_prototypes(classes: int, features: int = 512) -> Tensor:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...calibration import selective
+from ...report.entries import Entry, RowBlock, Table, TableRow
 from ...report.gallery import Picture, selective_picture
-from ...report.tables import Block, Entry, Table, TableRow
-from ..arrange import Material, listed
+from ..material import Material, listed
 from . import Shown
 
 RANKS_METHODS = True
@@ -34,7 +34,7 @@ def tables(material: Material) -> list[Table]:
             for rows, values in zip((accuracy, coverage), kept, strict=True):
                 rows.append(TableRow(row.label, row.method, [Entry(100 * float(value)) for value in values]))
         labels = [f"> {threshold:g}" for threshold in THRESHOLDS]
-        blocks = [Block("Accuracy of those kept (%)", accuracy), Block("Share kept (%)", coverage)]
+        blocks = [RowBlock("Accuracy of those kept (%)", accuracy), RowBlock("Share kept (%)", coverage)]
         images = sum(column.n for column in columns)
         notes = [f"{images:,} test images of {listed(c.dataset for c in columns)} together.", *comparison.notes]
         made.append(Table(experiment.name, f"{experiment.title}, {backbone}", labels, blocks, notes))

@@ -10,7 +10,7 @@ from ...registry import method_colour, method_label
 from ...report.figures.style import COLUMN, PAGE, grid_lines, new_figure, styled
 from ...report.gallery import Picture
 from ...report.grid import Comparison
-from ..arrange import Material, mean, swept_key
+from ..material import Material, mean, swept_key
 from . import Shown
 from .results import by_setting
 

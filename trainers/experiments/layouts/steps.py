@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from ...report.figures.comparison import Pair, draw_two_panels
 from ...report.gallery import Picture, step_pictures
-from ..arrange import Material
 from ..beside import PRINTED, printed
+from ..material import Material
 from . import Shown
 from .results import by_setting
 

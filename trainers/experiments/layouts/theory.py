@@ -17,11 +17,11 @@ from ... import theory
 from ...arrays import Array
 from ...config.merging import read_yaml
 from ...registry import build_trainer, method_label, zero_shot_name
-from ...report.figures.geometry import Geometry, draw_geometry, geometry
+from ...report.entries import Entry, RowBlock, Table, TableRow
+from ...report.figures.class_pairs import Spread, draw_spread, spread
 from ...report.gallery import Picture
-from ...report.tables import Block, Entry, Table, TableRow
-from ..arrange import Material
 from ..definition import dataset_file
+from ..material import Material
 from ..plan import configure
 from . import Shown
 
@@ -121,7 +121,7 @@ def illustrate(
                          data.confidence, data.confidence < data.floor))
     tuned = Table(
         f"theory_{dataset}", f"Prototypes before and after {tuning}, {where}", COLUMNS,
-        [Block("mean over images", rows)],
+        [RowBlock("mean over images", rows)],
         [f"{len(first.mu)} test images; α = {first.scale:.1f}. μ: largest, s: mean cosine of two classes.", CAVEAT],
     )
     steps = {method: prototype_step(first.before, first.scale, method, step) for method in PRINTED}
@@ -135,21 +135,21 @@ def illustrate(
     shifted = Table(
         f"theory_{dataset}_first_order", f"One gradient step on the prototypes themselves, {where}",
         ["μ before", "μ after", "floor after (%)", "mean Δs, first order", "mean Δs, measured", "largest error (%)"],
-        [Block(f"η = {step:g}", lines)],
+        [RowBlock(f"η = {step:g}", lines)],
         ["Δs ≈ −4η (S²)_ij for O-TPT against −2η (GS)_ij for Huber, zero diagonals, prototypes normalised again.",
          f"δ = {margin(matrix):.3f}, the 20th percentile of the cosines.", CAVEAT],
     )
     tuned_picture = {
-        method: Geometry(mu, float(data.mu.mean()), floor, float(data.floor.mean())) for method, data in found.items()
+        method: Spread(mu, float(data.mu.mean()), floor, float(data.floor.mean())) for method, data in found.items()
     }
     captions = (
         f"What {tuning} does to the prototypes, mean over {len(first.mu)} images, {where}.",
         f"One gradient step (η = {step:g}) on the prototypes themselves, {where}: first order against measurement.",
     )
     return [tuned, shifted], [
-        Picture(f"theory_{dataset}", captions[0], draw_geometry(tuned_picture, f"{where}: {tuning}")),
+        Picture(f"theory_{dataset}", captions[0], draw_spread(tuned_picture, f"{where}: {tuning}")),
         Picture(f"theory_{dataset}_first_order", captions[1],
-                draw_geometry(steps, f"{where}: one step on the prototypes")),
+                draw_spread(steps, f"{where}: one step on the prototypes")),
     ]
 
 
@@ -163,7 +163,7 @@ def margin(matrix: Array) -> float:
     return float(np.percentile(theory.pairs(matrix), 20))
 
 
-def prototype_step(before: Array, scale: float, method: str, step: float) -> Geometry:
+def prototype_step(before: Array, scale: float, method: str, step: float) -> Spread:
     """The paper's step: along the printed gradient of the prototypes, not of the prompt."""
     matrix = theory.similarity(before)
     delta = margin(matrix)
@@ -171,4 +171,4 @@ def prototype_step(before: Array, scale: float, method: str, step: float) -> Geo
         slopes, shift = 2 * matrix, theory.shift_orthogonal(matrix, step)
     else:
         slopes, shift = theory.huber_slope(matrix, delta), theory.shift_huber(matrix, step, delta)
-    return geometry(before, theory.step_features(before, slopes, step), scale, theory.on_sphere(matrix, shift))
+    return spread(before, theory.step_features(before, slopes, step), scale, theory.on_sphere(matrix, shift))

@@ -12,10 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...registry import method_colour
+from ..entries import Table
 from ..figures.svg import inline_svg
 from ..gallery import Picture
 from ..measure import Measured
-from ..tables import Table
 from ..verdict import Verdict
 from .runs import filter_choices, run_views
 

@@ -26,7 +26,15 @@ from ..openai_clip import CLIP, tokenizer
 from ..token_table import VOCAB_SIZE, full_token_table
 from .captions import all_words, draw_caption
 from .geometry import Geometry, calibrated_scale, measure_geometry
-from .tiles import CLASSES, CONDITIONS, TrainingTiles, normalised, random_crops, training_tiles, validation_tiles
+from .training_tiles import (
+    CLASSES,
+    CONDITIONS,
+    TrainingTiles,
+    normalised,
+    random_crops,
+    training_tiles,
+    validation_tiles,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Our settings inside Dassl's config, and the way back from its config to ours.
+"""Our settings inside Dassl's config, and ours made again from its config.
 
 Keys of ours stand in Dassl's tree under their own names and hold None, which means: as the method has it. Where Dassl
 has a key of the same name, its value is taken if it means the same. OPTIM does not: a yaml of CoOp's describes how

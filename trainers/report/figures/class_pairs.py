@@ -30,7 +30,7 @@ class PairErrors:
 
 
 @dataclass(frozen=True)
-class Geometry:
+class Spread:
     """One method's prototypes before and after its step; pairs as Δs, predicted to first order and measured."""
 
     mu_before: float
@@ -58,7 +58,7 @@ def pair_errors(logits: ArrayLike, labels: ArrayLike, similarity: ArrayLike) -> 
     return PairErrors(i, j, count, error, similarity[i, j])
 
 
-def geometry(before: ArrayLike, after: ArrayLike, scale: float, predicted: ArrayLike | None = None) -> Geometry:
+def spread(before: ArrayLike, after: ArrayLike, scale: float, predicted: ArrayLike | None = None) -> Spread:
     """μ and floor of the prototypes (K, d) before and after a step; `predicted` is the first-order Δs (K, K)."""
     s_before, s_after = theory.similarity(before), theory.similarity(after)
     mu = theory.coherence(s_before), theory.coherence(s_after)
@@ -66,7 +66,7 @@ def geometry(before: ArrayLike, after: ArrayLike, scale: float, predicted: Array
     pairs = (None, None)
     if predicted is not None:
         pairs = theory.pairs(predicted), theory.pairs(s_after - s_before)
-    return Geometry(*mu, float(floor[0]), float(floor[1]), *pairs)
+    return Spread(*mu, float(floor[0]), float(floor[1]), *pairs)
 
 
 def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figure:
@@ -106,7 +106,7 @@ def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figu
         return figure
 
 
-def draw_geometry(methods: Mapping[str, Geometry], title: str = "") -> Figure:
+def draw_spread(methods: Mapping[str, Spread], title: str = "") -> Figure:
     """μ and the confidence floor before (hollow) and after (filled) the step; first order against measurement."""
     shown = {name: data for name, data in methods.items() if data.predicted is not None}
     with styled():
@@ -123,7 +123,7 @@ def draw_geometry(methods: Mapping[str, Geometry], title: str = "") -> Figure:
         return figure
 
 
-def _draw_first_order(axes: Axes, methods: Mapping[str, Geometry]) -> None:
+def _draw_first_order(axes: Axes, methods: Mapping[str, Spread]) -> None:
     every = np.concatenate([part for data in methods.values() for part in (data.predicted, data.measured)])
     low, high = every.min(), every.max()
     axes.plot([low, high], [low, high], color=INK, linestyle=(0, (4, 3)), linewidth=0.8)

@@ -1,0 +1,72 @@
+"""What a table is made of: cells in the units they are shown in, rows, blocks of rows, and the notes under them."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell in the units it is shown in. Several seeds give `std`, one seed its bootstrap interval, if any."""
+
+    value: float
+    decimals: int = 1
+    std: float | None = None
+    seeds: int = 1
+    low: float | None = None
+    high: float | None = None
+    difference: float | None = None  # against O-TPT
+    better: bool | None = None  # what that difference means
+    best: bool = False
+
+    @property
+    def text(self) -> str:
+        return "–" if np.isnan(self.value) else f"{self.value:.{self.decimals}f}"
+
+    @property
+    def spread(self) -> str:
+        """`± std` over seeds, or the interval, or nothing."""
+        if self.std is not None:
+            return f"± {self.std:.{self.decimals}f}"
+        return "" if self.low is None else f"[{self.low:.{self.decimals}f}, {self.high:.{self.decimals}f}]"
+
+    @property
+    def delta(self) -> str:
+        return "" if self.difference is None else f"{self.difference:+.{self.decimals}f}"
+
+
+@dataclass(frozen=True)
+class Signed(Entry):
+    """A difference: always with its sign."""
+
+    @property
+    def text(self) -> str:
+        return "–" if np.isnan(self.value) else f"{self.value:+.{self.decimals}f}"
+
+    @property
+    def spread(self) -> str:
+        return "" if self.low is None else f"[{self.low:+.{self.decimals}f}, {self.high:+.{self.decimals}f}]"
+
+
+@dataclass(frozen=True)
+class TableRow:
+    label: str
+    method: str
+    entries: list[Entry | None]
+    published: bool = False
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    label: str
+    rows: list[TableRow]
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str  # for files and anchors
+    title: str
+    columns: list[str]
+    blocks: list[RowBlock]
+    notes: list[str] = field(default_factory=list)
