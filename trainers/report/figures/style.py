@@ -7,8 +7,12 @@ from pathlib import Path
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 COLUMN, PAGE = 3.4, 7.0  # widths of a figure in inches, in a column and across the page
 
@@ -61,19 +65,30 @@ def encode(figure: Figure, kind: str, dpi: int) -> bytes:
     """A figure as a file of this kind. Without dates in it, so that equal results give equal files."""
     buffer = io.BytesIO()
     with styled():
-        if figure.get_layout_engine() is not None:
-            figure.draw_without_rendering()  # lays out once, for all kinds of file
-            figure.set_layout_engine("none")
-        metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
-        figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
+        lay_out(figure)
+        figure.set_dpi(dpi)
+        # Figure.savefig would draw the figure once more before it draws it, for a layout that is already made.
+        if kind == "png":
+            FigureCanvasAgg(figure).print_png(buffer)
+        elif kind == "pdf":
+            FigureCanvasPdf(figure).print_pdf(buffer, metadata={"CreationDate": None})
+        else:
+            FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     return buffer.getvalue()
+
+
+def lay_out(figure: Figure) -> None:
+    """Puts everything in its place, once for all kinds of file."""
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.execute(figure)
+        figure.set_layout_engine("none")
 
 
 def stamped(figure: Figure, text: str) -> Figure:
     """The figure with a line of small print below it, which cannot be overlooked or cut off by accident."""
     with styled():
-        figure.draw_without_rendering()  # lays out; from here on everything only moves up
-        figure.set_layout_engine("none")
+        lay_out(figure)  # from here on everything only moves up
         width, height = figure.get_size_inches()
         extra = 0.2
         share = extra / (height + extra)
