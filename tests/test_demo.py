@@ -16,9 +16,11 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_terminal_and_page_say_what_it_is_evidence_of(shown: Path, capsys: pytest.CaptureFixture):
-    """The second call finds every run finished."""
+    """The second call finds every run finished and the report as it would be written; it tells the same."""
+    written = (shown / "report" / "report.html").stat().st_mtime_ns
     demo.main(["--out", str(shown), "--images", "24"])
     told = capsys.readouterr().out
+    assert (shown / "report" / "report.html").stat().st_mtime_ns == written
     assert "Zero-shot" in told and "20 bins" in told
     assert "TPT against Zero-shot: accuracy" in told and "SoC against TPT: accuracy" in told
     assert demo.EVIDENCE in told
