@@ -150,9 +150,9 @@ def planned(tmp_path: Path, name: str = "class_pairs") -> list:
 def test_features_that_somebody_makes_are_waited_for(tmp_path):
     first, second = planned(tmp_path)
     runner = Runner([first, second])
-    with Claim(first):
+    with Claim(first).held():
         assert not runner.attempt(second)
-        with pytest.raises(Busy), Claim(second):
+        with pytest.raises(Busy), Claim(second).held():
             pass
     assert not runner.tally.failed
 
@@ -160,7 +160,7 @@ def test_features_that_somebody_makes_are_waited_for(tmp_path):
 def test_a_run_that_somebody_works_on_is_left_to_them(tmp_path):
     first, second = planned(tmp_path)
     first.folder.mkdir(parents=True)
-    with RunLock(first.folder):
+    with RunLock(first.folder).held():
         assert in_use(first.folder)
         assert not Runner([first, second]).attempt(first)
     assert not in_use(first.folder)

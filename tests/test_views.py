@@ -1,6 +1,9 @@
 """The views: Pillow's own, made of tensors; the same on any device, with any workers and in any order."""
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +207,25 @@ def test_a_worker_lost_while_it_hands_over_a_batch(error: Exception):
     assert next(batches) == 1
     with pytest.raises(UserError, match="use fewer DATALOADER.NUM_WORKERS"), explaining_faults():
         next(batches)
+
+
+def test_a_workers_death_is_told_to_nobody_but_who_waits_for_it(image_folder: Path):
+    """torch would raise in the midst of whatever this process does when the signal comes, or in its next loader."""
+    dataset = build_dataset("ImageFolder", image_folder)
+    maker = ViewMaker(count=2, size=16, augmix=False, seed=0)
+    batches = [[k] for k in range(7)]
+    for _ in range(2):  # torch sets its handler at the first loader of a process only
+        before = signal.getsignal(signal.SIGCHLD)
+        loader = view_loader(dataset, dataset.test, maker, batches, 1, pin_memory=False)
+        next(loader)
+        (worker,) = multiprocessing.active_children()
+        os.kill(worker.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+        assert sum(range(10_000)) == 49_995_000  # the signal has come
+        assert signal.getsignal(signal.SIGCHLD) is before
+        with pytest.raises(UserError, match="use fewer DATALOADER.NUM_WORKERS"), explaining_faults():
+            list(loader)
+        assert len(list(view_loader(dataset, dataset.test, maker, batches[:2], 1, pin_memory=False))) == 2
 
 
 def test_what_a_worker_itself_raises_is_kept():

@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -90,8 +93,40 @@ def noticing_lost_workers(loader: Iterable[ViewBatch]) -> Iterator[ViewBatch]:
     """torch tells when a worker was killed, unless it was in the middle of handing over a batch, which looks like a
     broken connection. What a worker itself raises says where it was caught."""
     try:
-        yield from loader
+        with Deaths.told():
+            batches = iter(loader)
+        while True:
+            with Deaths.told():
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
     except (OSError, EOFError) as error:
         if "in DataLoader worker process" in str(error):
             raise
         raise RuntimeError("DataLoader worker (pid unknown) was lost") from error
+
+
+class Deaths:
+    """Of workers, heard of only while somebody waits for them. torch's handler of SIGCHLD raises wherever the program
+    happens to be: in the middle of closing a file, or of a later run."""
+
+    report: Any = None  # torch's handler, which it installs at the first loader of a process
+
+    @classmethod
+    @contextmanager
+    def told(cls) -> Iterator[None]:
+        before = signal.getsignal(signal.SIGCHLD)
+        if before is None or threading.current_thread() is not threading.main_thread():
+            yield  # somebody's who is not Python; and other threads may set no handler, nor does torch there
+            return
+        try:
+            if cls.report:
+                signal.signal(signal.SIGCHLD, cls.report)
+                cls.report(signal.SIGCHLD, None)  # of those that have died since
+            yield
+        finally:
+            after = signal.getsignal(signal.SIGCHLD)
+            if after is not before and callable(after):
+                cls.report = after
+            signal.signal(signal.SIGCHLD, before)

@@ -54,7 +54,7 @@ def reproduce(
             logger.info("%s is being written by another process", out)
             continue
         try:
-            with RunLock(out):
+            with RunLock(out).held():
                 outcomes[name] = write_outcome(experiments[name], place, plan, tally.failed, known)
             logger.info("%s: %s", name, outcomes[name].page)
         except Exception as error:  # the other outcomes are still wanted

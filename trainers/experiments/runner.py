@@ -111,7 +111,7 @@ class Runner:
         alike = [other for other in self.all if other.features == run.features and other.many_views]
         if not alike or is_trained(run.method) or any(other.finished for other in alike):
             return nullcontext()
-        return Claim(run)
+        return Claim(run).held()
 
     def carry_out(self, run: PlannedRun) -> None:
         logger.info("%s (%d of %d)", run.described, self.all.index(run) + 1, len(self.all))

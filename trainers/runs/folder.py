@@ -63,7 +63,7 @@ class RunFolder:
         with ExitStack() as stack:
             if ranks.first:
                 make_folder(self.path)
-                stack.enter_context(RunLock(self.path))
+                stack.enter_context(RunLock(self.path).held())
                 self.begin(fingerprint)
                 self.write_config(config)
                 if self.log:
@@ -123,7 +123,7 @@ class RunFolder:
     def tidy(self) -> None:
         """Removes what a process that was killed at the very end of a run left beside its results."""
         if self.parts.exists() or RunLock(self.path).path.exists():
-            with suppress(UserError), RunLock(self.path):  # unless its owner is only just finishing it
+            with suppress(UserError), RunLock(self.path).held():  # unless its owner is only just finishing it
                 self.remove_parts()
 
     def predictions(self) -> dict[str, np.ndarray]:
