@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from processes import user_environment
 from promptcal.datasets.utils import cli
 from promptcal.trainers.vlm.openai_clip import CLIP
 
@@ -107,11 +108,6 @@ def run_tool(name: str, *args: object, process: bool = False, **env: str) -> Don
         except SystemExit as end:  # argparse's own
             status = end.code
     return Done(status or 0, out.getvalue(), err.getvalue())
-
-
-def user_environment() -> dict[str, str]:
-    """As the shell gives it: the tests' own number of threads is nothing that a user has set."""
-    return {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import test_open_clip
 import torch
 import torch.nn.functional as F
 from conftest import make_image_folder
+from fault_runs import parts_of
+from processes import Process, start_ranks
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.tools import predict, reproduce, train
 from promptcal.tools.speed.family_cases import family_text_side, plain_episode
@@ -19,7 +22,6 @@ from promptcal.tools.speed.text_cases import build_engine
 from promptcal.trainers import load_clip
 from promptcal.trainers.config.fingerprint import backbone_name
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
-from test_faults import command, finish, parts_of, start, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -137,13 +139,17 @@ def test_backbones_in_short(tmp_path: Path):
 def test_several_processes_and_a_continued_run(place: Path, tmp_path: Path):
     """With a model that every process has to find by itself: a folder as BiomedCLIP comes in."""
     test_open_clip.model_folder(tmp_path, "bert")
-    setting = place / "images", Path(f"open_clip:local-dir:{tmp_path / 'bert'}")
-    views = ("TTA.VIEWS", 4, "TTA.SELECT", 0.5)
-    finish(command(setting, tmp_path / "two", *views, ranks=2))
-    process = start(command(setting, tmp_path / "one", *views))
-    wait_for(lambda: parts_of(tmp_path / "one"), process)
-    process.kill()
-    process.communicate()
-    finish(command(setting, tmp_path / "one", *views))
+    arguments = [
+        "--trainer", "SoC", "--dataset-config-file", "configs/datasets/image_folder.yaml", "--root", place / "images",
+        "--backbone", f"open_clip:local-dir:{tmp_path / 'bert'}", "TEST.PART", 2, "TTA.EPISODES", 2, "TTA.VIEWS", 4,
+        "TTA.SELECT", 0.5, "TTA.JACOBIAN", "off", "DATALOADER.NUM_WORKERS", 1, "--output-dir",
+    ]
+    for process in start_ranks(2, "train.py", *arguments, tmp_path / "two"):
+        assert process.wait() == 0, process.communicate()
+    process = Process("train.py", *arguments, tmp_path / "one")
+    process.wait_for(lambda: parts_of(tmp_path / "one"))
+    process.send_all(signal.SIGKILL)
+    process.wait()
+    train.main(list(map(str, [*arguments, tmp_path / "one"])))
     logits = [np.load(tmp_path / run / "predictions.npz")["logits"] for run in ("one", "two")]
     assert np.array_equal(*logits)

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import PROJECT, run_tool, user_environment
+from conftest import PROJECT, run_tool
+from processes import user_environment
 from promptcal.datasets.utils.errors import ConfigError, UserError, explaining_faults
 from promptcal.datasets.utils.files import make_folder
 from promptcal.trainers import build_cfg, build_trainer

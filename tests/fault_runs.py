@@ -1,0 +1,62 @@
+"""A run of many small parts that faults are tried on, and what it gives when nothing disturbs it."""
+from __future__ import annotations
+
+import shutil
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from conftest import Done, make_image_folder, openai_state, random_clip, run_tool
+from promptcal.trainers.runs.folder import RunFolder
+
+IMAGES = 37
+
+
+class FaultRuns:
+    """37 images in four classes, and weights: 18 parts of two images and one of one, which no number of ranks divides
+    evenly."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.images, self.weights = root, root / "images", root / "tiny.pt"
+        torch.save(openai_state(random_clip()), self.weights)
+        make_image_folder(self.images, images=IMAGES // 4)
+        shutil.copy(self.images / "kind_b" / "0.png", self.images / "kind_d" / "9.png")
+
+    def arguments(self, run: Path, *args: object) -> list[object]:
+        """Of tools/train.py, which loads images in a process of its own."""
+        return ["--trainer", "SoC", "--dataset-config-file", "configs/datasets/image_folder.yaml", "--root",
+                self.images, "--backbone", self.weights, "--output-dir", run, "TEST.PART", 2, "TTA.VIEWS", 16,
+                "TTA.SELECT", 0.25, "TTA.EPISODES", 2, "TTA.JACOBIAN", "off", "DATALOADER.NUM_WORKERS", 1, *args]
+
+    def here(self, run: Path, *args: object) -> Done:
+        """The command without a process of its own."""
+        return run_tool("train.py", *self.arguments(run, "DATALOADER.NUM_WORKERS", 0, *args))
+
+    def finish_here(self, run: Path, *args: object) -> None:
+        done = self.here(run, *args)
+        assert done.returncode == 0, done.stderr
+
+    @cached_property
+    def whole(self) -> dict[str, np.ndarray]:
+        """The predictions of an uninterrupted run in one process."""
+        self.finish_here(self.root / "whole")
+        predictions = RunFolder(self.root / "whole").predictions()
+        assert predictions["index"].tolist() == list(range(IMAGES))
+        return predictions
+
+    def assert_whole(self, run: Path) -> None:
+        assert_same(run, self.whole)
+
+
+def assert_same(run: Path, expected: dict[str, np.ndarray]) -> None:
+    """Bit for bit, over exactly the same samples; and nothing but the results is left."""
+    predictions = RunFolder(run).predictions()
+    assert predictions.keys() == expected.keys()
+    assert all(np.array_equal(predictions[name], expected[name]) for name in expected)
+    assert {path.name for path in run.iterdir()} == {
+        "config.yaml", "log.txt", "results.json", "predictions.npz", "tensorboard"}
+
+
+def parts_of(run: Path) -> set[str]:
+    return {path.name for path in (run / "parts").glob("*.npz")}
