@@ -4,6 +4,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from promptcal.datasets.utils.errors import UserError, explaining_faults
 from promptcal.datasets.views import ViewMaker, chains, make_views, maker
 from promptcal.datasets.views.augmix import OPERATIONS, Mix, draw_mix, parameter
 from promptcal.datasets.views.crops import draw_crops
-from promptcal.datasets.views.loader import noticing_lost_workers, view_loader
+from promptcal.datasets.views.loader import end_quietly, noticing_lost_workers, view_loader
 from promptcal.datasets.views.pixels import Pixels
 from promptcal.trainers.vlm.image_tower import normalise_pixels
 from promptcal.trainers.vlm.openai_clip import clip
@@ -235,3 +236,12 @@ def test_what_a_worker_itself_raises_is_kept():
 
     with pytest.raises(OSError, match="Caught"):
         next(noticing_lost_workers(failing()))
+
+
+def test_a_worker_whose_run_was_interrupted_says_nothing(monkeypatch: pytest.MonkeyPatch):
+    told = []
+    monkeypatch.setattr("sys.excepthook", lambda kind, *_: told.append(kind))
+    end_quietly(0)
+    for kind in (EOFError, ConnectionResetError, BrokenPipeError, KeyError):
+        sys.excepthook(kind, kind(), None)
+    assert told == [KeyError]

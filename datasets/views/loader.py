@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -84,9 +85,16 @@ def view_loader(
     """A ViewBatch for each of `batches` (lists of places in `items`), in their order."""
     loader = DataLoader(
         ViewSet(dataset, items, maker), batch_sampler=batches, num_workers=min(worker_count(workers), len(batches)),
-        collate_fn=collate, pin_memory=pin_memory,
+        collate_fn=collate, pin_memory=pin_memory, worker_init_fn=end_quietly,
     )
     return noticing_lost_workers(loader) if loader.num_workers else iter(loader)
+
+
+def end_quietly(_: int) -> None:
+    """In a worker: if the main process is interrupted while it receives a batch, the thread that hands the batch over
+    meets a broken connection, and would print a traceback beside the line that the user is to read."""
+    show = sys.excepthook
+    sys.excepthook = lambda kind, *rest: None if issubclass(kind, (EOFError, ConnectionError)) else show(kind, *rest)
 
 
 def noticing_lost_workers(loader: Iterable[ViewBatch]) -> Iterator[ViewBatch]:
