@@ -1,4 +1,6 @@
 """Figures by the data they show; drawing is tried by what the axes hold, never by pixels."""
+from itertools import combinations
+
 import numpy as np
 import pytest
 from made_runs import compared, make_run, simulate
@@ -248,3 +250,33 @@ def test_the_surest_mistake_is_shown(tmp_path):
     p = np.exp(cal.log_softmax(data.logits))
     wrong = p.argmax(1) != data.label
     assert telling_images({"SoC": data})[0] == np.where(wrong, p.max(1), 0).argmax()
+
+
+def test_type_on_a_coloured_cell_can_be_read():
+    values = {f"row {k}": {"column": float(k)} for k in range(40)}
+    for best_is_low in (True, False):
+        axes = matrices.draw_heat_map(values, "", best_is_low).axes[0]
+        image = axes.images[0]
+        for words in axes.texts:
+            cell = style.luminance(image.cmap(image.norm(float(words.get_text()))))
+            high, low = sorted((cell, style.luminance(words.get_color())), reverse=True)
+            assert (high + 0.05) / (low + 0.05) > 4.5
+
+
+def test_labels_along_a_path_overprint_neither_points_nor_each_other():
+    near = {10.0: Point(70, 5), 20.0: Point(70.9, 5.05), 30.0: Point(71.8, 5.3), 100.0: Point(72.6, 5.2)}
+    figure = draw_plane("", {"SoC": near}, {"TPT": Point(66, 9), "OTPT": Point(72.2, 5.25)})
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    labels = [text for text in axes.texts if text.get_text() in ("10", "20", "30", "100")]
+    boxes = [text.get_window_extent() for text in labels]
+    assert len(boxes) == 4
+    assert not any(first.overlaps(second) for first, second in combinations(boxes, 2))
+    points = [axes.transData.transform((p.accuracy, p.ece)) for p in near.values()]
+    assert not any(box.contains(*point) for box in boxes for point in points)
+
+
+def test_methods_stand_in_the_order_of_papers_whichever_the_first_set_has():
+    groups = {"Pets": {"SoC": Pair(3, 2)}, "DTD": {"TPT": Pair(9, 4), "SoC": Pair(4, 3)}}
+    labels = [text.get_text() for text in figures_compare.draw_pairs(groups, "", "a", "b").legends[0].get_texts()]
+    assert labels[:2] == ["TPT", "SoC"]

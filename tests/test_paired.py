@@ -3,7 +3,9 @@ import numpy as np
 import pytest
 from made_runs import compared, entry, make_run
 from promptcal.trainers import calibration as cal
+from promptcal.trainers.report.entries import Signed
 from promptcal.trainers.report.grid import Row
+from promptcal.trainers.report.metrics import METRICS, Samples
 from promptcal.trainers.report.paired import comparable, ece_difference, paired_table
 from promptcal.trainers.report.reading import read_run
 
@@ -85,3 +87,46 @@ def test_images_are_set_side_by_side_whatever_order_a_method_saw_them_in(tmp_pat
     after = read_run(folder).load_predictions()
     for name in ("index", "label", "logits", "zero_shot_logits"):
         np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
+
+
+def test_one_image_is_no_difference(tmp_path):
+    """Every redraw of one image that only one method gets right points the same way; the exact test does not."""
+    for trainer in ("OTPT", "SoC"):
+        folder = make_run(tmp_path, trainer, n=100, sharpness=1.5)
+    arrays = dict(np.load(folder / "predictions.npz"))
+    right = np.flatnonzero(arrays["logits"].argmax(1) == arrays["label"])[:4]
+    arrays["logits"][right, arrays["label"][right]] -= 60
+    np.savez(folder / "predictions.npz", **arrays)
+    main, = compared(tmp_path)
+    table = paired_table(main, "pairs", "", 200)
+    accuracy = entry(table, "Pair", "O-TPT → SoC", "Accuracy difference")
+    assert accuracy.value == pytest.approx(-4) and accuracy.high < 0 and not accuracy.best
+    assert entry(table, "Pair", "O-TPT → SoC", "p").value == pytest.approx(2 / 2**4)
+
+
+def test_each_data_set_is_redrawn_on_its_own():
+    """Else the sizes of the sets would vary, which they do not."""
+    group = np.repeat([0, 1], (90, 10))
+
+    def sizes(rows):
+        assert (rows == group).all()
+        return float(rows.mean())
+
+    found = cal.bootstrap(sizes, group, repeats=20, group=group)
+    assert found.low == found.value == found.high == pytest.approx(0.1)
+
+
+def test_intervals_stay_where_values_can_be():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(60, 3)) * 3
+    label = np.where(rng.random(60) < 0.9, logits.argmax(1), 0)
+    top = cal.top_class(logits, label)
+    samples = Samples(logits, np.full((60, 3), 1 / 3), label, top, top, top, 20)
+    for name in ("accuracy", "ece", "ece_debiased", "ace", "mce"):
+        found = METRICS[name].measure(samples, 100)
+        assert 0 <= found.low <= found.value <= found.high <= 1
+
+
+def test_no_minus_before_zero():
+    cell = Signed(-0.04, low=-0.9, high=-0.01)
+    assert (cell.text, cell.spread) == ("+0.0", "[-0.9, +0.0]")

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for note in report.notes:
         print(f"note: {note}")
     for verdict in report.verdicts:
-        print(f"\n{verdict.sentence}")
+        print(f"\n{verdict.backbone}: {verdict.sentence}" if len(report.verdicts) > 1 else f"\n{verdict.sentence}")
     print(f"\nwritten: {report.page}")
 
 

@@ -219,9 +219,10 @@ def top_class(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
 
 def bootstrap(
     metric: Callable[..., float], *samples: ArrayLike, repeats: int = 1000, level: float = 0.95, seed: int = 0,
-    centred: bool = False,
+    centred: bool = False, group: ArrayLike | None = None,
 ) -> Interval:
-    """`metric(*samples)` with a percentile interval over `repeats` redraws of the rows with replacement.
+    """`metric(*samples)` with a percentile interval over `repeats` redraws of the rows with replacement; where rows are
+    of several groups (N,), such as data sets, each group is redrawn on its own and keeps its places.
 
     A metric may give one figure or an array of them, as `selective` does; redraws without a figure (NaN) are left out.
     A binned error is biased upwards on redrawn rows. `centred` takes that bias, the mean of the redraws less the figure
@@ -234,8 +235,16 @@ def bootstrap(
         raise ValueError(f"Needs repeats ≥ 1 and a level between 0 and 1, got {repeats} and {level}.")
     value = np.asarray(metric(*rows), dtype=np.float64)
     generator = np.random.default_rng(seed)
-    draws = (generator.integers(len(rows[0]), size=len(rows[0])) for _ in range(repeats))
-    drawn = np.array([value, *(metric(*(row[draw] for row in rows)) for draw in draws)])
+    places = np.zeros(len(rows[0]), int) if group is None else to_numpy(group)
+    parts = [np.flatnonzero(places == one) for one in np.unique(places)]
+
+    def redrawn() -> Array:
+        draw = np.empty(len(rows[0]), int)
+        for part in parts:
+            draw[part] = part[generator.integers(len(part), size=len(part))]
+        return draw
+
+    drawn = np.array([value, *(metric(*(row[draw] for row in rows)) for draw in (redrawn() for _ in range(repeats)))])
     drawn = np.where(np.isnan(value), 0, drawn)  # what has no figure gets no interval: NaN, two lines below
     low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     if centred:
@@ -247,7 +256,7 @@ def bootstrap(
 
 def paired_bootstrap(
     metric: Callable[..., float], first: Sequence[ArrayLike], second: Sequence[ArrayLike], repeats: int = 1000,
-    level: float = 0.95, seed: int = 0, centred: bool = False,
+    level: float = 0.95, seed: int = 0, centred: bool = False, group: ArrayLike | None = None,
 ) -> Difference:
     """`metric(*second) − metric(*first)` for two methods on the same images, each given as the metric's arguments.
 
@@ -262,7 +271,9 @@ def paired_bootstrap(
     def difference(*rows: Array) -> float:
         return metric(*rows[count:]) - metric(*rows[:count])
 
-    found = bootstrap(difference, *first, *second, repeats=repeats, level=level, seed=seed, centred=centred)
+    found = bootstrap(
+        difference, *first, *second, repeats=repeats, level=level, seed=seed, centred=centred, group=group,
+    )
     return Difference(found.value, found.low, found.high)
 
 

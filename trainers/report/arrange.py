@@ -13,7 +13,10 @@ from .measure import Measured
 LEARNT = "CoOp prompt, untuned"
 
 
-def arrange(runs: Iterable[tuple[Row, Measured]], backbone: str, title: str, key: str = "") -> Comparison:
+def arrange(
+    runs: Iterable[tuple[Row, Measured]], backbone: str, title: str, key: str = "",
+    elsewhere: Iterable[Column] = (),
+) -> Comparison:
     """Seeds in a cell, one set of images a column, methods as papers list them; within a method, rows in the order in
     which they come. `key` is the setting whose values the rows compare."""
     cells, order = defaultdict(list), {}
@@ -23,7 +26,8 @@ def arrange(runs: Iterable[tuple[Row, Measured]], backbone: str, title: str, key
     for group in cells.values():
         group.sort(key=lambda m: m.run.seed)
     columns = sorted({column for _, column in cells}, key=lambda c: (*dataset_rank(c.dataset), -c.n, c.data_hash))
-    comparison = Comparison(title, backbone, columns, sorted(order, key=order.get), dict(cells), key)
+    comparison = Comparison(title, backbone, columns, sorted(order, key=order.get), dict(cells), key,
+                            elsewhere=frozenset(elsewhere))
     comparison.notes = caveats(comparison)
     return comparison
 

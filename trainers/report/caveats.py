@@ -116,4 +116,5 @@ def _listed(values: Mapping[Row, tuple]) -> str:
     rows = defaultdict(list)
     for row, value in values.items():
         rows[value].append(row.label)
-    return "; ".join(f"{', '.join(labels)}: {', '.join(map(str, value))}" for value, labels in rows.items())
+    between = " / " if any("," in label for labels in rows.values() for label in labels) else ", "
+    return "; ".join(f"{between.join(labels)}: {', '.join(map(str, value))}" for value, labels in rows.items())

@@ -31,8 +31,9 @@ def plane_picture(comparison: Comparison, columns: Sequence[Column], name: str) 
     }
     title = comparison.column_label(columns[0]) if len(columns) == 1 else f"average of {len(columns)} data sets"
     caption = (
-        f"Accuracy against ECE, {title}, {comparison.backbone}; lower right is best. Dashed: methods that none other "
-        f"beats in both. Grey: equal accuracy − ECE. {comparison.images(columns)}"
+        f"Accuracy against ECE, {title}, {comparison.backbone}; lower right is best. A dashed line joins the methods "
+        f"that none other beats in both, if there are several. Along a grey line, a point of accuracy pays for a point "
+        f"of ECE. {comparison.images(columns)}"
     )
     return Picture(name, caption, draw_plane(title, {}, points))
 
@@ -48,8 +49,8 @@ def heat_pictures(comparison: Comparison, suffix: str) -> Iterator[Picture]:
             for row in comparison.rows
         }
         label = f"{METRICS[metric].label} (%)"
-        caption = (f"{label} of each method on each data set, {comparison.backbone}; framed: best of the column. "
-                   f"{comparison.images()}")
+        caption = (f"{label} of each method on each data set, {comparison.backbone}; framed: best of the column, "
+                   f"zero-shot included; blank: no run. {comparison.images()}")
         yield Picture(f"heat_{metric}{suffix}", caption, draw_heat_map(values, label, low))
 
 

@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..registry import is_zero_shot, zero_shot_name
+from ..registry import is_zero_shot, method_label, zero_shot_name
 from .arrange import arrange, column_of, row_of
-from .grid import Comparison, Row
+from .grid import Column, Comparison, Row
 from .measure import Measured
 from .reading import Run
 from .settings import settings_of, show_setting, swept_keys, usual_settings
@@ -26,14 +26,16 @@ def compare(measured: Sequence[Measured]) -> list[Comparison]:
             return key in own and own[key] != usual[key][m.run.trainer, m.run.dataset]
 
         main = [m for m in runs if not any(odd(m, key) for key in swept)]
-        found.append(_arrange(main, backbone, backbone))
+        columns = frozenset(map(column_of, runs))
+        found.append(_arrange(main, backbone, backbone, columns))
         for key in swept:
             others = [other for other in swept if other != key]
             part = [m for m in runs if key in settings_of(m.run) and not any(odd(m, other) for other in others)]
             several = {m.run.trainer for m in part if odd(m, key)}
             part = [m for m in part if m.run.trainer in several]
             if part:
-                found.append(_arrange(part, backbone, f"{backbone}: {sweep_name(key)}", key))
+                title = f"{backbone}: {sweep_name(key, [m.run for m in part])}"
+                found.append(_arrange(part, backbone, title, columns, key))
     return found
 
 
@@ -51,21 +53,25 @@ def usual_values(runs: Sequence[Run], key: str) -> dict[tuple[str, str], object]
     return values
 
 
-def sweep_name(key: str) -> str:
+def sweep_name(key: str, runs: Sequence[Run]) -> str:
+    """What a table of a sweep is called; λ is a method's own."""
     if key.endswith(".LAMBDA"):
-        return "λ"
+        return f"λ of {' and '.join(dict.fromkeys(method_label(run.trainer) for run in runs))}"
     return {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt"}.get(key, key)
 
 
-def _arrange(measured: Sequence[Measured], backbone: str, title: str, key: str = "") -> Comparison:
+def _arrange(
+    measured: Sequence[Measured], backbone: str, title: str, elsewhere: frozenset[Column], key: str = "",
+) -> Comparison:
     if not key:
-        return arrange([(row_of(m), m) for m in (*measured, *_zero_shot_rows(measured))], backbone, title)
+        rows = [(row_of(m), m) for m in (*measured, *_zero_shot_rows(measured))]
+        return arrange(rows, backbone, title, elsewhere=elsewhere)
     measured = sorted(measured, key=lambda m: _sortable(m.run.settings.get(key)))
     rows = [(row_of(m, show_setting(key, m.run.settings[key])), m) for m in measured]
     # A data set on which nothing is compared has no place in a table of the setting.
     places = {(row, column_of(m)) for row, m in rows}
     shown = {at for row, at in places if any((other, at) in places for other, _ in places if _rivals(row, other))}
-    return arrange([(row, m) for row, m in rows if column_of(m) in shown], backbone, title, key)
+    return arrange([(row, m) for row, m in rows if column_of(m) in shown], backbone, title, key, elsewhere)
 
 
 def _rivals(row: Row, other: Row) -> bool:

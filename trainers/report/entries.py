@@ -42,11 +42,14 @@ class Signed(Entry):
 
     @property
     def text(self) -> str:
-        return "–" if np.isnan(self.value) else f"{self.value:+.{self.decimals}f}"
+        return "–" if np.isnan(self.value) else self._signed(self.value)
 
     @property
     def spread(self) -> str:
-        return "" if self.low is None else f"[{self.low:+.{self.decimals}f}, {self.high:+.{self.decimals}f}]"
+        return "" if self.low is None else f"[{self._signed(self.low)}, {self._signed(self.high)}]"
+
+    def _signed(self, value: float) -> str:
+        return f"{round(value, self.decimals) + 0.0:+.{self.decimals}f}"  # without a minus before zero
 
 
 @dataclass(frozen=True)

@@ -45,21 +45,24 @@ class Comparison:
     cells: dict[tuple[Row, Column], list[Measured]]
     swept: str = ""  # the key whose values the rows compare; "" in the main table
     notes: list[str] = field(default_factory=list)
+    elsewhere: frozenset[Column] = frozenset()  # columns of the other tables beside which this one is read
 
     def column_label(self, column: Column) -> str:
         """The data set; where it was run on several sets of images, with what tells them apart."""
-        label = dataset_label(column.dataset)
-        alike = self.alike(column)
-        if len(alike) == 1:
-            return label
-        label = f"{label}, {column.n:,} images"
-        twins = [other for other in alike if other.n == column.n]
+        if not self._has_several(column):
+            return dataset_label(column.dataset)
+        label = f"{dataset_label(column.dataset)}, {column.n:,} images"
+        twins = [other for other in self.alike(column) if other.n == column.n]
         return label if len(twins) == 1 else f"{label} ({column.data_hash[:6] or twins.index(column) + 1})"
 
     def column_title(self, column: Column) -> str:
         """The label, with the number of images wherever it is not part of it."""
         label = self.column_label(column)
-        return label if len(self.alike(column)) > 1 else f"{label}, {column.n:,} images"
+        return label if self._has_several(column) else f"{label}, {column.n:,} images"
+
+    def _has_several(self, column: Column) -> bool:
+        """Whether the data set's name alone does not tell which of its images are meant."""
+        return len({other for other in (*self.columns, *self.elsewhere) if other.dataset == column.dataset}) > 1
 
     def alike(self, column: Column) -> list[Column]:
         """The columns of one data set. Their images may overlap."""

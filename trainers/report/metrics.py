@@ -45,6 +45,11 @@ class Metric:
         return 100 if self.percent else 1
 
     @property
+    def range(self) -> tuple[float, float]:
+        """What values are possible, in fractions: an error or a share has no sign, a direction has one."""
+        return -1.0 if self.higher_is_better is None else 0.0, 1.0 if self.percent else np.inf
+
+    @property
     def decimals(self) -> int:
         return 1 if self.percent else 3
 
@@ -58,7 +63,9 @@ class Metric:
             return None
         function, *arrays = chosen
         if repeats and np.asarray(arrays[0]).size * repeats <= self.most_values:
-            return cal.bootstrap(function, *arrays, repeats=repeats, centred=True)
+            found = cal.bootstrap(function, *arrays, repeats=repeats, centred=True)
+            low, high = self.range
+            return Interval(found.value, max(found.low, low), min(found.high, high))  # a shift may lead out of it
         return Interval(function(*arrays), np.nan, np.nan)
 
 

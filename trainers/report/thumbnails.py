@@ -24,17 +24,17 @@ def thumbnails(run: Run, mistakes: Sequence[Mistake]) -> dict[int, str]:
     try:
         dataset = _dataset(run)
     except (UserError, OSError) as error:
-        logger.info("no thumbnails for %s: %s", run.dataset, error)
+        _tell(f"no pictures of {run.dataset}: {error}")
         return {}
     names, made = run.classnames, {}
     for mistake in mistakes:
         if mistake.index >= len(dataset.test) or names[dataset.test[mistake.index].label] != mistake.truth:
-            logger.info("no thumbnails for %s: the data below %s is not what the run saw", run.dataset, dataset.root)
+            _tell(f"no pictures of {run.dataset}: the data below {dataset.root} is not what the run saw")
             return {}
         try:
             made[mistake.index] = data_uri(dataset.read_image(dataset.test[mistake.index]))
         except (UserError, OSError) as error:
-            logger.info("no thumbnail: %s", error)
+            _tell(f"no picture: {error}")
     return made
 
 
@@ -46,8 +46,14 @@ def read_picture(run: Run, index: int) -> Image.Image | None:
         item = dataset.test[index]
         return square(dataset.read_image(item)) if names[item.label] == dataset.classnames[item.label] else None
     except (UserError, OSError, LookupError) as error:
-        logger.info("no picture of %s: %s", run.dataset, error)
+        _tell(f"no pictures of {run.dataset}: {error}")
         return None
+
+
+@lru_cache(maxsize=64)
+def _tell(line: str) -> None:
+    """Once, however many runs it is true of."""
+    logger.info("%s", line)
 
 
 def square(image: Image.Image) -> Image.Image:

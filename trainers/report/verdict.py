@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...datasets.base import dataset_label
 from ..calibration import Difference
 from ..registry import is_tuned, is_zero_shot
 from .grid import Comparison, Row
@@ -45,6 +46,7 @@ class Verdict:
     best: str  # method
     sentence: str
     basis: str  # what it was measured on
+    backbone: str
 
 
 def judge(comparison: Comparison, repeats: int = 0) -> Verdict | None:
@@ -59,14 +61,14 @@ def judge(comparison: Comparison, repeats: int = 0) -> Verdict | None:
     ]
     lines.sort(key=lambda line: line.ece)
     tuned = [line for line in lines if is_tuned(line.method)] or lines
-    sets = ", ".join(comparison.column_label(column) for column in columns)
+    sets = ", ".join(f"{dataset_label(column.dataset)} {column.n:,}" for column in columns)
     images = sum(column.n for column in columns)
-    basis = (f"ECE in percent, {comparison.bins} bins; lower is better. {comparison.backbone}, {sets}: {images:,} test "
-             "images.")
+    basis = (f"ECE in percent, {comparison.bins} bins; lower is better. {comparison.backbone}, {images:,} test images: "
+             f"{sets}.")
     lead = None
     if len(tuned) > 1:
         lead = ece_difference(comparison, tuned[1].row, tuned[0].row, columns, repeats)
-    return Verdict(lines, tuned[0].method, _sentence(lines, tuned, lead), basis)
+    return Verdict(lines, tuned[0].method, _sentence(lines, tuned, lead), basis, comparison.backbone)
 
 
 def _sentence(lines: Sequence[Line], tuned: Sequence[Line], lead: Difference | None) -> str:

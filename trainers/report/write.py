@@ -90,7 +90,8 @@ def write_report(
     board = link_boards(out, measured)
     if board:
         notes.append(f"Curves of these runs, by name: tensorboard --logdir {board}")
-    page = Page(verdicts, tables, drawn, measured, shown, notes)
+    leading = sum(not comparison.swept for comparison in comparisons)
+    page = Page(verdicts, tables, drawn, measured, shown, notes, leading=leading)
     write_text(out / "report.html", render_page(page))
     return Report(tables, verdicts, notes, out / "report.html")
 
@@ -98,13 +99,13 @@ def write_report(
 def make_tables(
     comparisons: Sequence[Comparison], bins: int, published: bool, posthoc: bool = False, repeats: int = 0,
 ) -> list[Table]:
-    """For each backbone the main table, pairs of methods, post-hoc scaling, ACE and all metrics; then a table for each
-    sweep."""
-    tables = []
+    """The main table of each backbone; then for each pairs of methods, post-hoc scaling, ACE and all metrics; then a
+    table for each sweep."""
+    main, tables = [], []
     for number, c in enumerate((c for c in comparisons if not c.swept), start=1):
         name, bare = f"results_{number}", replace(c, notes=[])  # what must be known of its runs stands once
+        main.append(paper_table(c, name, f"Accuracy and ECE, {c.backbone}", ["accuracy", "ece"], published))
         tables += [
-            paper_table(c, name, f"Accuracy and ECE, {c.backbone}", ["accuracy", "ece"], published),
             paired_table(c, f"{name}_paired", f"Pairs of methods on the same images, {c.backbone}", repeats),
             paper_table(bare, f"{name}_posthoc", f"ECE after post-hoc scaling, {c.backbone}",
                         ["ece_sals", "ece_temperature", *(POSTHOC if posthoc else ())], published),
@@ -116,4 +117,4 @@ def make_tables(
     for number, c in enumerate((c for c in comparisons if c.swept), start=1):
         same = published and c.swept == "TTA.STEPS"  # the only sweep of which the paper prints every cell
         tables.append(paper_table(c, f"sweep_{number}", c.title, ["accuracy", "ece"], same))
-    return [table for table in tables if table is not None]
+    return [table for table in (*main, *tables) if table is not None]

@@ -13,7 +13,7 @@ from ...arrays import Array, ArrayLike, check_scores, log_softmax
 from ...registry import method_colour as colour
 from ...registry import method_label
 from ...registry import method_marker as marker
-from .style import COLUMN, FAINT, GREY, INK, PAGE, grid_lines, lighter, new_figure, styled
+from .style import COLUMN, FAINT, GREY, INK, PAGE, grid_lines, lighter, new_figure, short, styled
 
 FLOOR_NOTE = "The floor holds for an image feature equal to the winning prototype (v = t_i*), not for every unit v."
 
@@ -77,24 +77,24 @@ def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figu
         panels = figure.subplots(1, len(methods), sharex=True, sharey=True, squeeze=False)[0]
         for axes, (method, data) in zip(panels, methods.items(), strict=True):
             axes.scatter(
-                data.similarity, data.error, s=_area(data.count, largest), color=colour(method), alpha=0.45,
+                data.similarity, 100 * data.error, s=_area(data.count, largest), color=colour(method), alpha=0.45,
                 edgecolor=colour(method), linewidth=0.6,
             )
             if len(data.count):
-                mean = np.average(data.error, weights=data.count)
+                mean = 100 * np.average(data.error, weights=data.count)
                 axes.axhline(mean, color=INK, linestyle=(0, (4, 3)), linewidth=0.7)
                 axes.annotate(
-                    f"mean {100 * mean:.0f}%", (0.02, mean), xycoords=("axes fraction", "data"), xytext=(0, 3),
+                    f"mean {mean:.0f} %", (0.02, mean), xycoords=("axes fraction", "data"), xytext=(0, 3),
                     textcoords="offset points", fontsize=6.5,
                     bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
                 )
-            axes.set_title(f"{method_label(method)}: {data.count.sum():,} mistakes")
-            axes.set_ylim(-0.03, 1.07)  # room for the circles at either end
-            axes.set_yticks(np.arange(0, 1.01, 0.2))
+            axes.set_title(f"{short(method_label(method))}: {data.count.sum():,} mistakes")
+            axes.set_ylim(-3, 107)  # room for the circles at either end
+            axes.set_yticks(range(0, 101, 20))
             axes.margins(x=0.08)
             grid_lines(axes, "both")
-            axes.set_xlabel("zero-shot similarity")
-        panels[0].set_ylabel("ECE of the mistakes")
+            axes.set_xlabel("similarity of the two classes")
+        panels[0].set_ylabel("confidence of the mistakes (%)")
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.02, ha="left")
         sizes = sorted({1, max(1, round(largest / 4)), int(largest)})
         handles = [

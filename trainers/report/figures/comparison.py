@@ -11,9 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ...registry import method_colour as colour
-from ...registry import method_label
+from ...registry import method_label, method_rank
 from ...registry import method_marker as marker
-from .style import COLUMN, FAINT, GREY, INK, PAGE, grid_lines, lighter, new_figure, styled
+from .style import COLUMN, FAINT, GREY, ON_LIGHT, PAGE, grid_lines, lighter, new_figure, short, styled
 
 HATCH = "//////"
 
@@ -38,7 +38,7 @@ def draw_pairs(
     groups: Mapping[str, Mapping[str, Pair]], ylabel: str, before: str, after: str, title: str = "",
 ) -> Figure:
     """Bars by group and method (`groups[group][method]`): plain for `before`, light and hatched for `after`."""
-    methods = list(dict.fromkeys(method for row in groups.values() for method in row))
+    methods = methods_of(groups)
     with styled():
         width = min(PAGE, max(_legend_width(methods), 0.8 + 0.22 * len(groups) * (2 * len(methods) + 1) * 0.62))
         figure = new_figure(width, 2.3)
@@ -52,15 +52,16 @@ def draw_pairs(
 
 def draw_two_panels(panels: Mapping[str, Mapping[str, Pair]], before: str, after: str, title: str = "") -> Figure:
     """One panel a metric (`panels[metric][method]`), for instance ECE and accuracy after one and two steps."""
-    methods = list(dict.fromkeys(method for row in panels.values() for method in row))
+    methods = methods_of(panels)
     with styled():
         figure = new_figure(max(COLUMN * 1.25, 0.9 * len(panels) * len(methods), _legend_width(methods)), 2.5)
         for axes, (metric, row) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
             _pair_bars(axes, {"": row}, methods, numbers=True)
             axes.set_ylabel(metric)
             values = [value for pair in row.values() for value in (pair.before, pair.after)]
-            if min(values) > 30:  # accuracies: a scale from zero would hide every difference
-                axes.set_ylim(min(values) - 3, max(values) + 2)
+            low = min(values) - 3 if min(values) > 30 else 0  # accuracies: from zero, no difference would be seen
+            axes.set_ylim(low, max(values) + 0.12 * (max(values) - low))  # room for the numbers
+            if low:
                 axes.text(0, -0.09, "axis does not start at 0", transform=axes.transAxes, fontsize=6, color=GREY)
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.02, ha="left")
         _pair_legend(figure, methods, before, after)
@@ -70,7 +71,7 @@ def draw_two_panels(panels: Mapping[str, Mapping[str, Pair]], before: str, after
 def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: float = PAGE * 0.62) -> Figure:
     """ECE by initial prompt, `ece[prompt][method]` in percent: a row a prompt, a mark a method."""
     prompts = sort_prompts(ece)
-    methods = list(dict.fromkeys(method for row in ece.values() for method in row))
+    methods = methods_of(ece)
     with styled():
         figure = new_figure(width, 0.75 + 0.2 * len(prompts))
         axes = figure.subplots()
@@ -81,7 +82,8 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: floa
             at = [(ece[prompt][method], y) for y, prompt in enumerate(prompts) if method in ece[prompt]]
             axes.scatter(*zip(*at, strict=True), color=colour(method), marker=marker(method), s=20, zorder=2,
                          label=method_label(method))
-        axes.set_yticks(range(len(prompts)), [f"“{prompt} […]”" for prompt in prompts])
+        words = [f"“{short(prompt, 40)} […]”" if prompt else "“[…]” alone" for prompt in prompts]
+        axes.set_yticks(range(len(prompts)), words)
         axes.invert_yaxis()
         axes.set_ylim(len(prompts) - 0.4, -0.6)
         axes.set_xlim(left=0)
@@ -99,6 +101,11 @@ def sort_prompts(ece: Mapping[str, Mapping[str, float]]) -> list[str]:
     return sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))
 
 
+def methods_of(rows: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """The methods of `rows[…][method]` as papers list them, whichever of them the first row has."""
+    return sorted({method for row in rows.values() for method in row}, key=method_rank)
+
+
 def _pair_bars(
     axes: Axes, groups: Mapping[str, Mapping[str, Pair]], methods: Sequence[str], numbers: bool = False,
 ) -> None:
@@ -108,7 +115,7 @@ def _pair_bars(
             if method not in row:
                 continue
             x = g + (m - (len(methods) - 1) / 2) * step
-            look = {"width": step * 0.46, "edgecolor": INK, "linewidth": 0.4}
+            look = {"width": step * 0.46, "edgecolor": ON_LIGHT, "linewidth": 0.4}
             axes.bar(x - step * 0.235, row[method].before, color=colour(method), **look)
             axes.bar(x + step * 0.235, row[method].after, color=lighter(colour(method), 0.6), hatch=HATCH, **look)
             if numbers:
@@ -131,8 +138,8 @@ def _legend_width(methods: Sequence[str]) -> float:
 
 
 def _pair_legend(figure: Figure, methods: Sequence[str], before: str, after: str) -> None:
-    handles = [Patch(facecolor=colour(m), edgecolor=INK, linewidth=0.4, label=method_label(m)) for m in methods]
+    handles = [Patch(facecolor=colour(m), edgecolor=ON_LIGHT, linewidth=0.4, label=method_label(m)) for m in methods]
     handles.append(Line2D([], [], linestyle="none", label=""))
-    handles.append(Patch(facecolor="#9A9A9A", edgecolor=INK, linewidth=0.4, label=before))
-    handles.append(Patch(facecolor="#E0E0E0", edgecolor=INK, linewidth=0.4, hatch=HATCH, label=after))
+    handles.append(Patch(facecolor="#9A9A9A", edgecolor=ON_LIGHT, linewidth=0.4, label=before))
+    handles.append(Patch(facecolor="#E0E0E0", edgecolor=ON_LIGHT, linewidth=0.4, hatch=HATCH, label=after))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), columnspacing=1.0)

@@ -11,7 +11,7 @@ from PIL.Image import Image
 from ...arrays import Array
 from ...registry import method_colour as colour
 from ...registry import method_label
-from .style import GREY, INK, grid_lines, lighter, new_figure, styled
+from .style import GREY, INK, grid_lines, lighter, new_figure, short, styled
 
 CELLS = 25
 
@@ -52,10 +52,11 @@ def draw_histograms(methods: Mapping[str, Histogram], title: str = "") -> Figure
             axes.axvline(data.before.mean(), color=GREY, linestyle=":", linewidth=1)
             axes.axvline(data.after.mean(), color=colour(method), linestyle=":", linewidth=1)
             change = 100 * (data.after.mean() - data.before.mean())
-            axes.set_title(f"{method_label(method)}: mean {change:+.1f} points", fontsize=7.5)
+            axes.set_title(f"{short(method_label(method), 12)}: mean {change:+.1f} points", fontsize=7.5)
+            axes.set_xticks([0, 0.5, 1])
             grid_lines(axes)
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.01, ha="left")
-        figure.supxlabel("confidence (grey: before tuning, line: after; dots: means)", fontsize=7.5)
+        figure.supxlabel("confidence (grey area: before tuning, line: after it; dotted: means)", fontsize=7.5)
         figure.supylabel("% of images", fontsize=7.5)
         return figure
 
@@ -64,16 +65,20 @@ def draw_slopes(cases: Sequence[Slopes], title: str = "") -> Figure:
     """A row an image: the picture, then each method's confidence in the top classes before and after tuning."""
     methods = list(dict.fromkeys(name for case in cases for name in case.methods))
     with styled():
-        figure = new_figure(1.4 + 1.45 * len(methods), 0.45 + 1.65 * len(cases))
-        panels = figure.subplots(len(cases), 1 + len(methods), squeeze=False)
+        shown = int(any(case.picture is not None for case in cases))  # a column for the pictures, if there are any
+        figure = new_figure(0.4 + 1.1 * shown + 1.6 * len(methods), 0.45 + 1.65 * len(cases))
+        panels = figure.subplots(len(cases), shown + len(methods), squeeze=False)
         for line, case in zip(panels, cases, strict=True):
-            line[0].set_axis_off()
-            if case.picture is not None:
-                line[0].imshow(np.asarray(case.picture.convert("RGB")))
-            line[0].set_title(f"true:\n{_short(case.truth, 18)}", fontsize=6.5, fontweight="bold")
-            for axes, method in zip(line[1:], methods, strict=True):
+            truth = f"true: {short(case.truth, 20)}"
+            if shown:
+                line[0].set_axis_off()
+                if case.picture is not None:
+                    line[0].imshow(np.asarray(case.picture.convert("RGB")))
+                line[0].set_title(truth, fontsize=6.5, fontweight="bold")
+            for axes, method in zip(line[shown:], methods, strict=True):
                 _draw_slope(axes, case, method)
-                axes.set_title(method_label(method), fontsize=7.5, color=colour(method), fontweight="bold")
+                axes.set_title(short(method_label(method), 18), fontsize=7.5, fontweight="bold")
+            line[shown].set_ylabel("confidence (%)" if shown else f"{truth}\nconfidence (%)", fontsize=6.5)
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.01, ha="left")
         return figure
 
@@ -83,19 +88,13 @@ def _draw_slope(axes, case: Slopes, method: str) -> None:
     free = -1.0
     for name, (before, after) in shown:
         right = name == case.truth
-        tone = INK if right else lighter(colour(method), 0.1)
+        tone = INK if right else lighter(colour(method), 0.1)  # of the line; colours of methods are no type to read
         axes.plot([0, 1], [100 * before, 100 * after], color=tone, linewidth=2 if right else 1.2, marker="o",
                   markersize=3)
         free = max(free + 13, 100 * after)  # labels of near values move apart
-        axes.annotate(f"{100 * after:.0f} {_short(name, 15)}", (1, 100 * after), xytext=(1.08, free),
-                      textcoords="data", va="center", fontsize=5.8, color=tone,
-                      fontweight="bold" if right else "normal",
-                      annotation_clip=False)
+        axes.annotate(f"{100 * after:.0f} {short(name, 15)}", (1, 100 * after), xytext=(1.08, free), textcoords="data",
+                      va="center", fontsize=6.2, fontweight="bold" if right else "normal", annotation_clip=False)
     axes.set(xlim=(-0.1, 2.3), ylim=(-4, 104), xticks=[0, 1], yticks=[0, 50, 100])
     axes.set_xticklabels(["before", "after"], fontsize=6)
     axes.tick_params(axis="y", labelsize=6)
     axes.spines["bottom"].set_visible(False)
-
-
-def _short(name: str, most: int = 22) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -8,10 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ...arrays import Array
-from .style import INK, PAGE, new_figure, styled
+from .style import INK, ON_DARK, ON_LIGHT, OVER, PAGE, UNDER, luminance, new_figure, short, styled
 
-ON_DARK = "#FEFEFE"  # type on a dark cell; not plain white, which a page in dark colours would darken
-MOST_NAMES = 40  # of classes that can be read along an axis
+MOST_NAMES = 40  # of classes that can be read along an axis; of more, some stand for their neighbours
 PAIRS = 8  # of classes that moved most, listed beside the matrices
 
 
@@ -27,17 +26,20 @@ def draw_heat_map(
         drawn = axes.imshow(
             grid, cmap="YlOrRd" if best_is_low else "YlGn", aspect="auto", vmin=0 if best_is_low else None,
         )
+        def tone(value: float) -> str:
+            """That of the two which stands out more from a cell."""
+            cell = luminance(drawn.cmap(drawn.norm(value)))
+            return ON_DARK if 1.05 / (cell + 0.05) > (cell + 0.05) / (luminance(ON_LIGHT) + 0.05) else ON_LIGHT
+
         for (i, j), value in np.ndenumerate(grid):
             if not np.isnan(value):
-                dark = drawn.norm(value) > 0.6
-                axes.text(j, i, f"{value:.1f}", ha="center", va="center", fontsize=6.5,
-                          color=ON_DARK if dark else "#212121")
+                axes.text(j, i, f"{value:.1f}", ha="center", va="center", fontsize=6.5, color=tone(value))
         for j in range(len(columns)):
             if np.isfinite(grid[:, j]).sum() > 1:
                 i = int(np.nanargmin(grid[:, j]) if best_is_low else np.nanargmax(grid[:, j]))
-                axes.add_patch(_frame(i, j))
-        axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right", rotation_mode="anchor")
-        axes.set_yticks(range(len(rows)), rows)
+                axes.add_patch(_frame(i, j, tone(grid[i, j])))
+        axes.set_xticks(range(len(columns)), map(short, columns), rotation=30, ha="right", rotation_mode="anchor")
+        axes.set_yticks(range(len(rows)), map(short, rows))
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         axes.set_title(title, fontweight="bold", loc="left")
@@ -45,8 +47,8 @@ def draw_heat_map(
         return figure
 
 
-def _frame(row: int, column: int) -> Rectangle:
-    return Rectangle((column - 0.46, row - 0.44), 0.92, 0.88, fill=False, edgecolor=INK, linewidth=1.2)
+def _frame(row: int, column: int, colour: str) -> Rectangle:
+    return Rectangle((column - 0.46, row - 0.44), 0.92, 0.88, fill=False, edgecolor=colour, linewidth=1.2)
 
 
 def class_correlation(logits: Array) -> Array:
@@ -74,31 +76,38 @@ def moved_pairs(before: Array, after: Array, count: int = PAIRS) -> list[tuple[i
 
 
 def draw_class_similarity(before: Array, after: Array, names: Sequence[str], title: str = "") -> Figure:
-    """Both matrices in one order, alike classes side by side; below, the pairs that moved most."""
+    """Both matrices in one order, alike classes side by side; below, the pairs that moved most.
+
+    A class is like itself: the diagonal is left blank, so that the colours tell the others apart.
+    """
     order = cluster_order(before)
+    matrices = [np.where(np.eye(len(names), dtype=bool), np.nan, matrix)[np.ix_(order, order)]
+                for matrix in (before, after)]
+    most = max(0.05, *(float(np.nanmax(np.abs(matrix))) for matrix in matrices))
     with styled():
-        figure = new_figure(PAGE, 5.3)
-        upper, lower = figure.subfigures(2, 1, height_ratios=[1, 0.45])
-        panels = upper.subplots(1, 2)
-        for axes, matrix, head in zip(panels, (before, after), ("before tuning", "after tuning"), strict=True):
-            drawn = axes.imshow(matrix[np.ix_(order, order)], cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+        figure = new_figure(PAGE, 4.7)
+        panels = figure.subplot_mosaic([["before", "after"], ["moved", "moved"]], height_ratios=[1, 0.42])
+        upper = [panels["before"], panels["after"]]
+        for axes, matrix, head in zip(upper, matrices, ("before tuning", "after tuning"), strict=True):
+            drawn = axes.imshow(matrix, cmap="RdBu_r", vmin=-most, vmax=most, interpolation="nearest")
             axes.set_title(head)
+            axes.set_anchor("N")
             axes.set_xticks([])
             axes.set_yticks([])
-        if len(names) <= MOST_NAMES:
-            panels[0].set_yticks(range(len(names)), [_short(names[k]) for k in order], fontsize=5.5)
-        upper.colorbar(drawn, ax=panels, label="correlation of logits", shrink=0.8)
+        named = np.arange(0, len(names), -(-len(names) // MOST_NAMES))
+        upper[0].set_yticks(named, [short(names[order[k]]) for k in named], fontsize=5.5)
+        figure.colorbar(drawn, ax=upper, label="correlation of logits", shrink=0.8)
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.01, ha="left")
-        low = lower.subplots()
+        low = panels["moved"]
         pairs = moved_pairs(before, after)[::-1]
-        low.barh(range(len(pairs)), [change for *_, change in pairs], height=0.65,
-                 color=["#B2182B" if change > 0 else "#2166AC" for *_, change in pairs])
-        words = [f"{_short(names[i], 20)} – {_short(names[j], 20)}" for i, j, _ in pairs]
-        low.set_yticks(range(len(pairs)), words, fontsize=6)
+        changes = [change for *_, change in pairs]
+        low.barh(range(len(pairs)), changes, height=0.65, color=[OVER if change > 0 else UNDER for change in changes])
+        for place, (i, j, change) in enumerate(pairs):  # opposite the bar, where there is always room
+            low.annotate(f"{short(names[i])} – {short(names[j])}", (0, place), xytext=(-4 if change > 0 else 4, 0),
+                         textcoords="offset points", ha="right" if change > 0 else "left", va="center", fontsize=6.5)
+        widest = max(map(abs, changes), default=0) or 1
+        low.set(xlim=(-1.05 * widest, 1.05 * widest), yticks=[])
+        low.spines["left"].set_visible(False)
         low.axvline(0, color=INK, linewidth=0.6)
-        low.set_xlabel("change of the correlation: pairs that moved most")
+        low.set_xlabel("the pairs that moved most: change of the correlation")
         return figure
-
-
-def _short(name: str, most: int = 26) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -30,7 +30,7 @@ def draw_overview(standings: Sequence[Standing], reference: str) -> Figure:
         for axes, standing in zip(upper.subplots(1, len(standings), sharey=True), standings, strict=True):
             data = standing.diagram
             draw_bins(axes, data, small=True)
-            axes.set_title(method_label(data.method), fontweight="bold", color=method_colour(data.method))
+            axes.set_title(method_label(data.method), fontweight="bold")
             axes.set_xticks([0, 0.5, 1])
         upper.supxlabel("confidence", fontsize=8)
         upper.supylabel("accuracy", fontsize=8)

@@ -6,14 +6,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
+from ...arrays import Array
 from ...registry import method_colour as colour
-from ...registry import method_label
+from ...registry import method_label, method_rank
 from ...registry import method_marker as marker
 from .comparison import Point
-from .style import COLUMN, FAINT, GREY, INK, grid_lines, lighter, new_figure, styled
+from .style import COLUMN, FAINT, GREY, INK, grid_lines, lay_out, lighter, new_figure, short, styled
+
+Label = tuple[str, tuple[float, float]]  # words, and the accuracy and ECE that they belong to
 
 NEAR = 0.05  # of an axis: labels of points that are closer than this would overprint
+# Where a label may stand around its point, the best place first.
+SIDES = ((1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
 
 
 def draw_plane(
@@ -23,33 +29,34 @@ def draw_plane(
     with styled():
         figure = new_figure(COLUMN * 1.25, 3.1)
         axes = figure.subplots()
-        for method, sweep in sweeps.items():
-            weights = sorted(sweep)
-            x, y = [sweep[w].accuracy for w in weights], [sweep[w].ece for w in weights]
-            axes.plot(x, y, color=lighter(colour(method)), linewidth=1, zorder=2)
-            axes.scatter(x, y, color=colour(method), marker=marker(method), s=22, zorder=3, label=method_label(method))
-        for method, point in references.items():
-            axes.scatter(
-                [point.accuracy], [point.ece], color=colour(method), marker=marker(method), s=34, zorder=4,
-                edgecolor=INK if marker(method) not in "12" else None, linewidth=0.5, label=method_label(method),
-            )
+        for method in sorted({*sweeps, *references}, key=method_rank):
+            look = {"color": colour(method), "marker": marker(method), "label": short(method_label(method))}
+            if method in sweeps:
+                path = [sweeps[method][weight] for weight in sorted(sweeps[method])]
+                x, y = [point.accuracy for point in path], [point.ece for point in path]
+                axes.plot(x, y, color=lighter(colour(method)), linewidth=1, zorder=2)
+                axes.scatter(x, y, s=22, zorder=3, **look)
+            else:
+                edge = INK if marker(method) not in "12" else None
+                point = references[method]
+                axes.scatter([point.accuracy], [point.ece], s=34, zorder=4, edgecolor=edge, linewidth=0.5, **look)
         every = [*references.values(), *(point for sweep in sweeps.values() for point in sweep.values())]
         axes.margins(0.14)
         axes.autoscale_view()
         axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))
-        _draw_iso_lines(axes)
+        iso_lines = _draw_iso_lines(axes)
         _draw_front(axes, every)
-        for method, sweep in sweeps.items():
-            for text, at in merged_labels(sweep, axes):
-                axes.annotate(text, at, xytext=(4, 4), textcoords="offset points", fontsize=6.5, color=colour(method))
         axes.set(xlabel="accuracy (%)", ylabel="ECE (%)")
-        axes.set_title(title, fontweight="bold", loc="left")
+        axes.set_title(short(title, 40), fontweight="bold", loc="left")
         grid_lines(axes, "both")
         figure.legend(loc="outside right upper", title="numbers: λ" if sweeps else None, title_fontsize=6.5)
+        lay_out(figure)  # where there is room for a label is only known when the axes have their size
+        weights = [label for sweep in sweeps.values() for label in merged_labels(sweep, axes)]
+        _write_labels(axes, weights, iso_lines, every)
         return figure
 
 
-def merged_labels(sweep: Mapping[float, Point], axes: Axes) -> list[tuple[str, tuple[float, float]]]:
+def merged_labels(sweep: Mapping[float, Point], axes: Axes) -> list[Label]:
     """λ beside its point; points that all but coincide share one label."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     groups: list[tuple[list[float], Point]] = []
@@ -82,14 +89,52 @@ def _draw_front(axes: Axes, points: Sequence[Point]) -> None:
                   linestyle=(0, (4, 3)), zorder=1, label="not beaten in both")
 
 
-def _draw_iso_lines(axes: Axes) -> None:
-    """Lines of equal accuracy less ECE: along one, a point of accuracy is worth a point of ECE."""
+def _draw_iso_lines(axes: Axes) -> list[Label]:
+    """Lines of equal accuracy less ECE: along one, a point of accuracy is worth a point of ECE. Returns their labels,
+    each with the end of its line."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    levels = np.linspace(left - high, right - low, 8)[1:-1]
-    for level in levels:
+    ends = []
+    for level in np.linspace(left - high, right - low, 8)[1:-1]:
         axes.plot([level + low, level + high], [low, high], color=FAINT, linewidth=0.6, zorder=0)
         x = min(right, level + high)
-        axes.annotate(f"{level:.0f}", (x, x - level), xytext=(-2, -1), textcoords="offset points", fontsize=5.5,
-                      color=GREY, ha="right", va="top", clip_on=True)
+        ends.append((f"{level:.0f}", (x, x - level)))
     axes.set(xlim=(left, right), ylim=(low, high))
-    axes.plot([], [], color=FAINT, linewidth=0.6, label="accuracy − ECE")
+    axes.plot([], [], color=FAINT, linewidth=0.6, label="equal accuracy − ECE")
+    return ends
+
+
+def _write_labels(axes: Axes, weights: Sequence[Label], iso_lines: Sequence[Label], points: Sequence[Point]) -> None:
+    """λ beside its point, on the side that is free; then the values of the iso-lines, as far as there is room."""
+    def place(at: tuple[float, float]) -> Array:
+        return axes.transData.transform(at) * 72 / axes.figure.dpi  # in points, as sizes of type are
+
+    taken = [_box(*place((point.accuracy, point.ece)), 6, 6) for point in points]
+    frame = axes.get_window_extent().transformed(axes.figure.dpi_scale_trans.inverted())
+    frame = Bbox(frame.get_points() * 72)
+    for text, at in weights:
+        width, height = 4.2 * len(text), 7.5
+        x, y = place(at)
+        boxes = [_box(x + dx * (width / 2 + far), y + dy * (height / 2 + far), width, height)
+                 for far in (3.5, 8) for dx, dy in SIDES]
+        best = min(boxes, key=lambda box: sum(_common(box, other) for other in taken)
+                   + width * height - _common(box, frame))  # the first of equal ones
+        taken.append(best)
+        offset = (best.x0 + best.x1) / 2 - x, (best.y0 + best.y1) / 2 - y
+        axes.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=6.5, ha="center", va="center",
+                      zorder=5)
+    for text, at in iso_lines:
+        x, y = place(at)
+        box = _box(x - 7, y - 5, 12, 7)
+        if not any(_common(box, other) for other in taken) and box.y0 > frame.y0:
+            axes.annotate(text, at, xytext=(-2, -1), textcoords="offset points", fontsize=5.5, color=GREY, ha="right",
+                          va="top")
+
+
+def _box(x: float, y: float, width: float, height: float) -> Bbox:
+    return Bbox.from_bounds(x - width / 2, y - height / 2, width, height)
+
+
+def _common(first: Bbox, second: Bbox) -> float:
+    """The area that two boxes share."""
+    shared = Bbox.intersection(first, second)
+    return 0.0 if shared is None else shared.width * shared.height

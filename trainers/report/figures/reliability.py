@@ -6,21 +6,24 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ... import calibration as cal
 from ...arrays import Array
 from ...registry import is_tuned, method_label
 from ...registry import method_colour as colour
 from ...registry import method_marker as marker
-from .style import COLUMN, GREY, INK, grid_lines, lighter, new_figure, styled
+from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, grid_lines, lighter, new_figure, short, styled
 
 DENSITY_CELLS = 100
+PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g} %")  # as many decimals as tell the ticks apart
 THRESHOLDS = np.arange(0, 100, 5) / 100
-OVER, UNDER = "#B2182B", "#1B4F9C"  # the gap of a bin: too sure of itself, or too modest
+# Grey that lets the page shine through, in either theme.
+DENSITY = LinearSegmentedColormap.from_list("density", ["#80808000", "#808080FF"])
 OVER_HATCH, UNDER_HATCH = "/////", "\\" * 5
 
 
@@ -83,7 +86,7 @@ def draw_diagram(data: Diagram) -> Figure:
             low.axvline(value, color=INK, linestyle=style, linewidth=1.1, label=f"{name} {100 * value:.1f}%")
         low.legend(loc="upper left", borderaxespad=0.2)
         low.set_ylabel("share")
-        low.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        low.yaxis.set_major_formatter(PERCENT)
         low.set_xlabel(f"confidence   ({data.n:,} samples, {len(data.table.count)} bins)")
         figure.align_ylabels([top, low])
         return figure
@@ -94,8 +97,8 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
 
     Missing runs stay blank.
     """
-    methods = {method: method_label(method) for method in diagrams}
-    sets = {name: name for row in diagrams.values() for name in row}
+    methods = {method: short(method_label(method), 22) for method in diagrams}
+    sets = {name: short(name, 22) for row in diagrams.values() for name in row}
     upright = len(methods) <= len(sets)
     rows, columns = (methods, sets) if upright else (sets, methods)
     with styled():
@@ -104,10 +107,12 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
         panels = figure.subplots(
             2 * len(rows), len(columns), sharex=True, squeeze=False, height_ratios=[1, 0.07] * len(rows),
         )
+        cells = {(row, column): diagrams[row if upright else column].get(column if upright else row)
+                 for row in rows for column in columns}
         for r, row in enumerate(rows):
             for c, column in enumerate(columns):
                 axes, strip = panels[2 * r][c], panels[2 * r + 1][c]
-                data = diagrams[row if upright else column].get(column if upright else row)
+                data = cells[row, column]
                 if r == 0:
                     axes.set_title(columns[column], fontweight="normal" if upright else "bold")
                 if c == 0:
@@ -118,8 +123,9 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
                     continue
                 draw_bins(axes, data, small=True)
                 _draw_strip(strip, data)
-                axes.tick_params(labelleft=c == 0)
-                strip.tick_params(labelbottom=r == len(rows) - 1)
+                axes.tick_params(labelleft=not any(cells[row, other] for other in list(columns)[:c]))
+                strip.tick_params(labelbottom=not any(cells[other, column] for other in list(rows)[r + 1 :]))
+        figure.align_ylabels(panels[::2, 0])
         figure.supxlabel("confidence", fontsize=8)
         figure.supylabel("accuracy", fontsize=8)
         figure.legend(handles=_gap_handles(), loc="outside upper right", ncols=2, fontsize=7)
@@ -128,7 +134,8 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
 
 def _blank(axes: Axes) -> None:
     """The place of a run that is missing: its row keeps its name."""
-    axes.set(xticks=[], yticks=[])
+    axes.set_yticks([])
+    axes.tick_params(bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     axes.text(0.5, 0.5, "no run", transform=axes.transAxes, ha="center", va="center", fontsize=6.5, color=GREY)
 
@@ -153,7 +160,7 @@ def draw_selective(series: Mapping[str, Selection], title: str = "") -> Figure:
             low.plot(data.thresholds, data.coverage, **look)
         for axes in (top, low):
             grid_lines(axes)
-            axes.yaxis.set_major_formatter(PercentFormatter(1))  # with as many decimals as tell its ticks apart
+            axes.yaxis.set_major_formatter(PERCENT)
             axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         top.set_title(title, fontweight="bold", loc="left")
         top.set_ylabel("accuracy of those kept")
@@ -180,7 +187,7 @@ def draw_bins(axes: Axes, data: Diagram, small: bool = False) -> None:
     x, width = _centres(data)[filled], _width(data)
     accuracy, gap = data.table.accuracy[filled], data.table.gap[filled]
     face = lighter(colour(data.method), 0.25)
-    axes.bar(x, accuracy, width=width, color=face, edgecolor=INK, linewidth=0.3 if small else 0.5)
+    axes.bar(x, accuracy, width=width, color=face, edgecolor=ON_LIGHT, linewidth=0.3 if small else 0.5)
     for mask, tone, hatch in ((gap > 0, OVER, OVER_HATCH), (gap < 0, UNDER, UNDER_HATCH)):
         axes.bar(
             x[mask], gap[mask], bottom=accuracy[mask], width=width, color=(1, 1, 1, 0.8), edgecolor=tone,
@@ -196,6 +203,6 @@ def draw_bins(axes: Axes, data: Diagram, small: bool = False) -> None:
 
 def _draw_strip(axes: Axes, data: Diagram) -> None:
     """How densely confidence is populated, as a strip of grey; the root makes thin regions visible beside a spike."""
-    axes.imshow(np.sqrt(data.density)[None], cmap="Greys", aspect="auto", extent=(0, 1, 0, 1), vmin=0)
+    axes.imshow(np.sqrt(data.density)[None], cmap=DENSITY, aspect="auto", extent=(0, 1, 0, 1), vmin=0)
     axes.set(yticks=[], xlim=(0, 1), xticks=[0, 0.5, 1])
     axes.spines[["top", "right"]].set_visible(True)

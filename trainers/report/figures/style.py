@@ -17,6 +17,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 COLUMN, PAGE = 3.4, 7.0  # widths of a figure in inches, in a column and across the page
 
 INK, GREY, FAINT, GRID = "#222222", "#666666", "#C9C9C9", "#E4E4E4"
+OVER, UNDER = "#B2182B", "#1B4F9C"  # too sure of itself, or too modest
+# What is drawn on a coloured area, whose colour no theme changes: so these must not follow the page's theme either.
+ON_LIGHT, ON_DARK = "#010101", "#FEFEFE"  # one of the two has a contrast of 4.5 with any colour
 
 RC = {
     "font.family": "sans-serif", "font.size": 8, "axes.titlesize": 8.5, "axes.labelsize": 8, "legend.fontsize": 7.5,
@@ -34,6 +37,17 @@ RC = {
 def lighter(colour: str, amount: float = 0.55) -> str:
     """A colour mixed with white."""
     return to_hex([part + (1 - part) * amount for part in to_rgb(colour)]).upper()
+
+
+def luminance(colour: str | Sequence[float]) -> float:
+    """Relative luminance as WCAG 2 has it, from which contrasts are computed."""
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour)]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def short(name: str, most: int = 24) -> str:
+    """A name that fits its place."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def styled():
@@ -100,5 +114,5 @@ def stamped(figure: Figure, text: str) -> Figure:
             words.set_y(share + words.get_position()[1] * (1 - share))
         for legend in figure.legends:
             legend.set_bbox_to_anchor((0, share, 1, 1 - share), transform=figure.transFigure)
-        figure.text(0.01, share * 0.3, text, fontsize=6, color="#A52A2A")
+        figure.text(0.01, share * 0.3, text, fontsize=6, color=OVER)
         return figure

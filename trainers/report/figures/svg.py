@@ -5,10 +5,11 @@ import re
 
 from matplotlib.figure import Figure
 
-from .style import FAINT, GREY, GRID, INK, encode
+from .style import FAINT, GREY, GRID, INK, OVER, UNDER, encode
 
 # Colours of type, lines and ground become the page's; colours of methods stay what they are everywhere.
-THEMED = {INK: "--ink", GREY: "--soft", GRID: "--line", FAINT: "--line", "#ffffff": "--paper"}
+THEMED = {INK: "--ink", GREY: "--soft", GRID: "--line", FAINT: "--line", "#ffffff": "--paper", OVER: "--over",
+          UNDER: "--under"}
 
 
 def inline_svg(figure: Figure, name: str) -> str:

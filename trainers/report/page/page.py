@@ -34,6 +34,7 @@ class Page:
     thumbnails: Mapping[str, Mapping[int, str]]
     notes: Sequence[str]
     title: str = "Calibration report"
+    leading: int = 1  # of the tables, above the figures
 
 
 def render_page(page: Page) -> str:
@@ -41,7 +42,7 @@ def render_page(page: Page) -> str:
     return render(
         "report.html", page.title, verdicts=list(map(_verdict, page.verdicts)), tables=page.tables,
         pictures=[_picture(picture) for picture in page.pictures], runs=runs, choices=filter_choices(runs),
-        thumbnails=thumbnails, page_notes=page.notes,
+        thumbnails=thumbnails, page_notes=page.notes, leading=page.leading,
     )
 
 
@@ -80,7 +81,7 @@ def _verdict(verdict: Verdict) -> dict:
         }
         for line in verdict.lines
     ]
-    return {"sentence": verdict.sentence, "basis": verdict.basis, "bars": bars}
+    return {"sentence": verdict.sentence, "basis": verdict.basis, "bars": bars, "backbone": verdict.backbone}
 
 
 def _picture(picture: Picture) -> dict:

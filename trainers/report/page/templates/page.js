@@ -28,10 +28,12 @@ addEventListener("resize", () => measureBoxes(document));
 document.addEventListener("toggle", event => { if (event.target.open) measureBoxes(event.target); }, true);
 measureBoxes(document);
 
-// A figure enlarges on click.
+// A figure enlarges on click; where the screen is smaller than the figure, it scrolls there.
 const dialog = document.getElementById("enlarged");
 document.querySelectorAll("button.zoom").forEach(button => button.addEventListener("click", () => {
-  dialog.querySelector("div").replaceChildren(button.querySelector("svg").cloneNode(true));
+  const large = button.querySelector("svg").cloneNode(true);
+  large.style.minWidth = button.closest("figure").style.width;
+  dialog.querySelector("div").replaceChildren(large);
   dialog.showModal();
 }));
 dialog?.addEventListener("click", event => {
