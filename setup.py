@@ -21,13 +21,13 @@ def package(folder: str) -> str:
 
 
 class WithReference(build_py):
-    """The slow, obvious episode lives with the tests. Where there are none, the benchmark finds it beside itself."""
+    """The slow, obvious ways live with the tests. Where there are none, the benchmark finds them beside itself."""
 
     def run(self) -> None:
         super().run()
-        if not self.editable_mode:
-            target = Path(self.build_lib, "promptcal", "tools", "speed", "reference.py")
-            self.copy_file(str(HERE / "tests" / "reference.py"), str(target))
+        for name in () if self.editable_mode else ("reference.py", "reference_views.py"):
+            target = Path(self.build_lib, "promptcal", "tools", "speed", name)
+            self.copy_file(str(HERE / "tests" / name), str(target))
 
 
 setup(

@@ -2,6 +2,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,36 +16,61 @@ import torch
 from conftest import run_tool
 from PIL import Image
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.tools.speed import baseline, benchmark, flops, measure, output, text_cases
-from promptcal.tools.speed.records import Comparison
+from promptcal.tools import benchmark
+from promptcal.tools.speed import (
+    baseline,
+    flops,
+    goals,
+    limits,
+    memory_cases,
+    profiling,
+    result_tables,
+    scale_cases,
+    suite,
+    text_cases,
+)
+from promptcal.tools.speed.records import BaselineComparison
 from promptcal.tools.speed.shapes import NAME_TOKENS, SHAPES, class_names, random_clip
 from promptcal.trainers.operations import REGULARISERS
 from promptcal.trainers.report.published import cells
 from promptcal.trainers.vlm.openai import TOKENIZER
 from promptcal.trainers.vlm.prompts import class_tokens
 
-TINY = benchmark.Settings(
-    backbones=("tiny",), classes=(3, 6), memory_classes=(3,), regulariser_classes=(5, 9), episode_classes=3,
-    growth_classes=3, views=(16, 20), episodes=(1, 3), batch=2, images=2, rounds=1,
+TINY = suite.Suite(
+    backbones=("tiny",), classes=(3, 6), memory_classes=(3,), regulariser_classes=(5, 9), scale_classes=(5, 9),
+    scale_text_up_to=5, episode_classes=3, growth_classes=3, views=(16, 20), episodes=(1, 3), batch=2, images=1,
+    rounds=1, short_rounds=1,
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_repeats() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profiling, "AT_LEAST", 1e-12)
+        yield
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """One run of everything, without the processes that memory is measured in, which have a test of their own."""
     folder = tmp_path_factory.mktemp("benchmark")
-    return folder, benchmark.run(TINY, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (memory_cases, scale_cases):
+            patch.setattr(module, "in_fresh_process", lambda job, *args: job(*args))
+        return folder, suite.run(TINY, folder)
 
 
 def test_it_writes_table_json_and_chart(found: tuple[Path, str]):
     folder, text = found
     assert (folder / "benchmark.txt").read_text(encoding="utf-8") == text + "\n"
-    for title in output.HEADERS.values():
-        assert title in text
+    for title, beside in result_tables.HEADERS.values():
+        assert title in text and beside in text
     version = torch.__version__.partition("+")[0]
     for word in ("load when begun", "threads: 1", f"torch {version}", "published", "6537.0"):
         assert word in text
-    with Image.open(folder / "benchmark.png") as chart:
-        assert chart.width == 1400 and chart.convert("L").getextrema()[0] < 100
+    for name in ("benchmark.png", "scale.png"):
+        with Image.open(folder / name) as chart:
+            assert chart.width == 1400 and chart.convert("L").getextrema()[0] < 100
 
 
 def test_the_json_holds_every_case(found: tuple[Path, str]):
@@ -50,12 +80,20 @@ def test_the_json_holds_every_case(found: tuple[Path, str]):
     rows = content["comparisons"]
     text = [(row["classes"], row["case"]) for row in rows if row["part"] == "text side"]
     assert text == [(k, case) for k in (3, 6) for case in ("one at a time", "2 at once", "2 at once, Jacobian")]
-    assert {row["part"] for row in rows} == set(output.HEADERS)
+    assert {row["part"] for row in rows} == set(result_tables.HEADERS)
     assert all(row["ours"] > 0 and row["plain"] > 0 and not row["extrapolated"] for row in rows)
     assert all(row["gain"] == pytest.approx(row["ours"] / row["plain"]) for row in rows if row["unit"] == "views/s")
-    limits = content["limits"]
-    assert [row["part"] for row in limits[:2]] == ["image tower, 64 views", "text side, one at a time"]
-    assert all(row["share"] > 0 and row["model_seconds"]["A100"] > row["model_seconds"]["H100"] for row in limits)
+    rows = {row["part"]: row for row in content["limits"]}
+    assert {"image tower, 64 views", "text side, one at a time", "text side, 2 at once, Jacobian", "regulariser, SoC",
+            "selection, of 64 views", "views, crops, flips and AugMix"} <= set(rows)
+    for row in rows.values():
+        assert row["why"] or row["share"] >= limits.ENOUGH
+        assert row["share"] == 0 or row["model_seconds"]["A100"] > row["model_seconds"]["H100"]
+    assert [goal["goal"] for goal in content["goals"]] == [1.05, 80, 80, 4, 5]
+    scale = {(row["case"], row["classes"]) for row in content["scale"]}
+    assert {(case, k) for case in ("A-TPT", "C-TPT", "O-TPT", "SoC", "of 64 views") for k in (5, 9)} == {
+        point for point in scale if point != ("an episode", 5)}
+    assert ("an episode", 5) in scale and all(row["seconds"] > 0 for row in content["scale"])
     assert {(row["of"], row["value"]) for row in content["growth"]} == {
         ("classes", 3), ("classes", 6), ("views", 16), ("views", 20), ("episodes at once", 1), ("episodes at once", 3)}
 
@@ -69,7 +107,14 @@ def test_the_command(tmp_path: Path):
 
 def test_settings_that_cannot_work(tmp_path: Path):
     with pytest.raises(ConfigError, match="3 or more"):
-        benchmark.run(benchmark.Settings(classes=(2, 10)), tmp_path)
+        suite.run(suite.Suite(classes=(2, 10)), tmp_path)
+
+
+def test_how_much_is_measured(tmp_path: Path):
+    assert benchmark.parse(["--quick", "--rounds", "2"])[0].rounds == 2
+    only, folder = benchmark.parse(["--scale", "--classes", "4", "5", "--out", str(tmp_path)])
+    assert (only.backbones, only.scale_classes, folder) == ((), [4, 5], tmp_path)
+    assert benchmark.parse([])[0].scale_classes[-1] == 21_000
 
 
 def test_what_does_not_fit_is_extrapolated_and_says_so(monkeypatch: pytest.MonkeyPatch):
@@ -80,15 +125,15 @@ def test_what_does_not_fit_is_extrapolated_and_says_so(monkeypatch: pytest.Monke
     by_classes = {row.classes: row for row in rows}
     assert [by_classes[k].extrapolated for k in (3, 4, 8)] == [False, False, True]
     assert by_classes[8].plain == pytest.approx(2 * by_classes[4].plain)
-    table = output.comparison_table("", rows)
-    assert f"~{output.number(by_classes[8].plain)}" in table and output.EXTRAPOLATED in table
+    table = result_tables.comparison_table("", rows)
+    assert f"~{result_tables.number(by_classes[8].plain)}" in table and result_tables.EXTRAPOLATED in table
 
 
 def test_where_nothing_fits_there_is_no_gain(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(text_cases, "fits", lambda need: False)
     rows = text_cases.text_side(random_clip("tiny"), "tiny", [2], episodes=1, rounds=1)
     assert all(row.plain is None and row.gain is None and not row.extrapolated for row in rows)
-    assert "did not fit" in output.comparison_table("", rows)
+    assert "did not fit" in result_tables.comparison_table("", rows)
 
 
 def test_cubic_growth_is_extrapolated_as_a_cube(monkeypatch: pytest.MonkeyPatch):
@@ -100,19 +145,34 @@ def test_cubic_growth_is_extrapolated_as_a_cube(monkeypatch: pytest.MonkeyPatch)
 def test_tasks_take_turns():
     order = []
     tasks = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
-    seconds = measure.interleaved(tasks, rounds=3, at_least=1e-12)
+    seconds = profiling.interleaved(tasks, rounds=3)
     assert order == ["a", "b"] * 3 and all(value >= 0 for value in seconds.values())
 
 
-def hold(megabytes: int) -> None:
-    torch.ones(megabytes * 250_000)
+def test_time_is_the_processors():
+    """Waiting costs nothing; workers count once they have ended."""
+    started = profiling.processor_seconds()
+    time.sleep(0.2)
+    assert profiling.processor_seconds() - started < 0.1
+    subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
+    assert profiling.processor_seconds() - started > 0.1
+
+
+def held(megabytes: int) -> list[int | None]:
+    """What is measured while so much is held, then little, then half."""
+    return [profiling.extra_memory(lambda size=size: torch.ones(size * 250_000))
+            for size in (megabytes, 1, megabytes // 2)]
 
 
 def test_peak_memory_is_that_of_the_job():
-    idle, peak = measure.peak_memory(hold, 0), measure.peak_memory(hold, 1000)
-    if idle is None or peak is None:
+    found = profiling.in_fresh_process(held, 400)
+    if None in found:
         pytest.skip("this system does not tell a process's peak memory")
-    assert peak - idle == pytest.approx(1e9, rel=0.1)  # what a process needs to start differs between machines
+    assert found == pytest.approx([4e8, 1e6, 2e8], abs=3e7)
+
+
+def test_a_process_that_the_system_ended_has_no_figure():
+    assert profiling.in_fresh_process(os._exit, 9) is None
 
 
 def test_names_are_as_long_as_imagenets():
@@ -183,6 +243,16 @@ def test_what_the_published_operations_count():
     assert printed == {"O-TPT, cubic": "6537.0", "O-TPT, closed form": None, "SoC": "1536.0", "C-TPT": None}
 
 
+def test_a_goal_is_reached_from_its_own_side():
+    rows = [
+        BaselineComparison("episode", goals.TOWER, "tiny", 3, "s", 1.04, 1.0),
+        BaselineComparison("episode", goals.WARM, "tiny", 3, "s", 1.0, 79.0),
+        BaselineComparison("views", goals.WITH_AUGMIX, "", 0, "views/s", 500, 100),
+    ]
+    assert [(round(goal.found, 2), goal.reached) for goal in goals.goals(rows, "tiny")] == [
+        (1.04, True), (79, False), (5, True)]
+
+
 def test_gain_of_views_is_theirs_the_other_way_round():
-    assert Comparison("views", "", "", 0, "views/s", 300, 100).gain == 3
-    assert Comparison("memory", "", "", 10, "MB", 100, 300).gain == 3
+    assert BaselineComparison("views", "", "", 0, "views/s", 300, 100).gain == 3
+    assert BaselineComparison("memory", "", "", 10, "MB", 100, 300).gain == 3

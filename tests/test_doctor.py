@@ -9,7 +9,7 @@ import torch
 from promptcal.datasets.utils.errors import UserError
 from promptcal.tools import doctor
 from promptcal.tools.checkup import sight
-from promptcal.tools.checkup.findings import FAULT, Finding, Report
+from promptcal.tools.checkup.findings import FAULT, Check, Diagnosis
 from promptcal.tools.checkup.pace import DECODE, EPISODE, TOWER, VIEWS, SetUp
 from promptcal.trainers.vlm.loading import as_backbone
 
@@ -62,8 +62,8 @@ def test_lost_precision_is_a_fault(clip_model, monkeypatch):
 
 
 def test_a_fault_is_the_exit_status():
-    assert Report([Finding("GPU", "1"), Finding("ranks", "2 on 1 GPUs", FAULT, "fewer")], {}, "", "").faulty
-    assert not Report([Finding("GPU", "1")], {}, "", "").faulty
+    assert Diagnosis([Check("GPU", "1"), Check("ranks", "2 on 1 GPUs", FAULT, "fewer")], {}, "", "").faulty
+    assert not Diagnosis([Check("GPU", "1")], {}, "", "").faulty
 
 
 @pytest.mark.parametrize("wrong", [["--workers", "many"], ["--classes", "1"]])

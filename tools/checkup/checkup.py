@@ -18,7 +18,7 @@ from ...trainers.vlm.loading import as_backbone, load_clip, pick_device
 from ..speed.image_cases import make_pictures
 from ..speed.shapes import class_names
 from . import pace, sight, surroundings
-from .findings import FAULT, NOTE, Finding, Report
+from .findings import FAULT, NOTE, Check, Diagnosis
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Wishes:
     images: int = 48  # that zero-shot accuracy is measured on
 
 
-def check_up(wishes: Wishes) -> Report:
+def check_up(wishes: Wishes) -> Diagnosis:
     with fixed_numerics(), TemporaryDirectory() as folder:
         return examine(wishes, Path(folder))
 
 
-def examine(wishes: Wishes, folder: Path) -> Report:
+def examine(wishes: Wishes, folder: Path) -> Diagnosis:
     device = pick_device(wishes.device)
     backbone = as_backbone(load_clip(wishes.backbone, device))
     method = build_trainer(build_cfg("SoC", opts=["DEVICE", str(device), "TTA.VIEWS", wishes.views]))
@@ -59,7 +59,7 @@ def examine(wishes: Wishes, folder: Path) -> Report:
         if device.type == "cuda" or wishes.backbone == "small":
             found.append(sight.precision(backbone, class_names(10), views))
         else:
-            found.append(Finding(f"precision on {device}", "fp32, as MODEL.PREC auto has it on a CPU"))
+            found.append(Check(f"precision on {device}", "fp32, as MODEL.PREC auto has it on a CPU"))
         found.append(known_images(wishes, backbone, real))
         seconds = pace.measure(method, maker, pictures, pictures.test[:8], wishes.episodes)
 
@@ -71,21 +71,21 @@ def examine(wishes: Wishes, folder: Path) -> Report:
     for part, needed in seconds.items():
         rate = f", {rates[part]:.3g} images/s" if part in rates else ", not needed: view features are there"
         held_up = part == slowest
-        found.append(Finding(
+        found.append(Check(
             f"speed: {part}", f"{1000 * needed:.3g} ms an image{rate}", NOTE if held_up else "ok",
             advice if held_up else "",
         ))
     faults = [finding.what for finding in found if finding.state == FAULT]
     verdict = f"{slowest} is the bottleneck, about {set_up.images_a_second(seconds):.3g} images a second: {advice}"
-    return Report(found, seconds, slowest, f"not well: {', '.join(faults)}; {verdict}" if faults else verdict)
+    return Diagnosis(found, seconds, slowest, f"not well: {', '.join(faults)}; {verdict}" if faults else verdict)
 
 
-def known_images(wishes: Wishes, backbone: object, real: Dataset | None) -> Finding:
+def known_images(wishes: Wishes, backbone: object, real: Dataset | None) -> Check:
     """Zero-shot accuracy on what is at hand: a benchmark, or the drawn tiles that the embedded model knows."""
     if real is None and wishes.backbone != "small":
-        return Finding("zero-shot accuracy", "no data to measure it on", NOTE, "--root DATA")
+        return Check("zero-shot accuracy", "no data to measure it on", NOTE, "--root DATA")
     dataset = real or build_dataset("LandCover", "")
     try:
         return sight.zero_shot(backbone, wishes.backbone, dataset, dataset.test, wishes.images)
     except DataError as error:
-        return Finding("zero-shot accuracy", str(error), FAULT, "python tools/check_data.py")
+        return Check("zero-shot accuracy", str(error), FAULT, "python tools/check_data.py")

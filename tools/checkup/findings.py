@@ -10,7 +10,7 @@ OK, NOTE, FAULT = "ok", "note", "fault"
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One row: what was looked at, what was found, whether that is well, and what to do if not."""
 
     what: str
@@ -20,8 +20,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
-    findings: Sequence[Finding]
+class Diagnosis:
+    findings: Sequence[Check]
     seconds: dict[str, float]  # an image, by part of a run
     bottleneck: str
     verdict: str  # one line

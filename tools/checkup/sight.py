@@ -8,21 +8,20 @@ import torch
 
 from ...datasets.base import Dataset, Datum
 from ...datasets.benchmark import benchmarks
-from ...datasets.inventory.inspect import Finding as DataFinding
-from ...datasets.inventory.inspect import inspect
+from ...datasets.inventory.inspect import Finding, inspect
 from ...datasets.views.maker import ViewMaker
 from ...trainers import build_cfg, build_trainer
 from ...trainers.engine.parts import evenly
 from ...trainers.report.published import find_for_run
 from ...trainers.vlm.backbone import Backbone
 from ...trainers.vlm.image_tower import encode_views
-from .findings import FAULT, NOTE, Finding
+from .findings import FAULT, NOTE, Check
 
 MOST_TURNED = 0.03  # share of signs of the first step; fp16 turns less than 0.1 % on the embedded model
 LEAST_SHARE = 0.75  # of the published accuracy, on a few images, before something must be wrong
 
 
-def precision(backbone: Backbone, names: Sequence[str], views: torch.Tensor) -> Finding:
+def precision(backbone: Backbone, names: Sequence[str], views: torch.Tensor) -> Check:
     """TPT's first step on some views (B, V, 3, S, S) in fp16 against fp32: the step is nearly the gradient's sign."""
     signs, sure = {}, {}
     for name in ("fp32", "fp16"):
@@ -36,23 +35,23 @@ def precision(backbone: Backbone, names: Sequence[str], views: torch.Tensor) -> 
     drift = (sure["fp16"] - sure["fp32"]).abs().max().item()
     found = f"fp16 turns {100 * turned:.2f} % of the first step's signs, confidence drifts by {100 * drift:.2f} points"
     bad = not turned <= MOST_TURNED  # NaN is bad too
-    return Finding(f"precision on {backbone.device}", found, FAULT if bad else "ok", "MODEL.PREC fp32" if bad else "")
+    return Check(f"precision on {backbone.device}", found, FAULT if bad else "ok", "MODEL.PREC fp32" if bad else "")
 
 
-def data_found(root: Path) -> list[DataFinding]:
+def data_found(root: Path) -> list[Finding]:
     """The benchmarks below a root, those that are not there left out."""
     return [found for found in (inspect(cls, root) for cls in benchmarks()) if found.state != "absent"]
 
 
-def describe(found: Sequence[DataFinding], root: Path) -> Iterator[Finding]:
+def describe(found: Sequence[Finding], root: Path) -> Iterator[Check]:
     if not found:
-        yield Finding("data", f"no benchmark in {root}", NOTE, f"python tools/download.py NAME --root {root}")
+        yield Check("data", f"no benchmark in {root}", NOTE, f"python tools/download.py NAME --root {root}")
     for one in found:
         state = {"ok": "ok", "partial": NOTE}.get(one.state, FAULT)
-        yield Finding(f"data: {one.cls.name()}", f"{one.test or 0:,} test images, {one.state}", state, one.advice)
+        yield Check(f"data: {one.cls.name()}", f"{one.test or 0:,} test images, {one.state}", state, one.advice)
 
 
-def zero_shot(backbone: Backbone, name: str, dataset: Dataset, items: Sequence[Datum], images: int) -> Finding:
+def zero_shot(backbone: Backbone, name: str, dataset: Dataset, items: Sequence[Datum], images: int) -> Check:
     """Accuracy on a few images beside the published one, of the whole set."""
     method = build_trainer(build_cfg("ZeroShot", opts=["DEVICE", str(backbone.device)]))
     method.use_model(backbone, dataset.classnames)
@@ -64,5 +63,5 @@ def zero_shot(backbone: Backbone, name: str, dataset: Dataset, items: Sequence[D
     cell = find_for_run("accuracy", "ZeroShot", type(dataset).__name__, name)
     found = f"{100 * right:.0f} % of {len(chosen)} images" + (f"; published {cell.printed} of all" if cell else "")
     low = right < LEAST_SHARE * float(cell.value) / 100 if cell else right <= 1.5 / len(dataset.classnames)
-    return Finding(f"zero-shot on {type(dataset).__name__}", found, FAULT if low else "ok",
+    return Check(f"zero-shot on {type(dataset).__name__}", found, FAULT if low else "ok",
                    "are these the right weights and class names? python tools/check_data.py" if low else "")

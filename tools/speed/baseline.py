@@ -1,5 +1,5 @@
-"""The slow, obvious episode that everything is compared with. It lives with the tests; an installed package has a copy
-beside this file."""
+"""The slow, obvious episode that everything is compared with. It lives with the tests, and so does the
+public way of making views; an installed package has copies beside this file."""
 from __future__ import annotations
 
 import importlib
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...datasets.utils.errors import UserError
 from ...trainers.vlm.openai_clip import CLIP
-from .measure import available_memory
+from .profiling import available_memory
 
 METHOD, WEIGHT = "SoC", 30.0  # whose episodes are timed; the others differ by less than a hundredth
 
@@ -19,12 +19,12 @@ FLOATS_KEPT = 22  # that the plain text tower keeps for its backward pass: a lay
 CUBES = 7  # K×K×K tensors that the cubic O-TPT holds at once, its backward pass included
 
 
-def reference() -> ModuleType:
-    for name in (f"{__package__}.reference", "reference"):
+def reference(module: str = "reference") -> ModuleType:
+    for name in (f"{__package__}.{module}", module):
         with suppress(ModuleNotFoundError):
             return importlib.import_module(name)
-    raise UserError("the benchmark compares with tests/reference.py, which is not there: run tools/benchmark.py of a "
-                    "whole checkout, or install the package")
+    raise UserError(f"the benchmark compares with tests/{module}.py, which is not there: run tools/benchmark.py of a "
+                    f"whole checkout, or install the package")
 
 
 class GivenFeatures:

@@ -1,4 +1,4 @@
-"""One picture of the benchmark: time, memory and operations by the number of classes, and what each trick gains."""
+"""The benchmark as pictures: time, memory and operations by the number of classes, and what each trick gains."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -8,16 +8,46 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFormatter
 
 from ...trainers.report.figures.style import FAINT, INK, PAGE, encode, grid_lines, new_figure, styled
-from .output import Findings
-from .records import Comparison, Flops
+from .image_cases import COLD, TOWER, WARM
+from .records import BaselineComparison, Flops, ScalePoint
+from .result_tables import Findings
 
 PLAIN = "#D55E00"
-TOWER = "tower\nalone"
 OURS = ("#56B4E9", "#0072B2", "#009E73", "#CC79A7")
 
 
-def draw(findings: Findings, path: Path) -> None:
-    """Six panels as a PNG. Hollow points are extrapolated."""
+def draw(findings: Findings, folder: Path) -> None:
+    """benchmark.png and scale.png, as far as there is something to draw."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if findings.comparisons:
+        draw_comparisons(findings, folder / "benchmark.png")
+    if findings.scale:
+        draw_scale(findings.scale, folder / "scale.png")
+
+
+def draw_scale(points: Sequence[ScalePoint], path: Path) -> None:
+    """Seconds and memory by the number of classes, a line for each part."""
+    with styled():
+        figure = new_figure(PAGE, 2.7)
+        for axes, title, unit, value in zip(
+            figure.subplots(1, 2), ("Time by the number of classes", "Peak memory beyond what was there"), ("s", "MB"),
+            (lambda point: point.seconds, lambda point: (point.memory or 0) / 1e6), strict=True,
+        ):
+            label(axes, title, "classes", unit)
+            for colour, name in zip((PLAIN, *OURS, INK), dict.fromkeys(map(scale_name, points)), strict=False):
+                line = [point for point in points if scale_name(point) == name]
+                axes.plot([point.classes for point in line], [max(value(point), 1e-6) for point in line], "o-",
+                          color=colour, label=name, markersize=3)
+            logarithmic(axes, sorted({point.classes for point in points}))
+        path.write_bytes(encode(figure, "png", dpi=200))
+
+
+def scale_name(point: ScalePoint) -> str:
+    return point.case if point.part == "regulariser" else f"{point.part}, {point.case}"
+
+
+def draw_comparisons(findings: Findings, path: Path) -> None:
+    """Six panels. Hollow points are extrapolated."""
     backbone = findings.settings["backbones"][0]
     ours = [one for one in findings.comparisons if one.backbone in ("", backbone)]
     with styled():
@@ -34,11 +64,10 @@ def draw(findings: Findings, path: Path) -> None:
         figure.suptitle(
             f"{backbone} shape, random weights, fp32; {machine['processor']}, threads: {machine['threads']}, "
             f"torch {machine['versions']['torch']}; hollow: extrapolated", fontsize=7.5, color=INK)
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode(figure, "png", dpi=200))
 
 
-def by_classes(axes: Axes, title: str, unit: str, rows: Sequence[Comparison], plain: str = "plain way") -> None:
+def by_classes(axes: Axes, title: str, unit: str, rows: Sequence[BaselineComparison], plain: str = "plain way") -> None:
     label(axes, title, "classes", unit)
     if not rows:
         return nothing(axes)
@@ -53,17 +82,13 @@ def by_classes(axes: Axes, title: str, unit: str, rows: Sequence[Comparison], pl
     return None
 
 
-def episode_bars(axes: Axes, rows: Sequence[Comparison]) -> None:
+def episode_bars(axes: Axes, rows: Sequence[BaselineComparison]) -> None:
     label(axes, "Whole episode", "", "s")
-    bars = {"warm": 0.0, "cold": 0.0, TOWER: 0.0, "plain\nway": 0.0}
-    for row in rows:
-        if row.case.endswith("alone"):
-            bars[TOWER] = row.plain
-        else:
-            bars["warm" if row.case.startswith("warm") else "cold"] = row.ours
-            bars["plain\nway"] = row.plain or 0
     if not rows:
         return nothing(axes)
+    by_case = {row.case: row for row in rows}
+    bars = {"views\ncached": by_case[WARM].ours, "nothing\ncached": by_case[COLD].ours,
+            "tower\nalone": by_case[TOWER].plain, "plain\nway": by_case[COLD].plain or 0}
     drawn = axes.bar(list(bars), list(bars.values()), color=[OURS[1], OURS[0], FAINT, PLAIN], width=0.65)
     axes.bar_label(drawn, fmt="%.3g", fontsize=6.5, padding=1)
     axes.set_title(f"Whole episode, {rows[0].classes} classes")

@@ -14,14 +14,14 @@ from ...trainers.vlm.loading import as_backbone, load_clip
 from ...trainers.vlm.prompts import class_tokens, initial_context
 from ...trainers.vlm.whole_tower import WholeTower
 from .baseline import METHOD, WEIGHT, reference
-from .records import Comparison
+from .records import BaselineComparison
 from .shapes import class_names
 from .text_cases import text_side
 
 CONTEXT = "a photo of a"
 
 
-def family_text_side(name: str, counts: Sequence[int], episodes: int, rounds: int) -> list[Comparison]:
+def family_text_side(name: str, counts: Sequence[int], episodes: int, rounds: int) -> list[BaselineComparison]:
     """Seconds of an episode's text side, with the weights that the name stands for."""
     backbone = as_backbone(load_clip(name, "cpu"))
     if not hasattr(backbone, "whole_text"):

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BaselineComparison:
     """One figure of ours beside the plain way's."""
 
     part: str  # text side, episode, memory, regulariser, views
@@ -39,6 +39,31 @@ class Growth:
 
 
 @dataclass(frozen=True)
+class ScalePoint:
+    """What one part takes at one number of classes."""
+
+    part: str  # regulariser, selection, text side
+    case: str
+    classes: int
+    seconds: float
+    memory: int | None  # bytes at the peak beyond what was there; None where the system does not tell
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A ratio that the project has set itself."""
+
+    what: str
+    found: float
+    goal: float
+    at_most: bool = False  # else at least
+
+    @property
+    def reached(self) -> bool:
+        return self.found <= self.goal if self.at_most else self.found >= self.goal
+
+
+@dataclass(frozen=True)
 class Limit:
     """A part's time beside what its operations would take."""
 
@@ -49,6 +74,7 @@ class Limit:
     operations: int  # in products of matrices
     share: float  # of this machine's own peak
     model_seconds: dict[str, float]  # on GPUs, by operations and stated rates: a model, not a measurement
+    why: str = ""  # the share is no larger
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,14 @@ from ...trainers.vlm.jacobian import jacobian_size
 from ...trainers.vlm.loading import as_backbone
 from ...trainers.vlm.openai_clip import CLIP
 from .baseline import CUBES, METHOD, fits, plain_text_side, reference, text_need
-from .measure import interleaved
-from .records import Comparison, Growth
+from .profiling import interleaved
+from .records import BaselineComparison, Growth
 from .shapes import class_names, random_features
 
 logger = logging.getLogger(__name__)
 
 VIEWS = 64
+JACOBIAN = "Jacobian"  # at the end of a case's name
 
 
 def build_engine(model: CLIP | Backbone, names: Sequence[str]) -> TPT:
@@ -46,10 +47,10 @@ def with_jacobian(model: CLIP | Backbone, names: Sequence[str]) -> TPT | None:
 def text_side(
     model: CLIP | Backbone, backbone: str, counts: Sequence[int], episodes: int, rounds: int,
     plain_way: Callable[..., Callable[[], object]] = plain_text_side, need: Callable[..., int] = text_need,
-) -> list[Comparison]:
+) -> list[BaselineComparison]:
     """Seconds an episode for each number of classes, ascending: images one at a time, batched, with the Jacobian; and
     the plain way, which takes `need` bytes."""
-    found: list[Comparison] = []
+    found: list[BaselineComparison] = []
     measured = None  # number of classes and seconds of the plain way where it last ran
     features = random_features(episodes, VIEWS, as_backbone(model).features)
     for count in counts:
@@ -59,7 +60,7 @@ def text_side(
         together = f"{episodes} at once"
         tasks = {"one at a time": lambda e=engine: e.adapt(features[:1]), together: lambda e=engine: e.adapt(features)}
         if product:
-            tasks[f"{together}, Jacobian"] = lambda e=product: e.adapt(features)
+            tasks[f"{together}, {JACOBIAN}"] = lambda e=product: e.adapt(features)
         runs = fits(need(model, count))
         seconds = interleaved({"plain": plain_way(model, names, features[0]), **tasks} if runs else tasks, rounds)
         if runs:
@@ -67,7 +68,9 @@ def text_side(
         plain = measured and measured[1] * count / measured[0]
         for case, whole in seconds.items():
             ours = whole if case == "one at a time" else whole / episodes
-            found.append(Comparison("text side", case, backbone, count, "s", ours, plain, bool(measured) and not runs))
+            found.append(BaselineComparison(
+                "text side", case, backbone, count, "s", ours, plain, extrapolated=bool(measured) and not runs,
+            ))
     return found
 
 
@@ -90,7 +93,7 @@ def growth(
     return [Growth(of, backbone, n, seconds[of, n] / per_run[of, n]) for of, n in tasks]
 
 
-def regularisers(counts: Sequence[int], width: int, rounds: int) -> list[Comparison]:
+def regularisers(counts: Sequence[int], width: int, rounds: int) -> list[BaselineComparison]:
     """O-TPT's closed form against its cubic one, and SoC's term beside them; value and gradient."""
     found, slow = [], reference()
     measured = None
@@ -109,7 +112,7 @@ def regularisers(counts: Sequence[int], width: int, rounds: int) -> list[Compari
             measured = count, seconds.pop("cubic")
         plain = measured and measured[1] * (count / measured[0]) ** 3
         for case, ours in seconds.items():
-            found.append(Comparison(
+            found.append(BaselineComparison(
                 "regulariser", case, "", count, "s", ours, plain, extrapolated=bool(measured) and not runs,
             ))
     return found

@@ -1,11 +1,8 @@
 """The making of views, beside the public pipeline: one core, from decoded pictures to normalised numbers."""
 from __future__ import annotations
 
-import importlib
 import logging
-import time
 from collections.abc import Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,45 +17,37 @@ from ...datasets.views.images import is_image_name, open_image
 from ...datasets.views.maker import ViewMaker
 from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD, Pixels
 from ...trainers.vlm.image_tower import normalise_pixels
+from .baseline import reference
 from .image_cases import make_pictures
-from .measure import interleaved
-from .records import Comparison
+from .profiling import interleaved
+from .records import BaselineComparison
 from .text_cases import VIEWS
 
 logger = logging.getLogger(__name__)
 
+WITH_AUGMIX, PLAIN_VIEWS = "crops, flips and AugMix", "crops and flips"
 CHUNK = 8  # views that are normalised together, as the image tower takes them on a CPU
 PHOTOS = 4  # that are looked at
 
 
-def view_speed(size: int, rounds: int, photos: str) -> list[Comparison]:
-    """Views a second, without and with AugMix, by the time that the processor spends."""
+def view_speed(size: int, rounds: int, photos: str) -> list[BaselineComparison]:
+    """Views a second, without and with AugMix."""
     logger.info("views")
     found = []
-    with TemporaryDirectory() as folder, one_thread():
+    with TemporaryDirectory() as folder:
         pictures = [open_image(path) for path in pictures_of(photos, Path(folder))]
         for mix in (False, True):
             maker = ViewMaker(VIEWS, size, augmix=mix, seed=0)
             seconds = interleaved({
                 "ours": lambda maker=maker: [our_views(maker, picture) for picture in pictures],
                 "public": lambda mix=mix: [public_views(picture, size, mix) for picture in pictures],
-            }, max(3, rounds), clock=time.process_time)
+            }, rounds)
             made = VIEWS * len(pictures)
-            found.append(Comparison(
-                "views", f"AugMix {'on' if mix else 'off'}, beside the public pipeline", "", 0, "views/s",
+            found.append(BaselineComparison(
+                "views", WITH_AUGMIX if mix else PLAIN_VIEWS, "", 0, "views/s",
                 made / seconds["ours"], made / seconds["public"],
             ))
     return found
-
-
-@contextmanager
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def pictures_of(photos: str, folder: Path) -> Sequence[Path]:
@@ -81,7 +70,7 @@ def public_views(picture: Image.Image, size: int, mix: bool) -> Tensor:
     finish = T.Compose([T.ToTensor(), T.Normalize(OPENAI_MEAN, OPENAI_STD)])
     plain = T.Compose([T.Resize(size, T.InterpolationMode.BICUBIC), T.CenterCrop(size), finish])
     crop = T.Compose([T.RandomResizedCrop(size), T.RandomHorizontalFlip()])
-    chains, rng = importlib.import_module("reference_views").chains, np.random.default_rng(0)  # of a checkout's tests
+    chains, rng = reference("reference_views").chains, np.random.default_rng(0)
     views = [plain(picture)]
     for _ in range(VIEWS - 1):
         parts = chains(crop(picture), rng) if mix else [(1.0, crop(picture))]
