@@ -183,12 +183,12 @@ def tda(images: list[Tensor], text: Tensor, scale: float, alpha: float = 2.0, be
     return outputs
 
 
-def onzeta(images: list[Tensor], text: Tensor, scale: float, total: int, alpha: float = 1.0, beta: float = 0.4):
+def onzeta(images: list[Tensor], text: Tensor, total: int, alpha: float = 1.0, beta: float = 0.4):
     """OnZeta's probabilities over a sequence of images (d,)."""
     dual, vectors = torch.zeros(len(text)), text.clone()
     outputs = []
     for i, x in enumerate(images, start=1):
-        t = (scale * x @ text.T).softmax(0) * dual.exp()
+        t = (x @ text.T / 0.01).softmax(0) * dual.exp()
         t = t / t.sum()
         dual = dual - 20 / math.sqrt(i) * (t - alpha / len(text))
         dual[dual < 0] = 0

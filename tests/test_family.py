@@ -98,6 +98,20 @@ def test_zero_counts_votes_and_settles_ties():
     torch.testing.assert_close(shares, torch.tensor([2.5, 1.5, 0]) / 4)
 
 
+def test_equal_names_share_a_vote_whatever_rounding_says(clip_model):
+    """A product rounds equal columns differently as they stand at its edge or within; here they are the same."""
+    names = ["cat", "dog", "cat", "river", "cat", "dog", "sea", "cat", "cat"]
+    views = torch.nn.functional.normalize(torch.randn(40, 64, 48, generator=torch.Generator().manual_seed(0)), dim=-1)
+    trainer = build_trainer(build_cfg("ZERO"))
+    trainer.use_model(clip_model, names)
+    shares = trainer.adapt(views).logits.softmax(-1)
+    assert (shares[:, 2] == shares[:, 4]).all() and (shares[:, 4] == shares[:, 8]).all()
+    extra = (shares[:, [0, 1]] - shares[:, [2, 5]]) * 20  # what only the tie rule gives, and only to the first
+    torch.testing.assert_close(extra.clamp(min=0.5), extra.round().clamp(0.5, 1), atol=1e-4, rtol=0)
+    thirds = torch.tensor([[9.0, 9, 9, 0]] * 9 + [[0.0, 0, 0, 9]] * 3 + [[0.0, 1, 0, 0]] * 28)[None]
+    torch.testing.assert_close(vote_shares(thirds, 0.3)[0], torch.tensor([3.0, 4, 3, 3]) / 13)  # three and nine thirds
+
+
 def test_zero_states_its_votes(clip_model, pixels):
     confidence = adapt("ZERO", clip_model, NAMES, pixels).logits.softmax(-1)
     whole = confidence * 19

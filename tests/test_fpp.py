@@ -89,7 +89,7 @@ def test_more_steps_come_nearer_to_the_words(clip_model):
     for steps in (1, 60):
         trainer = build_trainer(build_cfg("FPP", opts=["TRAINER.FPP.STEPS", steps]))
         trainer.use_model(clip_model, NAMES)
-        gaps.append((trainer.prompt.text - trainer.hand_written).norm(dim=-1).mean())
+        gaps.append((trainer.prompt.text - trainer.prompt.zero_shot).norm(dim=-1).mean())
     assert gaps[1] < gaps[0]
 
 
@@ -98,6 +98,15 @@ def test_zero_shot_is_the_hand_written_prompt(clip_model):
     adapted, plain = adapt("FPP", clip_model, NAMES, views, opts=SHORT), adapt("ZeroShot", clip_model, NAMES, views)
     torch.testing.assert_close(adapted.zero_shot_logits, plain.logits, atol=1e-4, rtol=0)
     assert (adapted.logits - plain.logits).abs().max() > 0.1
+
+
+def test_cots_compares_with_the_hand_written_prompt(clip_model):
+    """Also where nothing is tuned after the prompt was made: its views are to be as sure as those of the words."""
+    views = make_views(views=64)
+    made = adapt("FPP", clip_model, NAMES, views, opts=[*SHORT, "TTA.STEPS", 0])
+    assert (made.columns["cots_tau"] != 1).all()
+    tuned = adapt("FPP", clip_model, NAMES, views, opts=SHORT)
+    assert (tuned.columns["cots_tau"] - made.columns["cots_tau"]).abs().max() > 1e-3
 
 
 def test_every_method_starts_from_its_file(clip_file, image_folder, tmp_path: Path):

@@ -15,7 +15,9 @@ from promptcal.trainers.posthoc import (
     cots,
     ecots,
     fixed_temperature,
+    least_misfit,
     mean_cosine,
+    misfit_and_bounds,
     replaced_confidence,
     strong_columns,
     strong_views,
@@ -35,14 +37,53 @@ def misfit(adapted: torch.Tensor, before: torch.Tensor, tau: torch.Tensor) -> to
     return (now - before.double().softmax(-1).amax(-1)).square().mean(-1)
 
 
-@pytest.mark.parametrize("size", [0.3, 2.0, 4.0, 12.0])
-def test_cots_is_the_minimum_of_a_fine_grid(size: float):
-    """Adapted views that have little to do with those before: the hardest case, with several valleys."""
-    adapted, before = some_logits(size=size), some_logits(size=3.0, seed=1)
-    tau = consistent_temperature(adapted, before)
-    grid = torch.logspace(-2, 2, 4001, dtype=torch.float64)
+def views_of_all_sharpnesses() -> tuple[torch.Tensor, torch.Tensor]:
+    """One gap a view, between 0.001 and 100: each view is sure in a range of temperatures of its own, so the misfit has
+    plateaus and several valleys."""
+    generator = torch.Generator().manual_seed(4)
+    gaps = [10 ** (5 * torch.rand(40, 6, 1, generator=generator) - 3) for _ in range(2)]
+    return tuple(-gap * (torch.arange(8) > 0) for gap in gaps)
+
+
+HARD = {
+    **{f"unrelated, size {size:g}": (some_logits(size=size), some_logits(size=3, seed=1)) for size in (0.3, 2, 12, 50)},
+    "near": (some_logits() + some_logits(size=0.3, seed=1), some_logits()),
+    "scaled": (1.7 * some_logits(), some_logits()),
+    "all sharpnesses": views_of_all_sharpnesses(),
+    "two classes": (some_logits(classes=2), some_logits(classes=2, seed=1)),
+    "one view": (some_logits(views=1), some_logits(views=1, seed=1)),
+    "nothing can be matched": (torch.zeros(1, 6, 5), some_logits(1, 6, 5)),
+    "certain before": (some_logits(), 1e4 * some_logits(seed=1)),
+}
+
+
+@pytest.mark.parametrize("case", HARD)
+def test_cots_is_the_minimum_of_a_fine_grid_and_proves_it(case: str):
+    """No temperature of the grid does better, none lies below the proven bound, and the bound is close."""
+    adapted, before = (logits[:20].double() for logits in HARD[case])
+    log_tau, least, bound = least_misfit(adapted, before.softmax(-1).amax(-1))
+    grid = torch.logspace(-2, 2, 2001, dtype=torch.float64)
     best = torch.stack([misfit(adapted, before, t.expand(len(adapted))) for t in grid]).amin(0)
-    assert (misfit(adapted, before, tau) <= best + 1e-7).all()
+    torch.testing.assert_close(misfit(adapted, before, log_tau.exp()), least, rtol=0, atol=1e-14)
+    assert (bound <= best + 1e-14).all() and (bound <= least).all()
+    assert (least <= best + 1e-10).all() and (least - bound).max() < 1e-6 and (least - bound).median() < 1e-12
+    torch.testing.assert_close(consistent_temperature(adapted, before), log_tau.exp(), rtol=1e-4, atol=0)
+
+
+def test_bounds_hold_between_their_temperatures():
+    """What the proof rests on: no temperature of a cell has a misfit below the cell's bound; and bounds close up."""
+    gaps = some_logits(10).double()
+    gaps, target = gaps.amax(-1, keepdim=True) - gaps, some_logits(10, seed=1).double().softmax(-1).amax(-1)
+    apart = []
+    for cells in (8, 64, 512):
+        edges = torch.linspace(-4, 4, cells + 1, dtype=torch.float64).expand(10, -1)
+        inside = torch.cat([torch.lerp(edges[:, :-1], edges[:, 1:], torch.tensor(share).double())
+                            for share in np.linspace(0, 1, 9)], 1)
+        bound = misfit_and_bounds(gaps, target, edges)[1]
+        least = misfit_and_bounds(gaps, target, inside)[0].unflatten(1, (9, cells)).amin(1)
+        assert (bound <= least + 1e-14).all()
+        apart.append((least - bound).max().item())
+    assert apart[1] < apart[0] / 8 and apart[2] < apart[1] / 20  # in the second order, in the end
 
 
 def test_cots_finds_a_known_temperature():
@@ -97,6 +138,7 @@ def test_classes_stay_but_for_the_ensemble():
     np.testing.assert_allclose(replaced.sum(1), 1)
     np.testing.assert_allclose(replaced.max(1), torch.tensor(zero_shot).softmax(-1).amax(-1).numpy(), rtol=1e-6)
     assert (fixed_temperature("ViT-B/16"), fixed_temperature("RN50")) == (1.16, 1.15)
+    assert fixed_temperature("open_clip:RN50/yfcc15m") == 1.15 and fixed_temperature("open_clip:ViT-B-16/dfn2b") == 1.16
     np.testing.assert_allclose(np.exp(replaced_confidence(logits[:, :1], zero_shot[:, :1])), 1)  # one class
 
 

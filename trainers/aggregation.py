@@ -13,6 +13,7 @@ from torch import Tensor
 from .objectives import entropy, unit
 
 NO_VOTE = 1e-12  # the share of a class without votes, so that its logarithm is a number
+EVEN = 1e-3  # votes that differ by less are equal, such as 3 and nine thirds
 ALIKE = 1e-12  # squared distances below it are rounding
 FAR = -1e4  # a cosine for what is no neighbour
 
@@ -20,8 +21,8 @@ FAR = -1e4  # a cosine for what is no neighbour
 def vote_shares(logits: Tensor, share: float) -> Tensor:
     """Each class's share (B, K) of the votes of the `int(V · share)` most confident views.
 
-    A view votes for its argmax; classes that are exactly equal there, such as two of one name, share the vote. Of
-    classes that tie, the first to be the argmax of one of the other views, in order of entropy, gets one more vote,
+    A view votes for its best class; classes that are exactly equal there, such as two of one name, share it. Of
+    classes that tie, the first to be the best of one of the other views, in order of entropy, gets one more vote,
     which counts among all votes too. Where none of them is, the public code returns some class, even one outside the
     tie; here the kept views are then asked in the same way.
     """
@@ -31,9 +32,9 @@ def vote_shares(logits: Tensor, share: float) -> Tensor:
     best = (logits == logits.amax(-1, keepdim=True)).to(logits.dtype)
     ballots = best / best.sum(-1, keepdim=True)
     votes = ballots.take_along_dim(order[:, :kept, None], dim=1).sum(1)  # (B, K)
-    tied = votes == votes.amax(-1, keepdim=True)
+    tied = votes > votes.amax(-1, keepdim=True) - EVEN
     decided = (tied.sum(-1, keepdim=True) == 1).to(votes.dtype)
-    asked = logits.argmax(-1).take_along_dim(order.roll(-kept, dims=-1), dim=-1)  # (B, V) the others, then the kept
+    asked = best.argmax(-1).take_along_dim(order.roll(-kept, dims=-1), dim=-1)  # (B, V) the others, then the kept
     first = tied.take_along_dim(asked, dim=-1).int().argmax(-1, keepdim=True)
     extra = F.one_hot(asked.take_along_dim(first, dim=-1)[:, 0], classes) * (1 - decided)
     return (votes + extra) / (kept + 1 - decided)

@@ -12,7 +12,7 @@ from .tpt import TPT
 
 @TRAINER_REGISTRY.register()
 class ATPT(TPT):
-    """L_TPT − λ · mean_i min_j angle(t_i, t_j). (Ahamed et al., A-TPT, NeurIPS 2025.)
+    """L_TPT − λ · mean_i min_j angle(t_i, t_j). (Ahamed et al., A-TPT, ICLR 2026.)
 
     The public script for fine-grained sets adds the angle instead of subtracting it, which pulls nearest classes
     together; `SIGN code` does as it does.

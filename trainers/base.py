@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 import numpy as np
+import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
@@ -87,13 +88,20 @@ class BaseTrainer(Evaluation):
         """Predictions for B images, given as unit view features (B, V, d), each image on its own."""
         raise TypeError(f"{type(self).__name__} does not say how it adapts")
 
+    def carried(self) -> Mapping[str, Tensor]:
+        """Online methods: all that the next prediction follows from besides its image, as tensors that are changed in
+        place."""
+        raise ConfigError(f"{type(self).__name__} is online but does not say what its state is: give it carried(), or "
+                          f"both state() and load_state()")
+
     def state(self) -> Mapping[str, np.ndarray]:
-        """Online methods: all that the next prediction follows from besides its image, as arrays."""
-        raise ConfigError(f"{type(self).__name__} is online but does not say what its state is: give it state()")
+        """Online methods: what is carried, as arrays, to be saved with each part."""
+        return {name: tensor.cpu().numpy().copy() for name, tensor in self.carried().items()}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Online methods: goes back to a state that `state()` returned."""
-        raise ConfigError(f"{type(self).__name__} is online but does not take its state back: give it load_state()")
+        for name, tensor in self.carried().items():
+            tensor.copy_(torch.from_numpy(np.array(state[name])))
 
     @explaining_faults()
     @fixed_numerics()

@@ -3,17 +3,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
-import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
 from .config.fingerprint import run_path
 from .config.validation import require, require_one_of
-from .engine.adapted import Adapted
 from .engine.pretraining import learn_flat_prompt, random_start
-from .objectives import class_logits
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 from .vlm.backbone import Backbone
@@ -62,23 +58,17 @@ class FPP(TPT):
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
-        self.hand_written = self.prompt.text  # (K, d), what the prompt is compared with
+        text = self.prompt.text  # (K, d) of the hand-written prompt, beside which predictions stand as everywhere
         context = self.ranks.agree(self.pretrain().cpu() if self.ranks.first else None)
-        self.prompt = InitialPrompt(self.prompt.tower, context.to(self.hand_written.device))
+        self.prompt = InitialPrompt(self.prompt.tower, context.to(text.device), zero_shot=text)
 
     def pretrain(self) -> Tensor:
         own, words = self.cfg.TRAINER.FPP, self.prompt.context
         start = words if own.START == "words" else random_start(tuple(words.shape), own.DEVIATION, self.cfg.SEED)
-        context = learn_flat_prompt(self.prompt.tower, self.hand_written, start.to(words), own, self.cfg.SEED)
+        context = learn_flat_prompt(self.prompt.tower, self.prompt.text, start.to(words), own, self.cfg.SEED)
         if hasattr(self, "folder"):  # a run; images in memory leave no files
             path = checkpoint_path(run_path(self.cfg), own.STEPS)
             write_checkpoint(path, own.STEPS, context, self.backbone, self.prompt.tower.class_tokens, {}, {},
                              self.cfg.MODEL.BACKBONE.NAME)
             logger.info("prompt made without images in %d steps: %s (MODEL.INIT_WEIGHTS)", own.STEPS, path)
         return context
-
-    @torch.no_grad()
-    def adapt(self, views: Tensor) -> Adapted:
-        """Beside the tuned prediction stands that of the hand-written prompt, as everywhere."""
-        before = class_logits(views[:, :1], self.hand_written, self.scale)[:, 0]
-        return replace(super().adapt(views), zero_shot_logits=before)

@@ -98,7 +98,7 @@ def frobenius_orthogonality(text: Tensor) -> Tensor:
 
 
 def nearest_angle(text: Tensor, limit: float = 0.99999) -> Tensor:
-    """Mean angle between each class and the class nearest to it. To be maximised. (A-TPT: Ahamed et al., 2025.)
+    """Mean angle between each class and the class nearest to it. To be maximised. (A-TPT: Ahamed et al., ICLR 2026.)
 
     Cosines are clamped to ±limit, where arccos is steep: two classes of one name add nothing to the gradient.
     """

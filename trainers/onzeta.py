@@ -1,9 +1,8 @@
 """OnZeta: class shares and class vectors that are learnt while the images pass."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from yacs.config import CfgNode
@@ -36,12 +35,14 @@ class OnZeta(BaseTrainer):
         cfg.TRAINER.ONZETA = CfgNode()
         cfg.TRAINER.ONZETA.ALPHA = 1.0  # share of 1/K that every class gets at least; 0 = none
         cfg.TRAINER.ONZETA.BETA = 0.4  # weight of the vision label at the last image; 0.8 is published for ImageNet
+        cfg.TRAINER.ONZETA.TEMPERATURE = 0.01  # of the text label, as published; 0 = the backbone's own
         cfg.TRAINER.ONZETA.IMAGES = 0  # n, how many will come; 0 = the run's, or those so far where there is no run
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
         require(cfg, cfg.TRAINER.ONZETA.ALPHA >= 0, "TRAINER.ONZETA.ALPHA", "0 or more")
         require(cfg, 0 <= cfg.TRAINER.ONZETA.BETA <= 1, "TRAINER.ONZETA.BETA", "from 0 to 1")
+        require(cfg, cfg.TRAINER.ONZETA.TEMPERATURE >= 0, "TRAINER.ONZETA.TEMPERATURE", "0 (the backbone's) or above")
         require(cfg, cfg.TRAINER.ONZETA.IMAGES >= 0, "TRAINER.ONZETA.IMAGES", "0 (the run's) or a number of images")
 
     @property
@@ -50,29 +51,24 @@ class OnZeta(BaseTrainer):
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
-        self.total = self.cfg.TRAINER.ONZETA.IMAGES or len(getattr(self, "indices", ()))
-        self.seen = 0
-        self.dual = torch.zeros_like(self.prompt.text[:, 0])  # ρ (K,)
-        self.vectors = self.prompt.text.clone()  # W (K, d)
+        own, text = self.cfg.TRAINER.ONZETA, self.prompt.text
+        self.text_scale = 1 / own.TEMPERATURE if own.TEMPERATURE else self.scale
+        self.total = own.IMAGES or len(getattr(self, "indices", ()))
+        self.seen = torch.zeros((), dtype=torch.long)
+        self.dual, self.vectors = torch.zeros_like(text[:, 0]), text.clone()  # ρ (K,), W (K, d)
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
         own, x = self.cfg.TRAINER.ONZETA, views[0, 0]
-        logits = class_logits(views[:, :1], self.prompt.text, self.scale)[:, 0]
         self.seen += 1
-        rate = self.seen**-0.5
-        text = (logits[0] + self.dual).softmax(-1)  # t = p e^ρ, normalised
-        self.dual = (self.dual - SHARE_RATE * rate * (text - own.ALPHA / len(text))).clamp(min=0)
+        seen = int(self.seen)
+        rate, trust = seen**-0.5, own.BETA * (seen / max(seen, self.total)) ** 0.5
+        text = (class_logits(x, self.prompt.text, self.text_scale) + self.dual).softmax(-1)  # t = p e^ρ, normalised
         vision = (self.vectors @ x / SHARPNESS).softmax(-1)
-        trust = own.BETA * (self.seen / max(self.seen, self.total)) ** 0.5
-        self.vectors = unit(self.vectors - VECTOR_RATE * rate / SHARPNESS * torch.outer(vision - text, x))
-        return Adapted((trust * vision + (1 - trust) * text).clamp(min=NO_VOTE).log()[None], logits)
+        self.dual.sub_(SHARE_RATE * rate * (text - own.ALPHA / len(text))).clamp_(min=0)
+        self.vectors.copy_(unit(self.vectors - VECTOR_RATE * rate / SHARPNESS * torch.outer(vision - text, x)))
+        mixed = trust * vision + (1 - trust) * text
+        return Adapted(mixed.clamp(min=NO_VOTE).log()[None], class_logits(views[:, 0], self.prompt.text, self.scale))
 
-    def state(self) -> dict[str, np.ndarray]:
-        return {"seen": np.array(self.seen), "dual": self.dual.cpu().numpy().copy(),
-                "vectors": self.vectors.cpu().numpy().copy()}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        self.seen = int(state["seen"])
-        self.dual = torch.from_numpy(np.array(state["dual"])).to(self.dual)
-        self.vectors = torch.from_numpy(np.array(state["vectors"])).to(self.dual)
+    def carried(self) -> dict[str, Tensor]:
+        return {"seen": self.seen, "dual": self.dual, "vectors": self.vectors}

@@ -15,7 +15,7 @@ class Penalty(TPT):
     """L_TPT + λ · (mean relu(z − max) + mean relu(min − z)). (Murugesan et al., ECCV 2024.)
 
     Range: that of the most confident kept view in the first step, where, as in the public code, gradients run through
-    it. The paper speaks of the zero-shot logits.
+    it; that code is written for one step. The paper speaks of the zero-shot logits.
     """
 
     label, colour, marker, rank = "Penalty", "#882255", "1", 15

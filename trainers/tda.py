@@ -3,9 +3,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from yacs.config import CfgNode
@@ -15,7 +14,7 @@ from .base import BaseTrainer
 from .config.validation import require, require_kept_views, require_one_of
 from .engine.adapted import Adapted
 from .engine.key_cache import KeyCache
-from .objectives import class_logits, confident_views
+from .objectives import confident_views
 from .registry import TRAINER_REGISTRY
 from .vlm.backbone import Backbone
 from .vlm.openai_clip import CLIP
@@ -69,16 +68,15 @@ class TDA(BaseTrainer):
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
-        own, text = self.cfg.TRAINER.TDA, self.prompt.text
+        own = self.cfg.TRAINER.TDA
         self.alpha, self.beta = (own.ALPHA, own.BETA) if own.VALUES == "given" else PAPER[self.cfg.DATASET.NAME]
         logger.info("TDA: alpha %g, beta %g (%s)", self.alpha, self.beta, own.VALUES)
-        self.positive = KeyCache(len(text), POSITIVE, text.shape[1], text.device)
-        self.negative = KeyCache(len(text), NEGATIVE, text.shape[1], text.device)
-        self.against = torch.zeros(len(text), NEGATIVE, len(text), dtype=torch.bool, device=text.device)
+        self.positive = KeyCache(self.prompt.text, POSITIVE)
+        self.negative = KeyCache(self.prompt.text, NEGATIVE, marked=True)
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        logits = class_logits(views, self.prompt.text, self.scale)  # (1, V, K)
+        logits = self.prompt.logits(views, self.scale)  # (1, V, K)
         chosen = torch.zeros_like(logits[:, :1, 0], dtype=torch.long)  # the plain view
         if self.cfg.TRAINER.TDA.VIEWS == "confident":
             chosen = confident_views(logits, self.cfg.TTA.SELECT)
@@ -86,8 +84,7 @@ class TDA(BaseTrainer):
         kept = logits.take_along_dim(chosen[..., None], dim=1)[0]  # (n, K)
         z, p = kept.mean(0), kept.softmax(-1).mean(0)
         self.remember(x, p, int(z.argmax()))
-        z = z + self.alpha * self.positive.affinity(x, self.beta).sum(-1)
-        z = z - ALPHA * self.negative.affinity(x, BETA).flatten() @ self.against.flatten(0, 1).to(z.dtype)
+        z = z + self.alpha * self.positive.votes(x, self.beta) - ALPHA * self.negative.votes(x, BETA)
         return Adapted(z[None], logits[:, 0])
 
     def remember(self, x: Tensor, p: Tensor, label: int) -> None:
@@ -95,15 +92,9 @@ class TDA(BaseTrainer):
         entropy = torch.special.entr(p).sum()
         self.positive.offer(x, entropy, label)
         low, high = (share * math.log2(len(p)) for share in UNSURE)
-        if low < entropy < high and (place := self.negative.offer(x, entropy, label)) is not None:
-            self.against[label, place] = (p > UNLIKELY) & (p < 1)
+        if low < entropy < high:
+            self.negative.offer(x, entropy, label, (p > UNLIKELY) & (p < 1))
 
-    def state(self) -> dict[str, np.ndarray]:
+    def carried(self) -> dict[str, Tensor]:
         caches = {"positive": self.positive, "negative": self.negative}
-        arrays = {f"{name}_{key}": array for name, cache in caches.items() for key, array in cache.state().items()}
-        return {**arrays, "against": self.against.cpu().numpy().copy()}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        for name, cache in {"positive": self.positive, "negative": self.negative}.items():
-            cache.load_state({key: state[f"{name}_{key}"] for key in ("keys", "entropy")})
-        self.against.copy_(torch.from_numpy(np.array(state["against"])))
+        return {f"{name}_{part}": held for name, cache in caches.items() for part, held in cache.tensors().items()}

@@ -23,6 +23,7 @@ class Start(Protocol):
 
     context: Tensor  # what is adapted
     text: Tensor  # (K, d) that it gives
+    zero_shot: Tensor  # (K, d) that predictions are compared with: `text`, unless that was learnt without images
     tower: object  # text(context) and with_vjp(context), for B contexts
 
     def gradient(self, cotangent: Tensor) -> Tensor:
@@ -83,8 +84,10 @@ def run_episodes(prompt: Start, views: Tensor, scale: Tensor, method: Hooks, cfg
         optimizer.step()
     text = prompt.tower.text(context) if cfg.TTA.STEPS else prompt.text
     logits = method.predict(views, text)
-    strong = strong_columns(view_logits, class_logits(views, text, scale))
-    return Adapted(logits, view_logits[:, 0], context.detach(), {"loss": loss, "penalty": penalty, **strong})
+    before = view_logits if prompt.zero_shot is prompt.text else class_logits(views, prompt.zero_shot, scale)
+    after = class_logits(views, text, scale) if cfg.TTA.STEPS else view_logits
+    columns = {"loss": loss, "penalty": penalty, **strong_columns(before, after)}
+    return Adapted(logits, before[:, 0], context.detach(), columns)
 
 
 def text_gradient(

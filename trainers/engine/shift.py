@@ -33,7 +33,7 @@ class ShiftedText:
     def __init__(self, text: Tensor) -> None:
         self.tower = ShiftTower(text)
         self.context = torch.zeros_like(text)  # (K, d)
-        self.text = self.tower.text(self.context)
+        self.text = self.zero_shot = self.tower.text(self.context)
 
     def gradient(self, cotangent: Tensor) -> Tensor:
         _, vjp = self.tower.with_vjp(self.context.expand_as(cotangent))
