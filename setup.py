@@ -66,6 +66,7 @@ setup(
     extras_require={
         "open_clip": ["open_clip_torch>=3.0", "transformers>=4.56"],  # --backbone open_clip:MODEL/TAG
         "hf": ["transformers>=4.56", "sentencepiece"],  # --backbone hf:FOLDER
+        "dassl": ["scikit-learn>=1.3", "scipy", "ftfy", "regex"],  # what Dassl and CoOp import, in their checkouts
         "dev": [
             "open_clip_torch>=3.0",  # models of other families, compared with what their own libraries compute
             "transformers>=4.56",

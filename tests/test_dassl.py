@@ -4,6 +4,7 @@ What is patched is the process, so each test is one, or a copy of this one.
 """
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
@@ -21,6 +22,7 @@ from forked import forked
 from promptcal.datasets.utils.cli import run_tool
 from promptcal.trainers.calibration import ece, top_class
 from promptcal.trainers.dassl.__main__ import main
+from promptcal.trainers.dassl.patches import is_set_up, use_checkout
 from promptcal.trainers.report.compare import compare
 from promptcal.trainers.report.measure import measure
 from promptcal.trainers.report.reading import find_runs
@@ -226,9 +228,34 @@ def test_patches_mend_what_is_broken_and_nothing_else(tmp_path: Path):
 
 
 def test_without_dassl_the_line_says_where_to_put_it(tmp_path: Path):
-    (tmp_path / "train.py").write_text("raise SystemExit('not reached')")
+    (tmp_path / "train.py").write_text("import dassl\nraise SystemExit(dassl.__file__)")
     done = plugin("train.py", cwd=tmp_path)
     assert done.returncode == 2 and "clone it beside this folder" in done.stderr.splitlines()[-1]
     (tmp_path / "Dassl.pytorch").symlink_to(STAND_IN)
     done = plugin("train.py", cwd=tmp_path)
-    assert "Dassl patched: set-up" in done.stdout and done.stderr.strip() == "not reached"
+    assert "Dassl patched: set-up" in done.stdout and "Dassl.pytorch" not in done.stderr  # where the link leads
+    assert Path(done.stderr.strip()).parent == STAND_IN / "dassl"
+
+
+@pytest.mark.parametrize("name", ["../Dassl.ProGrad.pytorch", "dassl"])
+def test_a_clone_by_another_name_will_do(tmp_path: Path, name: str):
+    """KgCoOp and ProGrad bring their own version beside their code, and a folder `dassl` looks like a package."""
+    (tmp_path / "KgCoOp").mkdir()
+    tmp_path.joinpath("KgCoOp", name).symlink_to(STAND_IN)
+
+    def run() -> None:
+        os.chdir(tmp_path / "KgCoOp")
+        sys.path.insert(0, str(tmp_path / "KgCoOp"))
+        assert not is_set_up()
+        use_checkout()
+        assert is_set_up() and importlib.import_module("dassl").__version__ == "0.6.3"
+
+    done = forked(run)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_dassl_imports_is_told_before_it_is_missed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    done = plugin("--dassl", STAND_IN, "train.py")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: Dassl and CoOp import scikit-learn, which is not installed:")

@@ -172,6 +172,24 @@ def test_coops_zero_shot_trainers_are_ours_with_templates(told):
         build_cfg("MaPLe")
 
 
+def test_keys_of_coops_kin_are_left_alone(tmp_path: Path, told):
+    file = tmp_path / "kin.yaml"
+    file.write_text("TRAINER: {MAPLE: {PROMPT_DEPTH: 9}, PROMPTSRC: {GPA_STD: 1}, COOP: {W: 8.0, CTX_INIT: True}}\n"
+                    "LOSS: {NAME: prograd}")
+    cfg = build_cfg("CoOp", config_file=str(file))
+    idle, words = told.messages
+    for key in ("TRAINER.MAPLE.PROMPT_DEPTH", "TRAINER.PROMPTSRC.GPA_STD", "TRAINER.COOP.W", "LOSS.NAME"):
+        assert key in idle
+    assert cfg.TRAINER.COOP.CTX_INIT == "a photo of a" and words.endswith("is 'a photo of a' here")
+
+
+@pytest.mark.parametrize(("given", "words"), [(True, "a photo of a"), (False, ""), ("False", ""), ("on", "on"),
+                                              ("a photo of a", "a photo of a")])
+def test_words_to_start_from_may_be_a_yes_or_no(given: object, words: str):
+    cfg = build_cfg("CoOp", opts=["TRAINER.COOP.CTX_INIT", given])
+    assert cfg.TRAINER.COOP.CTX_INIT == words
+
+
 def test_lists_end_where_settings_begin():
     assert join_lists(["--seed", "1", "2", "3", "TTA.STEPS", "2"]) == ["--seed", "1,2,3", "TTA.STEPS", "2"]
     assert join_lists(["--seed", "1", "--root", "4", "5"]) == ["--seed", "1", "--root", "4", "5"]

@@ -77,13 +77,17 @@ HABITS: Mapping[str, Habit] = {
     "TEST.FINAL_MODEL": Habit("the last epoch's prompt is tested", ("last_step",)),
     **{f"TRAINER.{name}.": OTHERS for name in (
         "COCOOP", "MCD", "MME", "CDAC", "SE", "M3SDA", "DAEL", "CROSSGRAD", "DDAIG", "DAELDG", "DOMAINMIX", "ENTMIN",
-        "MEANTEACHER", "MIXMATCH", "FIXMATCH",
+        "MEANTEACHER", "MIXMATCH", "FIXMATCH", "MAPLE", "IVLP", "VPT", "PROMPTSRC",
     )},
+    **dict.fromkeys(("LOSS.", "TRAINER.COOP.ALPHA", "TRAINER.COOP.W"), OTHERS),  # ProGrad's and KgCoOp's
 }
 RENAMED: Mapping[str, Renamed] = {
     "USE_CUDA": Renamed("DEVICE", {True: "auto", False: "cpu"}),
     "TRAINER.COOP.PREC": Renamed("MODEL.PREC", {"fp16": "fp16", "amp": "fp16", "fp32": "fp32"}),
 }
+# ProGrad and KgCoOp say only whether there are words to start from; CoOp says which.
+WORDS = "TRAINER.COOP.CTX_INIT"
+WORDS_MEANT = {"True": "a photo of a", "False": ""}
 # CoOp's zero-shot baselines are one trainer here, with other templates.
 TRAINERS = {"ZeroshotCLIP": ("ZeroShot", "coop"), "ZeroshotCLIP2": ("ZeroShot", "ensemble")}
 NOT_HERE = ("CoCoOp", "MaPLe", "KgCoOp", "ProGrad", "PromptSRC", "IVLP", "VPT")

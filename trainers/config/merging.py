@@ -12,7 +12,7 @@ import yaml
 from yacs.config import CfgNode
 
 from ...datasets.utils.errors import ConfigError, first_five
-from .habits import RENAMED, leave_alone, our_name, our_trainer
+from .habits import RENAMED, WORDS, WORDS_MEANT, leave_alone, our_name, our_trainer
 from .plain_yaml import parse_yaml
 from .roles import leaves
 
@@ -117,6 +117,9 @@ def merge_values(cfg: CfgNode, values: Iterable[tuple[str, object]], source: str
             else:
                 met.unknown.setdefault(given, source)
             continue
+        elif given == WORDS and str(value) in WORDS_MEANT:
+            value = WORDS_MEANT[str(value)]
+            met.remarks += [f"{given} in {source} is '{value}' here"] if value else []
         elif given == "TRAINER.NAME" and isinstance(value, str):
             name, (value, with_it) = value, our_trainer(value)
             if with_it:

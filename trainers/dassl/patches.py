@@ -24,7 +24,8 @@ from ..vlm.checkpoints import StandIn, read_checkpoint
 
 logger = logging.getLogger(__name__)
 
-CHECKOUTS = ("Dassl.pytorch", "../Dassl.pytorch", "../../Dassl.pytorch")  # where READMEs of CoOp's kin have it cloned
+PLACES = (".", "..", "../..")  # where READMEs of CoOp's kin have Dassl cloned, or their own version of it
+NEEDED = {"sklearn": "scikit-learn", "scipy": "scipy", "ftfy": "ftfy", "regex": "regex"}  # modules of theirs: packages
 WILDS = "dassl.data.datasets.dg.wilds"  # three data sets, FMoW, IWildCam and Camelyon17
 
 
@@ -40,6 +41,10 @@ class Patch:
 
 def apply_patches() -> list[str]:
     """Makes Dassl run here; the names of the patches that it needed. A second call finds nothing left to do."""
+    missing = [package for module, package in NEEDED.items() if not has_module(module)]
+    if missing:
+        raise UserError(f"Dassl and CoOp import {' and '.join(missing)}, which is not installed: "
+                        f"pip install {' '.join(missing)}, or promptcal with the extra [dassl]")
     applied = []
     for patch in PATCHES:
         if patch.present():
@@ -50,14 +55,23 @@ def apply_patches() -> list[str]:
 
 
 def has_module(name: str) -> bool:
-    return name in sys.modules or importlib.util.find_spec(name) is not None
+    return sys.modules.get(name) is not None or importlib.util.find_spec(name) is not None
+
+
+def is_set_up() -> bool:
+    """Not so a mere folder of that name, a clone for one, which Python would take for an empty package."""
+    spec = importlib.util.find_spec("dassl")
+    return spec is not None and spec.origin is not None
 
 
 def use_checkout() -> None:
-    """Puts a Dassl that was cloned but could not be set up on the path."""
-    for place in map(Path, CHECKOUTS):
-        if (place / "dassl" / "__init__.py").is_file():
-            sys.path.append(str(place.resolve()))
+    """Puts a Dassl that was cloned but could not be set up on the path: the nearest one, and of two in one place that
+    of the usual name."""
+    for place in map(Path, PLACES):
+        names = {path.parents[1].name for path in place.glob("[Dd]assl*/dassl/__init__.py")}
+        if names:
+            name = "Dassl.pytorch" if "Dassl.pytorch" in names else min(names)
+            sys.path.append(str((place / name).resolve()))
             return
     raise UserError("Dassl is not installed, nor cloned here as Dassl.pytorch: clone it beside this folder, or say "
                     "where it is with --dassl FOLDER before train.py; it need not be set up")
@@ -139,7 +153,7 @@ def read_as_data() -> None:
 
 PATCHES = (
     Patch("set-up", "its setup.py fails on Python 3.13 and wants packages of 2019; a checkout is enough",
-          lambda: not has_module("dassl"), use_checkout),
+          lambda: not is_set_up(), use_checkout),
     Patch("wilds", "FMoW, IWildCam and Camelyon17 import wilds and pandas, without which no other data set works",
           wilds_is_in_the_way, leave_out_wilds),
     Patch("logging", "its data sets switch off the log lines of the whole process",
