@@ -10,6 +10,7 @@ from .checks import Splits, check_splits, missing_files, split_hash
 from .download.fetch import FetchError, fetch_drive
 from .download.sources import Source
 from .fewshot import kept_samples, select_classes
+from .utils.cli import tool
 from .utils.errors import DataError, UnknownNameError, first_five, reading
 from .utils.registry import nearest
 
@@ -78,7 +79,7 @@ class Benchmark(Dataset):
 
     @classmethod
     def download_command(cls, root: Path) -> str:
-        return f"python tools/download.py {cls.key()} --root {root}"
+        return f"{tool('download')} {cls.key()} --root {root}"
 
     def remedy(self) -> str:
         """What helps where images are there but too few or in the wrong place: download.py replaces nothing."""

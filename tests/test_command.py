@@ -1,18 +1,28 @@
 """One command for all tools, and the wheel: installed alone, without a checkout, it does all that a checkout does."""
 from __future__ import annotations
 
+import io
+import json
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import PROJECT
+from dassl_files import save_as_dassl
+from file_server import serving
+from promptcal.datasets.inventory.obtain import COOP_PROMPTS
+from promptcal.datasets.utils.cli import tool
 from promptcal.datasets.utils.errors import UnknownNameError
-from promptcal.tools.command import commands, main
+from promptcal.tools.command import as_typed, commands, main
+from promptcal.trainers.vlm.openai_clip import CLIP
+from safetensors.torch import load_file
 
 WANTED = {
     "train", "predict", "report", "reproduce", "download", "check-data", "convert-prompt", "benchmark", "doctor",
@@ -49,8 +59,43 @@ def test_scripts_import_the_project_and_not_a_folder_beside_them():
     assert Path(done.stdout.strip()).samefile(PROJECT / "datasets" / "__init__.py"), done.stderr
 
 
+def test_its_help_gives_examples_that_can_be_typed(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    """Who has the command may have no folder `tools`."""
+    monkeypatch.setattr(sys, "argv", ["promptcal"])
+    with pytest.raises(SystemExit):
+        main(["reproduce", "--help"])
+    out = capsys.readouterr().out
+    assert "\n    promptcal reproduce all --demo\n" in out
+    assert "torchrun --nproc-per-node 8 -m promptcal reproduce all" in out
+    assert as_typed("bash tools/demo.sh") == "promptcal demo" and tool("check-data") == "promptcal check-data"
+    monkeypatch.setattr(sys, "argv", ["tools/reproduce.py"])
+    assert tool("check-data") == "python tools/check_data.py"
+
+
+# Every command but the demo, one after the other in one process of the fresh environment.
+EVERYTHING = """
+import contextlib, io, json, sys
+from promptcal.datasets.utils.cli import outcome
+from promptcal.tools import benchmark, command
+from promptcal.tools.speed.benchmark import Settings
+
+if __name__ == "__main__":  # processes in which the benchmark measures memory import this file too
+    benchmark.QUICK = Settings(
+        backbones=("tiny",), classes=(3,), memory_classes=(3,), regulariser_classes=(5,), episode_classes=3,
+        growth_classes=3, views=(16,), episodes=(1,), batch=2, images=1, rounds=1,
+    )
+    said = []
+    for argv in json.loads(sys.argv[1]):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            status = outcome(lambda: command.main(argv))
+        said.append([argv[0], status, out.getvalue()])
+    print(json.dumps(said))
+"""
+
+
 @pytest.mark.slow
-def test_a_wheel_installed_alone_does_everything(tmp_path: Path, image_folder: Path):
+def test_a_wheel_installed_alone_does_everything(tmp_path: Path, image_folder: Path, clip_model: CLIP):
     source = tmp_path / "source"
     shutil.copytree(PROJECT, source, ignore=shutil.ignore_patterns(".git", ".venv", "output", "*.egg-info", "build"))
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
@@ -74,21 +119,49 @@ def test_a_wheel_installed_alone_does_everything(tmp_path: Path, image_folder: P
     run(*pip, "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
     promptcal = fresh / "bin" / "promptcal"
 
-    where = "import promptcal, promptcal.trainers; print(promptcal.__version__, promptcal.trainers.__file__)"
-    version, place = run(python, "-c", where).split()
-    assert Path(place).is_relative_to(fresh) and run(promptcal, "--version") == f"promptcal {version}\n"
-    assert "usage: promptcal train" in run(promptcal, "train", "--help")
-    modules = [f"promptcal.tools.{name.replace('-', '_')}" for name in WANTED]
-    run(python, "-c", f"import {', '.join(modules)}, promptcal.trainers.dassl.keys")
-
+    where = (
+        "import promptcal, promptcal.tools, promptcal.trainers.dassl.keys as keys\n"
+        "from promptcal.tools.speed.baseline import reference\n"
+        "print(promptcal.__version__, promptcal.tools.__file__, keys.__file__, reference().__file__, "
+        "reference('reference_views').__file__)"
+    )
+    version, *places = run(python, "-c", where).split()
+    assert all(Path(place).is_relative_to(fresh) for place in places)
+    assert run(promptcal, "--version") == run(python, "-m", "promptcal", "--version") == f"promptcal {version}\n"
     assert "SoC" in run(promptcal, "demo", "--images", 4, "--out", "demo")
     assert (tmp_path / "demo" / "report" / "report.html").is_file()
-    table = run(python, "-m", "promptcal", "train", "--trainer", "SoC", "--dataset-config-file", "image_folder",
-                "--root", image_folder, "--backbone", "small", "--output-dir", "run", "TTA.VIEWS=8", "TTA.SELECT=0.25")
-    assert "12 test images of 4 classes" in table
-    assert "report.html" in run(promptcal, "report", "run", "--no-figures")
-    assert "table1" in run(promptcal, "reproduce", "list")
-    run(promptcal, "check-data", "--root", tmp_path)
-    oracles = "from promptcal.tools.speed.baseline import reference; " \
-              "print(reference().__file__); print(reference('reference_views').__file__)"
-    assert all(Path(file).is_relative_to(fresh) for file in run(python, "-c", oracles).splitlines())
+
+    checkpoint = save_as_dassl(tmp_path / "made", clip_model, ["cat", "dog"], torch.randn(4, 64))
+    pack = io.BytesIO()
+    with zipfile.ZipFile(pack, "w") as zipped:
+        zipped.write(checkpoint, "seed1/prompt_learner/model.pth.tar-50")
+    picture = next(image_folder.rglob("*.png"))
+    (tmp_path / "everything.py").write_text(EVERYTHING)
+    with serving() as server:
+        server.files = {COOP_PROMPTS.name: pack.getvalue()}
+        jobs = [
+            ["train", "--trainer", "SoC", "--dataset-config-file", "image_folder", "--root", image_folder, "--backbone",
+             "small", "--output-dir", "run", "TTA.VIEWS=8", "TTA.SELECT=0.25"],
+            ["report", "run", "--no-figures"],
+            ["predict", picture, "--classes", "forest", "river", "--backbone", "small", "--views", 16],
+            ["download", "coop", "--root", "root", "--mirror", server.address],
+            ["convert-prompt", "root/coop/seed1/prompt_learner/model.pth.tar-50", "prompt.safetensors"],
+            ["check-data", "--root", "root"],
+            ["reproduce", "table1", "--demo", "--dry-run"],
+            ["doctor", "--backbone", "small", "--classes", 10],
+            ["benchmark", "--quick", "--out", "bench"],
+        ]
+        listed = json.dumps([[*map(str, job)] for job in jobs])
+        said = json.loads(run(python, "everything.py", listed).splitlines()[-1])
+    assert {name for name, _, _ in said} == WANTED - {"demo"}
+    assert all(status == 0 for _, status, _ in said), said
+    out = {name: text for name, _, text in said}
+    for name, words in {
+        "train": "12 test images of 4 classes", "report": "report.html", "predict": "river", "download": "1 prompts in",
+        "check-data": "promptcal download", "reproduce": "table1", "doctor": "precision on cpu",
+        "benchmark": "Whole episode",
+    }.items():
+        assert words in out[name], out[name]
+    assert not any("tools/" in text for text in out.values())  # which is not there
+    assert load_file(tmp_path / "prompt.safetensors")["ctx"].shape == (4, 64)
+    assert (tmp_path / "bench" / "benchmark.json").is_file()

@@ -186,8 +186,7 @@ def test_keys_of_coops_kin_are_left_alone(tmp_path: Path, told):
 @pytest.mark.parametrize(("given", "words"), [(True, "a photo of a"), (False, ""), ("False", ""), ("on", "on"),
                                               ("a photo of a", "a photo of a")])
 def test_words_to_start_from_may_be_a_yes_or_no(given: object, words: str):
-    cfg = build_cfg("CoOp", opts=["TRAINER.COOP.CTX_INIT", given])
-    assert cfg.TRAINER.COOP.CTX_INIT == words
+    assert leaves(build_cfg("CoOp", opts=["TRAINER.COOP.CTX_INIT", given]))["TRAINER.COOP.CTX_INIT"] == words
 
 
 def test_lists_end_where_settings_begin():
@@ -213,9 +212,9 @@ def test_several_seeds_end_in_mean_and_deviation(
     assert f"{np.mean(errors):.2f} ± {np.std(errors, ddof=1):.2f}" in row
     assert "over seeds 1, 2" in out
 
-    # CoOp's parse_test_res.py waits for one of two lines, then takes `* keyword: number%`.
+    # parse_test_res.py, CoOp's and MaPLe's, waits for one of these lines, then takes `* keyword: number%`.
     log = (tmp_path / "runs" / "seed2" / "log.txt").read_text()
-    for signal in ("Finish training", "=> result"):
+    for signal in ("Finish training", "Finished training", "=> result"):
         after = log.splitlines()[log.splitlines().index(signal) :]
         found = [re.search(r"\* ece: ([\.\deE+-]+)%", line) for line in after]
         assert [float(match.group(1)) for match in found if match] == [pytest.approx(runs[1]["ece"], abs=0.01)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +56,15 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     if name not in known:
         raise UnknownNameError(f"unknown command '{args.command}'.{nearest(name, known)} Known: {', '.join(known)}.")
     sys.argv = [f"promptcal {name}", *args.arguments]  # as usage lines and error messages name it
-    return importlib.import_module(f"promptcal.tools.{name.replace('-', '_')}").main(args.arguments)
+    tool = importlib.import_module(f"promptcal.tools.{name.replace('-', '_')}")
+    tool.__doc__ = as_typed(tool.__doc__ or "")
+    return tool.main(args.arguments)
+
+
+def as_typed(text: str) -> str:
+    """A help text with its examples in the form of this command: who has typed it may have no folder `tools`."""
+    text = re.sub(r"(torchrun .*)tools/(\w+)\.py", r"\1-m promptcal \2", text)
+    return re.sub(r"(python|bash) tools/(\w+)\.(py|sh)", lambda call: f"promptcal {call[2].replace('_', '-')}", text)
 
 
 def run() -> NoReturn:

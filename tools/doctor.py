@@ -1,5 +1,6 @@
-"""Looks over a machine in half a minute: what torch sees, whether numbers are right, how fast each part of a run is,
-which part the others wait for, and the setting to change.
+"""Looks over a machine in half a minute: what torch sees, whether its numbers are right, and what slows runs down.
+
+Each part of a run is timed; the slowest is named, with the setting to change.
 
     python tools/doctor.py --root DATA --backbone ViT-B/16
     python tools/doctor.py --json > doctor.json     to send along with a question

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
+from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
 from .base import BaseTrainer
 from .config.fingerprint import run_path
@@ -167,7 +168,7 @@ class CoOp(BaseTrainer):
     def adapt(self, views: Tensor) -> Adapted:
         """The plain view against the learnt prompt, beside the hand-written one (PROMPT.CTX_INIT)."""
         if not self.has_prompt:
-            raise ConfigError("CoOp has no prompt yet: train one with tools/train.py, or give MODEL.INIT_WEIGHTS FILE")
+            raise ConfigError(f"CoOp has no prompt yet: learn one with {tool('train')} or give MODEL.INIT_WEIGHTS FILE")
         plain = views[:, :1]
         logits = class_logits(plain, self.prompt.text, self.scale)[:, 0]
         before = class_logits(plain, self.hand_written, self.scale)[:, 0]

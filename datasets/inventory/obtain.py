@@ -11,6 +11,7 @@ from ..benchmark import Benchmark
 from ..download.archives import ArchiveError, find, unpacked
 from ..download.fetch import fetch
 from ..download.sources import Source
+from ..utils.cli import tool
 from ..utils.errors import DataError, UserError
 from ..utils.files import write_atomically
 from ..utils.locking import locked
@@ -191,5 +192,5 @@ def manual_steps(cls: type[Benchmark], root: Path) -> str:
     lines = [f"  {number}. {step}" for number, step in enumerate(steps, 1)]
     if archives:
         lines.append(f"  Or put those files as they are into one folder: {cls.download_command(root)} --mirror FOLDER")
-    lines.append(f"  To look it over: python tools/check_data.py {cls.key()} --root {root}")
+    lines.append(f"  To look it over: {tool('check-data')} {cls.key()} --root {root}")
     return "\n".join(["By hand:", *lines])

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
@@ -153,6 +154,13 @@ def report_thread(failure: threading.ExceptHookArgs) -> None:
     """TensorBoard's thread leaves a full disk to the thread that writes through it, which reports it in one line."""
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)
+
+
+def tool(name: str) -> str:
+    """How to call a tool in a remedy: as the one command where that was typed, or where there is no folder `tools`."""
+    if sys.argv[0].startswith("promptcal ") or not (Path(__file__).resolve().parents[2] / "setup.py").is_file():
+        return f"promptcal {name}"
+    return f"python tools/{name.replace('-', '_')}.py"
 
 
 def counted(number: int, noun: str) -> str:

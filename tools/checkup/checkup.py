@@ -9,6 +9,7 @@ import torch
 
 from ...datasets import build_dataset
 from ...datasets.base import Dataset
+from ...datasets.utils.cli import tool
 from ...datasets.utils.errors import DataError
 from ...datasets.views.loader import worker_count
 from ...datasets.views.maker import ViewMaker
@@ -88,4 +89,4 @@ def known_images(wishes: Wishes, backbone: object, real: Dataset | None) -> Chec
     try:
         return sight.zero_shot(backbone, wishes.backbone, dataset, dataset.test, wishes.images)
     except DataError as error:
-        return Check("zero-shot accuracy", str(error), FAULT, "python tools/check_data.py")
+        return Check("zero-shot accuracy", str(error), FAULT, tool("check-data"))

@@ -9,6 +9,7 @@ import torch
 from ...datasets.base import Dataset, Datum
 from ...datasets.benchmark import benchmarks
 from ...datasets.inventory.inspect import Finding, inspect
+from ...datasets.utils.cli import tool
 from ...datasets.views.maker import ViewMaker
 from ...trainers import build_cfg, build_trainer
 from ...trainers.engine.parts import evenly
@@ -45,7 +46,7 @@ def data_found(root: Path) -> list[Finding]:
 
 def describe(found: Sequence[Finding], root: Path) -> Iterator[Check]:
     if not found:
-        yield Check("data", f"no benchmark in {root}", NOTE, f"python tools/download.py NAME --root {root}")
+        yield Check("data", f"no benchmark in {root}", NOTE, f"{tool('download')} NAME --root {root}")
     for one in found:
         state = {"ok": "ok", "partial": NOTE}.get(one.state, FAULT)
         yield Check(f"data: {one.cls.name()}", f"{one.test or 0:,} test images, {one.state}", state, one.advice)
@@ -64,4 +65,4 @@ def zero_shot(backbone: Backbone, name: str, dataset: Dataset, items: Sequence[D
     found = f"{100 * right:.0f} % of {len(chosen)} images" + (f"; published {cell.printed} of all" if cell else "")
     low = right < LEAST_SHARE * float(cell.value) / 100 if cell else right <= 1.5 / len(dataset.classnames)
     return Check(f"zero-shot on {type(dataset).__name__}", found, FAULT if low else "ok",
-                   "are these the right weights and class names? python tools/check_data.py" if low else "")
+                   f"are these the right weights and class names? {tool('check-data')}" if low else "")

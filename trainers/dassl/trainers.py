@@ -13,6 +13,7 @@ from yacs.config import CfgNode
 
 from ..registry import TRAINER_REGISTRY
 from ..report.figures.run_pictures import write_pictures
+from ..runs.summary import END_OF_TRAINING
 from ..vlm.prompt_files import find_prompt
 from .data import TheirData
 from .evaluator import Calibration
@@ -55,7 +56,7 @@ class EngineTrainer(TrainerX):
     def train(self) -> None:
         learns = TRAINER_REGISTRY.get(self.method).trained
         results = self.run_engine(train=learns)
-        print("Finish training")  # the line after which parse_test_res.py reads
+        print("\n".join(END_OF_TRAINING))
         self.show(results)
 
     def test(self, split: str | None = None) -> float:
@@ -115,7 +116,8 @@ def register_trainers() -> dict[str, str]:
 
 
 def introducing(build_trainer: Any) -> Any:
-    """Dassl's `build_trainer`, after which the evaluator knows whose outputs it gets, and of which split."""
+    """Dassl's `build_trainer`, after which the evaluator knows whose outputs it gets, and of which split, and the log
+    of a training has the line that the checkout's parse_test_res.py waits for, whichever Dassl that was made for."""
     @functools.wraps(build_trainer)
     def build(cfg: CfgNode) -> Any:
         trainer = build_trainer(cfg)
@@ -127,11 +129,18 @@ def introducing(build_trainer: Any) -> Any:
 
 
 def introduce(evaluator: Calibration, trainer: Any) -> None:
-    test = trainer.test
+    test, after_train = trainer.test, trainer.after_train
     evaluator.trainer = trainer
 
     @functools.wraps(test)
     def told(split: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        evaluator.split = split or trainer.cfg.TEST.SPLIT
+        wanted = split or trainer.cfg.TEST.SPLIT
+        evaluator.split = "val" if wanted == "val" and trainer.val_loader is not None else "test"  # as Dassl has it
         return test(split, *args, **kwargs)
-    trainer.test = told
+
+    @functools.wraps(after_train)
+    def ended() -> None:
+        print("\n".join(END_OF_TRAINING))
+        after_train()
+
+    trainer.test, trainer.after_train = told, ended

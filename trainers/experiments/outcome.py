@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from ...datasets.utils.cli import counted
+from ...datasets.utils.cli import counted, tool
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import make_folder, write_text
 from ..report.entries import Table
@@ -127,7 +127,7 @@ def make_page(material: Material, tables: Sequence[Table], pictures: Sequence[Pi
     shown = list(material.found.values())
     if shown and (len(shown) > MOST_RUNS or swept_key(material.experiment)):
         folder = os.path.commonpath([m.run.folder for m in shown])
-        notes = [*notes, f"Its {counted(len(shown), 'run')} one by one: python tools/report.py {folder}"]
+        notes = [*notes, f"Its {counted(len(shown), 'run')} one by one: {tool('report')} {folder}"]
         shown = []
     pictured = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in shown}
     title = f"Demo: {material.experiment.title}" if material.stands_in else material.experiment.title

@@ -9,7 +9,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ...datasets.base import dataset_rank, is_embedded
-from ...datasets.utils.cli import counted
+from ...datasets.utils.cli import counted, tool
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import write_text
 from ..registry import method_rank
@@ -56,7 +56,7 @@ def write_report(
     runs, notes = find_runs(paths)
     if not runs:
         hint = f" ({notes[0]})" if notes else ""
-        raise DataError(f"no finished run below {', '.join(map(str, paths))}{hint}; make one with tools/train.py")
+        raise DataError(f"no finished run below {', '.join(map(str, paths))}{hint}; make one with {tool('train')}")
     if not demo and (own := [run for run in runs if not is_embedded(run.dataset)]) and len(own) < len(runs):
         notes.append(f"{counted(len(runs) - len(own), 'run')} on embedded demo data left out; --demo shows them too.")
         runs = own

@@ -9,6 +9,9 @@ from tabulate import tabulate
 from ..calibration import ace, ece, sals, top_class
 from ..registry import is_zero_shot, method_label, zero_shot_name
 
+# What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's the second.
+END_OF_TRAINING = ("Finish training", "Finished training")
+
 
 def figures(logits: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, float]:
     """Accuracy, mean confidence, ECE and ACE in percent."""
@@ -42,7 +45,7 @@ def result_block(results: Mapping, trained: bool) -> str:
     """What parse_test_res.py reads in a log.txt, after the line that it waits for, and the table for people."""
     correct = round(results["accuracy"] * results["n"] / 100)
     return "\n".join([
-        *(["Finish training"] if trained else []), "=> result", f"* total: {results['n']:,}", f"* correct: {correct:,}",
+        *(END_OF_TRAINING if trained else ()), "=> result", f"* total: {results['n']:,}", f"* correct: {correct:,}",
         *percent_lines({**results, "error": 100 - results["accuracy"]}, ("accuracy", "error", "ece", "ace")), "",
         result_table([results]),
     ])

@@ -49,14 +49,17 @@ class TrainerX:
                 "state_dict": model.state_dict(), "epoch": self.epoch + 1, "optimizer": optim.state_dict(),
                 "scheduler": sched.state_dict(), "val_result": None,
             }, Path(self.cfg.OUTPUT_DIR, name))
+        self.after_train()
+
+    def after_train(self):
         print("Finish training")
         self.test()
 
     @torch.no_grad()
     def test(self, split=None):
         self.evaluator.reset()
-        loader = self.val_loader if (split or self.cfg.TEST.SPLIT) == "val" else self.test_loader
-        for batch in loader:
+        on_val = (split or self.cfg.TEST.SPLIT) == "val" and self.val_loader is not None
+        for batch in self.val_loader if on_val else self.test_loader:
             self.evaluator.process(self.model_inference(batch["img"]), batch["label"])
         return next(iter(self.evaluator.evaluate().values()))
 

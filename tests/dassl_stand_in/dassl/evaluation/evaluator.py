@@ -13,8 +13,8 @@ def build_evaluator(cfg, **kwargs):
 @EVALUATOR_REGISTRY.register()
 class Classification:
     def __init__(self, cfg, lab2cname=None, **kwargs):
-        self.cfg = cfg
-        self.reset()
+        self.cfg, self._lab2cname = cfg, lab2cname
+        self._y_true, self._y_pred = [], []
 
     def reset(self):
         self._y_true, self._y_pred = [], []

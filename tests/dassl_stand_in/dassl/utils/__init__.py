@@ -27,7 +27,7 @@ class Registry:
 
 
 class Logger:
-    """Both the terminal and the file, each with its own place."""
+    """Both the terminal and the file, which it closes, the terminal too, when it goes."""
 
     def __init__(self, path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,11 @@ class Logger:
         self.console.flush()
         self.file.flush()
 
+    def __del__(self):
+        self.console.close()
+        self.file.close()
 
-def setup_logger(folder):
-    path = Path(folder, "log.txt")
+
+def setup_logger(output=None):
+    path = Path(output, "log.txt")
     sys.stdout = Logger(path.with_name("log.txt-later") if path.exists() else path)
