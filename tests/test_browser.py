@@ -1,6 +1,9 @@
 """The report page in a real browser: what a reader clicks, in both themes, on a phone, with hostile names."""
+import warnings
+
 import pytest
 from browser import Visit, launched
+from contrast import contrasts
 from made_runs import make_run
 from promptcal.trainers.report.write import write_report
 
@@ -23,7 +26,15 @@ def page(tmp_path_factory):
             for seed in (0, 1):
                 make_run(root, trainer, dataset, seed, n=120, classnames=names, folder=f"<{trainer}>/{dataset}/{seed}")
     make_run(root, EVIL, "UCF101", n=120, classnames=names, folder="evil", data_hash=EVIL)
-    return write_report([root], root / "report", repeats=5, published=True).page
+    for steps in (1, 2):  # tables and figures of sweeps
+        make_run(root, "SoC", "EuroSAT", n=120, settings={"TTA.STEPS": steps}, classnames=names,
+                 folder=f"steps/{steps}")
+    for weight in (5, 60):
+        make_run(root, "SoC", "UCF101", n=120, settings={"TRAINER.SOC.LAMBDA": weight}, classnames=names,
+                 folder=f"lambda/{weight}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a figure without room for what it shows
+        return write_report([root], root / "report", repeats=5, published=True).page
 
 
 def test_a_click_sorts_a_table_and_a_second_turns_it_round(browser, page):
@@ -55,10 +66,10 @@ def test_accuracy_and_ece_stand_side_by_side_where_there_is_room(browser, tmp_pa
 def test_filters_narrow_the_list_and_the_sections(browser, page):
     with Visit(browser, page) as view:
         runs = view.locator("details.run")
-        assert view.locator(".filters output").inner_text() == "13 of 13 runs"
+        assert view.locator(".filters output").inner_text() == "17 of 17 runs"
         view.locator("[data-filter=method]").select_option("SoC")
         view.locator("[data-filter=seed]").select_option("1")
-        assert view.locator(".filters output").inner_text() == "2 of 13 runs"
+        assert view.locator(".filters output").inner_text() == "2 of 17 runs"
         assert runs.locator("visible=true").filter(has=view.locator("summary")).count() >= 2
         shown = view.locator("table.runs tbody tr:visible th").all_inner_texts()
         assert shown == ["SoC on UCF101", "SoC on EuroSAT"]
@@ -112,3 +123,67 @@ def test_what_a_screen_reader_needs(browser, page):
         assert view.locator("svg:not([role]):not(button svg)").count() == 0
         ids = view.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
         assert len(ids) == len(set(ids))
+
+
+OPEN_ALL = "document.querySelectorAll('details').forEach(part => { part.open = true; })"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_type_stands_out_from_what_is_behind_it(browser, page, scheme):
+    """WCAG 2, level AA: 4.5 to 1, and 3 to 1 for large type in figures."""
+    with Visit(browser, page, color_scheme=scheme) as view:
+        view.evaluate(OPEN_ALL)
+        found = contrasts(view)
+    kinds = {item["kind"] for item in found}
+    assert len(found) > 500 and {"svg", "p.verdict", "td", "td.best", "small.good", "a", "figcaption"} <= kinds
+    weak = {(item["kind"], item["words"][:40], round(item["ratio"], 2)) for item in found
+            if item["ratio"] < item["enough"]}
+    assert not weak, sorted(weak)
+
+
+@pytest.mark.parametrize("key", ["Enter", "Space"])
+def test_the_keyboard_reaches_and_sorts_tables(browser, page, key):
+    with Visit(browser, page) as view:
+        seen = []
+        while not seen or seen[-1] != "BUTTON":
+            view.keyboard.press("Tab")
+            seen.append(view.evaluate("document.activeElement.tagName"))
+            assert len(seen) < 20, seen
+        assert seen.count("A") == 3  # to the parts of the page
+        assert view.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        for order in ("ascending", "descending"):
+            view.keyboard.press(key)
+            assert view.evaluate("document.activeElement.closest('th').getAttribute('aria-sort')") == order
+        assert view.locator("th[aria-sort]").count() == 1
+
+
+def test_the_keyboard_filters(browser, page):
+    with Visit(browser, page) as view:
+        view.locator("[data-filter=method]").focus()
+        view.keyboard.type("SoC")
+        view.keyboard.press("Tab")
+        assert view.locator(".filters output").inner_text() == "8 of 17 runs"
+        view.locator("[data-filter=text]").focus()
+        view.keyboard.type("lambda")
+        view.keyboard.press("Enter")  # sends no form
+        assert view.locator(".filters output").inner_text() == "2 of 17 runs"
+
+
+def test_an_enlarged_figure_gives_the_focus_back(browser, page):
+    with Visit(browser, page) as view:
+        view.locator("button.zoom").nth(1).focus()
+        view.keyboard.press("Enter")
+        assert view.evaluate("document.activeElement.className") == "close"
+        view.keyboard.press("Escape")
+        assert not view.locator("dialog").is_visible()
+        assert view.evaluate("[...document.querySelectorAll('button.zoom')].indexOf(document.activeElement)") == 1
+
+
+def test_on_a_phone_an_enlarged_figure_is_large_and_scrolls(browser, page):
+    with Visit(browser, page, viewport=PHONE) as view:
+        button = view.locator("button.zoom").first
+        button.click()
+        large = view.locator("dialog svg").bounding_box()["width"]
+        assert large > 1.5 * PHONE["width"] > button.bounding_box()["width"]
+        assert view.locator("dialog div").evaluate("box => box.scrollWidth > box.clientWidth")
+        assert view.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

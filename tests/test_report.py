@@ -310,3 +310,25 @@ def test_errors_are_one_line_with_status_2(tmp_path):
     assert done.returncode == 2
     assert "does not exist" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_stray_run_does_not_keep_the_others_from_being_compared(tmp_path):
+    for trainer in ("TPT", "OTPT", "SoC"):
+        for dataset in ("UCF101", "EuroSAT"):
+            make_run(tmp_path, trainer, dataset, n=200)
+    alone = judge(compared(tmp_path)[0])
+    make_run(tmp_path, "CTPT", "DTD", n=90)
+    main = compared(tmp_path)[0]
+    assert judge(main).sentence == alone.sentence
+    assert any("without C-TPT" in note for note in main.notes)
+    assert {row.label for row in main.rows} >= {"C-TPT", "SoC"}  # it stays in the table
+
+
+def test_sweeps_are_named_by_their_method_and_images(tmp_path):
+    for weight in (10, 30):
+        make_run(tmp_path, "SoC", n=80, data_hash="part", settings={"TRAINER.SOC.LAMBDA": weight}, folder=f"{weight}")
+    for trainer in ("TPT", "SoC"):
+        make_run(tmp_path, trainer, n=200, data_hash="whole", folder=trainer)
+    sweep = next(c for c in compared(tmp_path) if c.swept)
+    assert sweep.title == "ViT-L/14: λ of SoC"
+    assert [sweep.column_label(column) for column in sweep.columns] == ["UCF101, 80 images"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ...datasets.base import dataset_label
 from ..config.roles import Role, setting_of
-from ..registry import is_tuned
+from ..registry import is_trained, is_tuned
 from .grid import Comparison, Row
 from .measure import Measured
 
@@ -27,6 +27,11 @@ def caveats(comparison: Comparison) -> list[str]:
     common = comparison.common_columns()
     used = {column.dataset for column in common}
     left_out = [comparison.column_label(column) for column in comparison.columns if column.dataset not in used]
+    compared = comparison.rows_on(common)
+    absent = [row.label for row in comparison.rows if row not in compared and not is_trained(row.method)]
+    if absent:
+        notes.append(f"Averages, pairs and verdict are without {', '.join(absent)}: no run on all of the images that "
+                     "most methods have.")
     if left_out and len(common) > 1:
         notes.append(f"The average leaves out {', '.join(left_out)}, which not every row has.")
     elif left_out:
@@ -42,7 +47,7 @@ def _subset_notes(comparison: Comparison) -> list[str]:
         if len(alike) > 1 and column == alike[0]:
             counts = ", ".join(f"{other.n:,}" for other in alike)
             main = [other for other in alike if other in common]
-            use = (f"averages and verdict use the largest that all methods have, {comparison.column_label(main[0])}"
+            use = (f"averages and verdict use the largest that all compared have, {comparison.column_label(main[0])}"
                    if main else "none of them is common to all methods, so no average or verdict uses them")
             notes.append(f"{dataset_label(column.dataset)} was run on several sets of test images ({counts}), which "
                          f"may overlap: each has a column of its own, and {use}.")

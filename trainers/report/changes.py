@@ -27,7 +27,7 @@ def plane_picture(comparison: Comparison, columns: Sequence[Column], name: str) 
     """Accuracy against ECE, both averaged over these columns."""
     points = {
         row.method: Point(*(100 * comparison.mean(row, columns, metric) for metric in ("accuracy", "ece")))
-        for row in comparison.rows if all((row, column) in comparison.cells for column in columns)
+        for row in comparison.rows_on(columns)
     }
     title = comparison.column_label(columns[0]) if len(columns) == 1 else f"average of {len(columns)} data sets"
     caption = (

@@ -93,12 +93,11 @@ def reliability_picture(comparison: Comparison, name: str) -> Picture:
 def selective_picture(comparison: Comparison, columns: Sequence[Column], name: str) -> Picture:
     """Selective accuracy of all methods that have these columns, the columns' images taken together."""
     series = {}
-    for row in comparison.rows:
-        outcomes = [cell[0].tuned for column, cell in cells_of(comparison, row) if column in columns]
-        if outcomes:
-            series[row.method] = figures.selection(
-                np.concatenate([o.confidence for o in outcomes]), np.concatenate([o.correct for o in outcomes]),
-            )
+    for row in comparison.rows_on(columns):
+        outcomes = [comparison.cells[row, column][0].tuned for column in columns]
+        series[row.method] = figures.selection(
+            np.concatenate([o.confidence for o in outcomes]), np.concatenate([o.correct for o in outcomes]),
+        )
     title = comparison.column_label(columns[0]) if len(columns) == 1 else f"{len(columns)} data sets together"
     caption = (
         f"Selective accuracy, {title}, {comparison.backbone}: how many predictions above a threshold are right? "
@@ -163,14 +162,15 @@ def sals_groups(comparison: Comparison) -> dict[str, dict[str, Pair]]:
         }
         if pairs:
             groups[comparison.column_label(column)] = pairs
-    common = [comparison.column_label(column) for column in comparison.common_columns()]
+    columns = comparison.common_columns()
+    common = [comparison.column_label(column) for column in columns]
     if len(common) > 1 and tuned:
         groups["Average"] = {
             row.method: Pair(*(
                 float(np.mean([getattr(groups[name][row.method], side) for name in common]))
                 for side in ("before", "after")
             ))
-            for row in tuned
+            for row in comparison.rows_on(columns) if row in tuned
         }
     return groups
 

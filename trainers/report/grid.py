@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...datasets.base import dataset_label
-from ..registry import is_trained, method_label
+from ..registry import is_trained, is_zero_shot, method_label
 from .measure import Measured
 
 
@@ -81,13 +81,26 @@ class Comparison:
     def common_columns(self) -> list[Column]:
         """The columns that every row has, the only ones an average may use; of each data set the one with most images,
         since its others may share images with it. Methods that are trained, which happens on single data sets, need
-        not have them."""
+        not have them. Where no column is everybody's, those of the rows that share the most popular one: a stray run
+        does not keep the others from being compared."""
         rows = [row for row in self.rows if not is_trained(row.method)] or self.rows
-        common = [column for column in self.columns if all((row, column) in self.cells for row in rows)]
+        common = self._columns_of(rows)
+        if not common:
+            popular = max(self.columns, key=lambda column: (len(self.rows_on([column])), column.n))
+            sharing = [row for row in self.rows_on([popular]) if row in rows]
+            if sum(not is_zero_shot(row.method) for row in sharing) > 1:
+                common = self._columns_of(sharing)
         largest = {}
         for column in sorted(common, key=lambda column: column.n):
             largest[column.dataset] = column
         return [column for column in common if largest[column.dataset] == column]
+
+    def _columns_of(self, rows: Sequence[Row]) -> list[Column]:
+        return [column for column in self.columns if all((row, column) in self.cells for row in rows)]
+
+    def rows_on(self, columns: Sequence[Column]) -> list[Row]:
+        """The rows that have all of these columns."""
+        return [row for row in self.rows if all((row, column) in self.cells for column in columns)]
 
     def mean(self, row: Row, columns: Sequence[Column], metric: str) -> float:
         """In fractions: over seeds, then over columns."""

@@ -83,7 +83,7 @@ def ece_difference(
 def paired_table(comparison: Comparison, name: str, title: str, repeats: int) -> Table | None:
     """Every pair of methods on the images that all have; None where there are no two, or no bootstrap is wanted."""
     columns = comparison.common_columns()
-    rows = [row for row in comparison.rows if all((row, column) in comparison.cells for column in columns)]
+    rows = comparison.rows_on(columns)
     if not columns or not repeats or len(rows) < 2:
         return None
     pairs = list(combinations(rows, 2))

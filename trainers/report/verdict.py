@@ -57,7 +57,7 @@ def judge(comparison: Comparison, repeats: int = 0) -> Verdict | None:
         return None
     lines = [
         Line(row, *(100 * comparison.mean(row, columns, metric) for metric in ("ece", "accuracy", "signed_error")))
-        for row in comparison.rows if all((row, column) in comparison.cells for column in columns)
+        for row in comparison.rows_on(columns)
     ]
     lines.sort(key=lambda line: line.ece)
     tuned = [line for line in lines if is_tuned(line.method)] or lines

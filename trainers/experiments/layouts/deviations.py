@@ -32,7 +32,7 @@ def deviations(material: Material) -> list[Table]:
                 cells = [comparison.cells.get((row, column), []) for column in comparison.columns]
                 grid[row] = [deviation(cell, metric) for cell in cells]
                 if average:
-                    own = [deviation(comparison.cells[row, column], metric) for column in common]
+                    own = [deviation(comparison.cells.get((row, column), []), metric) for column in common]
                     grid[row].append(None if None in own else Entry(float(np.mean([entry.value for entry in own])), 2))
             whole = sorted(names) == sorted(c for c in paper.tables()["std_analysis"]["columns"] if c != paper.AVERAGE)
             columns = [*names, *(average if whole else ["–"] * len(average))]

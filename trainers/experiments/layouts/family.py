@@ -20,9 +20,10 @@ def summary(material: Material, backbone: str) -> Table:
     """Methods by metrics, each the mean over the data sets that all methods have."""
     experiment, comparison = material.experiment, material.comparison(backbone)
     common = comparison.common_columns()
-    by_metric = []
+    compared, by_metric = comparison.rows_on(common), []
     for metric in experiment.metrics:
-        grid = {row: [average([comparison.cells[row, column] for column in common], metric)] for row in comparison.rows}
+        grid = {row: [average([comparison.cells[row, column] for column in common if row in compared], metric)]
+                for row in comparison.rows}
         by_metric.append({line.label: line.entries[0] for line in mark(grid, metric)})
     rows = [TableRow(row.label, row.method, [entries[row.label] for entries in by_metric]) for row in comparison.rows]
     labels = [METRICS[metric].label + (" (%)" if METRICS[metric].percent else "") for metric in experiment.metrics]

@@ -26,7 +26,7 @@ def tables(material: Material) -> list[Table]:
         comparison = material.comparison(backbone)
         columns = comparison.common_columns()
         accuracy, coverage = [], []
-        for row in comparison.rows:
+        for row in comparison.rows_on(columns) if columns else ():
             first = [comparison.cells[row, column][0].tuned for column in columns]
             confidence, correct = (np.concatenate([getattr(o, name) for o in first]) for name in
                                    ("confidence", "correct"))
