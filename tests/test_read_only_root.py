@@ -1,6 +1,7 @@
 """A data root that is mounted read-only, as clusters have it: every tool works, or says one line."""
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -56,4 +57,47 @@ def test_nothing_is_written_and_nothing_falls(root: Path, tmp_path: Path):
     code = "import sys\nfrom promptcal.datasets import build_dataset\nbuild_dataset('UCF101', sys.argv[1])"
     lacking = mounted(root, 'exec "$@"', sys.executable, "-c", code, root)
     assert "split_zhou_UCF101.json is missing and could not be downloaded" in lacking.stderr.splitlines()[-1]
+    assert sorted(root.rglob("*")) == before
+
+
+TOOLS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from conftest import run_tool
+for command in json.load(sys.stdin):
+    done = run_tool(*command)
+    print(json.dumps([command[0], done.returncode, done.stdout, done.stderr]), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_runs_and_predictions_from_a_read_only_root(root: Path, tmp_path: Path, clip_file: Path):
+    """One process for all of them: what is slow is to start one."""
+    before, out = sorted(root.rglob("*")), tmp_path / "out"
+    picture = next(path for path in root.rglob("*") if path.suffix in (".jpg", ".png"))
+    eurosat = ["--dataset-config-file", "configs/datasets/eurosat.yaml", "--root", root, "--backbone", clip_file]
+    few = ["TEST.LIMIT", 3, "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "DATALOADER.NUM_WORKERS", 0]
+    commands = [
+        ["train.py", "--trainer", "SoC", *eurosat, "--output-dir", out / "SoC", *few, "CACHE.DIR", out / "cache"],
+        ["train.py", "--trainer", "CoOp", *eurosat, "--output-dir", out / "CoOp", *few, "DATASET.NUM_SHOTS", 1,
+         "OPTIM.MAX_EPOCH", 1],
+        ["train.py", "--trainer", "SoC", *eurosat, "--output-dir", root / "run", *few],
+        ["predict.py", picture, "--dataset", "EuroSAT", "--root", root, "--backbone", clip_file, "--views", 4,
+         "--opts", "TTA.SELECT", 0.5],
+        ["predict.py", picture, "--classes", "a", "b", "--backbone", clip_file, "--views", 4, "--html",
+         root / "page.html", "--opts", "TTA.SELECT", 0.5],
+        ["report.py", out, "--out", out / "report", "--no-figures", "--bootstrap", 0],
+        ["report.py", out, "--out", root / "report", "--no-figures", "--bootstrap", 0],
+        ["reproduce.py", "table1", "--dry-run", "--root", root, "--output-dir", out / "paper"],
+        ["check_data.py", "eurosat", "--root", root],
+    ]
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f'{MOUNT}exec "$@"', str(root), sys.executable, "-c", TOOLS, PROJECT / "tests"],
+        input=json.dumps(commands, default=str), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [status for _, status, *_ in told] == [0, 0, 2, 0, 2, 0, 2, 0, 0], [err for *_, err in told]
+    assert all("Traceback" not in err and "Read-only file system" in err for _, status, _, err in told if status)
+    assert "few-shot samples are not kept (cannot write" in told[1][2]
+    assert json.loads((out / "SoC" / "results.json").read_text())["complete"]
     assert sorted(root.rglob("*")) == before

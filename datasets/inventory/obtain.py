@@ -1,6 +1,7 @@
 """Brings benchmarks to the data root, laid out as their readers expect, or says exactly how to do so by hand."""
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from ..download.archives import ArchiveError, find, unpacked
 from ..download.fetch import fetch
 from ..download.sources import Source
 from ..utils.cli import tool
-from ..utils.errors import DataError, UserError
+from ..utils.errors import DataError, UserError, one_line
 from ..utils.files import write_atomically
 from ..utils.locking import locked
 
@@ -146,7 +147,30 @@ def move(path: Path, target: Path) -> None:
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    path.rename(target)
+    try:
+        path.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy_whole(path, target)
+
+
+def copy_whole(path: Path, target: Path) -> None:
+    """To another disk, which a benchmark's folder may be a link to: there whole or not at all."""
+    part = target.with_name(f".{target.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # of a run that was killed
+    try:
+        if path.is_dir():
+            shutil.copytree(path, part)
+        else:
+            shutil.copy2(path, part)
+        part.rename(target)
+    except shutil.Error as error:  # a list of what could not be copied: from, to, why
+        raise OSError(None, one_line(error.args[0][0][2], 300)) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        with suppress(OSError):
+            part.unlink()
 
 
 def fetch_all_metadata(cls: type[Benchmark], root: Path, mirror: str) -> list[str]:
