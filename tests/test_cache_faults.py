@@ -1,6 +1,7 @@
 """The view cache under fire: removed, cut or damaged while a run reads it, built by two at once, and images mended."""
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import PROJECT
+from forked import forked
 from processes import user_environment
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
@@ -61,6 +63,43 @@ def test_a_cache_that_goes_bad_while_it_is_read(run, tmp_path: Path, monkeypatch
     for name, column in expected.items():
         np.testing.assert_array_equal(found[name], column, err_msg=name)
     assert not list((tmp_path / "cache").rglob("*.part"))
+
+
+@pytest.mark.parametrize("how", ["umount -l", "mount -o remount,ro", "mount -t tmpfs -o size=0,nr_inodes=1 full"])
+def test_a_disk_that_goes_away_while_the_cache_is_made(run, tmp_path: Path, monkeypatch, how: str):
+    """Unmounted, the folder it was mounted at is there, and the run goes on with that; read-only, as a disk becomes
+    that has failed, or replaced by a full one, the run ends with one line and keeps its parts."""
+    cache, real = tmp_path / "cache", RunFolder.write_part
+    cache.mkdir()
+
+    def system(command: str) -> None:
+        subprocess.run([*command.split(), cache], check=True, capture_output=True)
+
+    def mounted() -> None:
+        if ctypes.CDLL(None).unshare(0x20000):  # a mount table of its own
+            raise SystemExit(77)
+        try:
+            subprocess.run(["mount", "--make-rprivate", "/"], check=True, capture_output=True)
+            system("mount -t tmpfs disk")
+        except (OSError, subprocess.CalledProcessError):
+            raise SystemExit(77) from None
+        monkeypatch.setattr(RunFolder, "write_part", lambda *args: (real(*args), system(how)) and monkeypatch.undo())
+        try:
+            run("ZeroShot", "run", "TTA.VIEWS", 1, "TTA.SELECT", 1)
+        except UserError as error:
+            raise SystemExit(str(error)) from None
+
+    done = forked(mounted)
+    if done.returncode == 77:
+        pytest.skip("only root may mount")
+    if how == "umount -l":
+        assert done.returncode == 0, done.stderr
+    else:
+        assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+        assert done.stderr.strip().splitlines()[-1].startswith(f"cannot write {cache}")
+        assert "choose another" in done.stderr and len(list((tmp_path / "run" / "parts").glob("*.npz"))) == 1
+    assert not (tmp_path / "run" / "lock").exists()
+    assert run("ZeroShot", "run", "TTA.VIEWS", 1, "TTA.SELECT", 1)["index"].tolist() == list(range(12))
 
 
 @pytest.mark.parametrize("trainer", ["TPT", "TDA"])

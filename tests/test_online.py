@@ -1,11 +1,15 @@
 """Methods that carry state from image to image: declared, in a seeded order, killed and continued without a trace."""
 from __future__ import annotations
 
+import itertools
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forked import forked
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import TRAINER_REGISTRY, adapt, build_cfg, build_trainer
 from promptcal.trainers.api import Adapter
@@ -104,6 +108,37 @@ def test_killed_and_continued(run, tmp_path, monkeypatch, after, state_too):
     continued = run("cut")
     for name, column in expected.items():
         np.testing.assert_array_equal(continued[name], column, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("online", ["RunningMean", "TDA"])
+def test_kill_9_at_every_write(train, tmp_path, monkeypatch, online):
+    """Killed at its fifth write, continued, killed at the fifth of what it does then, and so on to the end; before
+    the new file is on disk, and after that but before it has its name."""
+    few = ("TTA.VIEWS", 1, "TTA.SELECT", 1, "DATALOADER.NUM_WORKERS", 0)
+    train(online, tmp_path / "whole", *few)
+    expected = RunFolder(tmp_path / "whole").predictions()
+    for call in ("fsync", "replace"):
+        folder, kills = tmp_path / call, 0
+        while not (folder / "results.json").is_file():
+            writes = itertools.count()
+            real = getattr(os, call)
+
+            def killing(*args, real=real, writes=writes):
+                if next(writes) == 4:  # the first are the run's own notes
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*args)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(os, call, killing)
+                done = forked(lambda folder=folder: train(online, folder, *few))
+            assert done.returncode in (0, -signal.SIGKILL), done.stderr
+            kills += done.returncode != 0
+            assert kills < 20, "no progress"
+        assert kills >= 2
+        found = RunFolder(folder).predictions()
+        for name, column in expected.items():
+            np.testing.assert_array_equal(found[name], column, err_msg=name)
 
 
 def test_a_damaged_state_is_not_used(run, tmp_path, monkeypatch, caplog):
