@@ -6,9 +6,11 @@ import re
 
 import pytest
 import torch
+from promptcal.datasets.utils import cli
 from promptcal.datasets.utils.errors import UserError
 from promptcal.tools import doctor
-from promptcal.tools.checkup import sight
+from promptcal.tools.checkup import checkup, sight
+from promptcal.tools.checkup.checkup import Wishes
 from promptcal.tools.checkup.findings import FAULT, Check, Diagnosis
 from promptcal.tools.checkup.pace import DECODE, EPISODE, TOWER, VIEWS, SetUp
 from promptcal.trainers.vlm.loading import as_backbone
@@ -22,7 +24,7 @@ GPU = {DECODE: 0.05, VIEWS: 0.004, TOWER: 0.02, EPISODE: 0.005}
     (CPU, SetUp(1, 2, on_gpu=False, cached=False), TOWER, "CACHE.DIR"),
     (CPU, SetUp(2, 2, on_gpu=False, cached=False), TOWER, "CACHE.DIR"),
     (CPU, SetUp(2, 2, on_gpu=False, cached=True), EPISODE, "TTA.JACOBIAN on"),
-    (GPU, SetUp(1, 16, on_gpu=True, cached=False), DECODE, r"NUM_WORKERS auto \(16\)"),
+    (GPU, SetUp(1, 16, on_gpu=True, cached=False), DECODE, r"NUM_WORKERS auto \(16 here\)"),
     (GPU, SetUp(16, 16, on_gpu=True, cached=False), TOWER, "CACHE.DIR"),
     (GPU, SetUp(1, 1, on_gpu=True, cached=False), DECODE, "more cores"),
     (GPU, SetUp(1, 16, on_gpu=True, cached=True), EPISODE, "TTA.EPISODES"),
@@ -48,8 +50,32 @@ def test_on_this_machine(options: list[str], bottlenecks: tuple[str, ...], capsy
     assert report["bottleneck"] in bottlenecks and report["verdict"].startswith(report["bottleneck"])
     assert set(report["seconds_per_image"]) == {DECODE, VIEWS, TOWER, EPISODE}
     assert min(report["seconds_per_image"].values()) > 0
-    what = {finding["what"] for finding in report["findings"]}
-    assert {"versions", "memory", "disk", "precision on cpu", "zero-shot on LandCover"} <= what
+    found = {finding["what"]: finding["found"] for finding in report["findings"]}
+    assert {"versions", "memory", "disk", "precision on cpu", "zero-shot on LandCover"} <= set(found)
+    assert re.fullmatch(r"\d+ % of 48 images; published: \d+\.\d % of all", found["zero-shot on LandCover"])
+
+
+def test_standard_output_is_the_json_alone(monkeypatch, capsys):
+    """Whatever is logged or printed on the way, by an earlier command's handler too, goes to standard error."""
+    monkeypatch.setattr(cli.LOGGER, "handlers", [cli.AboveTheBar()])
+    found = Diagnosis([Check("GPU", "1")], {}, DECODE, f"{DECODE} is the bottleneck")
+
+    def talkative(_: Wishes) -> Diagnosis:
+        cli.LOGGER.warning("a remark on the way")
+        print("and a word of some library")
+        return found
+
+    monkeypatch.setattr(checkup, "check_up", talkative)
+    assert doctor.main(["--backbone", "small", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == found.as_dict()
+    assert "a remark" in said.err and "and a word" in said.err
+
+
+def test_the_table_fits_a_terminal():
+    long = "what is to be done about it " * 20
+    table = Diagnosis([Check("data: ImageNet", "something found " * 20, FAULT, long)], {}, "", "").table()
+    assert max(map(len, table.splitlines())) <= 145 and " ".join(table.split()).count("done") == 20
 
 
 def test_lost_precision_is_a_fault(clip_model, monkeypatch):

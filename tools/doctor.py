@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from promptcal.datasets.utils.cli import run_tool
@@ -35,16 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     from promptcal.tools.checkup.checkup import Wishes, check_up  # only now: they import torch
     from promptcal.trainers.pictures.predict import default_backbone
 
-    report = check_up(Wishes(
-        args.backbone or default_backbone(), args.root and args.root.expanduser(), args.cache, args.device,
-        -1 if args.workers == "auto" else int(args.workers), classes=args.classes,
-    ))
+    with redirect_stdout(sys.stderr):  # whatever is said on the way: standard output has the table or the JSON alone
+        found = check_up(Wishes(
+            args.backbone or default_backbone(), args.root and args.root.expanduser(), args.cache, args.device,
+            -1 if args.workers == "auto" else int(args.workers), classes=args.classes,
+        ))
     if args.json:
-        print(json.dumps(report.as_dict(), indent=2, ensure_ascii=False))
+        print(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
     else:
-        print(report.table())
-        print(f"\n{report.verdict}")
-    return int(report.faulty)
+        print(found.table())
+        print(f"\n{found.verdict}")
+    return int(found.faulty)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from ...datasets.views.maker import ViewMaker
 from ...trainers import build_cfg, build_trainer
 from ...trainers.vlm.cores import fixed_numerics
 from ...trainers.vlm.loading import as_backbone, load_clip, pick_device
+from ...trainers.vlm.openai_weights import SMALL
 from ..speed.image_cases import make_pictures
 from ..speed.shapes import class_names
 from . import pace, sight, surroundings
@@ -57,7 +58,7 @@ def examine(wishes: Wishes, folder: Path) -> Diagnosis:
     maker = ViewMaker.of(wishes.views, backbone.pixels, True, 0)
     with torch.no_grad():
         views = torch.stack([maker(pictures.read_image(item), 0, device)[:8] for item in pictures.test[:2]])
-        if device.type == "cuda" or wishes.backbone == "small":
+        if device.type == "cuda" or wishes.backbone == SMALL:
             found.append(sight.precision(backbone, class_names(10), views))
         else:
             found.append(Check(f"precision on {device}", "fp32, as MODEL.PREC auto has it on a CPU"))
@@ -83,7 +84,9 @@ def examine(wishes: Wishes, folder: Path) -> Diagnosis:
 
 def known_images(wishes: Wishes, backbone: object, real: Dataset | None) -> Check:
     """Zero-shot accuracy on what is at hand: a benchmark, or the drawn tiles that the embedded model knows."""
-    if real is None and wishes.backbone != "small":
+    if wishes.backbone == SMALL:
+        real = None  # it knows nothing of the world
+    elif real is None:
         return Check("zero-shot accuracy", "no data to measure it on", NOTE, "--root DATA")
     dataset = real or build_dataset("LandCover", "")
     try:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from tabulate import tabulate
 
 OK, NOTE, FAULT = "ok", "note", "fault"
+WIDEST = 52  # letters of a column: a table of some 140, which most terminals show whole
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Diagnosis:
 
     def table(self) -> str:
         rows = [(f.what, f.found, f.state, f.advice) for f in self.findings]
-        return tabulate(rows, headers=("", "found", "state", "what to do"), disable_numparse=True)
+        return tabulate(rows, headers=("", "found", "state", "what to do"), disable_numparse=True,
+                        maxcolwidths=[None, WIDEST, None, WIDEST])
 
     def as_dict(self) -> dict:
         return {"verdict": self.verdict, "bottleneck": self.bottleneck, "seconds_per_image": self.seconds,

@@ -25,7 +25,7 @@ def surroundings(device: torch.device, cache: Path | None, features: int, views:
     crowded = busy is not None and busy > cores * BUSY
     yield Check(
         "processor", f"{processor()}, {cores} cores for this process" + ("" if busy is None else f", load {busy}"),
-        NOTE if crowded else "ok", "others are using it: what is measured below is slower than it could be" if crowded
+        NOTE if crowded else "ok", "others are using it: a run will be slower than the speeds below" if crowded
         else "",
     )
     memory = available_memory()

@@ -57,7 +57,7 @@ def draw_comparisons(findings: Findings, path: Path) -> None:
         by_classes(next(panels), "Peak memory, text side", "MB", [one for one in ours if one.part == "memory"])
         closed = [one for one in ours if one.part == "regulariser" and one.case.startswith("O-TPT")]
         by_classes(next(panels), "O-TPT's regulariser", "s", closed, plain="O-TPT, cubic form")
-        episode_bars(next(panels), [one for one in ours if one.part == "episode"])
+        episode_bars(next(panels), [one for one in ours if one.part in ("episode", "tower")])
         growth_lines(next(panels), findings, backbone)
         flops_lines(next(panels), findings.flops)
         machine = findings.machine

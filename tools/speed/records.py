@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 class BaselineComparison:
     """One figure of ours beside the plain way's."""
 
-    part: str  # text side, episode, memory, regulariser, views
+    part: str  # text side, episode, tower, memory, regulariser, views
     case: str
     backbone: str
     classes: int

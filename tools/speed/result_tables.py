@@ -13,6 +13,7 @@ from .records import BaselineComparison, Flops, Goal, Growth, Limit, ScalePoint
 
 HEADERS = {  # title, and what stands beside promptcal's figure
     "episode": ("Whole episode of 64 views, from the file on, seconds", "plain way"),
+    "tower": ("Whole episode with nothing cached, seconds", "image tower alone"),
     "text side": ("Text side of an episode, seconds", "plain way"),
     "memory": ("Peak memory of the text side, MB beyond the loaded model", "plain way"),
     "views": ("Views a second", "public pipeline"),
@@ -100,7 +101,8 @@ def scale_table(rows: Sequence[ScalePoint]) -> str:
     ]
     headers = ["classes", *(case if part == "regulariser" else f"{part}, {case}" for part, case in cases)]
     return ("Growth with the number of classes: seconds, and peak memory beyond what was there\n"
-            + grid(headers, body, words=0) + "\nregularisers: value and gradient; text side: of TPT, beyond the model")
+            + grid(headers, body, words=0) + "\nregularisers: value and gradient, once a run in the first step; "
+            "text side: memory beyond the model, seconds without the regulariser's")
 
 
 def taken(point: ScalePoint | None) -> str:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ...trainers.base import BaseTrainer
 from ...trainers.config.layers import build_cfg
-from ...trainers.engine.episodes import text_gradient
+from ...trainers.engine.episodes import penalty_and_gradient, text_gradient
 from ...trainers.registry import TRAINER_REGISTRY, build_trainer
 from ...trainers.tpt import TPT, is_regulariser
-from .baseline import fits
+from .baseline import METHOD, fits
 from .profiling import Task, extra_memory, in_fresh_process, interleaved, processor_seconds
 from .records import ScalePoint
 from .shapes import class_names, random_clip, random_features
@@ -20,7 +20,7 @@ from .text_cases import VIEWS, value_and_gradient
 
 logger = logging.getLogger(__name__)
 
-PLAIN_METHOD = "TPT"  # whose text side is every method's
+PLAIN_METHOD = "TPT"  # whose selection is every method's
 NEEDED = 6e9  # bytes that so many classes may take beyond the model
 LONG = 0.3  # seconds
 LOGIT_SCALE = 100.0  # of OpenAI's models
@@ -56,18 +56,21 @@ def points_at(backbone: str, classes: int, with_text: bool) -> list[ScalePoint]:
     if not with_text:
         return found
 
+    whole = trainer(METHOD)
+
     def text_side() -> float:
         """The seconds of one episode, all that is constant in a run made before."""
-        plain.use_model(model, class_names(classes))
+        whole.use_model(model, class_names(classes))
         if classes <= WARM_UP:
-            plain.adapt(views)
+            whole.adapt(views)
+        penalty_and_gradient(whole, whole.prompt.text)
         started = processor_seconds()
-        plain.adapt(views)
+        whole.adapt(views)
         return processor_seconds() - started
 
     seconds: list[float] = []
     memory = extra_memory(lambda: seconds.append(text_side()))
-    return [*found, ScalePoint("text side", "an episode", classes, seconds[0], memory)]
+    return [*found, ScalePoint("text side", f"an episode of {METHOD}", classes, seconds[0], memory)]
 
 
 def trainer(name: str) -> BaseTrainer:
