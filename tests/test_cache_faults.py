@@ -4,15 +4,13 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PROJECT
 from forked import forked
-from processes import user_environment
+from processes import Process
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.runs.folder import RunFolder
@@ -117,22 +115,20 @@ def test_a_mended_image_is_read_again(run, image_folder: Path, trainer: str):
     assert run(trainer, "strict")["index"].tolist() == list(range(12))
 
 
-@pytest.mark.slow
 def test_two_runs_that_build_the_same_cache(run, clip_file: Path, image_folder: Path, tmp_path: Path):
     """Both end, neither reads half a file; and one that is killed leaves no obstacle."""
-    def start(trainer: str, folder: str) -> subprocess.Popen:
-        words = [sys.executable, PROJECT / "tools" / "train.py", "--trainer", trainer, "--dataset-config-file",
-                 "configs/datasets/image_folder.yaml", "--root", image_folder, "--backbone", clip_file,
-                 "--output-dir", tmp_path / folder, *SETTINGS, "CACHE.DIR", tmp_path / "cache"]
-        return subprocess.Popen(list(map(str, words)), env=user_environment(), stdout=subprocess.DEVNULL,
-                                stderr=subprocess.PIPE, text=True)
+    def start(trainer: str, folder: str) -> Process:
+        return Process("train.py", "--trainer", trainer, "--dataset-config-file", "configs/datasets/image_folder.yaml",
+                       "--root", image_folder, "--backbone", clip_file, "--output-dir", tmp_path / folder, *SETTINGS,
+                       "CACHE.DIR", tmp_path / "cache")
 
-    processes = [start("TPT", "one"), start("SoC", "two"), start("CTPT", "killed")]
-    processes[2].kill()
-    for process in processes[:2]:
-        _, complaint = process.communicate(timeout=300)
+    killed = start("CTPT", "killed")
+    processes = [start("TPT", "one"), start("SoC", "two")]
+    killed.wait_for((tmp_path / "cache").exists)
+    killed.send(signal.SIGKILL)
+    for process in processes:
+        _, complaint = process.communicate()
         assert process.returncode == 0, complaint
-    processes[2].wait()
     shutil.rmtree(tmp_path / "cache")
     for trainer, folder in (("TPT", "one"), ("SoC", "two")):
         expected = run(trainer, f"{folder} alone")

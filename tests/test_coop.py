@@ -3,20 +3,17 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import PROJECT, make_image_folder, run_tool
+from conftest import make_image_folder, run_tool
+from processes import Process
 from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.coop import epochs_of, trained_prompt
@@ -187,13 +184,10 @@ def test_a_killed_command_goes_on(coop, command: list[str], tmp_path: Path):
     """kill -9 in the middle of training; the same command then ends as an uninterrupted one."""
     long = ("OPTIM.MAX_EPOCH", 100, "TRAINER.COOP.FIXED_VIEWS", True)
     coop(*long, "OUTPUT_DIR", tmp_path / "whole")
-    whole = [sys.executable, str(PROJECT / "tools" / "train.py"), *command[1:], *map(str, long)]
-    with subprocess.Popen(whole, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
-        deadline = time.monotonic() + 120
-        while not (tmp_path / "run" / "parts" / "training.pt").exists() and time.monotonic() < deadline:
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
+    process = Process(*command, *long)
+    process.wait_for((tmp_path / "run" / "parts" / "training.pt").exists)
+    process.send_all(signal.SIGKILL)
+    process.wait()
     assert not (tmp_path / "run" / "results.json").exists()
     done = run_tool(*command, *long)
     assert done.returncode == 0 and "going on after epoch" in done.stdout

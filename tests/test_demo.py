@@ -10,7 +10,7 @@ from promptcal.tools import demo
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("demo")
-    demo.main(["--out", str(out), "--images", "24"])
+    demo.main(["--out", str(out), "--images", "6"])
     return out
 
 
@@ -18,7 +18,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_terminal_and_page_say_what_it_is_evidence_of(shown: Path, capsys: pytest.CaptureFixture):
     """The second call finds every run finished and the report as it would be written; it tells the same."""
     written = (shown / "report" / "report.html").stat().st_mtime_ns
-    demo.main(["--out", str(shown), "--images", "24"])
+    demo.main(["--out", str(shown), "--images", "6"])
     told = capsys.readouterr().out
     assert (shown / "report" / "report.html").stat().st_mtime_ns == written
     assert "Zero-shot" in told and "20 bins" in told

@@ -176,12 +176,11 @@ def meet(rank: int, world: int, port: int, results) -> None:
     ranks.meet()
 
 
-@pytest.mark.slow
 def test_the_same_by_gloo_in_real_processes():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # which has imported torch
     results = context.Queue()
     processes = [context.Process(target=meet, args=(rank, 2, port, results)) for rank in range(2)]
     for process in processes:

@@ -1,14 +1,12 @@
 """What the READMEs print must run as printed."""
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from conftest import PROJECT
+from forked import forked
 from PIL import Image
 
 FILES = sorted(path for path in [PROJECT / "README.md", *(
@@ -28,9 +26,8 @@ def block_after(heading: str, file: str = "README.md") -> str:
 
 
 def run(code: str) -> str:
-    """In a process of its own, because examples register themselves."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    """In a copy of this process, because examples register themselves."""
+    done = forked(lambda: exec(code, {"__name__": "__main__"}))  # noqa: S102
     assert done.returncode == 0, done.stderr
     return done.stdout
 

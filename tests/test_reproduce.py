@@ -1,16 +1,14 @@
 """The command that makes tables and figures: from plan to page, through failures, by several processes."""
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import PROJECT, run_tool
+from conftest import Done, run_tool
 from data_roots import build
 from made_runs import make_run
+from processes import Process
 from promptcal.datasets import build_dataset
 from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.estimate import works
@@ -26,7 +24,7 @@ QUICK = ("--demo", "--limit", "24", "--set", "TTA.VIEWS", "8", "TTA.SELECT", "0.
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess]:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     out = tmp_path_factory.mktemp("demo")
     return out, run_tool("reproduce.py", "sals", "--output-dir", out, *QUICK)
 
@@ -79,13 +77,9 @@ def test_a_failed_run_does_not_stop_the_others_and_is_told_at_the_end(tmp_path):
 @pytest.mark.slow
 def test_two_processes_share_the_work(tmp_path):
     """As torchrun starts them: each takes whole runs, none twice."""
-    command = [sys.executable, str(PROJECT / "tools" / "reproduce.py"), "sals", "--output-dir", str(tmp_path), *QUICK]
-    processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={
-            **os.environ, "OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)})
-        for rank in range(2)
-    ]
-    outputs = [process.communicate(timeout=300) for process in processes]
+    processes = [Process("reproduce.py", "sals", "--output-dir", tmp_path, *QUICK, OMP_NUM_THREADS="1", RANK=str(rank),
+                         WORLD_SIZE="2", LOCAL_RANK=str(rank)) for rank in range(2)]
+    outputs = [process.communicate() for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     done = [int(re.search(r"(\d+) runs? done now", out).group(1)) for out, _ in outputs]
     assert sum(done) == 6
@@ -110,10 +104,10 @@ def test_the_estimate_of_a_demo_is_about_right(tmp_path):
     """Within a factor of two on a quiet machine; of four here, where others may come and go meanwhile."""
     def seconds() -> float:
         started = time.monotonic()
-        assert run_tool("reproduce.py", "sals", "--demo", "--limit", 72, "--output-dir", tmp_path).returncode == 0
+        assert run_tool("reproduce.py", "sals", "--demo", "--limit", 24, "--output-dir", tmp_path).returncode == 0
         return time.monotonic() - started
 
-    place = Place(output=tmp_path, demo=True, limit=72)
+    place = Place(output=tmp_path, demo=True, limit=24)
     runs = expand(read_experiment("sals"), place)
     trial = try_out(runs)
     said = sum(trial.seconds(run, work.views) for run, work in works(runs, [], half=False).items())

@@ -1,14 +1,13 @@
 """The embedded model: the file, and the code that made it."""
 import hashlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import run_tool
 from PIL import Image
 from promptcal.datasets import build_dataset
 from promptcal.datasets.drawing.tiles import CLASSNAMES
@@ -33,11 +32,6 @@ from safetensors.torch import load_file
 REPOSITORY = Path(__file__).resolve().parents[1]
 WEIGHTS = REPOSITORY / "trainers/vlm/small/small_clip.safetensors"
 CARD = REPOSITORY / "trainers/vlm/small/SMALL_CLIP.md"
-
-
-def run_tool(*arguments: str | Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, REPOSITORY / "tools/train_small_clip.py", *arguments]
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True)
 
 
 def test_file_is_the_one_the_card_describes():
@@ -186,14 +180,14 @@ def test_a_smaller_stream_changes_steps_and_not_features():
 def test_tool_trains_a_file_that_loads(tmp_path):
     out = tmp_path / "tiny.safetensors"
     small = ["--tiles", "24", "--batch", "8", "--validation", "1", "--steps", "2", "--threads", "1"]
-    done = run_tool("--out", out, "--cache", tmp_path, *small)
+    done = run_tool("train_small_clip.py", "--out", out, "--cache", tmp_path, *small)
     assert done.returncode == 0, done.stderr
     model = load_clip(str(out), "cpu")
     assert model.encode_text(clip.tokenize("a photo of a river.")).shape == (1, training.ARCHITECTURE["embed_dim"])
 
 
 def test_tool_draws_a_contact_sheet(tmp_path):
-    done = run_tool("--contact-sheet", tmp_path / "tiles.png")
+    done = run_tool("train_small_clip.py", "--contact-sheet", tmp_path / "tiles.png")
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "tiles.png") as sheet:
         assert sheet.width > 12 * 64 and sheet.height > (24 + 11) * 64
@@ -204,7 +198,7 @@ def test_tool_draws_a_contact_sheet(tmp_path):
     (["--out", "w.safetensors", "--tiles", "10"], "too few"),
 ])
 def test_tool_names_bad_input(arguments, message):
-    done = run_tool(*arguments)
+    done = run_tool("train_small_clip.py", *arguments)
     assert done.returncode == 2 and message in done.stderr
     assert "Traceback" not in done.stderr
 
