@@ -5,6 +5,7 @@ import ctypes
 import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np

@@ -77,12 +77,13 @@ EVERYTHING = """
 import contextlib, io, json, sys
 from promptcal.datasets.utils.cli import outcome
 from promptcal.tools import benchmark, command
-from promptcal.tools.speed.benchmark import Settings
+from promptcal.tools.speed.suite import Suite
 
 if __name__ == "__main__":  # processes in which the benchmark measures memory import this file too
-    benchmark.QUICK = Settings(
-        backbones=("tiny",), classes=(3,), memory_classes=(3,), regulariser_classes=(5,), episode_classes=3,
-        growth_classes=3, views=(16,), episodes=(1,), batch=2, images=1, rounds=1,
+    benchmark.QUICK = Suite(
+        backbones=("tiny",), classes=(3,), memory_classes=(3,), regulariser_classes=(5,), scale_classes=(5,),
+        scale_text_up_to=5, growth_classes=3, episode_classes=3, views=(16,), episodes=(1,), batch=2, images=1,
+        rounds=1, short_rounds=1,
     )
     said = []
     for argv in json.loads(sys.argv[1]):
@@ -149,7 +150,7 @@ def test_a_wheel_installed_alone_does_everything(tmp_path: Path, image_folder: P
             ["check-data", "--root", "root"],
             ["reproduce", "table1", "--demo", "--dry-run"],
             ["doctor", "--backbone", "small", "--classes", 10],
-            ["benchmark", "--quick", "--backbones", "tiny", "--out", "bench"],
+            ["benchmark", "--quick", "--out", "bench"],
         ]
         listed = json.dumps([[*map(str, job)] for job in jobs])
         said = json.loads(run(python, "everything.py", listed).splitlines()[-1])
