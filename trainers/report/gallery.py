@@ -45,11 +45,11 @@ def _main_pictures(
     common = comparison.common_columns()
     if len(common) > 1:
         yield lambda: [selective_picture(comparison, common, f"selective_all{suffix}")]
-    for column in comparison.columns:
+    for column in comparison.main_columns():
         name = f"selective_{slug(comparison.column_label(column))}{suffix}"
         yield lambda column=column, name=name: [selective_picture(comparison, [column], name)]
     yield lambda: sals_pictures(comparison, f"sals{suffix}")
-    for column in comparison.columns:
+    for column in comparison.main_columns():
         yield lambda column=column: pair_pictures(comparison, column, similarity, PAIR_METHODS, suffix)
 
 

@@ -95,6 +95,14 @@ class Comparison:
             largest[column.dataset] = column
         return [column for column in common if largest[column.dataset] == column]
 
+    def main_columns(self) -> list[Column]:
+        """Of each data set the column that stands for it: the common one, else the one of most rows."""
+        common = self.common_columns()
+        best = {}
+        for column in sorted(self.columns, key=lambda one: (one in common, len(self.rows_on([one])), one.n)):
+            best[column.dataset] = column
+        return [column for column in self.columns if best[column.dataset] == column]
+
     def _columns_of(self, rows: Sequence[Row]) -> list[Column]:
         return [column for column in self.columns if all((row, column) in self.cells for row in rows)]
 

@@ -121,7 +121,7 @@ def _write_labels(axes: Axes, weights: Sequence[Label], iso_lines: Sequence[Labe
         taken.append(best)
         offset = (best.x0 + best.x1) / 2 - x, (best.y0 + best.y1) / 2 - y
         axes.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=6.5, ha="center", va="center",
-                      zorder=5)
+                      zorder=5, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.4})
     for text, at in iso_lines:
         x, y = place(at)
         box = _box(x - 7, y - 5, 12, 7)
