@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from made_runs import make_run, simulate
 from promptcal.trainers.report.boards import link_boards
-from promptcal.trainers.report.figures import board as drawings
+from promptcal.trainers.report.figures import run_pictures as drawings
 from promptcal.trainers.report.measure import measure
 from promptcal.trainers.report.reading import find_runs, read_run
 from promptcal.trainers.runs import board
@@ -86,9 +86,10 @@ def test_settings_begin_with_what_runs_are_compared_by(tmp_path):
     ]
     start = next(data.session_start_info for data in starts if data.WhichOneof("data") == "session_start_info")
     assert start.hparams["method"].string_value == "SoC"
-    assert start.hparams["λ"].number_value == run.weight
+    assert start.hparams["method λ"].number_value == run.weight
     infos = next(data.experiment for data in starts if data.WhichOneof("data") == "experiment")
-    assert [info.name for info in infos.hparam_infos][:3] == ["method", "λ", "steps"]
+    shown = sorted(infos.hparam_infos, key=lambda info: (not info.differs, info.name))  # as TensorBoard does
+    assert [info.display_name for info in shown][:6] == ["method", "λ", "steps", "data set", "seed", ""]
     assert [info.name.tag for info in infos.metric_infos][:2] == ["final/accuracy", "final/ece"]
 
 
@@ -117,3 +118,13 @@ def test_boards_by_names_one_can_read(tmp_path):
     events = EventAccumulator(str(found / "SoC on UCF101, λ 20, 40 images, seed 0")).Reload()
     assert events.Scalars("running/ece")[0].value == 20
     assert "custom_scalars__config__" in EventAccumulator(str(found)).Reload().Tags()["tensors"]
+
+
+def test_a_method_without_weight_names_it_too(tmp_path):
+    """TensorBoard asks one run alone which columns there are."""
+    run = read_run(make_run(tmp_path, "TPT", n=40))
+    board.write_final(tmp_path, {"TTA.STEPS": 1}, {**run.results, "confidence": 50.0, "seconds_per_image": 0.1}, {})
+    (events,) = (tmp_path / "tensorboard").glob("events.*")
+    contents = [value.metadata.plugin_data.content for event in EventFileLoader(str(events)).Load()
+                for value in event.summary.value if value.tag == "_hparams_/experiment"]
+    assert "method λ" in {info.name for info in HParamsPluginData.FromString(contents[0]).experiment.hparam_infos}

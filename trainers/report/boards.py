@@ -23,7 +23,8 @@ LAYOUT = {
         "running accuracy (%)": ["Multiline", ["running/accuracy"]],
         "running ECE (%)": ["Multiline", ["running/ece"]],
         "mean confidence (%)": ["Multiline", ["running/confidence"]],
-        "loss of the episodes": ["Multiline", ["episode/loss", "episode/penalty"]],
+        "loss of the episodes": ["Multiline", ["episode/loss"]],
+        "penalty of the episodes": ["Multiline", ["episode/penalty"]],
     },
 }
 

@@ -6,13 +6,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams.api_pb2 import DATA_TYPE_FLOAT64
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
+from ...datasets.base import dataset_label
 from ...datasets.utils.files import writing
 from ..registry import branch_of, method_label
 
 logger = logging.getLogger(__name__)
+
+# What runs are compared by. TensorBoard shows the columns that are marked as different first, and sorts by key.
+# It shows five at first: these, by key and as they are shown.
+LEADING = {"method": "method", "method λ": "λ", "steps": "steps", "test data": "data set", "test seed": "seed"}
 
 # Adds pictures to a finished run's board, given results.json and the columns of predictions.npz. Whoever starts a run
 # hands it in: drawing belongs to the report, which stands above.
@@ -52,15 +60,17 @@ def write_final(
     metrics = {name: results[name] for name in ("accuracy", "ece", "ace", "confidence", "seconds_per_image")}
     method = results["trainer"]
     weight = settings.get(f"TRAINER.{branch_of(method)}.LAMBDA")
-    # What runs are compared by comes first: TensorBoard shows columns in this order.
     plain = {
-        "method": method_label(method), **({} if weight is None else {"λ": weight}),
-        "steps": settings.get("TTA.STEPS", 1),
+        "method": method_label(method), **({} if weight is None else {"method λ": weight}),
+        "steps": settings.get("TTA.STEPS", 1), "test data": dataset_label(results["dataset"]),
+        "test seed": results["seed"],
         **{key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))},
     }
     board = folder / "tensorboard"
     with writing(board), SummaryWriter(str(board)) as writer:
-        for summary in hparams(plain, {f"final/{name}": None for name in metrics}):
+        described, *session = hparams(plain, {f"final/{name}": None for name in metrics})
+        _lead(described)
+        for summary in (described, *session):
             writer.file_writer.add_summary(summary)
         for name, value in metrics.items():
             writer.add_scalar(f"final/{name}", value, results["n"])
@@ -72,6 +82,22 @@ def write_final(
                 raise
             except Exception:  # whatever a picture stumbles over, hours of predictions are not lost for it
                 logger.warning("the pictures for TensorBoard are left out", exc_info=True)
+
+
+def _lead(described: Summary) -> None:
+    """Has TensorBoard show what runs are compared by before all other settings. Of several runs it asks only one which
+    columns there are, so each names λ, whether its own method has one or not."""
+    for value in described.value:
+        data = HParamsPluginData.FromString(value.metadata.plugin_data.content)
+        infos = data.experiment.hparam_infos
+        if "method λ" not in {info.name for info in infos}:
+            infos.add(name="method λ", type=DATA_TYPE_FLOAT64)
+        for info in infos:
+            if info.name in LEADING:
+                info.display_name = LEADING[info.name]
+                if "differs" in info.DESCRIPTOR.fields_by_name:  # older versions keep the given order
+                    info.differs = True
+        value.metadata.plugin_data.content = data.SerializeToString()
 
 
 def text_table(results: Mapping) -> str:
