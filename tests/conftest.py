@@ -6,7 +6,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from file_server import BODY, FileServer, serving
 from PIL import Image
 from processes import user_environment
 from promptcal.datasets.utils import cli
@@ -80,6 +81,20 @@ def make_image_folder(root: Path, classes: int = 4, images: int = 3, size: tuple
 @pytest.fixture
 def image_folder(tmp_path: Path) -> Path:
     return make_image_folder(tmp_path / "images")
+
+
+@pytest.fixture
+def no_internet(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing listens there
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    """A host of one file."""
+    with serving() as server:
+        server.files["data.zip"] = BODY
+        yield server
 
 
 @dataclass

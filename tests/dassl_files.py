@@ -10,6 +10,11 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 
+def random_prompt(n_ctx: int = 4, classes: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    shape = (classes, n_ctx, 64) if classes else (n_ctx, 64)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(n_ctx)).to(dtype)
+
+
 class PromptLearner(nn.Module):
     """What CoOp saves: the context, and the embeddings before and after it."""
 

@@ -24,6 +24,14 @@ def simulate(n: int = 400, classes: int = 8, sharpness: float = 1.0, seed: int =
     return label, 20 + tuned, 20 + base * SHARPNESS["ZeroShot"]
 
 
+def over_confident():
+    """Logits (N, K) of an over-confident classifier, its labels, and its confidence and correctness."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(7, size=500)
+    logits = (rng.normal(size=(500, 7)) + 1.5 * np.eye(7)[labels]) * 4
+    return logits, labels, *cal.top_class(logits, labels)
+
+
 def make_run(
     root: Path, trainer: str = "SoC", dataset: str = "UCF101", seed: int = 0, backbone: str = "ViT-L/14", n: int = 400,
     classes: int = 8, bins: int = 20, data_hash: str = "d0", weights_hash: str = "w0", settings: dict | None = None,

@@ -1,23 +1,19 @@
-"""Metrics against hand-worked cases and independent implementations; SaLS and temperature scaling; bad input."""
+"""Metrics against hand-worked cases and independent implementations; intervals; bad input."""
 import math
 
 import numpy as np
 import pytest
 import torch
+from made_runs import over_confident
 from promptcal.trainers import calibration as cal
-from promptcal.trainers.posthoc import cross_fit_temperature, fit_temperature
+from promptcal.trainers.posthoc import fit_temperature
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 
 @pytest.fixture(scope="module")
 def sample():
-    """Logits (N, K) of an over-confident classifier, its labels, and its confidence and correctness."""
-    rng = np.random.default_rng(0)
-    labels = rng.integers(7, size=500)
-    logits = (rng.normal(size=(500, 7)) + 1.5 * np.eye(7)[labels]) * 4
-    confidence, correct = cal.top_class(logits, labels)
-    return logits, labels, confidence, correct
+    return over_confident()
 
 
 def slow_ece(confidence, correct, bins):
@@ -243,72 +239,3 @@ def test_bad_bootstraps_are_refused():
         cal.bootstrap(cal.ece, [0.5], [1, 0])
     with pytest.raises(ValueError, match="same arrays"):
         cal.paired_bootstrap(cal.ece, ([0.5], [1]), ([0.5],))
-
-
-def test_sals_by_hand():
-    z, z0 = torch.tensor([0.0, 5.0, 10.0]), torch.tensor([3.0, 1.0, 2.0])
-    torch.testing.assert_close(cal.sals(z, z0), torch.tensor([1.0, 2.0, 3.0]))
-    array = cal.sals(z.numpy(), z0.numpy())
-    assert isinstance(array, np.ndarray)
-    assert array.dtype == np.float32
-
-
-def test_sals_is_batched_and_takes_the_zero_shot_range():
-    generator = torch.Generator().manual_seed(0)
-    z, z0 = (torch.randn(2, 3, 50, generator=generator) * 30 for _ in range(2))
-    out = cal.sals(z, z0)
-    assert out.shape == z.shape
-    torch.testing.assert_close(out.amax(-1), z0.amax(-1))
-    torch.testing.assert_close(out.amin(-1), z0.amin(-1))
-    assert torch.equal(out.argmax(-1), z.argmax(-1))
-    torch.testing.assert_close(out[1, 2], cal.sals(z[1, 2], z0[1, 2]))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_sals_keeps_the_winner_where_rounding_merges_logits(dtype):
-    close = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtype=dtype)
-    close[0, 1] += torch.finfo(dtype).eps
-    close[1, 2] += torch.finfo(dtype).eps
-    out = cal.sals(close, torch.tensor([1000.0, 1000.5, 999.0], dtype=dtype).expand(2, 3))
-    assert out.argmax(-1).tolist() == [1, 2]
-    assert torch.isfinite(out).all()
-
-
-def test_sals_of_constant_logits():
-    out = cal.sals(torch.full((2, 3), 7.0), torch.tensor([[1.0, 2.0, 5.0], [4.0, 4.0, 4.0]]))
-    assert out.tolist() == [[3.0] * 3, [4.0] * 3]
-    assert cal.sals(np.array([2.0]), np.array([9.0])).tolist() == [9.0]
-
-
-@pytest.mark.parametrize(("z", "z0"), [
-    ([[1.0, 2.0]], [[1.0, 2.0, 3.0]]), ([np.nan, 1.0], [1.0, 2.0]), ([1.0, 2.0], [np.inf, 2.0]), (1.0, 1.0), ([], []),
-])
-def test_sals_refuses(z, z0):
-    with pytest.raises(ValueError, match="ogits"):
-        cal.sals(np.array(z), np.array(z0))
-
-
-def test_temperature_is_recovered():
-    rng = np.random.default_rng(2)
-    logits = rng.normal(size=(20000, 5))
-    p = np.exp(cal.log_softmax(logits))
-    labels = (p.cumsum(axis=1) > rng.random((20000, 1))).argmax(axis=1)  # drawn from p: calibrated at T = 1
-    for temperature in (0.5, 1.0, 3.0):
-        assert fit_temperature(logits * temperature, labels) == pytest.approx(temperature, rel=0.05)
-
-
-def test_cross_fitted_temperature_calibrates_and_keeps_the_predictions(sample):
-    logits, labels, confidence, correct = sample
-    scaled, temperatures = cross_fit_temperature(logits, labels)
-    assert (scaled.argmax(1) == logits.argmax(1)).all()
-    assert all(t > 1 for t in temperatures)
-    assert cal.nll(scaled, labels) < cal.nll(logits, labels)
-    assert cal.ece(*cal.top_class(scaled, labels)) < cal.ece(confidence, correct) / 2
-    with pytest.raises(ValueError, match="Two samples"):
-        cross_fit_temperature(logits[:1], labels[:1])
-
-
-def test_temperature_stays_within_bounds_when_nothing_is_wrong():
-    assert 0.01 <= fit_temperature([[1.0, 0.0]], [0]) < 0.05
-    assert fit_temperature([[1.0, 0.0]], [1]) == pytest.approx(100)
-    assert fit_temperature([[1.0, 1.0]], [1]) == 1  # nothing to scale

@@ -1,11 +1,9 @@
 """Benchmarks brought to a data root: from archives made here, a local server, and hosts that are gone."""
 import dataclasses
-import inspect
 import json
 import logging
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,68 +13,21 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import torchvision.datasets
 from data_roots import IMAGE_DIRS, build
 from file_server import serving
-from promptcal.datasets import DATASET_REGISTRY, build_dataset
-from promptcal.datasets.benchmark import benchmarks
+from hosted_sets import TOOL, hosted, run_download
+from made_archives import chain_of_links
+from promptcal.datasets import build_dataset
 from promptcal.datasets.inventory.obtain import (
-    COOP_PROMPTS,
     LOCK,
     download_benchmark,
-    download_coop,
     download_splits,
     fetch_archive,
-    manual_steps,
 )
 from promptcal.datasets.utils.locking import locked
 from promptcal.tools import download
-from test_archives import chain_of_links
 
-TOOL = Path(__file__).resolve().parents[1] / "tools" / "download.py"
-DEAD = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), "http://127.0.0.1:9")  # nothing listens there
-
-
-@pytest.fixture(autouse=True)
-def dead_drive(monkeypatch):
-    for name, value in DEAD.items():
-        monkeypatch.setenv(name, value)
-
-
-def pack(source, made: Path, archives: Path) -> None:
-    """An archive as the host has it, from a miniature set that lies as the reader wants it in `made`."""
-    archive = archives / source.name
-    if source.inner:
-        pack(dataclasses.replace(source, name=Path(source.inner).name, inner=""), made, archives)
-        inner = archives / Path(source.inner).name
-        with zipfile.ZipFile(archive, "w") as zipped:
-            zipped.write(inner, source.inner)
-        inner.unlink()
-    elif archive.suffix == ".zip":
-        with zipfile.ZipFile(archive, "w") as zipped:
-            for path, place in source.places.items():
-                for file in sorted((made / place).rglob("*")):
-                    zipped.write(file, f"{path}/{file.relative_to(made / place)}")
-    else:
-        with tarfile.open(archive, "w:gz" if archive.name.endswith("gz") else "w") as tar:
-            for path, place in source.places.items():
-                tar.add(made / place, path)
-
-
-def hosted(name: str, tmp_path: Path, monkeypatch) -> tuple[type, Path]:
-    """The reader of `name`, without the checksums of the real archives, and a folder with miniature ones."""
-    cls = DATASET_REGISTRY.get(name)
-    monkeypatch.setattr(cls, "archives", tuple(dataclasses.replace(s, checksum="") for s in cls.archives))
-    archives = tmp_path / "archives"
-    archives.mkdir()
-    build(name, tmp_path / "made")
-    made = tmp_path / "made" / cls.folder
-    for source in cls.archives:
-        pack(source, made, archives)
-    for source in cls.metadata:
-        if source.drive_id:
-            (made / source.name).rename(archives / source.name)
-    return cls, archives
+pytestmark = pytest.mark.usefixtures("no_internet")
 
 
 @pytest.mark.parametrize("name", [name for name in IMAGE_DIRS if name != "ImageNet"])
@@ -223,12 +174,12 @@ def test_a_full_disk_keeps_the_download(tmp_path, monkeypatch):
 
     with serving() as server:
         server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
-        result = run("ucf101", "--root", root, "--mirror", server.address, preexec_fn=limit)
+        result = run_download("ucf101", "--root", root, "--mirror", server.address, preexec_fn=limit)
     assert result.returncode == 1
     assert f"error: ucf101: cannot write to {root}: File too large; once that is mended, run again" in result.stderr
     assert "damaged" not in result.stderr and "Traceback" not in result.stderr
     assert [path.name for path in (root / ".downloads").iterdir()] == ["UCF-101-midframes.zip"]
-    result = run("ucf101", "--root", root)
+    result = run_download("ucf101", "--root", root)
     assert result.returncode == 0 and "ucf101: ready" in result.stderr, result.stderr
     assert [path.name for path in root.iterdir()] == ["ucf101"]
 
@@ -264,7 +215,7 @@ def test_two_downloads_at_once_lose_nothing(tmp_path):
         root = tmp_path / f"root{attempt}"
         both = [
             subprocess.Popen([sys.executable, str(TOOL), "ucf101", "--root", str(root), "--mirror", str(archives)],
-                             stderr=subprocess.PIPE, text=True, env=os.environ | DEAD) for _ in range(2)
+                             stderr=subprocess.PIPE, text=True, env=os.environ) for _ in range(2)
         ]
         said = [process.communicate(timeout=120)[1] for process in both]
         assert [process.returncode for process in both] == [0, 0], said
@@ -290,50 +241,6 @@ def test_who_waits_says_so_and_finds_the_work_done(tmp_path, monkeypatch, caplog
     assert sorted(path.name for path in root.iterdir()) == ["ucf101"]
 
 
-def test_splits_alone(tmp_path, monkeypatch, caplog):
-    caplog.set_level(logging.INFO)
-    cls, archives = hosted("EuroSAT", tmp_path, monkeypatch)
-    root = tmp_path / "root"
-    assert download_splits(cls, root, str(archives))
-    assert [str(path.relative_to(root)) for path in root.rglob("*.*")] == ["eurosat/split_zhou_EuroSAT.json"]
-    assert download_splits(cls, root)
-    assert "split_zhou_EuroSAT.json already there" in caplog.text
-    assert download_splits(DATASET_REGISTRY.get("FGVCAircraft"), root)  # its lists come with the images
-
-
-def test_coop_prompts(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    prompt = "to_gdrive/vit_b16_ep50_16shots/nctx4_cscFalse_ctpend/seed1/prompt_learner/model.pth.tar-50"
-    with zipfile.ZipFile(tmp_path / COOP_PROMPTS.name, "w") as zipped:
-        zipped.writestr(prompt, b"weights")
-    root = tmp_path / "root"
-    assert download_coop(root, str(tmp_path))
-    assert (root / "coop" / prompt).read_bytes() == b"weights"
-    assert f"1 prompts in {root / 'coop'}, to be given as MODEL.INIT_WEIGHTS, for example {root}" in caplog.text
-    assert download_coop(root)
-    assert f"coop: already there, 1 prompts in {root / 'coop'}" in caplog.text
-
-
-@pytest.mark.parametrize("archive", [True, False], ids=["another archive", "an empty folder"])
-def test_a_folder_without_prompts_is_not_done(archive, tmp_path, caplog):
-    root = tmp_path / "root"
-    if archive:
-        with zipfile.ZipFile(tmp_path / COOP_PROMPTS.name, "w") as zipped:
-            zipped.writestr("readme.txt", b"moved")
-    else:
-        (root / "coop").mkdir(parents=True)
-    for _ in range(2):
-        caplog.clear()
-        assert not download_coop(root, str(tmp_path))
-        assert f"error: coop: {root / 'coop'} holds no prompt such as model.pth.tar-50: move it away" in caplog.text
-
-
-def test_coop_prompts_out_of_reach(tmp_path, caplog):
-    assert not download_coop(tmp_path / "root")
-    assert "https://drive.google.com/file/d/18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF/view" in caplog.text
-    assert list((tmp_path / "root").iterdir()) == []
-
-
 def test_a_move_that_was_interrupted_is_finished(tmp_path, monkeypatch):
     cls, archives = hosted("FGVCAircraft", tmp_path, monkeypatch)
     root = tmp_path / "root"
@@ -343,94 +250,3 @@ def test_a_move_that_was_interrupted_is_finished(tmp_path, monkeypatch):
     fetch_archive(cls.archives[0], root, root / cls.folder, str(archives))
     assert (root / cls.folder / "images_variant_test.txt").is_file()
     assert (root / cls.folder / "variants.txt").read_text() == "the user's own\n"
-
-
-def test_imagenet_is_put_together_by_hand(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    build("ImageNet", tmp_path / "made")
-    root = tmp_path / "root"
-    (root / "imagenet" / "images").mkdir(parents=True)  # a place for the archives, nothing sorted yet
-    mirror = str(tmp_path / "made" / "imagenet")
-    cls = DATASET_REGISTRY.get("ImageNet")
-    assert not download_benchmark(cls, root, mirror)
-    assert (root / "imagenet" / "classnames.txt").is_file()
-    assert "ILSVRC2012_img_val.tar" in caplog.text
-    (tmp_path / "made" / "imagenet" / "images" / "val").rename(root / "imagenet" / "images" / "val")
-    assert download_benchmark(cls, root)
-    assert "imagenet: already there" in caplog.text
-
-
-@pytest.mark.parametrize("cls", benchmarks(), ids=lambda cls: cls.key())
-def test_manual_steps_name_files_and_folders(cls, tmp_path):
-    steps = manual_steps(cls, tmp_path)
-    for source in cls.archives:
-        assert source.name in steps
-        assert source.link in steps
-        assert source.checksum.partition(":")[2] in steps
-    for source in cls.metadata:
-        assert source.drive_id in steps
-    assert str(tmp_path / cls.folder / cls.images) in steps
-    assert "{" not in steps
-
-
-def test_addresses_and_checksums_are_torchvisions():
-    """Where torchvision has an archive, its address and checksum are the ones used."""
-    known = {"Caltech101": "Caltech101", "DescribableTextures": "DTD", "EuroSAT": "EuroSAT", "Food101": "Food101",
-             "FGVCAircraft": "FGVCAircraft", "OxfordFlowers": "Flowers102", "OxfordPets": "OxfordIIITPet"}
-    for name, theirs in known.items():
-        source = DATASET_REGISTRY.get(name).archives[0]
-        code = inspect.getsource(getattr(torchvision.datasets, theirs))
-        assert source.name in code
-        assert source.urls[0].removesuffix(source.name) in code
-        if "md5" in code.lower():
-            assert source.checksum.removeprefix("md5:") in code
-
-
-def run(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, str(TOOL), *map(str, arguments)], capture_output=True, text=True, timeout=120,
-        env=os.environ | DEAD, **options,
-    )
-
-
-def test_command_line(tmp_path, monkeypatch):
-    """One run that meets a set to be had, sets that are manual, a file that is nowhere, and one already there."""
-    _, archives = hosted("UCF101", tmp_path, monkeypatch)
-    root = tmp_path / "root"
-    build("EuroSAT", root)
-    with serving() as server:
-        server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
-        result = run("UCF101", "eurosat", "imagenet", "stanford_cars", "sun397", "imagenet_a", "coop",
-                     "--root", root, "--mirror", server.address)
-    assert result.returncode == 1
-    assert "Traceback" not in result.stderr
-    assert "ucf101: ready, 6 test images of 3 classes" in result.stderr
-    assert "eurosat: already there" in result.stderr
-    for expected in ("image-net.org", "ILSVRC2012_img_val.tar", "cars_train.tgz", "SUN397.tar.gz",
-                     "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT", "18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF",
-                     f"{root}/imagenet/images/val/n01440764", "imagenet-a.tar"):
-        assert expected in result.stderr
-    assert sorted(path.name for path in root.iterdir()) == ["eurosat", "ucf101"]
-
-
-def test_one_unreadable_place_leaves_the_others(tmp_path):
-    """A root that the system refuses is one line; a set in it that it refuses does not stop the next."""
-    result = run("dtd", "coop", "--root", tmp_path / ("x" * 300))
-    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1, result.stderr
-    assert result.stderr.endswith(": File name too long\n")
-    build("DescribableTextures", tmp_path)
-    build("EuroSAT", tmp_path)
-    folder = tmp_path / "dtd" / "images" / "banded"
-    shutil.rmtree(folder)
-    folder.symlink_to(folder)
-    result = run("dtd", "eurosat", "--root", tmp_path)
-    assert result.returncode == 1 and "Traceback" not in result.stderr
-    assert f"error: dtd: cannot read {folder}: Too many levels of symbolic links" in result.stderr
-    assert "eurosat: already there, 20 test images of 10 classes" in result.stderr
-
-
-def test_command_line_with_an_unknown_name(tmp_path):
-    result = run("ufc101", "--root", tmp_path)
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: unknown data set 'ufc101'. Did you mean 'ucf101'?")
-    assert len(result.stderr.splitlines()) == 1

@@ -5,14 +5,15 @@ import json
 import signal
 from pathlib import Path
 
+import made_open_clip
 import numpy as np
 import pytest
 import test_hugging_face
-import test_open_clip
 import torch
 import torch.nn.functional as F
 from conftest import make_image_folder
 from fault_runs import parts_of
+from made_models import SIDE
 from processes import Process, start_ranks
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.tools import predict, reproduce, train
@@ -31,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_image_folder(root / "images" / "test")
     make_image_folder(root / "images" / "train", images=1)
     for kind in ("gelu", "siglip", "bert"):
-        test_open_clip.make(root, kind)
+        made_open_clip.make(root, kind)
     (root / "clip").mkdir()
     test_hugging_face.make(root / "clip", "clip-new-eos")
     return root
@@ -59,7 +60,7 @@ def test_a_run_from_images_to_figures(kind: str, place: Path, tmp_path: Path, mo
     assert results["n"] == 12 and results["backbone"] == backbone and results["flagged"] == 0
     arrays = np.load(tmp_path / "soc" / "predictions.npz")
     assert np.abs(arrays["logits"] - arrays["zero_shot_logits"]).max() > 1e-3
-    assert results["pixels"]["size"] == test_open_clip.SIDE
+    assert results["pixels"]["size"] == SIDE
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("an image is encoded again")
@@ -138,7 +139,7 @@ def test_backbones_in_short(tmp_path: Path):
 @pytest.mark.slow
 def test_several_processes_and_a_continued_run(place: Path, tmp_path: Path):
     """With a model that every process has to find by itself: a folder as BiomedCLIP comes in."""
-    test_open_clip.model_folder(tmp_path, "bert")
+    made_open_clip.model_folder(tmp_path, "bert")
     arguments = [
         "--trainer", "SoC", "--dataset-config-file", "configs/datasets/image_folder.yaml", "--root", place / "images",
         "--backbone", f"open_clip:local-dir:{tmp_path / 'bert'}", "TEST.PART", 2, "TTA.EPISODES", 2, "TTA.VIEWS", 4,

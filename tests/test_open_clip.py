@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from made_models import SIDE, TEXT, VISION, bert_tokenizer, open_clip_config, open_clip_model, t5_tokenizer
+from made_models import SIDE, TEXT, VISION, open_clip_config, open_clip_model
+from made_open_clip import CONTEXT, FAMILIES, NAMES, library_gradient, library_text, make, model_folder, relative
 from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
 from promptcal.trainers import adapt, load_clip
-from promptcal.trainers.vlm.backbone import Backbone
 from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.initial_prompt import InitialPrompt
@@ -19,67 +19,6 @@ from promptcal.trainers.vlm.loading import weights_hash
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
 
 open_clip = pytest.importorskip("open_clip")
-
-NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for single class of things", "dog"]
-CONTEXT = "one two three four"  # words of one token each, all different, that no class name has
-RESNET = {"image_size": SIDE, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None}
-SIGLIP = {"context_length": 32, "vocab_size": 64, "width": 64, "heads": 2, "layers": 2, "no_causal_mask": True,
-          "pool_type": "last", "proj_bias": True, "norm_kwargs": {"eps": 1e-6}, "act_kwargs": {"approximate": "tanh"}}
-COCA = {
-    "text": {**TEXT, "context_length": 76, "embed_cls": True, "output_tokens": True},
-    "vision": {**VISION, "attentional_pool": True, "attn_pooler_heads": 2, "output_tokens": True},
-    "multimodal_cfg": {"width": 64, "heads": 2, "layers": 1, "context_length": 76}, "custom_text": True,
-}
-FAMILIES = {  # name -> (whether its text tower is packed, config)
-    "gelu": (True, {}), "quick": (True, {"quick_gelu": True}), "custom": (True, {"custom_text": True}),
-    "wide-heads": (True, {"vision": {**VISION, "width": 160, "head_width": 80}}), "resnet": (True, {"vision": RESNET}),
-    "eos": (True, {"custom_text": True, "text": {**TEXT, "context_length": 32, "pool_type": "eos", "eos_id": 49407,
-                                                 "proj_bias": True, "act_kwargs": {"approximate": "tanh"}}}),
-    "scaled": (False, {"text": {**TEXT, "ls_init_value": 0.5}}),
-    "siglip": (False, {"text": SIGLIP, "custom_text": True, "init_logit_bias": -10.0}),
-    "bert": (False, {}), "coca": (False, COCA),
-}
-
-
-def make(folder: Path, kind: str) -> tuple[str, torch.nn.Module]:
-    """The model's name and open_clip's own random model, whose weights lie at <folder>/<kind>.pt."""
-    _, config = FAMILIES[kind]
-    config = dict(config)
-    if kind == "siglip":
-        config["text"] = {**SIGLIP, "hf_tokenizer_name": str(t5_tokenizer(folder / "t5"))}
-    if kind == "bert":
-        from transformers import BertConfig
-
-        bert = bert_tokenizer(folder / "bert")
-        BertConfig(vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=96,
-                   max_position_embeddings=40, pad_token_id=0).save_pretrained(bert)
-        config["text"] = {"hf_model_name": str(bert), "hf_tokenizer_name": str(bert), "hf_proj_type": "mlp",
-                          "hf_pooler_type": "mean_pooler", "context_length": 40}
-    name = f"promptcal-{kind}"
-    open_clip_config(folder, name, **config)
-    model = open_clip_model(name)
-    torch.save(model.state_dict(), folder / f"{kind}.pt")
-    return name, model
-
-
-def library_text(model: torch.nn.Module, name: str, context: str, names: list[str]) -> torch.Tensor:
-    prompts = [f"{context} {each.replace('_', ' ')}." for each in names]
-    return F.normalize(model.encode_text(open_clip.get_tokenizer(name)(prompts)), dim=-1)
-
-
-def library_gradient(model: torch.nn.Module, name: str, backbone: Backbone, cotangent: torch.Tensor) -> torch.Tensor:
-    """The gradient of the embeddings of the context's words, by autograd through the library's own model."""
-    weight = backbone_embedding(model).weight.requires_grad_()
-    text = library_text(model, name, CONTEXT, NAMES)
-    (gradient,) = torch.autograd.grad(text, weight, cotangent)
-    weight.requires_grad_(False)
-    return gradient[backbone.tokenizer.encode(CONTEXT)]
-
-
-def backbone_embedding(model: torch.nn.Module) -> torch.nn.Module:
-    text = getattr(model, "text", model)
-    hugging = hasattr(text.transformer, "get_input_embeddings")
-    return text.transformer.get_input_embeddings() if hugging else text.token_embedding
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -107,10 +46,6 @@ def test_features_and_gradients_are_the_librarys(kind: str, tmp_path: Path):
     assert relative(prompt.gradient(cotangents), expected) < 1e-4
     _, vjp = ClassTowers(backbone, tower.class_tokens, group=2).with_vjp(prompt.context.expand(2, -1, -1))
     assert relative(vjp(cotangents), expected) < 1e-4  # later steps, classes in groups
-
-
-def relative(ours: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((ours - expected).norm() / expected.norm()).item()
 
 
 def test_what_open_clip_knows_of_its_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -244,16 +179,6 @@ def test_episodes_do_not_mix_and_the_python_call_takes_it(kind: str, tmp_path: P
     for i in range(3):
         alone = adapt("SoC", backbone, NAMES, views[i], opts)
         torch.testing.assert_close(alone.logits[0], together.logits[i], atol=1e-4, rtol=1e-4)
-
-
-def model_folder(folder: Path, kind: str) -> torch.nn.Module:
-    """A model as it lies on the hub: config, weights and tokenizer side by side."""
-    name, model = make(folder, kind)
-    config = {"model_cfg": open_clip.get_model_config(name), "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3,
-              "interpolation": "bicubic", "resize_mode": "squash"}}
-    (folder / kind / "open_clip_config.json").write_text(json.dumps(config))
-    torch.save(model.state_dict(), folder / kind / "open_clip_pytorch_model.bin")
-    return model
 
 
 def test_a_folder_with_a_model_of_its_own(tmp_path: Path):

@@ -1,0 +1,77 @@
+"""Archives as hosts have them, and worse: good ones, links, devices, chains that lead outside."""
+import io
+import random
+import tarfile
+import zipfile
+
+import pytest
+from promptcal.datasets.download.archives import ArchiveError, unpacked
+
+FILES = {"images/a.jpg": random.Random(0).randbytes(20_000), "images/deep/b.jpg": b"b" * 700, "list.txt": b"a\nb\n"}
+
+
+def tar_bytes(files, extra=(), mode="w"):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=mode) as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        for info in extra:
+            tar.addfile(info)
+    return buffer.getvalue()
+
+
+def zip_bytes(files, extra=()):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as zipped:
+        for name, content in files.items():
+            zipped.writestr(name, content)
+        for info, content in extra:
+            zipped.writestr(info, content)
+    return buffer.getvalue()
+
+
+def special(name, kind, target=""):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+def unix_zip_entry(name, mode):
+    info = zipfile.ZipInfo(name)
+    info.create_system, info.external_attr = 3, mode << 16
+    return info
+
+
+def refuse(tmp_path, content, message, name=""):
+    """Unpacks `content` in a work folder; whatever it says, nothing may be left there or beside it."""
+    work = tmp_path / "work"
+    work.mkdir()
+    archive = tmp_path / (name or named(content))
+    archive.write_bytes(content)
+    with pytest.raises(ArchiveError, match=message) as caught, unpacked(archive, work):
+        pytest.fail("a bad archive was unpacked")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+    assert list(work.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([archive.name, "work"])
+
+
+def named(content):
+    """The name that belongs to the content."""
+    return "data.zip" if content.startswith(b"PK") else "data.tar"
+
+
+def chain_of_links(outside):
+    """The pattern of CVE-2025-4517: a chain of links longer than a path may be, after which the standard library's
+    `data` filter no longer sees where the next link leads; then a file through it."""
+    extra, path = [], ""
+    for step in "abcdefghijklmnop":
+        extra.append(special(f"{path}{'d' * 247}", tarfile.DIRTYPE))
+        extra.append(special(f"{path}{step}", tarfile.SYMTYPE, "d" * 247))
+        path += f"{'d' * 247}/"
+    top = f"{'/'.join('abcdefghijklmnop')}/{'l' * 254}"
+    extra.append(special(top, tarfile.SYMTYPE, "../" * 16))
+    extra.append(special("escape", tarfile.SYMTYPE, f"{top}/../../{outside}"))
+    extra.append(special("escape/evil.txt", tarfile.REGTYPE))
+    return tar_bytes({}, extra, "w:gz")
