@@ -91,8 +91,10 @@ def test_the_command(clip_file, pictures, names):
 
 def test_the_small_clip_says_what_it_knows(tmp_path, names, train):
     Image.new("RGB", (64, 64)).save(tmp_path / "x.png")
-    done = run_tool("predict.py", tmp_path / "x.png", "--classes", names, "--trainer", "TPT", "--backbone", "small")
+    done = run_tool("predict.py", tmp_path / "x.png", "--classes", names, "--trainer", "TPT", "--backbone", "small",
+                    "--html", tmp_path / "x.html")
     assert done.returncode == 0 and "knows aerial tiles of land only" in done.stdout
+    assert "knows aerial tiles of land only" in (tmp_path / "x.html").read_text(encoding="utf-8")
     done = train("ZeroShot", "--backbone", "small", "--no-train")
     assert done.returncode == 0 and "knows aerial tiles of land only" in done.stdout
 
@@ -116,6 +118,7 @@ def test_a_page_shows_pictures_kept_views_and_every_method(clip_file, pictures, 
     for head in ("Zero-shot", "TPT", "TPT + SaLS", "SoC", "SoC + SaLS"):
         assert f'<th scope="col">{head}</th>' in text
     assert "<b>dog" not in text and "&lt;b&gt;dog" in text
+    assert "brought back into the range" in text  # what SaLS is, where it is first met
     assert "http" not in text.replace("http-equiv", "")
 
 

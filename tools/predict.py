@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     dataset = build_dataset(args.dataset, args.root) if args.dataset else None
     classnames = dataset.classnames if dataset else given_classes(args.classes)
     backbone = args.backbone or default_backbone()
-    warn_of_small(backbone, args.dataset or "")
+    warning = warn_of_small(backbone, args.dataset or "")
     model, found, kept = None, {}, []
     for trainer in dict.fromkeys(args.trainer):
         opts = [*(settings_pairs(trainer, args.dataset) if dataset else []), *args.opts]
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     setting = f"{backbone}, {len(classnames)} classes, {args.views} views a picture, seed {args.seed}"
     print(setting)
     if args.html:
-        write_page(args.html, found, classnames, kept, [f"{setting}."], max(args.top, 5))
+        write_page(args.html, found, classnames, kept, [*filter(None, [warning]), f"{setting}."], max(args.top, 5))
         print(f"written: {args.html}")
 
 

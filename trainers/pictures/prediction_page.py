@@ -21,6 +21,10 @@ from .predict import Prediction
 
 LARGE, SMALL = 384, 96  # pixels of a picture's longer side, and of a view
 MOST_VIEWS = 24  # shown of a picture
+NOTE = (
+    "Bold: the predicted class. Zero-shot: before tuning. + SaLS: after tuning, with the logits brought back into the "
+    "range that they had before it; that needs no labels."
+)
 
 
 def write_page(
@@ -38,11 +42,11 @@ def write_page(
             "rows": rows(predictions, classnames, top),
             "failed": [method_label(name) for name, prediction in predictions.items() if prediction.failed],
             "views": list(own)[:MOST_VIEWS],
-            "kept": f"Of lowest entropy before tuning, lowest first: {len(own)}"
+            "kept": f"Those of lowest entropy (in nats) before tuning, lowest first: {len(own)}"
                     f"{f', of which {MOST_VIEWS} are shown' if len(own) > MOST_VIEWS else ''}.",
         })
     title = f"Predictions: {pictures[0]['name']}" if len(pictures) == 1 else f"Predictions: {len(pictures)} pictures"
-    write_text(path, render("pictures.html", title, methods=methods, pictures=pictures, page_notes=notes))
+    write_text(path, render("pictures.html", title, methods=methods, pictures=pictures, page_notes=[*notes, NOTE]))
 
 
 def rows(predictions: Mapping[str, Prediction], classnames: Sequence[str], top: int) -> list[dict]:

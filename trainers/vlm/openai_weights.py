@@ -75,11 +75,14 @@ def use_variant(model: CLIP, path: Path, activation: str, head_width: int) -> No
             block.mlp.gelu = nn.GELU()
 
 
-def warn_of_small(backbone: str, dataset: str) -> None:
-    """Says what the embedded model's predictions on other data are worth."""
-    if backbone == SMALL and dataset not in SMALL_KNOWS:
-        logger.warning("the small CLIP knows aerial tiles of land only (%s): what it says of anything else is near "
-                       "chance; take a general one, such as --backbone ViT-B/16", ", ".join(SMALL_KNOWS))
+def warn_of_small(backbone: str, dataset: str) -> str:
+    """Says what the embedded model's predictions on other data are worth; returns what it said, if anything."""
+    if backbone != SMALL or dataset in SMALL_KNOWS:
+        return ""
+    line = (f"the small CLIP knows aerial tiles of land only ({', '.join(SMALL_KNOWS)}): what it says of anything else "
+            "is near chance; take a general one, such as --backbone ViT-B/16")
+    logger.warning("%s", line)
+    return line
 
 
 def weights_file(name: str) -> Path:
