@@ -16,7 +16,7 @@ from promptcal.trainers.engine.memory import within_memory
 from promptcal.trainers.runs.folder import RunFolder
 from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.initial_prompt import InitialPrompt
-from promptcal.trainers.vlm.jacobian import break_even, text_jacobian
+from promptcal.trainers.vlm.jacobian import break_even, jacobian_size, text_jacobian
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompts import class_tokens, find_placement, initial_context
 
@@ -62,6 +62,9 @@ def test_the_jacobian_is_that_of_autograd(clip_model):
     slow = torch.autograd.functional.jacobian(lambda c: prompt.tower.towers[0](c[None])[0], prompt.context)
     assert relative(text_jacobian(prompt.tower, prompt.context), slow.flatten(2)) < 1e-5
     assert 48 < break_even(prompt.tower, 4, 48) < 48 * 5
+    grouped = ClassTowers(OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER), group=2)
+    assert break_even(grouped, 4, 48) == break_even(prompt.tower, 4, 48) // 2  # an image runs there and back
+    assert jacobian_size(1000, 512, torch.empty(4, 512)) < 1e9 * build_cfg("SoC").TTA.JACOBIAN_GB  # ImageNet, ViT-B/16
 
 
 def test_later_steps_in_groups(clip_model):

@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, help="as CACHE.DIR: judge runs that find view features there")
     parser.add_argument("--classes", type=int, default=100, help="classes of the episodes that are timed (default 100)")
     parser.add_argument("--json", action="store_true", help="everything as JSON")
+    parser.add_argument("opts", nargs="*", metavar="KEY VALUE", help="settings of the runs, e.g. TTA.VIEWS 32")
     args = parser.parse_args(argv)
     if args.workers != "auto" and not args.workers.isdigit():
         parser.error(f"--workers {args.workers}: give a number, or auto")
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with redirect_stdout(sys.stderr):  # whatever is said on the way: standard output has the table or the JSON alone
         found = check_up(Wishes(
             args.backbone or default_backbone(), args.root and args.root.expanduser(), args.cache, args.device,
-            -1 if args.workers == "auto" else int(args.workers), classes=args.classes,
+            -1 if args.workers == "auto" else int(args.workers), classes=args.classes, opts=args.opts,
         ))
     if args.json:
         print(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))

@@ -1,6 +1,7 @@
 """The whole check-up, part after part."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,7 @@ from ...trainers.vlm.cores import fixed_numerics
 from ...trainers.vlm.loading import as_backbone, load_clip, pick_device
 from ...trainers.vlm.openai_weights import SMALL
 from ..speed.image_cases import make_pictures
+from ..speed.result_tables import number
 from ..speed.shapes import class_names
 from . import pace, sight, surroundings
 from .findings import FAULT, NOTE, Check, Diagnosis
@@ -32,10 +34,10 @@ class Wishes:
     cache: Path | None = None  # of view features; given, a run finds them there
     device: str = "auto"
     workers: int = 2
-    views: int = 64
     classes: int = 100
     episodes: int = 8
     images: int = 48  # that zero-shot accuracy is measured on
+    opts: Sequence[str] = ()  # settings of the runs
 
 
 def check_up(wishes: Wishes) -> Diagnosis:
@@ -45,17 +47,18 @@ def check_up(wishes: Wishes) -> Diagnosis:
 
 def examine(wishes: Wishes, folder: Path) -> Diagnosis:
     device = pick_device(wishes.device)
-    backbone = as_backbone(load_clip(wishes.backbone, device))
-    method = build_trainer(build_cfg("SoC", opts=["DEVICE", str(device), "TTA.VIEWS", wishes.views]))
+    cfg = build_cfg("SoC", flags=["DEVICE", str(device)], opts=wishes.opts)
+    backbone = as_backbone(load_clip(wishes.backbone, device, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH))
+    method = build_trainer(cfg)
     method.use_model(backbone, class_names(wishes.classes))
-    found = list(surroundings.surroundings(device, wishes.cache, backbone.features, wishes.views))
+    found = list(surroundings.surroundings(device, wishes.cache, backbone.features, cfg.TTA.VIEWS))
 
     sets = sight.data_found(wishes.root) if wishes.root else []
     found += sight.describe(sets, wishes.root) if wishes.root else []
     usable = next((one for one in sets if one.state in ("ok", "partial")), None)
     real = build_dataset(usable.cls.name(), wishes.root) if usable else None
     pictures = real or make_pictures(folder / "pictures", 4)
-    maker = ViewMaker.of(wishes.views, backbone.pixels, True, 0)
+    maker = ViewMaker.of(cfg.TTA.VIEWS, backbone.pixels, cfg.TTA.AUGMIX != "off", 0)
     with torch.no_grad():
         views = torch.stack([maker(pictures.read_image(item), 0, device)[:8] for item in pictures.test[:2]])
         if device.type == "cuda" or wishes.backbone == SMALL:
@@ -71,15 +74,19 @@ def examine(wishes: Wishes, folder: Path) -> Diagnosis:
     advice = set_up.advice(slowest, wishes.episodes, method.prompt.jacobian is not None)
     rates = set_up.rates(seconds)
     for part, needed in seconds.items():
-        rate = f", {rates[part]:.3g} images/s" if part in rates else ", not needed: view features are there"
+        rate = f", {number(rates[part])} images/s" if part in rates else ", not needed: view features are there"
         held_up = part == slowest
         found.append(Check(
-            f"speed: {part}", f"{1000 * needed:.3g} ms an image{rate}", NOTE if held_up else "ok",
+            f"speed: {part}", f"{duration(needed)} an image{rate}", NOTE if held_up else "ok",
             advice if held_up else "",
         ))
     faults = [finding.what for finding in found if finding.state == FAULT]
-    verdict = f"{slowest} is the bottleneck, about {set_up.images_a_second(seconds):.3g} images a second: {advice}"
+    verdict = f"{slowest} is the bottleneck, about {number(set_up.images_a_second(seconds))} images a second: {advice}"
     return Diagnosis(found, seconds, slowest, f"not well: {', '.join(faults)}; {verdict}" if faults else verdict)
+
+
+def duration(seconds: float) -> str:
+    return f"{number(seconds)} s" if seconds >= 1 else f"{number(1000 * seconds)} ms"
 
 
 def known_images(wishes: Wishes, backbone: object, real: Dataset | None) -> Check:

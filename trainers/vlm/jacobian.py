@@ -22,8 +22,10 @@ def jacobian_size(classes: int, features: int, context: Tensor) -> int:
 
 def break_even(tower: ClassTowers, n_ctx: int, features: int) -> int:
     """How many images' gradients cost as much as the Jacobian: it needs one backward pass for each output, and in each
-    the beginning of the prompt runs for every class."""
-    return features * (tower.tokens + len(tower.class_tokens) * (1 + n_ctx)) // tower.tokens
+    the beginning of the prompt runs for every class. Of so many classes that activations wait in groups, an image
+    repeats the forward pass too, which costs as much as the backward pass."""
+    an_image = tower.tokens * (1 if len(tower.towers) == 1 else 2)
+    return features * (tower.tokens + len(tower.class_tokens) * (1 + n_ctx)) // an_image
 
 
 def text_jacobian(tower: ClassTowers, context: Tensor) -> Tensor:
