@@ -17,6 +17,7 @@ OPERATIONS = (
     "autocontrast", "equalize", "posterize", "rotate", "solarize", "shear x", "shear y", "translate x", "translate y",
 )
 POINTS = frozenset(("autocontrast", "equalize", "posterize", "solarize"))
+TRANSLATIONS = frozenset(("translate x", "translate y"))
 
 Step = tuple[str, float]  # an operation and its parameter
 

@@ -5,6 +5,7 @@ operations looks at the picture once.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -13,17 +14,18 @@ from torch import Tensor
 LEVELS = 256
 
 
-def histogram(images: Tensor) -> Tensor:
-    """How often each level occurs: uint8 (n, 3, H, W) -> (n, 3, 256)."""
-    index = images.long().view(-1, images.shape[-2] * images.shape[-1])
-    counts = torch.zeros(len(index), LEVELS, dtype=torch.int32, device=images.device)
-    return counts.scatter_add_(1, index, torch.ones_like(index, dtype=torch.int32)).view(-1, 3, LEVELS)
+def histogram(image: Tensor) -> Tensor:
+    """How often each level occurs: uint8 (3, H, W) -> (3, 256)."""
+    index = image.reshape(3, -1).long()
+    counts = torch.zeros(3, LEVELS, dtype=torch.int32, device=image.device)
+    return counts.scatter_add_(1, index, counts.new_ones(1).expand_as(index))
 
 
-def look_up(images: Tensor, tables: Tensor) -> Tensor:
+def look_up(images: Tensor, tables: Tensor, out: Tensor | None = None) -> Tensor:
     """Each pixel's entry in its table: uint8 (n, 3, H, W), (n, 3, 256) -> as the tables' type."""
-    index = images.long().view(-1, images.shape[-2] * images.shape[-1])
-    return tables.reshape(-1, LEVELS).gather(1, index).view(images.shape)
+    pixels = images.shape[-2] * images.shape[-1]
+    found = None if out is None else out.view(-1, pixels)
+    return torch.gather(tables.view(-1, LEVELS), 1, images.long().view(-1, pixels), out=found).view(images.shape)
 
 
 @lru_cache(maxsize=8)
@@ -42,15 +44,16 @@ def histogram_after(counts: Tensor, tables: Tensor) -> Tensor:
     return torch.zeros_like(counts).scatter_add_(-1, tables, counts)
 
 
-def extremes(images: Tensor) -> tuple[Tensor, Tensor]:
-    """The darkest and the brightest level (n, 3) of images (n, 3, H, W)."""
-    return images.flatten(2).amin(-1), images.flatten(2).amax(-1)
+def extremes(images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The darkest and the brightest level (n, 3) of images (3, H, W)."""
+    flat = [image.flatten(1) for image in images]
+    return torch.stack([one.amin(1) for one in flat]), torch.stack([one.amax(1) for one in flat])
 
 
-def extremes_after(images: Tensor, tables: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of what tables make of images."""
-    level, found = identity(images.device), histogram_after(histogram(images), tables) > 0
-    return torch.where(found, level, LEVELS).amin(-1), torch.where(found, level, -1).amax(-1)
+def extremes_of(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of pictures with these histograms (n, 3, 256)."""
+    level = identity(counts.device)
+    return torch.where(counts > 0, level, LEVELS).amin(-1), torch.where(counts > 0, level, -1).amax(-1)
 
 
 def autocontrast(low: Tensor, high: Tensor) -> Tensor:

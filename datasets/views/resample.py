@@ -1,17 +1,19 @@
 """Crop, resize and flip as Pillow's `crop` and `resize` do it, to the last bit, for many boxes of one picture at once.
 
 Pillow resizes one axis after the other. In each pass a pixel is a weighted sum of a few pixels, with weights of 22
-fractional bits, rounded to 8 bits. Here a pass is a weighted sum of rows of a matrix (`embedding_bag`), so the picture
-lies on its side while its columns are resized. Sums of 8 times 22 bits do not fit a float32; each weight is therefore
-split in two parts of 11 bits, whose sums do.
+fractional bits, rounded to 8 bits. Here a pass is a weighted sum of rows of a matrix (`embedding_bag`), a row being all
+colours of a line of the picture, which lies on its side while its columns are resized. Sums of 8 times 22 bits do not
+fit a float32; each weight is therefore split in two parts of 11 bits, whose sums do.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 BITS = 22  # of a weight's fraction, as in Pillow
@@ -71,7 +73,7 @@ class Axis:
         weight = kind.kernel((place - centre[..., None] + 0.5) * (1 / stretch)[..., None])
         weight[place >= high[..., None]] = 0
         weight /= weight.cumsum(axis=-1)[..., -1:]  # summed one by one, as Pillow does: numpy's sum rounds otherwise
-        weight = np.trunc(weight * (1 << BITS) + np.copysign(0.5, weight)).astype(np.int32)
+        weight = (weight * (1 << BITS) + np.copysign(0.5, weight)).astype(np.int32)
         place = np.minimum(place, length[..., None] - 1)
         if self.flip is not None:
             place[self.flip], weight[self.flip] = place[self.flip, ::-1], weight[self.flip, ::-1]
@@ -102,64 +104,75 @@ def make_groups(first: Axis, second: Axis, at_once: int, longest: int) -> list[G
 
 @dataclass(frozen=True)
 class Sums:
-    """The weighted sums of one pass, for all views: rows of a table made of one block a colour (first pass), or one a
-    view and colour (second)."""
+    """The weighted sums of one pass, for all views."""
 
-    place: Tensor  # (n, 3, size, taps)
-    weight: Tensor  # (2, n, 3, size, taps), upper and lower parts
-    used: list[int]  # taps of each view
+    place: np.ndarray  # (2, n, size, taps), rows of a group's table; twice the same
+    weight: np.ndarray  # (2, n, size, taps), upper and lower parts
+    used: np.ndarray  # (n,), taps of each view
 
     @classmethod
-    def of(cls, axis: Axis, size: int, kind: Filter, block: np.ndarray, device: torch.device) -> Sums:
-        """`block` (n, 3): the row at which the view's colour starts."""
+    def of(cls, axis: Axis, size: int, kind: Filter, begins: np.ndarray) -> Sums:
+        """`begins` (n): the row of the table at which the view starts."""
         place, weight, used = axis.taps(size, kind)
-        place = place[:, None] + block[..., None, None]
+        place += begins[:, None, None]
         upper = weight >> LOW_BITS
-        parts = np.stack([upper, (weight - (upper << LOW_BITS)) * 2.0**-LOW_BITS]).astype(np.float32)
-        parts = np.repeat(parts[:, :, None], 3, axis=2)
-        place, parts = torch.from_numpy(place), torch.from_numpy(parts)
-        return cls(place.to(device, non_blocking=True), parts.to(device, non_blocking=True), used.tolist())
+        parts = np.stack([upper, weight - (upper << LOW_BITS)]).astype(np.float32)
+        parts *= np.float32(2.0**-LOW_BITS)
+        return cls(np.broadcast_to(place, (2, *place.shape)), parts, used)
 
     def __call__(self, table: Tensor, views: slice) -> Tensor:
-        """Σ weight·table[place] / 2²² as Pillow rounds it, numbers whose integer part counts: (views·3·size, width).
+        """Σ weight·table[place] / 2²² as Pillow rounds it, numbers whose integer part counts: (views·size, width).
 
         With h and l the exact sums of the upper and lower parts, ⌊(2¹¹h + l + 2²¹) / 2²²⌋ =
-        ⌊(h + ⌊l / 2¹¹⌋ + 2¹⁰) / 2¹¹⌋, and all steps of the right side fit a float32.
+        ⌊h / 2¹¹ + ⌊l / 2¹¹⌋ / 2¹¹ + ½⌋, and all steps of the right side fit a float32.
         """
-        taps = max(self.used[views])
-        place = self.place[views, ..., :taps].reshape(-1)
-        upper, lower = self.weight[:, views, ..., :taps].reshape(2, -1)
-        offsets = torch.arange(0, len(place), taps, device=place.device)
-        total = torch.embedding_bag(table, place, offsets, False, 0, False, upper)[0]
-        total += torch.embedding_bag(table, place, offsets, False, 0, False, lower)[0].floor_()
-        return total.mul_(2.0**-LOW_BITS).add_(0.5)
+        taps = int(self.used[views].max())
+        place, weight = (
+            torch.from_numpy(part[:, views, :, :taps].ravel()).to(table.device, non_blocking=True)
+            for part in (self.place, self.weight)
+        )
+        both = torch.embedding_bag(table, place, every(taps, len(place), table.device), False, 0, False, weight)[0]
+        total, low = both.chunk(2)
+        return total.add_(low.floor_(), alpha=2.0**-LOW_BITS).add_(0.5)
 
 
-def resize(planes: Tensor, first: Axis, second: Axis, size: int, kind: Filter, at_once: int) -> Iterator[Tensor]:
-    """Views of a picture, uint8, `at_once` at a time: (at_once, 3, size, size).
+@lru_cache(maxsize=64)
+def every(step: int, stop: int, device: torch.device) -> Tensor:
+    return torch.arange(0, stop, step, device=device)
 
-    `planes` (3, A, B) are its colours; the axis A is resized first, then B, and the result has B before A.
+
+def resize(rows: Tensor, first: Axis, second: Axis, size: int, kind: Filter, at_once: int) -> Iterator[Tensor]:
+    """Views of a picture `at_once` at a time: numbers whose integer part counts, (at_once, size, 3, size).
+
+    `rows` (A, B, 3) is the picture; the axis A is resized first, then B, and the result has B before A.
     """
-    groups = make_groups(first, second, at_once, planes.shape[2])
-    colour, device = np.arange(3), planes.device
-    # where in a group's table each view's colours start, less where the part of the picture starts
-    starts = [
-        (first.start[g.views, None] - g.start + colour * (g.stop - g.start),
-         second.start[g.views, None] - g.top
-         + (np.arange(len(first.start[g.views]))[:, None] * 3 + colour) * (g.bottom - g.top))
-        for g in groups
-    ]
-    one = Sums.of(first, size, kind, np.concatenate([a for a, _ in starts]), device)
-    two = Sums.of(second, size, kind, np.concatenate([b for _, b in starts]), device)
+    groups = make_groups(first, second, at_once, rows.shape[1])
+    # the row of a group's table at which each view starts
+    ones = np.concatenate([first.start[g.views] - g.start for g in groups])
+    twos = np.concatenate([
+        second.start[g.views] - g.top + np.arange(len(second.start[g.views])) * (g.bottom - g.top) for g in groups
+    ])
+    one, two = Sums.of(first, size, kind, ones), Sums.of(second, size, kind, twos)
     for g in groups:
-        region = planes[:, g.start : g.stop, g.top : g.bottom].to(torch.float32, memory_format=torch.contiguous_format)
-        half = one(region.flatten(0, 1), g.views).floor_()
+        region = rows[g.start : g.stop, g.top : g.bottom].to(torch.float32, memory_format=torch.contiguous_format)
+        half = one(region.flatten(1), g.views).floor_()
         if kind.overshoots:
             half.clamp_(0, 255)
-        full = two(half.view(-1, size, g.bottom - g.top).mT.reshape(-1, size), g.views)
+        full = two(half.view(-1, size, 3 * (g.bottom - g.top)).mT.reshape(-1, 3 * size), g.views)
         if kind.overshoots:
             full.clamp_(0, 255)
-        yield to_bytes(full).view(-1, 3, size, size)
+        yield full.view(-1, size, 3, size)
+
+
+def resize_bytes(picture: Tensor, x: Axis, y: Axis) -> Iterator[Tensor]:
+    """Whole views of a picture (H, W, 3), uint8 (3, y, x), one by one by torch's own resizing of bytes, which is only
+    for CPUs and bilinear. Its weights have 15 bits, and columns always come first."""
+    mirrored = picture.flip(1)
+    for left, width, top, height, flip in zip(x.start, x.length, y.start, y.length, x.flip, strict=True):
+        start = picture.shape[1] - left - width if flip else left
+        box = (mirrored if flip else picture)[top : top + height, start : start + width].permute(2, 0, 1)[None]
+        box = box.contiguous(memory_format=torch.channels_last)  # what the fast kernel is for
+        yield F.interpolate(box, (y.full, x.full), mode="bilinear", antialias=True)[0]
 
 
 def to_bytes(numbers: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from ...datasets.base import Dataset, Datum
 from ...datasets.utils.errors import DataError
 from ...datasets.views import PIPELINE
 from ...datasets.views.images import BadImageError
+from ...datasets.views.jpeg import UndecodedJpegs, check_decoder
 from ...datasets.views.loader import ViewBatch, view_loader
 from ...datasets.views.maker import Drawn, ViewMaker
 from ..config.fingerprint import ENGINE
@@ -71,6 +72,7 @@ class ViewFeatures:
     skip_bad: bool
     cache: ArrayCache | None
     dtype: str  # of the cached numbers
+    undecoded: bool = False  # JPEGs are decoded where the model is
 
     def batches(self, parts: Sequence[Sequence[int]], size: int) -> Iterator[FeatureBatch]:
         """The images of `parts` (lists of places in the split) in batches that never reach beyond a part.
@@ -107,8 +109,9 @@ class ViewFeatures:
 
     def encode(self, batches: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
         device = self.backbone.device
+        dataset = UndecodedJpegs(self.dataset) if self.undecoded else self.dataset
         loader = view_loader(
-            self.dataset, self.items, self.maker.prepare, batches, self.workers, pin_memory=device.type == "cuda",
+            dataset, self.items, self.maker.prepare, batches, self.workers, pin_memory=device.type == "cuda",
         )
         for batch, features in self.encoded(loader, SideStream(device) if device.type == "cuda" else None):
             if self.cache:
@@ -227,14 +230,18 @@ def find_features(
     maker = ViewMaker.of(count, backbone.pixels, augmix, cfg.SEED)
     dtype = "fp32" if precision == "fp32" else "fp16"
     key = {
-        "data": facts["data"], "weights": facts["weights"], **maker.key(), **backbone.pixels.unusual(),
+        "data": facts["data"], "weights": facts["weights"], **maker.key(backbone.device), **backbone.pixels.unusual(),
         "precision": precision, "dtype": dtype, "engine": ENGINE,
     }
+    undecoded = cfg.DATALOADER.JPEG == "device"
+    if undecoded:
+        check_decoder(backbone.device)
+        key["jpeg"] = cfg.DATALOADER.JPEG
     cache = ArrayCache(cfg.CACHE.DIR, "views", {**key, "views": PIPELINE}) if cfg.CACHE.DIR else None
     if cache and not cache.folder.is_dir() and (old := ArrayCache(cfg.CACHE.DIR, "views", key).folder).is_dir():
         logger.info("%s has features of views as version 0.1 made them (pillow-1), which are not those of today (%s): "
                     "features are made anew, and that folder may be removed", old, PIPELINE)
     return ViewFeatures(
         backbone, dataset, items, maker, precision, cfg.DATALOADER.NUM_WORKERS, cfg.DATALOADER.ON_BAD_IMAGE == "skip",
-        cache, dtype,
+        cache, dtype, undecoded,
     )
