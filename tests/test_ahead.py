@@ -6,17 +6,22 @@ import threading
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views import ViewMaker
 from promptcal.datasets.views.loader import view_loader, worker_count
-from promptcal.trainers import build_cfg
+from promptcal.trainers import build_cfg, build_trainer, evaluation
 from promptcal.trainers.engine import ahead
 from promptcal.trainers.engine.ahead import made_ahead
-from promptcal.trainers.engine.features import ViewFeatures
+from promptcal.trainers.engine.features import FeatureBatch, ViewFeatures
+from promptcal.trainers.engine.watch import AHEAD
+from promptcal.trainers.runs.folder import RunFolder
 from promptcal.trainers.vlm.loading import as_backbone
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 
 class FakeStream:
@@ -92,3 +97,65 @@ def test_auto_workers_are_the_cores_at_hand_shared_among_ranks(monkeypatch):
     assert build_cfg("TPT", opts=["DATALOADER.NUM_WORKERS", "auto"]).DATALOADER.NUM_WORKERS == -1
     with pytest.raises(ConfigError, match="0 or more, or auto"):
         build_cfg("TPT", opts=["DATALOADER.NUM_WORKERS", -2])
+
+
+class NoLooking(TorchFunctionMode):
+    """Refuses what makes the host wait for a device's numbers. (That no method calls `item` on them is shown on the
+    meta device; AdamW does on its count of steps, which is on the host.)"""
+
+    LOOKS = frozenset((Tensor.tolist, Tensor.cpu, Tensor.numpy, Tensor.__bool__, Tensor.nonzero))
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        assert function not in self.LOOKS, f"{function} waits for the device"
+        return function(*args, **(kwargs or {}))
+
+
+class SlowWatch:
+    """Of a device that is never done by itself; writes down which batches are waited for, and when."""
+
+    def __init__(self) -> None:
+        self.marks, self.events = 0, []
+
+    def mark(self) -> int:
+        self.marks += 1
+        self.events.append(("mark", self.marks))
+        return self.marks
+
+    def is_done(self, mark: int) -> bool:
+        return False
+
+    def wait(self, mark: int) -> None:
+        self.events.append(("wait", mark))
+
+    def seconds(self, start: int, end: int) -> float:
+        assert end == start + 1
+        return 0.25
+
+
+def test_results_stay_on_the_device_until_they_are_done(
+    image_folder: Path, clip_file: Path, tmp_path: Path, monkeypatch,
+):
+    """Two batches besides the last one may wait; at the part's end all are waited for, and nothing else ever is."""
+    def run(name: str) -> dict:
+        build_trainer(build_cfg("SoC", "configs/datasets/image_folder.yaml", opts=[
+            "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / name,
+            "DATALOADER.NUM_WORKERS", 0, "TTA.VIEWS", 10, "TTA.EPISODES", 1, "TEST.PART", 5, "TEST.LIMIT", 7])).run()
+        return RunFolder(tmp_path / name).predictions()
+
+    plain, watch, predict = run("plain"), SlowWatch(), evaluation.Evaluation.predict_batch
+
+    def predict_batch(self, batch: FeatureBatch) -> dict:
+        with NoLooking():
+            return predict(self, batch)
+
+    monkeypatch.setattr(evaluation, "watch_of", lambda device: watch)
+    monkeypatch.setattr(evaluation.Evaluation, "predict_batch", predict_batch)
+    slow = run("slow")
+    for name in ("index", "label", "logits", "zero_shot_logits", "flagged"):
+        assert np.array_equal(plain[name], slow[name])
+    marked, most = 0, 0
+    for kind, number in watch.events:
+        marked = number if kind == "mark" else marked
+        most = max(most, marked // 2 - number // 2) if kind == "wait" else most
+    assert [number for kind, number in watch.events if kind == "wait"] == [2 * (n + 1) for n in range(7)]
+    assert most == AHEAD

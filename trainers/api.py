@@ -16,7 +16,7 @@ from ..datasets.views.images import open_image, to_rgb
 from ..datasets.views.maker import ViewMaker
 from .config.layers import build_cfg
 from .config.merging import flatten
-from .engine.adapted import Adapted
+from .engine.adapted import Adapted, refuse_lost
 from .engine.parts import chunks
 from .registry import build_trainer
 from .vlm.backbone import Backbone
@@ -63,7 +63,9 @@ class Adapter:
         adapted = Adapted.join(made)
         names = [f"image {self.count + place}" for place in range(len(adapted.logits))]
         self.count += len(names)
-        return adapted.with_fallback(names)
+        adapted = adapted.with_fallback()
+        refuse_lost(adapted.logits.detach().cpu().numpy(), names)
+        return adapted
 
     def batches(self, views: Views) -> Iterator[Tensor]:
         """The views (b, V, 3, H, W) of as many images as are adapted at once. Those of pictures are made as in a run,

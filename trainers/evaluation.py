@@ -3,15 +3,18 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..datasets.utils.errors import ConfigError, UserError, fault_of_machine, one_line
-from .engine.adapted import Adapted
+from .engine.adapted import Adapted, refuse_lost
 from .engine.features import FeatureBatch, ViewFeatures, find_features
 from .engine.parts import chunks, joined, shuffled
+from .engine.watch import AHEAD, Pending, watch_of
 from .runs.progress import Progress
 
 
@@ -41,13 +44,7 @@ class Evaluation:
             features = self.feature_batches(mine)
             for part in mine:
                 rows = []
-                for _ in chunks(part, cfg.TTA.EPISODES):
-                    started = time.perf_counter()
-                    batch = next(features)
-                    encoded = time.perf_counter()
-                    columns = self.predict_batch(batch)
-                    columns["adapt_seconds"] = np.array([time.perf_counter() - encoded])
-                    columns["seconds"] = np.array([time.perf_counter() - started])
+                for columns in self.predict_part(part, features):
                     progress.advance(columns)
                     rows.append(columns)
                 columns = joined(rows)
@@ -87,29 +84,49 @@ class Evaluation:
         """Where features of `count` views an image come from."""
         return find_features(self.cfg, self.backbone, self.dataset, self.items, count, self.fingerprint, self.precision)
 
-    def predict_batch(self, batch: FeatureBatch) -> dict[str, np.ndarray]:
-        """The rows of a batch."""
-        index, bad = batch.index, batch.bad
-        if index:
-            columns = self.adapt_batch(batch.views, [self.items[i].impath for i in index])
-        else:
-            logits = np.empty((0, len(self.dataset.classnames)), dtype=np.float32)
-            columns = {"logits": logits, "zero_shot_logits": logits, "flagged": np.empty(0, dtype=bool)}
+    def predict_part(
+        self, part: Sequence[int], features: Iterator[FeatureBatch],
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """The rows of a part's batches, in order. On a GPU they come when they are done: until the part's end nothing
+        waits for the batch that was handed over last."""
+        watch, waiting = watch_of(self.device), deque()
+        count, begun = len(chunks(part, self.cfg.TTA.EPISODES)), time.perf_counter()
+        for number in range(1, count + 1):
+            batch = next(features)
+            start = watch.mark()
+            waiting.append((batch, Pending.copy(self.predict_batch(batch), watch, start)))
+            while waiting and (waiting[0][1].is_done or len(waiting) > AHEAD or number == count):
+                batch, pending = waiting.popleft()
+                columns, adapting = pending.arrays()
+                refuse_lost(columns["logits"], [self.items[i].impath for i in batch.index])
+                now = time.perf_counter()
+                times = {"adapt_seconds": np.array([adapting]), "seconds": np.array([now - begun])}
+                begun = now
+                yield {**self.facts_of(batch), **columns, **times}
+
+    def facts_of(self, batch: FeatureBatch) -> dict[str, np.ndarray]:
+        """What is known of a batch without a model."""
         return {
-            "index": np.array(index, dtype=np.int64),
-            "label": np.array([self.items[i].label for i in index], dtype=np.int64),
-            **columns,
-            "bad_index": np.array(list(bad), dtype=np.int64),
-            "bad_reason": np.array(list(bad.values()), dtype=np.str_),
+            "index": np.array(batch.index, dtype=np.int64),
+            "label": np.array([self.items[i].label for i in batch.index], dtype=np.int64),
+            "bad_index": np.array(list(batch.bad), dtype=np.int64),
+            "bad_reason": np.array(list(batch.bad.values()), dtype=np.str_),
         }
 
-    def adapt_batch(self, views: Tensor, names: Sequence[str]) -> dict[str, np.ndarray]:
+    def predict_batch(self, batch: FeatureBatch) -> dict[str, Tensor]:
+        """What is kept of each image of a batch, where the model is."""
+        if batch.index:
+            return self.adapt_batch(batch.views, [self.items[i].impath for i in batch.index])
+        logits = torch.empty(0, len(self.dataset.classnames))
+        return {"logits": logits, "zero_shot_logits": logits, "flagged": torch.empty(0, dtype=torch.bool)}
+
+    def adapt_batch(self, views: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """What is kept of each image. An online method meets its images one by one, so that TTA.EPISODES, which is a
         matter of speed, changes nothing."""
         trainer, classes = self.cfg.TRAINER.NAME, len(self.dataset.classnames)
         try:
             made = [self.adapt(some) for some in (views.split(1) if self.online else [views])]
-            adapted = Adapted.join(made).checked(trainer, len(views), classes, names).with_fallback(names)
+            adapted = Adapted.join(made).checked(trainer, len(views), classes, names).with_fallback()
         except UserError:
             raise
         except Exception as error:  # of a method that somebody has written: which one, where, and at which image
@@ -118,8 +135,7 @@ class Evaluation:
             reason = one_line(f"{type(error).__name__}: {error}, {where(error)}")
             raise UserError(f"{trainer} failed at {names[0]} ({reason}): mend the method and run the command again, "
                             f"finished parts are kept") from error
-        columns = {"logits": adapted.logits, "zero_shot_logits": adapted.zero_shot_logits, **adapted.columns}
-        return {name: column.cpu().numpy() for name, column in columns.items()}
+        return {"logits": adapted.logits, "zero_shot_logits": adapted.zero_shot_logits, **adapted.columns}
 
 
 def where(error: Exception) -> str:

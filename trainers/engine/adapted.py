@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,12 +55,16 @@ class Adapted:
                                 f"them {names[0]}: mend the method's adapt()")
         return self
 
-    def with_fallback(self, names: Sequence[object]) -> Adapted:
-        """Where a number is lost, the image keeps its zero-shot prediction and is flagged. `names` tells images apart
-        when not even that is a number."""
+    def with_fallback(self) -> Adapted:
+        """Where a number is lost, the image keeps its zero-shot prediction and is flagged."""
         flagged = ~self.logits.isfinite().all(-1)
         logits = torch.where(flagged[:, None], self.zero_shot_logits, self.logits)
-        lost = ~logits.isfinite().all(-1)
-        if lost.any():
-            raise DataError(f"CLIP's features of {names[int(lost.nonzero()[0])]} are not finite: try MODEL.PREC fp32")
         return replace(self, logits=logits, columns={**self.columns, "flagged": flagged})
+
+
+def refuse_lost(logits: np.ndarray, names: Sequence[object]) -> None:
+    """Refuses images whose zero-shot prediction (B, K) is no number either. `names` tells them apart. It looks at
+    numbers, so they must be at hand."""
+    lost = ~np.isfinite(logits).all(-1)
+    if lost.any():
+        raise DataError(f"CLIP's features of {names[int(lost.argmax())]} are not finite: try MODEL.PREC fp32")
