@@ -83,17 +83,16 @@ class TDA(BaseTrainer):
         x = views.take_along_dim(chosen[..., None], dim=1)[0].mean(0)  # (d,), as published not of unit length again
         kept = logits.take_along_dim(chosen[..., None], dim=1)[0]  # (n, K)
         z, p = kept.mean(0), kept.softmax(-1).mean(0)
-        self.remember(x, p, int(z.argmax()))
+        self.remember(x, p, z.argmax())
         z = z + self.alpha * self.positive.votes(x, self.beta) - ALPHA * self.negative.votes(x, BETA)
         return Adapted(z[None], logits[:, 0])
 
-    def remember(self, x: Tensor, p: Tensor, label: int) -> None:
+    def remember(self, x: Tensor, p: Tensor, label: Tensor) -> None:
         """Stores an image among the sure ones of its predicted class, and if it is unsure, among the unsure ones."""
         entropy = torch.special.entr(p).sum()
-        self.positive.offer(x, entropy, label)
+        self.positive.offer(x, entropy, label, torch.ones_like(entropy, dtype=torch.bool))
         low, high = (share * math.log2(len(p)) for share in UNSURE)
-        if low < entropy < high:
-            self.negative.offer(x, entropy, label, (p > UNLIKELY) & (p < 1))
+        self.negative.offer(x, entropy, label, (low < entropy) & (entropy < high), (p > UNLIKELY) & (p < 1))
 
     def carried(self) -> dict[str, Tensor]:
         caches = {"positive": self.positive, "negative": self.negative}

@@ -15,13 +15,18 @@ class KeyCache:
         self.entropy = text.new_full((classes, capacity), torch.inf)
         self.marks = text.new_zeros(classes, capacity, classes, dtype=torch.bool) if marked else None
 
-    def offer(self, feature: Tensor, entropy: Tensor, label: int, marks: Tensor | None = None) -> None:
-        """Takes an image in if there is room or its class holds a less certain one."""
-        place = int(self.entropy[label].argmax())
-        if entropy < self.entropy[label, place]:
-            self.keys[label, place], self.entropy[label, place] = feature, entropy
-            if marks is not None:
-                self.marks[label, place] = marks
+    def offer(
+        self, feature: Tensor, entropy: Tensor, label: Tensor, wanted: Tensor, marks: Tensor | None = None,
+    ) -> None:
+        """Takes an image in if it is wanted and there is room, or its class holds a less certain one. Nothing waits for
+        the device: where it is not taken in, what is there is written again."""
+        least, place = self.entropy.index_select(0, label[None])[0].max(0)
+        taken = wanted & (entropy < least)
+        at = label * self.entropy.shape[1] + place
+        for held, new in ((self.keys, feature), (self.entropy, entropy), (self.marks, marks)):
+            if held is not None:
+                places = held.view(-1, *held.shape[2:])  # (K · capacity, ...), the same memory
+                places.index_copy_(0, at[None], torch.where(taken, new, places.index_select(0, at[None])))
 
     def votes(self, feature: Tensor, sharpness: float) -> Tensor:
         """Each class's sum (K,) of e^{−β(1−cos)} over the kept images that speak for it."""

@@ -66,21 +66,19 @@ class PromptLearner:
         self.figures: dict[str, float] = {}  # of the last epoch
 
     def begin_epoch(self) -> None:
-        self.seen = self.loss = self.correct = 0
+        self.seen = self.loss = self.correct = 0  # the last two on the device, so that no step waits for it
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(self.epoch)
 
     def step(self, images: Tensor, labels: Tensor) -> None:
         """One step on unit image features (B, d) with labels (B,)."""
         loss, logits, self.context.grad = until_it_fits(lambda: self.gradient(images, labels), self.halve_classes)
-        if not math.isfinite(loss):
-            raise UserError(f"the loss is not finite in epoch {self.epoch + 1}: lower OPTIM.LR, or use MODEL.PREC fp32")
         self.optimizer.step()
         self.seen += len(labels)
-        self.loss += loss * len(labels)
-        self.correct += int((logits.argmax(-1) == labels).sum())
+        self.loss = self.loss + loss.double() * len(labels)
+        self.correct = self.correct + (logits.argmax(-1) == labels).sum()
 
-    def gradient(self, images: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
+    def gradient(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Cross entropy, logits (B, K), and the context's gradient."""
         text, vjp = self.tower.with_vjp(self.context[None])  # (1, K, d)
         text.requires_grad_()
@@ -88,15 +86,18 @@ class PromptLearner:
             logits = class_logits(images, text[0], self.scale)
             loss = F.cross_entropy(logits, labels)
             (cotangent,) = torch.autograd.grad(loss, text)
-        return loss.item(), logits.detach(), vjp(cotangent)[0]
+        return loss.detach(), logits.detach(), vjp(cotangent)[0]
 
     def halve_classes(self) -> str:
         self.tower = self.tower.halved()
         return f"{self.tower.group} classes"
 
     def end_epoch(self) -> None:
+        loss, correct = float(self.loss), int(self.correct)
+        if not math.isfinite(loss):
+            raise UserError(f"the loss is not finite in epoch {self.epoch + 1}: lower OPTIM.LR, or use MODEL.PREC fp32")
         self.epoch += 1
-        self.figures = {"loss": self.loss / self.seen, "accuracy": 100 * self.correct / self.seen}
+        self.figures = {"loss": loss / self.seen, "accuracy": 100 * correct / self.seen}
 
     def scheduler_state(self) -> dict[str, Any]:
         """What Dassl's scheduler would save of the same schedule, as plain data."""
