@@ -127,6 +127,6 @@ def test_a_picture_that_several_runs_mistook_is_kept_once(tmp_path):
 
 
 def test_a_thumbnail_is_small_and_square():
-    uri = material.data_uri(Image.new("L", (900, 30)))
+    uri = material.data_uri(material.square(Image.new("L", (900, 30))))
     assert uri.startswith("data:image/jpeg;base64,")
     assert len(uri) < 5000

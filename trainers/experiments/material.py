@@ -1,7 +1,7 @@
 """Measured runs arranged as a table wants them: rows of methods and settings, columns of data sets."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -61,6 +61,10 @@ class Material:
 
     def where(self, fits: Callable[[PlannedRun], bool]) -> Material:
         return Material(self.experiment, self.place, {run: m for run, m in self.found.items() if fits(run)})
+
+    def comparisons(self, key: str = "") -> Iterator[Comparison]:
+        """One for each backbone."""
+        return (self.comparison(backbone, key) for backbone in self.backbones)
 
     def comparison(self, backbone: str, key: str = "") -> Comparison:
         """The runs of a backbone, a row for each method and, with `key`, for each value of that setting and of those

@@ -123,7 +123,7 @@ def labelled(
 def make_page(material: Material, tables: Sequence[Table], pictures: Sequence[Picture], notes: list[str]) -> Page:
     verdicts = []
     if ranks_methods(material.experiment):
-        verdicts = [v for backbone in material.backbones if (v := judge(material.comparison(backbone), REPEATS))]
+        verdicts = [v for comparison in material.comparisons() if (v := judge(comparison, REPEATS))]
     shown = list(material.found.values())
     if shown and (len(shown) > MOST_RUNS or swept_key(material.experiment)):
         folder = os.path.commonpath([m.run.folder for m in shown])

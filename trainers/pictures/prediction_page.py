@@ -1,8 +1,6 @@
 """A page about single pictures: what was kept of their views, and each method's confidences before and after."""
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from ..api import Adapter
 from ..objectives import class_logits, entropy
 from ..registry import is_tuned, method_colour, method_label, zero_shot_name
 from ..report.page.page import render
+from ..report.thumbnails import data_uri
 from ..vlm.image_tower import encode_views
 from .predict import Prediction
 
@@ -96,9 +95,3 @@ def shrunk(image: Image.Image) -> Image.Image:
     image = image.convert("RGB")
     image.thumbnail((LARGE, LARGE))
     return image
-
-
-def data_uri(image: Image.Image) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=85)
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"

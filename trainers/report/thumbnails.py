@@ -32,7 +32,7 @@ def thumbnails(run: Run, mistakes: Sequence[Mistake]) -> dict[int, str]:
             _tell(f"no pictures of {run.dataset}: the data below {dataset.root} is not what the run saw")
             return {}
         try:
-            made[mistake.index] = data_uri(dataset.read_image(dataset.test[mistake.index]))
+            made[mistake.index] = data_uri(square(dataset.read_image(dataset.test[mistake.index])))
         except (UserError, OSError) as error:
             _tell(f"no picture: {error}")
     return made
@@ -57,13 +57,14 @@ def _tell(line: str) -> None:
 
 
 def square(image: Image.Image) -> Image.Image:
+    """A picture of `SIDE` pixels."""
     return ImageOps.fit(image.convert("RGB"), (SIDE, SIDE))
 
 
 def data_uri(image: Image.Image) -> str:
-    """A square JPEG of `SIDE` pixels that a page can hold."""
+    """A JPEG that a page can hold."""
     buffer = io.BytesIO()
-    square(image).save(buffer, "JPEG", quality=82)
+    image.save(buffer, "JPEG", quality=82)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 

@@ -19,8 +19,7 @@ def show(material: Material) -> Shown:
 def tables(material: Material) -> list[Table]:
     """How sure the model is of its mistakes, by how alike the two classes are."""
     experiment, made = material.experiment, []
-    for backbone in material.backbones:
-        comparison = material.comparison(backbone)
+    for comparison in material.comparisons():
         blocks, thirds = [], ["least alike third", "middle third", "most alike third", "all"]
         for column in comparison.columns:
             rows = []
@@ -43,12 +42,11 @@ def tables(material: Material) -> list[Table]:
         if blocks:
             notes = ["Mistakes sorted by the zero-shot similarity of predicted and true class. Accuracy among mistakes "
                      "is 0, so their mean confidence is their ECE.", comparison.images(), *comparison.notes]
-            made.append(Table(experiment.name, f"{experiment.title}, {backbone}", thirds, blocks, notes))
+            made.append(Table(experiment.name, f"{experiment.title}, {comparison.backbone}", thirds, blocks, notes))
     return made
 
 
 def pictures(material: Material) -> Iterator[Picture]:
-    for backbone in material.backbones:
-        comparison = material.comparison(backbone)
+    for comparison in material.comparisons():
         for column in comparison.columns:
             yield from pair_pictures(comparison, column, text_similarity)

@@ -20,8 +20,7 @@ def show(material: Material) -> Shown:
 def deviations(material: Material) -> list[Table]:
     """The standard deviation over seeds: methods by data sets, and its average."""
     experiment, tables = material.experiment, []
-    for backbone in material.backbones:
-        comparison = material.comparison(backbone)
+    for comparison in material.comparisons():
         common = comparison.common_columns()
         names = [column.dataset for column in comparison.columns]
         average = [paper.AVERAGE] if len(common) > 1 else []
@@ -46,7 +45,7 @@ def deviations(material: Material) -> list[Table]:
         if material.compared:
             notes += fewer_images({column.dataset: column.n for column in comparison.columns})
         labels = [*map(comparison.column_label, comparison.columns), *average]
-        title = f"{experiment.title}, {backbone}"
+        title = f"{experiment.title}, {comparison.backbone}"
         tables.append(with_gaps(Table(experiment.name, title, labels, blocks, notes)))
     return tables
 

@@ -17,8 +17,7 @@ def show(material: Material) -> Shown:
 
 def pictures(material: Material, key: str = "") -> Iterator[Picture]:
     key = key or swept_key(material.experiment)
-    for backbone in material.backbones:
-        comparison = material.comparison(backbone, key)
+    for comparison in material.comparisons(key):
         for column in comparison.columns:
             sweeps = {
                 method: points for method, points in lambda_points(comparison, column).items() if len(points) > 1
@@ -29,7 +28,8 @@ def pictures(material: Material, key: str = "") -> Iterator[Picture]:
             }
             if material.compared:
                 for method, label in (("O-TPT", "O-TPT (published)"), ("SoC", "SoC, λ 30 (published)")):
-                    cells = [paper.find_for_run(m, method, column.dataset, backbone) for m in ("accuracy", "ece")]
+                    cells = [paper.find_for_run(metric, method, column.dataset, comparison.backbone)
+                             for metric in ("accuracy", "ece")]
                     if all(cells):
                         references[label] = Point(*(float(cell.value) for cell in cells))
             yield lambda_picture(comparison, column, sweeps, references)

@@ -23,8 +23,7 @@ def show(material: Material) -> Shown:
 def summary(material: Material) -> list[Table]:
     """Over all initial prompts: mean and worst ECE of each method, and how often it is the lowest."""
     tables = []
-    for backbone in material.backbones:
-        comparison = material.comparison(backbone, KEY)
+    for comparison in material.comparisons(KEY):
         methods = sorted({row.method for row in comparison.rows}, key=method_rank)
         prompts = list(dict.fromkeys(row.variant for row in comparison.rows))
         rows: dict[str, list[Entry]] = {method: [] for method in methods}
@@ -46,13 +45,13 @@ def summary(material: Material) -> list[Table]:
                 rows[method] += [Entry(float(np.mean(own))), Entry(max(own)), Entry(wins, 0)]
         if labels:
             block = RowBlock("ECE (%)", [TableRow(Row(m).label, m, entries) for m, entries in rows.items()])
-            tables.append(Table(f"{material.experiment.name}_summary", f"ECE over initial prompts, {backbone}", labels,
-                                [block], [f"{len(prompts)} initial prompts. {comparison.images()}"]))
+            title = f"ECE over initial prompts, {comparison.backbone}"
+            tables.append(Table(f"{material.experiment.name}_summary", title, labels, [block],
+                                [f"{len(prompts)} initial prompts. {comparison.images()}"]))
     return tables
 
 
 def pictures(material: Material) -> Iterator[Picture]:
-    for backbone in material.backbones:
-        comparison = material.comparison(backbone, KEY)
+    for comparison in material.comparisons(KEY):
         for column in comparison.columns:
             yield prompt_picture(comparison, column)

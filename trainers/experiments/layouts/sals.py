@@ -20,8 +20,8 @@ def show(material: Material) -> Shown:
 
 
 def pictures(material: Material) -> Iterator[Picture]:
-    for backbone in material.backbones:
-        yield from sals_pictures(material.comparison(backbone), "sals")
+    for comparison in material.comparisons():
+        yield from sals_pictures(comparison, "sals")
     if material.compared:
         groups = {
             dataset_label(column): {

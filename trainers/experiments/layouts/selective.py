@@ -22,8 +22,7 @@ def show(material: Material) -> Shown:
 def tables(material: Material) -> list[Table]:
     """How many of the predictions above a threshold are right, all data sets together, and how many remain."""
     experiment, made = material.experiment, []
-    for backbone in material.backbones:
-        comparison = material.comparison(backbone)
+    for comparison in material.comparisons():
         columns = comparison.common_columns()
         accuracy, coverage = [], []
         for row in comparison.rows_on(columns) if columns else ():
@@ -37,12 +36,11 @@ def tables(material: Material) -> list[Table]:
         blocks = [RowBlock("Accuracy of those kept (%)", accuracy), RowBlock("Share kept (%)", coverage)]
         images = sum(column.n for column in columns)
         notes = [f"{images:,} test images of {listed(c.dataset for c in columns)} together.", *comparison.notes]
-        made.append(Table(experiment.name, f"{experiment.title}, {backbone}", labels, blocks, notes))
+        made.append(Table(experiment.name, f"{experiment.title}, {comparison.backbone}", labels, blocks, notes))
     return made
 
 
 def pictures(material: Material) -> Iterator[Picture]:
-    for backbone in material.backbones:
-        comparison = material.comparison(backbone)
+    for comparison in material.comparisons():
         if columns := comparison.common_columns():
             yield selective_picture(comparison, columns, "selective")

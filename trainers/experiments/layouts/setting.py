@@ -21,14 +21,11 @@ def show(material: Material) -> Shown:
 
 def pictures(material: Material) -> Iterator[Picture]:
     key = swept_key(material.experiment)
-    for backbone in material.backbones:
-        comparison = material.comparison(backbone, key)
+    for comparison in material.comparisons(key):
         if comparison.columns:
-            caption = "Bold: average of the data sets; dashed: the other methods' average."
-            yield Picture(
-                material.experiment.name, f"{material.experiment.title}, {backbone}. {caption} {comparison.images()}",
-                draw_setting(comparison, key),
-            )
+            caption = (f"{material.experiment.title}, {comparison.backbone}. Bold: average of the data sets; dashed: "
+                       f"the other methods' average. {comparison.images()}")
+            yield Picture(material.experiment.name, caption, draw_setting(comparison, key))
 
 
 def draw_setting(comparison: Comparison, key: str) -> Figure:

@@ -16,8 +16,8 @@ def show(material: Material) -> Shown:
 
 
 def pictures(material: Material) -> Iterator[Picture]:
-    for backbone in material.backbones:
-        yield from step_pictures(material.comparison(backbone, "TTA.STEPS"))
+    for comparison in material.comparisons("TTA.STEPS"):
+        yield from step_pictures(comparison)
     if material.compared:
         methods = ("C-TPT", "O-TPT", "SoC")
         panels = {
