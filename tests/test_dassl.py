@@ -259,4 +259,4 @@ def test_what_dassl_imports_is_told_before_it_is_missed(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "sklearn", None)
     done = plugin("--dassl", STAND_IN, "train.py")
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("error: Dassl and CoOp import scikit-learn, which is not installed:")
+    assert done.stderr.splitlines()[-1].startswith("error: Dassl and CoOp import scikit-learn, not installed here:")

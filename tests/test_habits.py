@@ -162,6 +162,17 @@ def test_a_misspelt_data_set_file_gets_the_nearest(name: str, meant: str):
     assert not meant or (CONFIGS.parent / meant).is_file()
 
 
+@pytest.mark.parametrize(("name", "remedy"), [
+    ("configs/trainers/CoOp/vit_b16_ep50.yaml", "know their settings, the backbone is --backbone ViT-B/16."),
+    ("configs/trainers/MaPLe/mine.yaml", "its path in your checkout, or leave it out: trainers know their settings."),
+    ("configs/trainers/sco.yaml", "Did you mean 'configs/trainers/soc.yaml'?"),
+])
+def test_a_trainer_file_of_coops_that_is_not_here(name: str, remedy: str):
+    with pytest.raises(ConfigError) as error:
+        build_cfg("CoOp", config_file=name)
+    assert str(error.value).endswith(remedy)
+
+
 def test_coops_zero_shot_trainers_are_ours_with_templates(told):
     cfg = build_cfg("ZeroshotCLIP")
     assert (cfg.TRAINER.NAME, cfg.PROMPT.TEMPLATE) == ("ZeroShot", "coop")

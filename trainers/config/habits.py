@@ -90,7 +90,14 @@ WORDS = "TRAINER.COOP.CTX_INIT"
 WORDS_MEANT = {"True": "a photo of a", "False": ""}
 # CoOp's zero-shot baselines are one trainer here, with other templates.
 TRAINERS = {"ZeroshotCLIP": ("ZeroShot", "coop"), "ZeroshotCLIP2": ("ZeroShot", "ensemble")}
+BACKBONES = {"rn50": "RN50", "rn101": "RN101", "vit_b32": "ViT-B/32", "vit_b16": "ViT-B/16"}
 NOT_HERE = ("CoCoOp", "MaPLe", "KgCoOp", "ProGrad", "PromptSRC", "IVLP", "VPT")
+
+
+def coops_backbone(stem: str) -> str:
+    """What CoOp's yaml of that name (vit_b16_ep50_ctxv1) says of the backbone, as the end of a remedy."""
+    found = [name for start, name in BACKBONES.items() if stem.startswith(start)]
+    return f", the backbone is --backbone {found[0]}" if found else ""
 
 
 def habit_of(key: str) -> Habit | None:

@@ -14,7 +14,7 @@ from ...datasets.utils.registry import nearest
 from ..registry import TRAINER_REGISTRY, is_trained
 from .defaults import get_cfg_default
 from .fingerprint import tag_of
-from .habits import our_trainer
+from .habits import coops_backbone, our_trainer
 from .merging import COMMAND, Met, flatten, in_pairs, merge_values, read_yaml
 from .roles import influential_settings, leaves
 from .validation import validate
@@ -118,6 +118,9 @@ def find_config(path: str | Path, folder: str) -> Path:
     hint = nearest(path.stem, known)
     for stem, name in known.items():
         hint = hint.replace(f"'{stem}'", f"'{name}'")
+    if folder == "trainers" and not hint:
+        known_too = coops_backbone(path.stem)
+        hint = f" Give its path in your checkout, or leave it out: trainers know their settings{known_too}."
     raise ConfigError(f"cannot read config file {path}: {reason}.{hint}")
 
 

@@ -43,7 +43,7 @@ def apply_patches() -> list[str]:
     """Makes Dassl run here; the names of the patches that it needed. A second call finds nothing left to do."""
     missing = [package for module, package in NEEDED.items() if not has_module(module)]
     if missing:
-        raise UserError(f"Dassl and CoOp import {' and '.join(missing)}, which is not installed: "
+        raise UserError(f"Dassl and CoOp import {' and '.join(missing)}, not installed here: "
                         f"pip install {' '.join(missing)}, or promptcal with the extra [dassl]")
     applied = []
     for patch in PATCHES:
