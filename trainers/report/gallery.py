@@ -10,10 +10,10 @@ from ..arrays import Array
 from ..registry import is_tuned, method_key, method_label
 from .changes import change_pictures, no_picture
 from .figures import class_pairs
-from .figures import comparison as figures_compare
-from .figures import reliability as figures
-from .figures.comparison import Pair, Point
+from .figures.comparison import Pair, Point, draw_pairs, draw_prompts, draw_two_panels
 from .figures.plane import draw_plane
+from .figures.reliability import Diagram, draw_grid, draw_selective, selection
+from .figures.reliability import diagram as diagram_of
 from .grid import Column, Comparison, Row
 from .measure import Measured
 from .picture import Picture, attempted, cells_of, in_percent, slug
@@ -87,7 +87,7 @@ def reliability_picture(comparison: Comparison, name: str) -> Picture:
         f"Reliability, {comparison.backbone}, {comparison.bins} bins, first seed of each run. Red hatching above a bar "
         f"is over-confidence; the strip shows where the samples lie. {comparison.images()}"
     )
-    return Picture(name, caption, figures.draw_grid(rows))
+    return Picture(name, caption, draw_grid(rows))
 
 
 def selective_picture(comparison: Comparison, columns: Sequence[Column], name: str) -> Picture:
@@ -95,7 +95,7 @@ def selective_picture(comparison: Comparison, columns: Sequence[Column], name: s
     series = {}
     for row in comparison.rows_on(columns):
         outcomes = [comparison.cells[row, column][0].tuned for column in columns]
-        series[row.method] = figures.selection(
+        series[row.method] = selection(
             np.concatenate([o.confidence for o in outcomes]), np.concatenate([o.correct for o in outcomes]),
         )
     title = comparison.column_label(columns[0]) if len(columns) == 1 else f"{len(columns)} data sets together"
@@ -103,20 +103,20 @@ def selective_picture(comparison: Comparison, columns: Sequence[Column], name: s
         f"Selective accuracy, {title}, {comparison.backbone}: how many predictions above a threshold are right? "
         f"{comparison.images(columns)}"
     )
-    return Picture(name, caption, figures.draw_selective(series, title))
+    return Picture(name, caption, draw_selective(series, title))
 
 
 def sals_pictures(comparison: Comparison, name: str) -> Iterator[Picture]:
     groups = sals_groups(comparison)
     if groups:
         caption = f"ECE with and without SaLS, {comparison.backbone}. Accuracy is the same. {comparison.images()}"
-        yield Picture(name, caption, figures_compare.draw_pairs(groups, "ECE (%)", "plain", "with SaLS"))
+        yield Picture(name, caption, draw_pairs(groups, "ECE (%)", "plain", "with SaLS"))
 
 
 def step_pictures(comparison: Comparison, suffix: str = "") -> Iterator[Picture]:
     if panels := step_panels(comparison):
         caption = f"One against two steps, {comparison.backbone}; hatched: two steps. {comparison.images()}"
-        yield Picture(f"steps{suffix}", caption, figures_compare.draw_two_panels(panels, "one step", "two steps"))
+        yield Picture(f"steps{suffix}", caption, draw_two_panels(panels, "one step", "two steps"))
 
 
 def lambda_picture(
@@ -134,14 +134,14 @@ def lambda_picture(
 def prompt_picture(comparison: Comparison, column: Column, suffix: str = "") -> Picture:
     name = comparison.column_label(column)
     caption = f"ECE by initial prompt on {name}, {comparison.backbone}. {comparison.images([column])}"
-    picture = figures_compare.draw_prompts(name, prompt_errors(comparison, column))
+    picture = draw_prompts(name, prompt_errors(comparison, column))
     return Picture(f"prompts_{slug(name)}{suffix}", caption, picture)
 
 
-def diagram(cell: Sequence[Measured], title: str) -> figures.Diagram:
+def diagram(cell: Sequence[Measured], title: str) -> Diagram:
     """The reliability diagram of a cell's first seed."""
     outcome = cell[0].tuned
-    return figures.diagram(title, cell[0].run.trainer, outcome.confidence, outcome.correct, cell[0].bins)
+    return diagram_of(title, cell[0].run.trainer, outcome.confidence, outcome.correct, cell[0].bins)
 
 
 def point(cell: list[Measured]) -> Point:

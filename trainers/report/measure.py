@@ -11,7 +11,7 @@ from ..calibration import Interval
 from ..posthoc import cross_fit_temperature, fit_temperature
 from .metrics import METRICS, Samples
 from .reading import Predictions, Run
-from .rescaled import rescaled_figures
+from .rescaled import rescaled_metrics
 
 MISTAKES = 12  # kept of each run
 
@@ -84,7 +84,7 @@ def measure(
         data.zero_shot_logits, data, bins, 0, held_out and (held_out.zero_shot_logits, held_out.label),
     )
     if posthoc:
-        after, after_before = rescaled_figures(run, data, bins)
+        after, after_before = rescaled_metrics(run, data, bins)
         metrics = {key: {**metrics, **after}[key] for key in METRICS if key in metrics or key in after}
         before = {key: {**before, **after_before}[key] for key in METRICS if key in before or key in after_before}
     classes, mistakes = class_rows(data, run.classnames), worst_mistakes(data, run.classnames)

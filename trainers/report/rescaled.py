@@ -1,4 +1,4 @@
-"""What label-free post-hoc scaling makes of a run, and what the run took: figures beside those of `measure`."""
+"""What label-free post-hoc scaling makes of a run, and what the run took: metrics beside those of `measure`."""
 from __future__ import annotations
 
 import numpy as np
@@ -20,9 +20,9 @@ POSTHOC_NOTE = (
 )
 
 
-def rescaled_figures(run: Run, data: Predictions, bins: int) -> tuple[dict[str, Interval], dict[str, Interval]]:
-    """The figures of a run's predictions, and of its zero-shot ones, after each kind of scaling."""
-    own = _figures(rescaled(data, run.backbone, adapts=is_tuned(run.trainer)), data.label, bins)
+def rescaled_metrics(run: Run, data: Predictions, bins: int) -> tuple[dict[str, Interval], dict[str, Interval]]:
+    """The metrics of a run's predictions, and of its zero-shot ones, after each kind of scaling."""
+    own = _metrics(rescaled(data, run.backbone, adapts=is_tuned(run.trainer)), data.label, bins)
     seconds = run.results.get("adapt_seconds_per_image") or run.results.get("seconds_per_image")
     if isinstance(seconds, int | float):
         own["seconds"] = _alone(float(seconds))
@@ -31,7 +31,7 @@ def rescaled_figures(run: Run, data: Predictions, bins: int) -> tuple[dict[str, 
         return own, {}
     logits = data.zero_shot_logits
     before = {"ece_cots": logits, "ece_cor": logits, "ece_fixed": logits / fixed_temperature(run.backbone)}
-    return own, _figures(before, data.label, bins)
+    return own, _metrics(before, data.label, bins)
 
 
 def rescaled(data: Predictions, backbone: str, adapts: bool) -> dict[str, Array]:
@@ -51,14 +51,14 @@ def rescaled(data: Predictions, backbone: str, adapts: bool) -> dict[str, Array]
     return found
 
 
-def _figures(scaled: dict[str, Array], label: Array, bins: int) -> dict[str, Interval]:
-    figures = {}
+def _metrics(scaled: dict[str, Array], label: Array, bins: int) -> dict[str, Interval]:
+    metrics = {}
     for name, logits in scaled.items():
         confidence, correct = cal.top_class(logits, label)
-        figures[name] = _alone(cal.ece(confidence, correct, bins))
+        metrics[name] = _alone(cal.ece(confidence, correct, bins))
         if name == "ece_ecots":  # the only one that changes predicted classes
-            figures["accuracy_ecots"] = _alone(cal.accuracy(confidence, correct))
-    return figures
+            metrics["accuracy_ecots"] = _alone(cal.accuracy(confidence, correct))
+    return metrics
 
 
 def _alone(value: float) -> Interval:

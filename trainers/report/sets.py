@@ -19,11 +19,11 @@ NOTE = (
 
 def sets_tables(comparison: Comparison, name: str) -> list[Table]:
     """A table for each promise, a block for each data set."""
-    figures = {key: [conformal_figures(m) for m in cell] for key, cell in comparison.cells.items()}
-    return [sets_table(comparison, f"{name}_{round(100 * alpha)}", alpha, figures) for alpha in ALPHAS]
+    sets = {key: [conformal_sets(m) for m in cell] for key, cell in comparison.cells.items()}
+    return [sets_table(comparison, f"{name}_{round(100 * alpha)}", alpha, sets) for alpha in ALPHAS]
 
 
-def conformal_figures(measured: Measured) -> dict[tuple[str, float], Sets]:
+def conformal_sets(measured: Measured) -> dict[tuple[str, float], Sets]:
     """Of a run, or of its zero-shot part where that stands for a zero-shot run."""
     data = measured.run.load_predictions()
     logits = data.zero_shot_logits if measured.derived else data.logits
@@ -32,14 +32,14 @@ def conformal_figures(measured: Measured) -> dict[tuple[str, float], Sets]:
     return {(kind, alpha): conformal(logits, data.label, kind, alpha) for kind in KINDS for alpha in ALPHAS}
 
 
-def sets_table(comparison: Comparison, name: str, alpha: float, figures: dict) -> Table:
+def sets_table(comparison: Comparison, name: str, alpha: float, sets: dict) -> Table:
     blocks = []
     for column in comparison.columns:
         rows = []
         for row in comparison.rows:
-            found = [sets for sets in figures.get((row, column), []) if sets]
+            found = [one for one in sets.get((row, column), []) if one]
             if found:
-                entries = [entry for kind in KINDS for entry in entries_of([sets[kind, alpha] for sets in found])]
+                entries = [entry for kind in KINDS for entry in entries_of([one[kind, alpha] for one in found])]
                 rows.append(TableRow(row.label, row.method, entries))
         if rows:
             blocks.append(RowBlock(f"{comparison.column_label(column)} ({column.n:,} images)", rows))
