@@ -33,18 +33,21 @@ def user_environment(**changes: str) -> dict[str, str]:
 
 
 class Process:
-    """`python tools/<name> args`, under way. As of a Popen: `pid`, `returncode`, `poll`, `wait`, `communicate`."""
+    """`python tools/<name> args`, or a script elsewhere, under way. As of a Popen: `pid`, `returncode`, `poll`, `wait`,
+    `communicate`."""
 
-    def __init__(self, name: str, *args: object, limit: int = resource.RLIM_INFINITY, cwd: Path | None = None,
-                 **env: str):
-        """No file that it writes may grow beyond `limit` bytes; `env` comes on top of the user's environment."""
+    def __init__(self, name: str, *args: object, limit: int = resource.RLIM_INFINITY, out: BinaryIO | None = None,
+                 err: BinaryIO | None = None, **env: str):
+        """No file that it writes may grow beyond `limit` bytes; `env` comes on top of the user's environment. Streams
+        that are not given are kept for `communicate`."""
         self.returncode: int | None = None
-        (self.out, out), (self.err, err) = pipe(), pipe()
+        (self.out, kept_out), (self.err, kept_err) = pipe(), pipe()
         asked = {"words": [str(PROJECT / "tools" / name), *map(str, args)], "limit": limit,
-                 "cwd": str(cwd or tempfile.gettempdir()), "env": user_environment(**env)}
+                 "cwd": tempfile.gettempdir(), "env": user_environment(**env)}
         own, theirs = socket.socketpair()
-        with own, theirs, out, err:
-            socket.send_fds(server(), [b"."], [end.fileno() for end in (theirs, out, err)])
+        with own, theirs, kept_out, kept_err:
+            ends = (theirs, out or kept_out, err or kept_err)
+            socket.send_fds(server(), [b"."], [end.fileno() for end in ends])
             self.news = own.makefile("rw")
         self.news.write(json.dumps(asked) + "\n")
         self.news.flush()
@@ -78,16 +81,12 @@ class Process:
         os.killpg(self.pid, sent)
 
     def wait_for(self, condition: Callable[[], object]) -> None:
-        wait_for(condition, self)
-
-
-def wait_for(condition: Callable[[], object], process: Process | subprocess.Popen) -> None:
-    """Until something has come true that a process brings about."""
-    until = time.monotonic() + 240
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until, "nothing happened"
-        time.sleep(0.01)
+        """Until something has come true that this process brings about."""
+        until = time.monotonic() + 240
+        while not condition():
+            assert self.poll() is None, self.communicate()
+            assert time.monotonic() < until, "nothing happened"
+            time.sleep(0.01)
 
 
 def pipe() -> tuple[BinaryIO, BinaryIO]:

@@ -61,7 +61,7 @@ class HalfProducts(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.fixture(params=["fp32", "fp16", "bf16"])
+@pytest.fixture(params=["fp32", pytest.param("fp16", marks=pytest.mark.slow), "bf16"])
 def precision(request, monkeypatch) -> str:
     def autocast(name: str, device: torch.device):
         return nullcontext() if name == "fp32" else HalfProducts(DTYPES[name])
@@ -118,6 +118,7 @@ def test_a_tensor_that_stays_behind_is_noticed(elsewhere, monkeypatch):
         method.adapt(torch.empty(2, 20, 48, device="meta"))
 
 
+@pytest.mark.slow  # a CPU takes its time over half precision
 @pytest.mark.parametrize("name", ["TPT", "CTPT", "OTPT", "SoC"])
 def test_half_precision_turns_few_signs(name: str, clip_model):
     """The first step of AdamW is nearly the learning rate times the gradient's sign: what autocast rounds matters where

@@ -55,8 +55,8 @@ def test_kill_9_at_random_moments(runs: FaultRuns, tmp_path: Path):
 
 @pytest.mark.parametrize(("send", "sent", "status"), [
     (Process.send, signal.SIGTERM, 143),
-    (Process.send_all, signal.SIGTERM, 143),
-    (Process.send, signal.SIGINT, 130),
+    pytest.param(Process.send_all, signal.SIGTERM, 143, marks=pytest.mark.slow),
+    pytest.param(Process.send, signal.SIGINT, 130, marks=pytest.mark.slow),
     (Process.send_all, signal.SIGINT, 130),
 ])
 def test_signals_end_the_run_in_order(runs: FaultRuns, tmp_path: Path, sent: signal.Signals, status: int, send):
@@ -122,7 +122,9 @@ def test_damaged_parts_are_computed_again(runs: FaultRuns, tmp_path: Path, damag
     runs.assert_whole(run)
 
 
-@pytest.mark.parametrize(("limit", "what"), [(2500, "parts"), (5000, "tensorboard"), (20000, "tensorboard")])
+@pytest.mark.parametrize(("limit", "what"), [
+    (2500, "parts"), pytest.param(5000, "tensorboard", marks=pytest.mark.slow), (20000, "tensorboard"),
+])
 def test_a_full_disk_ends_with_one_line_and_no_half_file(runs: FaultRuns, tmp_path: Path, limit: int, what: str):
     """Enough for small files but not for a part; or for parts, but not for all curves; or not for the pictures."""
     run = tmp_path / "run"
@@ -177,6 +179,7 @@ def test_no_cuda_gets_a_remedy(runs: FaultRuns, tmp_path: Path):
     assert done.returncode == 2 and "use DEVICE cpu, or auto" in done.stderr
 
 
+@pytest.mark.slow
 def test_thousands_of_episodes_leave_memory_flat():
     model = random_clip(layers=1)
     views = torch.randn(40, 10, 3, 32, 32)

@@ -64,7 +64,7 @@ def cheaply(seconds: float = 5, megabytes: int = 300):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < megabytes << 10
 
 
-def refused(path: Path, message: str = "") -> None:
+def refused(path: Path, message: str | None = None) -> None:
     with cheaply(), pytest.raises(WeightsError, match=message) as caught:
         read_checkpoint(path)
     assert str(caught.value).startswith(f"cannot read {path}: ")

@@ -4,14 +4,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from conftest import PROJECT
 from fault_runs import FaultRuns, assert_same, parts_of
-from processes import children, start_ranks, user_environment, wait_for
+from processes import Process, children, start_ranks
 from promptcal.trainers.runs.folder import RunFolder
 
 
@@ -20,11 +19,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> FaultRuns:
     return FaultRuns(tmp_path_factory.mktemp("ranks"))
 
 
-def torchrun(ranks: int, arguments: list[object]) -> subprocess.Popen:
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks,
-             PROJECT / "tools" / "train.py", *arguments]
-    return subprocess.Popen([*map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env=user_environment(), start_new_session=True)
+def torchrun(ranks: int, arguments: list[object]) -> Process:
+    """The real one; the processes that it starts are no copies."""
+    launcher = find_spec("torch.distributed.run").origin
+    return Process(launcher, "--standalone", "--nproc-per-node", ranks, PROJECT / "tools" / "train.py", *arguments)
 
 
 def finish_ranks(ranks: int, arguments: list[object]) -> str:
@@ -40,14 +38,14 @@ def finish_ranks(ranks: int, arguments: list[object]) -> str:
 @pytest.mark.slow
 def test_torchrun(runs: FaultRuns, tmp_path: Path):
     process = torchrun(2, runs.arguments(tmp_path / "run"))
-    output, complaint = process.communicate(timeout=300)
+    output, complaint = process.communicate()
     assert process.returncode == 0, complaint
     for line in ("37 of 37 test images", "results in", "Zero-shot"):  # one log and one table, however many processes
         assert output.count(line) == 1
     runs.assert_whole(tmp_path / "run")
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_any_number_of_ranks_gives_the_same_predictions(runs: FaultRuns, tmp_path: Path, ranks: int):
     output = finish_ranks(ranks, runs.arguments(tmp_path / "run"))
     assert output.count("Zero-shot") == output.count("37 of 37 test images") == output.count("results in") == 1
@@ -58,10 +56,11 @@ def test_any_number_of_ranks_gives_the_same_predictions(runs: FaultRuns, tmp_pat
 def test_several_processes_speak_with_one_voice(runs: FaultRuns, tmp_path: Path):
     """A mistake that all of them meet comes once; torchrun's own report follows."""
     process = torchrun(2, runs.arguments(tmp_path / "run", "--root", tmp_path / "nowhere"))
-    _, complaint = process.communicate(timeout=300)
+    _, complaint = process.communicate()
     assert process.returncode != 0 and complaint.count("error: data root") == 1, complaint
 
 
+@pytest.mark.slow
 def test_ranks_share_the_cache_and_the_jacobian(runs: FaultRuns, tmp_path: Path):
     def arguments(run: str, cache: str) -> list[object]:
         return runs.arguments(tmp_path / run, "CACHE.DIR", tmp_path / cache, "TTA.JACOBIAN", "on")
@@ -78,11 +77,11 @@ def test_ranks_share_the_cache_and_the_jacobian(runs: FaultRuns, tmp_path: Path)
 def test_a_rank_that_dies_loses_nothing(runs: FaultRuns, tmp_path: Path):
     run = tmp_path / "run"
     process = torchrun(2, runs.arguments(run))
-    wait_for(lambda: len(parts_of(run)) >= 2, process)
+    process.wait_for(lambda: len(parts_of(run)) >= 2)
     owner = json.loads((run / "lock").read_text())["pid"]
     others = [pid for pid in children(process.pid) if pid != owner]
     os.kill(others[0], signal.SIGKILL)
-    process.communicate(timeout=120)
+    process.communicate()
     assert process.returncode != 0
     kept = parts_of(run)
     assert kept and not (run / "results.json").exists()

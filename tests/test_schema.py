@@ -4,6 +4,7 @@ import io
 import json
 import re
 import struct
+import warnings
 import zipfile
 
 import numpy as np
@@ -13,6 +14,7 @@ from made_runs import make_run
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers.report import render
 from promptcal.trainers.report.entries import Entry, RowBlock, Table, TableRow
+from promptcal.trainers.report.figures import style
 from promptcal.trainers.report.reading import read_run
 from promptcal.trainers.report.schema import OPTIONAL, REQUIRED
 from promptcal.trainers.report.write import write_report
@@ -199,12 +201,16 @@ def test_no_formula_in_the_csv_and_no_command_in_the_latex():
     assert "\n\n" not in latex and "\x1b" not in latex
 
 
-def test_odd_names_end_in_figures_all_the_same(tmp_path):
+def test_odd_names_end_in_figures_all_the_same(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(style, "told", set())
     names = ["$x^{$", "\\frac{", "_under", "a^b", "{}", "漢字 🐈", "שלום", "x" * 300]
     for trainer in ("OTPT", "SoC", "My$^{method"):
         folder = make_run(tmp_path, trainer, "Set_$^{", classes=8, n=40, classnames=names, data_hash="$")
         rewritten(folder / "predictions.npz", lambda a: a.update(text=np.eye(8)))
-    report = write_report([tmp_path], tmp_path / "report", repeats=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = write_report([tmp_path], tmp_path / "report", repeats=0)
+    assert caplog.text.count("which the font lacks") == 1 and "字 漢 🐈" in caplog.text
     assert not [note for note in report.notes if "left out" in note]
     assert "$x^{$" in report.page.read_text(encoding="utf-8")
     assert (tmp_path / "report" / "figures" / "reliability_grid.png").stat().st_size > 1000

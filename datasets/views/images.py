@@ -30,6 +30,8 @@ MOST_PIXELS = 89_478_485  # Pillow's bound too, beyond which it warns; three byt
 
 # Those pictures are refused here, with their name.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+# The orientation in it is left alone; a file that is damaged elsewhere too is refused.
+warnings.filterwarnings("ignore", ".*orrupt EXIF data")
 
 
 warned: set[str] = set()

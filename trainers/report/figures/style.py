@@ -2,7 +2,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from matplotlib import rc_context
@@ -13,6 +17,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+logger = logging.getLogger(__name__)
 
 COLUMN, PAGE = 3.4, 7.0  # widths of a figure in inches, in a column and across the page
 
@@ -32,6 +38,9 @@ RC = {
     "text.parse_math": False,  # names of classes and data sets may hold dollars
     "svg.fonttype": "none", "svg.hashsalt": "promptcal", "figure.dpi": 100,
 }
+
+MISSING_SIGN = re.compile(r"Glyph (\d+) .*missing from")
+told: set[str] = set()  # signs that the font lacks
 
 
 def lighter(colour: str, amount: float = 0.55) -> str:
@@ -78,7 +87,7 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("png", "pdf")) -> l
 def encode(figure: Figure, kind: str, dpi: int) -> bytes:
     """A figure as a file of this kind. Without dates in it, so that equal results give equal files."""
     buffer = io.BytesIO()
-    with styled():
+    with styled(), telling_of_missing_signs():
         lay_out(figure)
         figure.set_dpi(dpi)
         # Figure.savefig would draw the figure once more before it draws it, for a layout that is already made.
@@ -91,11 +100,31 @@ def encode(figure: Figure, kind: str, dpi: int) -> bytes:
     return buffer.getvalue()
 
 
+@contextmanager
+def telling_of_missing_signs() -> Iterator[None]:
+    """One line for all the signs that the font lacks, once; matplotlib warns of each in each figure."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield
+    signs = set()
+    for warning in found:
+        number = MISSING_SIGN.match(str(warning.message))
+        if number:
+            signs.add(chr(int(number[1])))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if signs - told:
+        logger.warning("figures have boxes for %s, which the font lacks: name one that has them, sans-serif in "
+                       "matplotlib's font settings", " ".join(sorted(signs - told)))
+    told.update(signs)
+
+
 def lay_out(figure: Figure) -> None:
     """Puts everything in its place, once for all kinds of file."""
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
-        engine.execute(figure)
+        with telling_of_missing_signs():
+            engine.execute(figure)
         figure.set_layout_engine("none")
 
 
