@@ -16,14 +16,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_sixteen_shots_lift_the_accuracy_on_the_embedded_set(tmp_path: Path, cache: Path):
+def test_four_shots_lift_the_accuracy_on_the_embedded_set(tmp_path: Path, cache: Path):
     cfg = build_cfg("CoOp", "configs/datasets/landcover.yaml", opts=[
-        "MODEL.BACKBONE.NAME", "small", "DATASET.NUM_SHOTS", 16, "TRAINER.COOP.FIXED_VIEWS", True,
+        "MODEL.BACKBONE.NAME", "small", "DATASET.NUM_SHOTS", 4, "TRAINER.COOP.FIXED_VIEWS", True,
         "TRAINER.COOP.CTX_INIT", "a photo of a", "DATALOADER.NUM_WORKERS", 0, "OUTPUT_DIR", tmp_path / "run",
-        "CACHE.DIR", cache, "OPTIM.MAX_EPOCH", 30])
+        "CACHE.DIR", cache, "OPTIM.LR", 0.000125])  # as the embedded prompts were learnt
     results = build_trainer(cfg).run()
-    assert results["training"]["images"] == 384 and results["training"]["epochs"] == 30
-    assert results["accuracy"] > results["zero_shot_accuracy"] + 2
+    assert results["training"]["images"] == 96 and results["training"]["epochs"] == 100
+    assert results["accuracy"] > results["zero_shot_accuracy"]
 
 
 @pytest.mark.parametrize("name", sorted(EMBEDDED))
@@ -36,7 +36,7 @@ def test_the_embedded_prompts_fit_the_embedded_model(
     with caplog.at_level(logging.WARNING):
         results = build_trainer(cfg).run(train=False)
     assert "another backbone" not in caplog.text
-    assert results["accuracy"] > results["zero_shot_accuracy"] - 2  # two images a class teach little
+    assert results["accuracy"] > results["zero_shot_accuracy"]
 
 
 @pytest.mark.parametrize("name", sorted(EMBEDDED))
@@ -47,4 +47,4 @@ def test_every_method_runs_from_the_embedded_prompts(tmp_path: Path, method: str
         "TTA.SELECT", 0.25, "DATALOADER.NUM_WORKERS", 0, "OUTPUT_DIR", tmp_path / "run"])
     results = build_trainer(cfg).run()
     assert results["init_weights"] == name and results["init_weights_hash"] == prompt_hash(name)
-    assert results["flagged"] == 0 and results["accuracy"] > 25  # of 24 classes; eight views tune roughly
+    assert results["flagged"] == 0 and results["accuracy"] > 45  # SoC from two shots: 12 of 24 tiles

@@ -51,13 +51,13 @@ class Settings:
     """How the model is trained. The defaults made the file that ships."""
 
     tiles: int = 18400
-    validation: int = 40  # tiles of each class that set the logit scale
-    steps: int = 300
+    validation: int = 200  # tiles of each class that set the logit scale
+    steps: int = 600
     batch: int = 128
     lr: float = 1.5e-3
     token_lr: float = 3e-4  # low, so that the words stay near their start and a step of test-time tuning still counts
-    scale: float = 65.0  # logit scale while training; high, so that small angles suffice to tell captions apart
-    stream: float = 0.5  # what the text tower's numbers are multiplied by in the end; tuning's step is not
+    scale: float = 60.0  # logit scale while training; high, so that small angles suffice to tell captions apart
+    stream: float = 0.25  # what the text tower's numbers are multiplied by in the end; tuning's step is not
     free: float = 0.18  # share of a caption's feature, as squared length, that is not the common component at the start
     weight_decay: float = 0.05
     warmup: int = 60
