@@ -120,6 +120,22 @@ def test_google_drive_sends_something_else(content, message, quiet, tmp_path, mo
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("quiet", [True, False])
+@pytest.mark.parametrize(("name", "content"), [
+    ("split.json", b'{"error": {"code": 403, "message": "rate limit"}}'), ("split.json", b"PK\x03\x04"),
+    ("split.json", b'{"train": [['), ("split.json", b"[1]"), ("split.json", b"<?xml version='1.0'?><Error/>"),
+    ("names.txt", b"<?xml version='1.0'?><Error/>"), ("names.txt", b'{"error": 1}'), ("names.txt", b"\x89PNG\0\0"),
+    ("images.zip", b"<?xml version='1.0'?><Error/>"), ("images.zip", b'{"error": 1}'), ("a.tar.gz", b"PK\x03\x04"),
+    ("a.tgz", b"Sorry, try later"),
+])
+def test_google_drive_sends_another_kind_of_file(name, content, quiet, tmp_path, monkeypatch):
+    """Without a checksum its kind is all that can be told, and it must not be found later and taken for good."""
+    drive(monkeypatch, content)
+    with pytest.raises(FetchError, match=f"^Google Drive file abc123: what arrived is not {name} but something else"):
+        fetch_drive(Source(name, drive_id="abc123"), tmp_path / name, quiet)
+    assert names(tmp_path) == []
+
+
 def test_a_reader_fetches_the_split_file_it_lacks(tmp_path, monkeypatch):
     build("DescribableTextures", tmp_path)
     split = tmp_path / "dtd" / "split_zhou_DescribableTextures.json"

@@ -52,14 +52,14 @@ class Soak:
     def __init__(self, clip_file: Path, place: Path) -> None:
         self.moments = random.Random(SECONDS)  # another length is another order
         self.clip, self.cache, self.folder = clip_file, place / "cache", place / "run"
-        self.images = make_image_folder(place / "many", images=20)
+        self.images = make_image_folder(place / "many", images=40)
         self.place, self.seen, self.decks = place, set(), {}
         self.expected = {method: self.run(method, place / "expected" / method) for method in METHODS}
 
     def run(self, method: str, folder: Path, workers: int = 0) -> dict[str, np.ndarray]:
         build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", self.images, "MODEL.BACKBONE.NAME", self.clip, "OUTPUT_DIR", folder, "TTA.VIEWS", 4,
-            "TTA.SELECT", 0.5, "TEST.PART", 20, "TTA.EPISODES", 10, "CACHE.DIR", self.cache,
+            "TTA.SELECT", 0.5, "TEST.PART", 40, "TTA.EPISODES", 20, "CACHE.DIR", self.cache,
             "DATALOADER.NUM_WORKERS", workers])).run()
         return RunFolder(folder).predictions()
 

@@ -9,11 +9,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ..utils.errors import ConfigError, DataError
+from ..utils.files import read_json
 from ..utils.locking import locked
 from .sources import LARGEST, Source
 from .transfer import NETWORK_ERRORS, TIMEOUT, FetchError, load_part, version_file
 
 logger = logging.getLogger(__name__)
+
+SPLITS = {"train", "val", "test"}  # keys of a split file
+MAGIC = {".zip": b"PK", ".gz": b"\x1f\x8b", ".tgz": b"\x1f\x8b"}  # with which archives begin
 
 __all__ = ["FetchError", "check_mirror", "fetch", "fetch_drive", "fetch_once", "fetch_url", "verify"]
 
@@ -132,12 +136,28 @@ def fetch_drive(source: Source, target: Path, quiet: bool = True) -> Path:
                 part.unlink()
                 raise FetchError(f"what arrived is far too large: {source.name} has less than {source.limit:,} bytes")
             verify_or_remove(part, source.checksum)
+            if not source.checksum and not looks_like(source.name, part):
+                part.unlink()
+                raise FetchError(f"what arrived is not {source.name} but something else, a page or an answer of the "
+                                 f"host's perhaps; try again later or fetch it with a browser")
             part.replace(target)
     except FetchError as error:
         raise FetchError(f"Google Drive file {source.drive_id}: {error}") from error
     except (DownloadError, OSError) as error:  # OSError: among others what `requests`, which gdown uses, raises
         raise FetchError(f"Google Drive file {source.drive_id}: {innermost(error)}") from error
     return target
+
+
+def looks_like(name: str, path: Path) -> bool:
+    """Whether a file is of the kind that its name says: all that can be told of one without a checksum."""
+    if name.endswith(".json"):
+        content = read_json(path)
+        return isinstance(content, dict) and bool(SPLITS & content.keys())
+    with path.open("rb") as file:
+        head = file.read(512)
+    if name.endswith(".txt"):
+        return b"\0" not in head and not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"<", b"{"))
+    return head.startswith(MAGIC.get(Path(name).suffix, b""))
 
 
 def innermost(error: Exception) -> str:

@@ -74,7 +74,8 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], experiments: Mapping[st
         f"{counted(len(runs), 'run')}, {len(finished)} finished, {len(left)} to do.",
     ]
     if left:
-        lines += totals(total, sum(here.values()), machine, place, tried=trial is not None)
+        outcomes = trial.outcome * len(plans) if trial else 0
+        lines += totals(total, sum(here.values()) + outcomes, machine, place, tried=trial is not None)
     lines += [f"{run.described}: {reason}" for run, reason in stale.items()]
     lines += data_lines(findings(runs), place)
     return "\n".join(lines)

@@ -11,16 +11,18 @@ from pathlib import Path
 
 from ...datasets.utils.cli import LOGGER
 from ..registry import build_trainer
+from ..report.figures.run_pictures import write_pictures
 from .plan import PlannedRun
 
 IMAGES = 16
+OUTCOME = 6  # an experiment's tables, figures and page take as long as the starts of so many runs
 
 
 @dataclass(frozen=True)
 class Trial:
     """Seconds, measured."""
 
-    start: float  # of a run, whatever its images: data, model, files
+    start: float  # of a run, whatever its images: data, model, files, pictures
     view: float  # to make and encode one view
     step: float  # to adapt to one image, a step
 
@@ -28,6 +30,11 @@ class Trial:
         """Of a run that makes so many `views`."""
         steps = run.cfg.TTA.STEPS if run.many_views else 0
         return self.start + views * self.view + run.size[0] * steps * self.step
+
+    @property
+    def outcome(self) -> float:
+        """Of what is made of an experiment's finished runs."""
+        return OUTCOME * self.start
 
 
 def try_out(runs: Iterable[PlannedRun]) -> Trial | None:
@@ -46,7 +53,7 @@ def try_out(runs: Iterable[PlannedRun]) -> Trial | None:
             started = time.perf_counter()
             LOGGER.disabled = True
             try:
-                results = build_trainer(cfg).run()
+                results = build_trainer(cfg).run(draw=write_pictures)
             finally:
                 LOGGER.disabled = False
             taken.append(time.perf_counter() - started)
