@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import socket
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -140,29 +141,41 @@ def run_folder(tmp_path: Path, root: Path, weights: Path, name: str, *opts: obje
     return RunFolder(tmp_path / name).predictions()["logits"]
 
 
-def test_the_image_tower_is_compiled_with_static_shapes(image_folder, clip_file, tmp_path, monkeypatch):
-    asked, used = [], []
+def test_both_towers_are_compiled_with_static_shapes(image_folder, clip_file, tmp_path, monkeypatch):
+    asked, used = [], set()
 
     def compiler(function, **options):
         asked.append(options)
-        return lambda pixels: used.append(pixels.shape) or function(pixels)
+        return lambda *given: used.add(given[0].dim()) or function(*given)
 
     monkeypatch.setattr(torch, "compile", compiler)
     plain = run_folder(tmp_path, image_folder, clip_file, "plain")
     assert not asked
     compiled = run_folder(tmp_path, image_folder, clip_file, "compiled", "MODEL.COMPILE", "on")
-    assert asked == [{"dynamic": False}] and used and np.array_equal(compiled, plain)
+    assert asked == [{"dynamic": False}] * 2 and np.array_equal(compiled, plain)
+    assert used == {4, 3}  # views (n, 3, H, W) and contexts (B, n_ctx, width)
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_towers_give_the_same_features(image_folder, clip_file, tmp_path, monkeypatch, backend, caplog):
+    """What torch traces of the towers (eager), and what it makes of that with a C++ compiler (inductor)."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    plain = run_folder(tmp_path, image_folder, clip_file, "plain")
+    compiled = run_folder(tmp_path, image_folder, clip_file, "compiled", "MODEL.COMPILE", "on")
+    assert "so it runs as it is" not in caplog.text
+    np.testing.assert_allclose(compiled, plain, atol=1e-3)  # logits, whose unit is a hundredth in cosine
 
 
 def test_what_cannot_be_compiled_runs_as_it_is(image_folder, clip_file, tmp_path, monkeypatch, caplog):
     def no_compiler(function, **options):
-        def fail(pixels):
+        def fail(*given):
             raise RuntimeError("InvalidCxxCompiler: no working C++ compiler\nmore")
         return fail
 
     monkeypatch.setattr(torch, "compile", no_compiler)
     run_folder(tmp_path, image_folder, clip_file, "run", "MODEL.COMPILE", "on")
-    assert caplog.text.count("no working C++ compiler), so it runs as it is") == 1
+    for tower in ("image", "text"):
+        assert caplog.text.count(f"compile the {tower} tower here (InvalidCxxCompiler: no working C++ compiler)") == 1
     with pytest.raises(ConfigError, match="MODEL.COMPILE"):
         build_cfg("TPT", opts=["MODEL.COMPILE", "maybe"])
 

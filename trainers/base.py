@@ -197,6 +197,7 @@ class BaseTrainer(Evaluation):
         self.use_model(load_clip(name, self.device, *variant), self.dataset.classnames)
         if self.cfg.MODEL.COMPILE == "on":
             compile_image_tower(self.backbone)
+            self.prompt.tower.compile()
         logger.info("%s on %s in %s", self.cfg.MODEL.BACKBONE.NAME, self.device, self.precision)
 
     def build_model(self) -> None:

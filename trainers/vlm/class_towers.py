@@ -8,7 +8,9 @@ from torch import Tensor
 
 from ...datasets.utils.errors import UserError
 from .backbone import Backbone
+from .compiling import compiled
 from .placement import Placement
+from .text_tower import TextTower
 
 
 class ClassTowers:
@@ -27,6 +29,7 @@ class ClassTowers:
         self.group = group or backbone.classes_at_once(class_tokens)  # classes a group
         groups = [class_tokens[i : i + self.group] for i in range(0, len(class_tokens), self.group)]
         self.towers = [backbone.text_tower(tokens, precision) for tokens in groups]
+        self.forward_only: list = self.towers  # for features alone
         if placement:
             for i, tower in enumerate(self.towers):
                 start = i * self.group
@@ -37,18 +40,28 @@ class ClassTowers:
         """Tokens that run for one context, shared ones not counted."""
         return sum(tower.tokens for tower in self.towers)
 
+    def compile(self) -> None:
+        """From here on passes without a gradient are compiled. Towers that their own library runs are not: what stands
+        in for their embedding is put there anew in each pass."""
+        self.forward_only = [
+            compiled(one.__call__, "the text tower") if isinstance(one, TextTower) else one for one in self.towers
+        ]
+
     def halved(self) -> ClassTowers:
         """The same in groups half as large."""
         if self.group == 1:
             raise UserError("out of memory with one class at a time: use DEVICE cpu")
         half = -(-self.group // 2)
-        return ClassTowers(self.backbone, self.class_tokens, self.precision, half, self.placement)
+        smaller = ClassTowers(self.backbone, self.class_tokens, self.precision, half, self.placement)
+        if self.forward_only is not self.towers:
+            smaller.compile()
+        return smaller
 
     @torch.no_grad()
     def text(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
         """Unit text features (B, K, d) for contexts (B, n_ctx, width) or (B, K, n_ctx, width), with or without noise
         (B, length, width) on all tokens."""
-        return torch.cat([tower(self.of_group(context, i), noise) for i, tower in enumerate(self.towers)], dim=1)
+        return torch.cat([tower(self.of_group(context, i), noise) for i, tower in enumerate(self.forward_only)], dim=1)
 
     def of_group(self, context: Tensor, i: int) -> Tensor:
         """The contexts that group i reads: all of them, or its own classes' where they are class-specific."""

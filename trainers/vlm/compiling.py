@@ -1,7 +1,8 @@
-"""MODEL.COMPILE: the image tower as one compiled function, for machines that run for hours.
+"""MODEL.COMPILE: the towers as compiled functions, for machines that run for hours.
 
-Shapes are static: the few sizes of a run's groups of views are compiled once each, which takes about a minute. The
-text tower is left as it is: its graph is kept and read backwards for many images at once (`is_grads_batched`), which
+Shapes are static: the few sizes of a run's groups of views and of episodes are compiled once each, which takes about a
+minute. Of the text tower those passes are compiled that only ask for features, as every episode's last one does. Where
+the gradient is asked for, one graph is kept and read backwards for many images at once (`is_grads_batched`), which
 compiled functions do not allow.
 """
 from __future__ import annotations
@@ -16,23 +17,25 @@ from .backbone import Backbone
 
 logger = logging.getLogger(__name__)
 
-Encode = Callable[[Tensor], Tensor]
+Encode = Callable[..., Tensor]
 
 
 def compile_image_tower(backbone: Backbone) -> None:
-    """From here on `encode_pixels` is compiled. Where that fails, for want of a C++ compiler say, it is as before."""
-    backbone.encode_pixels = with_fallback(torch.compile(backbone.encode_pixels, dynamic=False), backbone.encode_pixels)
+    """From here on `encode_pixels` is compiled."""
+    backbone.encode_pixels = compiled(backbone.encode_pixels, "the image tower")
 
 
-def with_fallback(compiled: Encode, plain: Encode) -> Encode:
+def compiled(plain: Encode, what: str) -> Encode:
+    """A tower, compiled when it is first called. Where that fails, for want of a C++ compiler say, it is as before."""
+    quick = torch.compile(plain, dynamic=False)
     works: bool | None = None
 
-    def encode(pixels: Tensor) -> Tensor:
+    def encode(*given: Tensor | None) -> Tensor:
         nonlocal works
         if works is False:
-            return plain(pixels)
+            return plain(*given)
         try:
-            features = compiled(pixels)
+            features = quick(*given)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -40,8 +43,8 @@ def with_fallback(compiled: Encode, plain: Encode) -> Encode:
                 raise
             works = False
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            logger.warning("MODEL.COMPILE: torch cannot compile the image tower here (%s), so it runs as it is", reason)
-            return plain(pixels)
+            logger.warning("MODEL.COMPILE: torch cannot compile %s here (%s), so it runs as it is", what, reason)
+            return plain(*given)
         works = True
         return features
 

@@ -72,6 +72,7 @@ class TextTower:
         self.order = torch.tensor(order, device=self.device)
         self.restore = self.order.argsort()  # from packed order back to class order
         self.lengths = [len(class_tokens[k]) for k in order]
+        self.offsets = torch.cat([torch.arange(length) for length in self.lengths]).to(self.device)  # within own tokens
         self.kept_bytes = 4 * KEPT_NUMBERS * self.tokens * weights.positions.shape[1] * len(weights.layers)
         with torch.no_grad():
             start = torch.tensor(weights.start, dtype=torch.long, device=self.device)
@@ -104,11 +105,10 @@ class TextTower:
         """`[start][context]` once, then the own tokens of all classes."""
         batch, n_ctx, _ = context.shape
         first, shared = len(self.start), len(self.start) + n_ctx
-        offsets = torch.cat([torch.arange(length) for length in self.lengths]).to(self.device)
         x = torch.cat([
             (self.start + positions[:, :first]).expand(batch, -1, -1),
             context + positions[:, first:shared],
-            (self.own + positions[:, shared + offsets]).expand(batch, -1, -1),
+            (self.own + positions[:, shared + self.offsets]).expand(batch, -1, -1),
         ], dim=1)
         return x, Layout.of(self.lengths, shared)
 
