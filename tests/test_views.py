@@ -16,7 +16,7 @@ import torchvision.transforms as T
 from PIL import Image
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import UserError, explaining_faults
-from promptcal.datasets.views import ViewMaker, chains, make_views, maker
+from promptcal.datasets.views import ViewMaker, chains, make_views, maker, points
 from promptcal.datasets.views.augmix import OPERATIONS, Mix, draw_mix, parameter
 from promptcal.datasets.views.crops import draw_crops
 from promptcal.datasets.views.loader import end_quietly, noticing_lost_workers, view_loader
@@ -160,6 +160,12 @@ def test_whole_chains_are_pillows_before_they_are_mixed():
     differences = torch.stack(differences)
     assert (differences <= 1).float().mean() > 0.999 and differences.max() <= 2
     assert (differences == 0).float().mean() > 0.999
+
+
+def test_histograms_are_the_same_on_any_device():
+    image = pillow.pixels(picture((50, 40))).contiguous()
+    assert torch.equal(points.histogram(image), points.scattered(image))
+    assert points.scattered(image).tolist() == np.reshape(picture((50, 40)).histogram(), (3, 256)).tolist()
 
 
 def test_flat_pictures_have_nothing_to_stretch_or_equalize():

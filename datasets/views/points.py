@@ -16,9 +16,16 @@ LEVELS = 256
 
 def histogram(image: Tensor) -> Tensor:
     """How often each level occurs: uint8 (3, H, W) -> (3, 256)."""
+    if image.device.type == "cpu":  # elsewhere `bincount` waits for the device
+        return torch.stack([torch.bincount(plane.reshape(-1), minlength=LEVELS) for plane in image])
+    return scattered(image)
+
+
+def scattered(image: Tensor) -> Tensor:
+    """A histogram without looking at numbers."""
     index = image.reshape(3, -1).long()
-    counts = torch.zeros(3, LEVELS, dtype=torch.int32, device=image.device)
-    return counts.scatter_add_(1, index, counts.new_ones(1).expand_as(index))
+    counts = torch.zeros(3, LEVELS, dtype=torch.long, device=image.device)
+    return counts.scatter_add_(1, index, torch.ones_like(index))
 
 
 def look_up(images: Tensor, tables: Tensor, out: Tensor | None = None) -> Tensor:
