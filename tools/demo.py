@@ -29,7 +29,7 @@ EVIDENCE = (
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("output/demo"), help="where runs and report go")
-    parser.add_argument("--images", type=int, default=600, help="test tiles, spread over the classes")
+    parser.add_argument("--images", type=int, default=960, help="test tiles, spread over the classes; 960 are all")
     args = parser.parse_args(argv)
     log_to_terminal()
     print(f"Five methods on the same {args.images} test tiles of LandCover, which is drawn by code, with the small "
