@@ -4,8 +4,6 @@ from __future__ import annotations
 import importlib
 import io
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -17,7 +15,6 @@ import pytest
 import torch
 from file_server import BODY, FileServer, serving
 from PIL import Image
-from processes import user_environment
 from promptcal.datasets.utils import cli
 from promptcal.trainers.vlm.openai_clip import CLIP
 
@@ -106,15 +103,10 @@ class Done:
     stderr: str
 
 
-def run_tool(name: str, *args: object, process: bool = False, **env: str) -> Done:
+def run_tool(name: str, *args: object, **env: str) -> Done:
     """`python tools/<name> args` as a user would type it, from another folder than the project's: here, through the
-    same frame, or with `process` as a process of its own, with the environment as the shell gives it."""
+    same frame. `processes.Process` is the one that has a process of its own."""
     elsewhere = os.environ.get("TMPDIR", "/tmp")
-    if process:
-        command = [sys.executable, str(PROJECT / "tools" / name), *map(str, args)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=elsewhere,
-                              env={**user_environment(), **env})
-        return Done(done.returncode, done.stdout, done.stderr)
     tool = importlib.import_module(f"promptcal.tools.{name.removesuffix('.py')}")
     out, err = io.StringIO(), io.StringIO()
     with chdir(elsewhere), redirect_stdout(out), redirect_stderr(err), mock.patch.dict(os.environ, env):
@@ -128,11 +120,10 @@ def run_tool(name: str, *args: object, process: bool = False, **env: str) -> Don
 @pytest.fixture
 def train(clip_file: Path, image_folder: Path, tmp_path: Path) -> Callable[..., Done]:
     """Runs tools/train.py on the image folder with the tiny CLIP; the run folder is tmp_path/run."""
-    def run(trainer: str, *args: object, process: bool = False, **env: str) -> Done:
-        workers = () if process else ("DATALOADER.NUM_WORKERS", 0)
+    def run(trainer: str, *args: object, **env: str) -> Done:
         return run_tool(
             "train.py", "--trainer", trainer, "--dataset-config-file", "configs/datasets/image_folder.yaml",
-            "--root", image_folder, "--backbone", clip_file, "--output-dir", tmp_path / "run", *workers, *args,
-            process=process, **env,
+            "--root", image_folder, "--backbone", clip_file, "--output-dir", tmp_path / "run",
+            "DATALOADER.NUM_WORKERS", 0, *args, **env,
         )
     return run

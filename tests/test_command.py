@@ -17,6 +17,7 @@ import torch
 from conftest import PROJECT
 from dassl_files import save_as_dassl
 from file_server import serving
+from processes import Process
 from promptcal.datasets.inventory.obtain import COOP_PROMPTS
 from promptcal.datasets.utils.cli import tool
 from promptcal.datasets.utils.errors import UnknownNameError
@@ -44,6 +45,14 @@ def test_its_help_names_the_command(name: str, capsys: pytest.CaptureFixture, mo
     with pytest.raises(SystemExit) as end:
         main([name, "--help"])
     assert end.value.code == 0 and f"usage: promptcal {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(WANTED | {"train-small-clip"}))
+def test_every_tool_is_a_script(name: str):
+    script = f"{name.replace('-', '_')}.py"
+    process = Process(script, "--help")
+    out, complaint = process.communicate()
+    assert process.returncode == 0 and f"usage: {script}" in out, complaint
 
 
 @pytest.mark.parametrize(("given", "meant"), [("trian", "train"), ("check_dat", "check-data"), ("zzz", "")])
