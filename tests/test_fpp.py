@@ -1,17 +1,20 @@
 """FPP: noise on the tokens, the prompt against a plain version, determinism, and a file that methods start from."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.trainers import adapt, build_cfg, build_trainer
+from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.engine.pretraining import class_weight
 from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.openai_clip import clip
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
+from promptcal.trainers.vlm.prompts import class_tokens, initial_context
 from reference import encode_prompts
 from test_episodes import NAMES, make_views
 
@@ -75,6 +78,52 @@ def test_the_prompt_equals_a_plain_version(clip_model, tokens):
     assert (trainer.prompt.text - target).abs().max() > 0.05  # there is something to be equal in
 
 
+def library(kind: str, folder: Path) -> tuple[str, torch.nn.Module, Callable[[], torch.Tensor]]:
+    """A small random model of another family: its name here, the module that embeds its tokens, and a function that
+    encodes whole prompts by the library's own means."""
+    import test_hugging_face
+    import test_open_clip
+    where, kind = kind.split(":")
+    if where == "open_clip":
+        name, model = test_open_clip.make(folder, kind)
+        embedding = test_open_clip.backbone_embedding(model)
+        return f"open_clip:{name}@{folder / kind}.pt", embedding, lambda: test_open_clip.library_text(
+            model, name, "a photo of a", test_hugging_face.NAMES)
+    model = test_hugging_face.make(folder, kind)
+    embeddings = model.text_model.embeddings
+    embedding = getattr(embeddings, "word_embeddings", None) or embeddings.token_embedding
+    return f"hf:{folder}", embedding, lambda: test_hugging_face.library_text(model, folder, "a photo of a", kind)
+
+
+@pytest.mark.parametrize("kind", ["open_clip:siglip", "open_clip:bert", "open_clip:coca", "open_clip:eos", "hf:siglip",
+                                  "hf:bert", "hf:chinese", "hf:clip-new-eos"])
+def test_towers_of_every_family_take_noise(kind: str, tmp_path: Path):
+    """Against the library's own tower, to whose token embeddings the same noise is added; and a prompt is learnt."""
+    pytest.importorskip("open_clip")
+    name, embedding, encode = library(kind, tmp_path)
+    backbone = load_clip(name, "cpu")
+    names = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for single class of things", "dog"]
+    own = class_tokens(names, backbone.tokenizer)
+    context = initial_context(backbone, "a photo of a")
+    noise = torch.randn(2, backbone.context_length, context.shape[1], generator=torch.Generator().manual_seed(0))
+    expected = []
+    for some in noise:
+        handle = embedding.register_forward_hook(lambda _, __, out, some=some: out + some[: out.shape[1]])
+        expected.append(encode())
+        handle.remove()
+    for group in (0, 2):  # all classes at once, and in groups
+        noisy = ClassTowers(backbone, own, group=group).text(context.expand(2, -1, -1), noise)
+        torch.testing.assert_close(noisy, torch.stack(expected), atol=1e-4, rtol=0)
+    assert (expected[0] - expected[1]).norm() > 0.05 < (expected[0] - encode()).norm()
+
+    gaps = []
+    for steps in (1, 20):
+        trainer = build_trainer(build_cfg("FPP", opts=["TRAINER.FPP.STEPS", steps]))
+        trainer.use_model(backbone, names)
+        gaps.append((trainer.prompt.text - trainer.prompt.zero_shot).square().sum(-1).mean())
+    assert gaps[1] < gaps[0]
+
+
 def test_it_is_deterministic_and_the_seed_counts(clip_model):
     contexts = []
     for seed in (0, 0, 1):
@@ -134,3 +183,5 @@ def test_weights_and_refusals():
         build_cfg("FPP", opts=["TRAINER.FPP.START", "zero"])
     with pytest.raises(ConfigError, match="at least 1"):
         build_cfg("FPP", opts=["TRAINER.FPP.NOISES", 0])
+    with pytest.raises(ConfigError, match="end: FPP's noise goes by places"):
+        build_cfg("FPP", opts=["TRAINER.COOP.CLASS_TOKEN_POSITION", "front"])

@@ -8,6 +8,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .config.fingerprint import run_path
+from .config.roles import OF_PROMPTS, leaves
 from .config.validation import require, require_one_of
 from .engine.pretraining import learn_flat_prompt, random_start
 from .registry import TRAINER_REGISTRY
@@ -53,6 +54,7 @@ class FPP(TPT):
             require(cfg, own[key] > 0, f"TRAINER.FPP.{key}", "above 0")
         for key in ("LAST_LR", "NOISE", "OTHER_NOISE", "WEIGHT"):
             require(cfg, own[key] >= 0, f"TRAINER.FPP.{key}", "0 or more")
+        require(cfg, leaves(cfg)[OF_PROMPTS] == "end", OF_PROMPTS, "end: FPP's noise goes by places in the prompt")
         require(cfg, not cfg.MODEL.INIT_WEIGHTS, "MODEL.INIT_WEIGHTS",
                 "empty: FPP makes its own prompt; to start from a finished one, use another trainer, such as TPT")
 
