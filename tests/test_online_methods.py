@@ -1,6 +1,7 @@
 """TDA and OnZeta: against slow, plain versions, on odd inputs, and killed and continued without a trace."""
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import reference_family as slow
 import torch
 from promptcal.datasets.utils.errors import ConfigError
+from promptcal.tools.report import main as report
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.objectives import class_logits, confident_views, unit
 from promptcal.trainers.runs.folder import RunFolder
@@ -156,3 +158,18 @@ def test_published_values_are_an_option():
     with pytest.raises(ConfigError, match="none are published for 'LandCover'"):
         build_cfg("TDA", "configs/datasets/landcover.yaml", opts=["TRAINER.TDA.VALUES", "paper"])
     assert build_cfg("TDA", "configs/datasets/imagenet_r.yaml").TRAINER.TDA.VIEWS == "confident"
+
+
+def test_the_report_shows_the_spread_over_orders(run, tmp_path: Path, capsys):
+    """Three orders: mean and deviation of the runs' own figures, and a word on what the seeds are."""
+    for seed in range(3):
+        run("OnZeta", f"orders/seed{seed}", "SEED", seed)
+    capsys.readouterr()
+    report([str(tmp_path / "orders"), "--no-figures", "--bootstrap", "0"])
+    lines = capsys.readouterr().out.splitlines()
+    shown = next(line for line in lines[lines.index("ECE (%)") :] if line.startswith("  OnZeta"))
+    own = [json.loads((tmp_path / "orders" / f"seed{seed}" / "results.json").read_text())["ece"]
+           for seed in range(3)]
+    assert np.std(own) > 0.05, "orders that change nothing"
+    assert f"{np.mean(own):.1f} ± {np.std(own, ddof=1):.1f}" in shown
+    assert any("±: standard deviation over seeds, which for OnZeta are orders of the images." in line for line in lines)

@@ -69,6 +69,11 @@ def is_trained(name: str) -> bool:
     return getattr(find_method(name), "trained", False)
 
 
+def is_online(name: str) -> bool:
+    """Whether a method's predictions depend on the order of the images."""
+    return getattr(find_method(name), "online", False)
+
+
 def is_zero_shot(name: str) -> bool:
     """Whether a method is CLIP as it is, which all others are compared with."""
     return find_method(name) is not None and not is_tuned(name) and not is_trained(name)

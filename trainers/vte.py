@@ -10,7 +10,7 @@ from .registry import TRAINER_REGISTRY
 
 @TRAINER_REGISTRY.register()
 class VTE(GradientFree):
-    """α · mean of the confident views' features · Tᵀ. (Döbler et al., VTE, 2024.)
+    """α · mean of the confident views' features · Tᵀ. (Döbler et al., VTE, ECCV 2024 workshop.)
 
     The mean is not brought back to unit length, as published: the less the views agree, the shorter it is, which acts
     as a temperature.

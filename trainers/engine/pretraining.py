@@ -1,4 +1,4 @@
-"""A prompt that is learnt without images, from the class names alone. (FPP, CVPR 2026.)"""
+"""A prompt that is learnt without images, from the class names alone. (FPP, arXiv 2604.27715.)"""
 from __future__ import annotations
 
 import torch

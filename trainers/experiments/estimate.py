@@ -115,6 +115,8 @@ def work_of(run: PlannedRun, encodes: bool, half: bool = False) -> Work:
     # One step is a backward pass from the shared first pass and a final forward; each further step is one of both.
     steps = cfg.TTA.STEPS if tunes_context(run.method) else 0
     text = images * 2 * steps * sizes.text_pass(classes, len(cfg.PROMPT.CTX_INIT.split()))
+    if run.method == "FPP":  # its prompt: in each step all noises forward, and the prompt itself forward and back
+        text += cfg.TRAINER.FPP.STEPS * (cfg.TRAINER.FPP.NOISES + 3) * sizes.text_pass(classes)
     work = Work(0, text, 0, predictions)
     if encodes:
         kept = images * views * sizes.features * (2 if half else 4)

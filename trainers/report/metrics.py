@@ -37,6 +37,7 @@ class Metric:
     of: Callable[[Samples], tuple | None] | None = None
     percent: bool = True
     higher_is_better: bool | None = False
+    digits: int = 0  # after the point; 0 = 1 of percent, 3 of other numbers
     most_values: float = np.inf  # that its bootstrap may touch; beyond that it is given without an interval
 
     @property
@@ -51,7 +52,7 @@ class Metric:
 
     @property
     def decimals(self) -> int:
-        return 1 if self.percent else 3
+        return self.digits or (1 if self.percent else 3)
 
     def show(self, value: float) -> str:
         """A value in fractions as every table prints it, without its unit."""
@@ -97,7 +98,7 @@ METRICS = {
     "aurc": Metric("AURC", lambda s: (cal.aurc, *s.top)),
     "brier": Metric("Brier", lambda s: (mean, cal.brier_terms(s.probabilities, s.label)), percent=False),
     "nll": Metric("NLL", lambda s: (mean, cal.nll_terms(s.logits, s.label)), percent=False),
-    "seconds": Metric("Seconds an image", percent=False),
+    "seconds": Metric("Seconds an image", percent=False, digits=4),
 }
 TEMPERATURE_NOTE = (
     "† temperature scaling needs labels, which test-time tuning never sees: a reference. It is fitted on a run over "

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...datasets.base import dataset_label
-from ..registry import is_tuned, method_key, method_rank
+from ..registry import is_online, is_tuned, method_key, method_rank
 from . import published as paper
 from .entries import Entry, RowBlock, Table, TableRow
 from .grid import Column, Comparison, Row
@@ -112,7 +112,8 @@ def _shown(measured: Measured, metric: str) -> float:
 
 
 def mark(grid: dict[Row, list[Entry | None]], metric: str) -> list[TableRow]:
-    """Adds differences against O-TPT to the methods that came after it, and marks the best of the tuned methods."""
+    """Adds the difference against O-TPT to the method that came after it, where that is one, as in the paper, and not
+    a whole family; and marks the best of the tuned methods."""
     higher = METRICS[metric].higher_is_better
     tuned = [row for row in grid if is_tuned(row.method)]
     within = _by_setting(tuned)
@@ -120,7 +121,8 @@ def mark(grid: dict[Row, list[Entry | None]], metric: str) -> list[TableRow]:
     for row, entries in grid.items():
         rivals = [other for other in tuned if other.variant == row.variant or not within]
         baselines = [other for other in rivals if method_key(other.method) == BASELINE]
-        later = row in tuned and method_rank(row.method) > method_rank(BASELINE) and len(baselines) == 1
+        newer = {other.method for other in rivals if method_rank(other.method) > method_rank(BASELINE)}
+        later = newer == {row.method} and len(baselines) == 1
         marked = []
         for at, entry in enumerate(entries):
             if entry and later:
@@ -237,5 +239,7 @@ def _legend(blocks: list[RowBlock], comparison: Comparison) -> list[str]:
     if any(entry.difference is not None for entry in entries):
         legend.append("In parentheses: difference against O-TPT.")
     if any(entry.std is not None for entry in entries):
-        legend.append("±: standard deviation over seeds.")
+        online = [row.label for row in comparison.rows if is_online(row.method)]
+        orders = f", which for {' and '.join(online)} are orders of the images" if online else ""
+        legend.append(f"±: standard deviation over seeds{orders}.")
     return [" ".join(legend)]
