@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 class FPP(TPT):
     """Pre-trains the context for the class list, writes it as a prompt file in CoOp's format, then is TPT.
 
-    Other methods start from the file with MODEL.INIT_WEIGHTS. (FPP, arXiv 2604.27715; noise and weights of the public code.)
+    Other methods start from the file with MODEL.INIT_WEIGHTS. (FPP, arXiv 2604.27715, with the noise and the weights of
+    its public code.)
     """
 
     label, colour, marker, rank = "FPP + TPT", "#661100", "3", 45
