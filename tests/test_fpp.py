@@ -81,13 +81,14 @@ def test_the_prompt_equals_a_plain_version(clip_model, tokens):
 def library(kind: str, folder: Path) -> tuple[str, torch.nn.Module, Callable[[], torch.Tensor]]:
     """A small random model of another family: its name here, the module that embeds its tokens, and a function that
     encodes whole prompts by the library's own means."""
+    import made_open_clip
     import test_hugging_face
-    import test_open_clip
+
     where, kind = kind.split(":")
     if where == "open_clip":
-        name, model = test_open_clip.make(folder, kind)
-        embedding = test_open_clip.backbone_embedding(model)
-        return f"open_clip:{name}@{folder / kind}.pt", embedding, lambda: test_open_clip.library_text(
+        name, model = made_open_clip.make(folder, kind)
+        embedding = made_open_clip.backbone_embedding(model)
+        return f"open_clip:{name}@{folder / kind}.pt", embedding, lambda: made_open_clip.library_text(
             model, name, "a photo of a", test_hugging_face.NAMES)
     model = test_hugging_face.make(folder, kind)
     embeddings = model.text_model.embeddings
