@@ -38,7 +38,6 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.11",
-    classifiers=[f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)],
     packages=[package(folder) for folder in CODE + DATA],
     package_dir={package(folder): folder for folder in CODE + DATA},
     cmdclass={"build_py": WithReference},
