@@ -73,7 +73,7 @@ def test_crops_are_pillows_to_the_bit(size: tuple[int, int]):
 
 @pytest.mark.parametrize("size", [*SIZES, (1500, 1200)])
 def test_crops_without_augmix_are_one_level_off_at_most(size: tuple[int, int]):
-    """On a CPU, where torch's own resizing of bytes is four times as fast; the plain view stays exact."""
+    """On a CPU, where torch's own resizing of bytes is three times as fast; the plain view stays exact."""
     maker = ViewMaker(count=17, size=64, augmix=False, seed=4)
     quick, exact = maker(picture(size), 7), crops_of(picture(size), maker, exact=True)
     difference = (quick.int() - exact.int()).abs()
