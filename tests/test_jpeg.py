@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torchvision
 from PIL import Image
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import ConfigError, DataError
@@ -54,7 +55,7 @@ def test_views_of_undecoded_jpegs_are_those_of_decoded_ones(photos: Path):
 
 @pytest.mark.parametrize("fault", ["refuses", "other size"])
 def test_pillow_decodes_what_the_device_cannot(photos: Path, fault: str, monkeypatch, caplog):
-    def broken(data, mode, device):
+    def broken(data, device):
         if fault == "refuses":
             raise RuntimeError("nvjpeg: not supported\nmore")
         return torch.zeros(3, 5, 5, dtype=torch.uint8)
@@ -80,6 +81,10 @@ def test_the_setting_is_for_gpus_and_caches_know_it(photos: Path, tmp_path: Path
         build_trainer(build_cfg("TPT", dataset, opts=opts("device"))).run()
     with pytest.raises(ConfigError, match="DATALOADER.JPEG"):
         build_cfg("TPT", dataset, opts=opts("turbo"))
+    monkeypatch.delattr(torchvision.io, "decode_jpeg", raising=False)
+    with pytest.raises(ConfigError, match="decodes no JPEGs: use DATALOADER.JPEG pillow"):
+        jpeg.check_decoder(torch.device("cuda"))
+    monkeypatch.undo()
     monkeypatch.setattr(features, "check_decoder", lambda device: None)  # a CPU stands in for the GPU
     results = [build_trainer(build_cfg("TPT", dataset, opts=opts(decoder))).run() for decoder in ("pillow", "device")]
     assert [one["n"] for one in results] == [4, 4]

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import io
 import logging
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torchvision
 from PIL import Image
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_jpeg
 
 from ..utils.errors import ConfigError
 from .images import FORMATS, MOST_PIXELS, BadImageError, to_rgb
@@ -59,17 +60,26 @@ def plain_jpeg(path: Path) -> Undecoded | None:
 
 
 def check_decoder(device: torch.device) -> None:
-    """DATALOADER.JPEG device is for GPUs whose torchvision has a decoder."""
+    """DATALOADER.JPEG device is for GPUs, and for a torchvision that has a decoder: a later one will not."""
     if device.type != "cuda":
         raise ConfigError(f"DATALOADER.JPEG device decodes on a GPU, but this run is on {device.type}: "
                           f"use DATALOADER.JPEG pillow")
+    if not hasattr(torchvision.io, "decode_jpeg"):
+        raise ConfigError(f"torchvision {torchvision.__version__} decodes no JPEGs: use DATALOADER.JPEG pillow")
+
+
+def decode_jpeg(data: Tensor, device: torch.device) -> Tensor:
+    """By torchvision, uint8 (3, H, W)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # since 0.29; it is the only one that is installed anyway
+        return torchvision.io.decode_jpeg(data, mode=torchvision.io.ImageReadMode.RGB, device=device)
 
 
 def decoded(data: Tensor, size: tuple[int, int], device: torch.device) -> Tensor:
     """A JPEG's bytes (n,) as a picture on `device`, uint8 (H, W, 3). The EXIF orientation is left alone. What the
     device cannot decode Pillow does."""
     try:
-        picture = decode_jpeg(data, mode=ImageReadMode.RGB, device=device).permute(1, 2, 0)
+        picture = decode_jpeg(data, device).permute(1, 2, 0)
         if (picture.shape[1], picture.shape[0]) == size:
             return picture
         reason = f"found {picture.shape[1]} × {picture.shape[0]} pixels instead of {size[0]} × {size[1]}"
