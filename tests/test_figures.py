@@ -1,4 +1,5 @@
 """Figures by the data they show; drawing is tried by what the axes hold, never by pixels."""
+import re
 from itertools import combinations
 
 import numpy as np
@@ -14,6 +15,7 @@ from promptcal.trainers.report.figures import comparison as figures_compare
 from promptcal.trainers.report.figures import reliability as figures
 from promptcal.trainers.report.figures.comparison import Pair, Point
 from promptcal.trainers.report.figures.plane import draw_plane, merged_labels, pareto_front
+from promptcal.trainers.report.figures.svg import inline_svg
 from promptcal.trainers.report.reading import read_run
 
 
@@ -280,3 +282,15 @@ def test_methods_stand_in_the_order_of_papers_whichever_the_first_set_has():
     groups = {"Pets": {"SoC": Pair(3, 2)}, "DTD": {"TPT": Pair(9, 4), "SoC": Pair(4, 3)}}
     labels = [text.get_text() for text in figures_compare.draw_pairs(groups, "", "a", "b").legends[0].get_texts()]
     assert labels[:2] == ["TPT", "SoC"]
+
+
+def test_a_drawing_in_the_page_is_short_and_keeps_its_words():
+    with style.styled():
+        figure = style.new_figure(3, 2)
+        axes = figure.subplots()
+        axes.plot([0.012345, 0.0456789], [1.23456789, 2.3456789])
+        axes.set_xticks([0.0125, 0.0375], ["0.0125", "font-family: 0.0375;"])
+    long, text = style.encode(figure, "svg", 100).decode(), inline_svg(figure, "x")
+    assert len(text) < 0.7 * len(long)
+    assert ">0.0125<" in text and ">font-family: 0.0375;<" in text
+    assert not re.search(r'd="[^"]*\.\d{3}', text) and "url(#x-" in text

@@ -87,15 +87,21 @@ def _diagram(m: Measured) -> dict:
     """A reliability diagram as rectangles on a square of 200 units, with shares of the images in a strip below."""
     table = cal.reliability(m.tuned.confidence, m.tuned.correct, m.bins)
     width, fullest = 200 / m.bins, table.share.max()
-    bins = []
+    bins, areas = [], {"over": "", "under": "", "share": ""}  # what a reader points at; and what is only seen, as paths
     for k in table.count.nonzero()[0]:
         accuracy, gap, share = table.accuracy[k], table.gap[k], 30 * table.share[k] / fullest
+        x, top = k * width, 200 * (1 - max(accuracy, accuracy + gap))
+        areas["over" if gap > 0 else "under"] += _rectangle(x, top, width, 200 * abs(gap))
+        areas["share"] += _rectangle(x, 235 - share, width, share)
         bins.append({
-            "x": f"{k * width:.4g}", "width": f"{width:.4g}", "kind": "over" if gap > 0 else "under",
-            "top": f"{200 * (1 - accuracy):.4g}", "height": f"{200 * accuracy:.4g}",
-            "gap_top": f"{200 * (1 - max(accuracy, accuracy + gap)):.4g}", "gap": f"{200 * abs(gap):.4g}",
-            "share_top": f"{235 - share:.4g}", "share": f"{share:.4g}",
+            "area": _rectangle(x, 200 * (1 - accuracy), width, 200 * accuracy),
             "words": f"{table.count[k]:,} images, confidence {100 * (accuracy + gap):.1f} %, "
                      f"accuracy {100 * accuracy:.1f} %",
         })
-    return {"bins": bins, "label": f"Reliability diagram, ECE {METRICS['ece'].show(m.metrics['ece'].value)} %"}
+    ece = METRICS["ece"].show(m.metrics["ece"].value)
+    return {"bins": bins, "areas": areas, "label": f"Reliability diagram, ECE {ece} %"}
+
+
+def _rectangle(x: float, top: float, width: float, height: float) -> str:
+    """As a piece of an SVG path."""
+    return f"M{x:.4g} {top:.4g}h{width:.4g}v{height:.4g}h-{width:.4g}z"
