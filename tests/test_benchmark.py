@@ -19,6 +19,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools import benchmark
 from promptcal.tools.speed import (
     baseline,
+    chart,
     flops,
     goals,
     limits,
@@ -32,6 +33,7 @@ from promptcal.tools.speed import (
 from promptcal.tools.speed.records import BaselineComparison
 from promptcal.tools.speed.shapes import NAME_TOKENS, SHAPES, class_names, random_clip
 from promptcal.trainers.operations import REGULARISERS
+from promptcal.trainers.report.figures.style import new_figure, styled
 from promptcal.trainers.report.published import cells
 from promptcal.trainers.vlm.openai import TOKENIZER
 from promptcal.trainers.vlm.prompts import class_tokens
@@ -69,8 +71,19 @@ def test_it_writes_table_json_and_chart(found: tuple[Path, str]):
     for word in ("load when begun", "threads: 1", f"torch {version}", "published", "6537.0"):
         assert word in text
     for name in ("benchmark.png", "scale.png"):
-        with Image.open(folder / name) as chart:
-            assert chart.width == 1400 and chart.convert("L").getextrema()[0] < 100
+        with Image.open(folder / name) as drawn:
+            assert drawn.width == 1400 and drawn.convert("L").getextrema()[0] < 100
+
+
+def test_axes_speak_plainly():
+    """The report's style shows mathematical notation as it is written, dollars and all."""
+    with styled():
+        axes = new_figure(3, 3).subplots()
+        axes.plot([10, 21_000], [1e-3, 1e4])
+        chart.logarithmic(axes, [10, 21_000], legend=False)
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["10", "21k"]
+        shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert {"0.01", "100"} <= set(shown) and not any("$" in text for text in shown)
 
 
 def test_the_json_holds_every_case(found: tuple[Path, str]):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from ...trainers.report.figures.style import FAINT, INK, PAGE, encode, grid_lines, new_figure, styled
 from .image_cases import COLD, TOWER, WARM
@@ -30,20 +30,21 @@ def draw_scale(points: Sequence[ScalePoint], path: Path) -> None:
     with styled():
         figure = new_figure(PAGE, 2.7)
         for axes, title, unit, value in zip(
-            figure.subplots(1, 2), ("Time by the number of classes", "Peak memory beyond what was there"), ("s", "MB"),
-            (lambda point: point.seconds, lambda point: (point.memory or 0) / 1e6), strict=True,
+            figure.subplots(1, 2), ("Time", "Peak memory, 1 MB or more"), ("s", "MB"),
+            (lambda point: point.seconds, lambda point: max(1, (point.memory or 0) / 1e6)), strict=True,
         ):
             label(axes, title, "classes", unit)
             for colour, name in zip((PLAIN, *OURS, INK), dict.fromkeys(map(scale_name, points)), strict=False):
                 line = [point for point in points if scale_name(point) == name]
-                axes.plot([point.classes for point in line], [max(value(point), 1e-6) for point in line], "o-",
-                          color=colour, label=name, markersize=3)
-            logarithmic(axes, sorted({point.classes for point in points}))
+                axes.plot([point.classes for point in line], [value(point) for point in line], "o-", color=colour,
+                          label=name, markersize=3)
+            logarithmic(axes, sorted({point.classes for point in points}), legend=False)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=6.5)
         path.write_bytes(encode(figure, "png", dpi=200))
 
 
 def scale_name(point: ScalePoint) -> str:
-    return point.case if point.part == "regulariser" else f"{point.part}, {point.case}"
+    return point.case if point.part == "regulariser" else f"{point.part},\n{point.case}"
 
 
 def draw_comparisons(findings: Findings, path: Path) -> None:
@@ -93,6 +94,7 @@ def episode_bars(axes: Axes, rows: Sequence[BaselineComparison]) -> None:
     axes.bar_label(drawn, fmt="%.3g", fontsize=6.5, padding=1)
     axes.set_title(f"Whole episode, {rows[0].classes} classes")
     axes.set_yscale("log")
+    powers_of_ten(axes)
     axes.margins(y=0.15)
     axes.tick_params(axis="x", labelsize=6.5)
     return None
@@ -134,16 +136,24 @@ def label(axes: Axes, title: str, x: str, y: str) -> None:
     grid_lines(axes, "both")
 
 
-def logarithmic(axes: Axes, ticks: Sequence[int]) -> None:
-    """Both axes, with the given numbers written out below and room for the legend above the curves."""
+def logarithmic(axes: Axes, ticks: Sequence[int], legend: bool = True) -> None:
+    """Both axes, with the given numbers written out below and room for a legend above the curves."""
     axes.loglog()
     low, high = axes.get_ylim()
-    axes.set_ylim(low, high * (high / low) ** 0.4)
+    if legend:
+        axes.set_ylim(low, high * (high / low) ** 0.6)
+        axes.legend(fontsize=6, loc="upper left")
     axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_major_formatter(FuncFormatter(
+        lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
+    powers_of_ten(axes)
+
+
+def powers_of_ten(axes: Axes) -> None:
+    """Written out: the report's style reads no mathematical notation, which a logarithmic axis has of itself."""
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.legend(fontsize=6, loc="upper left")
 
 
 def nothing(axes: Axes) -> None:
