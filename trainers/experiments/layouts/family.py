@@ -28,11 +28,10 @@ def summary(material: Material, backbone: str) -> Table:
     rows = [TableRow(row.label, row.method, [entries[row.label] for entries in by_metric]) for row in comparison.rows]
     labels = [METRICS[metric].label + (" (%)" if METRICS[metric].percent else "") for metric in experiment.metrics]
     names = ", ".join(map(comparison.column_label, common))
-    notes = [
-        f"{'Average over ' if len(common) > 1 else ''}{names}. {comparison.images()}",
-        "Seconds an image: of adaptation and prediction from kept view features, encoding not counted, as this machine "
-        "took them.", *comparison.notes,
-    ]
+    notes = [f"{'Average over ' if len(common) > 1 else ''}{names}. {comparison.images()}", *comparison.notes]
+    if "seconds" in experiment.metrics:
+        notes.append("Seconds an image: of adaptation and prediction from kept view features, encoding not counted, as "
+                     "this machine took them.")
     if not set(POSTHOC).isdisjoint(experiment.metrics):
         notes.append(POSTHOC_NOTE)
     return Table(f"{experiment.name}_summary", f"{experiment.title}, {backbone}", labels, [RowBlock("", rows)], notes)
