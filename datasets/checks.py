@@ -13,6 +13,7 @@ from pathlib import Path
 from .base import Datum
 from .download.sources import LARGEST_LIST
 from .utils.errors import DataError, first_five, one_line, reading
+from .utils.files import read_regular
 from .utils.names import is_writable
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def read_text(path: Path) -> str:
     if path.stat().st_size > LARGEST_LIST:
         raise DataError(f"{path} has {path.stat().st_size:,} bytes, as no list of images has; put the right file there")
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path).decode()
     except UnicodeDecodeError as error:
         raise DataError(f"cannot read {path} as UTF-8 text: {error}") from error
 

@@ -120,6 +120,30 @@ def test_a_folder_among_the_parts_is_not_ours(train, tmp_path: Path):
     assert [path.name for path in (tmp_path / "run" / "parts").iterdir()] == ["x"]
 
 
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+@pytest.mark.parametrize("name", ["results.json", "config.yaml", "predictions.npz", "lock", "log.txt",
+                                  "parts/fingerprint.json"])
+def test_pipes_and_devices_under_a_runs_names(train, tmp_path: Path, name: str, kind: str):
+    """They would be waited for, or fill the memory, for ever."""
+    run = tmp_path / "run"
+    assert train("ZeroShot").returncode == 0
+    (run / name).unlink(missing_ok=True)
+    (run / name).parent.mkdir(exist_ok=True)
+    if kind == "pipe":
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to("/dev/zero")
+    for done in (run_tool("report.py", run, "--out", tmp_path / "report", "--no-figures", "--bootstrap", 0),
+                 train("ZeroShot")):
+        assert "Traceback" not in done.stderr and (done.returncode == 0 or done.stderr.startswith("error: ")), done
+
+
+def test_a_list_of_names_that_is_a_pipe(tmp_path: Path):
+    os.mkfifo(tmp_path / "names.txt")
+    done = run_tool("predict.py", "a.png", "--classes", tmp_path / "names.txt", "--backbone", "small")
+    assert done.returncode == 2 and "names.txt: Not a regular file" in done.stderr
+
+
 def test_a_run_folder_removed_early(clip_file: Path, image_folder: Path, tmp_path: Path, monkeypatch):
     """Before the first part is there, nothing is lost with it: the run ends as whole as any."""
     run = tmp_path / "run"

@@ -1,9 +1,11 @@
 """Files that are there whole or not at all."""
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 
 from .errors import UserError
 
+LARGEST_TEXT = 1 << 28  # bytes of a file that is read whole; the largest that is any use has a hundredth of it
 LARGEST_RATIO, FREE = 20, 64 << 20  # of arrays to the file that holds them, which we never pack; and bytes beyond that
 
 
@@ -65,10 +68,27 @@ def write_arrays(path: Path, **arrays: np.ndarray) -> None:
     write_atomically(path, lambda file: np.savez(file, **arrays))
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a file to read it. A pipe would be waited for, and a device never ends, whatever name they have."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return file
+
+
+def read_regular(path: Path) -> bytes:
+    """All bytes of a file, unless it is far larger than any that is read whole."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > LARGEST_TEXT:
+            raise OSError(errno.EFBIG, "File too large", str(path))
+        return file.read()
+
+
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a file, after a look at every checksum: numpy alone stops reading, and checking, where the shape
     that the file itself states ends."""
-    with noticing_damage(), np.load(path, allow_pickle=False) as file:
+    with noticing_damage(), open_regular(path) as packed, np.load(packed, allow_pickle=False) as file:
         unpacked = sum(member.file_size for member in file.zip.infolist())
         if unpacked > LARGEST_RATIO * path.stat().st_size + FREE:
             raise Damaged(f"it would unpack to {unpacked:,} bytes")
@@ -93,6 +113,6 @@ def noticing_damage() -> Iterator[None]:
 def read_json(path: Path) -> Any | None:
     """The content, or None where there is no such file or it is not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+        return json.loads(read_regular(path).decode("utf-8", errors="surrogateescape"))
     except (OSError, ValueError, RecursionError):
         return None

@@ -10,6 +10,7 @@ from yacs.config import CfgNode
 
 from ...datasets.base import run_name
 from ...datasets.utils.errors import ConfigError
+from ...datasets.utils.files import read_regular
 from ...datasets.views import PIPELINE
 from .defaults import get_cfg_default
 from .roles import influential_settings, leaves, setting_of
@@ -64,7 +65,7 @@ def prompt_name(name: str) -> str:
     file prompt_learner/model.pth.tar-<epoch>) and a hash of the file, or of the path where it cannot be read."""
     path = Path(name)
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError:
         if path.name == name:
             return name

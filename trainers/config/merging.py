@@ -12,6 +12,7 @@ import yaml
 from yacs.config import CfgNode
 
 from ...datasets.utils.errors import ConfigError, first_five
+from ...datasets.utils.files import read_regular
 from .habits import RENAMED, WORDS, WORDS_MEANT, leave_alone, our_name, our_trainer
 from .plain_yaml import parse_yaml
 from .roles import leaves
@@ -68,7 +69,7 @@ def read_yaml(path: Path) -> dict:
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"config file {path} is not a .yaml file; other kinds are refused because they can run code")
     try:
-        content = parse_yaml(path.read_bytes())
+        content = parse_yaml(read_regular(path))
     except OSError as error:
         raise ConfigError(f"cannot read config file {path}: {error.strerror}") from error
     except yaml.YAMLError as error:

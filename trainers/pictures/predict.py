@@ -10,6 +10,7 @@ import torch
 from tabulate import tabulate
 
 from ...datasets.utils.errors import DataError
+from ...datasets.utils.files import read_regular
 from ..api import Adapter
 from ..calibration import sals
 from ..engine.parts import chunks
@@ -41,7 +42,7 @@ class Prediction:
 def read_classes(path: Path) -> list[str]:
     """Class names from a text file, one a line; empty lines are skipped."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_regular(path).decode("utf-8-sig").splitlines()
     except OSError as error:
         raise DataError(f"cannot read class names from {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

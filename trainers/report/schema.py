@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ...datasets.utils.errors import ConfigError, DataError, one_line
+from ...datasets.utils.files import open_regular, read_regular
 from ..arrays import Array
 from ..config.defaults import get_cfg_default
 from ..config.merging import fitted
@@ -111,7 +112,7 @@ def read_columns(path: Path, shapes: Mapping[str, tuple], optional: tuple[str, .
     ("f" or "i") and the shape, in which None stands for any length. What a header claims is checked before memory is
     given to it."""
     columns = {}
-    with zipfile.ZipFile(path) as archive:
+    with open_regular(path) as packed, zipfile.ZipFile(packed) as archive:
         members = {member.filename: member for member in archive.infolist()}
         for column, (kind, *shape) in shapes.items():
             member = members.get(f"{column}.npy")
@@ -145,7 +146,7 @@ def _parse(path: Path, parse: Callable[[str], object], kind: str) -> object:
     try:
         if path.stat().st_size > LARGEST:
             raise DataError(f"{path} has more than {LARGEST:,} bytes; the run is left out")
-        content = path.read_text(encoding="utf-8")
+        content = read_regular(path).decode()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

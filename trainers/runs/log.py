@@ -1,6 +1,7 @@
 """Each run's log.txt."""
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -48,6 +49,8 @@ def early_lines() -> Iterator[list[logging.LogRecord]]:
 def log_to_file(path: Path, early: Sequence[logging.LogRecord] = ()) -> Iterator[None]:
     """Adds `path` to where lines go, for a while, those that came too `early` first; a continued run appends."""
     with writing(path):
+        if path.is_fifo():  # which would be waited for
+            raise OSError(errno.EINVAL, "Not a regular file")
         handler = RunLog(path, encoding="utf-8", errors="surrogateescape")  # file names may be of any alphabet
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for record in early:
