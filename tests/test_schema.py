@@ -221,7 +221,7 @@ def test_a_figure_that_fails_costs_nothing_else(tmp_path, monkeypatch):
         raise RuntimeError("no such glyph")
 
     make_run(tmp_path, n=20)
-    monkeypatch.setattr("promptcal.trainers.report.figures.reliability.draw_selective", fail)
+    monkeypatch.setattr("promptcal.trainers.report.gallery.draw_selective", fail)
     report = write_report([tmp_path], tmp_path / "report", repeats=0)
     found = {path.stem for path in (tmp_path / "report" / "figures").glob("*.png")}
     assert "reliability_grid" in found and "selective_ucf101" not in found
