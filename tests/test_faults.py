@@ -1,6 +1,7 @@
 """Kill it, stop it, feed it rubbish: the real command under real faults. Nothing is lost or counted twice."""
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -157,7 +158,10 @@ def test_an_output_folder_that_is_read_only(runs: FaultRuns):
     (MemoryError(), "use fewer TTA.EPISODES"),
     (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error."), "give /dev/shm more space"),
     (RuntimeError("received 0 items of ancillary data"), "use fewer DATALOADER.NUM_WORKERS"),
-], ids=["cuda", "cpu", "python", "shared memory", "descriptors"])
+    (OSError(errno.EMFILE, "Too many open files"), "raise `ulimit -n`"),
+    (RuntimeError("Too many open files. Communication with the workers is no longer possible."), "raise `ulimit -n`"),
+    (RuntimeError("can't start new thread"), "`ulimit -u`, or set DATALOADER.NUM_WORKERS 0"),
+], ids=["cuda", "cpu", "python", "shared memory", "descriptors", "files", "workers' files", "threads"])
 def test_faults_of_the_machine_are_one_line(fault: Exception, remedy: str, capsys):
     def main() -> None:
         raise fault

@@ -59,6 +59,7 @@ def reading() -> Iterator[None]:
 
 GPU_SIGNS = ("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "NVML", "HIP error")
 # Not "in DataLoader worker process 0", which is where an error of the program's was caught.
+LIMIT_SIGNS = ("Too many open files", "can't start new thread")
 WORKER_SIGNS = ("DataLoader worker (pid", "items of ancillary data")
 
 
@@ -71,7 +72,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 def fault_of_machine(error: BaseException) -> bool:
     """Whether the machine, not the program, has failed."""
-    return out_of_memory(error) or any(sign in str(error) for sign in (*GPU_SIGNS, *WORKER_SIGNS))
+    return out_of_memory(error) or any(sign in str(error) for sign in (*GPU_SIGNS, *WORKER_SIGNS, *LIMIT_SIGNS))
 
 
 @contextmanager
@@ -79,13 +80,16 @@ def explaining_faults() -> Iterator[None]:
     """What torch raises when the machine, not the program, has failed, as a line with the remedy."""
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, OSError, RuntimeError) as error:
         if out_of_memory(error):
             raise UserError("out of memory; what was finished is kept: use fewer TTA.EPISODES and "
                             "DATALOADER.NUM_WORKERS, TTA.JACOBIAN off, or DEVICE cpu") from error
         if "home directory" in str(error):  # pathlib's, on a user without one
             raise UserError("a path begins with ~, but this user has no home folder: write it out, or set HOME"
                             ) from error
+        if any(sign in str(error) for sign in LIMIT_SIGNS):
+            raise UserError("this shell allows too few open files or threads; what was finished is kept: raise "
+                            "`ulimit -n` and `ulimit -u`, or set DATALOADER.NUM_WORKERS 0") from error
         if any(sign in str(error) for sign in GPU_SIGNS):
             reason = one_line(str(error).splitlines()[0], 160)
             raise UserError(f"the GPU has failed ({reason}); what was finished is kept: run the command again, with "
