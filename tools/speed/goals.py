@@ -14,7 +14,7 @@ def goals(comparisons: Sequence[BaselineComparison], backbone: str) -> list[Goal
     gains = {one.case: one.gain for one in comparisons if one.gain and one.backbone in ("", backbone)}
     found = []
     if TOWER in gains:
-        found.append(Goal("whole episode, nothing cached ÷ image tower alone", 1 / gains[TOWER], MOST_COLD,
+        found.append(Goal("whole episode, nothing cached ÷ CLIP's own image tower", 1 / gains[TOWER], MOST_COLD,
                           at_most=True))
     for case, goal in ((WARM, LEAST_WARM), (WARM_JACOBIAN, LEAST_WARM)):
         if case in gains:

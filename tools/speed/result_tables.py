@@ -13,7 +13,7 @@ from .records import BaselineComparison, Flops, Goal, Growth, Limit, ScalePoint
 
 HEADERS = {  # title, and what stands beside promptcal's figure
     "episode": ("Whole episode of 64 views, from the file on, seconds", "plain way"),
-    "tower": ("Whole episode with nothing cached, seconds", "image tower alone"),
+    "tower": ("Whole episode with nothing cached, seconds", "CLIP's own image tower"),
     "text side": ("Text side of an episode, seconds", "plain way"),
     "memory": ("Peak memory of the text side, MB beyond the loaded model", "plain way"),
     "views": ("Views a second", "public pipeline"),
