@@ -1,5 +1,4 @@
 """What every data set goes through before a model is loaded: the root, the split file, labels, names and files."""
-import io
 import logging
 import os
 import shutil
@@ -207,14 +206,14 @@ def test_a_folder_that_leads_in_circles(textures):
 def test_an_unreadable_list(file, tmp_path, monkeypatch):
     build("DescribableTextures", tmp_path)
     build("ImageNet", tmp_path)
-    real = io.open
+    real = os.open
 
     def refuse(path, *args, **options):
         if str(path) == str(tmp_path / file):
             raise PermissionError(13, "Permission denied", str(path))
         return real(path, *args, **options)
 
-    monkeypatch.setattr(io, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DataError, match=rf"^cannot read {tmp_path / file}: Permission denied$"):
         build_dataset("ImageNet" if "imagenet" in file else "DescribableTextures", tmp_path)
 
