@@ -7,6 +7,7 @@ import torch
 from made_runs import over_confident
 from promptcal.trainers import calibration as cal
 from promptcal.trainers.posthoc import fit_temperature
+from promptcal.trainers.significance import paired_bootstrap
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
@@ -176,11 +177,11 @@ def test_paired_bootstrap_sees_what_two_intervals_hide():
     first, second = (confidence, correct), (confidence + 0.05, correct)
     own, other = (cal.bootstrap(cal.signed_error, *pair, repeats=300) for pair in (first, second))
     assert other.low < own.high
-    moved = cal.paired_bootstrap(cal.signed_error, first, second, repeats=300)
+    moved = paired_bootstrap(cal.signed_error, first, second, repeats=300)
     assert moved.real and [moved.value, moved.low, moved.high] == pytest.approx([0.05] * 3)
-    back = cal.paired_bootstrap(cal.signed_error, second, first, repeats=300)
+    back = paired_bootstrap(cal.signed_error, second, first, repeats=300)
     assert back.real and back.value == pytest.approx(-0.05)
-    assert not cal.paired_bootstrap(cal.ece, first, first, repeats=50).real
+    assert not paired_bootstrap(cal.ece, first, first, repeats=50).real
 
 
 def test_paired_bootstrap_rarely_sees_a_difference_where_there_is_none():
@@ -190,7 +191,7 @@ def test_paired_bootstrap_rarely_sees_a_difference_where_there_is_none():
     for _ in range(60):
         confidence = rng.uniform(0.3, 1, (2, 200))
         pairs = [(row, rng.random(200) < row) for row in confidence]
-        seen += cal.paired_bootstrap(cal.ece, *pairs, repeats=100).real
+        seen += paired_bootstrap(cal.ece, *pairs, repeats=100).real
     assert seen <= 7
 
 
@@ -238,4 +239,4 @@ def test_bad_bootstraps_are_refused():
     with pytest.raises(ValueError, match="length"):
         cal.bootstrap(cal.ece, [0.5], [1, 0])
     with pytest.raises(ValueError, match="same arrays"):
-        cal.paired_bootstrap(cal.ece, ([0.5], [1]), ([0.5],))
+        paired_bootstrap(cal.ece, ([0.5], [1]), ([0.5],))

@@ -13,7 +13,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 FORMULAS = (
     "arrays", "objectives", "pairs", "aggregation", "calibration", "conformal", "posthoc", "theory", "operations",
-    "registry",
+    "registry", "significance",
 )
 # From the ground up. A room may import itself and what stands before it.
 ROOMS = (

@@ -8,6 +8,7 @@ from promptcal.trainers.report.grid import Row
 from promptcal.trainers.report.metrics import METRICS, Samples
 from promptcal.trainers.report.paired import comparable, ece_difference, paired_table
 from promptcal.trainers.report.reading import read_run
+from promptcal.trainers.significance import mcnemar
 
 
 def calibrated(n, seed):
@@ -33,11 +34,11 @@ def test_mcnemar_by_hand():
     """5 images that only the first gets right, 1 that only the second does: 2 (1 + 6) / 2⁶."""
     first = np.array([1] * 5 + [0] * 1 + [1] * 20, bool)
     second = np.array([0] * 5 + [1] * 1 + [1] * 20, bool)
-    assert cal.mcnemar(first, second) == cal.mcnemar(second, first) == pytest.approx(14 / 64)
-    assert cal.mcnemar(first, first) == 1
-    assert cal.mcnemar(np.ones(3000), np.zeros(3000)) < 1e-300
+    assert mcnemar(first, second) == mcnemar(second, first) == pytest.approx(14 / 64)
+    assert mcnemar(first, first) == 1
+    assert mcnemar(np.ones(3000), np.zeros(3000)) < 1e-300
     with pytest.raises(ValueError, match="same images"):
-        cal.mcnemar(first, second[:3])
+        mcnemar(first, second[:3])
 
 
 def test_a_centred_interval_surrounds_the_value_and_a_plain_one_does_not():
@@ -61,7 +62,7 @@ def test_pairs_agree_with_the_formula_on_one_data_set(tmp_path):
     cell = entry(table, "Pair", "O-TPT → SoC", "ECE difference")
     assert cell.value == pytest.approx(100 * expected) and cell.text == f"{100 * expected:+.1f}"
     p = entry(table, "Pair", "O-TPT → SoC", "p").value
-    assert p == pytest.approx(cal.mcnemar(tops[0].correct, tops[1].correct))
+    assert p == pytest.approx(mcnemar(tops[0].correct, tops[1].correct))
     assert paired_table(main, "pairs", "", 0) is None
 
 

@@ -19,7 +19,7 @@ from .resample import to_bytes
 
 
 @dataclass(eq=False)
-class Picture:
+class Layer:
     """A view that chains share until one of them moves its pixels, or what has become of one."""
 
     pixels: Tensor  # (3, h, w)
@@ -27,12 +27,12 @@ class Picture:
     left: int = 0
     counts: Tensor | None = None  # its histogram (3, 256), once somebody asked
 
-    def translated(self, step: Step, size: int) -> Picture:
+    def translated(self, step: Step, size: int) -> Layer:
         """What lies so many pixels further on, black beyond the border as in Pillow's `crop`. Nothing is copied."""
         name, by = step
         top, left = (self.top, self.left - int(by)) if name == "translate x" else (self.top - int(by), self.left)
         cut = self.pixels[:, max(-top, 0) : max(size - top, 0), max(-left, 0) : max(size - left, 0)]
-        return Picture(cut, max(top, 0), max(left, 0))
+        return Layer(cut, max(top, 0), max(left, 0))
 
     def whole(self, size: int) -> Tensor:
         """With the black around. (3, size, size)"""
@@ -47,7 +47,7 @@ class Chain:
     """What a chain has come to: a picture, uint8, the table that its pixels have yet to go through, and what it has yet
     to do."""
 
-    picture: Picture
+    picture: Layer
     mixed: Tensor  # (3, S, S): the sum that it becomes part of
     weight: float
     steps: tuple[Step, ...]
@@ -57,7 +57,7 @@ class Chain:
     def next(self) -> str:
         return self.steps[0][0] if self.steps else ""
 
-    def finish(self, picture: Picture) -> None:
+    def finish(self, picture: Layer) -> None:
         """Takes the last steps, all of them translations, and adds the result to the mix."""
         for step in self.steps:
             picture = picture.translated(step, self.mixed.shape[-1])
@@ -71,7 +71,7 @@ def augmix(views: Tensor, mixes: Sequence[Mix], mixed: Tensor) -> None:
 
     The order in which the parts of a view are summed depends on that view's chains alone.
     """
-    pictures = [Picture(view) for view in views]
+    pictures = [Layer(view) for view in views]
     chains = [
         [Chain(picture, total, weight, steps) for weight, steps in mix.chains]
         for picture, total, mix in zip(pictures, mixed, mixes, strict=True)
@@ -99,7 +99,7 @@ def change_pixels(chains: Sequence[Chain]) -> None:
                 chain.table, chain.steps = table, chain.steps[1:]
 
 
-def tables(name: str, pictures: Sequence[Picture], old: Tensor | None, values: Sequence[float]) -> Tensor:
+def tables(name: str, pictures: Sequence[Layer], old: Tensor | None, values: Sequence[float]) -> Tensor:
     """The tables (n, 3, 256) of a point operation on what the tables `old` make of the pictures."""
     if name in ("posterize", "solarize"):
         return torch.stack([getattr(points, name)(value, pictures[0].pixels.device) for value in values])
@@ -121,13 +121,13 @@ def move_pixels(chains: Sequence[Chain]) -> list[Chain]:
     for chain in chains:
         if chain.table is not None:
             changed = points.look_up(chain.picture.pixels[None], chain.table.byte()[None])[0]
-            chain.picture, chain.table = Picture(changed), None
+            chain.picture, chain.table = Layer(changed), None
         while chain.next in TRANSLATIONS:
             chain.picture, chain.steps = chain.picture.translated(chain.steps[0], size), chain.steps[1:]
         if not chain.steps:
             chain.finish(chain.picture)
         elif chain.next in POINTS:
-            chain.picture = Picture(chain.picture.whole(size))  # what is black has its place in the table
+            chain.picture = Layer(chain.picture.whole(size))  # what is black has its place in the table
             going_on.append(chain)
     shaped = [chain for chain in chains if chain.steps and chain.next not in POINTS]
     for (name, dtype, turn), group in grouped(shaped, kind_of_move):
@@ -137,9 +137,9 @@ def move_pixels(chains: Sequence[Chain]) -> list[Chain]:
         for chain, pixels in zip(group, moved, strict=True):
             chain.steps = chain.steps[1:]
             if all(later in TRANSLATIONS for later, _ in chain.steps):
-                chain.finish(Picture(pixels))
+                chain.finish(Layer(pixels))
             else:
-                chain.picture = Picture(to_bytes(pixels))
+                chain.picture = Layer(to_bytes(pixels))
                 going_on.append(chain)
     return going_on
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from .. import calibration as cal
 from ..arrays import Array
-from ..calibration import Difference
 from ..registry import is_tuned, is_zero_shot
+from ..significance import Difference, mcnemar, paired_bootstrap
 from .entries import Entry, RowBlock, Signed, Table, TableRow
 from .grid import Column, Comparison, Row
 
@@ -43,7 +43,7 @@ class Comparable:
             ]))
 
         first, second = ((self.confidence[k], self.correct[k]) for k in (0, 1))
-        return cal.paired_bootstrap(averaged, first, second, repeats=repeats, centred=centred, group=self.group)
+        return paired_bootstrap(averaged, first, second, repeats=repeats, centred=centred, group=self.group)
 
 
 def comparable(comparison: Comparison, first: Row, second: Row, columns: Sequence[Column]) -> Comparable | None:
@@ -96,7 +96,7 @@ def paired_table(comparison: Comparison, name: str, title: str, repeats: int) ->
         if shared := comparable(comparison, first, second, columns):
             ece = shared.difference(partial(cal.ece, bins=comparison.bins), repeats)
             accuracy = shared.difference(cal.accuracy, repeats, centred=False)  # it has no bias
-            p = cal.mcnemar(*(correct[:, 0] for correct in shared.correct))
+            p = mcnemar(*(correct[:, 0] for correct in shared.correct))
             # A handful of images on which two methods differ is too few for a bootstrap: the exact test must agree.
             entries = [_points(ece, ece.real), _points(accuracy, accuracy.real and p < 0.05), Entry(p, 3)]
             lines.append(TableRow(f"{first.label} → {second.label}", second.method, entries))

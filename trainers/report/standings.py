@@ -7,6 +7,7 @@ from functools import partial
 
 from .. import calibration as cal
 from ..registry import is_zero_shot, method_label
+from ..significance import paired_bootstrap
 from .figures.overview import Standing, draw_overview
 from .figures.reliability import diagram
 from .gallery import Picture
@@ -28,7 +29,7 @@ def standings(runs: Sequence[Run], reference: str) -> list[Standing]:
         shown = replace(diagram(method_label(method), method, *outcome, SHOWN_BINS), ece=error(*outcome))
         change = None
         if method != reference:
-            change = cal.paired_bootstrap(error, outcomes[reference], outcome, repeats=REPEATS, centred=True)
+            change = paired_bootstrap(error, outcomes[reference], outcome, repeats=REPEATS, centred=True)
         found.append(Standing(shown, change))
     return found
 

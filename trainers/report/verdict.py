@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...datasets.base import dataset_label
-from ..calibration import Difference
 from ..registry import is_tuned, is_zero_shot
+from ..significance import Difference
 from .grid import Comparison, Row
 from .paired import ece_difference
 

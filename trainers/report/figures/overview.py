@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...calibration import Difference
 from ...registry import method_colour, method_label
+from ...significance import Difference
 from .reliability import Diagram, draw_bins
 from .style import INK, PAGE, grid_lines, new_figure, styled
 
