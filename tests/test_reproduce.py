@@ -100,7 +100,8 @@ def test_mistakes_in_the_command_get_one_line(tmp_path, args, message):
 
 @pytest.mark.slow
 def test_the_estimate_of_a_demo_is_about_right(tmp_path, monkeypatch):
-    """Within a factor of two, by this process's own time, which nobody else on the machine can stretch."""
+    """Within a factor of two, by this process's own time. Neighbours stretch even that, when they come or go between
+    the trial and the run: one of three tries must do."""
     began = []
 
     def shown(*args) -> str:
@@ -110,10 +111,15 @@ def test_the_estimate_of_a_demo_is_about_right(tmp_path, monkeypatch):
 
     monkeypatch.setattr(time, "perf_counter", time.process_time)
     monkeypatch.setattr("promptcal.tools.reproduce.show_plan", shown)
-    done = run_tool("reproduce.py", "sals", *QUICK, "--only", "SoC", "--output-dir", tmp_path)
-    taken = time.process_time() - began[0]
-    said = float(re.search(r"On this machine .*: about (\d+) s[.]", done.stdout)[1])
-    assert said / 2 < taken < said * 2, (said, taken)
+    tries = []
+    for number in range(3):
+        done = run_tool("reproduce.py", "sals", *QUICK, "--only", "SoC", "--output-dir", tmp_path / str(number))
+        taken = time.process_time() - began[-1]
+        said = float(re.search(r"On this machine .*: about (\d+) s[.]", done.stdout)[1])
+        tries.append((said, taken))
+        if said / 2 < taken < said * 2:
+            return
+    pytest.fail(f"seconds said and taken: {tries}")
 
 
 def test_a_plan_looks_at_the_root(tmp_path):
