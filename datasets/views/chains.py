@@ -130,10 +130,9 @@ def move_pixels(chains: Sequence[Chain]) -> list[Chain]:
             chain.picture = Layer(chain.picture.whole(size))  # what is black has its place in the table
             going_on.append(chain)
     shaped = [chain for chain in chains if chain.steps and chain.next not in POINTS]
-    for (name, dtype, turn), group in grouped(shaped, kind_of_move):
-        images = torch.stack([chain.picture.whole(size) for chain in group])
-        values = [chain.steps[0][1] for chain in group]
-        moved = warps.rotate(images, turn, dtype) if name == "rotate" else warps.shear(images, name, values, dtype)
+    for (name, turn, dtype), group in grouped(shaped, kind_of_move):
+        images = [chain.picture.whole(size) for chain in group]
+        moved = warps.rotate(images, turn, dtype) if turn else warps.shear(images, name, [c.steps[0][1] for c in group])
         for chain, pixels in zip(group, moved, strict=True):
             chain.steps = chain.steps[1:]
             if all(later in TRANSLATIONS for later, _ in chain.steps):
@@ -144,13 +143,12 @@ def move_pixels(chains: Sequence[Chain]) -> list[Chain]:
     return going_on
 
 
-def kind_of_move(chain: Chain) -> tuple[str, torch.dtype, int]:
-    """What chains must share to be moved at once. Where a table follows, which would magnify a difference of one
-    level, float64; a rotation's angle, because few angles occur and each has a grid of its own; a shear's direction."""
+def kind_of_move(chain: Chain) -> tuple[str, int, torch.dtype]:
+    """What chains must share to be moved at once: for rotations the angle, because few occur and each has a grid of its
+    own, and, where a table follows that would magnify a difference of one level, float64."""
     name, value = chain.steps[0]
-    exact = any(later in POINTS for later, _ in chain.steps[1:])
-    turn = int(value) if name == "rotate" else 1 if value > 0 else -1
-    return name, torch.float64 if exact else torch.float32, turn
+    exact = name == "rotate" and any(later in POINTS for later, _ in chain.steps[1:])
+    return name, int(value) if name == "rotate" else 0, torch.float64 if exact else torch.float32
 
 
 def own_share(
@@ -158,16 +156,24 @@ def own_share(
 ) -> None:
     """The part of the mix that follows from each pixel of the view itself: what is kept, and the chains that moved
     nothing. Their weighted sum is one table."""
-    for view, total, kept, chains in zip(views, mixed, keep, still, strict=True):
-        plain = kept + sum(chain.weight for chain in chains if chain.table is None)
-        changed = [chain for chain in chains if chain.table is not None]
-        if changed:
-            table = points.identity(view.device) * plain
-            for chain in changed:
-                table = torch.add(table, chain.table, alpha=chain.weight)
-            points.look_up(view[None], table[None], out=total[None])
+    plain = [kept + sum(c.weight for c in chains if c.table is None) for kept, chains in zip(keep, still, strict=True)]
+    changed = [(i, chain) for i, chains in enumerate(still) for chain in chains if chain.table is not None]
+    has_table = {i for i, _ in changed}
+    if changed:
+        places, weights = zip(*((i, chain.weight) for i, chain in changed), strict=True)
+        found = torch.stack([chain.table for _, chain in changed]) * column(weights, views.device)
+        tables = (points.identity(views.device) * column(plain, views.device)).expand(-1, 3, -1).clone()
+        tables.index_add_(0, torch.tensor(places).to(views.device, non_blocking=True), found)
+    for i, (view, total) in enumerate(zip(views, mixed, strict=True)):
+        if i in has_table:
+            points.look_up(view[None], tables[i : i + 1], out=total[None])
         else:
-            torch.mul(view, plain, out=total)
+            total.copy_(view).mul_(plain[i])
+
+
+def column(numbers: Sequence[float], device: torch.device) -> Tensor:
+    """(n, 1, 1)"""
+    return torch.tensor(numbers, dtype=torch.float32).to(device, non_blocking=True)[:, None, None]
 
 
 def grouped(

@@ -17,10 +17,6 @@ from .jpeg import Undecoded, decoded
 from .pixels import Pixels
 from .resample import BICUBIC, BILINEAR, Axis, Filter, resize, resize_bytes
 
-# On a CPU, pixels of the views that are mixed together: few enough for its caches, and so many that small steps, which
-# are taken for all of them at once, cost little.
-CPU_PIXELS = 16 * 224**2
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -95,16 +91,12 @@ class ViewMaker:
     def make(self, drawn: Drawn, device: torch.device | str) -> Tensor:
         """Pixel values from 0 to 255 on `device`: uint8, or with AugMix float32, not rounded."""
         picture, recipe = drawn.on(torch.device(device)), drawn.recipe
-        on_cpu = picture.device.type == "cpu"
         crops = self.crop(picture, recipe, self.exact(picture.device))
         if not recipe.mixes:
             return crops
         views = empty(crops.shape, torch.float32, crops.device)
         views[0] = crops[0]
-        at_once = max(1, CPU_PIXELS // self.size**2) if on_cpu else self.count
-        for start in range(1, self.count, at_once):
-            chosen = slice(start, start + at_once)
-            augmix(crops[chosen], recipe.mixes[start - 1 : start - 1 + at_once], views[chosen])
+        augmix(crops[1:], recipe.mixes, views[1:])
         return views
 
     def crop(self, picture: Tensor, recipe: Recipe, exact: bool) -> Tensor:

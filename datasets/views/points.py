@@ -5,6 +5,7 @@ operations looks at the picture once.
 """
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 LEVELS = 256
+kept = threading.local()
 
 
 def histogram(image: Tensor) -> Tensor:
@@ -32,7 +34,17 @@ def look_up(images: Tensor, tables: Tensor, out: Tensor | None = None) -> Tensor
     """Each pixel's entry in its table: uint8 (n, 3, H, W), (n, 3, 256) -> as the tables' type."""
     pixels = images.shape[-2] * images.shape[-1]
     found = None if out is None else out.view(-1, pixels)
-    return torch.gather(tables.view(-1, LEVELS), 1, images.long().view(-1, pixels), out=found).view(images.shape)
+    return torch.gather(tables.view(-1, LEVELS), 1, as_index(images).view(-1, pixels), out=found).view(images.shape)
+
+
+def as_index(images: Tensor) -> Tensor:
+    """int64. On a CPU in memory that each thread keeps until the next call: to be given that much anew takes longer
+    than all the rest."""
+    if images.device.type != "cpu":
+        return images.long()
+    if getattr(kept, "index", torch.empty(0)).shape != images.shape:
+        kept.index = torch.empty(images.shape, dtype=torch.long)
+    return kept.index.copy_(images)
 
 
 @lru_cache(maxsize=8)
