@@ -14,6 +14,7 @@ from promptcal.datasets.views import ViewMaker, jpeg
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.engine import features
 from promptcal.trainers.vlm.loading import as_backbone
+from test_ahead import FakeStream
 
 
 @pytest.fixture
@@ -94,3 +95,36 @@ def test_the_setting_is_for_gpus_and_caches_know_it(photos: Path, tmp_path: Path
         build_cfg("TPT", dataset, opts=opts("device")), as_backbone(clip_model), build_dataset("ImageFolder", photos),
         [], 10, {"data": "", "weights": ""}, "fp32")
     assert source.undecoded
+
+
+@pytest.mark.parametrize("side", [None, "ahead"])
+def test_what_neither_decoder_can_read_is_left_out_or_stops_the_run_by_name(
+    photos: Path, tmp_path: Path, side: str | None, monkeypatch, clip_model,
+):
+    """Its head and its end are a JPEG's, so that the workers take it for one."""
+    whole = (photos / "plain" / "a.jpg").read_bytes()
+    broken = photos / "plain" / "broken.jpg"
+    codes = whole.index(b"\xff\xc4") + 5  # of the first table that the decoder needs: how many there are of each length
+    broken.write_bytes(whole[:codes] + b"\xff" * 16 + whole[codes + 16 :])
+    assert isinstance(jpeg.plain_jpeg(broken), jpeg.Undecoded)
+    (photos / "short" / "e.jpg").write_bytes(whole)
+    monkeypatch.setattr(features, "check_decoder", lambda device: None)  # a CPU stands in for the GPU
+    if side:
+        alone = features.ViewFeatures.encoded
+        monkeypatch.setattr(features.ViewFeatures, "encoded", lambda self, found, _: alone(self, found, FakeStream()))
+    dataset, facts = build_dataset("ImageFolder", photos), {"data": "", "weights": ""}
+
+    def encode(on_bad: str) -> list[features.FeatureBatch]:
+        cfg = build_cfg("TPT", "configs/datasets/image_folder.yaml", opts=[
+            "DATALOADER.JPEG", "device", "DATALOADER.ON_BAD_IMAGE", on_bad, "DATALOADER.NUM_WORKERS", 0,
+            "CACHE.DIR", tmp_path / "cache"])
+        source = features.find_features(cfg, as_backbone(clip_model), dataset, dataset.test, 3, facts, "fp32")
+        return list(source.batches([range(len(dataset.test))], size=2))
+
+    with pytest.raises(DataError, match=f"cannot read image {broken}: .*DATALOADER.ON_BAD_IMAGE skip"):
+        encode("error")
+    for _ in range(2):  # made, then read from the cache
+        found = encode("skip")
+        assert [reason for batch in found for reason in batch.bad.values() if str(broken) in reason]
+        assert sum(len(batch.views) for batch in found) == sum(len(b.index) for b in found) == len(dataset.test) - 1
+

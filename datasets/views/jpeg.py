@@ -18,7 +18,7 @@ import torchvision
 from PIL import Image
 from torch import Tensor
 
-from ..utils.errors import ConfigError
+from ..utils.errors import ConfigError, one_line
 from .images import FORMATS, MOST_PIXELS, BadImageError, to_rgb
 
 logger = logging.getLogger(__name__)
@@ -92,4 +92,4 @@ def decoded(data: Tensor, size: tuple[int, int], device: torch.device) -> Tensor
         with Image.open(io.BytesIO(data.numpy().tobytes()), formats=FORMATS) as image:
             return torch.from_numpy(np.array(to_rgb(image))).to(device, non_blocking=True)
     except Exception as error:
-        raise BadImageError(f"cannot decode a JPEG of {size[0]} × {size[1]} pixels: {error}") from error
+        raise BadImageError(one_line(error, 300) or type(error).__name__) from error

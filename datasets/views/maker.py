@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -36,13 +36,11 @@ class Drawn:
     size: tuple[int, int]  # width, height
 
     def pin_memory(self) -> Drawn:
-        return Drawn(self.picture.pin_memory(), self.recipe, self.size)
+        return replace(self, picture=self.picture.pin_memory())
 
-    def on(self, device: torch.device) -> Tensor:
-        """The decoded picture."""
-        if self.picture.dim() == 1:
-            return decoded(self.picture, self.size, device)
-        return self.picture.to(device, non_blocking=True)
+    def decoded(self, device: torch.device) -> Drawn:
+        """With a picture, where there are only a JPEG's bytes. Raises BadImageError if nobody can decode them."""
+        return self if self.picture.dim() == 3 else replace(self, picture=decoded(self.picture, self.size, device))
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,8 @@ class ViewMaker:
 
     def make(self, drawn: Drawn, device: torch.device | str) -> Tensor:
         """Pixel values from 0 to 255 on `device`: uint8, or with AugMix float32, not rounded."""
-        picture, recipe = drawn.on(torch.device(device)), drawn.recipe
+        device, recipe = torch.device(device), drawn.recipe
+        picture = drawn.decoded(device).picture.to(device, non_blocking=True)
         crops = self.crop(picture, recipe, self.exact(picture.device))
         if not recipe.mixes:
             return crops

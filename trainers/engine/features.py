@@ -113,6 +113,8 @@ class ViewFeatures:
         loader = view_loader(
             dataset, self.items, self.maker.prepare, batches, self.workers, pin_memory=device.type == "cuda",
         )
+        if self.undecoded:
+            loader = map(self.decoded, loader)
         for batch, features in self.encoded(loader, SideStream(device) if device.type == "cuda" else None):
             if self.cache:
                 features = features.to(DTYPES[self.dtype]).float()  # the same numbers as a later run will read
@@ -137,6 +139,16 @@ class ViewFeatures:
             else:  # the batch's end
                 yield batch, torch.cat(features)
                 features = list(made)
+
+    def decoded(self, batch: ViewBatch) -> ViewBatch:
+        """With pictures for JPEGs; those that nobody can decode are complained of like others that cannot be read."""
+        good, bad = {}, dict(batch.bad)
+        for place, drawn in zip(batch.index, batch.made, strict=True):
+            try:
+                good[place] = drawn.decoded(self.backbone.device)
+            except BadImageError as error:
+                bad[place] = f"cannot read image {self.items[place].impath}: {error}"
+        return ViewBatch(list(good), list(good.values()), bad)
 
     def make_views(self, images: Sequence[Drawn]) -> Tensor:
         """Views (B, V, 3, S, S) of decoded pictures, made where the model is."""
