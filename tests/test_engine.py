@@ -16,7 +16,7 @@ from promptcal.trainers.engine.memory import within_memory
 from promptcal.trainers.runs.folder import RunFolder
 from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.initial_prompt import InitialPrompt
-from promptcal.trainers.vlm.jacobian import break_even, jacobian_size, text_jacobian
+from promptcal.trainers.vlm.jacobian import break_even, jacobian_size, pays, text_jacobian
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompts import class_tokens, find_placement, initial_context
 
@@ -64,6 +64,7 @@ def test_the_jacobian_is_that_of_autograd(clip_model):
     assert 48 < break_even(prompt.tower, 4, 48) < 48 * 5
     grouped = ClassTowers(OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER), group=2)
     assert break_even(grouped, 4, 48) == break_even(prompt.tower, 4, 48) // 2  # an image runs there and back
+    assert pays(150, 100, kept=True) and not pays(150, 100, kept=False) and pays(201, 100, kept=False)
     assert jacobian_size(1000, 512, torch.empty(4, 512)) < 1e9 * build_cfg("SoC").TTA.JACOBIAN_GB  # ImageNet, ViT-B/16
 
 

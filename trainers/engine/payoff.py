@@ -13,7 +13,7 @@ from ...datasets.utils.errors import ConfigError, UserError
 from ..config.fingerprint import ENGINE
 from ..vlm.class_towers import ClassTowers
 from ..vlm.initial_prompt import InitialPrompt
-from ..vlm.jacobian import break_even, jacobian_size, text_jacobian
+from ..vlm.jacobian import break_even, jacobian_size, pays, text_jacobian
 from ..vlm.shrink import until_it_fits
 from .cache import ArrayCache
 from .ranks import Ranks
@@ -40,8 +40,8 @@ def find_jacobian(
         **({"position": prompt.tower.placement.position} if prompt.tower.placement else {}),
     }) if cfg.CACHE.DIR else None
     there = cache is not None and cache.read("jacobian") is not None
-    pays = images > 2 * break_even(prompt.tower, prompt.context.shape[-2], features)
-    if not ranks.agree(cfg.TTA.JACOBIAN == "on" or (fits and (pays or there))):
+    worth = pays(images, break_even(prompt.tower, prompt.context.shape[-2], features), kept=cache is not None)
+    if not ranks.agree(cfg.TTA.JACOBIAN == "on" or (fits and (worth or there))):
         return None
     if cache is None or ranks.first:
         jacobian = cached_jacobian(prompt.tower, prompt.context, cache)

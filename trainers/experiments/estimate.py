@@ -17,6 +17,7 @@ from ...datasets.views.loader import worker_count
 from ...datasets.views.maker import ViewMaker
 from ..registry import is_trained, tunes_context
 from ..runs.folder import RunFolder
+from ..vlm.jacobian import pays
 from ..vlm.loading import pick_device
 from .plan import PlannedRun
 
@@ -130,8 +131,8 @@ def jacobian_bytes(run: PlannedRun) -> float:
     images, classes = run.size
     words = len(cfg.PROMPT.CTX_INIT.split())
     size = 4.0 * classes * sizes.features * words * sizes.text.width
-    pays = images > 2 * sizes.features * (1 + (1 + words) / CLASS_TOKENS)
-    return size if tunes_context(run.method) and cfg.TTA.STEPS and pays and size <= 1e9 * cfg.TTA.JACOBIAN_GB else 0.0
+    worth = pays(images, sizes.features * (1 + (1 + words) / CLASS_TOKENS), kept=True)
+    return size if tunes_context(run.method) and cfg.TTA.STEPS and worth and size <= 1e9 * cfg.TTA.JACOBIAN_GB else 0.0
 
 
 def works(runs: Sequence[PlannedRun], finished: Collection[PlannedRun], half: bool) -> dict[PlannedRun, Work]:

@@ -28,6 +28,12 @@ def break_even(tower: ClassTowers, n_ctx: int, features: int) -> int:
     return features * (tower.tokens + len(tower.class_tokens) * (1 + n_ctx)) // an_image
 
 
+def pays(images: int, even: float, kept: bool) -> bool:
+    """Whether the Jacobian, which costs as much as `even` images' gradients, is worth making for so many. One that is
+    kept serves the next method on the same classes too: then it is enough that this run loses nothing."""
+    return images > (even if kept else 2 * even)
+
+
 def text_jacobian(tower: ClassTowers, context: Tensor) -> Tensor:
     """∂T/∂context as (K, d, n_ctx · width), class by class: each class is given a context of its own."""
     classes, features = len(tower.class_tokens), tower.backbone.features
