@@ -143,6 +143,11 @@ def test_a_misspelt_trainer_is_told_before_anything_is_loaded(tmp_path, names):
     assert "Did you mean 'SoC'" in done.stderr
 
 
+def test_a_picture_that_is_missing_is_told_before_anything_is_loaded(tmp_path, names, pictures):
+    done = run_tool("predict.py", pictures[0], tmp_path / "gone.jpg", "--classes", names, "--backbone", "no.pt")
+    assert done.returncode == 2 and "gone.jpg" in done.stderr and "no.pt" not in done.stderr
+
+
 def test_a_data_set_brings_its_own_settings():
     pairs = settings_pairs("SoC", "ImageNetA")
     found = dict(zip(pairs[::2], pairs[1::2], strict=True))

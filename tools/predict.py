@@ -13,6 +13,7 @@ from pathlib import Path
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.datasets.utils.errors import ConfigError
+from promptcal.datasets.views.images import open_image
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
 from promptcal.trainers.pictures.predict import default_backbone, given_classes, predict, prediction_table, set_up
 from promptcal.trainers.pictures.prediction_page import kept_views, write_page
@@ -51,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     log_to_terminal()
     for trainer in args.trainer:
         TRAINER_REGISTRY.get(trainer)  # a misspelt name must not cost the loading of a model
+    for path in args.images:
+        if not path.is_file():  # nor must a file that is missing
+            open_image(path)  # says what is wrong
     dataset = build_dataset(args.dataset, args.root) if args.dataset else None
     classnames = dataset.classnames if dataset else given_classes(args.classes)
     backbone = args.backbone or default_backbone()
