@@ -1,12 +1,10 @@
 """A run's final pictures for TensorBoard. One run a method, so that TensorBoard lays them side by side."""
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
 from ....datasets.base import dataset_label
@@ -14,7 +12,7 @@ from ...arrays import Array
 from ...calibration import top_class
 from ...registry import method_label, zero_shot_name
 from .reliability import diagram, draw_diagram
-from .style import COLUMN, INK, encode, new_figure, styled
+from .style import COLUMN, INK, new_figure, rendered, styled
 
 CLOSEST = 12  # classes in the picture of confusions
 
@@ -87,4 +85,4 @@ def draw_confusions(matrix: Array, names: Sequence[str], title: str) -> Figure:
 
 def pixels(figure: Figure) -> Array:
     """A figure as uint8 (H, W, 3)."""
-    return np.asarray(Image.open(io.BytesIO(encode(figure, "png", dpi=150))).convert("RGB"))
+    return rendered(figure, dpi=150)[:, :, :3]

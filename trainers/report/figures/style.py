@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -98,6 +99,16 @@ def encode(figure: Figure, kind: str, dpi: int) -> bytes:
         else:
             FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     return buffer.getvalue()
+
+
+def rendered(figure: Figure, dpi: int) -> np.ndarray:
+    """The pixels that a png of it would have, uint8 (H, W, 4)."""
+    with styled(), telling_of_missing_signs():
+        lay_out(figure)
+        figure.set_dpi(dpi)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+    return np.asarray(canvas.buffer_rgba())
 
 
 @contextmanager
