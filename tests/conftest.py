@@ -16,10 +16,12 @@ import torch
 from file_server import BODY, FileServer, serving
 from PIL import Image
 from promptcal.datasets.utils import cli
+from promptcal.trainers.report.figures import run_pictures
 from promptcal.trainers.vlm.openai_clip import CLIP
 
 PROJECT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)  # several test processes share a small machine
+DRAWINGS = {name: getattr(run_pictures, name) for name in ("draw_diagram", "draw_confusions", "pixels")}
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +30,23 @@ def quiet_terminal():
     yield
     for handler in [handler for handler in cli.LOGGER.handlers if isinstance(handler, cli.AboveTheBar)]:
         cli.LOGGER.removeHandler(handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_pictures():
+    """Every run ends with drawings for TensorBoard, which take longer than a small run itself. Tests that do not look
+    at them get a grey square for each: tags, curves and histograms are those of a real run."""
+    grey = np.full((8, 8, 3), 128, np.uint8)
+    with mock.patch.multiple(run_pictures, draw_diagram=lambda drawn: None, draw_confusions=lambda *drawn: None,
+                             pixels=lambda figure: grey):
+        yield
+
+
+@pytest.fixture
+def real_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what a run draws."""
+    for name, drawing in DRAWINGS.items():
+        monkeypatch.setattr(run_pictures, name, drawing)
 
 
 def random_clip(seed: int = 0, resnet: bool = False, width: int = 64, layers: int = 3, size: int = 32) -> CLIP:

@@ -16,7 +16,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch.utils.tensorboard import SummaryWriter
 
 
-def test_pictures_reach_the_event_file(tmp_path):
+def test_pictures_reach_the_event_file(tmp_path, real_pictures):
     run = read_run(make_run(tmp_path, "OTPT", n=200))
     data = run.load_predictions()
     with SummaryWriter(str(tmp_path / "tensorboard")) as writer:
@@ -54,7 +54,7 @@ def test_no_more_classes_than_fit():
     assert matrix.shape == (len(chosen),) * 2
 
 
-def test_a_run_without_mistakes_has_no_picture_of_them(tmp_path):
+def test_a_run_without_mistakes_has_no_picture_of_them(tmp_path, real_pictures):
     folder = make_run(tmp_path, n=3, classes=3)
     results = json.loads((folder / "results.json").read_text())
     with SummaryWriter(str(tmp_path / "tensorboard")) as writer:

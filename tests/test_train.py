@@ -54,7 +54,7 @@ def test_every_trainer_end_to_end(train, image_folder: Path, tmp_path: Path, tra
     assert "12 test images of 4 classes" in done.stdout and "20 bins" in done.stdout
 
 
-def test_tensorboard_has_the_curves_the_settings_and_the_final_figures(train, tmp_path: Path):
+def test_tensorboard_has_the_curves_the_settings_and_the_final_figures(train, tmp_path: Path, real_pictures):
     assert train("SoC", *FEW_VIEWS).returncode == 0
     board = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     results = json.loads((tmp_path / "run" / "results.json").read_text())
