@@ -25,8 +25,10 @@ DRAWINGS = {name: getattr(run_pictures, name) for name in ("draw_diagram", "draw
 
 
 @pytest.fixture(autouse=True)
-def quiet_terminal():
-    """A command that a test has run in this process must not go on writing log lines to the next test's output."""
+def nothing_left_behind():
+    """A command that a test has run in this process must not go on writing log lines to the next test's output, nor
+    may the next test compute with its threads."""
+    torch.set_num_threads(1)
     yield
     for handler in [handler for handler in cli.LOGGER.handlers if isinstance(handler, cli.AboveTheBar)]:
         cli.LOGGER.removeHandler(handler)

@@ -8,6 +8,8 @@ import tempfile
 import traceback
 from collections.abc import Callable
 
+import torch
+
 
 def forked(function: Callable[[], None]) -> subprocess.CompletedProcess:
     """What the function prints, and its exit status: 0, that of its SystemExit, or 1 for any other exception."""
@@ -22,6 +24,7 @@ def forked(function: Callable[[], None]) -> subprocess.CompletedProcess:
 
 
 def in_child(function: Callable[[], None], out: int, err: int) -> int:
+    torch.set_num_threads(1)  # a team of OpenMP's threads is not copied: whoever counts on it waits for ever
     os.dup2(out, 1)
     os.dup2(err, 2)
     sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
