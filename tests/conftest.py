@@ -8,20 +8,24 @@ from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from file_server import BODY, FileServer, serving
+from matplotlib.figure import Figure
 from PIL import Image
 from promptcal.datasets.utils import cli
-from promptcal.trainers.report.figures import run_pictures
+from promptcal.trainers.report.figures import run_pictures, style
 from promptcal.trainers.vlm.openai_clip import CLIP
 
 PROJECT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)  # several test processes share a small machine
-DRAWINGS = {name: getattr(run_pictures, name) for name in ("draw_diagram", "draw_confusions", "pixels")}
+DRAWINGS = {(module, name): getattr(module, name) for module, name in (
+    (run_pictures, "draw_diagram"), (run_pictures, "draw_confusions"), (run_pictures, "pixels"),
+    (style, "FigureCanvasPdf"))}
 
 
 @pytest.fixture(autouse=True)
@@ -34,21 +38,32 @@ def nothing_left_behind():
         cli.LOGGER.removeHandler(handler)
 
 
+class EmptyPdf:
+    """In place of matplotlib's: to cut the fonts of a PDF takes longer than to draw the figure twice."""
+
+    def __init__(self, figure: Figure) -> None:
+        assert figure.axes
+
+    def print_pdf(self, file: BinaryIO, metadata: dict) -> None:
+        file.write(b"%PDF-1.4\n")
+
+
 @pytest.fixture(scope="session", autouse=True)
-def small_pictures():
+def small_pictures() -> Iterator[None]:
     """Every run ends with drawings for TensorBoard, which take longer than a small run itself. Tests that do not look
-    at them get a grey square for each: tags, curves and histograms are those of a real run."""
+    at them get a grey square for each, with the tags, curves and histograms of a real run; and figures that are saved
+    are real as PNG and SVG, but empty as PDF."""
     grey = np.full((8, 8, 3), 128, np.uint8)
     with mock.patch.multiple(run_pictures, draw_diagram=lambda drawn: None, draw_confusions=lambda *drawn: None,
-                             pixels=lambda figure: grey):
+                             pixels=lambda figure: grey), mock.patch.object(style, "FigureCanvasPdf", EmptyPdf):
         yield
 
 
 @pytest.fixture
 def real_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what a run draws."""
-    for name, drawing in DRAWINGS.items():
-        monkeypatch.setattr(run_pictures, name, drawing)
+    """For tests of what is drawn."""
+    for (module, name), drawing in DRAWINGS.items():
+        monkeypatch.setattr(module, name, drawing)
 
 
 def random_clip(seed: int = 0, resnet: bool = False, width: int = 64, layers: int = 3, size: int = 32) -> CLIP:

@@ -25,7 +25,8 @@ from typing import BinaryIO
 PROJECT = Path(__file__).resolve().parents[1]
 # Libraries alone: the project's own modules look at the environment while they are imported.
 PRELOADED = ("torch", "torch._dynamo", "torch.distributed", "torch.utils.data", "torch.utils.tensorboard",
-             "torchvision", "matplotlib.pyplot", "yacs.config", "tqdm", "tabulate", "safetensors.torch", "ftfy")
+             "torchvision", "matplotlib.pyplot", "matplotlib.backends.backend_pdf", "matplotlib.backends.backend_svg",
+             "yacs.config", "tqdm", "tabulate", "safetensors.torch", "ftfy", "regex")
 
 
 def user_environment(**changes: str) -> dict[str, str]:
@@ -134,8 +135,10 @@ def server() -> socket.socket:
 
 def serve(line: socket.socket) -> Sequence[str]:
     """Comes back in each copy, with the words of its command."""
+    sys.modules["triton"] = None  # torch does without on a CPU, and it complains at the end of what is frozen
     for name in PRELOADED:
         __import__(name)
+    del sys.modules["triton"]
     gc.freeze()  # or each copy would look through all of torch's objects once more at its end, for a second
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait
     while True:

@@ -116,6 +116,7 @@ def test_a_mended_image_is_read_again(run, image_folder: Path, trainer: str):
     assert run(trainer, "strict")["index"].tolist() == list(range(12))
 
 
+@pytest.mark.slow
 def test_two_runs_that_build_the_same_cache(run, clip_file: Path, image_folder: Path, tmp_path: Path):
     """Both end, neither reads half a file; and one that is killed leaves no obstacle."""
     def start(trainer: str, folder: str) -> Process:

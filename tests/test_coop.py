@@ -182,7 +182,7 @@ def test_training_goes_on_as_if_never_interrupted(
 @pytest.mark.slow
 def test_a_killed_command_goes_on(coop, command: list[str], tmp_path: Path):
     """kill -9 in the middle of training; the same command then ends as an uninterrupted one."""
-    long = ("OPTIM.MAX_EPOCH", 100, "TRAINER.COOP.FIXED_VIEWS", True)
+    long = ("OPTIM.MAX_EPOCH", 40, "TRAINER.COOP.FIXED_VIEWS", True)
     coop(*long, "OUTPUT_DIR", tmp_path / "whole")
     process = Process(*command, *long)
     process.wait_for((tmp_path / "run" / "parts" / "training.pt").exists)

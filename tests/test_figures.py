@@ -180,7 +180,7 @@ def test_geometry_figure_states_where_the_floor_holds():
     np.testing.assert_array_equal(figure.axes[2].collections[0].get_offsets()[:, 0], data.predicted)
 
 
-def test_saved_as_png_and_pdf_and_the_same_twice(outcome, tmp_path):
+def test_saved_as_png_and_pdf_and_the_same_twice(outcome, tmp_path, real_pictures):
     figure = figures.draw_diagram(figures.diagram("", "SoC", *outcome))
     first = [path.read_bytes() for path in style.save(figure, tmp_path / "a" / "figure.1")]
     second = [path.read_bytes() for path in style.save(figure, tmp_path / "b" / "figure.1")]

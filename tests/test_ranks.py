@@ -63,14 +63,13 @@ def test_several_processes_speak_with_one_voice(runs: FaultRuns, tmp_path: Path)
 @pytest.mark.slow
 def test_ranks_share_the_cache_and_the_jacobian(runs: FaultRuns, tmp_path: Path):
     def arguments(run: str, cache: str) -> list[object]:
-        return runs.arguments(tmp_path / run, "CACHE.DIR", tmp_path / cache, "TTA.JACOBIAN", "on")
+        return [tmp_path / run, "CACHE.DIR", tmp_path / cache, "TTA.JACOBIAN", "on"]
 
-    finish_ranks(1, arguments("one", "cache of one"))
+    runs.finish_here(*arguments("one", "cache of one"))
     alone = RunFolder(tmp_path / "one").predictions()
-    finish_ranks(2, arguments("two", "cache of two"))
-    assert_same(tmp_path / "two", alone)
-    finish_ranks(3, arguments("three", "cache of two"))
-    assert_same(tmp_path / "three", alone)
+    for ranks, run in ((2, "two"), (3, "three")):
+        finish_ranks(ranks, runs.arguments(*arguments(run, "cache of two")))
+        assert_same(tmp_path / run, alone)
 
 
 @pytest.mark.slow

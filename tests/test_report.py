@@ -172,7 +172,7 @@ def test_latex_compiles(benchmark, tmp_path):
     assert "Overfull" not in done.stdout
 
 
-def test_the_tool_writes_everything(tmp_path):
+def test_the_tool_writes_everything(tmp_path, real_pictures):
     for trainer in ("OTPT", "SoC"):
         make_run(tmp_path / "runs", trainer, n=100)
     done = run_tool("report.py", tmp_path / "runs", "--out", tmp_path / "out", "--published", "--bootstrap", "0")

@@ -102,24 +102,25 @@ def test_activations_of_many_classes_wait_in_groups(clip_model, monkeypatch):
 
 
 def episode_memory() -> int | None:
-    """Bytes that a whole episode of SoC takes with 10,000 classes, at the real width of the features; the text tower is
-    narrow, for its share is bounded apart."""
+    """Bytes that a whole episode of SoC takes with 4,000 classes in sixteen blocks of rows, at the real width of the
+    features; the text tower is narrow, for its share is bounded apart."""
+    pairs.COSINES_AT_ONCE = 1 << 20
     torch.manual_seed(0)
-    model = CLIP(512, 32, 1, 64, 16, 77, 49408, 64, 1, 2).eval().requires_grad_(False)
+    model = CLIP(512, 32, 1, 64, 16, 77, 49408, 64, 1, 1).eval().requires_grad_(False)
     trainer = build_trainer(build_cfg("SoC", opts=["DEVICE", "cpu"]))
     views = torch.nn.functional.normalize(torch.randn(1, 64, 512), dim=-1)
 
     def episode() -> None:
-        trainer.use_model(model, class_names(10_000))
+        trainer.use_model(model, class_names(4000))
         assert trainer.adapt(views).logits.isfinite().all()
 
     return extra_memory(episode)
 
 
 @pytest.mark.slow
-def test_ten_thousand_classes_take_little_memory():
+def test_many_classes_take_little_memory():
     """In a process of its own: what other tests have left in this one's memory would be counted."""
     taken = in_fresh_process(episode_memory)
     if taken is None:
         pytest.skip("this system does not tell a process's peak memory")
-    assert taken < 1.5e9  # 1.0e9; with all cosines at once 2.3e9
+    assert taken < 4.5e8  # 3.0e8; with all cosines at once 6.5e8
