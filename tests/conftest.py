@@ -42,7 +42,7 @@ class EmptyPdf:
     """In place of matplotlib's: to cut the fonts of a PDF takes longer than to draw the figure twice."""
 
     def __init__(self, figure: Figure) -> None:
-        assert figure.axes
+        pass
 
     def print_pdf(self, file: BinaryIO, metadata: dict) -> None:
         file.write(b"%PDF-1.4\n")

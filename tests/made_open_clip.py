@@ -1,6 +1,7 @@
 """Small models of open_clip's families, and what the library itself computes with them."""
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -56,7 +57,14 @@ def make(folder: Path, kind: str) -> tuple[str, torch.nn.Module]:
 
 def library_text(model: torch.nn.Module, name: str, context: str, names: list[str]) -> torch.Tensor:
     prompts = [f"{context} {each.replace('_', ' ')}." for each in names]
-    return F.normalize(model.encode_text(open_clip.get_tokenizer(name)(prompts)), dim=-1)
+    told = json.dumps(open_clip.get_model_config(name)["text_cfg"])
+    return F.normalize(model.encode_text(library_tokenizer(name, told)(prompts)), dim=-1)
+
+
+@functools.lru_cache(1)
+def library_tokenizer(name: str, told: str):
+    """Of a model with this text config; OpenAI's vocabulary takes a while to read."""
+    return open_clip.get_tokenizer(name)
 
 
 def library_gradient(model: torch.nn.Module, name: str, backbone: Backbone, cotangent: torch.Tensor) -> torch.Tensor:

@@ -177,6 +177,7 @@ def held(megabytes: int) -> list[int | None]:
             for size in (megabytes, 1, megabytes // 2)]
 
 
+@pytest.mark.slow
 def test_peak_memory_is_that_of_the_job():
     found = profiling.in_fresh_process(held, 400)
     if None in found:

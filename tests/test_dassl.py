@@ -73,6 +73,7 @@ def results(folder: Path) -> dict:
     return json.loads((folder / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_as_a_user_types_it(tmp_path: Path, root: Path):
     done = python(
         "-m", "promptcal.trainers.dassl", "--dassl", STAND_IN, "train.py", "--root", root, "--trainer", "Colour",

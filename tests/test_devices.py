@@ -17,7 +17,7 @@ from conftest import openai_state, random_clip
 from PIL import Image
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views import ViewMaker
-from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers import build_cfg, build_trainer, posthoc
 from promptcal.trainers.coop import CoOp
 from promptcal.trainers.engine.ranks import Ranks
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule
@@ -39,7 +39,7 @@ NAMES = ["cat", "annual crop land", "dog", "sea or lake", "tree frog"]
 
 @pytest.fixture(scope="module")
 def elsewhere() -> torch.nn.Module:
-    return random_clip().to("meta")
+    return random_clip(layers=1).to("meta")
 
 
 class HalfProducts(TorchFunctionMode):
@@ -102,6 +102,7 @@ def use_model(method, model: torch.nn.Module) -> None:
 def test_every_method_stays_on_the_device(name: str, precision: str, elsewhere, monkeypatch):
     """Two steps, so that the text tower runs forward and back for each episode too."""
     monkeypatch.setattr(SoC, "use_model", TPT.use_model)  # its own looks, once a run, whether its term is zero
+    monkeypatch.setattr(posthoc, "ROUNDS", 2)  # all are alike
     steps = ["TRAINER.FPP.STEPS", 2] if name == "FPP" else []
     method = build_trainer(build_cfg(name, opts=["MODEL.PREC", precision, "TTA.VIEWS", 20, "TTA.STEPS", 2, *steps]))
     use_model(method, elsewhere)

@@ -41,10 +41,10 @@ def test_the_embedded_prompts_fit_the_embedded_model(
 
 @pytest.mark.parametrize("name", sorted(EMBEDDED))
 @pytest.mark.parametrize("method", ["TPT", "CTPT", "OTPT", "SoC"])
-def test_every_method_runs_from_the_embedded_prompts(tmp_path: Path, method: str, name: str):
+def test_every_method_runs_from_the_embedded_prompts(tmp_path: Path, cache: Path, method: str, name: str):
     cfg = build_cfg(method, "configs/datasets/landcover.yaml", opts=[
         "MODEL.BACKBONE.NAME", "small", "MODEL.INIT_WEIGHTS", name, "TEST.LIMIT", 24, "TTA.VIEWS", 8,
-        "TTA.SELECT", 0.25, "DATALOADER.NUM_WORKERS", 0, "OUTPUT_DIR", tmp_path / "run"])
+        "TTA.SELECT", 0.25, "DATALOADER.NUM_WORKERS", 0, "OUTPUT_DIR", tmp_path / "run", "CACHE.DIR", cache])
     results = build_trainer(cfg).run()
     assert results["init_weights"] == name and results["init_weights_hash"] == prompt_hash(name)
     assert results["flagged"] == 0 and results["accuracy"] > 45  # SoC from two shots: 12 of 24 tiles

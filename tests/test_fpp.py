@@ -163,7 +163,7 @@ def test_every_method_starts_from_its_file(clip_file, image_folder, tmp_path: Pa
     def run(method: str, folder: str, *opts: object) -> np.ndarray:
         build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
-            "TTA.VIEWS", 10, *opts])).run()
+            "TTA.VIEWS", 10, "DATALOADER.NUM_WORKERS", 0, *opts])).run()
         return RunFolder(tmp_path / folder).predictions()["logits"]
 
     expected = run("FPP", "fpp", *SHORT)

@@ -1,6 +1,7 @@
 """Folders of Hugging Face's models through our towers, against transformers itself."""
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -74,9 +75,15 @@ def make(folder: Path, kind: str) -> torch.nn.Module:
     return model
 
 
+@functools.lru_cache(1)
+def library_tokenizer(folder: Path):
+    """OpenAI's vocabulary takes half a second to read."""
+    return transformers.AutoTokenizer.from_pretrained(folder)
+
+
 def library_text(model: torch.nn.Module, folder: Path, context: str, kind: str) -> torch.Tensor:
     prompts = [f"{context} {name.replace('_', ' ')}." for name in NAMES]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = library_tokenizer(folder)
     if kind == "siglip":  # as its model card has it
         tokens = {"input_ids": tokenizer(prompts, padding="max_length", max_length=32, return_tensors="pt").input_ids}
     else:

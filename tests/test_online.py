@@ -52,7 +52,7 @@ def train(clip_file, image_folder):
     def train(name: str, folder: Path, *opts: object) -> None:
         build_trainer(build_cfg(name, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", folder,
-            "TEST.PART", 3, "TTA.VIEWS", 10, *opts])).run()
+            "TEST.PART", 3, "TTA.VIEWS", 10, "DATALOADER.NUM_WORKERS", 0, *opts])).run()
     return train
 
 
@@ -115,7 +115,7 @@ def test_killed_and_continued(run, tmp_path, monkeypatch, after, state_too):
 def test_kill_9_at_every_write(train, tmp_path, monkeypatch, online):
     """Killed at its fifth write, continued, killed at the fifth of what it does then, and so on to the end; before
     the new file is on disk, and after that but before it has its name."""
-    few = ("TTA.VIEWS", 1, "TTA.SELECT", 1, "DATALOADER.NUM_WORKERS", 0)
+    few = ("TTA.VIEWS", 1, "TTA.SELECT", 1)
     train(online, tmp_path / "whole", *few)
     expected = RunFolder(tmp_path / "whole").predictions()
     for call in ("fsync", "replace"):

@@ -107,7 +107,7 @@ def run(clip_file, image_folder, tmp_path):
     def run(method: str, folder: str, *opts: object) -> dict[str, np.ndarray]:
         build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
-            "TEST.PART", 3, "TTA.VIEWS", 10, *opts])).run()
+            "TEST.PART", 3, "TTA.VIEWS", 10, "DATALOADER.NUM_WORKERS", 0, *opts])).run()
         return RunFolder(tmp_path / folder).predictions()
     return run
 

@@ -20,7 +20,8 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     def run(trainer: str, *opts: object) -> tuple[dict, dict[str, np.ndarray]]:
         folder = root / "-".join(map(str, (trainer, *opts)))
         results = build_trainer(build_cfg(trainer, "configs/datasets/landcover.yaml", opts=[
-            "OUTPUT_DIR", folder, "CACHE.DIR", root / "cache", "TEST.LIMIT", 24, *opts])).run()
+            "OUTPUT_DIR", folder, "CACHE.DIR", root / "cache", "TEST.LIMIT", 24, "DATALOADER.NUM_WORKERS", 0, *opts,
+        ])).run()
         return results, RunFolder(folder).predictions()
 
     run("TPT")  # fills the cache for all

@@ -170,7 +170,7 @@ def runs(clip_file, image_folder, tmp_path) -> Path:
     for method in ("ZeroShot", "TPT", "VTE", "TDA"):
         build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / "runs" / method,
-            "TTA.VIEWS", 20, "CACHE.DIR", tmp_path / "cache"])).run()
+            "TTA.VIEWS", 20, "CACHE.DIR", tmp_path / "cache", "DATALOADER.NUM_WORKERS", 0])).run()
     return tmp_path / "runs"
 
 

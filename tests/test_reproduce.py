@@ -198,7 +198,8 @@ def test_a_finished_run_with_other_settings_is_no_result(tmp_path):
     assert runner.settled(run) and run in runner.tally.failed
 
 
-@pytest.mark.parametrize("name", ["table1", "two_steps", "prompts", "reliability", "scaling", "coop", "seeds"])
+@pytest.mark.parametrize("name", ["table1", "reliability", *(
+    pytest.param(name, marks=pytest.mark.slow) for name in ("two_steps", "prompts", "scaling", "coop", "seeds"))])
 def test_outcomes_of_real_plans(tmp_path, name):
     """On made-up runs in the benchmarks' places: every layout writes its files, with the paper's figures in them."""
     place = Place(output=tmp_path)

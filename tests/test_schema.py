@@ -201,6 +201,7 @@ def test_no_formula_in_the_csv_and_no_command_in_the_latex():
     assert "\n\n" not in latex and "\x1b" not in latex
 
 
+@pytest.mark.slow
 def test_odd_names_end_in_figures_all_the_same(tmp_path, monkeypatch, caplog, real_pictures):
     monkeypatch.setattr(style, "told", set())
     names = ["$x^{$", "\\frac{", "_under", "a^b", "{}", "漢字 🐈", "שלום", "x" * 300]

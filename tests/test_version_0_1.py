@@ -30,7 +30,7 @@ def old(tmp_path: Path, monkeypatch) -> Path:
 def trainer(name: str, folder: str, *opts: object):
     return build_trainer(build_cfg(name, "configs/datasets/image_folder.yaml", flags=[
         "DATASET.ROOT", "images", "MODEL.BACKBONE.NAME", "weights.safetensors", "OUTPUT_DIR", folder,
-        "TTA.VIEWS", 16, "TEST.PART", 4, "CACHE.DIR", "cache", *opts]))
+        "TTA.VIEWS", 16, "TEST.PART", 4, "CACHE.DIR", "cache", "DATALOADER.NUM_WORKERS", 0, *opts]))
 
 
 def test_a_finished_run_stays_finished(old: Path, caplog):
