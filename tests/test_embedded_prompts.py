@@ -26,6 +26,7 @@ def test_four_shots_lift_the_accuracy_on_the_embedded_set(tmp_path: Path, cache:
     assert results["accuracy"] > results["zero_shot_accuracy"]
 
 
+@pytest.mark.slow  # on all tiles: two shots lift the accuracy by little
 @pytest.mark.parametrize("name", sorted(EMBEDDED))
 def test_the_embedded_prompts_fit_the_embedded_model(
     tmp_path: Path, cache: Path, name: str, caplog: pytest.LogCaptureFixture,

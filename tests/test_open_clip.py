@@ -218,7 +218,7 @@ def test_a_model_that_load_clip_did_not_make():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "quick"), [("ViT-B-32", False), ("ViT-B-32-quickgelu", True), ("RN50", True)])
+@pytest.mark.parametrize(("name", "quick"), [("ViT-S-32", False), ("ViT-B-32-quickgelu", True), ("RN50", True)])
 def test_a_real_architecture(name: str, quick: bool, tmp_path: Path):
     model = open_clip_model(name, force_quick_gelu=quick)
     torch.save(model.state_dict(), tmp_path / "x.pt")

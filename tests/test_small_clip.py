@@ -150,7 +150,7 @@ def test_crops_are_seeded_and_whole_pictures_are_only_mirrored():
 def test_a_few_steps_lower_the_loss_and_repeat():
     kinds, conditions = labels(44, seed=0)
     pictures = np.stack([draw_one((0, n, int(kinds[n]), int(conditions[n]))) for n in range(44)])
-    settings = training.Settings(tiles=44, steps=12, batch=24, warmup=3)
+    settings = training.Settings(tiles=44, steps=12, batch=12, warmup=3)
     runs = [training.train(TrainingTiles(pictures, kinds, conditions), settings) for _ in range(2)]
     model, _, losses = runs[0]
     assert model.ln_final.weight[-1] == 0 and model.ln_final.bias[-1] == 1  # the common component stays common
