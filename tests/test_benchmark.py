@@ -62,6 +62,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         return folder, suite.run(TINY, folder)
 
 
+@pytest.mark.slow
 def test_it_writes_table_json_and_chart(found: tuple[Path, str]):
     folder, text = found
     assert (folder / "benchmark.txt").read_text(encoding="utf-8") == text + "\n"
@@ -86,6 +87,7 @@ def test_axes_speak_plainly():
     assert {"0.01", "100"} <= set(shown) and not any("$" in text for text in shown)
 
 
+@pytest.mark.slow
 def test_the_json_holds_every_case(found: tuple[Path, str]):
     content = json.loads((found[0] / "benchmark.json").read_text(encoding="utf-8"))
     assert {"processor", "cores", "threads", "versions", "load", "load_at_end"} <= set(content["machine"])

@@ -128,6 +128,7 @@ def test_what_a_screen_reader_needs(browser, page):
 OPEN_ALL = "document.querySelectorAll('details').forEach(part => { part.open = true; })"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_type_stands_out_from_what_is_behind_it(browser, page, scheme):
     """WCAG 2, level AA: 4.5 to 1, and 3 to 1 for large type in figures."""
@@ -141,7 +142,7 @@ def test_all_type_stands_out_from_what_is_behind_it(browser, page, scheme):
     assert not weak, sorted(weak)
 
 
-@pytest.mark.parametrize("key", ["Enter", "Space"])
+@pytest.mark.parametrize("key", ["Enter", pytest.param("Space", marks=pytest.mark.slow)])
 def test_the_keyboard_reaches_and_sorts_tables(browser, page, key):
     with Visit(browser, page) as view:
         seen = []
@@ -169,6 +170,7 @@ def test_the_keyboard_filters(browser, page):
         assert view.locator(".filters output").inner_text() == "2 of 17 runs"
 
 
+@pytest.mark.slow
 def test_an_enlarged_figure_gives_the_focus_back(browser, page):
     with Visit(browser, page) as view:
         view.locator("button.zoom").nth(1).focus()
@@ -179,6 +181,7 @@ def test_an_enlarged_figure_gives_the_focus_back(browser, page):
         assert view.evaluate("[...document.querySelectorAll('button.zoom')].indexOf(document.activeElement)") == 1
 
 
+@pytest.mark.slow
 def test_on_a_phone_an_enlarged_figure_is_large_and_scrolls(browser, page):
     with Visit(browser, page, viewport=PHONE) as view:
         button = view.locator("button.zoom").first

@@ -28,7 +28,7 @@ def test_any_number_of_threads_gives_the_same_bits(threads, clip_file: Path, ima
         threads(number)
         results = build_trainer(build_cfg(trainer, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / str(number),
-            "DATALOADER.NUM_WORKERS", 0])).run()
+            "DATALOADER.NUM_WORKERS", 0, "TTA.VIEWS", 16])).run()
         assert results["threads"] == 1 and torch.get_num_threads() == number
         found.append(RunFolder(tmp_path / str(number)).predictions())
     for other in found[1:]:

@@ -41,10 +41,11 @@ def test_more_workers_never_make_it_slower():
 
 
 @pytest.mark.parametrize(("options", "bottlenecks"), [
-    (["--workers", "1"], (VIEWS, TOWER)), (["--workers", "auto"], (VIEWS, TOWER)), (["--cache", "."], (EPISODE,)),
+    (["--workers", "1"], (VIEWS, TOWER)), (["--cache", "."], (EPISODE,)),
+    pytest.param(["--workers", "auto"], (VIEWS, TOWER), marks=pytest.mark.slow),
 ])
 def test_on_this_machine(options: list[str], bottlenecks: tuple[str, ...], capsys):
-    """One worker, all workers, cached."""
+    """One worker, cached, all workers."""
     assert doctor.main(["--backbone", "small", "--classes", "30", "--json", *options]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["bottleneck"] in bottlenecks and report["verdict"].startswith(report["bottleneck"])

@@ -58,7 +58,7 @@ def test_kill_9_at_random_moments(runs: FaultRuns, tmp_path: Path):
     (Process.send, signal.SIGTERM, 143),
     pytest.param(Process.send_all, signal.SIGTERM, 143, marks=pytest.mark.slow),
     pytest.param(Process.send, signal.SIGINT, 130, marks=pytest.mark.slow),
-    (Process.send_all, signal.SIGINT, 130),
+    pytest.param(Process.send_all, signal.SIGINT, 130, marks=pytest.mark.slow),
 ])
 def test_signals_end_the_run_in_order(runs: FaultRuns, tmp_path: Path, sent: signal.Signals, status: int, send):
     run = tmp_path / "run"
@@ -124,7 +124,7 @@ def test_damaged_parts_are_computed_again(runs: FaultRuns, tmp_path: Path, damag
 
 
 @pytest.mark.parametrize(("limit", "what"), [
-    (2500, "parts"), pytest.param(5000, "tensorboard", marks=pytest.mark.slow), (20000, "tensorboard"),
+    (2500, "parts"), *(pytest.param(limit, "tensorboard", marks=pytest.mark.slow) for limit in (5000, 20000)),
 ])
 def test_a_full_disk_ends_with_one_line_and_no_half_file(runs: FaultRuns, tmp_path: Path, limit: int, what: str):
     """Enough for small files but not for a part; or for parts, but not for all curves; or not for the pictures."""

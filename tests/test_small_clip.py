@@ -177,6 +177,7 @@ def test_a_smaller_stream_changes_steps_and_not_features():
     assert 1.5 < moved_more / moved < 2.2
 
 
+@pytest.mark.slow
 def test_tool_trains_a_file_that_loads(tmp_path):
     out = tmp_path / "tiny.safetensors"
     small = ["--tiles", "24", "--batch", "8", "--validation", "1", "--steps", "2", "--threads", "1"]
