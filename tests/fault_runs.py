@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from conftest import Done, make_image_folder, openai_state, random_clip, run_tool
+from common import Done, make_image_folder, openai_state, random_clip, run_tool
 from promptcal.trainers.runs.folder import RunFolder
 
 IMAGES = 37

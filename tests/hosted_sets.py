@@ -6,7 +6,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from conftest import PROJECT
+from common import PROJECT
 from data_roots import build
 from promptcal.datasets import DATASET_REGISTRY
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import random_clip
+from common import random_clip
 from PIL import Image
 from promptcal.datasets.views import make_views
 from promptcal.trainers import adapt

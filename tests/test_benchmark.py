@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import reference
 import torch
-from conftest import run_tool
+from common import run_tool
 from PIL import Image
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools import benchmark

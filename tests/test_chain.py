@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_image_folder, openai_state, random_clip
+from common import make_image_folder, openai_state, random_clip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from promptcal.datasets.utils.errors import UserError

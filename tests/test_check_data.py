@@ -3,7 +3,7 @@ import logging
 import shutil
 
 import pytest
-from conftest import run_tool
+from common import run_tool
 from data_roots import IMAGE_DIRS, SHARED, build, entries, write_split
 from promptcal.datasets import DATASET_REGISTRY
 from promptcal.datasets.benchmark import benchmarks

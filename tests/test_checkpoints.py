@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import openai_state, random_clip
+from common import openai_state, random_clip
 from file_server import serving
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.trainers.vlm import openai_clip, openai_weights

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PROJECT
+from common import PROJECT
 from dassl_files import save_as_dassl
 from file_server import serving
 from processes import Process

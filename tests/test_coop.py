@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_image_folder, run_tool
+from common import make_image_folder, run_tool
 from processes import Process
 from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import adapt, build_cfg, build_trainer

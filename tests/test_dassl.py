@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_image_folder
+from common import make_image_folder
 from dassl_files import save_as_dassl
 from forked import forked
 from promptcal.datasets.utils.cli import run_tool

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from conftest import openai_state, random_clip
+from common import openai_state, random_clip
 from PIL import Image
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views import ViewMaker

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_image_folder, openai_state, random_clip
+from common import make_image_folder, openai_state, random_clip
 from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.engine.cache import ArrayCache

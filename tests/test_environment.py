@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import PROJECT
+from common import PROJECT
 
 # Stands for python3 and for .venv/bin/python: makes the environment, answers as pip does.
 PYTHON = """#!/usr/bin/env bash

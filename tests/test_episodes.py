@@ -9,7 +9,7 @@ import weakref
 import pytest
 import reference
 import torch
-from conftest import random_clip
+from common import random_clip
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.engine.episodes import text_gradient

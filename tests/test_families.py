@@ -11,7 +11,7 @@ import pytest
 import test_hugging_face
 import torch
 import torch.nn.functional as F
-from conftest import make_image_folder
+from common import make_image_folder
 from fault_runs import parts_of
 from made_models import SIDE
 from processes import Process, start_ranks

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 import reference_family as slow
 import torch
-from conftest import random_clip
+from common import random_clip
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.aggregation import reliability, view_mode, vote_shares

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import PROJECT
+from common import PROJECT
 from promptcal.tools.reproduce import main
 from promptcal.trainers import TRAINER_REGISTRY
 from promptcal.trainers.experiments.definition import names, read_experiment

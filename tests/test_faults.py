@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import random_clip
+from common import random_clip
 from fault_runs import FaultRuns, parts_of
 from processes import Process, children
 from promptcal.datasets.utils.cli import outcome

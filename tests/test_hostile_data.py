@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import make_image_folder
+from common import make_image_folder
 from data_roots import SHARED, build, entries, picture, write_split
 from promptcal.datasets import build_dataset
 from promptcal.datasets.base import run_name

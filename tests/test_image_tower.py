@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import random_clip
+from common import random_clip
 from promptcal.datasets.utils.errors import UserError
 from promptcal.tools.speed.shapes import random_clip as clip_of_shape
 from promptcal.trainers.vlm.image_tower import encode_views, views_at_once

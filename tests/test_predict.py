@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import run_tool
+from common import run_tool
 from PIL import Image
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import DataError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import random_clip, run_tool
+from common import random_clip, run_tool
 from dassl_files import PromptLearner, random_prompt, save_as_dassl
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers.vlm.class_towers import ClassTowers

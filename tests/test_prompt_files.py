@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import random_clip, run_tool
+from common import random_clip, run_tool
 from dassl_files import PromptLearner, random_prompt, save_as_dassl
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers import adapt

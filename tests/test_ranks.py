@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import PROJECT
+from common import PROJECT
 from fault_runs import FaultRuns, assert_same, parts_of
 from processes import Process, children, start_ranks
 from promptcal.trainers.runs.folder import RunFolder

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import PROJECT
+from common import PROJECT
 from data_roots import build
 
 MOUNT = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && '
@@ -63,7 +63,7 @@ def test_nothing_is_written_and_nothing_falls(root: Path, tmp_path: Path):
 TOOLS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from conftest import run_tool
+from common import run_tool
 for command in json.load(sys.stdin):
     done = run_tool(*command)
     print(json.dumps([command[0], done.returncode, done.stdout, done.stderr]), flush=True)

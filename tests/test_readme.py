@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import PROJECT
+from common import PROJECT
 from forked import forked
 from PIL import Image
 

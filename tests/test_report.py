@@ -6,7 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import run_tool
+from common import run_tool
 from made_runs import compared, entry, make_benchmark, make_run
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers.report import render

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Done, run_tool
+from common import Done, run_tool
 from data_roots import build
 from made_runs import make_run
 from processes import Process

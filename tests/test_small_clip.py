@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import run_tool
+from common import run_tool
 from PIL import Image
 from promptcal.datasets import build_dataset
 from promptcal.datasets.drawing.tiles import CLASSNAMES

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_image_folder
+from common import make_image_folder
 from forked import forked
 from promptcal.datasets.utils import files
 from promptcal.datasets.utils.errors import UserError

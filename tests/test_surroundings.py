@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import PROJECT, make_image_folder, run_tool
+from common import PROJECT, make_image_folder, run_tool
 from processes import Process, user_environment
 from promptcal.datasets.utils.errors import ConfigError, UserError, explaining_faults
 from promptcal.datasets.utils.files import make_folder

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import reference
 import torch
-from conftest import random_clip
+from common import random_clip
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone, text_weights
 from promptcal.trainers.vlm.openai_clip import CLIP, clip

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import openai_state, random_clip, run_tool
+from common import openai_state, random_clip, run_tool
 from promptcal.datasets.base import run_name
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import build_cfg, build_trainer
