@@ -187,6 +187,7 @@ def test_peak_memory_is_that_of_the_job():
     assert found == pytest.approx([4e8, 1e6, 2e8], abs=3e7)
 
 
+@pytest.mark.slow
 def test_a_process_that_the_system_ended_has_no_figure():
     assert profiling.in_fresh_process(os._exit, 9) is None
 

@@ -99,7 +99,8 @@ def test_a_second_process_on_the_same_folder_stops(runs: FaultRuns, tmp_path: Pa
     assert second.returncode == 2 and f"is in use by process {first.pid}" in second.stderr
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign"])
+@pytest.mark.parametrize("damage", [
+    "flip", "foreign", *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("cut", "empty"))])
 def test_damaged_parts_are_computed_again(runs: FaultRuns, tmp_path: Path, damage: str, monkeypatch):
     run = tmp_path / "run"
     real = RunFolder.write_part

@@ -19,7 +19,7 @@ from promptcal.trainers.experiments.show import show_plan
 from promptcal.trainers.runs.lock import RunLock
 
 # Few tiles, few views and no helper processes: the machinery is the same.
-QUICK = ("--demo", "--limit", "24", "--set", "TTA.VIEWS", "8", "TTA.SELECT", "0.5", "DATALOADER.NUM_WORKERS", "0")
+QUICK = ("--demo", "--limit", "12", "--set", "TTA.VIEWS", "8", "TTA.SELECT", "0.5", "DATALOADER.NUM_WORKERS", "0")
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,8 @@ def test_the_estimate_of_a_demo_is_about_right(tmp_path, monkeypatch):
     monkeypatch.setattr("promptcal.tools.reproduce.show_plan", shown)
     tries = []
     for number in range(3):
-        done = run_tool("reproduce.py", "sals", *QUICK, "--only", "SoC", "--output-dir", tmp_path / str(number))
+        done = run_tool("reproduce.py", "sals", *QUICK, "--limit", 24, "--only", "SoC", "--output-dir",
+                        tmp_path / str(number))
         taken = time.process_time() - began[-1]
         said = float(re.search(r"On this machine .*: about (\d+) s[.]", done.stdout)[1])
         tries.append((said, taken))
@@ -222,6 +223,7 @@ def test_outcomes_of_real_plans(tmp_path, name):
         assert "The paper&#39;s own slip" in page
 
 
+@pytest.mark.slow
 def test_theory_on_embedded_data_says_where_its_floor_holds(tmp_path):
     place = Place(output=tmp_path, demo=True, limit=6,
                   opts=("TTA.VIEWS", 8, "TTA.SELECT", 0.5, "DATALOADER.NUM_WORKERS", 0))

@@ -187,6 +187,7 @@ def test_tool_trains_a_file_that_loads(tmp_path):
     assert model.encode_text(clip.tokenize("a photo of a river.")).shape == (1, training.ARCHITECTURE["embed_dim"])
 
 
+@pytest.mark.slow
 def test_tool_draws_a_contact_sheet(tmp_path):
     done = run_tool("train_small_clip.py", "--contact-sheet", tmp_path / "tiles.png")
     assert done.returncode == 0, done.stderr
