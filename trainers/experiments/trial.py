@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import tempfile
 import time
 from collections.abc import Iterable
@@ -42,7 +43,7 @@ def try_out(runs: Iterable[PlannedRun]) -> Trial | None:
     run = next((run for run in runs if run.many_views and run.cfg.TTA.STEPS and not run.shots), None)
     if run is None:
         return None
-    taken, within = [], []
+    taken, within, level = [], [], LOGGER.level
     with tempfile.TemporaryDirectory() as folder, redirect_stderr(io.StringIO()):
         for name in ("first", "second"):
             cfg = run.cfg.clone()
@@ -51,11 +52,11 @@ def try_out(runs: Iterable[PlannedRun]) -> Trial | None:
             cfg.TEST.LIMIT = IMAGES
             cfg.freeze()
             started = time.perf_counter()
-            LOGGER.disabled = True
+            LOGGER.setLevel(logging.CRITICAL)
             try:
                 results = build_trainer(cfg).run(draw=write_pictures)
             finally:
-                LOGGER.disabled = False
+                LOGGER.setLevel(level)
             taken.append(time.perf_counter() - started)
             within.append(results["seconds"])
     cfg = run.cfg
