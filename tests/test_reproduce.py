@@ -32,6 +32,7 @@ def test_a_demo_experiment_from_end_to_end(demo):
     out, process = demo
     assert process.returncode == 0, process.stderr
     assert "6 runs done now; 1 of 1 outcome written" in process.stdout
+    assert "16 of 960 test images" not in process.stdout  # which are tried for the estimate
     assert "6 runs, 0 finished, 6 to do." in process.stdout
     made = out / "demo" / "experiments" / "sals"
     assert {path.name for path in made.iterdir()} == {"tables.md", "tables.tex", "tables.csv", "figures", "report.html"}
@@ -82,7 +83,9 @@ def test_two_processes_share_the_work(tmp_path):
     assert [process.returncode for process in processes] == [0, 0], outputs
     done = [int(re.search(r"(\d+) runs? done now", out).group(1)) for out, _ in outputs]
     assert sum(done) == 6
-    assert sum("view features take" in line for out, _ in outputs for line in out.splitlines()) == 2
+    logs = [path.read_text() for path in tmp_path.rglob("log.txt")]  # whoever has carried a run out
+    assert len(logs) == 6 and all("12 of 960 test images" in log for log in logs)
+    assert sum(log.count("view features take") for log in logs) == 2  # of each data set once
     assert (tmp_path / "demo" / "experiments" / "sals" / "report.html").is_file()
     assert not list(tmp_path.rglob("lock"))
 

@@ -29,12 +29,12 @@ class AboveTheBar(logging.Handler):
 
 def log_to_terminal() -> None:
     """Once a process, however many commands it runs, and in the first of several processes, which speaks for all."""
+    LOGGER.setLevel(logging.INFO)  # in all of them: each run has its own log
     if not FIRST or any(isinstance(handler, AboveTheBar) for handler in LOGGER.handlers):
         return
     handler = AboveTheBar()
     handler.setFormatter(logging.Formatter("%(message)s"))
     LOGGER.addHandler(handler)
-    LOGGER.setLevel(logging.INFO)
 
 
 def run_tool(main: Callable[[], int | None]) -> NoReturn:
