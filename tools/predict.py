@@ -52,11 +52,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     log_to_terminal()
     for trainer in args.trainer:
         TRAINER_REGISTRY.get(trainer)  # a misspelt name must not cost the loading of a model
+    dataset = build_dataset(args.dataset, args.root) if args.dataset else None
+    classnames = dataset.classnames if dataset else given_classes(args.classes)
     for path in args.images:
         if not path.is_file():  # nor must a file that is missing
             open_image(path)  # says what is wrong
-    dataset = build_dataset(args.dataset, args.root) if args.dataset else None
-    classnames = dataset.classnames if dataset else given_classes(args.classes)
     backbone = args.backbone or default_backbone()
     warning = warn_of_small(backbone, args.dataset or "")
     model, found, kept = None, {}, []
