@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 import torch.nn.functional as F
@@ -157,15 +158,14 @@ def own_share(
     """The part of the mix that follows from each pixel of the view itself: what is kept, and the chains that moved
     nothing. Their weighted sum is one table."""
     plain = [kept + sum(c.weight for c in chains if c.table is None) for kept, chains in zip(keep, still, strict=True)]
-    changed = [(i, chain) for i, chains in enumerate(still) for chain in chains if chain.table is not None]
-    has_table = {i for i, _ in changed}
-    if changed:
-        places, weights = zip(*((i, chain.weight) for i, chain in changed), strict=True)
-        found = torch.stack([chain.table for _, chain in changed]) * column(weights, views.device)
-        tables = (points.identity(views.device) * column(plain, views.device)).expand(-1, 3, -1).clone()
-        tables.index_add_(0, torch.tensor(places).to(views.device, non_blocking=True), found)
+    changed = [[chain for chain in chains if chain.table is not None] for chains in still]
+    identity = points.identity(views.device).expand(3, -1)
+    tables = identity * column(plain, views.device)
+    for some in zip_longest(*changed):  # the first of each view, the second; never by atomic additions in any order
+        weights = column([chain.weight if chain else 0.0 for chain in some], views.device)
+        tables += weights * torch.stack([chain.table if chain else identity for chain in some])
     for i, (view, total) in enumerate(zip(views, mixed, strict=True)):
-        if i in has_table:
+        if changed[i]:
             points.look_up(view[None], tables[i : i + 1], out=total[None])
         else:
             total.copy_(view).mul_(plain[i])

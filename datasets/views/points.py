@@ -38,8 +38,8 @@ def look_up(images: Tensor, tables: Tensor, out: Tensor | None = None) -> Tensor
 
 
 def as_index(images: Tensor) -> Tensor:
-    """int64. On a CPU in memory that each thread keeps until the next call: to be given that much anew takes longer
-    than all the rest."""
+    """int64. On a CPU in memory that each thread keeps until the next call: to be given so much anew may take
+    longer than the look-up itself."""
     if images.device.type != "cpu":
         return images.long()
     if getattr(kept, "index", torch.empty(0)).shape != images.shape:
