@@ -57,6 +57,7 @@ setup(
         "gdown>=6.3",  # split files and prompts on Google Drive; 6.3 has time-outs
         "tqdm>=4.60",  # progress bars
         "numpy>=1.24",
+        "numba>=0.60",  # compiles the loops over pixels that make views on a CPU
         "packaging",  # what the compatibility module hands to `clip`
         "pillow>=10",
         "safetensors>=0.4",  # weights and prompts that hold no code

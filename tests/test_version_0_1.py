@@ -63,7 +63,7 @@ def test_a_run_of_a_later_version_is_told_apart(old: Path):
 
 def test_an_interrupted_run_is_refused_because_its_views_were_others(old: Path):
     before = sorted(path.name for path in (old / "interrupted" / "parts").iterdir())
-    with pytest.raises(ConfigError, match=r"views were made by pillow-1.*\(tensor-3\): choose another --output-dir"):
+    with pytest.raises(ConfigError, match=r"views were made by pillow-1.*\(tensor-4\): choose another --output-dir"):
         trainer("TPT", "interrupted").run()
     assert sorted(path.name for path in (old / "interrupted" / "parts").iterdir()) == before
 
@@ -72,7 +72,7 @@ def test_the_view_cache_is_set_aside_with_the_reason(old: Path, caplog):
     """Mixed without rounding, views differ a little, and so do predictions; the zero-shot ones do not."""
     caplog.set_level("INFO", "promptcal")
     results = trainer("SoC", "again").run()
-    assert "views as version 0.1 made them (pillow-1)" in caplog.text and results["views"] == "tensor-3"
+    assert "views as version 0.1 made them (pillow-1)" in caplog.text and results["views"] == "tensor-4"
     ours, theirs = (RunFolder(Path(name)).predictions() for name in ("again", "finished"))
     np.testing.assert_allclose(ours["zero_shot_logits"], theirs["zero_shot_logits"], atol=1e-4)
     assert 0 < np.abs(ours["logits"] - theirs["logits"]).max() < 1

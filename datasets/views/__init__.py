@@ -2,8 +2,8 @@
 from importlib import import_module
 
 # Goes with every result and every view feature that is kept, and changes whenever views do. Version 0.1, which did not
-# name it, made views with Pillow ("pillow-1"). Where a device makes slightly other views, the cache knows it too.
-PIPELINE = "tensor-3"
+# name it, made views with Pillow ("pillow-1").
+PIPELINE = "tensor-4"
 PUBLIC = {"ViewMaker": ".maker", "make_views": ".maker"}
 
 __all__ = ["PIPELINE", *PUBLIC]

@@ -1,7 +1,6 @@
-"""AugMix's chains on tensors: all views of a picture at once, or a few, on any device.
+"""AugMix's chains, of all views of a picture at once, on any device.
 
-A step is done for all chains that do the same, so that a GPU gets few large jobs. On a CPU what is large is done one
-view at a time, which stays in its cache, and what is small for several. Nothing waits for the device.
+A step is done for all chains that do the same, so that a GPU gets few large jobs. Nothing waits for the device.
 """
 from __future__ import annotations
 
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from . import points, warps
 from .augmix import POINTS, TRANSLATIONS, Mix, Step
-from .resample import to_bytes
 
 
 @dataclass(eq=False)
@@ -64,7 +62,7 @@ class Chain:
             picture = picture.translated(step, self.mixed.shape[-1])
         _, height, width = picture.pixels.shape
         shown = self.mixed[:, picture.top : picture.top + height, picture.left : picture.left + width]
-        shown.add_(picture.pixels, alpha=self.weight)
+        points.add(picture.pixels, self.weight, shown)
 
 
 def augmix(views: Tensor, mixes: Sequence[Mix], mixed: Tensor) -> None:
@@ -86,7 +84,7 @@ def augmix(views: Tensor, mixes: Sequence[Mix], mixed: Tensor) -> None:
         change_pixels(moving)
         for chain in moving:
             if not chain.steps:
-                chain.mixed.add_(points.look_up(chain.picture.pixels[None], (chain.table * chain.weight)[None])[0])
+                points.look_up(chain.picture.pixels, chain.table * chain.weight, chain.mixed, add=True)
         moving = [chain for chain in moving if chain.steps]
 
 
@@ -121,7 +119,8 @@ def move_pixels(chains: Sequence[Chain]) -> list[Chain]:
     size, going_on = chains[0].mixed.shape[-1], []
     for chain in chains:
         if chain.table is not None:
-            changed = points.look_up(chain.picture.pixels[None], chain.table.byte()[None])[0]
+            changed = torch.empty_like(chain.picture.pixels)
+            points.look_up(chain.picture.pixels, chain.table.byte(), changed)
             chain.picture, chain.table = Layer(changed), None
         while chain.next in TRANSLATIONS:
             chain.picture, chain.steps = chain.picture.translated(chain.steps[0], size), chain.steps[1:]
@@ -131,25 +130,16 @@ def move_pixels(chains: Sequence[Chain]) -> list[Chain]:
             chain.picture = Layer(chain.picture.whole(size))  # what is black has its place in the table
             going_on.append(chain)
     shaped = [chain for chain in chains if chain.steps and chain.next not in POINTS]
-    for (name, turn, dtype), group in grouped(shaped, kind_of_move):
-        images = [chain.picture.whole(size) for chain in group]
-        moved = warps.rotate(images, turn, dtype) if turn else warps.shear(images, name, [c.steps[0][1] for c in group])
-        for chain, pixels in zip(group, moved, strict=True):
-            chain.steps = chain.steps[1:]
+    if shaped:
+        moved = warps.transform(
+            [chain.picture.whole(size) for chain in shaped], [warps.matrix(*chain.steps[0], size) for chain in shaped])
+        for chain, pixels in zip(shaped, moved, strict=True):
+            chain.picture, chain.steps = Layer(pixels), chain.steps[1:]
             if all(later in TRANSLATIONS for later, _ in chain.steps):
-                chain.finish(Layer(pixels))
+                chain.finish(chain.picture)
             else:
-                chain.picture = Layer(to_bytes(pixels))
                 going_on.append(chain)
     return going_on
-
-
-def kind_of_move(chain: Chain) -> tuple[str, int, torch.dtype]:
-    """What chains must share to be moved at once: for rotations the angle, because few occur and each has a grid of its
-    own, and, where a table follows that would magnify a difference of one level, float64."""
-    name, value = chain.steps[0]
-    exact = name == "rotate" and any(later in POINTS for later, _ in chain.steps[1:])
-    return name, int(value) if name == "rotate" else 0, torch.float64 if exact else torch.float32
 
 
 def own_share(
@@ -166,7 +156,7 @@ def own_share(
         tables += weights * torch.stack([chain.table if chain else identity for chain in some])
     for i, (view, total) in enumerate(zip(views, mixed, strict=True)):
         if changed[i]:
-            points.look_up(view[None], tables[i : i + 1], out=total[None])
+            points.look_up(view, tables[i], total)
         else:
             total.copy_(view).mul_(plain[i])
 

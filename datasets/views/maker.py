@@ -1,7 +1,7 @@
 """The views of an image that test-time tuning looks at: the plain one first, then random crops."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,13 +9,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from . import resample
 from .augmix import Mix, draw_mix
 from .chains import augmix
 from .crops import draw_crops
 from .images import to_rgb
 from .jpeg import Undecoded, decoded
 from .pixels import Pixels
-from .resample import BICUBIC, BILINEAR, Axis, Filter, resize, resize_bytes
+from .resample import BICUBIC, BILINEAR, Axis
 
 
 @dataclass(frozen=True)
@@ -59,17 +60,10 @@ class ViewMaker:
         """Views as a backbone wants them."""
         return cls(count, pixels.size, augmix, seed, pixels.resize, pixels.interpolation)
 
-    def key(self, device: torch.device) -> dict[str, object]:
-        """What tells the views of two makers apart, made on this device; what is OpenAI's way, the only one of version
-        0.1, goes unsaid, and so do exact crops."""
+    def key(self) -> dict[str, object]:
+        """What tells the views of two makers apart; what is OpenAI's way, the only one of version 0.1, goes unsaid."""
         unusual = Pixels(self.size, resize=self.resize, interpolation=self.interpolation).unusual()
-        if self.count > 1 and not self.exact(device):
-            unusual["crops"] = "bytes"
         return {"count": self.count, "size": self.size, "augmix": self.augmix, "seed": self.seed, **unusual}
-
-    def exact(self, device: torch.device) -> bool:
-        """Whether crops made there are Pillow's to the bit. AugMix's tables would magnify what is off by one level."""
-        return self.augmix or device.type != "cpu"
 
     def __call__(self, image: Image.Image, index: int, device: torch.device | str = "cpu") -> Tensor:
         """Views (count, 3, size, size) of the RGB picture with this place in its split, as `make` makes them."""
@@ -90,7 +84,7 @@ class ViewMaker:
         """Pixel values from 0 to 255 on `device`: uint8, or with AugMix float32, not rounded."""
         device, recipe = torch.device(device), drawn.recipe
         picture = drawn.decoded(device).picture.to(device, non_blocking=True)
-        crops = self.crop(picture, recipe, self.exact(picture.device))
+        crops = self.crop(picture, recipe)
         if not recipe.mixes:
             return crops
         views = empty(crops.shape, torch.float32, crops.device)
@@ -98,22 +92,13 @@ class ViewMaker:
         augmix(crops[1:], recipe.mixes, views[1:])
         return views
 
-    def crop(self, picture: Tensor, recipe: Recipe, exact: bool) -> Tensor:
-        """The plain view and the crops of a picture (H, W, 3), uint8 (count, 3, size, size): Pillow's to the bit, or,
-        on a CPU only and three times as fast, some pixels off by one level."""
+    def crop(self, picture: Tensor, recipe: Recipe) -> Tensor:
+        """The plain view and the crops of a picture (H, W, 3), uint8 (count, 3, size, size)."""
         crops = empty((self.count, 3, self.size, self.size), torch.uint8, picture.device)
         crops[0] = plain_view(picture, self.size, self.resize, self.interpolation)
         left, top, width, height = recipe.boxes.T
         x, y = Axis(left, width, self.size, flip=recipe.flips), Axis(top, height, self.size)
-        if not exact:
-            for crop, view in zip(crops[1:], resize_bytes(picture, x, y), strict=True):
-                crop.copy_(view)
-            return crops
-        # one after the other on a CPU, in whose cache a crop then stays
-        at_once = 1 if picture.device.type == "cpu" else self.count
-        for chosen, views in resized(picture, x, y, self.size, BILINEAR, at_once):
-            for i, view in zip(chosen, views, strict=True):
-                crops[i + 1] = view
+        resample.resize(picture, x, y, BILINEAR, crops[1:])
         return crops
 
 
@@ -144,25 +129,6 @@ def plain_view(picture: Tensor, size: int, resize: str = "shortest", interpolati
         Axis(np.array([0]), np.array([side]), full, first=round((full - size) / 2))
         for side, full in zip((width, height), whole, strict=True)
     )
-    ((_, view),) = resized(picture, x, y, size, BICUBIC if interpolation == "bicubic" else BILINEAR, 1)
-    return view[0].byte()
-
-
-def resized(
-    picture: Tensor, x: Axis, y: Axis, size: int, kind: Filter, at_once: int,
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Numbers of views and the views themselves, int16 (n, 3, size, size), of a picture (H, W, 3).
-
-    Which axis Pillow resizes first makes a difference of one level in some pixels. Since version 13 that is the
-    vertical one if it shrinks, and by more than twice as many pixels as the other.
-    """
-    shrinks = y.length - y.full
-    rows_first = (shrinks > 0) & (shrinks > 2 * (x.length - x.full))
-    for chosen, first, second in ((~rows_first, x, y), (rows_first, y, x)):
-        places = np.flatnonzero(chosen).tolist()
-        if places:
-            rows = picture if first is y else picture.transpose(0, 1).contiguous()
-            order = (0, 2, 3, 1) if first is y else (0, 2, 1, 3)
-            for start, views in enumerate(resize(rows, first[chosen], second[chosen], size, kind, at_once)):
-                yield places[start * at_once :][: at_once], views.to(torch.int16).permute(order)
-
+    view = torch.empty(1, 3, size, size, dtype=torch.uint8, device=picture.device)
+    resample.resize(picture, x, y, BICUBIC if interpolation == "bicubic" else BILINEAR, view)
+    return view[0]

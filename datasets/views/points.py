@@ -5,46 +5,45 @@ operations looks at the picture once.
 """
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
-LEVELS = 256
-kept = threading.local()
+from . import compiled
+from .compiled import LEVELS
 
 
 def histogram(image: Tensor) -> Tensor:
     """How often each level occurs: uint8 (3, H, W) -> (3, 256)."""
-    if image.device.type == "cpu":  # elsewhere `bincount` waits for the device
-        return torch.stack([torch.bincount(plane.reshape(-1), minlength=LEVELS) for plane in image])
-    return scattered(image)
-
-
-def scattered(image: Tensor) -> Tensor:
-    """A histogram without looking at numbers."""
-    index = image.reshape(3, -1).long()
+    if compiled.serves(image.device):
+        return torch.from_numpy(compiled.histogram(image.numpy()))
+    index = image.reshape(3, -1).long()  # no `bincount`, which waits for the device
     counts = torch.zeros(3, LEVELS, dtype=torch.long, device=image.device)
     return counts.scatter_add_(1, index, torch.ones_like(index))
 
 
-def look_up(images: Tensor, tables: Tensor, out: Tensor | None = None) -> Tensor:
-    """Each pixel's entry in its table: uint8 (n, 3, H, W), (n, 3, 256) -> as the tables' type."""
-    pixels = images.shape[-2] * images.shape[-1]
-    found = None if out is None else out.view(-1, pixels)
-    return torch.gather(tables.view(-1, LEVELS), 1, as_index(images).view(-1, pixels), out=found).view(images.shape)
+def look_up(image: Tensor, table: Tensor, out: Tensor, *, add: bool = False) -> None:
+    """Writes each pixel's entry in its table, or adds it: uint8 (3, H, W), (3, 256) -> as the table's type."""
+    if compiled.serves(image.device):
+        loop = compiled.look_up_and_add if add else compiled.look_up
+        loop(image.numpy(), table.numpy(), out.numpy())
+        return
+    found = table.gather(1, image.flatten(1).long()).view(image.shape)
+    if add:
+        out.add_(found)
+    else:
+        out.copy_(found)
 
 
-def as_index(images: Tensor) -> Tensor:
-    """int64. On a CPU in memory that each thread keeps until the next call: to be given so much anew may take
-    longer than the look-up itself."""
-    if images.device.type != "cpu":
-        return images.long()
-    if getattr(kept, "index", torch.empty(0)).shape != images.shape:
-        kept.index = torch.empty(images.shape, dtype=torch.long)
-    return kept.index.copy_(images)
+def add(image: Tensor, weight: float, out: Tensor) -> None:
+    """Adds an image, uint8 (3, h, w), to a sum with a weight."""
+    if compiled.serves(image.device) and image.is_contiguous() and out.is_contiguous():
+        compiled.add(image.numpy(), np.float32(weight), out.numpy())
+    else:
+        out.add_(image, alpha=weight)
 
 
 @lru_cache(maxsize=8)
@@ -79,7 +78,7 @@ def autocontrast(low: Tensor, high: Tensor) -> Tensor:
     """Stretches what lies between the extremes (n, 3) to 0–255, in float64 as Pillow does: (n, 3, 256)."""
     level = identity(low.device)
     low, high = low[..., None].double(), high[..., None].double()
-    scale = 255.0 / (high - low).clamp(min=1)
+    scale = torch.full_like(low, 255) / (high - low).clamp(min=1)  # a number by a tensor would be rounded twice
     table = (level * scale).add_(-low * scale).trunc_().clamp_(0, 255).long()
     return torch.where(high > low, table, level)
 

@@ -242,7 +242,7 @@ def find_features(
     maker = ViewMaker.of(count, backbone.pixels, augmix, cfg.SEED)
     dtype = "fp32" if precision == "fp32" else "fp16"
     key = {
-        "data": facts["data"], "weights": facts["weights"], **maker.key(backbone.device), **backbone.pixels.unusual(),
+        "data": facts["data"], "weights": facts["weights"], **maker.key(), **backbone.pixels.unusual(),
         "precision": precision, "dtype": dtype, "engine": ENGINE,
     }
     undecoded = cfg.DATALOADER.JPEG == "device"
