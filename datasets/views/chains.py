@@ -66,7 +66,7 @@ class Chain:
 
 
 def augmix(views: Tensor, mixes: Sequence[Mix], mixed: Tensor) -> None:
-    """Writes the mixed views of uint8 ones (n, 3, S, S) into `mixed`, float32, not rounded.
+    """Adds the mixed views of uint8 ones (n, 3, S, S) to the zeros of `mixed`, float32, not rounded.
 
     The order in which the parts of a view are summed depends on that view's chains alone.
     """
@@ -84,7 +84,7 @@ def augmix(views: Tensor, mixes: Sequence[Mix], mixed: Tensor) -> None:
         change_pixels(moving)
         for chain in moving:
             if not chain.steps:
-                points.look_up(chain.picture.pixels, chain.table * chain.weight, chain.mixed, add=True)
+                points.look_up_and_add(chain.picture.pixels, chain.table * chain.weight, chain.mixed)
         moving = [chain for chain in moving if chain.steps]
 
 
@@ -119,9 +119,7 @@ def move_pixels(chains: Sequence[Chain]) -> list[Chain]:
     size, going_on = chains[0].mixed.shape[-1], []
     for chain in chains:
         if chain.table is not None:
-            changed = torch.empty_like(chain.picture.pixels)
-            points.look_up(chain.picture.pixels, chain.table.byte(), changed)
-            chain.picture, chain.table = Layer(changed), None
+            chain.picture, chain.table = Layer(points.look_up(chain.picture.pixels, chain.table.byte())), None
         while chain.next in TRANSLATIONS:
             chain.picture, chain.steps = chain.picture.translated(chain.steps[0], size), chain.steps[1:]
         if not chain.steps:
@@ -156,9 +154,9 @@ def own_share(
         tables += weights * torch.stack([chain.table if chain else identity for chain in some])
     for i, (view, total) in enumerate(zip(views, mixed, strict=True)):
         if changed[i]:
-            points.look_up(view, tables[i], total)
+            points.look_up_and_add(view, tables[i], total)
         else:
-            total.copy_(view).mul_(plain[i])
+            points.add(view, plain[i], total)
 
 
 def column(numbers: Sequence[float], device: torch.device) -> Tensor:

@@ -6,7 +6,7 @@ kept on disk for the next process, and holds no lock while it runs, so that thre
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 
 import numpy as np
 import torch
@@ -32,32 +32,38 @@ def inner(loop: Callable) -> Callable:
     return loop if numba is None else numba.njit(loop, nogil=True)
 
 
-def compiled(loop: Callable) -> Callable:
-    if numba is None:
-        return loop
-    try:
-        quick = numba.njit(loop, nogil=True, cache=True)
-    except RuntimeError:  # neither this folder nor the user's own can be written to
-        return numba.njit(loop, nogil=True)
+def compiled(signature: str) -> Callable[[Callable], Callable]:
+    """Compiles a loop when it is first called. Each has one signature: of several, two processes that compile at once
+    could keep one under the other's name."""
 
-    @wraps(loop)
-    def run(*given: object) -> object:
-        try:
-            return quick(*given)
-        except OSError:  # compiled nonetheless; the disk is too full to keep it
-            return quick(*given)
+    def decorate(loop: Callable) -> Callable:
+        @cache
+        def quick() -> Callable:
+            try:
+                return numba.njit(signature, nogil=True, cache=True)(loop)
+            except (RuntimeError, OSError):  # no folder can be written to, or the disk is full
+                return numba.njit(signature, nogil=True)(loop)
 
-    return run
+        @wraps(loop)
+        def run(*given: object) -> object:
+            return quick()(*given)
+
+        return run
+
+    return decorate
 
 
-@compiled
+@compiled(
+    "void(u1[:,:,::1], i8[:,::1], i8[::1], i4[:,:,::1], i8[::1], i8[::1], i8[::1], i8[:,::1], i4[:,:,::1], i8[::1],"
+    " u1[:,:,:,::1], i8[::1], b1)",
+)
 def resize(
     lines: np.ndarray, starts: np.ndarray, stops: np.ndarray, weights: np.ndarray, taps: np.ndarray,
     tops: np.ndarray, bottoms: np.ndarray, starts_2: np.ndarray, weights_2: np.ndarray, taps_2: np.ndarray,
-    out: np.ndarray, views: np.ndarray,
+    out: np.ndarray, views: np.ndarray, turned: bool,
 ) -> None:
-    """Writes n views of a picture (3, A, B) to their places in `out` (N, 3, S, S), uint8. Its lines, A of them, are
-    weighed first, in the pixels from `tops` to `bottoms` of each; then, turned, what has become of those.
+    """Writes n views of a picture (3, A, B) to their places in `out` (N, 3, S, S), uint8, with B before A, or `turned`.
+    Its lines, A of them, are weighed first, in the pixels from `tops` to `bottoms` of each; then what they become.
 
     An output pixel is the sum of `taps` lines, an even number, from its place in `starts` (n, S) on, times `weights`
     (n, S, most taps). A view has no lines at and beyond `stops` (n); weights there are 0.
@@ -69,15 +75,19 @@ def resize(
         length = bottoms[n] - tops[n]
         first, second = sums[:length], sums[:size]
         for colour in range(COLOURS):
+            shown = out[views[n], colour]
             for place in range(size):
                 weigh(lines[colour], tops[n], starts[n, place], stops[n], weights[n, place], taps[n], first)
                 for i in range(length):
                     half[i, place] = first[i]
             for place in range(size):
                 weigh(half, 0, starts_2[n, place], length, weights_2[n, place], taps_2[n], second)
-                shown = out[views[n], colour, place]
-                for i in range(size):
-                    shown[i] = second[i]
+                if turned:
+                    for i in range(size):
+                        shown[i, place] = second[i]
+                else:
+                    for i in range(size):
+                        shown[place, i] = second[i]
 
 
 @inner
@@ -95,7 +105,7 @@ def weigh(
         sums[i] = min(max(sums[i] >> BITS, 0), LEVELS - 1)
 
 
-@compiled
+@compiled("void(u1[:,:,::1], UniTuple(f8, 6), u1[:,:,::1])")
 def transform(image: np.ndarray, matrix: Matrix, out: np.ndarray) -> None:
     """Writes an image (3, S, S), uint8, as the matrix moves its pixels."""
     size, wide = image.shape[-1], image.shape[-1] + 2
@@ -152,7 +162,7 @@ def replicated(image: np.ndarray) -> np.ndarray:
     return padded
 
 
-@compiled
+@compiled("i8[:,::1](u1[:,:,::1])")
 def histogram(image: np.ndarray) -> np.ndarray:
     """(3, 256) of an image (3, H, W), uint8."""
     counts = np.zeros((COLOURS, LEVELS), np.int64)
@@ -163,7 +173,7 @@ def histogram(image: np.ndarray) -> np.ndarray:
     return counts
 
 
-@compiled
+@compiled("void(u1[:,:,::1], u1[:,::1], u1[:,:,::1])")
 def look_up(image: np.ndarray, tables: np.ndarray, out: np.ndarray) -> None:
     for colour in range(COLOURS):
         table, pixels, found = tables[colour], image[colour].reshape(-1), out[colour].reshape(-1)
@@ -171,7 +181,7 @@ def look_up(image: np.ndarray, tables: np.ndarray, out: np.ndarray) -> None:
             found[i] = table[pixels[i]]
 
 
-@compiled
+@compiled("void(u1[:,:,::1], f4[:,::1], f4[:,:,::1])")
 def look_up_and_add(image: np.ndarray, tables: np.ndarray, out: np.ndarray) -> None:
     for colour in range(COLOURS):
         table, pixels, total = tables[colour], image[colour].reshape(-1), out[colour].reshape(-1)
@@ -179,7 +189,7 @@ def look_up_and_add(image: np.ndarray, tables: np.ndarray, out: np.ndarray) -> N
             total[i] += table[pixels[i]]
 
 
-@compiled
+@compiled("void(u1[:,:,::1], f4, f4[:,:,::1])")
 def add(image: np.ndarray, weight: np.float32, out: np.ndarray) -> None:
     pixels, total = image.reshape(-1), out.reshape(-1)
     for i in range(len(pixels)):

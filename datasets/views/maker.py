@@ -87,14 +87,14 @@ class ViewMaker:
         crops = self.crop(picture, recipe)
         if not recipe.mixes:
             return crops
-        views = empty(crops.shape, torch.float32, crops.device)
+        views = zeros(crops.shape, torch.float32, crops.device)
         views[0] = crops[0]
         augmix(crops[1:], recipe.mixes, views[1:])
         return views
 
     def crop(self, picture: Tensor, recipe: Recipe) -> Tensor:
         """The plain view and the crops of a picture (H, W, 3), uint8 (count, 3, size, size)."""
-        crops = empty((self.count, 3, self.size, self.size), torch.uint8, picture.device)
+        crops = zeros((self.count, 3, self.size, self.size), torch.uint8, picture.device)
         crops[0] = plain_view(picture, self.size, self.resize, self.interpolation)
         left, top, width, height = recipe.boxes.T
         x, y = Axis(left, width, self.size, flip=recipe.flips), Axis(top, height, self.size)
@@ -102,12 +102,12 @@ class ViewMaker:
         return crops
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """As torch.empty. On a CPU numpy's memory, which comes in huge pages: to hand out small ones takes the system a
-    tenth of the time of making the views."""
+def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """As torch.zeros. On a CPU numpy's memory, which comes in huge pages: to hand out small ones takes the system a
+    fifth of the time of making the views."""
     if device.type != "cpu":
-        return torch.empty(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.empty(shape, dtype=str(dtype).removeprefix("torch.")))
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(shape, dtype=str(dtype).removeprefix("torch.")))
 
 
 def make_views(

@@ -25,25 +25,29 @@ def histogram(image: Tensor) -> Tensor:
     return counts.scatter_add_(1, index, torch.ones_like(index))
 
 
-def look_up(image: Tensor, table: Tensor, out: Tensor, *, add: bool = False) -> None:
-    """Writes each pixel's entry in its table, or adds it: uint8 (3, H, W), (3, 256) -> as the table's type."""
+def look_up(image: Tensor, table: Tensor) -> Tensor:
+    """Each pixel's entry in its colour's table, uint8 (3, 256): as the image, uint8 (3, S, S)."""
+    if not compiled.serves(image.device):
+        return table.gather(1, image.flatten(1).long()).view(image.shape)
+    found = torch.empty_like(image)
+    compiled.look_up(image.numpy(), table.numpy(), found.numpy())
+    return found
+
+
+def look_up_and_add(image: Tensor, table: Tensor, total: Tensor) -> None:
+    """Adds the entries in a table of float32."""
     if compiled.serves(image.device):
-        loop = compiled.look_up_and_add if add else compiled.look_up
-        loop(image.numpy(), table.numpy(), out.numpy())
-        return
-    found = table.gather(1, image.flatten(1).long()).view(image.shape)
-    if add:
-        out.add_(found)
+        compiled.look_up_and_add(image.numpy(), table.numpy(), total.numpy())
     else:
-        out.copy_(found)
+        total.add_(table.gather(1, image.flatten(1).long()).view(image.shape))
 
 
-def add(image: Tensor, weight: float, out: Tensor) -> None:
-    """Adds an image, uint8 (3, h, w), to a sum with a weight."""
-    if compiled.serves(image.device) and image.is_contiguous() and out.is_contiguous():
-        compiled.add(image.numpy(), np.float32(weight), out.numpy())
+def add(image: Tensor, weight: float, total: Tensor) -> None:
+    """Adds a part of an image, uint8 (3, h, w), times its weight."""
+    if compiled.serves(image.device) and image.is_contiguous() and total.is_contiguous():
+        compiled.add(image.numpy(), np.float32(weight), total.numpy())
     else:
-        out.add_(image, alpha=weight)
+        total.add_(image, alpha=weight)
 
 
 @lru_cache(maxsize=8)

@@ -93,22 +93,26 @@ def resize(picture: Tensor, x: Axis, y: Axis, kind: Filter, out: Tensor) -> None
         views = np.flatnonzero(chosen)
         if len(views):
             lines = picture.permute(2, 1, 0) if first is x else picture.permute(2, 0, 1)
-            in_passes(lines.contiguous(), first[views], second[views], kind, out if first is x else out.mT, views)
+            in_passes(lines.contiguous(), first[views], second[views], kind, out, views, first is y)
 
 
-def by_loops(lines: Tensor, first: Axis, second: Axis, kind: Filter, out: Tensor, views: np.ndarray) -> None:
-    """Resizes the axis A of a picture (3, A, B) first, then B, which goes before A in `out`."""
+def by_loops(
+    lines: Tensor, first: Axis, second: Axis, kind: Filter, out: Tensor, views: np.ndarray, turned: bool,
+) -> None:
+    """Resizes the axis A of a picture (3, A, B) first, then B, which goes before A in `out`, or `turned` after it."""
     size = out.shape[-1]
     starts, weights, taps = first.taps(size, kind)
     starts_2, weights_2, taps_2 = second.taps(size, kind)
     compiled.resize(
         lines.numpy(), starts, first.start + first.length, weights, taps,
         second.start, second.start + second.length, starts_2 - second.start[:, None], weights_2, taps_2,
-        out.numpy(), views,
+        out.numpy(), views, turned,
     )
 
 
-def by_sums(lines: Tensor, first: Axis, second: Axis, kind: Filter, out: Tensor, views: np.ndarray) -> None:
+def by_sums(
+    lines: Tensor, first: Axis, second: Axis, kind: Filter, out: Tensor, views: np.ndarray, turned: bool,
+) -> None:
     """The same with tensors on any device, of as many views at once as `NUMBERS` allows."""
     size = out.shape[-1]
     at_once = max(1, NUMBERS // (2 * size * 3 * lines.shape[2]))
@@ -123,7 +127,7 @@ def by_sums(lines: Tensor, first: Axis, second: Axis, kind: Filter, out: Tensor,
         begins = np.arange(len(some)) * (bottom - top) - top
         full = weighed(half, starts + begins[:, None], weights, taps, begins + two.start + two.length)
         for view, levels in zip(views[some], full.view(len(some), size, 3, size).transpose(1, 2), strict=True):
-            out[view] = levels
+            out[view] = levels.mT if turned else levels
 
 
 def weighed(lines: Tensor, starts: np.ndarray, weights: np.ndarray, taps: np.ndarray, stops: np.ndarray) -> Tensor:

@@ -8,8 +8,8 @@ from importlib import metadata
 import torch
 
 PACKAGES = ("promptcal", "torch", "torchvision", "openai-clip", "numpy", "pillow")
-# Of backbones of other families: module -> package, told where it was used.
-LIBRARIES = {"open_clip": "open_clip_torch", "transformers": "transformers"}
+# Told where they were used: module -> package.
+LIBRARIES = {"numba": "numba", "open_clip": "open_clip_torch", "transformers": "transformers"}
 
 
 def environment(device: torch.device) -> dict:
