@@ -18,7 +18,7 @@ except ImportError:
 
 COLOURS, LEVELS = 3, 256
 BITS = 22  # of the fraction of a weight that pictures are resized with, as in Pillow
-HALF = np.int32(1 << BITS - 1)
+HALF, DARKEST, BRIGHTEST = np.int32(1 << BITS - 1), np.int32(0), np.int32(LEVELS - 1)
 
 Matrix = tuple[float, float, float, float, float, float]  # (x, y) shows what lies at (a·x + b·y + c, d·x + e·y + f)
 
@@ -29,7 +29,7 @@ def serves(device: torch.device) -> bool:
 
 def inner(loop: Callable) -> Callable:
     """Part of compiled loops."""
-    return loop if numba is None else numba.njit(loop, nogil=True)
+    return loop if numba is None else numba.njit(loop, nogil=True, forceinline=True)
 
 
 def compiled(signature: str) -> Callable[[Callable], Callable]:
@@ -70,16 +70,22 @@ def resize(
     """
     size = out.shape[-1]
     longest = max((bottoms - tops).max(), size)
-    half, sums = np.empty((longest, size), np.uint8), np.empty(longest, np.int32)
+    fours = np.empty((longest, -(-size // 4)), np.uint32)  # bytes are turned four at a time, the first one lowest
+    half, sums, four = fours.view(np.uint8), np.empty(longest, np.int32), np.empty(longest, np.uint32)
     for n in range(len(views)):
         length = bottoms[n] - tops[n]
         first, second = sums[:length], sums[:size]
         for colour in range(COLOURS):
-            shown = out[views[n], colour]
-            for place in range(size):
-                weigh(lines[colour], tops[n], starts[n, place], stops[n], weights[n, place], taps[n], first)
+            for column in range(fours.shape[1]):
+                four[:length] = 0
+                for j in range(4):
+                    place = min(4 * column + j, size - 1)
+                    weigh(lines[colour], tops[n], starts[n, place], stops[n], weights[n, place], taps[n], first)
+                    for i in range(length):
+                        four[i] |= np.uint32(first[i]) << np.uint32(8 * j)
                 for i in range(length):
-                    half[i, place] = first[i]
+                    fours[i, column] = four[i]
+            shown = out[views[n], colour]
             for place in range(size):
                 weigh(half, 0, starts_2[n, place], length, weights_2[n, place], taps_2[n], second)
                 if turned:
@@ -102,7 +108,7 @@ def weigh(
         for i in range(len(sums)):
             sums[i] += one * np.int32(here[i]) + two * np.int32(there[i])
     for i in range(len(sums)):
-        sums[i] = min(max(sums[i] >> BITS, 0), LEVELS - 1)
+        sums[i] = min(max(np.int32(sums[i] >> BITS), DARKEST), BRIGHTEST)
 
 
 @compiled("void(u1[:,:,::1], UniTuple(f8, 6), u1[:,:,::1])")
@@ -111,6 +117,7 @@ def transform(image: np.ndarray, matrix: Matrix, out: np.ndarray) -> None:
     size, wide = image.shape[-1], image.shape[-1] + 2
     padded = replicated(image).reshape(COLOURS, -1)
     a, b, c, d, e, f = matrix
+    sideways, upwards = (d, e, f) == (0, 1, 0), (a, b, c) == (1, 0, 0)  # shears
     corner = np.empty(size, np.int32)  # where the upper left one of the four pixels lies that x is made of, less x
     right, down = np.empty(size), np.empty(size)  # weights of those to the right, and below
     for y in range(size):
@@ -126,18 +133,28 @@ def transform(image: np.ndarray, matrix: Matrix, out: np.ndarray) -> None:
             last -= 1
         out[:, y, :first] = 0
         out[:, y, last:] = 0
-        while first < last:  # from x to x the four move on by one, until their rows or columns change
-            end = first + 1
-            while end < last and corner[end] == corner[first]:
-                end += 1
-            begin, count = corner[first] + first, end - first
-            u, v = right[first:end], down[first:end]
+        while first < last:  # from x to x the four move on by one, up to the `end` where their rows or columns change
+            end, beyond = first + 1, last + 1
+            while end + 1 < beyond:
+                middle = (end + beyond) // 2
+                if corner[middle - 1] == corner[first]:
+                    end = middle
+                else:
+                    beyond = middle
+            begin, u, v = corner[first] + first, right[first:end], down[first:end]
             for colour in range(COLOURS):
                 upper, lower, shown = padded[colour, begin:], padded[colour, begin + wide :], out[colour, y, first:end]
-                for i in range(count):
-                    above = upper[i] + (float(upper[i + 1]) - upper[i]) * u[i]
-                    below = lower[i] + (float(lower[i + 1]) - lower[i]) * u[i]
-                    shown[i] = np.int32(above + (below - above) * v[i])
+                if sideways:
+                    for i in range(len(shown)):
+                        shown[i] = np.int32(upper[i] + (float(upper[i + 1]) - upper[i]) * u[i])
+                elif upwards:
+                    for i in range(len(shown)):
+                        shown[i] = np.int32(upper[i] + (float(lower[i]) - upper[i]) * v[i])
+                else:
+                    for i in range(len(shown)):
+                        above = upper[i] + (float(upper[i + 1]) - upper[i]) * u[i]
+                        below = lower[i] + (float(lower[i + 1]) - lower[i]) * u[i]
+                        shown[i] = np.int32(above + (below - above) * v[i])
             first = end
 
 

@@ -69,15 +69,18 @@ class Axis:
         high = np.minimum((centre + reach + 0.5).astype(np.int64), length)
         used = (high - low).max(axis=1)
         used += used % 2
-        place = low[..., None] + np.arange(used.max())  # (n, size, taps)
-        weight = kind.kernel((place - centre[..., None] + 0.5) * (1 / stretch)[..., None])
-        weight[place >= high[..., None]] = 0
-        weight /= weight.cumsum(axis=-1)[..., -1:]  # summed one by one, as Pillow does: numpy's sum rounds otherwise
-        weight = (weight * (1 << BITS) + np.copysign(0.5, weight)).astype(np.int32)
+        weights = np.empty((used.max(), *low.shape))
+        for k, weight in enumerate(weights):  # each contiguous: a quarter of the time of all at once
+            weight[:] = kind.kernel((low + k - centre + 0.5) * (1 / stretch))
+            weight[low + k >= high] = 0
+        weights /= sum(weights)
+        whole = np.empty((*low.shape, len(weights)), np.int32)
+        for k, weight in enumerate(weights):
+            whole[..., k] = weight * (1 << BITS) + np.copysign(0.5, weight)
         first = low + self.start[:, None]
         if self.flip is not None:
-            first[self.flip], weight[self.flip] = first[self.flip, ::-1], weight[self.flip, ::-1]
-        return first, weight, used
+            first[self.flip], whole[self.flip] = first[self.flip, ::-1], whole[self.flip, ::-1]
+        return first, whole, used
 
 
 def resize(picture: Tensor, x: Axis, y: Axis, kind: Filter, out: Tensor) -> None:
