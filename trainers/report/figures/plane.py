@@ -1,11 +1,12 @@
 """The accuracy–ECE plane: where methods stand, the paths that they take over λ, and which none other beats in both."""
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
 from ...arrays import Array
@@ -74,7 +75,7 @@ def merged_labels(sweep: Mapping[float, Point], axes: Axes) -> list[Label]:
 
 def pareto_front(points: Sequence[Point]) -> list[Point]:
     """The points that no other beats in accuracy and ECE at once, by accuracy."""
-    front, lowest = [], np.inf
+    front, lowest = [], math.inf
     for point in sorted(points, key=lambda p: (-p.accuracy, p.ece)):
         if point.ece < lowest:
             front.append(point)
@@ -94,10 +95,13 @@ def _draw_iso_lines(axes: Axes) -> list[Label]:
     each with the end of its line."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     ends = []
-    for level in np.linspace(left - high, right - low, 8)[1:-1]:
+    least, most = left - high, right - low
+    for level in MaxNLocator(7, steps=(1, 2, 5, 10)).tick_values(least, most):
+        if not least < level < most:
+            continue
         axes.plot([level + low, level + high], [low, high], color=FAINT, linewidth=0.6, zorder=0)
         x = min(right, level + high)
-        ends.append((f"{level:.0f}", (x, x - level)))
+        ends.append((f"{level:g}", (x, x - level)))
     axes.set(xlim=(left, right), ylim=(low, high))
     axes.plot([], [], color=FAINT, linewidth=0.6, label="equal accuracy − ECE")
     return ends
