@@ -2,12 +2,16 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import PIL
@@ -18,7 +22,7 @@ import torchvision.transforms as T
 from PIL import Image
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import UserError, explaining_faults
-from promptcal.datasets.views import ViewMaker, chains, compiled, make_views, maker, points, resample, warps
+from promptcal.datasets.views import ViewMaker, chains, compiled, devices, make_views, maker, points, resample, warps
 from promptcal.datasets.views.augmix import OPERATIONS, Mix, draw_mix, parameter
 from promptcal.datasets.views.crops import draw_crops
 from promptcal.datasets.views.loader import end_quietly, noticing_lost_workers, view_loader
@@ -84,12 +88,21 @@ def test_crops_at_the_real_size():
     assert (ViewMaker(9, 224, False, 0)(image, 7) - expected).abs().max() <= (0 if SAME_ORDER else 1)
 
 
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("seed", [14, 35])
+def test_many_bright_pixels_add_up_exactly(seed: int):
+    """To more than a float32 holds: 313 in each sum, of a picture that is shrunk to a seventy-eighth."""
+    image = Image.fromarray(np.random.default_rng(seed).integers(240, 256, (2500, 2500, 3), dtype=np.uint8))
+    drawn = ViewMaker(1, 32, False, 0).prepare(image, 0).picture
+    assert torch.equal(maker.plain_view(drawn, 32), pillow.pixels(pillow.plain_view(image, 32)))
+
+
 def test_how_many_are_resized_at_once_changes_no_view(monkeypatch: pytest.MonkeyPatch):
     """Outside of a CPU memory decides."""
     whole = make_views(picture(), 5, 9, 32, augmix=False)
     monkeypatch.setattr(compiled, "serves", lambda device: False)
-    for views in (1, 3):
-        monkeypatch.setattr(resample, "NUMBERS", views * 2 * 32 * 3 * 90)
+    for numbers in (1, 3 * 32 * 90, 5 * 3 * 32 * 90):
+        monkeypatch.setattr(resample, "NUMBERS", numbers)
         assert torch.equal(make_views(picture(), 5, 9, 32, augmix=False), whole)
 
 
@@ -141,6 +154,16 @@ def test_each_operation_is_pillows(name: str, size: int):
         value = parameter(name, share, sign, size)
         steps = [(name, value)] if value or name in chains.POINTS else []
         assert torch.equal(through_chain(image, *steps), pillow.pixels(operation(image, share, sign)))
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_levels_next_to_whole_numbers_are_cut_off_as_pillows():
+    """A shear that brings levels within 1e-9 of the next, below it."""
+    pixels = np.zeros((224, 224, 3), np.uint8)
+    pixels[184, 1::2] = 192
+    image, share = Image.fromarray(pixels), 0.04469662752179805
+    steps = ("shear x", parameter("shear x", share, 1, 224))
+    assert torch.equal(through_chain(image, steps), pillow.pixels(pillow.OPERATIONS[5](image, share, 1)))
 
 
 @pytest.mark.usefixtures("both_ways")
@@ -204,7 +227,8 @@ def test_how_many_are_moved_at_once_changes_no_view(monkeypatch: pytest.MonkeyPa
     assert torch.equal(make_views(picture(), 5, 20, 48), together)
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("no locator")])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("no locator"),
+                                   EOFError("Ran out of input")], ids=["full", "read-only", "damaged"])
 def test_where_nothing_can_be_kept_loops_are_compiled_all_the_same(error: Exception, monkeypatch: pytest.MonkeyPatch):
     def njit(signature: str, nogil: bool, cache: bool = False) -> Callable:
         if cache:
@@ -213,6 +237,39 @@ def test_where_nothing_can_be_kept_loops_are_compiled_all_the_same(error: Except
 
     monkeypatch.setattr(compiled.numba, "njit", njit)
     assert compiled.compiled("i8(i8)")(lambda number: number + 1)(6) == 7
+
+
+def test_threads_wait_for_the_one_that_compiles(monkeypatch: pytest.MonkeyPatch):
+    made = []
+
+    def njit(signature: str, nogil: bool, cache: bool) -> Callable:
+        time.sleep(0.05)
+        made.append(signature)
+        return lambda loop: loop
+
+    monkeypatch.setattr(compiled.numba, "njit", njit)
+    loop = compiled.compiled("i8(i8)")(lambda number: number + 1)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(loop, range(4))) == [1, 2, 3, 4]
+    assert len(made) == 1
+
+
+def test_views_without_numba(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    monkeypatch.setitem(sys.modules, "numba", None)  # an import then fails
+    spec = importlib.util.spec_from_file_location("compiled_without_numba", compiled.__file__)
+    without = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(without)
+    assert not without.serves(torch.device("cuda")) and not caplog.text
+    assert not any(without.serves(torch.device("cpu")) for _ in range(3))
+    assert caplog.text.count("numba does not work here") == 1
+
+
+def test_numbers_go_to_a_gpu_by_way_of_pinned_memory(monkeypatch: pytest.MonkeyPatch):
+    tensor = MagicMock()
+    monkeypatch.setattr(torch, "from_numpy", lambda array: tensor)
+    gpu = torch.device("cuda")
+    assert devices.sent(np.zeros(3), gpu) is tensor.pin_memory().to.return_value
+    tensor.pin_memory().to.assert_called_with(gpu, non_blocking=True)
 
 
 def test_views_are_made_where_they_are_asked_for():

@@ -9,12 +9,14 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import points, warps
 from .augmix import POINTS, TRANSLATIONS, Mix, Step
+from .devices import sent
 
 
 @dataclass(eq=False)
@@ -58,15 +60,14 @@ class Chain:
 
     def finish(self, picture: Layer) -> None:
         """Takes the last steps, all of them translations, and adds the result to the mix."""
+        size = self.mixed.shape[-1]
         for step in self.steps:
-            picture = picture.translated(step, self.mixed.shape[-1])
-        _, height, width = picture.pixels.shape
-        shown = self.mixed[:, picture.top : picture.top + height, picture.left : picture.left + width]
-        points.add(picture.pixels, self.weight, shown)
+            picture = picture.translated(step, size)
+        points.add(picture.whole(size), self.weight, self.mixed)
 
 
 def augmix(views: Tensor, mixes: Sequence[Mix], mixed: Tensor) -> None:
-    """Adds the mixed views of uint8 ones (n, 3, S, S) to the zeros of `mixed`, float32, not rounded.
+    """Adds the mixed views of uint8 ones (n, 3, S, S) to the zeros of `mixed`, float32, not rounded; both contiguous.
 
     The order in which the parts of a view are summed depends on that view's chains alone.
     """
@@ -161,7 +162,7 @@ def own_share(
 
 def column(numbers: Sequence[float], device: torch.device) -> Tensor:
     """(n, 1, 1)"""
-    return torch.tensor(numbers, dtype=torch.float32).to(device, non_blocking=True)[:, None, None]
+    return sent(np.array(numbers, np.float32), device)[:, None, None]
 
 
 def grouped(

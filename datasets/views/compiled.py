@@ -1,20 +1,22 @@
 """Loops over pixels in a CPU's memory, compiled by numba: Pillow's own arithmetic, number by number.
 
-Where views are made on another device, or numba refuses this Python or numpy, tensors do the same. What was compiled is
-kept on disk for the next process, and holds no lock while it runs, so that threads work side by side.
+Where views are made on another device, or where numba does not work, tensors do the same. What was compiled is kept on
+disk for the next process, and holds no lock while it runs, so that threads work side by side.
 """
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cache, wraps
+from threading import Lock
 
 import numpy as np
 import torch
 
 try:
     import numba
-except ImportError:
-    numba = None
+except Exception as error:  # numba refuses some versions of numpy, and llvmlite some systems, each in its own way
+    numba, fault = None, error
 
 COLOURS, LEVELS = 3, 256
 BITS = 22  # of the fraction of a weight that pictures are resized with, as in Pillow
@@ -22,9 +24,19 @@ HALF, DARKEST, BRIGHTEST = np.int32(1 << BITS - 1), np.int32(0), np.int32(LEVELS
 
 Matrix = tuple[float, float, float, float, float, float]  # (x, y) shows what lies at (a·x + b·y + c, d·x + e·y + f)
 
+logger = logging.getLogger(__name__)
+compiling = Lock()  # threads that need a loop at once wait for the first
+
 
 def serves(device: torch.device) -> bool:
+    if numba is None and device.type == "cpu":
+        say_once()
     return numba is not None and device.type == "cpu"
+
+
+@cache
+def say_once() -> None:
+    logger.warning("numba does not work here (%s): on a CPU, views take twenty times as long", fault)
 
 
 def inner(loop: Callable) -> Callable:
@@ -41,12 +53,14 @@ def compiled(signature: str) -> Callable[[Callable], Callable]:
         def quick() -> Callable:
             try:
                 return numba.njit(signature, nogil=True, cache=True)(loop)
-            except (RuntimeError, OSError):  # no folder can be written to, or the disk is full
+            except Exception:  # no folder can be written to, the disk is full, or what it has is damaged
                 return numba.njit(signature, nogil=True)(loop)
 
         @wraps(loop)
         def run(*given: object) -> object:
-            return quick()(*given)
+            with compiling:
+                ready = quick()
+            return ready(*given)
 
         return run
 
@@ -70,7 +84,7 @@ def resize(
     """
     size = out.shape[-1]
     longest = max((bottoms - tops).max(), size)
-    fours = np.empty((longest, -(-size // 4)), np.uint32)  # bytes are turned four at a time, the first one lowest
+    fours = np.empty((longest, -(-size // 4)), np.uint32)  # bytes are turned four at a time, little-endian
     half, sums, four = fours.view(np.uint8), np.empty(longest, np.int32), np.empty(longest, np.uint32)
     for n in range(len(views)):
         length = bottoms[n] - tops[n]

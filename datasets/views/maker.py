@@ -81,7 +81,7 @@ class ViewMaker:
         return Recipe(boxes, flips, tuple(draw_mix(self.size, rng) for _ in boxes) if self.augmix else ())
 
     def make(self, drawn: Drawn, device: torch.device | str) -> Tensor:
-        """Pixel values from 0 to 255 on `device`: uint8, or with AugMix float32, not rounded."""
+        """Pixel values from 0 to 255 on `device`: uint8, or float32, not rounded, where AugMix mixed them."""
         device, recipe = torch.device(device), drawn.recipe
         picture = drawn.decoded(device).picture.to(device, non_blocking=True)
         crops = self.crop(picture, recipe)

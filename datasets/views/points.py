@@ -43,8 +43,8 @@ def look_up_and_add(image: Tensor, table: Tensor, total: Tensor) -> None:
 
 
 def add(image: Tensor, weight: float, total: Tensor) -> None:
-    """Adds a part of an image, uint8 (3, h, w), times its weight."""
-    if compiled.serves(image.device) and image.is_contiguous() and total.is_contiguous():
+    """Adds an image, uint8 (3, S, S), times its weight."""
+    if compiled.serves(image.device):
         compiled.add(image.numpy(), np.float32(weight), total.numpy())
     else:
         total.add_(image, alpha=weight)

@@ -2,8 +2,8 @@
 
 Pillow resizes one axis after the other. In each pass a pixel is a weighted sum of a few pixels, with weights of 22
 fractional bits, rounded to 8 bits. Here a pass is a weighted sum of the picture's lines, which lies on its side while
-its columns are resized: a compiled loop on a CPU, elsewhere `embedding_bag`. Sums of 8 times 22 bits do not fit a
-float32; there each weight is therefore split in two parts of 11 bits, whose sums do.
+its columns are resized: a compiled loop on a CPU, elsewhere `embedding_bag`, in float64, because 8 times 22 bits fit no
+float32.
 """
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from . import compiled
 from .compiled import BITS, LEVELS
+from .devices import sent
 
-LOW_BITS = 11  # of a weight's, in the lower part
-NUMBERS = 1 << 26  # float32 that a pass makes at once, outside of a CPU's loops
+NUMBERS = 1 << 25  # float64 that a pass has at once, outside of a CPU's loops
 
 
 def triangle(x: np.ndarray) -> np.ndarray:
@@ -50,6 +50,10 @@ class Axis:
     full: int
     first: int = 0
     flip: np.ndarray | None = None  # (n,); None: nowhere
+
+    @property
+    def stop(self) -> np.ndarray:
+        return self.start + self.length
 
     def __getitem__(self, views: np.ndarray) -> Axis:
         """Of some views only."""
@@ -107,8 +111,8 @@ def by_loops(
     starts, weights, taps = first.taps(size, kind)
     starts_2, weights_2, taps_2 = second.taps(size, kind)
     compiled.resize(
-        lines.numpy(), starts, first.start + first.length, weights, taps,
-        second.start, second.start + second.length, starts_2 - second.start[:, None], weights_2, taps_2,
+        lines.numpy(), starts, first.stop, weights, taps,
+        second.start, second.stop, starts_2 - second.start[:, None], weights_2, taps_2,
         out.numpy(), views, turned,
     )
 
@@ -116,38 +120,33 @@ def by_loops(
 def by_sums(
     lines: Tensor, first: Axis, second: Axis, kind: Filter, out: Tensor, views: np.ndarray, turned: bool,
 ) -> None:
-    """The same with tensors on any device, of as many views at once as `NUMBERS` allows."""
-    size = out.shape[-1]
-    at_once = max(1, NUMBERS // (2 * size * 3 * lines.shape[2]))
+    """The same with tensors on any device, of as many views and pixels at once as `NUMBERS` allows."""
+    size, length = out.shape[-1], lines.shape[2]
+    at_once = max(1, NUMBERS // (3 * size * length))
     for begin in range(0, len(views), at_once):
-        some = np.arange(len(views))[begin : begin + at_once]
+        places = views[begin : begin + at_once]
+        n, some = len(places), np.arange(begin, begin + len(places))
         one, two = first[some], second[some]
-        top, bottom = int(two.start.min()), int((two.start + two.length).max())
-        table = lines[:, :, top:bottom].transpose(0, 1).flatten(1).float()  # (A, 3 · length)
-        half = weighed(table, *one.taps(size, kind), one.start + one.length)  # (n, size, 3 · length)
-        half = half.view(len(some), size, 3, -1).permute(0, 3, 2, 1).reshape(-1, 3 * size)  # (n · length, 3 · size)
-        starts, weights, taps = two.taps(size, kind)
-        begins = np.arange(len(some)) * (bottom - top) - top
-        full = weighed(half, starts + begins[:, None], weights, taps, begins + two.start + two.length)
-        for view, levels in zip(views[some], full.view(len(some), size, 3, size).transpose(1, 2), strict=True):
-            out[view] = levels.mT if turned else levels
+        starts, weights, _ = one.taps(size, kind)
+        width = max(1, NUMBERS // (3 * (lines.shape[1] + n * size)))
+        half = torch.cat([
+            weighed(part.transpose(0, 1).flatten(1), starts, weights, one.stop).unflatten(-1, (3, -1))
+            for part in lines.split(width, dim=2)
+        ], dim=-1)  # (n, size, 3, length)
+        starts, weights, _ = two.taps(size, kind)
+        table = half.permute(0, 3, 2, 1).reshape(n * length, 3 * size)
+        begins = np.arange(n) * length  # of each view in the table
+        full = weighed(table, starts + begins[:, None], weights, two.stop + begins)
+        for place, levels in zip(places, full.view(n, size, 3, size).transpose(1, 2), strict=True):
+            out[place] = levels.mT if turned else levels
 
 
-def weighed(lines: Tensor, starts: np.ndarray, weights: np.ndarray, taps: np.ndarray, stops: np.ndarray) -> Tensor:
-    """Σ weight · line / 2²² as Pillow rounds it: levels, (n, size, width), of lines (m, width).
-
-    With h and l the exact sums of the upper and lower parts of the weights, ⌊(2¹¹h + l + 2²¹) / 2²²⌋ =
-    ⌊h / 2¹¹ + ⌊l / 2¹¹⌋ / 2¹¹ + ½⌋, and all steps of the right side fit a float32.
-    """
-    n, size, most = weights.shape
-    places = np.minimum(starts[..., None] + np.arange(most), stops[:, None, None] - 1)
-    upper = weights >> LOW_BITS
-    parts = np.stack([upper, weights - (upper << LOW_BITS)]).astype(np.float32) * np.float32(2.0**-LOW_BITS)
-    both = torch.embedding_bag(
-        lines, *(torch.from_numpy(array).to(lines.device, non_blocking=True) for array in (
-            np.broadcast_to(places, parts.shape).ravel(), np.arange(0, parts.size, most))),
-        False, 0, False, torch.from_numpy(parts.ravel()).to(lines.device, non_blocking=True),
+def weighed(lines: Tensor, starts: np.ndarray, weights: np.ndarray, stops: np.ndarray) -> Tensor:
+    """Σ weight · line / 2²² as Pillow rounds it: uint8 (n, size, width), of lines (m, width)."""
+    n, size, taps = weights.shape
+    places = np.minimum(starts[..., None] + np.arange(taps), stops[:, None, None] - 1)
+    sums = torch.embedding_bag(
+        lines.double(), sent(places.ravel(), lines.device), sent(np.arange(0, places.size, taps), lines.device), False,
+        0, False, sent(weights.astype(np.float64).ravel(), lines.device),
     )[0]
-    total, low = both.chunk(2)
-    levels = total.add_(low.floor_(), alpha=2.0**-LOW_BITS).add_(0.5).floor_()
-    return levels.clamp_(0, LEVELS - 1).view(n, size, -1)
+    return sums.add_(1 << BITS - 1).div_(1 << BITS).floor_().clamp_(0, LEVELS - 1).byte().view(n, size, -1)

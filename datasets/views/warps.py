@@ -7,14 +7,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import compiled
 from .compiled import Matrix
+from .devices import sent
 
-GUARD = 1e-9  # keeps 100 from being computed, and cut off, as 99.999…
 AT_ONCE = 32  # images, outside of a CPU's loops
 
 
@@ -42,12 +43,23 @@ def transform(images: Sequence[Tensor], matrices: Sequence[Matrix]) -> list[Tens
 
 
 def sampled(images: Tensor, matrices: Sequence[Matrix]) -> Tensor:
-    """The same of tensors on any device. (n, 3, S, S)"""
+    """The same with tensors on any device. (n, 3, S, S)"""
     size, device = images.shape[-1], images.device
+    wide = size + 2
+    padded = F.pad(images.float(), (1, 1, 1, 1), mode="replicate").flatten(2)  # half a pixel beyond, Pillow shows these
     middle = torch.arange(size, dtype=torch.float64, device=device) + 0.5
-    a, b, c, d, e, f = torch.tensor(matrices, dtype=torch.float64).to(device, non_blocking=True).T[..., None, None]
+    a, b, c, d, e, f = sent(np.array(matrices).T[..., None, None], device)
     x, y = a * middle + b * middle[:, None] + c, d * middle + e * middle[:, None] + f  # (n, S, S)
     seen = (x >= 0) & (x < size) & (y >= 0) & (y < size)
-    grid = torch.stack([x, y], dim=-1) * 2 / size - 1
-    levels = F.grid_sample(images.double(), grid, padding_mode="border", align_corners=False).add_(GUARD)
-    return levels.mul_(seen[:, None]).byte()
+    x, y = x - 0.5, y - 0.5
+    column, row = x.floor(), y.floor()
+    right, down = (x - column)[:, None].flatten(2), (y - row)[:, None].flatten(2)  # weights, (n, 1, S · S)
+    corner = ((row + 1) * wide + column + 1).where(seen, 0).long()[:, None].flatten(2).expand(-1, 3, -1)
+
+    def across(start: int) -> Tensor:
+        """Between two neighbours, of which the left one lies `start` beyond the corner."""
+        left, other = (padded.gather(2, corner + place).double() for place in (start, start + 1))
+        return left + (other - left) * right
+
+    above, below = across(0), across(wide)
+    return (above + (below - above) * down).byte().view(images.shape) * seen[:, None]
