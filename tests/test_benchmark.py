@@ -121,6 +121,8 @@ def test_the_command(tmp_path: Path):
 
 
 def test_settings_that_cannot_work(tmp_path: Path):
+    with pytest.raises(ConfigError, match="has no pictures"):
+        benchmark.main(["--photos", str(tmp_path)])
     with pytest.raises(ConfigError, match="3 or more"):
         suite.run(suite.Suite(classes=(2, 10)), tmp_path)
 

@@ -100,6 +100,11 @@ def test_wrong_commands(wrong: list[str], capsys):
     assert ended.value.code == 2 and wrong[0] in capsys.readouterr().err
 
 
+def test_a_root_that_is_none():
+    with pytest.raises(UserError, match="/nowhere is not a folder"):
+        doctor.main(["--root", "/nowhere"])
+
+
 def test_an_unknown_backbone_is_one_line():
     with pytest.raises(UserError, match="ViT-Z"):
         doctor.main(["--backbone", "ViT-Z/99"])

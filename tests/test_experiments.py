@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from promptcal.datasets.utils.errors import ConfigError, UnknownNameError
+from promptcal.datasets.utils.errors import ConfigError, UnknownNameError, UserError
 from promptcal.trainers.experiments import layouts
 from promptcal.trainers.experiments.definition import ORDER, names, parse_experiment, read_experiment
 from promptcal.trainers.experiments.plan import Place, expand, select
@@ -23,6 +23,15 @@ TEMPLATES = [
         ("", "small "), ("", "big "),
     ]
 ]
+
+
+@pytest.mark.parametrize(("place", "message"), [
+    (Place(backbone="smal"), "no backbone and no weight file 'smal'. Did you mean 'small'"),
+    (Place(root="/nowhere"), "data root /nowhere is not a folder"),
+])
+def test_what_all_runs_would_fail_of_is_told_before_the_plan(place: Place, message: str):
+    with pytest.raises(UserError, match=message):
+        make_plans(read_experiments("table1"), place, [])
 
 
 @pytest.fixture(scope="module")

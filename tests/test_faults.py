@@ -14,7 +14,7 @@ import torch
 from common import random_clip
 from fault_runs import FaultRuns, parts_of
 from processes import Process, children
-from promptcal.datasets.utils.cli import outcome
+from promptcal.datasets.utils.cli import outcome, resumable
 from promptcal.datasets.utils.errors import UserError, explaining_faults
 from promptcal.datasets.utils.files import write_arrays, write_json
 from promptcal.trainers import adapt
@@ -198,3 +198,12 @@ def test_thousands_of_episodes_leave_memory_flat():
     before = episodes(400)
     after = episodes(2000)
     assert after - before < 20e6
+
+
+def test_only_commands_that_go_on_say_so(capsys: pytest.CaptureFixture):
+    def main() -> None:
+        raise KeyboardInterrupt
+
+    assert outcome(main) == 130 and capsys.readouterr().err == "interrupted\n"
+    assert outcome(resumable(main)) == 130
+    assert capsys.readouterr().err == "interrupted; what was finished is kept: the same command continues\n"

@@ -5,7 +5,7 @@ import torch
 from common import run_tool
 from PIL import Image
 from promptcal.datasets import build_dataset
-from promptcal.datasets.utils.errors import DataError
+from promptcal.datasets.utils.errors import DataError, UnknownNameError, UserError
 from promptcal.datasets.views.images import open_image
 from promptcal.datasets.views.maker import ViewMaker
 from promptcal.tools.predict import main
@@ -146,6 +146,24 @@ def test_a_misspelt_trainer_is_told_before_anything_is_loaded(tmp_path, names):
 def test_a_picture_that_is_missing_is_told_before_anything_is_loaded(tmp_path, names, pictures):
     done = run_tool("predict.py", pictures[0], tmp_path / "gone.jpg", "--classes", names, "--backbone", "no.pt")
     assert done.returncode == 2 and "gone.jpg" in done.stderr and "no.pt" not in done.stderr
+
+
+def test_data_sets_go_by_the_names_that_other_commands_take(pictures, clip_file, capsys):
+    """And few views do: tuning keeps one of them."""
+    for name in ("LandCover", "landcover"):
+        main([str(pictures[0]), "--dataset", name, "--backbone", str(clip_file), "--views", "3", "--top", "1"])
+        assert "24 classes, 3 views" in capsys.readouterr().out
+    with pytest.raises(UnknownNameError, match="Did you mean 'LandCover'"):
+        main([str(pictures[0]), "--dataset", "landcovers", "--backbone", "no.pt"])
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    (["--classes", "river"], "there is no file river: give --classes two names or more"),
+    (["--classes", "cat", "dog", "--html", "nowhere/page.html"], "there is no folder .*nowhere"),
+])
+def test_what_cannot_work_is_told_before_anything_is_loaded(given, message, pictures):
+    with pytest.raises(UserError, match=message):
+        main([str(pictures[0]), "--backbone", "no.pt", *given])
 
 
 def test_a_data_set_brings_its_own_settings():

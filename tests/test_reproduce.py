@@ -14,8 +14,9 @@ from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.layouts.theory import CAVEAT
 from promptcal.trainers.experiments.outcome import DEMO, write_outcome
 from promptcal.trainers.experiments.plan import Place, differs, expand
-from promptcal.trainers.experiments.runner import FAILURE, Busy, Claim, Runner, in_use
+from promptcal.trainers.experiments.runner import Busy, Claim, Runner, in_use
 from promptcal.trainers.experiments.show import show_plan
+from promptcal.trainers.report.reading import FAILURE
 from promptcal.trainers.runs.lock import RunLock
 
 # Few tiles, few views and no helper processes: the machinery is the same.

@@ -6,6 +6,7 @@ import importlib.util
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -330,6 +331,42 @@ def test_a_workers_death_is_told_to_nobody_but_who_waits_for_it(image_folder: Pa
         assert len(list(view_loader(dataset, dataset.test, maker, batches[:2], 1, pin_memory=False))) == 2
 
 
+KILLED = """
+import multiprocessing, time
+from types import SimpleNamespace
+from promptcal.datasets.views.loader import view_loader
+
+def make(picture, index):
+    return bytes(200_000)  # more than a pipe holds
+
+pictures = SimpleNamespace(read_image=lambda item: item)
+batches = view_loader(pictures, range(40), make, [[k] for k in range(40)], 2, pin_memory=False)
+next(batches)
+print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_workers_do_not_outlive_a_killed_run():
+    """Not even those that wait for room in the pipe to it."""
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as process:
+        workers = process.stdout.readline().split()
+        time.sleep(1)  # they go on until the pipe is full
+        process.kill()
+
+    def lives(worker: str) -> bool:
+        try:
+            return Path("/proc", worker, "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        except OSError:
+            return False
+
+    deadline = time.monotonic() + 20
+    while any(map(lives, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(workers) == 2 and not any(map(lives, workers))
+
+
 def test_what_a_worker_itself_raises_is_kept():
     def failing():
         raise OSError("Caught OSError in DataLoader worker process 0.")
@@ -342,7 +379,7 @@ def test_what_a_worker_itself_raises_is_kept():
 def test_a_worker_whose_run_was_interrupted_says_nothing(monkeypatch: pytest.MonkeyPatch):
     told = []
     monkeypatch.setattr("sys.excepthook", lambda kind, *_: told.append(kind))
-    end_quietly(0)
+    end_quietly()
     for kind in (EOFError, ConnectionResetError, BrokenPipeError, KeyError):
         sys.excepthook(kind, kind(), None)
     assert told == [KeyError]

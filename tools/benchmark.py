@@ -17,6 +17,7 @@ from pathlib import Path
 
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.tools.speed.suite import FULL, QUICK, SCALE, Suite, run
+from promptcal.tools.speed.view_cases import pictures_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # holds reference.py
 
@@ -47,6 +48,8 @@ def parse(argv: Sequence[str] | None) -> tuple[Suite, Path]:
 def main(argv: Sequence[str] | None = None) -> None:
     log_to_terminal()
     suite, out = parse(argv)
+    if suite.photos:
+        pictures_of(suite.photos, out)  # what is wrong with it is told before anything is measured
     print(run(suite, out))
     print(f"\nwritten to {out}: benchmark.txt, benchmark.json, and charts")
 

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.report.figures.run_pictures import write_pictures
 from promptcal.trainers.report.reading import read_run
@@ -26,6 +26,7 @@ EVIDENCE = (
 )
 
 
+@resumable
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("output/demo"), help="where runs and report go")

@@ -17,6 +17,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from promptcal.datasets.utils.cli import run_tool
+from promptcal.datasets.utils.errors import DataError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--workers {args.workers}: give a number, or auto")
     if args.classes < 3:
         parser.error("--classes must be 3 or more")
+    if args.root and not args.root.expanduser().is_dir():
+        raise DataError(f"data root {args.root} is not a folder: give the one that holds the data sets")
 
     from promptcal.tools.checkup.checkup import Wishes, check_up  # only now: they import torch
     from promptcal.trainers.pictures.predict import default_backbone

@@ -14,10 +14,11 @@ from pathlib import Path
 from promptcal.datasets.benchmark import benchmarks, find_benchmark
 from promptcal.datasets.download.fetch import check_mirror
 from promptcal.datasets.inventory.obtain import download_benchmark, download_coop, download_splits
-from promptcal.datasets.utils.cli import run_tool
+from promptcal.datasets.utils.cli import resumable, run_tool
 from promptcal.datasets.utils.errors import DataError, reading
 
 
+@resumable
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(

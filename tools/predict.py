@@ -10,11 +10,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from promptcal.datasets import build_dataset
+from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views.images import open_image
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
+from promptcal.trainers.config import CONFIGS
+from promptcal.trainers.config.defaults import get_cfg_default
 from promptcal.trainers.pictures.predict import default_backbone, given_classes, predict, prediction_table, set_up
 from promptcal.trainers.pictures.prediction_page import kept_views, write_page
 from promptcal.trainers.report.settings import settings_pairs
@@ -34,7 +36,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
                        help="take class names, λ and AugMix of this data set, which must be below --root")
     parser.add_argument("--root", default="data", help="folder that holds the data sets, for --dataset")
     parser.add_argument("--trainer", nargs="+", default=["SoC"], metavar="NAME",
-                        help="ZeroShot, TPT, CTPT, OTPT, SoC ...; several stand side by side")
+                        help="ZeroShot, TPT, CTPT, OTPT, SoC ...; several stand side by side in --html")
     parser.add_argument("--backbone", help="OpenAI's name, small, a path, open_clip:MODEL/TAG or hf:FOLDER")
     parser.add_argument("--views", type=int, default=64, help="views of each picture, the plain one included")
     parser.add_argument("--seed", type=int, default=0, help="of the views")
@@ -45,23 +47,39 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def registered(dataset: str) -> str:
+    """The name of a data set, which may be given as that of its yaml, such as dtd."""
+    if dataset in DATASET_REGISTRY or not (yaml := CONFIGS / "datasets" / f"{dataset.lower()}.yaml").is_file():
+        return dataset
+    return build_cfg("ZeroShot", yaml).DATASET.NAME
+
+
+def one_kept(views: int) -> list[object]:
+    """Settings under which tuning keeps a view, of however few."""
+    share = get_cfg_default().TTA.SELECT
+    return ["TTA.SELECT", 1 / views] if int(views * share) < 1 else []
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     if min(args.views, args.top) < 1 or args.seed < 0:
         raise ConfigError("--views and --top must be 1 or more, --seed 0 or more")
+    if args.html and not (folder := args.html.absolute().parent).is_dir():
+        raise ConfigError(f"--html {args.html}: there is no folder {folder}")
     log_to_terminal()
     for trainer in args.trainer:
         TRAINER_REGISTRY.get(trainer)  # a misspelt name must not cost the loading of a model
-    dataset = build_dataset(args.dataset, args.root) if args.dataset else None
+    name = registered(args.dataset) if args.dataset else ""
+    dataset = build_dataset(name, args.root) if name else None
     classnames = dataset.classnames if dataset else given_classes(args.classes)
     for path in args.images:
         if not path.is_file():  # nor must a file that is missing
             open_image(path)  # says what is wrong
     backbone = args.backbone or default_backbone()
-    warning = warn_of_small(backbone, args.dataset or "")
+    warning = warn_of_small(backbone, name)
     model, found, kept = None, {}, []
     for trainer in dict.fromkeys(args.trainer):
-        opts = [*(settings_pairs(trainer, args.dataset) if dataset else []), *args.opts]
+        opts = [*(settings_pairs(trainer, name) if name else []), *one_kept(args.views), *args.opts]
         cfg = build_cfg(trainer, flags=["TTA.VIEWS", args.views], opts=opts)
         model = model or load_clip(backbone, cfg.DEVICE, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH)
         augmix = dataset.augmix if dataset else True

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from promptcal.datasets.utils.cli import counted, log_to_terminal, run_tool
+from promptcal.datasets.utils.cli import counted, log_to_terminal, resumable, run_tool
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.experiments.plan import Place
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments, reproduce
@@ -37,6 +37,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+@resumable
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     if args.limit < 0:
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for outcome in outcomes.values():
         for table in outcome.tables:
             print(f"\n{terminal(table, colour=sys.stdout.isatty())}")
-    of_all = f"; {len(outcomes)} of {counted(len(plans), 'outcome')} written:" if rank == 0 else " by this process"
+    of_all = f"; {len(outcomes)} of {counted(len(plans), 'outcome')} written" if rank == 0 else " by this process"
     print(f"\n{counted(len(tally.done), 'run')} done now{of_all}")
     for name, outcome in outcomes.items():
         print(f"  {name}: {outcome.page}")

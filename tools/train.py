@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.config.layers import build_cfg, check_names
 from promptcal.trainers.config.merging import KEY
@@ -69,6 +69,7 @@ def seeds(text: str) -> list[int]:
     return found
 
 
+@resumable
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     several = len(args.seed) > 1

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -65,12 +66,26 @@ def outcome(main: Callable[[], int | None]) -> int:
         if FIRST or not ended_by_torchrun():
             print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        tell_first("interrupted; what was finished is kept: the same command continues")
+    except KeyboardInterrupt as stopped:
+        tell_first("; ".join(["interrupted", *getattr(stopped, "__notes__", ())]))
         return 130
-    except Terminated:
-        tell_first("terminated; what was finished is kept: the same command continues")
+    except Terminated as stopped:
+        tell_first("; ".join(["terminated", *getattr(stopped, "__notes__", ())]))
         return 143
+
+
+def resumable(main: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Of a command that goes on where it was interrupted: then it says so."""
+
+    @wraps(main)
+    def run(*given: object) -> int | None:
+        try:
+            return main(*given)
+        except (KeyboardInterrupt, Terminated) as stopped:
+            stopped.add_note("what was finished is kept: the same command continues")
+            raise
+
+    return run
 
 
 def tell_first(line: str) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from .images import BadImageError
+
+ORPHANED = 2.0  # seconds after which a worker notices that its main process has gone
 
 
 class Pictures(Protocol):
@@ -85,12 +88,31 @@ def view_loader(
     """A ViewBatch for each of `batches` (lists of places in `items`), in their order."""
     loader = DataLoader(
         ViewSet(dataset, items, maker), batch_sampler=batches, num_workers=min(worker_count(workers), len(batches)),
-        collate_fn=collate, pin_memory=pin_memory, worker_init_fn=end_quietly,
+        collate_fn=collate, pin_memory=pin_memory, worker_init_fn=begin_work,
     )
     return noticing_lost_workers(loader) if loader.num_workers else iter(loader)
 
 
-def end_quietly(_: int) -> None:
+def begin_work(_: int) -> None:
+    """In a worker, before anything else."""
+    end_quietly()
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Ends a worker whose main process was killed. torch looks for that only between batches: a worker that hands one
+    over waits for room in the pipe, of which it has both ends, for ever, and keeps the terminal and its memory."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(ORPHANED)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end_quietly() -> None:
     """In a worker: if the main process is interrupted while it receives a batch, the thread that hands the batch over
     meets a broken connection, and would print a traceback beside the line that the user is to read."""
     show = sys.excepthook

@@ -43,6 +43,8 @@ def build_cfg(
     base = get_cfg_default()
     if resume:
         # A run's own config already holds every layer, so the trainer's yaml must not undo it.
+        if not Path(resume, "config.yaml").is_file():
+            raise ConfigError(f"--resume {resume}: no run has begun there, it has no config.yaml")
         base = layered(base, [Path(resume) / "config.yaml"])
     data, more = dataset_files(dataset_config_file), [find_config(config_file, "trainers")] if config_file else []
     pairs = (["TRAINER.NAME", trainer] if trainer else [], flags, opts)

@@ -73,7 +73,9 @@ def read_yaml(path: Path) -> dict:
     except OSError as error:
         raise ConfigError(f"cannot read config file {path}: {error.strerror}") from error
     except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        reason = where + " ".join(str(getattr(error, "problem", None) or error).split())
         raise ConfigError(f"config file {path} is not plain yaml: {reason}") from error
     if content is None:
         return {}

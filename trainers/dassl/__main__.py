@@ -24,7 +24,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dassl", metavar="FOLDER", help="a clone of Dassl.pytorch; default: the installed one, else "
                                                           "a folder Dassl.pytorch here, beside or above")
     parser.add_argument("script", help="the checkout's train.py")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, default=[], help="its arguments")
     return parser.parse_args(argv)
 
 

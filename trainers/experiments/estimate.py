@@ -6,13 +6,14 @@ images on the CPU comes on top wherever it is slower than the GPU.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from PIL import Image
 
+from ...datasets.utils.cli import counted
 from ...datasets.views.loader import worker_count
 from ...datasets.views.maker import ViewMaker
 from ..registry import is_trained, tunes_context
@@ -170,18 +171,21 @@ def measure_machine(pixels: Collection[int]) -> Machine:
         if half:
             torch.cuda.synchronize()
 
-    product()
-    rate = 2 * side**3 / min(timed(product) for _ in range(3))
+    rate = 2 * side**3 / quickest(product)
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (256, 256, 3), dtype=np.uint8))
-    view = {size: timed(lambda size=size: ViewMaker(9, size, True, 0)(picture, 0)) / 9 for size in pixels}
-    name = torch.cuda.get_device_name(device) if half else f"CPU, {torch.get_num_threads()} threads"
+    view = {size: quickest(lambda size=size: ViewMaker(9, size, True, 0)(picture, 0)) / 9 for size in pixels}
+    name = torch.cuda.get_device_name(device) if half else f"CPU, {counted(torch.get_num_threads(), 'thread')}"
     return Machine(rate, view, name)
 
 
-def timed(call) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
+def quickest(call: Callable[[], object]) -> float:
+    """The seconds of the best of several calls: the first ones load and compile."""
+    times = []
+    for _ in range(4):
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return min(times)
 
 
 def seconds_here(run: PlannedRun, work: Work, machine: Machine, known: Mapping[tuple, float]) -> float:

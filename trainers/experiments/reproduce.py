@@ -3,11 +3,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
-from ...datasets.utils.errors import ConfigError, UserError
+from ...datasets.utils.errors import ConfigError, DataError, UserError
 from ...datasets.utils.files import make_folder
 from ..report.measure import Measured
 from ..runs.lock import RunLock
+from ..vlm import openai
+from ..vlm.loading import family_of
+from ..vlm.openai_weights import check_name
 from .definition import Experiment, names, read_experiment
 from .outcome import Outcome, write_index, write_outcome
 from .plan import Place, PlannedRun, expand, select
@@ -23,7 +27,13 @@ def read_experiments(name: str) -> dict[str, Experiment]:
 
 
 def make_plans(experiments: dict[str, Experiment], place: Place, only: Sequence[str]) -> Plans:
-    """The runs of each experiment, cut down to `only`. A name must fit somewhere, not everywhere."""
+    """The runs of each experiment, cut down to `only`. A name must fit somewhere, not everywhere. What all runs would
+    fail of is told now, once."""
+    if place.root and not place.demo and not Path(place.root).expanduser().is_dir():
+        raise DataError(f"data root {place.root} is not a folder: give the one that holds the data sets with --root")
+    family, name = family_of(place.backbone)
+    if name and family is openai:
+        check_name(name)
     plans = {name: expand(experiment, place) for name, experiment in experiments.items()}
     if only:
         every = list(dict.fromkeys(run for plan in plans.values() for run in plan))

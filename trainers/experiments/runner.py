@@ -22,13 +22,13 @@ from ...datasets.utils.files import make_folder, read_json, write_json
 from ..coop import trained_prompt
 from ..registry import build_trainer, is_trained
 from ..report.figures.run_pictures import write_pictures
+from ..report.reading import FAILURE
 from ..runs.lock import RunLock
 from .plan import PlannedRun, differs, with_prompt
 
 logger = logging.getLogger(__name__)
 
 PAUSE = 2.0  # seconds between looks at what others do
-FAILURE = "failure.json"
 
 
 @dataclass

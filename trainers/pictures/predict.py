@@ -55,7 +55,11 @@ def read_classes(path: Path) -> list[str]:
 
 def given_classes(values: Sequence[str]) -> list[str]:
     """Class names as a command gives them: by name, or one file that lists them."""
-    return read_classes(Path(values[0])) if len(values) == 1 else [value.strip() for value in values]
+    if len(values) > 1:
+        return [value.strip() for value in values]
+    if not Path(values[0]).exists():
+        raise DataError(f"there is no file {values[0]}: give --classes two names or more, or a file with one a line")
+    return read_classes(Path(values[0]))
 
 
 def default_backbone() -> str:

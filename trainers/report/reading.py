@@ -19,6 +19,7 @@ from .schema import read_columns, read_results, read_settings
 logger = logging.getLogger(__name__)
 
 STRONG = ("cots_tau", "strong_log_p")
+FAILURE = "failure.json"  # in place of results, of a run that `reproduce` could not make
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,8 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
                 runs.setdefault(file.parent.resolve(), read_run(file.parent))
             except DataError as error:
                 notes.append(str(error))
-        unfinished |= {file.parent for file in path.rglob("config.yaml") if not (file.parent / "results.json").exists()}
+        begun = {file.parent for name in ("config.yaml", FAILURE) for file in path.rglob(name)}
+        unfinished |= {folder for folder in begun if not (folder / "results.json").exists()}
     if unfinished:
         more = " and others" if len(unfinished) > 1 else ""
         notes.append(f"{counted(len(unfinished), 'unfinished run')} left out ({min(unfinished)}{more}): the command "

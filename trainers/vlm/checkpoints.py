@@ -114,8 +114,9 @@ def read_checkpoint(path: str | Path) -> Any:
     except WeightsError as error:
         raise WeightsError(f"cannot read {path}: {error}") from error
     except Exception as error:  # a file may say anything, and each library has its own words for what it cannot be
-        why = one_line(error, 300) or type(error).__name__
-        raise WeightsError(f"cannot read {path}: it is damaged or not a PyTorch file ({why})") from error
+        why = one_line(error, 300)
+        words = f" ({why})" if any(map(str.isalpha, why)) else ""  # and no bare number
+        raise WeightsError(f"cannot read {path}: it is damaged or not a PyTorch file{words}") from error
 
 
 def tensors_by_name(content: Any) -> dict[str, Tensor]:

@@ -87,16 +87,17 @@ def warn_of_small(backbone: str, dataset: str) -> str:
 
 def weights_file(name: str) -> Path:
     """The local file behind a backbone's name; OpenAI's weights are downloaded once to where `clip` keeps them."""
+    check_name(name)
     if name == SMALL:
         return SMALL_WEIGHTS
-    if name in BACKBONES:
-        return download(WEIGHT_URLS[name], cache_folder())
-    if Path(name).is_file():
-        return Path(name)
-    hint = nearest(name, [*BACKBONES, SMALL])
-    known = ", ".join([*BACKBONES, SMALL])
-    raise WeightsError(f"no backbone and no weight file '{name}'.{hint} Known: {known}, a path to weights, "
-                       f"open_clip:MODEL/TAG, hf:FOLDER.")
+    return download(WEIGHT_URLS[name], cache_folder()) if name in BACKBONES else Path(name)
+
+
+def check_name(name: str) -> None:
+    known = [*BACKBONES, SMALL]
+    if name not in known and not Path(name).is_file():
+        raise WeightsError(f"no backbone and no weight file '{name}'.{nearest(name, known)} Known: {', '.join(known)}, "
+                           "a path to weights, open_clip:MODEL/TAG, hf:FOLDER.")
 
 
 def cache_folder() -> Path:
