@@ -21,6 +21,7 @@ from processes import Process
 from promptcal.datasets.inventory.obtain import COOP_PROMPTS
 from promptcal.datasets.utils.cli import tool
 from promptcal.datasets.utils.errors import UnknownNameError
+from promptcal.datasets.utils.registry import nearest
 from promptcal.tools.command import as_typed, commands, main
 from promptcal.trainers.vlm.openai_clip import CLIP
 from safetensors.torch import load_file
@@ -176,3 +177,10 @@ def test_a_wheel_installed_alone_does_everything(tmp_path: Path, image_folder: P
     assert load_file(tmp_path / "prompt.safetensors")["ctx"].shape == (4, 64)
     assert (tmp_path / "bench" / "benchmark.json").is_file()
     assert (tmp_path / "demo" / "report" / "report.html").is_file()
+
+
+def test_a_name_that_was_only_begun_is_completed():
+    tags = ["laion400m_e32", "openai", "laion2b_s34b_b88k"]
+    assert nearest("laion2b", tags) == " Did you mean 'laion2b_s34b_b88k'?"
+    assert nearest("LAION400m", tags) == " Did you mean 'laion400m_e32'?"
+    assert nearest("opnai", tags) == " Did you mean 'openai'?" and nearest("x", tags) == ""

@@ -172,7 +172,7 @@ def test_resume_takes_the_runs_own_settings(train, tmp_path: Path):
     done = run_tool("train.py", "--resume", tmp_path / "run")
     assert done.returncode == 0 and "nothing to compute" in done.stdout
     done = run_tool("train.py", "--resume", tmp_path / "nowhere")
-    assert done.returncode == 2 and "cannot read config file" in done.stderr
+    assert done.returncode == 2 and "nowhere: no run has begun there" in done.stderr
 
 
 @pytest.mark.parametrize("trainer", ["SoC", "CoOp"])

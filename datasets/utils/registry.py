@@ -16,9 +16,11 @@ T = TypeVar("T", bound=type)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the known name closest to `name`, ignoring case, or nothing if none is close."""
+    """` Did you mean 'x'?` for the known name closest to `name`, ignoring case, or nothing if none is close. One that
+    `name` is the beginning of comes first."""
     by_lower = {k.lower(): k for k in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    begun = [k for k in by_lower if len(name) > 2 and k.startswith(name.lower())]
+    close = begun or difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return f" Did you mean '{by_lower[close[0]]}'?" if close else ""
 
 
