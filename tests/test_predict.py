@@ -11,7 +11,7 @@ from promptcal.datasets.views.maker import ViewMaker
 from promptcal.tools.predict import main
 from promptcal.trainers import adapt
 from promptcal.trainers.calibration import sals
-from promptcal.trainers.pictures.predict import predict, prediction_table, read_classes
+from promptcal.trainers.pictures.predict import predict, prediction_table, read_classes, set_up
 from promptcal.trainers.report.settings import settings_pairs
 from promptcal.trainers.tpt import TPT
 
@@ -45,7 +45,7 @@ def test_bad_class_files(tmp_path, content, message):
 
 
 def test_predictions_are_those_of_adapt(clip_model, pictures):
-    found = list(predict(pictures, NAMES, "SoC", clip_model, views=16, top=2))
+    found = list(predict(pictures, NAMES, set_up(NAMES, "SoC", clip_model, views=16), top=2))
     assert [p.path for p in found] == pictures
     views = ViewMaker(16, clip_model.visual.input_resolution, True, 0)(open_image(pictures[0]), 0)
     alone = adapt("SoC", clip_model, NAMES, views)
@@ -58,7 +58,8 @@ def test_predictions_are_those_of_adapt(clip_model, pictures):
 
 
 def test_the_order_of_pictures_does_not_matter(clip_model, pictures):
-    forth, back = (list(predict(p, NAMES, "OTPT", clip_model, views=16)) for p in (pictures[:3], pictures[2::-1]))
+    adapter = set_up(NAMES, "OTPT", clip_model, views=16)
+    forth, back = (list(predict(p, NAMES, adapter)) for p in (pictures[:3], pictures[2::-1]))
     for one, other in zip(forth, reversed(back), strict=True):
         np.testing.assert_allclose([p for _, p in one.after], [p for _, p in other.after], atol=1e-4)
 
@@ -72,7 +73,7 @@ def test_lost_numbers_fall_back_to_zero_shot(clip_model, pictures, monkeypatch):
         return result
 
     monkeypatch.setattr(TPT, "adapt", broken)
-    first, second = predict(pictures[:2], NAMES, "SoC", clip_model, views=16)
+    first, second = predict(pictures[:2], NAMES, set_up(NAMES, "SoC", clip_model, views=16))
     assert first.failed
     assert first.after == first.before
     assert not second.failed
@@ -133,7 +134,7 @@ def test_a_picture_that_is_none_is_named(clip_model, tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"broken\.png"):
-        list(predict([broken], NAMES, "SoC", clip_model))
+        list(predict([broken], NAMES, set_up(NAMES, "SoC", clip_model)))
 
 
 def test_a_misspelt_trainer_is_told_before_anything_is_loaded(tmp_path, names):

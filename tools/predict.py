@@ -83,11 +83,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         cfg = build_cfg(trainer, flags=["TTA.VIEWS", args.views], opts=opts)
         model = model or load_clip(backbone, cfg.DEVICE, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH)
         augmix = dataset.augmix if dataset else True
-        some = predict(args.images, classnames, trainer, model, args.views, augmix, args.seed, args.top, opts)
+        adapter = set_up(classnames, trainer, model, args.views, augmix, args.seed, opts)
+        some = predict(args.images, classnames, adapter, args.top)
         found[trainer] = list(tqdm(some, total=len(args.images), unit="picture", disable=len(args.images) < MANY))
         print(prediction_table(found[trainer], trainer))
         if args.html and not any(kept):
-            adapter = set_up(classnames, trainer, model, args.views, augmix, args.seed, opts)
             kept = [kept_views(adapter, path) for path in args.images]
     setting = f"{backbone}, {len(classnames)} classes, {args.views} views a picture, seed {args.seed}"
     print(setting)

@@ -16,11 +16,11 @@ T = TypeVar("T", bound=type)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the known name closest to `name`, ignoring case, or nothing if none is close. One that
-    `name` is the beginning of comes first."""
+    """` Did you mean 'x'?` for the known name closest to `name`, ignoring case, or nothing if none is close. Of those
+    that are not very close, one that `name` is the beginning of comes first."""
     by_lower = {k.lower(): k for k in known}
-    begun = [k for k in by_lower if len(name) > 2 and k.startswith(name.lower())]
-    close = begun or difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    very, somewhat = (difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=share) for share in (0.8, 0.5))
+    close = very or [k for k in by_lower if len(name) > 2 and k.startswith(name.lower())] or somewhat
     return f" Did you mean '{by_lower[close[0]]}'?" if close else ""
 
 

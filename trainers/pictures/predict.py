@@ -72,11 +72,9 @@ def default_backbone() -> str:
 
 
 def predict(
-    paths: Sequence[Path], classnames: Sequence[str], trainer: str, model: CLIP | Backbone, views: int = 64,
-    augmix: bool = True, seed: int = 0, top: int = 3, opts: Sequence = (),
+    paths: Sequence[Path], classnames: Sequence[str], adapter: Adapter, top: int = 3,
 ) -> Iterator[Prediction]:
     """Each picture on its own, as in an evaluation: the order of the pictures changes nothing."""
-    adapter = set_up(classnames, trainer, model, views, augmix, seed, opts)
     for part in chunks(paths, AT_ONCE):
         adapted = adapter(part)
         before, after = adapted.zero_shot_logits.float().cpu(), adapted.logits.float().cpu()
