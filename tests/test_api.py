@@ -2,6 +2,8 @@
 around a call changes a number."""
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from PIL import Image
 from promptcal.datasets.views import make_views
 from promptcal.trainers import adapt
 from promptcal.trainers.api import Adapter
+from promptcal.trainers.vlm.openai_clip import CLIP
 
 NAMES = ["river", "lake", "sea"]
 VIEWS = {"TTA.VIEWS": 10}
@@ -146,3 +149,35 @@ def test_nothing_around_a_call_changes_a_number(clip_model, plain, around, train
 def test_classes_that_say_nothing_are_told(clip_model, caplog, names, said):
     adapted = Adapter("SoC", clip_model, names, 10)(normalised)
     assert said in caplog.text and adapted.logits.isfinite().all()
+
+
+@pytest.mark.parametrize("trainer", ["TDA", "OnZeta"])
+def test_threads_do_not_share_the_state_of_an_online_method(clip_model: CLIP, trainer: str):
+    views = torch.randint(0, 256, (4, 16, 3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    expected = adapt(trainer, clip_model, NAMES, views).logits
+    with ThreadPoolExecutor(3) as pool:
+        for logits in pool.map(lambda _: adapt(trainer, clip_model, NAMES, views).logits, range(6)):
+            assert torch.equal(logits, expected)
+
+
+def test_black_pictures_are_pictures(clip_model: CLIP):
+    """Their numbers could be normalised ones; that they are pixels is known, or told by the other images."""
+    black = Image.new("RGB", (32, 32))
+    views = make_views(black, 0, 16, 32, augmix=False)
+    opts = ["TTA.VIEWS", 16, "TTA.AUGMIX", "off"]
+    expected = adapt("TPT", clip_model, NAMES, views, opts).logits
+    assert torch.equal(adapt("TPT", clip_model, NAMES, black, opts).logits, expected)
+    several = torch.stack([views, torch.full_like(views, 200)]).float()
+    for episodes in (1, 2):
+        adapted = adapt("TPT", clip_model, NAMES, several, [*opts, "TTA.EPISODES", episodes])
+        torch.testing.assert_close(adapted.logits[:1], expected)
+
+
+@pytest.mark.parametrize("change", [
+    lambda pixels: pixels.double().numpy(), lambda pixels: pixels.bfloat16(), lambda pixels: pixels.half(),
+    lambda pixels: np.flip(pixels.numpy()[..., ::-1].copy(), -1), lambda pixels: pixels.float().numpy().astype(">f4"),
+], ids=["float64", "bfloat16", "float16", "backwards", "big-endian"])
+def test_pixel_values_of_any_type(clip_model: CLIP, change):
+    pixels = torch.randint(0, 256, (16, 3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    expected = adapt("TPT", clip_model, NAMES, pixels).logits
+    torch.testing.assert_close(adapt("TPT", clip_model, NAMES, change(pixels)).logits, expected)

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -50,6 +52,7 @@ class Adapter:
         self.method = build_trainer(build_cfg(trainer, flags=flags, opts=option_pairs(opts), source="opts"))
         self.method.use_model(backbone, names)
         self.count = 0  # images so far
+        self.turn = RLock() if self.method.online else nullcontext()  # of a state there is one: threads wait
         self.start = dict(self.method.state()) if self.method.online else None
 
     @explaining_faults()
@@ -57,8 +60,7 @@ class Adapter:
     def __call__(self, views: Views) -> Adapted:
         """Adapts to each of the images and predicts it; see `adapt` for what they may be given as."""
         method, made = self.method, []
-        for batch in self.batches(views):
-            raw = has_pixel_values(batch)
+        for batch, raw in self.batches(views):
             made.append(method.adapt(encode_views(method.backbone, batch, method.precision, normalised=not raw)))
         adapted = Adapted.join(made)
         names = [f"image {self.count + place}" for place in range(len(adapted.logits))]
@@ -67,18 +69,20 @@ class Adapter:
         refuse_lost(adapted.logits.detach().cpu().numpy(), names)
         return adapted
 
-    def batches(self, views: Views) -> Iterator[Tensor]:
-        """The views (b, V, 3, H, W) of as many images as are adapted at once. Those of pictures are made as in a run,
-        and only when their turn comes."""
+    def batches(self, views: Views) -> Iterator[tuple[Tensor, bool]]:
+        """The views (b, V, 3, H, W) of as many images as are adapted at once, and whether they are pixel values. Those
+        of pictures are made as in a run, and only when their turn comes."""
         cfg, backbone = self.method.cfg, self.method.backbone
         at_once = 1 if self.method.online else cfg.TTA.EPISODES
         pictures = as_pictures(views)
         if not pictures:
-            yield from as_tensor(views, backbone.pixels.size).split(at_once)
+            tensor = as_tensor(views, backbone.pixels.size)
+            raw = has_pixel_values(tensor)  # of all at once, so that a dark image does not depend on whose turn it has
+            yield from ((some, raw) for some in tensor.split(at_once))
             return
         make = ViewMaker.of(self.method.views, backbone.pixels, cfg.TTA.AUGMIX != "off", cfg.SEED)
         for some in chunks(pictures, at_once):
-            yield torch.stack([make(opened(picture), 0, backbone.device) for picture in some])
+            yield torch.stack([make(opened(picture), 0, backbone.device) for picture in some]), True
 
     def restart(self) -> None:
         """Forgets the images so far."""
@@ -114,8 +118,9 @@ def adapt(
         views = as_tensor(views, backbone.pixels.size)
     count = views.shape[1] if isinstance(views, Tensor) else 0
     adapter = find_adapter(trainer, backbone, checked_names(classnames), count, option_pairs(opts))
-    adapter.restart()
-    return adapter(views)
+    with adapter.turn:
+        adapter.restart()
+        return adapter(views)
 
 
 def find_adapter(
@@ -193,12 +198,13 @@ def as_tensor(views: Any, size: int) -> Tensor:
     if isinstance(views, list | tuple) and views and all(isinstance(one, Tensor | np.ndarray) for one in views):
         if len({tuple(one.shape) for one in views}) > 1:
             raise ValueError(f"views of several images must have one shape, not {[tuple(v.shape) for v in views[:5]]}")
-        views = torch.stack([torch.as_tensor(one) for one in views])
+        views = torch.stack([one if isinstance(one, Tensor) else from_array(one) for one in views])
     if not isinstance(views, Tensor | np.ndarray):
         raise TypeError(f"views must be pictures, paths, or a tensor {wanted}, not a {type(views).__name__}")
     if isinstance(views, np.ndarray) and views.dtype.kind not in "fu":
         raise TypeError(f"views must be floating-point numbers or uint8, not {views.dtype}")
-    views = torch.as_tensor(views).detach().clone()  # in normal mode, also of a tensor from inference mode
+    views = from_array(views) if isinstance(views, np.ndarray) else views
+    views = views.detach().clone()  # in normal mode, also of a tensor from inference mode
     if views.dtype != torch.uint8 and not views.is_floating_point():
         raise TypeError(f"views must be floating-point numbers or uint8, not {views.dtype}")
     if views.dim() == 4:
@@ -211,6 +217,12 @@ def as_tensor(views: Any, size: int) -> Tensor:
     return views
 
 
+def from_array(array: np.ndarray) -> Tensor:
+    """Also of one that is read backwards, or was written on another machine."""
+    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
+
+
 def has_pixel_values(views: Tensor) -> bool:
-    """Whether views are pixel values from 0 to 255, as `make_views` makes them. Normalised ones stay within ±3."""
+    """Whether views are pixel values from 0 to 255, as `make_views` makes them. Normalised ones stay within ±3. Numbers
+    of black images alone look normalised; as uint8 they do not."""
     return views.dtype == torch.uint8 or bool(views.amax() > HIGHEST_NORMALISED)

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 BINS = 20  # unless TEST.BINS says otherwise
 STATISTICS = {"INPUT.PIXEL_MEAN": OPENAI_MEAN, "INPUT.PIXEL_STD": OPENAI_STD}
 
+UNNAMED = "no name"  # of a checkout's backbone that its config does not tell
+
 
 @EVALUATOR_REGISTRY.register()
 class Calibration(Classification):
@@ -80,7 +82,7 @@ class Calibration(Classification):
         )
         write_text(folder / "config.yaml", yaml.safe_dump(chosen(cfg)))
         write_json(folder / "results.json", {
-            "trainer": cfg.TRAINER.NAME, "dataset": cfg.DATASET.NAME, "backbone": cfg.MODEL.BACKBONE.NAME,
+            "trainer": cfg.TRAINER.NAME, "dataset": cfg.DATASET.NAME, "backbone": cfg.MODEL.BACKBONE.NAME or UNNAMED,
             "seed": max(cfg.SEED, 0), "n": len(labels), "classes": count, "split": self.split,
             **{name: figures[name] for name in ("accuracy", "confidence", "ece", "ace", "brier")}, "bins": bins,
             "flagged": 0, "skipped": [], "zero_shot": False, "finished": now(), "data_hash": self.data_hash(labels),

@@ -73,7 +73,7 @@ def kept_views(adapter: Adapter, path: Path) -> list[dict]:
     if not (is_tuned(method.cfg.TRAINER.NAME) and hasattr(method, "select")):
         return []
     with torch.no_grad():
-        views = next(adapter.batches([path]))  # (1, V, 3, H, W), pixel values
+        views, _ = next(adapter.batches([path]))  # (1, V, 3, H, W), pixel values
         features = encode_views(method.backbone, views, method.precision, normalised=False)
         logits = class_logits(features, method.prompt.text, method.scale)[0]  # (V, K)
         places = method.select(logits).tolist()

@@ -66,7 +66,7 @@ def histogram_pictures(comparison: Comparison, columns: Sequence[Column], name: 
     if data:
         caption = (
             f"Confidence before and after tuning, {comparison.backbone}: which methods make the model surer of itself? "
-            f"{comparison.images(columns)}"
+            f"{comparison.images(columns)}{comparison.of_first_seed}"
         )
         yield Picture(name, caption, draw_histograms(data))
 
@@ -79,9 +79,10 @@ def slope_pictures(
         row.method: cell[0] for row in comparison.rows if is_tuned(row.method)
         for at, cell in cells_of(comparison, row) if at == column and cell[0].run.has_zero_shot
     }
-    runs = dict(list(runs.items())[-MOST_METHODS:])
     if not runs:
         return
+    count = len(runs)
+    runs = dict(list(runs.items())[:MOST_METHODS])
     data = {method: m.run.load_predictions() for method, m in runs.items()}
     first = next(iter(runs.values()))
     names = first.run.classnames
@@ -94,6 +95,7 @@ def slope_pictures(
     caption = (
         f"What each method does to the top classes of single images, {comparison.column_label(column)}, "
         f"{comparison.backbone}, confidence in %: the surest mistake, and the image on which methods agree least."
+        f"{f' The first {len(runs)} of {count} methods.' if count > len(runs) else ''}{comparison.of_first_seed}"
     )
     yield Picture(name, caption, draw_slopes(cases))
 
@@ -131,6 +133,7 @@ def similarity_pictures(comparison: Comparison, column: Column, name: str) -> It
     caption = (
         f"How alike {method_label(row.method)} treats two classes on {label}, {comparison.backbone}: correlation of "
         "their logits over the test images, less what all classes share; classes in clusters. Red pairs came closer."
+        f"{comparison.of_first_seed}"
     )
     yield Picture(name, caption, draw_class_similarity(before, after, run.classnames, f"{label}: {row.label}"))
 

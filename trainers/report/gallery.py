@@ -101,7 +101,7 @@ def selective_picture(comparison: Comparison, columns: Sequence[Column], name: s
     title = comparison.column_label(columns[0]) if len(columns) == 1 else f"{len(columns)} data sets together"
     caption = (
         f"Selective accuracy, {title}, {comparison.backbone}: how many predictions above a threshold are right? "
-        f"{comparison.images(columns)}"
+        f"{comparison.images(columns)}{comparison.of_first_seed}"
     )
     return Picture(name, caption, draw_selective(series, title))
 
@@ -227,7 +227,7 @@ def pair_pictures(
         caption = (
             f"Mistakes of {' and '.join(map(method_label, data))} on {name}, {comparison.backbone}, by pair of classes:"
             " how sure of itself is the model when it takes one class for another, and how alike are the two to "
-            f"zero-shot CLIP? {comparison.images([column])}"
+            f"zero-shot CLIP? {comparison.images([column])}{comparison.of_first_seed}"
         )
         yield Picture(f"class_pairs_{slug(name)}{suffix}", caption, class_pairs.draw_pair_errors(data, name))
 

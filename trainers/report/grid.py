@@ -78,6 +78,11 @@ class Comparison:
         shown = [f"{dataset_label(column.dataset)} {column.n:,}" for column in columns or self.columns]
         return f"Test images: {', '.join(shown)}."
 
+    @property
+    def of_first_seed(self) -> str:
+        """What a caption adds that is about single runs, where there are several of a kind."""
+        return " First seed of each." if any(len(cell) > 1 for cell in self.cells.values()) else ""
+
     def common_columns(self) -> list[Column]:
         """The columns that every row has, the only ones an average may use; of each data set the one with most images,
         since its others may share images with it. Methods that are trained, which happens on single data sets, need

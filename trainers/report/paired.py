@@ -98,11 +98,13 @@ def paired_table(comparison: Comparison, name: str, title: str, repeats: int) ->
             accuracy = shared.difference(cal.accuracy, repeats, centred=False)  # it has no bias
             p = mcnemar(*(correct[:, 0] for correct in shared.correct))
             # A handful of images on which two methods differ is too few for a bootstrap: the exact test must agree.
-            entries = [_points(ece, ece.real), _points(accuracy, accuracy.real and p < 0.05), Entry(p, 3)]
+            seeds = shared.correct[0].shape[1]
+            entries = [_points(ece, ece.real, seeds), _points(accuracy, accuracy.real and p < 0.05, seeds), Entry(p, 3)]
             lines.append(TableRow(f"{first.label} → {second.label}", second.method, entries))
     notes = [NOTE, f"{comparison.images(columns)} {comparison.bins} bins."]
     return Table(name, title, ["ECE difference", "Accuracy difference", "p"], [RowBlock("Pair", lines)], notes)
 
 
-def _points(difference: Difference, real: bool) -> Signed:
-    return Signed(100 * difference.value, low=100 * difference.low, high=100 * difference.high, best=real)
+def _points(difference: Difference, real: bool, seeds: int) -> Signed:
+    low, high = 100 * difference.low, 100 * difference.high
+    return Signed(100 * difference.value, seeds=seeds, low=low, high=high, best=real)

@@ -81,7 +81,10 @@ def _sentence(lines: Sequence[Line], tuned: Sequence[Line], lead: Difference | N
         if lead is not None:
             between = (f" (difference {100 * lead.value:+.1f} points, paired 95{PERCENT} interval "
                        f"{100 * lead.low:+.1f} to {100 * lead.high:+.1f})")
-        if lead is None or lead.real:
+        if lead is None:
+            sentence = (f"{best.label} has the lowest ECE of the tuned methods, {best.ece:.1f}{PERCENT}, before "
+                        f"{rival.label} with {rival.ece:.1f}{PERCENT}; whether by chance was not tested")
+        elif lead.real:
             sentence = (f"{best.label} is the best calibrated of the tuned methods: ECE {best.ece:.1f}{PERCENT}, "
                         f"against {rival.ece:.1f}{PERCENT} for {rival.label}{between}")
         else:

@@ -25,7 +25,7 @@ def normalise_pixels(views: Tensor, pixels: Pixels) -> Tensor:
     """Pixel values from 0 to 255, uint8 or float, normalised on the device they are on. (..., 3, H, W)"""
     mean = torch.tensor(pixels.mean, device=views.device).view(3, 1, 1)
     std = torch.tensor(pixels.std, device=views.device).view(3, 1, 1)
-    return torch.div(views, 255).sub_(mean).div_(std)
+    return torch.div(views.float() if views.is_floating_point() else views, 255).sub_(mean).div_(std)
 
 
 def encode_views(

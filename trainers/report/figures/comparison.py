@@ -17,6 +17,8 @@ from .style import COLUMN, FAINT, GREY, ON_LIGHT, PAGE, grid_lines, lighter, new
 
 HATCH = "//////"
 
+LEGEND_ENTRY = 0.62  # inches
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -134,7 +136,7 @@ def _pair_bars(
 
 def _legend_width(methods: Sequence[str]) -> float:
     """Inches that the legend of pairs takes in one line, and no figure may be narrower."""
-    return 0.62 * (len(methods) + 3)
+    return LEGEND_ENTRY * (len(methods) + 3)
 
 
 def _pair_legend(figure: Figure, methods: Sequence[str], before: str, after: str) -> None:
@@ -142,4 +144,5 @@ def _pair_legend(figure: Figure, methods: Sequence[str], before: str, after: str
     handles.append(Line2D([], [], linestyle="none", label=""))
     handles.append(Patch(facecolor="#9A9A9A", edgecolor=ON_LIGHT, linewidth=0.4, label=before))
     handles.append(Patch(facecolor="#E0E0E0", edgecolor=ON_LIGHT, linewidth=0.4, hatch=HATCH, label=after))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), columnspacing=1.0)
+    most = int(figure.get_figwidth() / LEGEND_ENTRY)
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), most), columnspacing=1.0)
