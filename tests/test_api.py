@@ -10,7 +10,7 @@ import torch
 from common import random_clip
 from PIL import Image
 from promptcal.datasets.views import make_views
-from promptcal.trainers import adapt
+from promptcal.trainers import adapt, load_clip
 from promptcal.trainers.api import Adapter
 from promptcal.trainers.vlm.openai_clip import CLIP
 
@@ -181,3 +181,12 @@ def test_pixel_values_of_any_type(clip_model: CLIP, change):
     pixels = torch.randint(0, 256, (16, 3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     expected = adapt("TPT", clip_model, NAMES, pixels).logits
     torch.testing.assert_close(adapt("TPT", clip_model, NAMES, change(pixels)).logits, expected)
+
+
+def test_a_model_is_loaded_whatever_the_default_type():
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = load_clip("small", "cpu")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}

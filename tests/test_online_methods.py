@@ -14,6 +14,7 @@ from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.objectives import class_logits, confident_views, unit
 from promptcal.trainers.runs.folder import RunFolder
 from promptcal.trainers.tda import PAPER
+from promptcal.trainers.vlm.loading import as_backbone
 from test_episodes import NAMES, make_views
 
 ONLINE = ("TDA", "OnZeta")
@@ -173,3 +174,13 @@ def test_the_report_shows_the_spread_over_orders(run, tmp_path: Path, capsys):
     assert np.std(own) > 0.05, "orders that change nothing"
     assert f"{np.mean(own):.1f} ± {np.std(own, ddof=1):.1f}" in shown
     assert any("±: standard deviation over seeds, which for OnZeta are orders of the images." in line for line in lines)
+
+
+def test_what_is_carried_keeps_its_shape(clip_model):
+    """One row would be copied to all rows of a tensor that has grown."""
+    method = build_trainer(build_cfg("OnZeta"))
+    method.use_model(as_backbone(clip_model), NAMES)
+    state = method.state()
+    name = next(name for name, array in state.items() if array.ndim)
+    with pytest.raises(ConfigError, match=f"carries '{name}' as .* keeps its shape"):
+        method.load_state({**state, name: state[name][:1] if len(state[name]) > 1 else np.zeros(3)})

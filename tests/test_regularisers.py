@@ -8,6 +8,8 @@ from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.config.fingerprint import make_fingerprint
 from promptcal.trainers.engine.episodes import text_gradient
 from promptcal.trainers.objectives import dispersion, marginal_entropy, nearest_angle
+from promptcal.trainers.soc import SoC
+from promptcal.trainers.tpt import with_weight
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone
 from test_episodes import NAMES, make_views
@@ -87,3 +89,13 @@ def test_runs_are_told_apart_by_their_terms():
 def test_terms_that_cannot_be_added(method: str, terms: str, told: str):
     with pytest.raises(ConfigError, match=told):
         build_cfg(method, opts=["TRAINER.REGULARISERS", terms])
+
+
+def test_a_term_whose_strength_has_another_name_is_refused():
+    """Its weight would be set where nobody reads it."""
+
+    class SoftSoC(SoC):
+        pass
+
+    with pytest.raises(ConfigError, match=r"cannot weigh SoftSoC: .* in TRAINER\.SOFTSOC\.LAMBDA"):
+        with_weight(SoftSoC, build_cfg("TPT"), 3.0)

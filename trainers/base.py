@@ -101,7 +101,12 @@ class BaseTrainer(Evaluation):
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Online methods: goes back to a state that `state()` returned."""
         for name, tensor in self.carried().items():
-            tensor.copy_(torch.from_numpy(np.array(state[name])))
+            saved = torch.from_numpy(np.array(state[name]))
+            if saved.shape != tensor.shape:
+                raise ConfigError(
+                    f"{type(self).__name__} carries '{name}' as {tuple(tensor.shape)}, and saved {tuple(saved.shape)}: "
+                    "what carried() gives is changed in place and keeps its shape; else give state() and load_state()")
+            tensor.copy_(saved)
 
     @explaining_faults()
     @fixed_numerics()

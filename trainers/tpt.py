@@ -79,9 +79,13 @@ def is_regulariser(method: type | None) -> bool:
 
 def with_weight(method: type[TPT], cfg: CfgNode, weight: float) -> TPT:
     """The method as a term of another: its own settings with another λ."""
+    branch = branch_of(method.__name__)
+    if "LAMBDA" not in cfg.TRAINER.get(branch, {}):
+        raise ConfigError(f"TRAINER.REGULARISERS cannot weigh {method.__name__}: a term that others take over has "
+                          f"its strength in TRAINER.{branch}.LAMBDA")
     cfg = cfg.clone()
     cfg.defrost()
     cfg.TRAINER.REGULARISERS = ""
-    cfg.TRAINER[branch_of(method.__name__)].LAMBDA = weight
+    cfg.TRAINER[branch].LAMBDA = weight
     cfg.freeze()
     return method(cfg)

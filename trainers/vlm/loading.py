@@ -9,6 +9,7 @@ import torch
 from ...datasets.utils.errors import ConfigError
 from . import openai
 from .backbone import Backbone
+from .cores import fixed_numerics
 from .openai_clip import CLIP
 
 # Prefix of a name -> the module that loads the family. It has `load(name, device, activation, head_width)`, which gives
@@ -38,6 +39,7 @@ def family_of(name: str) -> tuple[ModuleType, str]:
     return import_module(FAMILIES[prefix], __package__), rest
 
 
+@fixed_numerics()
 def load_clip(
     name: str, device: str | torch.device = "auto", activation: str = "", head_width: int = 0,
 ) -> CLIP | Backbone:
