@@ -79,6 +79,15 @@ def test_grid_of_many_methods_lies_on_its_side(outcome):
     assert figure.get_figwidth() > figure.get_figheight()
 
 
+def test_a_long_line_of_diagrams_goes_on_below(outcome):
+    data = figures.diagram("", "SoC", *outcome)
+    names = ["ZeroShot", "TPT", "RTPT", "Penalty", "ZSNorm", "CTPT", "OTPT", "SoC"]
+    figure = figures.draw_grid({name: {"DTD": data} for name in names})
+    shown = [axes for axes in figure.axes if axes.get_title()]
+    assert [axes.get_title() for axes in shown][-2:] == ["O-TPT", "SoC"] and len(shown) == 8
+    assert figure.get_figwidth() < 11 and not figure.axes[-1].axison
+
+
 def test_selection_matches_counting(outcome):
     confidence, correct = outcome
     data = figures.selection(confidence, correct, [0.0, 0.5, 0.9])

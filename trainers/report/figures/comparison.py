@@ -17,7 +17,7 @@ from .style import COLUMN, FAINT, GREY, ON_LIGHT, PAGE, grid_lines, lighter, new
 
 HATCH = "//////"
 
-LEGEND_ENTRY = 0.62  # inches
+LEGEND_ENTRY, LONG_LEGEND_ENTRY = 0.62, 0.9  # inches: of the usual names, of any
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,10 @@ def _legend_width(methods: Sequence[str]) -> float:
 
 def _pair_legend(figure: Figure, methods: Sequence[str], before: str, after: str) -> None:
     handles = [Patch(facecolor=colour(m), edgecolor=ON_LIGHT, linewidth=0.4, label=method_label(m)) for m in methods]
-    handles.append(Line2D([], [], linestyle="none", label=""))
+    in_one_line = _legend_width(methods) <= figure.get_figwidth()
+    if in_one_line:
+        handles.append(Line2D([], [], linestyle="none", label=""))
     handles.append(Patch(facecolor="#9A9A9A", edgecolor=ON_LIGHT, linewidth=0.4, label=before))
     handles.append(Patch(facecolor="#E0E0E0", edgecolor=ON_LIGHT, linewidth=0.4, hatch=HATCH, label=after))
-    most = int(figure.get_figwidth() / LEGEND_ENTRY)
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), most), columnspacing=1.0)
+    columns = len(handles) if in_one_line else int(figure.get_figwidth() / LONG_LEGEND_ENTRY)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, columnspacing=1.0)

@@ -13,6 +13,7 @@ from ...registry import method_colour as colour
 from ...registry import method_label
 from .style import GREY, INK, grid_lines, lighter, new_figure, short, styled
 
+NARROW = 4.5  # inches: a figure whose axis cannot be named in one line
 CELLS = 25
 
 
@@ -56,7 +57,8 @@ def draw_histograms(methods: Mapping[str, Histogram], title: str = "") -> Figure
             axes.set_xticks([0, 0.5, 1])
             grid_lines(axes)
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.01, ha="left")
-        figure.supxlabel("confidence (grey area: before tuning, line: after it; dotted: means)", fontsize=7.5)
+        between = "\n" if figure.get_figwidth() < NARROW else " "
+        figure.supxlabel(f"confidence (grey area: before tuning,{between}line: after it; dotted: means)", fontsize=7.5)
         figure.supylabel("% of images", fontsize=7.5)
         return figure
 

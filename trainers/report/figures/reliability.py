@@ -19,6 +19,7 @@ from ...registry import method_colour as colour
 from ...registry import method_marker as marker
 from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, grid_lines, lighter, new_figure, short, styled
 
+ACROSS = 6  # panels of a line that may be broken
 DENSITY_CELLS = 100
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g} %")  # as many decimals as tell the ticks apart
 THRESHOLDS = np.arange(0, 100, 5) / 100
@@ -93,27 +94,30 @@ def draw_diagram(data: Diagram) -> Figure:
 
 
 def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
-    """The paper's grid, methods × data sets (`diagrams[method][data set]`); what there is more of runs across.
-
-    Missing runs stay blank.
-    """
+    """The paper's grid, methods × data sets (`diagrams[method][data set]`); what there is more of runs across. A single
+    line that is too long goes on below. Missing runs stay blank."""
     methods = {method: short(method_label(method), 22) for method in diagrams}
     sets = {name: short(name, 22) for row in diagrams.values() for name in row}
     upright = len(methods) <= len(sets)
     rows, columns = (methods, sets) if upright else (sets, methods)
+    lines = [[(row, column) for column in columns] for row in rows]
+    broken = len(lines) == 1 and len(columns) > ACROSS
+    if broken:
+        lines = [lines[0][start : start + ACROSS] for start in range(0, len(columns), ACROSS)]
+    width = len(lines[0])
     with styled():
-        figure = new_figure(max(COLUMN, 0.55 + 1.6 * len(columns)), 0.55 + 1.5 * len(rows))
+        figure = new_figure(max(COLUMN, 0.55 + 1.6 * width), 0.55 + 1.5 * len(lines))
         figure.get_layout_engine().set(hspace=0.02, h_pad=0.02)
         panels = figure.subplots(
-            2 * len(rows), len(columns), sharex=True, squeeze=False, height_ratios=[1, 0.07] * len(rows),
+            2 * len(lines), width, sharex=True, squeeze=False, height_ratios=[1, 0.07] * len(lines),
         )
         cells = {(row, column): diagrams[row if upright else column].get(column if upright else row)
                  for row in rows for column in columns}
-        for r, row in enumerate(rows):
-            for c, column in enumerate(columns):
+        for r, line in enumerate(lines):
+            for c, (row, column) in enumerate(line):
                 axes, strip = panels[2 * r][c], panels[2 * r + 1][c]
                 data = cells[row, column]
-                if r == 0:
+                if r == 0 or broken:
                     axes.set_title(columns[column], fontweight="normal" if upright else "bold")
                 if c == 0:
                     axes.set_ylabel(rows[row], fontweight="bold" if upright else "normal")
@@ -123,8 +127,10 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
                     continue
                 draw_bins(axes, data, small=True)
                 _draw_strip(strip, data)
-                axes.tick_params(labelleft=not any(cells[row, other] for other in list(columns)[:c]))
-                strip.tick_params(labelbottom=not any(cells[other, column] for other in list(rows)[r + 1 :]))
+                axes.tick_params(labelleft=not any(cells[left] for left in line[:c]))
+                strip.tick_params(labelbottom=not any(cells[below[c]] for below in lines[r + 1 :] if c < len(below)))
+            for axes in panels[2 * r : 2 * r + 2, len(line) :].flat:
+                axes.set_axis_off()
         figure.align_ylabels(panels[::2, 0])
         figure.supxlabel("confidence", fontsize=8)
         figure.supylabel("accuracy", fontsize=8)
