@@ -12,7 +12,8 @@ from pathlib import Path
 from promptcal.datasets.benchmark import benchmarks, find_benchmark
 from promptcal.datasets.inventory.inspect import inspect, table
 from promptcal.datasets.utils.cli import run_tool
-from promptcal.datasets.utils.errors import DataError, reading
+from promptcal.datasets.utils.errors import reading
+from promptcal.datasets.utils.files import data_root
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,10 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--deep", action="store_true", help="open every image")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.ERROR, format="%(message)s")  # what readers warn about is in the table
-    root = args.root.expanduser()
     with reading():
-        if not root.is_dir():
-            raise DataError(f"data root {root} is not a folder: give the one that holds the data sets")
+        root = data_root(args.root)
         list(root.iterdir())  # one that cannot be read is said once, not in every row
     wanted = [find_benchmark(name) for name in args.datasets] or benchmarks()
     findings = [inspect(cls, root, args.deep) for cls in wanted]

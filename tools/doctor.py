@@ -17,7 +17,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from promptcal.datasets.utils.cli import run_tool
-from promptcal.datasets.utils.errors import DataError
+from promptcal.datasets.utils.files import data_root
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,15 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--workers {args.workers}: give a number, or auto")
     if args.classes < 3:
         parser.error("--classes must be 3 or more")
-    if args.root and not args.root.expanduser().is_dir():
-        raise DataError(f"data root {args.root} is not a folder: give the one that holds the data sets")
+    root = data_root(args.root) if args.root else None
 
     from promptcal.tools.checkup.checkup import Wishes, check_up  # only now: they import torch
     from promptcal.trainers.pictures.predict import default_backbone
 
     with redirect_stdout(sys.stderr):  # whatever is said on the way: standard output has the table or the JSON alone
         found = check_up(Wishes(
-            args.backbone or default_backbone(), args.root and args.root.expanduser(), args.cache, args.device,
+            args.backbone or default_backbone(), root, args.cache, args.device,
             -1 if args.workers == "auto" else int(args.workers), classes=args.classes, opts=args.opts,
         ))
     if args.json:

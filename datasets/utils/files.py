@@ -13,10 +13,18 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .errors import UserError
+from .errors import DataError, UserError
 
 LARGEST_TEXT = 1 << 28  # bytes of a file that is read whole; the largest that is any use has a hundredth of it
 LARGEST_RATIO, FREE = 20, 64 << 20  # of arrays to the file that holds them, which we never pack; and bytes beyond that
+
+
+def data_root(path: str | Path) -> Path:
+    """The folder that holds the data sets, by the name that a user gave it."""
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        raise DataError(f"data root {root} is not a folder: give the one that holds the data sets with --root")
+    return root
 
 
 def make_folder(path: Path) -> None:

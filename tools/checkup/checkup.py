@@ -51,7 +51,7 @@ def examine(wishes: Wishes, folder: Path) -> Diagnosis:
     backbone = as_backbone(load_clip(wishes.backbone, device, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH))
     method = build_trainer(cfg)
     method.use_model(backbone, class_names(wishes.classes))
-    found = [Check("backbone", wishes.backbone, *known_only_tiles(wishes.backbone))]
+    found = [Check("backbone", wishes.backbone, *remark_on(wishes.backbone))]
     found += surroundings.surroundings(device, wishes.cache, backbone.features, cfg.TTA.VIEWS)
 
     sets = sight.data_found(wishes.root) if wishes.root else []
@@ -89,7 +89,7 @@ def examine(wishes: Wishes, folder: Path) -> Diagnosis:
     return Diagnosis(found, seconds, slowest, f"not well: {', '.join(faults)}; {verdict}" if faults else verdict)
 
 
-def known_only_tiles(backbone: str) -> tuple[str, ...]:
+def remark_on(backbone: str) -> tuple[str, ...]:
     return (NOTE, "many times as fast as a real CLIP: --backbone ViT-B/16 measures one") if backbone == SMALL else ()
 
 

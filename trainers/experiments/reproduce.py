@@ -3,10 +3,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 
-from ...datasets.utils.errors import ConfigError, DataError, UserError
-from ...datasets.utils.files import make_folder
+from ...datasets.utils.errors import ConfigError, UserError
+from ...datasets.utils.files import data_root, make_folder
 from ..report.measure import Measured
 from ..runs.lock import RunLock
 from ..vlm import openai
@@ -29,8 +28,8 @@ def read_experiments(name: str) -> dict[str, Experiment]:
 def make_plans(experiments: dict[str, Experiment], place: Place, only: Sequence[str]) -> Plans:
     """The runs of each experiment, cut down to `only`. A name must fit somewhere, not everywhere. What all runs would
     fail of is told now, once."""
-    if place.root and not place.demo and not Path(place.root).expanduser().is_dir():
-        raise DataError(f"data root {place.root} is not a folder: give the one that holds the data sets with --root")
+    if place.root and not place.demo:
+        data_root(place.root)
     family, name = family_of(place.backbone)
     if name and family is openai:
         check_name(name)
