@@ -1,27 +1,19 @@
 """Installs the folders `trainers`, `datasets`, `configs` and `tools` as parts of one package, `promptcal`.
 
-The folders stay at the top of the checkout, as users of Dassl and CoOp expect, but a top-level package called
-`datasets` would hide the well-known library of that name, so each is mapped under `promptcal`.
+The folders stay at the top of the checkout, as users of Dassl and CoOp expect. A top-level package called `datasets`
+would hide the library of that name, so `tools/package/promptcal` holds the package itself and links to the four.
 """
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-# promptcal itself: its version, and `python -m promptcal`. Not by that name, or scripts in tools/ would import it.
-ROOT = "tools/package"
-CODE = [init.parent.relative_to(HERE).as_posix() for top in ("trainers", "datasets", "tools")
-        for init in sorted((HERE / top).rglob("__init__.py"))]
-DATA = ["configs", "configs/datasets", "configs/trainers", "configs/experiments"]
-
-
-def package(folder: str) -> str:
-    return "promptcal" if folder == ROOT else "promptcal." + folder.replace("/", ".")
+SOURCE = "tools/package"
 
 
 class WithReference(build_py):
-    """The slow, obvious ways live with the tests. Where there are none, the benchmark finds them beside itself."""
+    """The slow reference lives with the tests. A wheel has no tests, so the benchmark gets a copy."""
 
     def run(self) -> None:
         super().run()
@@ -32,20 +24,21 @@ class WithReference(build_py):
 
 setup(
     name="promptcal",
-    version="0.2.0",
+    version="1.0.0",
     description="Calibrated test-time adaptation of CLIP: TPT, C-TPT, O-TPT, SoC and their peers side by side",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.11",
-    packages=[package(folder) for folder in CODE + DATA],
-    package_dir={package(folder): folder for folder in CODE + DATA},
+    packages=find_packages(SOURCE),
+    package_dir={"": SOURCE},
     cmdclass={"build_py": WithReference},
     entry_points={"console_scripts": ["promptcal = promptcal.tools.command:run"]},
     package_data={
         "promptcal.trainers.vlm.small": ["*.safetensors", "*.md"],
         "promptcal.trainers.report.page": ["templates/*"],
-        **{package(folder): ["*.yaml", "*.json"] for folder in DATA},
+        "promptcal": ["py.typed"],
+        "promptcal.configs": ["*/*.yaml", "*/*.json"],
     },
     install_requires=[
         "torch>=2.4",

@@ -29,7 +29,7 @@ class Datum:
 class Dataset:
     """A data set. Subclasses fill `train`, `val`, `test` (lists of Datum) and `classnames` (by label).
 
-    Readers of files derive from `Benchmark`, which does the checks; sets that draw their images derive from this.
+    Readers of files derive from `FileDataset`, which does the checks; sets that draw their images derive from this.
     """
 
     train: list[Datum]
@@ -38,7 +38,7 @@ class Dataset:
     classnames: list[str]
 
     label = ""  # on paper; "" = the class's name
-    rank = 1000  # place among the columns of a table, lowest first
+    display_order = 1000  # place among the columns of a table, lowest first
     embedded = False  # drawn by code to try things on; no benchmark
     template = "a photo of a {}."  # the hand-written prompt of CoOp's zero-shot baseline
     augmix = True  # whether the public test-time scripts mix augmentations on this set: what TTA.AUGMIX auto means
@@ -96,19 +96,25 @@ def run_name(name: str, root: str | Path) -> str:
     return DATASET_REGISTRY.get(name).run_name(root) if name in DATASET_REGISTRY else name
 
 
-def is_embedded(name: str) -> bool:
-    """Whether a data set is one of those that come with the project to try things on."""
-    return name in DATASET_REGISTRY and DATASET_REGISTRY.get(name).embedded
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What tables and figures need to know about a data set, registered here or not."""
+
+    name: str
+    label: str  # in tables and figures
+    order: tuple[int, str]  # sorts data sets as the papers' tables do
+    embedded: bool  # drawn by code and shipped with the project
 
 
-def dataset_label(name: str) -> str:
-    """What a data set is called on paper."""
-    return (DATASET_REGISTRY.get(name).label if name in DATASET_REGISTRY else "") or name
+def dataset_info(name: str) -> DatasetInfo:
+    """Facts about a data set by its registered name; one that is not registered sorts last."""
+    cls = DATASET_REGISTRY.get(name) if name in DATASET_REGISTRY else Dataset
+    return DatasetInfo(name, cls.label or name, (cls.display_order, name), cls.embedded)
 
 
-def dataset_rank(name: str) -> tuple[int, str]:
-    """Sorts data sets as the papers' tables do, unknown ones last."""
-    return (DATASET_REGISTRY.get(name).rank if name in DATASET_REGISTRY else Dataset.rank), name
+def dataset_order(name: str) -> tuple[int, str]:
+    """Sort key for data set names."""
+    return dataset_info(name).order
 
 
 def build_dataset(

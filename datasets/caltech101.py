@@ -1,14 +1,14 @@
 """Caltech-101: objects. The published split has 100 classes: two of the archive's 102 folders are left out."""
 from .base import DATASET_REGISTRY
 from .download.sources import Source
-from .splitfile import SplitFileBenchmark
+from .splitfile import SplitFileDataset
 
 RENAMED = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"}
 
 
 @DATASET_REGISTRY.register()
-class Caltech101(SplitFileBenchmark):
-    label, rank = "Caltech", 8
+class Caltech101(SplitFileDataset):
+    label, display_order = "Caltech", 8
     folder = "caltech-101"
     images = "101_ObjectCategories"
     dropped = ("BACKGROUND_Google", "Faces_easy")

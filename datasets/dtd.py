@@ -1,12 +1,12 @@
 """Describable Textures (DTD)."""
 from .base import DATASET_REGISTRY
 from .download.sources import Source
-from .splitfile import SplitFileBenchmark
+from .splitfile import SplitFileDataset
 
 
 @DATASET_REGISTRY.register()
-class DescribableTextures(SplitFileBenchmark):
-    label, rank = "DTD", 2
+class DescribableTextures(SplitFileDataset):
+    label, display_order = "DTD", 2
     folder = "dtd"
     images = "images"
     template = "{} texture."

@@ -1,7 +1,7 @@
 """EuroSAT: land use from Sentinel-2, RGB."""
 from .base import DATASET_REGISTRY
 from .download.sources import Source
-from .splitfile import SplitFileBenchmark
+from .splitfile import SplitFileDataset
 
 RENAMED = {
     "AnnualCrop": "Annual Crop Land",
@@ -16,8 +16,8 @@ RENAMED = {
 
 
 @DATASET_REGISTRY.register()
-class EuroSAT(SplitFileBenchmark):
-    label, rank = "EuroSAT", 10
+class EuroSAT(SplitFileDataset):
+    label, display_order = "EuroSAT", 10
     folder = "eurosat"
     images = "2750"
     template = "a centered satellite photo of {}."

@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from .base import DATASET_REGISTRY, Datum
-from .benchmark import Benchmark
 from .checks import Splits, read_lines
 from .download.sources import Source
+from .file_dataset import FileDataset
 from .utils.errors import DataError, first_five
 from .utils.names import leads_out
 
@@ -12,8 +12,8 @@ LISTS = {split: f"images_variant_{split}.txt" for split in ("train", "val", "tes
 
 
 @DATASET_REGISTRY.register()
-class FGVCAircraft(Benchmark):
-    label, rank = "Aircraft", 6
+class FGVCAircraft(FileDataset):
+    label, display_order = "Aircraft", 6
     folder = "fgvc_aircraft"
     images = "images"
     template = "a photo of a {}, a type of aircraft."

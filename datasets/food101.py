@@ -1,12 +1,12 @@
 """Food-101: dishes."""
 from .base import DATASET_REGISTRY
 from .download.sources import Source
-from .splitfile import SplitFileBenchmark
+from .splitfile import SplitFileDataset
 
 
 @DATASET_REGISTRY.register()
-class Food101(SplitFileBenchmark):
-    label, rank = "Food101", 4
+class Food101(SplitFileDataset):
+    label, display_order = "Food101", 4
     folder = "food-101"
     images = "images"
     template = "a photo of {}, a type of food."

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 from .base import DATASET_REGISTRY, Datum
-from .benchmark import Benchmark
 from .checks import Splits, read_lines
-from .imagenet_family import subfolders
+from .file_dataset import FileDataset
+from .imagenet_base import subfolders
 from .utils.errors import DataError, first_five
 from .views.images import is_image_name
 
@@ -20,7 +20,7 @@ SPLITS = ("train", "val", "test")
 
 
 @DATASET_REGISTRY.register()
-class ImageFolder(Benchmark):
+class ImageFolder(FileDataset):
     """The root itself holds `<class>/<image>`, all for testing, or `test/`, `train/`, `val/` that each do.
 
     Folder names are class names (`_` is a space in prompts) unless `classnames.txt` in the root gives better ones, one

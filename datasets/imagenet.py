@@ -6,20 +6,20 @@ from functools import cached_property
 from pathlib import Path
 
 from .base import DATASET_REGISTRY, Datum
-from .benchmark import Benchmark
 from .checks import Splits
 from .fewshot import select_classes
-from .imagenet_family import CLASSNAMES, ImageNetFamily, read_classnames
+from .file_dataset import FileDataset
+from .imagenet_base import CLASSNAMES, ImageNetBase, read_classnames
 from .utils.errors import DataError, reading
 
 logger = logging.getLogger(__name__)
 
 
 @DATASET_REGISTRY.register()
-class ImageNet(ImageNetFamily):
+class ImageNet(ImageNetBase):
     """Test-time methods need only `val`; the 1.28 million training images are listed when somebody asks for them."""
 
-    label, rank = "ImageNet", 1
+    label, display_order = "ImageNet", 1
     folder = "imagenet"
     images = "images"
     test_images = "val"
@@ -49,7 +49,7 @@ class ImageNet(ImageNetFamily):
         same seed cannot give the same images. Here they are listed by name, so they are the same everywhere."""
         logger.info("ImageNet: few-shot images are drawn from names in order; CoOp drew them in the order in which its "
                     "disk listed them, so these cannot be its images")
-        Benchmark.sample(self, splits)
+        FileDataset.sample(self, splits)
 
     @cached_property
     @reading()

@@ -1,12 +1,12 @@
 """ImageNet-A: photographs that fooled a ResNet-50, of 200 of ImageNet's classes."""
 from .base import DATASET_REGISTRY
 from .download.sources import Source
-from .imagenet_family import ImageNetFamily
+from .imagenet_base import ImageNetBase
 
 
 @DATASET_REGISTRY.register()
-class ImageNetA(ImageNetFamily):
-    label, rank = "ImageNet-A", 12
+class ImageNetA(ImageNetBase):
+    label, display_order = "ImageNet-A", 12
     folder = "imagenet-adversarial"
     images = "imagenet-a"
     subset = True

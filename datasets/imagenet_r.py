@@ -1,12 +1,12 @@
 """ImageNet-R: paintings, toys, cartoons and other renditions of 200 of ImageNet's classes."""
 from .base import DATASET_REGISTRY
 from .download.sources import Source
-from .imagenet_family import ImageNetFamily
+from .imagenet_base import ImageNetBase
 
 
 @DATASET_REGISTRY.register()
-class ImageNetR(ImageNetFamily):
-    label, rank = "ImageNet-R", 14
+class ImageNetR(ImageNetBase):
+    label, display_order = "ImageNet-R", 14
     folder = "imagenet-rendition"
     images = "imagenet-r"
     subset = True

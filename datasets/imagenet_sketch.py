@@ -1,12 +1,12 @@
 """ImageNet-Sketch: black and white drawings of ImageNet's classes."""
 from .base import DATASET_REGISTRY
 from .download.sources import Source
-from .imagenet_family import ImageNetFamily
+from .imagenet_base import ImageNetBase
 
 
 @DATASET_REGISTRY.register()
-class ImageNetSketch(ImageNetFamily):
-    label, rank = "ImageNet-Sketch", 15
+class ImageNetSketch(ImageNetBase):
+    label, display_order = "ImageNet-Sketch", 15
     folder = "imagenet-sketch"
     images = "images"
     expected_classes = 1000

@@ -5,15 +5,15 @@ from pathlib import Path
 
 from .base import DATASET_REGISTRY
 from .download.sources import Source
-from .imagenet_family import ImageNetFamily, subfolders
+from .imagenet_base import ImageNetBase, subfolders
 from .utils.errors import DataError, first_five
 
 
 @DATASET_REGISTRY.register()
-class ImageNetV2(ImageNetFamily):
+class ImageNetV2(ImageNetBase):
     """Its folders are label numbers. In string order 10 comes before 2, which costs nearly all accuracy."""
 
-    label, rank = "ImageNet-V2", 13
+    label, display_order = "ImageNet-V2", 13
     folder = "imagenetv2"
     images = "imagenetv2-matched-frequency-format-val"
     expected_classes = 1000

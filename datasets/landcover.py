@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 
 from .base import DATASET_REGISTRY, Dataset, Datum
-from .drawing.tiles import CLASSNAMES, GENERATOR_VERSION, shifted_tile, tile
 from .fewshot import draw, select_classes
+from .synthetic.tiles import CLASSNAMES, GENERATOR_VERSION, shifted_tile, tile
 from .utils.errors import DataError
 
 

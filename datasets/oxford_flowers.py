@@ -1,12 +1,12 @@
 """Oxford Flowers 102."""
 from .base import DATASET_REGISTRY
 from .download.sources import Source
-from .splitfile import SplitFileBenchmark
+from .splitfile import SplitFileDataset
 
 
 @DATASET_REGISTRY.register()
-class OxfordFlowers(SplitFileBenchmark):
-    label, rank = "Flowers", 3
+class OxfordFlowers(SplitFileDataset):
+    label, display_order = "Flowers", 3
     folder = "oxford_flowers"
     images = "jpg"
     template = "a photo of a {}, a type of flower."

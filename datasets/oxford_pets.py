@@ -1,12 +1,12 @@
 """Oxford-IIIT Pets: breeds of cats and dogs."""
 from .base import DATASET_REGISTRY
 from .download.sources import Source
-from .splitfile import SplitFileBenchmark
+from .splitfile import SplitFileDataset
 
 
 @DATASET_REGISTRY.register()
-class OxfordPets(SplitFileBenchmark):
-    label, rank = "Pets", 7
+class OxfordPets(SplitFileDataset):
+    label, display_order = "Pets", 7
     folder = "oxford_pets"
     images = "images"
     template = "a photo of a {}, a type of pet."

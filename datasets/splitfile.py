@@ -5,8 +5,8 @@ import json
 import logging
 from pathlib import Path
 
-from .benchmark import Benchmark
 from .checks import Splits, names_by_label, read_text
+from .file_dataset import FileDataset
 from .utils.errors import DataError, first_five
 from .utils.names import leads_out
 
@@ -53,7 +53,7 @@ def quoted(row: object) -> str:
         return "[[[…"
 
 
-class SplitFileBenchmark(Benchmark):
+class SplitFileDataset(FileDataset):
     """Images listed in `split_zhou_<name>.json`, the first of the metadata files."""
 
     dropped: tuple[str, ...] = ()  # folders of the archive that the published split leaves out

@@ -3,12 +3,12 @@ import re
 
 from .base import DATASET_REGISTRY
 from .download.sources import Source
-from .splitfile import SplitFileBenchmark
+from .splitfile import SplitFileDataset
 
 
 @DATASET_REGISTRY.register()
-class StanfordCars(SplitFileBenchmark):
-    label, rank = "Cars", 11
+class StanfordCars(SplitFileDataset):
+    label, display_order = "Cars", 11
     folder = "stanford_cars"
     test_images = "cars_test"
     expected_classes = 196

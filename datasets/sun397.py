@@ -1,12 +1,12 @@
 """SUN397: scenes, indoors and outdoors."""
 from .base import DATASET_REGISTRY
 from .download.sources import Source
-from .splitfile import SplitFileBenchmark
+from .splitfile import SplitFileDataset
 
 
 @DATASET_REGISTRY.register()
-class SUN397(SplitFileBenchmark):
-    label, rank = "SUN397", 5
+class SUN397(SplitFileDataset):
+    label, display_order = "SUN397", 5
     folder = "sun397"
     images = "SUN397"
     expected_classes = 397

@@ -3,12 +3,12 @@ import re
 
 from .base import DATASET_REGISTRY
 from .download.sources import Source
-from .splitfile import SplitFileBenchmark
+from .splitfile import SplitFileDataset
 
 
 @DATASET_REGISTRY.register()
-class UCF101(SplitFileBenchmark):
-    label, rank = "UCF101", 9
+class UCF101(SplitFileDataset):
+    label, display_order = "UCF101", 9
     folder = "ucf101"
     images = "UCF-101-midframes"
     template = "a photo of a person doing {}."

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from common import Done, make_image_folder, openai_state, random_clip, run_tool
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 
 IMAGES = 37
 
@@ -41,7 +41,7 @@ class FaultRuns:
     def whole(self) -> dict[str, np.ndarray]:
         """The predictions of an uninterrupted run in one process."""
         self.finish_here(self.root / "whole")
-        predictions = RunFolder(self.root / "whole").predictions()
+        predictions = RunDir(self.root / "whole").predictions()
         assert predictions["index"].tolist() == list(range(IMAGES))
         return predictions
 
@@ -51,7 +51,7 @@ class FaultRuns:
 
 def assert_same(run: Path, expected: dict[str, np.ndarray]) -> None:
     """Bit for bit, over exactly the same samples; and nothing but the results is left."""
-    predictions = RunFolder(run).predictions()
+    predictions = RunDir(run).predictions()
     assert predictions.keys() == expected.keys()
     assert all(np.array_equal(predictions[name], expected[name]) for name in expected)
     assert {path.name for path in run.iterdir()} == {

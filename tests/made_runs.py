@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from promptcal.trainers import calibration as cal
+from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.report.compare import compare
 from promptcal.trainers.report.measure import measure
 from promptcal.trainers.report.reading import find_runs

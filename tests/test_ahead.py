@@ -18,7 +18,7 @@ from promptcal.trainers.engine import ahead
 from promptcal.trainers.engine.ahead import made_ahead
 from promptcal.trainers.engine.features import FeatureBatch, ViewFeatures
 from promptcal.trainers.engine.watch import AHEAD
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.loading import as_backbone
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -140,7 +140,7 @@ def test_results_stay_on_the_device_until_they_are_done(
         build_trainer(build_cfg("SoC", "configs/datasets/image_folder.yaml", opts=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / name,
             "DATALOADER.NUM_WORKERS", 0, "TTA.VIEWS", 10, "TTA.EPISODES", 1, "TEST.PART", 5, "TEST.LIMIT", 7])).run()
-        return RunFolder(tmp_path / name).predictions()
+        return RunDir(tmp_path / name).predictions()
 
     plain, watch, predict = run("plain"), SlowWatch(), evaluation.Evaluation.predict_batch
 

@@ -32,7 +32,7 @@ from promptcal.tools.speed import (
 )
 from promptcal.tools.speed.records import BaselineComparison
 from promptcal.tools.speed.shapes import NAME_TOKENS, SHAPES, class_names, random_clip
-from promptcal.trainers.operations import REGULARISERS
+from promptcal.trainers.functional.flop_counts import REGULARISERS
 from promptcal.trainers.report.figures.style import new_figure, styled
 from promptcal.trainers.report.published import cells
 from promptcal.trainers.vlm.openai import TOKENIZER

@@ -8,7 +8,7 @@ from promptcal.trainers.report.boards import link_boards
 from promptcal.trainers.report.figures import run_pictures as drawings
 from promptcal.trainers.report.measure import measure
 from promptcal.trainers.report.reading import find_runs, read_run
-from promptcal.trainers.runs import board
+from promptcal.trainers.runs import tensorboard as board
 from promptcal.trainers.runs.progress import Progress
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -20,7 +20,7 @@ def test_pictures_reach_the_event_file(tmp_path, real_pictures):
     run = read_run(make_run(tmp_path, "OTPT", n=200))
     data = run.load_predictions()
     with SummaryWriter(str(tmp_path / "tensorboard")) as writer:
-        drawings.write_pictures(writer, run.results, vars(data))
+        drawings.write_figures_to_tensorboard(writer, run.results, vars(data))
     events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0, "histograms": 0, "tensors": 0})
     events.Reload()
     assert set(events.Tags()["images"]) == {"reliability/tuned", "reliability/zero_shot", "confusion/closest_classes"}
@@ -59,7 +59,7 @@ def test_a_run_without_mistakes_has_no_picture_of_them(tmp_path, real_pictures):
     results = json.loads((folder / "results.json").read_text())
     with SummaryWriter(str(tmp_path / "tensorboard")) as writer:
         columns = {"label": np.arange(3), "logits": 9.0 * np.eye(3), "zero_shot_logits": 9.0 * np.eye(3)}
-        drawings.write_pictures(writer, results, columns)
+        drawings.write_figures_to_tensorboard(writer, results, columns)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert set(events.Tags()["images"]) == {"reliability/tuned", "reliability/zero_shot"}

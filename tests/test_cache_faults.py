@@ -14,7 +14,7 @@ from forked import forked
 from processes import Process
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 
 SETTINGS = ("TEST.PART", 3, "TTA.VIEWS", 10, "TTA.EPISODES", 2, "DATALOADER.NUM_WORKERS", 0, "TTA.JACOBIAN", "off")
 
@@ -25,7 +25,7 @@ def run(clip_file: Path, image_folder: Path, tmp_path: Path):
         build_trainer(build_cfg(trainer, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
             "CACHE.DIR", tmp_path / "cache", *SETTINGS, *opts])).run()
-        return RunFolder(tmp_path / folder).predictions()
+        return RunDir(tmp_path / folder).predictions()
     return run
 
 
@@ -50,14 +50,14 @@ def test_a_cache_that_goes_bad_while_it_is_read(run, tmp_path: Path, monkeypatch
     """TPT reads part by part; TDA, which is online, in any order, with one part at hand."""
     monkeypatch.setattr("promptcal.trainers.engine.features.RECENT_BYTES", 1)
     expected = run(trainer, "first")
-    real = RunFolder.write_part
+    real = RunDir.write_part
 
     def write(folder, *args):
         real(folder, *args)
         damage(tmp_path / "cache", how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "write_part", write)
+        patch.setattr(RunDir, "write_part", write)
         found = run(trainer, "second")
     for name, column in expected.items():
         np.testing.assert_array_equal(found[name], column, err_msg=name)
@@ -68,7 +68,7 @@ def test_a_cache_that_goes_bad_while_it_is_read(run, tmp_path: Path, monkeypatch
 def test_a_disk_that_goes_away_while_the_cache_is_made(run, tmp_path: Path, monkeypatch, how: str):
     """Unmounted, the folder it was mounted at is there, and the run goes on with that; read-only, as a disk becomes
     that has failed, or replaced by a full one, the run ends with one line and keeps its parts."""
-    cache, real = tmp_path / "cache", RunFolder.write_part
+    cache, real = tmp_path / "cache", RunDir.write_part
     cache.mkdir()
 
     def system(command: str) -> None:
@@ -82,7 +82,7 @@ def test_a_disk_that_goes_away_while_the_cache_is_made(run, tmp_path: Path, monk
             system("mount -t tmpfs disk")
         except (OSError, subprocess.CalledProcessError):
             raise SystemExit(77) from None
-        monkeypatch.setattr(RunFolder, "write_part", lambda *args: (real(*args), system(how)) and monkeypatch.undo())
+        monkeypatch.setattr(RunDir, "write_part", lambda *args: (real(*args), system(how)) and monkeypatch.undo())
         try:
             run("ZeroShot", "run", "TTA.VIEWS", 1, "TTA.SELECT", 1)
         except UserError as error:
@@ -134,4 +134,4 @@ def test_two_runs_that_build_the_same_cache(run, clip_file: Path, image_folder: 
     shutil.rmtree(tmp_path / "cache")
     for trainer, folder in (("TPT", "one"), ("SoC", "two")):
         expected = run(trainer, f"{folder} alone")
-        np.testing.assert_array_equal(RunFolder(tmp_path / folder).predictions()["logits"], expected["logits"])
+        np.testing.assert_array_equal(RunDir(tmp_path / folder).predictions()["logits"], expected["logits"])

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 from made_runs import over_confident
-from promptcal.trainers import calibration as cal
-from promptcal.trainers.posthoc import fit_temperature
-from promptcal.trainers.significance import paired_bootstrap
+from promptcal.trainers.functional import calibration as cal
+from promptcal.trainers.functional.posthoc import fit_temperature
+from promptcal.trainers.functional.significance import paired_bootstrap
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 

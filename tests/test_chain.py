@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, build_trainer
 from promptcal.trainers.config.fingerprint import run_path
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 from safetensors.torch import save_file
 
 EXAMPLES = int(os.environ.get("PROMPTCAL_CHAINS", 12))  # configs that are run; more for a longer look
@@ -58,7 +58,7 @@ def test_a_config_runs_or_is_refused_with_one_line(world, trainer, chosen):
     except UserError as error:
         assert "\n" not in str(error) and len(str(error)) < 600, error
     else:
-        predictions = RunFolder(folder / "run").predictions()
+        predictions = RunDir(folder / "run").predictions()
         assert len(predictions["index"]) == results["n"] and np.isfinite(predictions["logits"]).all()
     finally:
         shutil.rmtree(folder)

@@ -6,8 +6,8 @@ import pytest
 from common import run_tool
 from data_roots import IMAGE_DIRS, SHARED, build, entries, write_split
 from promptcal.datasets import DATASET_REGISTRY
-from promptcal.datasets.benchmark import benchmarks
-from promptcal.datasets.inventory.inspect import inspect, table
+from promptcal.datasets.download.verify import inspect, table
+from promptcal.datasets.file_dataset import file_datasets
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_deep_opens_every_image(textures):
 
 
 def test_a_row_for_each_of_the_fifteen(tmp_path):
-    lines = table(inspect(cls, tmp_path) for cls in benchmarks()).splitlines()
+    lines = table(inspect(cls, tmp_path) for cls in file_datasets()).splitlines()
     assert {line.split()[0] for line in lines} >= {DATASET_REGISTRY.get(name).key() for name in IMAGE_DIRS}
     assert sum("absent" in line for line in lines) >= 15
 

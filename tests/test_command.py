@@ -18,7 +18,7 @@ from common import PROJECT
 from dassl_files import save_as_dassl
 from file_server import serving
 from processes import Process
-from promptcal.datasets.inventory.obtain import COOP_PROMPTS
+from promptcal.datasets.download.install import COOP_PROMPTS
 from promptcal.datasets.utils.cli import tool
 from promptcal.datasets.utils.errors import UnknownNameError
 from promptcal.datasets.utils.registry import nearest

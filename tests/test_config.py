@@ -9,9 +9,9 @@ from promptcal.datasets import DATASET_REGISTRY
 from promptcal.datasets.utils.errors import ConfigError, UnknownNameError
 from promptcal.datasets.utils.registry import Registry
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg
+from promptcal.trainers.config.build import CONFIGS
 from promptcal.trainers.config.defaults import get_cfg_default
 from promptcal.trainers.config.fingerprint import run_path
-from promptcal.trainers.config.layers import CONFIGS
 from promptcal.trainers.config.roles import leaves
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_runs import make_run
 from promptcal.tools.report import main as report
-from promptcal.trainers.conformal import KINDS, conformal, halves, scores, threshold
+from promptcal.trainers.functional.conformal import KINDS, conformal, halves, scores, threshold
 
 
 def exchangeable(n: int, classes: int, seed: int, sharpness: float = 2.0) -> tuple[np.ndarray, np.ndarray]:

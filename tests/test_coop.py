@@ -18,7 +18,7 @@ from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.coop import epochs_of, trained_prompt
 from promptcal.trainers.fewshot.training import PromptLearner
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -101,8 +101,8 @@ def test_what_a_run_leaves(coop, splits: Path, clip_file: Path, tmp_path: Path, 
             "DATASET.ROOT", splits, "MODEL.BACKBONE.NAME", clip_file, "MODEL.INIT_WEIGHTS", weights,
             "OUTPUT_DIR", tmp_path / name, "DATALOADER.NUM_WORKERS", 0,
             *(opts if "MODEL.PREC" in opts else ())])).run()
-        logits[name] = RunFolder(tmp_path / name).predictions()["logits"]
-        np.testing.assert_allclose(RunFolder(run).predictions()[name], logits[name], atol=1e-4)
+        logits[name] = RunDir(tmp_path / name).predictions()["logits"]
+        np.testing.assert_allclose(RunDir(run).predictions()[name], logits[name], atol=1e-4)
     assert np.abs(logits["logits"] - logits["zero_shot_logits"]).max() > 0.1
 
 
@@ -133,7 +133,7 @@ def test_nothing_to_test_or_to_learn_from(coop, image_folder: Path):
 def contents(run: Path) -> tuple[dict, dict, dict]:
     checkpoint = torch.load(find_prompt(run), weights_only=True)
     results = json.loads((run / "results.json").read_text())
-    return checkpoint, results, RunFolder(run).predictions()
+    return checkpoint, results, RunDir(run).predictions()
 
 
 def assert_same_run(run: Path, other: Path) -> None:

@@ -20,9 +20,9 @@ from common import make_image_folder
 from dassl_files import save_as_dassl
 from forked import forked
 from promptcal.datasets.utils.cli import run_tool
-from promptcal.trainers.calibration import ece, top_class
 from promptcal.trainers.dassl.__main__ import main
 from promptcal.trainers.dassl.patches import is_set_up, use_checkout
+from promptcal.trainers.functional.calibration import ece, top_class
 from promptcal.trainers.report.compare import compare
 from promptcal.trainers.report.measure import measure
 from promptcal.trainers.report.reading import find_runs

@@ -11,19 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from common import openai_state, random_clip
 from PIL import Image
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views import ViewMaker
-from promptcal.trainers import build_cfg, build_trainer, posthoc
+from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.coop import CoOp
-from promptcal.trainers.engine.ranks import Ranks
+from promptcal.trainers.engine.dist import Distributed
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule
 from promptcal.trainers.fpp import FPP
+from promptcal.trainers.functional import posthoc
 from promptcal.trainers.registry import TRAINER_REGISTRY
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm import image_tower, text_tower
@@ -139,7 +139,7 @@ def run_folder(tmp_path: Path, root: Path, weights: Path, name: str, *opts: obje
     build_trainer(build_cfg("TPT", "configs/datasets/image_folder.yaml", opts=[
         "DATASET.ROOT", root, "MODEL.BACKBONE.NAME", weights, "OUTPUT_DIR", tmp_path / name, "TEST.LIMIT", 3,
         "DATALOADER.NUM_WORKERS", 0, "TTA.VIEWS", 10, *opts])).run()
-    return RunFolder(tmp_path / name).predictions()["logits"]
+    return RunDir(tmp_path / name).predictions()["logits"]
 
 
 def test_both_towers_are_compiled_with_static_shapes(image_folder, clip_file, tmp_path, monkeypatch):
@@ -193,26 +193,26 @@ def test_each_rank_takes_a_gpu_of_its_own_before_it_meets_the_others(monkeypatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.append(("device", device)))
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: told.append((backend, timeout.days)))
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, timeout: told.append((backend, timeout.days)))
     monkeypatch.setattr("atexit.register", lambda function: told.append(("at exit", function)))
-    ranks = Ranks()
-    assert told == [("device", 1), ("cpu:gloo,cuda:nccl", 7), ("at exit", dist.destroy_process_group)]
-    assert not ranks.first
+    ours = Distributed()
+    assert told == [("device", 1), ("cpu:gloo,cuda:nccl", 7), ("at exit", torch.distributed.destroy_process_group)]
+    assert not ours.is_main
 
     def broadcast(box: list, src: int) -> None:
         box[0] = ["a", "b", "c", "d", "e", "f", "g", "h"]  # the first rank's
 
-    monkeypatch.setattr(dist, "broadcast_object_list", broadcast)
-    monkeypatch.setattr(dist, "barrier", lambda: told.append("barrier"))
-    assert ranks.share(["other", "list"]) == ["d", "h"] and told[-1] == "barrier"
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", broadcast)
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: told.append("barrier"))
+    assert ours.split(["other", "list"]) == ["d", "h"] and told[-1] == "barrier"
 
 
 def meet(rank: int, world: int, port: int, results) -> None:
     """One of several processes, as torchrun starts them on a machine without GPUs."""
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    ranks = Ranks()
-    results.put((rank, ranks.share(list(range(7)) if rank == 0 else []), ranks.agree("first" if rank == 0 else "no")))
-    ranks.meet()
+    dist = Distributed()
+    results.put((rank, dist.split(list(range(7)) if rank == 0 else []), dist.broadcast("first" if rank == 0 else "no")))
+    dist.barrier()
 
 
 def test_the_same_by_gloo_in_real_processes():

@@ -18,7 +18,7 @@ from file_server import serving
 from hosted_sets import TOOL, hosted, run_download
 from made_archives import chain_of_links
 from promptcal.datasets import build_dataset
-from promptcal.datasets.inventory.obtain import (
+from promptcal.datasets.download.install import (
     LOCK,
     download_benchmark,
     download_splits,

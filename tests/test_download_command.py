@@ -10,14 +10,14 @@ from data_roots import build
 from file_server import serving
 from hosted_sets import hosted, run_download
 from promptcal.datasets import DATASET_REGISTRY
-from promptcal.datasets.benchmark import benchmarks
-from promptcal.datasets.inventory.obtain import (
+from promptcal.datasets.download.install import (
     COOP_PROMPTS,
     download_benchmark,
     download_coop,
     download_splits,
     manual_steps,
 )
+from promptcal.datasets.file_dataset import file_datasets
 
 pytestmark = pytest.mark.usefixtures("no_internet")
 
@@ -81,7 +81,7 @@ def test_imagenet_is_put_together_by_hand(tmp_path, caplog):
     assert "imagenet: already there" in caplog.text
 
 
-@pytest.mark.parametrize("cls", benchmarks(), ids=lambda cls: cls.key())
+@pytest.mark.parametrize("cls", file_datasets(), ids=lambda cls: cls.key())
 def test_manual_steps_name_files_and_folders(cls, tmp_path):
     steps = manual_steps(cls, tmp_path)
     for source in cls.archives:

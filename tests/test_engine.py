@@ -11,9 +11,9 @@ from common import make_image_folder, openai_state, random_clip
 from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.engine.cache import ArrayCache
-from promptcal.trainers.engine.episodes import run_episodes
 from promptcal.trainers.engine.memory import within_memory
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.engine.tta_loop import run_episodes
+from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.initial_prompt import InitialPrompt
 from promptcal.trainers.vlm.jacobian import break_even, jacobian_size, pays, text_jacobian
@@ -85,7 +85,7 @@ def run(root: Path, weights: Path, folder: Path, trainer: str = "SoC", *opts: ob
         "DATASET.ROOT", root, "MODEL.BACKBONE.NAME", weights, "OUTPUT_DIR", folder, "DATALOADER.NUM_WORKERS", 0,
         "TTA.VIEWS", 12, "TTA.SELECT", 0.25, *opts])
     build_trainer(cfg).run()
-    return RunFolder(folder).predictions()
+    return RunDir(folder).predictions()
 
 
 def test_the_jacobian_in_a_run_is_made_once_and_shared(image_folder: Path, clip_file: Path, tmp_path: Path, caplog):
@@ -230,6 +230,6 @@ def test_out_of_memory_before_the_first_image(
     tight = prompt_of(clip_model)
     assert tight.tower.group == 2
     torch.testing.assert_close(tight.text, expected)
-    monkeypatch.setattr("promptcal.trainers.engine.payoff.text_jacobian", no_memory)
+    monkeypatch.setattr("promptcal.trainers.engine.jacobian_cache.text_jacobian", no_memory)
     with pytest.raises(UserError, match="use TTA.JACOBIAN off"):
         run(image_folder, clip_file, tmp_path / "run", "SoC", "TTA.JACOBIAN", "on")

@@ -12,8 +12,8 @@ import torch
 from common import random_clip
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer
-from promptcal.trainers.engine.episodes import text_gradient
-from promptcal.trainers.objectives import class_logits, confident_views
+from promptcal.trainers.engine.tta_loop import text_gradient
+from promptcal.trainers.functional.objectives import class_logits, confident_views
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.openai import OpenAIBackbone
 

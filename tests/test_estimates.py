@@ -5,8 +5,8 @@ from made_runs import make_run
 from promptcal.trainers.experiments import estimate
 from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.plan import Place, expand, select
+from promptcal.trainers.experiments.plan_table import show_plan
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
-from promptcal.trainers.experiments.show import show_plan
 
 
 def test_operations_of_the_image_towers_are_those_of_the_literature():

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_runs import make_run
-from promptcal.trainers.experiments import beside, layouts
+from promptcal.trainers.experiments import layouts, vs_published
 from promptcal.trainers.experiments.definition import names, read_experiment
+from promptcal.trainers.experiments.finished_runs import Material
 from promptcal.trainers.experiments.layouts import complexity, scaling
 from promptcal.trainers.experiments.layouts.averages import averages
 from promptcal.trainers.experiments.layouts.deviations import deviations
 from promptcal.trainers.experiments.layouts.results import results
-from promptcal.trainers.experiments.material import Material
 from promptcal.trainers.experiments.outcome import make, write_outcome
 from promptcal.trainers.experiments.plan import Place, expand
 from promptcal.trainers.report import published
@@ -139,7 +139,7 @@ def test_every_reading_of_the_weight_has_a_row(tmp_path):
 def test_a_layout_is_one_file(tmp_path, monkeypatch):
     """Dropped into the folder, it is known by its name and makes the page of an experiment."""
     (tmp_path / "headcount.py").write_text(
-        "from promptcal.trainers.report.entries import Entry, RowBlock, Table, TableRow\n"
+        "from promptcal.trainers.report.table_model import Entry, RowBlock, Table, TableRow\n"
         "def show(material):\n"
         "    row = TableRow('runs', 'SoC', [Entry(len(material.found), 0)])\n"
         "    return [Table('headcount', 'Runs', ['count'], [RowBlock('', [row])])], []\n", encoding="utf-8",
@@ -154,11 +154,11 @@ def test_a_layout_is_one_file(tmp_path, monkeypatch):
 
 
 def test_slips_of_the_paper_are_told_where_its_tables_are_shown():
-    notes = beside.slip_notes(["vitl_2step"])
+    notes = vs_published.slip_notes(["vitl_2step"])
     assert any("accuracy of SoC, ImageNet: difference printed 1.4, the printed cells give -0.8" in n for n in notes)
     assert any("EuroSAT: difference printed -0.7, the printed cells give +5.2" in note for note in notes)
     assert not any("rounding" in note for note in notes)
-    assert beside.slip_notes(["complexity"]) == []
+    assert vs_published.slip_notes(["complexity"]) == []
 
 
 def test_published_tables_name_only_what_experiments_use():

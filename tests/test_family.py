@@ -7,9 +7,9 @@ import torch
 from common import random_clip
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer
-from promptcal.trainers.aggregation import reliability, view_mode, vote_shares
-from promptcal.trainers.engine.episodes import text_gradient
-from promptcal.trainers.objectives import class_logits, confident_views, nearest_angle, unit
+from promptcal.trainers.engine.tta_loop import text_gradient
+from promptcal.trainers.functional.aggregation import reliability, view_mode, vote_shares
+from promptcal.trainers.functional.objectives import class_logits, confident_views, nearest_angle, unit
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone
 from test_episodes import NAMES, make_views

@@ -14,7 +14,7 @@ from promptcal.trainers import TRAINER_REGISTRY
 from promptcal.trainers.experiments.definition import names, read_experiment
 from promptcal.trainers.experiments.estimate import Work, works
 from promptcal.trainers.experiments.plan import Place, expand
-from promptcal.trainers.experiments.show import duration
+from promptcal.trainers.experiments.plan_table import duration
 from test_readme import block_after
 
 

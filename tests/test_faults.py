@@ -18,7 +18,7 @@ from promptcal.datasets.utils.cli import outcome, resumable
 from promptcal.datasets.utils.errors import UserError, explaining_faults
 from promptcal.datasets.utils.files import write_arrays, write_json
 from promptcal.trainers import adapt
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 
 KILLS = int(os.environ.get("PROMPTCAL_KILLS", 4))  # rounds of kill -9; more for a longer soak
 
@@ -103,7 +103,7 @@ def test_a_second_process_on_the_same_folder_stops(runs: FaultRuns, tmp_path: Pa
     "flip", "foreign", *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("cut", "empty"))])
 def test_damaged_parts_are_computed_again(runs: FaultRuns, tmp_path: Path, damage: str, monkeypatch):
     run = tmp_path / "run"
-    real = RunFolder.write_part
+    real = RunDir.write_part
 
     def write_two(folder, *args):
         real(folder, *args)
@@ -111,7 +111,7 @@ def test_damaged_parts_are_computed_again(runs: FaultRuns, tmp_path: Path, damag
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "write_part", write_two)
+        patch.setattr(RunDir, "write_part", write_two)
         assert runs.here(run).returncode == 130
     victim = run / "parts" / sorted(parts_of(run))[0]
     content = bytearray(victim.read_bytes())

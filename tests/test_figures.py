@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from made_runs import compared, make_run, simulate
 from matplotlib.colors import to_hex
-from promptcal.trainers import calibration as cal
-from promptcal.trainers import theory
-from promptcal.trainers.registry import TRAINER_REGISTRY, method_colour
-from promptcal.trainers.report.changes import change_pictures, no_picture, telling_images
+from promptcal.trainers.functional import calibration as cal
+from promptcal.trainers.functional import theory
+from promptcal.trainers.registry import TRAINER_REGISTRY, method_info
+from promptcal.trainers.report.before_after import change_pictures, no_picture, telling_images
 from promptcal.trainers.report.figures import class_pairs, matrices, style
 from promptcal.trainers.report.figures import comparison as figures_compare
 from promptcal.trainers.report.figures import reliability as figures
@@ -48,7 +48,7 @@ def test_diagram_drawing_shows_the_data(outcome):
     assert f"ECE {100 * data.ece:.1f}" in [text.get_text() for text in top.texts]
     assert [line.get_xdata()[0] for line in low.lines] == [data.accuracy, data.confidence]
     np.testing.assert_allclose(strip.images[0].get_array()[0] ** 2, data.density)
-    assert to_hex(bars(top)[0].get_facecolor()).upper() == style.lighter(method_colour("SoC"), 0.25)
+    assert to_hex(bars(top)[0].get_facecolor()).upper() == style.lighter(method_info("SoC").colour, 0.25)
 
 
 def test_gaps_are_coloured_by_direction():
@@ -199,11 +199,11 @@ def test_saved_as_png_and_pdf_and_the_same_twice(outcome, tmp_path, real_picture
 
 
 def test_every_method_has_its_own_colour_in_any_spelling():
-    own = [method_colour(name) for name in TRAINER_REGISTRY]
+    own = [method_info(name).colour for name in TRAINER_REGISTRY]
     assert len(set(own)) == len(own)
-    assert method_colour("O-TPT") == method_colour("OTPT") == method_colour("otpt")
-    assert method_colour("MyMethod") == method_colour("MyMethod")
-    assert method_colour("MyMethod") not in own
+    assert method_info("O-TPT").colour == method_info("OTPT").colour == method_info("otpt").colour
+    assert method_info("MyMethod").colour == method_info("MyMethod").colour
+    assert method_info("MyMethod").colour not in own
 
 
 def test_an_incomplete_grid_keeps_the_names_of_its_rows(outcome):

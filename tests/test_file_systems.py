@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from forked import forked
-from promptcal.datasets.inventory.obtain import move
+from promptcal.datasets.download.install import move
 from promptcal.datasets.utils.errors import UserError
 from promptcal.datasets.utils.files import write_json
 from promptcal.datasets.utils.locking import locked

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import write_json
-from promptcal.trainers.engine.ranks import Ranks
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.engine.dist import Distributed
+from promptcal.trainers.runs.run_dir import RunDir
 
 
 def one_part(seed: int = 0) -> dict[str, np.ndarray]:
@@ -30,7 +30,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 
 
 def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path: Path):
-    folder, indices = RunFolder(tmp_path), [4, 5, 6]
+    folder, indices = RunDir(tmp_path), [4, 5, 6]
     folder.write_part(indices, one_part())
     file = folder.part_file(indices)
     content = file.read_bytes()
@@ -46,7 +46,7 @@ def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path: Path):
 
 
 def test_parts_that_lack_something_are_computed_again(tmp_path: Path):
-    folder, indices = RunFolder(tmp_path), [4, 5, 6]
+    folder, indices = RunDir(tmp_path), [4, 5, 6]
     for lacking in set(one_part()) - {"loss", "penalty"}:  # which not every method has
         folder.write_part(indices, {name: column for name, column in one_part().items() if name != lacking})
         assert folder.read_part(indices) is None, lacking
@@ -58,24 +58,24 @@ def test_parts_that_lack_something_are_computed_again(tmp_path: Path):
 
 @pytest.mark.parametrize("fingerprint", [None, "", "[1]", '{"seed": 0'])
 def test_parts_of_unknown_origin_are_removed(tmp_path: Path, fingerprint: str | None):
-    folder = RunFolder(tmp_path)
+    folder = RunDir(tmp_path)
     folder.write_part([4, 5, 6], one_part())
     if fingerprint is not None:
         (folder.parts / "fingerprint.json").write_text(fingerprint)
-    with folder.owned(Ranks(), {"seed": 1}, ""):
+    with folder.owned(Distributed(), {"seed": 1}, ""):
         assert not list(folder.parts.glob("*.npz"))
         assert json.loads((folder.parts / "fingerprint.json").read_text()) == {"seed": 1}
 
 
 def test_a_run_has_a_claim_to_its_folder_from_the_first_part_on(tmp_path: Path):
-    folder = RunFolder(tmp_path)
+    folder = RunDir(tmp_path)
     for seed in (0, 1):
-        with folder.owned(Ranks(), {"seed": seed}, ""):
+        with folder.owned(Distributed(), {"seed": seed}, ""):
             pass
     folder.write_part([4, 5, 6], one_part())
-    with folder.owned(Ranks(), {"seed": 1}, ""):
+    with folder.owned(Distributed(), {"seed": 1}, ""):
         assert len(list(folder.parts.glob("*.npz"))) == 1
-    with pytest.raises(ConfigError, match="seed was 1, is 2"), folder.owned(Ranks(), {"seed": 2}, ""):
+    with pytest.raises(ConfigError, match="seed was 1, is 2"), folder.owned(Distributed(), {"seed": 2}, ""):
         pass
 
 

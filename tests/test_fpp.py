@@ -10,7 +10,7 @@ import torch
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.engine.pretraining import class_weight
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.openai_clip import clip
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
@@ -164,7 +164,7 @@ def test_every_method_starts_from_its_file(clip_file, image_folder, tmp_path: Pa
         build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
             "TTA.VIEWS", 10, "DATALOADER.NUM_WORKERS", 0, *opts])).run()
-        return RunFolder(tmp_path / folder).predictions()["logits"]
+        return RunDir(tmp_path / folder).predictions()["logits"]
 
     expected = run("FPP", "fpp", *SHORT)
     prompt = find_prompt(tmp_path / "fpp")

@@ -11,7 +11,7 @@ import pytest
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.train import join_lists, main
 from promptcal.trainers import build_cfg
-from promptcal.trainers.config.layers import CONFIGS
+from promptcal.trainers.config.build import CONFIGS
 from promptcal.trainers.config.merging import suggestion
 from promptcal.trainers.config.roles import leaves
 

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 from promptcal.datasets import build_dataset
-from promptcal.datasets.drawing.canvas import SIZE
-from promptcal.datasets.drawing.conditions import CONDITIONS
-from promptcal.datasets.drawing.tiles import CLASSNAMES, draw, shifted_tile, tile, tile_rng, under
+from promptcal.datasets.synthetic.canvas import SIZE
+from promptcal.datasets.synthetic.conditions import CONDITIONS
+from promptcal.datasets.synthetic.tiles import CLASSNAMES, draw, shifted_tile, tile, tile_rng, under
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers import build_cfg
 
@@ -32,7 +32,7 @@ def test_splits_do_not_share_tiles():
 def test_a_tile_depends_on_its_key_alone():
     """Another process, another order: the same picture."""
     code = (
-        "import hashlib; from promptcal.datasets.drawing.tiles import shifted_tile, tile\n"
+        "import hashlib; from promptcal.datasets.synthetic.tiles import shifted_tile, tile\n"
         "tile('test', 'sea', 1)\n"
         "for make in (shifted_tile, tile): print(hashlib.sha256(make('test', 'vineyard', 12).tobytes()).hexdigest())"
     )

@@ -8,7 +8,7 @@ import pytest
 import reference
 import torch
 import torch.nn.functional as F
-from promptcal.trainers.objectives import (
+from promptcal.trainers.functional.objectives import (
     LEAST_ENTROPY,
     balance,
     confident_views,

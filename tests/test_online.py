@@ -16,8 +16,8 @@ from promptcal.trainers.api import Adapter
 from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.engine.adapted import Adapted
 from promptcal.trainers.engine.parts import shuffled
-from promptcal.trainers.objectives import class_logits
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.functional.objectives import class_logits
+from promptcal.trainers.runs.run_dir import RunDir
 
 
 class RunningMean(BaseTrainer):
@@ -60,7 +60,7 @@ def train(clip_file, image_folder):
 def run(train, tmp_path):
     def run(folder: str, *opts: object) -> dict[str, np.ndarray]:
         train("RunningMean", tmp_path / folder, *opts)
-        return RunFolder(tmp_path / folder).predictions()
+        return RunDir(tmp_path / folder).predictions()
     return run
 
 
@@ -93,7 +93,7 @@ def test_killed_and_continued(run, tmp_path, monkeypatch, after, state_too):
     """Cut off after a part, before or after its state was written: the continued run is bit-equal."""
     expected = run("whole")
     written = []
-    real = RunFolder.write_state if state_too else RunFolder.write_part
+    real = RunDir.write_state if state_too else RunDir.write_part
 
     def write(folder, *args):
         real(folder, *args)
@@ -102,7 +102,7 @@ def test_killed_and_continued(run, tmp_path, monkeypatch, after, state_too):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "write_state" if state_too else "write_part", write)
+        patch.setattr(RunDir, "write_state" if state_too else "write_part", write)
         with pytest.raises(KeyboardInterrupt):
             run("cut")
     continued = run("cut")
@@ -117,7 +117,7 @@ def test_kill_9_at_every_write(train, tmp_path, monkeypatch, online):
     the new file is on disk, and after that but before it has its name."""
     few = ("TTA.VIEWS", 1, "TTA.SELECT", 1)
     train(online, tmp_path / "whole", *few)
-    expected = RunFolder(tmp_path / "whole").predictions()
+    expected = RunDir(tmp_path / "whole").predictions()
     for call in ("fsync", "replace"):
         folder, kills = tmp_path / call, 0
         while not (folder / "results.json").is_file():
@@ -136,7 +136,7 @@ def test_kill_9_at_every_write(train, tmp_path, monkeypatch, online):
             kills += done.returncode != 0
             assert kills < 20, "no progress"
         assert kills >= 2
-        found = RunFolder(folder).predictions()
+        found = RunDir(folder).predictions()
         for name, column in expected.items():
             np.testing.assert_array_equal(found[name], column, err_msg=name)
 
@@ -144,7 +144,7 @@ def test_kill_9_at_every_write(train, tmp_path, monkeypatch, online):
 def test_a_damaged_state_is_not_used(run, tmp_path, monkeypatch, caplog):
     expected = run("whole")
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "gather", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(RunDir, "gather", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run("cut")
     state = tmp_path / "cut" / "parts" / "state.npz"
@@ -154,11 +154,11 @@ def test_a_damaged_state_is_not_used(run, tmp_path, monkeypatch, caplog):
 
 
 def test_several_ranks_are_refused(run, monkeypatch):
-    monkeypatch.setattr("promptcal.trainers.engine.ranks.Ranks.meet", lambda self: None)
+    monkeypatch.setattr("promptcal.trainers.engine.dist.Distributed.barrier", lambda self: None)
     real = BaseTrainer.predict_images
 
     def as_one_of_two(trainer):
-        trainer.ranks.world = 2
+        trainer.dist.world = 2
         real(trainer)
 
     monkeypatch.setattr(BaseTrainer, "predict_images", as_one_of_two)

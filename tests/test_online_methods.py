@@ -11,8 +11,8 @@ import torch
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.report import main as report
 from promptcal.trainers import adapt, build_cfg, build_trainer
-from promptcal.trainers.objectives import class_logits, confident_views, unit
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.functional.objectives import class_logits, confident_views, unit
+from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.tda import PAPER
 from promptcal.trainers.vlm.loading import as_backbone
 from test_episodes import NAMES, make_views
@@ -109,7 +109,7 @@ def run(clip_file, image_folder, tmp_path):
         build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
             "TEST.PART", 3, "TTA.VIEWS", 10, "DATALOADER.NUM_WORKERS", 0, *opts])).run()
-        return RunFolder(tmp_path / folder).predictions()
+        return RunDir(tmp_path / folder).predictions()
     return run
 
 
@@ -117,16 +117,16 @@ def run(clip_file, image_folder, tmp_path):
 @pytest.mark.parametrize("method", ONLINE)
 def test_killed_and_continued(run, method: str, after: int, monkeypatch):
     expected = run(method, "whole")
-    real, written = RunFolder.write_state, []
+    real, written = RunDir.write_state, []
 
-    def write(folder: RunFolder, *args: object) -> None:
+    def write(folder: RunDir, *args: object) -> None:
         real(folder, *args)
         written.append(args)
         if len(written) == after:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "write_state", write)
+        patch.setattr(RunDir, "write_state", write)
         with pytest.raises(KeyboardInterrupt):
             run(method, "cut")
     continued = run(method, "cut")

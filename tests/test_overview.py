@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import pytest
 from made_runs import SHARPNESS, make_run
+from promptcal.trainers.report.demo_summary import BINS, SHOWN_BINS, overview, sentences, standings
 from promptcal.trainers.report.reading import read_run
-from promptcal.trainers.report.standings import BINS, SHOWN_BINS, overview, sentences, standings
 
 
 @pytest.fixture(scope="module")

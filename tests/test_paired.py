@@ -2,13 +2,13 @@
 import numpy as np
 import pytest
 from made_runs import compared, entry, make_run
-from promptcal.trainers import calibration as cal
-from promptcal.trainers.report.entries import Signed
+from promptcal.trainers.functional import calibration as cal
+from promptcal.trainers.functional.significance import mcnemar
 from promptcal.trainers.report.grid import Row
 from promptcal.trainers.report.metrics import METRICS, Samples
 from promptcal.trainers.report.paired import comparable, ece_difference, paired_table
 from promptcal.trainers.report.reading import read_run
-from promptcal.trainers.significance import mcnemar
+from promptcal.trainers.report.table_model import Signed
 
 
 def calibrated(n, seed):

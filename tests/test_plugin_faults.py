@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.tpt import TPT
 
 SETTINGS = ("TTA.VIEWS", 10, "TEST.PART", 2, "TTA.EPISODES", 2)
@@ -56,9 +56,9 @@ def test_what_fails_is_named_and_the_rest_is_kept(broken, train, tmp_path: Path,
     assert re.search(said, done.stderr.splitlines()[-1]), done.stderr
     assert kept == ["0000000-0000001.npz", "0000002-0000003.npz"]
     assert train("TPT", *SETTINGS).returncode == 0
-    found = RunFolder(tmp_path / "run").predictions()
+    found = RunDir(tmp_path / "run").predictions()
     assert train("TPT", *SETTINGS, "OUTPUT_DIR", tmp_path / "whole").returncode == 0
-    np.testing.assert_array_equal(found["logits"], RunFolder(tmp_path / "whole").predictions()["logits"])
+    np.testing.assert_array_equal(found["logits"], RunDir(tmp_path / "whole").predictions()["logits"])
 
 
 def test_lost_numbers_are_flagged(broken, tmp_path: Path):
@@ -67,5 +67,5 @@ def test_lost_numbers_are_flagged(broken, tmp_path: Path):
         return adapted
 
     done, _ = broken(losing)
-    assert done.returncode == 0 and RunFolder(tmp_path / "run").predictions()["flagged"].nonzero()[0].tolist() == [5]
+    assert done.returncode == 0 and RunDir(tmp_path / "run").predictions()["flagged"].nonzero()[0].tolist() == [5]
 

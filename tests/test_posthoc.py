@@ -9,7 +9,7 @@ import pytest
 import torch
 from promptcal.tools.report import main as report
 from promptcal.trainers import adapt, build_cfg, build_trainer
-from promptcal.trainers.posthoc import (
+from promptcal.trainers.functional.posthoc import (
     confidence_at,
     consistent_temperature,
     cots,
@@ -22,7 +22,7 @@ from promptcal.trainers.posthoc import (
     strong_columns,
     strong_views,
 )
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 from test_episodes import NAMES, make_views
 
 
@@ -182,7 +182,7 @@ def test_the_report_shows_them(runs: Path, capsys):
         assert label in shown, label
     report([str(runs), "--no-figures", "--bootstrap", "0"])
     assert "CoTS" not in capsys.readouterr().out
-    predictions = RunFolder(runs / "TPT").predictions()
+    predictions = RunDir(runs / "TPT").predictions()
     assert predictions["cots_tau"].shape == (12,) and predictions["strong_log_p"].shape == (12, 4)
     results = json.loads((runs / "TPT" / "results.json").read_text())
     assert results["predictions_bytes"] == (runs / "TPT" / "predictions.npz").stat().st_size

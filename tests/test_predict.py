@@ -10,8 +10,8 @@ from promptcal.datasets.views.images import open_image
 from promptcal.datasets.views.maker import ViewMaker
 from promptcal.tools.predict import main
 from promptcal.trainers import adapt
-from promptcal.trainers.calibration import sals
-from promptcal.trainers.pictures.predict import predict, prediction_table, read_classes, set_up
+from promptcal.trainers.functional.calibration import sals
+from promptcal.trainers.predict.predict import predict, prediction_table, read_classes, set_up
 from promptcal.trainers.report.settings import settings_pairs
 from promptcal.trainers.tpt import TPT
 

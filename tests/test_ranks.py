@@ -11,7 +11,7 @@ import pytest
 from common import PROJECT
 from fault_runs import FaultRuns, assert_same, parts_of
 from processes import Process, children, start_ranks
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_ranks_share_the_cache_and_the_jacobian(runs: FaultRuns, tmp_path: Path)
         return [tmp_path / run, "CACHE.DIR", tmp_path / cache, "TTA.JACOBIAN", "on"]
 
     runs.finish_here(*arguments("one", "cache of one"))
-    alone = RunFolder(tmp_path / "one").predictions()
+    alone = RunDir(tmp_path / "one").predictions()
     for ranks, run in ((2, "two"), (3, "three")):
         finish_ranks(ranks, runs.arguments(*arguments(run, "cache of two")))
         assert_same(tmp_path / run, alone)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from data_roots import FOLDERS, IMAGE_DIRS, SHARED, WNIDS, build, entries, picture, write_split
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
-from promptcal.datasets.benchmark import benchmarks
+from promptcal.datasets.file_dataset import file_datasets
 from promptcal.datasets.utils.errors import DataError
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "datasets"
@@ -50,7 +50,7 @@ def test_yaml_of_each_set(name):
 
 
 def test_fifteen_benchmarks_with_counts_and_templates():
-    found = {cls.name(): cls for cls in benchmarks()}
+    found = {cls.name(): cls for cls in file_datasets()}
     assert set(found) >= set(COUNTS)
     for name, (classes, test) in COUNTS.items():
         assert (found[name].expected_classes, found[name].expected_test) == (classes, test)

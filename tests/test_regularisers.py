@@ -6,8 +6,8 @@ import torch
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.config.fingerprint import make_fingerprint
-from promptcal.trainers.engine.episodes import text_gradient
-from promptcal.trainers.objectives import dispersion, marginal_entropy, nearest_angle
+from promptcal.trainers.engine.tta_loop import text_gradient
+from promptcal.trainers.functional.objectives import dispersion, marginal_entropy, nearest_angle
 from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import with_weight
 from promptcal.trainers.vlm.image_tower import encode_views

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from made_runs import make_run
 from promptcal.datasets.utils.errors import DataError
-from promptcal.trainers import calibration as cal
+from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.report import render
 from promptcal.trainers.report.measure import measure
 from promptcal.trainers.report.reading import find_runs, read_run

@@ -14,8 +14,8 @@ from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.layouts.theory import CAVEAT
 from promptcal.trainers.experiments.outcome import DEMO, write_outcome
 from promptcal.trainers.experiments.plan import Place, differs, expand
+from promptcal.trainers.experiments.plan_table import show_plan
 from promptcal.trainers.experiments.runner import Busy, Claim, Runner, in_use
-from promptcal.trainers.experiments.show import show_plan
 from promptcal.trainers.report.reading import FAILURE
 from promptcal.trainers.runs.lock import RunLock
 
@@ -206,7 +206,7 @@ def test_a_finished_run_with_other_settings_is_no_result(tmp_path):
 @pytest.mark.parametrize("name", ["table1", "reliability", *(
     pytest.param(name, marks=pytest.mark.slow) for name in ("two_steps", "prompts", "scaling", "coop", "seeds"))])
 def test_outcomes_of_real_plans(tmp_path, name):
-    """On made-up runs in the benchmarks' places: every layout writes its files, with the paper's figures in them."""
+    """On made-up runs in the file_datasets' places: every layout writes its files, with the paper's figures in them."""
     place = Place(output=tmp_path)
     experiment = read_experiment(name)
     plan = [run for run in expand(experiment, place) if run.dataset in ("dtd", "fgvc_aircraft", "eurosat")]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from made_runs import over_confident
-from promptcal.trainers import calibration as cal
-from promptcal.trainers.posthoc import cross_fit_temperature, fit_temperature
+from promptcal.trainers.functional import calibration as cal
+from promptcal.trainers.functional.posthoc import cross_fit_temperature, fit_temperature
 
 
 def test_sals_by_hand():

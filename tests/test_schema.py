@@ -13,10 +13,10 @@ import yaml
 from made_runs import make_run
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers.report import render
-from promptcal.trainers.report.entries import Entry, RowBlock, Table, TableRow
 from promptcal.trainers.report.figures import style
 from promptcal.trainers.report.reading import read_run
 from promptcal.trainers.report.schema import OPTIONAL, REQUIRED
+from promptcal.trainers.report.table_model import Entry, RowBlock, Table, TableRow
 from promptcal.trainers.report.write import write_report
 
 SCRIPT = "<script>alert(1)</script>"

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from common import run_tool
 from PIL import Image
 from promptcal.datasets import build_dataset
-from promptcal.datasets.drawing.tiles import CLASSNAMES
+from promptcal.datasets.synthetic.tiles import CLASSNAMES
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import load_clip
-from promptcal.trainers.objectives import unit
+from promptcal.trainers.functional.objectives import unit
 from promptcal.trainers.vlm.openai_clip import CLIP, clip, tokenizer
 from promptcal.trainers.vlm.small import training as training
 from promptcal.trainers.vlm.small.captions import (

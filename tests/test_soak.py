@@ -24,7 +24,7 @@ from forked import forked
 from promptcal.datasets.utils import files
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 
 SECONDS = float(os.environ.get("PROMPTCAL_SOAK", 10))
 METHODS = ("ZeroShot", "TPT", "CTPT", "OTPT", "SoC", "TDA")
@@ -61,11 +61,11 @@ class Soak:
             "DATASET.ROOT", self.images, "MODEL.BACKBONE.NAME", self.clip, "OUTPUT_DIR", folder, "TTA.VIEWS", 4,
             "TTA.SELECT", 0.5, "TEST.PART", 40, "TTA.EPISODES", 20, "CACHE.DIR", self.cache,
             "DATALOADER.NUM_WORKERS", workers])).run()
-        return RunFolder(folder).predictions()
+        return RunDir(folder).predictions()
 
     def hit(self, method: str, fault: str, patch: pytest.MonkeyPatch) -> None:
         left = self.moments.randrange(1, 5)
-        real_part, real_fsync = RunFolder.write_part, os.fsync
+        real_part, real_fsync = RunDir.write_part, os.fsync
 
         def write_part(*args: object) -> None:
             nonlocal left
@@ -90,7 +90,7 @@ class Soak:
 
         if fault == "worker killed":
             shutil.rmtree(self.cache, ignore_errors=True)  # so that there is work for them
-        patch.setattr(RunFolder, "write_part", write_part)
+        patch.setattr(RunDir, "write_part", write_part)
         patch.setattr(files.os, "fsync", fsync)
         if fault == "killed":
             assert forked(lambda: self.run(method, self.folder)).returncode == -signal.SIGKILL

@@ -15,8 +15,8 @@ from promptcal.datasets.utils.errors import ConfigError, UserError, explaining_f
 from promptcal.datasets.utils.files import make_folder
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.config.fingerprint import run_path
-from promptcal.trainers.runs.folder import RunFolder
 from promptcal.trainers.runs.progress import Progress
+from promptcal.trainers.runs.run_dir import RunDir
 
 
 def train_words(run: Path, clip_file: Path, image_folder: Path) -> list[object]:
@@ -172,9 +172,9 @@ def test_a_run_folder_removed_early(clip_file: Path, image_folder: Path, tmp_pat
 
 def test_a_run_folder_removed_later(train, tmp_path: Path, monkeypatch):
     """Parts are lost: the run says so, and the same command makes them again."""
-    real = RunFolder.write_part
+    real = RunDir.write_part
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "write_part", lambda *args: (real(*args), shutil.rmtree(tmp_path / "run" / "parts")))
+        patch.setattr(RunDir, "write_part", lambda *args: (real(*args), shutil.rmtree(tmp_path / "run" / "parts")))
         done = train("ZeroShot", "TEST.PART", 5)
     assert done.returncode == 2 and "is missing or damaged; the others are kept: run the command again" in done.stderr
     assert train("ZeroShot", "TEST.PART", 5).returncode == 0

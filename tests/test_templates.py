@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from promptcal.datasets.base import DATASET_REGISTRY
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import adapt, build_cfg, build_trainer
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.openai import OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.templates import CLIP_BEST, find_templates, template_features
@@ -68,7 +68,7 @@ def test_runs_tell_their_templates(
         results = build_trainer(build_cfg("ZeroShot", "configs/datasets/image_folder.yaml", opts=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
             "DATALOADER.NUM_WORKERS", 0, *opts])).run()
-        return results, RunFolder(tmp_path / folder).predictions()["logits"]
+        return results, RunDir(tmp_path / folder).predictions()["logits"]
 
     _, plain = run("plain")
     results, logits = run("templates", "PROMPT.TEMPLATE", setting)

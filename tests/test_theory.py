@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 import torch
-from promptcal.trainers import theory
+from promptcal.trainers.functional import theory
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from common import openai_state, random_clip, run_tool
 from promptcal.datasets.base import run_name
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.calibration import ace, ece, top_class
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.functional.calibration import ace, ece, top_class
+from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.runs.summary import result_table
 from promptcal.trainers.tpt import TPT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -147,7 +147,7 @@ def test_workers_do_not_change_a_bit(tmp_path: Path, image_folder: Path, clip_fi
     for workers in (0, 1, 3):
         run = tmp_path / f"workers{workers}"
         run_here("SoC", image_folder, clip_file, run, *FEW_VIEWS, "DATALOADER.NUM_WORKERS", workers)
-        logits.append(RunFolder(run).predictions()["logits"])
+        logits.append(RunDir(run).predictions()["logits"])
     assert np.array_equal(logits[0], logits[1]) and np.array_equal(logits[0], logits[2])
 
 
@@ -178,7 +178,7 @@ def test_resume_takes_the_runs_own_settings(train, tmp_path: Path):
 @pytest.mark.parametrize("trainer", ["SoC", "CoOp"])
 def test_no_train_checks_and_writes_nothing(train, tmp_path: Path, image_folder: Path, trainer: str, monkeypatch):
     """Neither a run folder nor a few-shot list in the data root, nor the Jacobian that a run would keep."""
-    monkeypatch.setattr("promptcal.trainers.base.find_jacobian", lambda *_: pytest.fail("the Jacobian was asked for"))
+    monkeypatch.setattr("promptcal.trainers.base.build_jacobian", lambda *_: pytest.fail("the Jacobian was asked for"))
     shutil.copytree(image_folder, tmp_path / "both" / "train")
     (image_folder).rename(tmp_path / "both" / "test")
     before = sorted(tmp_path.rglob("*"))
@@ -224,7 +224,7 @@ def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(
 
     monkeypatch.setattr(TPT, "adapt", lose_the_second)
     results = run_here("TPT", image_folder, clip_file, tmp_path / "run", *FEW_VIEWS)
-    predictions = RunFolder(tmp_path / "run").predictions()
+    predictions = RunDir(tmp_path / "run").predictions()
     assert results["flagged"] == 2 and predictions["flagged"].nonzero()[0].tolist() == [1, 9]
     for row in (1, 9):
         assert np.array_equal(predictions["logits"][row], predictions["zero_shot_logits"][row])
@@ -233,7 +233,7 @@ def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(
 
 def test_a_learning_rate_that_loses_all_numbers(tmp_path: Path, clip_file: Path, image_folder: Path):
     results = run_here("SoC", image_folder, clip_file, tmp_path / "run", *FEW_VIEWS, "OPTIM.LR", 1e30)
-    predictions = RunFolder(tmp_path / "run").predictions()
+    predictions = RunDir(tmp_path / "run").predictions()
     assert results["flagged"] == 12 and predictions["flagged"].all()
     assert np.array_equal(predictions["logits"], predictions["zero_shot_logits"])
     assert np.isfinite(predictions["logits"]).all()

@@ -14,7 +14,7 @@ from promptcal.trainers.config.fingerprint import check_same
 from promptcal.trainers.engine.cache import ArrayCache
 from promptcal.trainers.report.reading import find_runs
 from promptcal.trainers.report.write import write_report
-from promptcal.trainers.runs.folder import RunFolder
+from promptcal.trainers.runs.run_dir import RunDir
 
 FIXTURES = Path(__file__).parent / "fixtures" / "version_0_1"
 
@@ -73,7 +73,7 @@ def test_the_view_cache_is_set_aside_with_the_reason(old: Path, caplog):
     caplog.set_level("INFO", "promptcal")
     results = trainer("SoC", "again").run()
     assert "views as version 0.1 made them (pillow-1)" in caplog.text and results["views"] == "tensor-4"
-    ours, theirs = (RunFolder(Path(name)).predictions() for name in ("again", "finished"))
+    ours, theirs = (RunDir(Path(name)).predictions() for name in ("again", "finished"))
     np.testing.assert_allclose(ours["zero_shot_logits"], theirs["zero_shot_logits"], atol=1e-4)
     assert 0 < np.abs(ours["logits"] - theirs["logits"]).max() < 1
 

@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+if __name__ == "__main__":  # take the package from this checkout, whatever is installed
+    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.tools.speed.suite import FULL, QUICK, SCALE, Suite, run
 from promptcal.tools.speed.view_cases import pictures_of

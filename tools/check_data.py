@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from promptcal.datasets.benchmark import benchmarks, find_benchmark
-from promptcal.datasets.inventory.inspect import inspect, table
+if __name__ == "__main__":  # take the package from this checkout, whatever is installed
+    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+
+from promptcal.datasets.download.verify import inspect, table
+from promptcal.datasets.file_dataset import file_datasets, find_file_dataset
 from promptcal.datasets.utils.cli import run_tool
 from promptcal.datasets.utils.errors import reading
 from promptcal.datasets.utils.files import data_root
@@ -26,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with reading():
         root = data_root(args.root)
         list(root.iterdir())  # one that cannot be read is said once, not in every row
-    wanted = [find_benchmark(name) for name in args.datasets] or benchmarks()
+    wanted = [find_file_dataset(name) for name in args.datasets] or file_datasets()
     findings = [inspect(cls, root, args.deep) for cls in wanted]
     print(table(findings))
     return int(any(finding.state == "faulty" for finding in findings))

@@ -5,15 +5,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+if __name__ == "__main__":  # take the package from this checkout, whatever is installed
+    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+
 from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.report.figures.run_pictures import write_pictures
+from promptcal.trainers.report.demo_summary import overview, sentences, standings
+from promptcal.trainers.report.figures.run_pictures import write_figures_to_tensorboard
 from promptcal.trainers.report.reading import read_run
 from promptcal.trainers.report.stamp import forget, made_from, remember, told_before
-from promptcal.trainers.report.standings import overview, sentences, standings
 from promptcal.trainers.report.write import write_report
 from promptcal.trainers.runs.summary import result_table
 
@@ -40,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for trainer in sorted(TRAINERS, key=lambda name: name == "ZeroShot"):
         cfg = build_cfg(trainer, "configs/datasets/landcover.yaml", flags=[
             "OUTPUT_DIR", args.out / trainer, "CACHE.DIR", args.out / "cache", "TEST.LIMIT", args.images])
-        results[trainer] = build_trainer(cfg).run(draw=write_pictures)
+        results[trainer] = build_trainer(cfg).run(draw=write_figures_to_tensorboard)
     told = make_report([args.out / trainer for trainer in TRAINERS], args.out / "report")
     print(f"\n{result_table([results[trainer] for trainer in TRAINERS])}\n")
     print("\n".join(told))

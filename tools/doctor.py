@@ -16,6 +16,9 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 
+if __name__ == "__main__":  # take the package from this checkout, whatever is installed
+    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+
 from promptcal.datasets.utils.cli import run_tool
 from promptcal.datasets.utils.files import data_root
 
@@ -38,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     root = data_root(args.root) if args.root else None
 
     from promptcal.tools.checkup.checkup import Wishes, check_up  # only now: they import torch
-    from promptcal.trainers.pictures.predict import default_backbone
+    from promptcal.trainers.predict.predict import default_backbone
 
     with redirect_stdout(sys.stderr):  # whatever is said on the way: standard output has the table or the JSON alone
         found = check_up(Wishes(

@@ -1,4 +1,4 @@
-"""Downloads benchmarks into a data root, laid out as the readers expect. What is already there is left alone.
+"""Downloads file_datasets into a data root, laid out as the readers expect. What is already there is left alone.
 
 Exit status: 0 if everything asked for is there, 1 if something must be fetched by hand (the steps are printed),
 2 for a wrong command.
@@ -11,9 +11,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from promptcal.datasets.benchmark import benchmarks, find_benchmark
+if __name__ == "__main__":  # take the package from this checkout, whatever is installed
+    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+
 from promptcal.datasets.download.fetch import check_mirror
-from promptcal.datasets.inventory.obtain import download_benchmark, download_coop, download_splits
+from promptcal.datasets.download.install import download_benchmark, download_coop, download_splits
+from promptcal.datasets.file_dataset import file_datasets, find_file_dataset
 from promptcal.datasets.utils.cli import resumable, run_tool
 from promptcal.datasets.utils.errors import DataError, reading
 
@@ -42,13 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     jobs = []
     for name in args.what:
         if name == "all":
-            jobs += [(download_benchmark, (cls,)) for cls in benchmarks()]
+            jobs += [(download_benchmark, (cls,)) for cls in file_datasets()]
         elif name == "splits":
-            jobs += [(download_splits, (cls,)) for cls in benchmarks()]
+            jobs += [(download_splits, (cls,)) for cls in file_datasets()]
         elif name == "coop":
             jobs.append((download_coop, ()))
         else:
-            jobs.append((download_benchmark, (find_benchmark(name),)))
+            jobs.append((download_benchmark, (find_file_dataset(name),)))
     complete = [done(job, *subject, root, args.mirror) for job, subject in jobs]
     return int(not all(complete))
 

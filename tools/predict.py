@@ -7,8 +7,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+if __name__ == "__main__":  # take the package from this checkout, whatever is installed
+    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
 
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
@@ -17,8 +21,8 @@ from promptcal.datasets.views.images import open_image
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
 from promptcal.trainers.config import CONFIGS
 from promptcal.trainers.config.defaults import get_cfg_default
-from promptcal.trainers.pictures.predict import default_backbone, given_classes, predict, prediction_table, set_up
-from promptcal.trainers.pictures.prediction_page import kept_views, write_page
+from promptcal.trainers.predict.predict import default_backbone, given_classes, predict, prediction_table, set_up
+from promptcal.trainers.predict.prediction_page import kept_views, write_page
 from promptcal.trainers.report.settings import settings_pairs
 from promptcal.trainers.vlm.openai_weights import warn_of_small
 from tqdm import tqdm

@@ -12,12 +12,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+if __name__ == "__main__":  # take the package from this checkout, whatever is installed
+    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+
 from promptcal.datasets.utils.cli import counted, log_to_terminal, resumable, run_tool
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.experiments.plan import Place
+from promptcal.trainers.experiments.plan_table import show_list, show_plan
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments, reproduce
 from promptcal.trainers.experiments.runner import stand_alone
-from promptcal.trainers.experiments.show import show_list, show_plan
 from promptcal.trainers.report.render import terminal
 
 

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+if __name__ == "__main__":  # take the package from this checkout, whatever is installed
+    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+
 from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.trainers.config.layers import build_cfg, check_names
+from promptcal.trainers.config.build import build_cfg, check_names
 from promptcal.trainers.config.merging import KEY
 from promptcal.trainers.registry import build_trainer
 from yacs.config import CfgNode
@@ -80,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     log_to_terminal()
     check_names(args.trainer, args.dataset_config_file, args.config_file)
     # From here on torch is needed, which takes seconds to import.
-    from promptcal.trainers.report.figures.run_pictures import write_pictures
+    from promptcal.trainers.report.figures.run_pictures import write_figures_to_tensorboard
     from promptcal.trainers.runs.summary import result_table, seeds_table
 
     done = []
@@ -89,10 +92,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.no_train:
             trainer.check()
             continue
-        done.append(trainer.run(train=not args.eval_only, draw=write_pictures))
-        if trainer.ranks.first:
+        done.append(trainer.run(train=not args.eval_only, draw=write_figures_to_tensorboard))
+        if trainer.dist.is_main:
             print(result_table(done[-1:]))
-    if len(done) > 1 and trainer.ranks.first:
+    if len(done) > 1 and trainer.dist.is_main:
         print(f"\n{seeds_table(done)}")
 
 

@@ -9,13 +9,18 @@ the file that ships; a seed repeats a training exactly on the same machine with 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
 import torch
-from promptcal.datasets.drawing.sheet import contact_sheet
+
+if __name__ == "__main__":  # take the package from this checkout, whatever is installed
+    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+
+from promptcal.datasets.synthetic.sheet import contact_sheet
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.vlm.small.training import Settings, make_small_clip

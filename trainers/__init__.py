@@ -2,7 +2,7 @@
 from importlib import import_module
 
 PUBLIC = {
-    "TRAINER_REGISTRY": ".registry", "adapt": ".api", "build_cfg": ".config.layers", "build_trainer": ".registry",
+    "TRAINER_REGISTRY": ".registry", "adapt": ".api", "build_cfg": ".config.build", "build_trainer": ".registry",
     "load_clip": ".vlm.loading",
 }
 

@@ -16,15 +16,15 @@ from torch import Tensor
 from ..datasets.utils.errors import ConfigError, explaining_faults
 from ..datasets.views.images import open_image, to_rgb
 from ..datasets.views.maker import ViewMaker
-from .config.layers import build_cfg
+from .config.build import build_cfg
 from .config.merging import flatten
 from .engine.adapted import Adapted, refuse_lost
 from .engine.parts import chunks
 from .registry import build_trainer
 from .vlm.backbone import Backbone
-from .vlm.cores import fixed_numerics
 from .vlm.image_tower import encode_views
 from .vlm.loading import as_backbone
+from .vlm.numerics import fixed_numerics
 from .vlm.openai_clip import CLIP
 
 HIGHEST_NORMALISED = 16  # no backbone's statistics make a pixel as large as that

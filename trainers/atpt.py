@@ -5,7 +5,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .config.validation import require, require_one_of
-from .objectives import nearest_angle
+from .functional.objectives import nearest_angle
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 
@@ -18,7 +18,7 @@ class ATPT(TPT):
     together; `SIGN code` does as it does.
     """
 
-    label, colour, marker, rank = "A-TPT", "#CC79A7", "<", 35
+    label, colour, marker, display_order = "A-TPT", "#CC79A7", "<", 35
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:

@@ -16,25 +16,25 @@ from ..datasets.base import run_name
 from ..datasets.utils.errors import ConfigError, DataError, explaining_faults
 from .config.fingerprint import check_same, make_fingerprint, run_path
 from .engine.adapted import Adapted
+from .engine.dist import Distributed
+from .engine.jacobian_cache import build_jacobian
 from .engine.parts import evenly
-from .engine.payoff import find_jacobian
-from .engine.ranks import Ranks
 from .evaluation import Evaluation
 from .registry import LAST
-from .runs.board import Draw, write_final
-from .runs.folder import RunFolder
+from .runs.environment import environment
 from .runs.log import early_lines
-from .runs.provenance import environment
+from .runs.run_dir import RunDir
 from .runs.summary import result_block, summarise
+from .runs.tensorboard import Draw, write_final
 from .vlm.backbone import Backbone
+from .vlm.class_token_position import END
 from .vlm.class_towers import ClassTowers
 from .vlm.compiling import compile_image_tower
-from .vlm.cores import fixed_numerics
 from .vlm.initial_prompt import InitialPrompt
 from .vlm.loading import as_backbone, load_clip, pick_device, weights_hash
+from .vlm.numerics import fixed_numerics
 from .vlm.openai_clip import CLIP
 from .vlm.openai_weights import warn_of_small
-from .vlm.placement import END
 from .vlm.precision import resolve_precision
 from .vlm.prompt_files import load_context, prompt_hash
 from .vlm.prompts import check_lengths, class_tokens, find_placement, initial_context, warn_of_classes
@@ -48,7 +48,7 @@ class BaseTrainer(Evaluation):
     label = ""  # on paper; "" = the class's name
     colour = ""  # in figures; "" = a spare one
     marker = "v"
-    rank = LAST  # place in lists of methods, lowest first
+    display_order = LAST  # place in lists of methods, lowest first
     tuned = True  # adapts to test images
     tunes_context = False  # by gradients, so a Jacobian may pay
     own_views = False  # its yaml stands above the data set's: it wants the same views everywhere
@@ -69,7 +69,7 @@ class BaseTrainer(Evaluation):
     def __init__(self, cfg: CfgNode) -> None:
         self.cfg = cfg
         self.draw: Draw | None = None
-        self.ranks = Ranks()
+        self.dist = Distributed()
         self.device = pick_device(cfg.DEVICE)
         self.precision = resolve_precision(cfg.MODEL.PREC, self.device)
 
@@ -116,17 +116,17 @@ class BaseTrainer(Evaluation):
         self.draw = draw
         with early_lines() as early:
             self.build_data()
-            self.folder = RunFolder(run_path(self.cfg), self.log_name)
+            self.folder = RunDir(run_path(self.cfg), self.log_name)
             self.fingerprint = self.make_fingerprint()
             results = self.finished()
         if results is None:
-            with self.folder.owned(self.ranks, self.fingerprint, self.cfg.dump(), early):
+            with self.folder.owned(self.dist, self.fingerprint, self.cfg.dump(), early):
                 self.build_model()
                 if train:
                     self.train()
                 self.predict_images()
                 results = self.test()
-                if self.ranks.first:
+                if self.dist.is_main:
                     self.folder.note(result_block(results, train))
         logger.info("results in %s", self.folder.path)
         return results
@@ -153,7 +153,7 @@ class BaseTrainer(Evaluation):
         if results is None:
             return None
         check_same(self.fingerprint, results["fingerprint"], self.folder.path, finished=True)
-        if self.ranks.first:
+        if self.dist.is_main:
             self.folder.tidy()
         if (results["bins"], "sals_ece" in results) == (self.cfg.TEST.BINS, self.cfg.TEST.SALS):
             logger.info("finished before; nothing to compute")
@@ -161,7 +161,7 @@ class BaseTrainer(Evaluation):
         logger.info("the predictions are there; only the figures are computed again")
         kept = {key: value for key, value in results.items() if not key.startswith("sals_")}
         results = {**kept, **self.figures(self.folder.predictions())}
-        if self.ranks.first:
+        if self.dist.is_main:
             self.folder.write_config(self.cfg.dump())
             self.folder.finish(results)
         return results
@@ -211,8 +211,8 @@ class BaseTrainer(Evaluation):
             facts = {"weights": self.fingerprint["weights"], "precision": self.precision}
             if self.position != END:
                 facts["position"] = self.position
-            self.prompt.jacobian = find_jacobian(
-                self.cfg, self.prompt, len(self.indices), facts, self.dataset.classnames, self.ranks,
+            self.prompt.jacobian = build_jacobian(
+                self.cfg, self.prompt, len(self.indices), facts, self.dataset.classnames, self.dist,
             )
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
@@ -238,7 +238,7 @@ class BaseTrainer(Evaluation):
 
     def test(self) -> dict:
         """The first rank joins all parts, measures them, and marks the run as finished."""
-        return self.ranks.agree(self.conclude() if self.ranks.first else None)
+        return self.dist.broadcast(self.conclude() if self.dist.is_main else None)
 
     def conclude(self) -> dict:
         cfg = self.cfg

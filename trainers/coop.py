@@ -17,9 +17,9 @@ from .config.validation import require, require_one_of
 from .engine.adapted import Adapted
 from .fewshot.training import PromptLearner, Schedule, random_context, run_epochs
 from .fewshot.training_images import TrainingImages
-from .objectives import class_logits
+from .functional.objectives import class_logits
 from .registry import TRAINER_REGISTRY
-from .runs.board import Draw
+from .runs.tensorboard import Draw
 from .vlm.backbone import Backbone
 from .vlm.class_towers import ClassTowers
 from .vlm.initial_prompt import InitialPrompt
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 class CoOp(BaseTrainer):
     """min over the context of the cross entropy of labelled images. (Zhou et al., IJCV 2022.)"""
 
-    label, colour, marker, rank = "CoOp", "#009E73", "P", 900
+    label, colour, marker, display_order = "CoOp", "#009E73", "P", 900
     tuned, trained = False, True
 
     @classmethod
@@ -128,7 +128,7 @@ class CoOp(BaseTrainer):
 
     def train(self) -> None:
         """The first rank learns the context; all of them test it."""
-        context, self.training = self.ranks.agree(self.learn() if self.ranks.first else None)
+        context, self.training = self.dist.broadcast(self.learn() if self.dist.is_main else None)
         self.prompt = InitialPrompt(self.prompt.tower, context.to(self.device))
         self.has_prompt = True
 
@@ -190,10 +190,10 @@ def trained_prompt(cfg: CfgNode) -> Path:
     """The checkpoint of the CoOp run that `cfg` describes, trained and tested first unless that is done."""
     trainer = CoOp(cfg)
     results = trainer.run()
-    if not trainer.ranks.agree(trainer.checkpoint.is_file()):  # the run is finished, but its prompt was removed
-        with trainer.folder.owned(trainer.ranks, trainer.fingerprint, cfg.dump()):
+    if not trainer.dist.broadcast(trainer.checkpoint.is_file()):  # the run is finished, but its prompt was removed
+        with trainer.folder.owned(trainer.dist, trainer.fingerprint, cfg.dump()):
             trainer.build_model()
             trainer.train()
-            if trainer.ranks.first:
+            if trainer.dist.is_main:
                 trainer.folder.finish(results)
     return trainer.checkpoint

@@ -5,7 +5,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .config.validation import require
-from .objectives import dispersion
+from .functional.objectives import dispersion
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 
@@ -14,7 +14,7 @@ from .tpt import TPT
 class CTPT(TPT):
     """L_TPT − λ · dispersion(T). (Yoon et al., ICLR 2024.)"""
 
-    label, colour, marker, rank = "C-TPT", "#56B4E9", "D", 20
+    label, colour, marker, display_order = "C-TPT", "#56B4E9", "D", 20
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:

@@ -30,17 +30,17 @@ class Evaluation:
     def predict_images(self) -> None:
         """Predicts the images that no finished part holds, part by part; each rank takes its share of the parts."""
         cfg = self.cfg
-        if self.online and self.ranks.world > 1:
+        if self.online and self.dist.world > 1:
             raise ConfigError(f"{cfg.TRAINER.NAME} carries state from image to image, so one process must see them "
                               f"all: start it without torchrun, or with --nproc-per-node 1")
         if self.online:
             self.load_state(self.state())  # before hours are spent, find out that both are there
-        progress = Progress(self.folder.path, len(self.indices), cfg.TEST.BINS, cfg.TRAINER.NAME, self.ranks.first)
+        progress = Progress(self.folder.path, len(self.indices), cfg.TEST.BINS, cfg.TRAINER.NAME, self.dist.is_main)
         with progress:
             finished, missing = self.resume()
             for columns in finished:
                 progress.remember(columns)
-            mine = self.ranks.share(missing)
+            mine = self.dist.split(missing)
             features = self.feature_batches(mine)
             for part in mine:
                 rows = []
@@ -52,7 +52,7 @@ class Evaluation:
                 if self.online:
                     self.folder.write_state(self.parts.index(part) + 1, self.state())
                 progress.log(columns)
-        self.ranks.meet()
+        self.dist.barrier()
 
     def resume(self) -> tuple[list[dict[str, np.ndarray]], list[Sequence[int]]]:
         """The columns of the parts that are finished, and the parts that are not. What an online method did after the

@@ -29,7 +29,7 @@ class FPP(TPT):
     its public code.)
     """
 
-    label, colour, marker, rank = "FPP + TPT", "#661100", "3", 45
+    label, colour, marker, display_order = "FPP + TPT", "#661100", "3", 45
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
@@ -62,7 +62,7 @@ class FPP(TPT):
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
         text = self.prompt.text  # (K, d) of the hand-written prompt, beside which predictions stand as everywhere
-        context = self.ranks.agree(self.pretrain().cpu() if self.ranks.first else None)
+        context = self.dist.broadcast(self.pretrain().cpu() if self.dist.is_main else None)
         self.prompt = InitialPrompt(self.prompt.tower, context.to(text.device), zero_shot=text)
 
     def pretrain(self) -> Tensor:

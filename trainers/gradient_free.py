@@ -8,7 +8,7 @@ from yacs.config import CfgNode
 from .base import BaseTrainer
 from .config.validation import require_kept_views
 from .engine.adapted import Adapted
-from .posthoc import strong_columns
+from .functional.posthoc import strong_columns
 
 
 class GradientFree(BaseTrainer):

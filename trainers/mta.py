@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .aggregation import view_mode
+from .functional.aggregation import view_mode
 from .gradient_free import GradientFree
 from .registry import TRAINER_REGISTRY
 
@@ -15,7 +15,7 @@ class MTA(GradientFree):
     The mode has unit length and lies in the midst of a cluster, which makes it more confident than any one view.
     """
 
-    label, colour, marker, rank = "MTA", "#3B3B98", "h", 62
+    label, colour, marker, display_order = "MTA", "#3B3B98", "h", 62
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:
         return self.prompt.logits(view_mode(views, logits), self.scale)

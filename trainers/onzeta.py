@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .aggregation import NO_VOTE
 from .base import BaseTrainer
 from .config.validation import require
 from .engine.adapted import Adapted
-from .objectives import class_logits, unit
+from .functional.aggregation import NO_VOTE
+from .functional.objectives import class_logits, unit
 from .registry import TRAINER_REGISTRY
 from .vlm.backbone import Backbone
 from .vlm.openai_clip import CLIP
@@ -27,7 +27,7 @@ class OnZeta(BaseTrainer):
     b = β √(i/n) grows with the images met. The published β and α differ between data sets; here they are one.
     """
 
-    label, colour, marker, rank = "OnZeta", "#6699CC", "8", 72
+    label, colour, marker, display_order = "OnZeta", "#6699CC", "8", 72
     online = True
 
     @classmethod

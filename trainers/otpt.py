@@ -5,7 +5,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .config.validation import require, require_one_of
-from .objectives import frobenius_orthogonality, orthogonality
+from .functional.objectives import frobenius_orthogonality, orthogonality
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 
@@ -16,7 +16,7 @@ FORMS = {"householder": orthogonality, "frobenius": frobenius_orthogonality}
 class OTPT(TPT):
     """L_TPT + λ · R(T). (Sharifdeen et al., CVPR 2025.)"""
 
-    label, colour, marker, rank = "O-TPT", "#D55E00", "s", 30
+    label, colour, marker, display_order = "O-TPT", "#D55E00", "s", 30
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:

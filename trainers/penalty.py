@@ -5,7 +5,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .config.validation import require, require_one_of
-from .objectives import leading_range, range_excess
+from .functional.objectives import leading_range, range_excess
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 
@@ -18,7 +18,7 @@ class Penalty(TPT):
     it; that code is written for one step. The paper speaks of the zero-shot logits.
     """
 
-    label, colour, marker, rank = "Penalty", "#882255", "1", 15
+    label, colour, marker, display_order = "Penalty", "#882255", "1", 15
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:

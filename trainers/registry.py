@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from yacs.config import CfgNode
@@ -10,7 +11,7 @@ from ..datasets.utils.registry import Registry
 
 TRAINER_REGISTRY = Registry("trainer", Path(__file__).parent, __package__)
 SPARE_COLOURS = ("#AA4499", "#661100", "#B8A13A", "#5B7F95")  # for methods that name none; no method of ours has them
-LAST = 1000  # rank of methods that name none, or that are not ours
+LAST = 1000  # display order of methods that state none
 
 
 def build_trainer(cfg: CfgNode):
@@ -34,51 +35,40 @@ def find_method(name: str) -> type | None:
     return TRAINER_REGISTRY.get(known) if known else None
 
 
-def method_label(name: str) -> str:
-    """What the method is called on paper."""
-    return getattr(find_method(name), "label", "") or name
+@dataclass(frozen=True)
+class MethodInfo:
+    """What tables, figures and plans need to know about a method, registered here or not."""
+
+    name: str
+    label: str  # in tables and figures
+    colour: str
+    marker: str
+    order: tuple[int, str]  # sorts methods as papers list them
+    tuned: bool  # adapts to test images
+    tunes_context: bool  # runs the text tower for every image
+    trained: bool  # learns from labelled images first
+    online: bool  # its predictions depend on the order of the images
+    zero_shot: bool  # CLIP without adaptation, which all others are compared with
 
 
-def method_colour(name: str) -> str:
-    """The method's colour in every figure; one that names none always gets the same spare one."""
-    spare = SPARE_COLOURS[sum(method_key(name).encode()) % len(SPARE_COLOURS)]
-    return getattr(find_method(name), "colour", "") or spare
+def method_info(name: str) -> MethodInfo:
+    """Facts about a method by its name in any spelling. A method that is not registered gets neutral values."""
+    method, key = find_method(name), method_key(name)
+    spare = SPARE_COLOURS[sum(key.encode()) % len(SPARE_COLOURS)]
+    if method is None:
+        return MethodInfo(name, name, spare, "v", (LAST, key), False, True, False, False, False)
+    return MethodInfo(
+        name=method.__name__, label=method.label or name, colour=method.colour or spare, marker=method.marker,
+        order=(method.display_order, key), tuned=method.tuned, tunes_context=method.tunes_context,
+        trained=method.trained, online=method.online, zero_shot=not method.tuned and not method.trained,
+    )
 
 
-def method_marker(name: str) -> str:
-    return getattr(find_method(name), "marker", "v")
-
-
-def method_rank(name: str) -> tuple[int, str]:
-    """Sorts methods as papers list them."""
-    return getattr(find_method(name), "rank", LAST), method_key(name)
-
-
-def is_tuned(name: str) -> bool:
-    """Whether a method adapts to test images. Of one that somebody else's code has run it is not known."""
-    return getattr(find_method(name), "tuned", False)
-
-
-def tunes_context(name: str) -> bool:
-    """Whether a method runs the text tower for every image. One that is not ours counts as one."""
-    return getattr(find_method(name), "tunes_context", True)
-
-
-def is_trained(name: str) -> bool:
-    """Whether a method learns from labelled images beforehand."""
-    return getattr(find_method(name), "trained", False)
-
-
-def is_online(name: str) -> bool:
-    """Whether a method's predictions depend on the order of the images."""
-    return getattr(find_method(name), "online", False)
-
-
-def is_zero_shot(name: str) -> bool:
-    """Whether a method is CLIP as it is, which all others are compared with."""
-    return find_method(name) is not None and not is_tuned(name) and not is_trained(name)
+def method_order(name: str) -> tuple[int, str]:
+    """Sort key for method names."""
+    return method_info(name).order
 
 
 def zero_shot_name() -> str:
-    """The trainer that is CLIP as it is."""
-    return next(name for name in TRAINER_REGISTRY if is_zero_shot(name))
+    """The trainer that is CLIP without adaptation."""
+    return next(name for name in TRAINER_REGISTRY if method_info(name).zero_shot)

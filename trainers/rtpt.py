@@ -4,9 +4,9 @@ from __future__ import annotations
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .aggregation import reliability
 from .config.validation import require, require_one_of
-from .objectives import class_logits, mean_entropy
+from .functional.aggregation import reliability
+from .functional.objectives import class_logits, mean_entropy
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 
@@ -15,7 +15,7 @@ from .tpt import TPT
 class RTPT(TPT):
     """min mean_i H(p_i), then Σ_i w_i z_i over all views, w by reliability. (Sheng et al., R-TPT, CVPR 2025.)"""
 
-    label, colour, marker, rank = "R-TPT", "#7B4FA3", ">", 12
+    label, colour, marker, display_order = "R-TPT", "#7B4FA3", ">", 12
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .config.validation import require, require_one_of
-from .objectives import balance, live_weights, semantic_separation
+from .functional.objectives import balance, live_weights, semantic_separation
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 from .vlm.backbone import Backbone
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class SoC(TPT):
     """L_TPT + λ · w · mean_{i<j} Huber(s̃_ij, δ). (Fillioux et al., CVPR 2026.)"""
 
-    label, colour, marker, rank = "SoC", "#0072B2", "o", 40
+    label, colour, marker, display_order = "SoC", "#0072B2", "o", 40
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:

@@ -14,7 +14,7 @@ from .base import BaseTrainer
 from .config.validation import require, require_kept_views, require_one_of
 from .engine.adapted import Adapted
 from .engine.key_cache import KeyCache
-from .objectives import confident_views
+from .functional.objectives import confident_views
 from .registry import TRAINER_REGISTRY
 from .vlm.backbone import Backbone
 from .vlm.openai_clip import CLIP
@@ -40,7 +40,7 @@ class TDA(BaseTrainer):
     An image is stored before it is predicted, as published: it meets itself at cosine 1.
     """
 
-    label, colour, marker, rank = "TDA", "#AA4499", "H", 70
+    label, colour, marker, display_order = "TDA", "#AA4499", "H", 70
     online = True
 
     @classmethod

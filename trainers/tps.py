@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from .engine.adapted import Adapted
-from .engine.episodes import run_episodes
-from .engine.shift import ShiftedText
+from .engine.text_shift import ShiftedText
+from .engine.tta_loop import run_episodes
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 from .vlm.backbone import Backbone
@@ -24,7 +24,7 @@ class TPS(TPT):
     TRAINER.REGULARISERS.
     """
 
-    label, colour, marker, rank = "TPS", "#44AA99", "p", 50
+    label, colour, marker, display_order = "TPS", "#44AA99", "p", 50
     tunes_context = False
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:

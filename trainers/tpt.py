@@ -10,9 +10,9 @@ from .base import BaseTrainer
 from .config.regularisers import parse_regularisers
 from .config.validation import require_one_of
 from .engine.adapted import Adapted
-from .engine.episodes import run_episodes
 from .engine.memory import within_memory
-from .objectives import class_logits, confident_views, marginal_entropy
+from .engine.tta_loop import run_episodes
+from .functional.objectives import class_logits, confident_views, marginal_entropy
 from .registry import TRAINER_REGISTRY, branch_of, find_method, method_key
 
 
@@ -24,7 +24,7 @@ class TPT(BaseTrainer):
     L_TPT + weight · penalty. TRAINER.REGULARISERS adds the terms of such methods to any of the family.
     """
 
-    label, colour, marker, rank = "TPT", "#E69F00", "^", 10
+    label, colour, marker, display_order = "TPT", "#E69F00", "^", 10
     tunes_context, takes_regularisers = True, True
 
     @classmethod

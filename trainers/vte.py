@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from .functional.objectives import confident_views
 from .gradient_free import GradientFree
-from .objectives import confident_views
 from .registry import TRAINER_REGISTRY
 
 
@@ -16,7 +16,7 @@ class VTE(GradientFree):
     as a temperature.
     """
 
-    label, colour, marker, rank = "VTE", "#117733", "*", 60
+    label, colour, marker, display_order = "VTE", "#117733", "*", 60
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:
         chosen = confident_views(logits, self.cfg.TTA.SELECT)

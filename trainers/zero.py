@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .aggregation import NO_VOTE, vote_shares
+from .functional.aggregation import NO_VOTE, vote_shares
 from .gradient_free import GradientFree
 from .registry import TRAINER_REGISTRY
 
@@ -16,7 +16,7 @@ class ZERO(GradientFree):
     published: its yaml stands above the data set's.
     """
 
-    label, colour, marker, rank = "ZERO", "#8C6D1F", "d", 64
+    label, colour, marker, display_order = "ZERO", "#8C6D1F", "d", 64
     own_views = True
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from yacs.config import CfgNode
 from .base import BaseTrainer
 from .config.validation import require
 from .engine.adapted import Adapted
-from .objectives import class_logits
+from .functional.objectives import class_logits
 from .registry import TRAINER_REGISTRY
 from .vlm.backbone import Backbone
 from .vlm.openai_clip import CLIP
@@ -21,7 +21,7 @@ from .vlm.templates import check_setting, find_templates, template_features
 class ZeroShot(BaseTrainer):
     """The plain view against the initial prompt, or against templates. (Radford et al., CLIP, ICML 2021.)"""
 
-    label, colour, marker, rank = "Zero-shot", "#767676", "X", 0
+    label, colour, marker, display_order = "Zero-shot", "#767676", "X", 0
     tuned, takes_templates = False, True
 
     @classmethod

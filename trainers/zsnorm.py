@@ -5,7 +5,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .config.validation import require_one_of
-from .objectives import into_range, leading_range
+from .functional.objectives import into_range, leading_range
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 
@@ -18,7 +18,7 @@ class ZSNorm(TPT):
     it. Predictions are not stretched.
     """
 
-    label, colour, marker, rank = "ZS-Norm", "#999933", "2", 16
+    label, colour, marker, display_order = "ZS-Norm", "#999933", "2", 16
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:

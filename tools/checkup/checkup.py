@@ -15,8 +15,8 @@ from ...datasets.utils.errors import DataError
 from ...datasets.views.loader import worker_count
 from ...datasets.views.maker import ViewMaker
 from ...trainers import build_cfg, build_trainer
-from ...trainers.vlm.cores import fixed_numerics
 from ...trainers.vlm.loading import as_backbone, load_clip, pick_device
+from ...trainers.vlm.numerics import fixed_numerics
 from ...trainers.vlm.openai_weights import SMALL
 from ..speed.image_cases import make_pictures
 from ..speed.result_tables import number

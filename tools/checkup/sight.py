@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from ...datasets.base import Dataset, Datum
-from ...datasets.benchmark import benchmarks
-from ...datasets.inventory.inspect import Finding, inspect
+from ...datasets.download.verify import Finding, inspect
+from ...datasets.file_dataset import file_datasets
 from ...datasets.utils.cli import tool
 from ...datasets.views.maker import ViewMaker
 from ...trainers import build_cfg, build_trainer
@@ -44,8 +44,8 @@ def precision(backbone: Backbone, names: Sequence[str], views: torch.Tensor) -> 
 
 
 def data_found(root: Path) -> list[Finding]:
-    """The benchmarks below a root, those that are not there left out."""
-    return [found for found in (inspect(cls, root) for cls in benchmarks()) if found.state != "absent"]
+    """The file_datasets below a root, those that are not there left out."""
+    return [found for found in (inspect(cls, root) for cls in file_datasets()) if found.state != "absent"]
 
 
 def describe(found: Sequence[Finding], root: Path) -> Iterator[Check]:

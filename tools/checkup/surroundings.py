@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from ...datasets.views.loader import worker_count
-from ...trainers.runs.provenance import environment
+from ...trainers.runs.environment import environment
 from ..speed.profiling import available_memory, load, processor
 from .findings import FAULT, NOTE, Check
 
-IMAGES = 50_000  # of the largest benchmarks, for the plan of the disk
+IMAGES = 50_000  # of the largest file_datasets, for the plan of the disk
 BUSY = 0.5  # processes a core that others may have waiting before measurements stop meaning much
 
 
@@ -53,7 +53,7 @@ def devices(device: torch.device) -> Iterator[Check]:
 
 
 def disk(cache: Path | None, features: int, views: int) -> Check:
-    """Free space where view features would be kept, against what the largest benchmarks take."""
+    """Free space where view features would be kept, against what the largest file_datasets take."""
     folder = (cache or Path()).expanduser().absolute()
     there = next(place for place in (folder, *folder.parents) if place.is_dir())
     free, needed = shutil.disk_usage(there).free, IMAGES * views * features * 2

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from ...datasets.utils.errors import ConfigError
-from ...trainers.objectives import class_logits, confident_views, marginal_entropy
+from ...trainers.functional.objectives import class_logits, confident_views, marginal_entropy
 from ...trainers.vlm.backbone import Backbone
+from ...trainers.vlm.generic_tower import WholeTower
 from ...trainers.vlm.loading import as_backbone, load_clip
 from ...trainers.vlm.prompts import class_tokens, initial_context
-from ...trainers.vlm.whole_tower import WholeTower
 from .baseline import METHOD, WEIGHT, reference
 from .records import BaselineComparison
 from .shapes import class_names

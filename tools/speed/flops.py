@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from ...trainers.objectives import dispersion, orthogonality, pair_similarities
-from ...trainers.operations import REGULARISERS
+from ...trainers.functional.flop_counts import REGULARISERS
+from ...trainers.functional.objectives import dispersion, orthogonality, pair_similarities
 from ...trainers.report.published import find
 from ...trainers.vlm.class_towers import ClassTowers
 from ...trainers.vlm.openai import TOKENIZER, OpenAIBackbone

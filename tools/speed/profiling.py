@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import torch
 
-from ...trainers.runs.provenance import environment
+from ...trainers.runs.environment import environment
 
 Task = Callable[[], object]
 T = TypeVar("T")

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ...trainers.base import BaseTrainer
-from ...trainers.config.layers import build_cfg
-from ...trainers.engine.episodes import penalty_and_gradient, text_gradient
+from ...trainers.config.build import build_cfg
+from ...trainers.engine.tta_loop import penalty_and_gradient, text_gradient
 from ...trainers.registry import TRAINER_REGISTRY, build_trainer
 from ...trainers.tpt import TPT, is_regulariser
 from .baseline import METHOD, fits

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ...trainers.config.layers import build_cfg
-from ...trainers.objectives import orthogonality, semantic_separation
+from ...trainers.config.build import build_cfg
+from ...trainers.functional.objectives import orthogonality, semantic_separation
 from ...trainers.registry import build_trainer
 from ...trainers.tpt import TPT
 from ...trainers.vlm.backbone import Backbone

@@ -1,4 +1,4 @@
 """Settings: defaults, layers of files and flags, validation, and what each setting influences."""
-from .layers import CONFIGS, build_cfg
+from .build import CONFIGS, build_cfg
 
 __all__ = ["CONFIGS", "build_cfg"]

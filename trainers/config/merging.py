@@ -13,9 +13,9 @@ from yacs.config import CfgNode
 
 from ...datasets.utils.errors import ConfigError, first_five
 from ...datasets.utils.files import read_regular
-from .habits import RENAMED, WORDS, WORDS_MEANT, leave_alone, our_name, our_trainer
-from .plain_yaml import parse_yaml
+from .dassl_compat import RENAMED, WORDS, WORDS_MEANT, leave_alone, our_name, our_trainer
 from .roles import leaves
+from .safe_yaml import parse_yaml
 
 AUTO = {"DATALOADER.NUM_WORKERS": -1}  # whole numbers that may be given as `auto`
 COMMAND = "the command"

@@ -16,11 +16,11 @@ from yacs.config import CfgNode
 from ...datasets.utils.errors import DataError, WeightsError
 from ...datasets.utils.files import write_arrays, write_json, write_text
 from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
-from ..arrays import log_softmax
 from ..base import now
-from ..calibration import ace, brier_terms, ece, top_class
 from ..config.roles import leaves
-from ..runs.provenance import environment
+from ..functional.arrays import log_softmax
+from ..functional.calibration import ace, brier_terms, ece, top_class
+from ..runs.environment import environment
 from ..runs.summary import percent_lines
 from ..vlm.loading import pick_device, weights_hash
 from .data import TheirData

@@ -10,8 +10,8 @@ from typing import Any
 
 from yacs.config import CfgNode
 
+from ..config.build import build_cfg, dataset_file_of
 from ..config.defaults import get_cfg_default
-from ..config.layers import build_cfg, dataset_file_of
 from ..config.roles import leaves
 from ..registry import TRAINER_REGISTRY
 

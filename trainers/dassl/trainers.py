@@ -12,7 +12,7 @@ from dassl.engine import TrainerX
 from yacs.config import CfgNode
 
 from ..registry import TRAINER_REGISTRY
-from ..report.figures.run_pictures import write_pictures
+from ..report.figures.run_pictures import write_figures_to_tensorboard
 from ..runs.summary import END_OF_TRAINING
 from ..vlm.prompt_files import find_prompt
 from .data import TheirData
@@ -70,11 +70,11 @@ class EngineTrainer(TrainerX):
             cfg.TEST.SPLIT = split
             cfg.freeze()
         self.engine = on_their_data(self.method)(cfg, self.data)
-        return self.engine.run(train=train, draw=write_pictures)
+        return self.engine.run(train=train, draw=write_figures_to_tensorboard)
 
     def show(self, results: dict) -> float:
         """Dassl's evaluator, whichever was asked for, says the result."""
-        if not self.engine.ranks.first:
+        if not self.engine.dist.is_main:
             return results["accuracy"]
         predictions = self.engine.folder.predictions()
         self.evaluator.writes = False

@@ -24,8 +24,8 @@ from ...datasets.views.loader import ViewBatch, view_loader
 from ...datasets.views.maker import Drawn, ViewMaker
 from ..config.fingerprint import ENGINE
 from ..vlm.backbone import Backbone
-from ..vlm.cores import in_parallel
 from ..vlm.image_tower import encode_views, views_at_once
+from ..vlm.numerics import in_parallel
 from ..vlm.precision import DTYPES
 from .ahead import Side, SideStream, made_ahead
 from .cache import ArrayCache

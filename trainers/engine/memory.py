@@ -6,7 +6,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ..vlm.initial_prompt import InitialPrompt
-from ..vlm.shrink import until_it_fits
+from ..vlm.oom import retry_on_oom
 from .adapted import Adapted
 
 # Class tokens of all episodes in one pass. A CPU is fastest while activations stay in its caches; a GPU wants many.
@@ -30,6 +30,6 @@ def within_memory(run: Callable[[Tensor], Adapted], views: Tensor, prompt: Initi
     done: list[Adapted] = []
     rest = views
     while len(rest):
-        done.append(until_it_fits(lambda rest=rest: run(rest[: at_once()]), shrink))
+        done.append(retry_on_oom(lambda rest=rest: run(rest[: at_once()]), shrink))
         rest = rest[len(done[-1].logits) :]
     return Adapted.join(done)

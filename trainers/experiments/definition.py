@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...datasets.utils.errors import ConfigError, UnknownNameError
 from ...datasets.utils.registry import nearest
-from ..config.layers import CONFIGS
+from ..config.build import CONFIGS
 from ..config.merging import read_yaml
 from ..registry import TRAINER_REGISTRY
 from ..report import published
@@ -34,7 +34,7 @@ class RunGroup:
 
 @dataclass(frozen=True)
 class Demo:
-    """What stands in for the benchmarks where an experiment is shown on embedded material."""
+    """What stands in for the file_datasets where an experiment is shown on embedded material."""
 
     datasets: Sequence[str]
     coop: Mapping[str, object] = field(default_factory=dict)  # further settings of the CoOp prompts

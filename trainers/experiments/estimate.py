@@ -16,8 +16,8 @@ from PIL import Image
 from ...datasets.utils.cli import counted
 from ...datasets.views.loader import worker_count
 from ...datasets.views.maker import ViewMaker
-from ..registry import is_trained, tunes_context
-from ..runs.folder import RunFolder
+from ..registry import method_info
+from ..runs.run_dir import RunDir
 from ..vlm.jacobian import pays
 from ..vlm.loading import pick_device
 from .plan import PlannedRun
@@ -106,7 +106,7 @@ def work_of(run: PlannedRun, encodes: bool, half: bool = False) -> Work:
     images, classes = run.size
     strong = 2 * classes + 4 if run.many_views else 0  # what CoTS and E-CoTS need
     predictions = images * (2 * 4 * classes + 17 + strong)  # logits before and after, index, label, flag
-    if is_trained(run.method):
+    if method_info(run.method).trained:
         from ..coop import epochs_of
 
         epochs, shown = epochs_of(cfg), classes * run.shots
@@ -115,7 +115,7 @@ def work_of(run: PlannedRun, encodes: bool, half: bool = False) -> Work:
         return Work(seen * sizes.view, 2 * batches * sizes.text_pass(classes), seen, predictions)
     views = cfg.TTA.VIEWS if run.many_views else 1
     # One step is a backward pass from the shared first pass and a final forward; each further step is one of both.
-    steps = cfg.TTA.STEPS if tunes_context(run.method) else 0
+    steps = cfg.TTA.STEPS if method_info(run.method).tunes_context else 0
     text = images * 2 * steps * sizes.text_pass(classes, len(cfg.PROMPT.CTX_INIT.split()))
     if run.method == "FPP":  # its prompt: in each step all noises forward, and the prompt itself forward and back
         text += cfg.TRAINER.FPP.STEPS * (cfg.TRAINER.FPP.NOISES + 3) * sizes.text_pass(classes)
@@ -133,7 +133,7 @@ def jacobian_bytes(run: PlannedRun) -> float:
     words = len(cfg.PROMPT.CTX_INIT.split())
     size = 4.0 * classes * sizes.features * words * sizes.text.width
     worth = pays(images, sizes.features * (1 + (1 + words) / CLASS_TOKENS), kept=True)
-    return size if tunes_context(run.method) and cfg.TTA.STEPS and worth and size <= 1e9 * cfg.TTA.JACOBIAN_GB else 0.0
+    return size if method_info(run.method).tunes_context and cfg.TTA.STEPS and worth and size <= 1e9 * cfg.TTA.JACOBIAN_GB else 0.0
 
 
 def works(runs: Sequence[PlannedRun], finished: Collection[PlannedRun], half: bool) -> dict[PlannedRun, Work]:
@@ -201,7 +201,7 @@ def known_speeds(finished: Collection[PlannedRun]) -> dict[tuple, float]:
     """Seconds an image by kind of finished run, the fastest of each: it had its features from the cache."""
     speeds: dict[tuple, float] = {}
     for run in finished:
-        results = RunFolder(run.folder).results() or {}
+        results = RunDir(run.folder).results() or {}
         if "seconds_per_image" in results:
             speeds[kind_of(run)] = min(results["seconds_per_image"], speeds.get(kind_of(run), float("inf")))
     return speeds

@@ -13,21 +13,21 @@ from tqdm import tqdm
 from ...datasets.utils.cli import counted, tool
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import make_folder, write_text
-from ..report.entries import Table
 from ..report.figures.style import stamped
 from ..report.measure import Measured, measure
 from ..report.output import write_figures, write_tables
 from ..report.page.page import Page, render, render_page
 from ..report.picture import Picture, attempted
+from ..report.posthoc_metrics import POSTHOC
 from ..report.reading import read_run
-from ..report.rescaled import POSTHOC
+from ..report.table_model import Table
 from ..report.thumbnails import thumbnails
 from ..report.verdict import judge
-from .beside import slip_notes
 from .definition import Experiment
+from .finished_runs import Material, swept_key
 from .layouts import find_layout
-from .material import Material, swept_key
 from .plan import Place, PlannedRun
+from .vs_published import slip_notes
 
 logger = logging.getLogger(__name__)
 

@@ -10,18 +10,18 @@ from pathlib import Path
 from yacs.config import CfgNode
 
 from ...datasets.base import DATASET_REGISTRY, build_dataset
-from ...datasets.benchmark import Benchmark
-from ...datasets.inventory.inspect import Finding, inspect
+from ...datasets.download.verify import Finding, inspect
+from ...datasets.file_dataset import FileDataset
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
+from ..config.build import build_cfg
 from ..config.fingerprint import check_same, make_fingerprint, run_path
-from ..config.layers import build_cfg
 from ..config.roles import leaves
 from ..coop import CoOp
 from ..engine.parts import evenly
-from ..registry import is_trained, is_tuned, method_key
+from ..registry import method_info, method_key
 from ..report.settings import usual_settings
-from ..runs.folder import RunFolder
+from ..runs.run_dir import RunDir
 from ..vlm.loading import weights_hash
 from ..vlm.openai_weights import SMALL
 from .definition import Experiment, RunGroup, dataset_file
@@ -80,7 +80,7 @@ class PlannedRun:
 
     @property
     def finished(self) -> bool:
-        return RunFolder(self.folder).results() is not None
+        return RunDir(self.folder).results() is not None
 
     @property
     def dataset_name(self) -> str:
@@ -89,7 +89,7 @@ class PlannedRun:
     @property
     def many_views(self) -> bool:
         """Whether it looks at all views of an image, not at the plain one alone."""
-        return is_tuned(self.method)
+        return method_info(self.method).tuned
 
     @property
     def features(self) -> tuple:
@@ -112,7 +112,7 @@ class PlannedRun:
     @property
     def label(self) -> str:
         parts = [f"{key.rsplit('.', 1)[-1]} {value}" for key, value in self.variant.items()]
-        if self.shots and not is_trained(self.method):
+        if self.shots and not method_info(self.method).trained:
             parts.append(f"from {self.shots} shots")
         elif self.shots:
             parts.append(f"{self.shots} shots")
@@ -187,9 +187,9 @@ def differs(run: PlannedRun) -> str:
 
     The images of a benchmark are not looked at: listing them takes longer than all else.
     """
-    results = RunFolder(run.folder).results() or {}
+    results = RunDir(run.folder).results() or {}
     facts = {"weights": weights_hash(run.backbone, run.cfg.MODEL.ACTIVATION, run.cfg.MODEL.HEAD_WIDTH)}
-    if not issubclass(DATASET_REGISTRY.get(run.dataset_name), Benchmark):
+    if not issubclass(DATASET_REGISTRY.get(run.dataset_name), FileDataset):
         facts["data"] = drawn_hash(run.dataset_name, run.cfg.TEST.SPLIT, run.cfg.TEST.LIMIT)
     ours = make_fingerprint(run.cfg, **facts)
     theirs = {key: value for key, value in results.get("fingerprint", {}).items() if key in ours}
@@ -213,7 +213,7 @@ def dataset_size(name: str, root: str = "") -> tuple[int, int]:
     """Test images and classes of a data set as it lies below `root`, or as published; of one that is drawn, as it
     is."""
     kind = DATASET_REGISTRY.get(name)
-    if issubclass(kind, Benchmark):
+    if issubclass(kind, FileDataset):
         found = look_at(name, root)
         return (found.test, found.classes) if found.test else (kind.expected_test, kind.expected_classes)
     made = build_dataset(name, "")
@@ -229,7 +229,7 @@ def look_at(name: str, root: str) -> Finding:
 def findings(runs: Sequence[PlannedRun]) -> list[Finding]:
     """What there is of each benchmark that the runs need."""
     needed = dict.fromkeys((run.dataset_name, run.cfg.DATASET.ROOT) for run in runs)
-    return [look_at(name, root) for name, root in needed if issubclass(DATASET_REGISTRY.get(name), Benchmark)]
+    return [look_at(name, root) for name, root in needed if issubclass(DATASET_REGISTRY.get(name), FileDataset)]
 
 
 def select(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[PlannedRun]:

@@ -20,8 +20,8 @@ import torch
 from ...datasets.utils.errors import UserError
 from ...datasets.utils.files import make_folder, read_json, write_json
 from ..coop import trained_prompt
-from ..registry import build_trainer, is_trained
-from ..report.figures.run_pictures import write_pictures
+from ..registry import build_trainer, method_info
+from ..report.figures.run_pictures import write_figures_to_tensorboard
 from ..report.reading import FAILURE
 from ..runs.lock import RunLock
 from .plan import PlannedRun, differs, with_prompt
@@ -109,7 +109,7 @@ class Runner:
     def features_of(self, run: PlannedRun):
         """A claim on the view features of a run, unless they are there already or it does not need them all."""
         alike = [other for other in self.all if other.features == run.features and other.many_views]
-        if not alike or is_trained(run.method) or any(other.finished for other in alike):
+        if not alike or method_info(run.method).trained or any(other.finished for other in alike):
             return nullcontext()
         return Claim(run).held()
 
@@ -117,10 +117,10 @@ class Runner:
         logger.info("%s (%d of %d)", run.described, self.all.index(run) + 1, len(self.all))
         try:
             cfg = with_prompt(run, trained_prompt(run.prompt.cfg)) if run.prompt else run.cfg
-            if is_trained(run.method):
+            if method_info(run.method).trained:
                 trained_prompt(cfg)
             else:
-                build_trainer(cfg).run(draw=write_pictures)
+                build_trainer(cfg).run(draw=write_figures_to_tensorboard)
         except Exception as error:  # whatever it is, the other runs go on
             if in_use(run.folder):
                 raise Busy from error
@@ -146,7 +146,7 @@ def in_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     first: dict[tuple, int] = {}
     for place, run in enumerate(runs):
         first.setdefault(run.features, place)
-    return sorted(runs, key=lambda run: (first[run.features], not is_trained(run.method), not run.many_views))
+    return sorted(runs, key=lambda run: (first[run.features], not method_info(run.method).trained, not run.many_views))
 
 
 class Claim(RunLock):

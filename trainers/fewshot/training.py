@@ -15,11 +15,11 @@ from tqdm import tqdm
 
 from ...datasets.utils.errors import ConfigError, UserError, WeightsError
 from ...datasets.utils.files import write_atomically
-from ..objectives import class_logits
+from ..functional.objectives import class_logits
 from ..runs.progress import Curves
 from ..vlm.checkpoints import read_checkpoint
 from ..vlm.class_towers import ClassTowers
-from ..vlm.shrink import until_it_fits
+from ..vlm.oom import retry_on_oom
 from .training_images import TrainingImages
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class PromptLearner:
 
     def step(self, images: Tensor, labels: Tensor) -> None:
         """One step on unit image features (B, d) with labels (B,)."""
-        loss, logits, self.context.grad = until_it_fits(lambda: self.gradient(images, labels), self.halve_classes)
+        loss, logits, self.context.grad = retry_on_oom(lambda: self.gradient(images, labels), self.halve_classes)
         self.optimizer.step()
         self.seen += len(labels)
         self.loss = self.loss + loss.double() * len(labels)

@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ...datasets.base import dataset_rank
-from ..registry import is_zero_shot, method_rank
-from .caveats import caveats
+from ...datasets.base import dataset_info
+from ..registry import method_info
+from .comparability_notes import caveats
 from .grid import Column, Comparison, Row
 from .measure import Measured
 
@@ -21,11 +21,11 @@ def arrange(
     which they come. `key` is the setting whose values the rows compare."""
     cells, order = defaultdict(list), {}
     for row, measured in runs:
-        order.setdefault(row, (*method_rank(row.method), len(order)))
+        order.setdefault(row, (*method_info(row.method).order, len(order)))
         cells[row, column_of(measured)].append(measured)
     for group in cells.values():
         group.sort(key=lambda m: m.run.seed)
-    columns = sorted({column for _, column in cells}, key=lambda c: (*dataset_rank(c.dataset), -c.n, c.data_hash))
+    columns = sorted({column for _, column in cells}, key=lambda c: (*dataset_info(c.dataset).order, -c.n, c.data_hash))
     comparison = Comparison(title, backbone, columns, sorted(order, key=order.get), dict(cells), key,
                             elsewhere=frozenset(elsewhere))
     comparison.notes = caveats(comparison)
@@ -35,7 +35,7 @@ def arrange(
 def row_of(measured: Measured, variant: str = "") -> Row:
     """The row that a run belongs to. Before tuning, a model that starts from a learnt prompt is not zero-shot CLIP."""
     run = measured.run
-    learnt = is_zero_shot(run.trainer) and bool(run.settings.get("MODEL.INIT_WEIGHTS"))
+    learnt = method_info(run.trainer).zero_shot and bool(run.settings.get("MODEL.INIT_WEIGHTS"))
     return Row(run.trainer, variant, LEARNT if learnt else "")
 
 

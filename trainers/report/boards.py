@@ -9,9 +9,9 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from ...datasets.base import dataset_label
+from ...datasets.base import dataset_info
 from ...datasets.utils.files import make_folder
-from ..registry import method_label
+from ..registry import method_info
 from .measure import Measured
 from .settings import setting_words
 
@@ -44,7 +44,7 @@ def link_boards(out: Path, measured: Sequence[Measured]) -> Path | None:
     try:
         for m, board in boards:
             name = ", ".join(filter(None, (
-                f"{method_label(m.run.trainer)} on {dataset_label(m.run.dataset)}", words[m.run.folder],
+                f"{method_info(m.run.trainer).label} on {dataset_info(m.run.dataset).label}", words[m.run.folder],
                 f"{m.run.results['n']} images", f"seed {m.run.seed}",
             )))
             link = folder / re.sub(r"[^\w ,.+=-]", "-", name)[:120]

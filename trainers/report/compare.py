@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..registry import is_zero_shot, method_label, zero_shot_name
+from ..registry import method_info, zero_shot_name
 from .arrange import arrange, column_of, row_of
 from .grid import Column, Comparison, Row
 from .measure import Measured
@@ -56,7 +56,7 @@ def usual_values(runs: Sequence[Run], key: str) -> dict[tuple[str, str], object]
 def sweep_name(key: str, runs: Sequence[Run]) -> str:
     """What a table of a sweep is called; λ is a method's own."""
     if key.endswith(".LAMBDA"):
-        return f"λ of {' and '.join(dict.fromkeys(method_label(run.trainer) for run in runs))}"
+        return f"λ of {' and '.join(dict.fromkeys(method_info(run.trainer).label for run in runs))}"
     return {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt"}.get(key, key)
 
 
@@ -80,7 +80,7 @@ def _rivals(row: Row, other: Row) -> bool:
 
 def _zero_shot_rows(measured: Sequence[Measured]) -> list[Measured]:
     """A zero-shot row out of the tuned runs' own zero-shot logits, for the images that no zero-shot run covers."""
-    covered = {(m.run.dataset, m.run.data_hash) for m in measured if is_zero_shot(m.run.trainer)}
+    covered = {(m.run.dataset, m.run.data_hash) for m in measured if method_info(m.run.trainer).zero_shot}
     made = []
     for m in measured:
         if m.run.has_zero_shot and (m.run.dataset, m.run.data_hash) not in covered:

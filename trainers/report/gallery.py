@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from PIL.Image import Image
 
-from ..arrays import Array
-from ..registry import is_tuned, method_key, method_label
-from .changes import change_pictures, no_picture
+from ..functional.arrays import Array
+from ..registry import method_info, method_key
+from .before_after import change_pictures, no_picture
 from .figures import class_pairs
 from .figures.comparison import Pair, Point, draw_pairs, draw_prompts, draw_two_panels
 from .figures.plane import draw_plane
@@ -152,7 +152,7 @@ def sals_groups(comparison: Comparison) -> dict[str, dict[str, Pair]]:
     """ECE without and with SaLS by data set, for tuned methods; an average last, where there are several sets."""
     tuned = [
         row for row in comparison.rows
-        if is_tuned(row.method) and all(m.run.has_zero_shot for _, cell in cells_of(comparison, row) for m in cell)
+        if method_info(row.method).tuned and all(m.run.has_zero_shot for _, cell in cells_of(comparison, row) for m in cell)
     ]
     groups = {}
     for column in comparison.columns:
@@ -225,7 +225,7 @@ def pair_pictures(
     if data:
         name = comparison.column_label(column)
         caption = (
-            f"Mistakes of {' and '.join(map(method_label, data))} on {name}, {comparison.backbone}, by pair of classes:"
+            f"Mistakes of {' and '.join(method_info(method).label for method in data)} on {name}, {comparison.backbone}, by pair of classes:"
             " how sure of itself is the model when it takes one class for another, and how alike are the two to "
             f"zero-shot CLIP? {comparison.images([column])}{comparison.of_first_seed}"
         )

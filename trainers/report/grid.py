@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...datasets.base import dataset_label
-from ..registry import is_trained, is_zero_shot, method_label
+from ...datasets.base import dataset_info
+from ..registry import method_info
 from .measure import Measured
 
 
@@ -30,7 +30,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        name = self.name or method_label(self.method)
+        name = self.name or method_info(self.method).label
         return f"{name}, {self.variant}" if self.variant else name
 
 
@@ -50,8 +50,8 @@ class Comparison:
     def column_label(self, column: Column) -> str:
         """The data set; where it was run on several sets of images, with what tells them apart."""
         if not self._has_several(column):
-            return dataset_label(column.dataset)
-        label = f"{dataset_label(column.dataset)}, {column.n:,} images"
+            return dataset_info(column.dataset).label
+        label = f"{dataset_info(column.dataset).label}, {column.n:,} images"
         twins = [other for other in self.alike(column) if other.n == column.n]
         return label if len(twins) == 1 else f"{label} ({column.data_hash[:6] or twins.index(column) + 1})"
 
@@ -75,7 +75,7 @@ class Comparison:
 
     def images(self, columns: Sequence[Column] | None = None) -> str:
         """What some columns, or all, were measured on."""
-        shown = [f"{dataset_label(column.dataset)} {column.n:,}" for column in columns or self.columns]
+        shown = [f"{dataset_info(column.dataset).label} {column.n:,}" for column in columns or self.columns]
         return f"Test images: {', '.join(shown)}."
 
     @property
@@ -88,12 +88,12 @@ class Comparison:
         since its others may share images with it. Methods that are trained, which happens on single data sets, need
         not have them. Where no column is everybody's, those of the rows that share the most popular one: a stray run
         does not keep the others from being compared."""
-        rows = [row for row in self.rows if not is_trained(row.method)] or self.rows
+        rows = [row for row in self.rows if not method_info(row.method).trained] or self.rows
         common = self._columns_of(rows)
         if not common:
             popular = max(self.columns, key=lambda column: (len(self.rows_on([column])), column.n))
             sharing = [row for row in self.rows_on([popular]) if row in rows]
-            if sum(not is_zero_shot(row.method) for row in sharing) > 1:
+            if sum(not method_info(row.method).zero_shot for row in sharing) > 1:
                 common = self._columns_of(sharing)
         largest = {}
         for column in sorted(common, key=lambda column: column.n):

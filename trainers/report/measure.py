@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .. import calibration as cal
-from ..arrays import Array, log_softmax
-from ..calibration import Interval
-from ..posthoc import cross_fit_temperature, fit_temperature
+from ..functional import calibration as cal
+from ..functional.arrays import Array, log_softmax
+from ..functional.calibration import Interval
+from ..functional.posthoc import cross_fit_temperature, fit_temperature
 from .metrics import METRICS, Samples
+from .posthoc_metrics import rescaled_metrics
 from .reading import Predictions, Run
-from .rescaled import rescaled_metrics
 
 MISTAKES = 12  # kept of each run
 

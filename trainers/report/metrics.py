@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from .. import calibration as cal
-from ..arrays import Array
-from ..calibration import Interval
+from ..functional import calibration as cal
+from ..functional.arrays import Array
+from ..functional.calibration import Interval
 
 Top = tuple[Array, Array]  # confidence and correctness of each image's top class, both (N,)
 

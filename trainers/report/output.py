@@ -8,9 +8,9 @@ from pathlib import Path
 from ...datasets.utils.errors import UserError, one_line
 from ...datasets.utils.files import read_json, write_json, write_text
 from . import render
-from .entries import Table
 from .figures import style
 from .gallery import Picture
+from .table_model import Table
 
 logger = logging.getLogger(__name__)
 

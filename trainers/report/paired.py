@@ -8,12 +8,12 @@ from itertools import combinations
 
 import numpy as np
 
-from .. import calibration as cal
-from ..arrays import Array
-from ..registry import is_tuned, is_zero_shot
-from ..significance import Difference, mcnemar, paired_bootstrap
-from .entries import Entry, RowBlock, Signed, Table, TableRow
+from ..functional import calibration as cal
+from ..functional.arrays import Array
+from ..functional.significance import Difference, mcnemar, paired_bootstrap
+from ..registry import method_info
 from .grid import Column, Comparison, Row
+from .table_model import Entry, RowBlock, Signed, Table, TableRow
 
 MOST_PAIRS = 21  # of methods in one table; beyond that each is compared with the best alone
 NOTE = (
@@ -69,7 +69,7 @@ def comparable(comparison: Comparison, first: Row, second: Row, columns: Sequenc
 
 
 def _seedless(*rows: Row) -> bool:
-    return any(is_zero_shot(row.method) for row in rows)
+    return any(method_info(row.method).zero_shot for row in rows)
 
 
 def ece_difference(
@@ -88,7 +88,7 @@ def paired_table(comparison: Comparison, name: str, title: str, repeats: int) ->
         return None
     pairs = list(combinations(rows, 2))
     if len(pairs) > MOST_PAIRS:
-        best = min(filter(lambda row: is_tuned(row.method), rows), key=lambda row: comparison.mean(row, columns, "ece"),
+        best = min(filter(lambda row: method_info(row.method).tuned, rows), key=lambda row: comparison.mean(row, columns, "ece"),
                    default=rows[-1])
         pairs = [(row, best) for row in rows if row != best]
     lines = []

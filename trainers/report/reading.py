@@ -11,8 +11,8 @@ import numpy as np
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import Damaged, noticing_damage
-from ..arrays import Array
 from ..config.roles import compared_settings
+from ..functional.arrays import Array
 from ..registry import branch_of
 from .schema import read_columns, read_results, read_settings
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from ...datasets.utils.errors import ConfigError, DataError, one_line
 from ...datasets.utils.files import open_regular, read_regular
-from ..arrays import Array
 from ..config.defaults import get_cfg_default
 from ..config.merging import fitted
-from ..config.plain_yaml import parse_yaml
 from ..config.roles import leaves
+from ..config.safe_yaml import parse_yaml
+from ..functional.arrays import Array
 
 LARGEST = 50_000_000  # bytes of results.json or config.yaml; with the names of 20,000 classes it has one
 DEEPEST = 20  # levels of nesting

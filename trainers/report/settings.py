@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from ..config.build import build_cfg, dataset_file_of
 from ..config.fingerprint import prompt_name
-from ..config.layers import build_cfg, dataset_file_of
 from ..config.roles import compared_settings, leaves
 from ..registry import TRAINER_REGISTRY, branch_of
 from .reading import Run

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...datasets.base import dataset_label
-from ..registry import is_online, is_tuned, method_key, method_rank
+from ...datasets.base import dataset_info
+from ..registry import method_info, method_key
 from . import published as paper
-from .entries import Entry, RowBlock, Table, TableRow
 from .grid import Column, Comparison, Row
 from .measure import Measured
 from .metrics import DEBIASED_NOTE, INTERVAL_NOTE, METRICS, TEMPERATURE_NOTE
+from .posthoc_metrics import POSTHOC_NOTE
 from .published import BASELINE
 from .reading import Run
-from .rescaled import POSTHOC_NOTE
 from .settings import unusual_settings
+from .table_model import Entry, RowBlock, Table, TableRow
 
 
 def paper_table(
@@ -115,13 +115,13 @@ def mark(grid: dict[Row, list[Entry | None]], metric: str) -> list[TableRow]:
     """Adds the difference against O-TPT to the method that came after it, where that is one, as in the paper, and not
     a whole family; and marks the best of the tuned methods."""
     higher = METRICS[metric].higher_is_better
-    tuned = [row for row in grid if is_tuned(row.method)]
+    tuned = [row for row in grid if method_info(row.method).tuned]
     within = _by_setting(tuned)
     lines = []
     for row, entries in grid.items():
         rivals = [other for other in tuned if other.variant == row.variant or not within]
         baselines = [other for other in rivals if method_key(other.method) == BASELINE]
-        newer = {other.method for other in rivals if method_rank(other.method) > method_rank(BASELINE)}
+        newer = {other.method for other in rivals if method_info(other.method).order > method_info(BASELINE).order}
         later = newer == {row.method} and len(baselines) == 1
         marked = []
         for at, entry in enumerate(entries):
@@ -164,7 +164,7 @@ def _add_published(
     for line in rows:
         lines.append(line)
         runs = [m.run for (row, _), group in comparison.cells.items() if row == by_label[line.label] for m in group]
-        steps = {run.steps for run in runs} if is_tuned(line.method) else {1}
+        steps = {run.steps for run in runs} if method_info(line.method).tuned else {1}
         if len(steps) != 1 or any(map(_unlike_published, runs)):
             continue
         where = (line.method, comparison.backbone, steps.pop(), metric, source)
@@ -222,7 +222,7 @@ def fewer_images(counts: Mapping[str, int]) -> list[str]:
     """A note on the data sets of which fewer images were tested than the paper's."""
     whole = {dataset: paper.find("datasets", "images", "", dataset) for dataset in counts}
     smaller = [
-        f"{dataset_label(dataset)} {count:,} of {whole[dataset].value:,}" for dataset, count in counts.items()
+        f"{dataset_info(dataset).label} {count:,} of {whole[dataset].value:,}" for dataset, count in counts.items()
         if whole[dataset] and whole[dataset].value != count
     ]
     if not smaller:
@@ -234,12 +234,12 @@ def _legend(blocks: list[RowBlock], comparison: Comparison) -> list[str]:
     entries = [entry for block in blocks for row in block.rows for entry in row.entries if entry]
     legend = [f"{comparison.images()} {comparison.bins} bins."]
     if any(entry.best for entry in entries):
-        within = _by_setting([row for row in comparison.rows if is_tuned(row.method)])
+        within = _by_setting([row for row in comparison.rows if method_info(row.method).tuned])
         legend.append(f"Bold: best of the tuned methods{', setting by setting' if within else ''}.")
     if any(entry.difference is not None for entry in entries):
         legend.append("In parentheses: difference against O-TPT.")
     if any(entry.std is not None for entry in entries):
-        online = [row.label for row in comparison.rows if is_online(row.method)]
+        online = [row.label for row in comparison.rows if method_info(row.method).online]
         orders = f", which for {' and '.join(online)} are orders of the images" if online else ""
         legend.append(f"±: standard deviation over seeds{orders}.")
     return [" ".join(legend)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...datasets.base import dataset_label
-from ..registry import is_tuned, is_zero_shot
-from ..significance import Difference
+from ...datasets.base import dataset_info
+from ..functional.significance import Difference
+from ..registry import method_info
 from .grid import Comparison, Row
 from .paired import ece_difference
 
@@ -50,7 +50,7 @@ class Verdict:
 
 
 def judge(comparison: Comparison, repeats: int = 0) -> Verdict | None:
-    """Ranks the methods of a main table by ECE; None if they share no data set. `repeats` redraws of a paired bootstrap
+    """Distributed the methods of a main table by ECE; None if they share no data set. `repeats` redraws of a paired bootstrap
     say whether the lead is more than chance; without them nothing is said of it."""
     columns = comparison.common_columns()
     if not columns:
@@ -60,8 +60,8 @@ def judge(comparison: Comparison, repeats: int = 0) -> Verdict | None:
         for row in comparison.rows_on(columns)
     ]
     lines.sort(key=lambda line: line.ece)
-    tuned = [line for line in lines if is_tuned(line.method)] or lines
-    sets = ", ".join(f"{dataset_label(column.dataset)} {column.n:,}" for column in columns)
+    tuned = [line for line in lines if method_info(line.method).tuned] or lines
+    sets = ", ".join(f"{dataset_info(column.dataset).label} {column.n:,}" for column in columns)
     images = sum(column.n for column in columns)
     basis = (f"ECE in percent, {comparison.bins} bins; lower is better. {comparison.backbone}, {images:,} test images: "
              f"{sets}.")
@@ -93,7 +93,7 @@ def _sentence(lines: Sequence[Line], tuned: Sequence[Line], lead: Difference | N
         worst = tuned[-1]
         if worst is not rival:
             sentence += f"; {worst.label} has {worst.ece:.1f}{PERCENT} and is {worst.direction}"
-    zero = [line for line in lines if is_zero_shot(line.method) and line not in tuned]
+    zero = [line for line in lines if method_info(line.method).zero_shot and line not in tuned]
     if zero:
         name = f"{zero[0].label} CLIP" if not zero[0].row.name else f"The {zero[0].label}"
         sentence += f". {name} has {zero[0].ece:.1f}{PERCENT}"

@@ -8,23 +8,23 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ...datasets.base import dataset_rank, is_embedded
+from ...datasets.base import dataset_info
 from ...datasets.utils.cli import counted, tool
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import write_text
-from ..registry import method_rank
+from ..registry import method_info
 from .boards import link_boards
 from .compare import compare
-from .entries import Table
+from .conformal_tables import sets_tables
 from .gallery import Picture, pictures
 from .grid import Comparison
 from .measure import measure
 from .output import write_figures, write_tables
 from .page.page import Page, render_page
 from .paired import paired_table
+from .posthoc_metrics import POSTHOC
 from .reading import find_runs, text_similarity
-from .rescaled import POSTHOC
-from .sets import sets_tables
+from .table_model import Table
 from .tables import metrics_table, paper_table
 from .thumbnails import read_picture, thumbnails
 from .verdict import Verdict, judge
@@ -57,7 +57,7 @@ def write_report(
     if not runs:
         hint = f" ({notes[0]})" if notes else ""
         raise DataError(f"no finished run below {', '.join(map(str, paths))}{hint}; make one with {tool('train')}")
-    if not demo and (own := [run for run in runs if not is_embedded(run.dataset)]) and len(own) < len(runs):
+    if not demo and (own := [run for run in runs if not dataset_info(run.dataset).embedded]) and len(own) < len(runs):
         notes.append(f"{counted(len(runs) - len(own), 'run')} on embedded demo data left out; --demo shows them too.")
         runs = own
     validation = {run.same_but_split(): run for run in runs if run.split == "val"}
@@ -77,7 +77,7 @@ def write_report(
             notes.append(f"{run.folder} is left out: {error}")
     if not measured:
         raise DataError(f"no run could be measured: {notes[-1] if notes else 'all are on the validation split'}")
-    measured.sort(key=lambda m: (*dataset_rank(m.run.dataset), *method_rank(m.run.trainer), m.run.seed))
+    measured.sort(key=lambda m: (*dataset_info(m.run.dataset).order, *method_info(m.run.trainer).order, m.run.seed))
     comparisons = compare(measured)
     tables = make_tables(comparisons, bins, published, posthoc, repeats)
     verdicts = [verdict for c in comparisons if not c.swept and (verdict := judge(c, repeats))]

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from ..calibration import ece, top_class
-from .board import Curves
+from ..functional.calibration import ece, top_class
+from .tensorboard import Curves
 
 Columns = Mapping[str, np.ndarray]
 POINTS = 50  # of a curve, at most, but for those at the ends of parts

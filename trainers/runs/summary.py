@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from tabulate import tabulate
 
-from ..calibration import ace, ece, sals, top_class
-from ..registry import is_zero_shot, method_label, zero_shot_name
+from ..functional.calibration import ace, ece, sals, top_class
+from ..registry import method_info, zero_shot_name
 
 # What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's the second.
 END_OF_TRAINING = ("Finish training", "Finished training")
@@ -61,7 +61,7 @@ def seeds_table(runs: Sequence[Mapping]) -> str:
     for name, prefix in prefixes.items():
         values = np.array([[results[prefix + key] for key in keys] for results in runs])  # (seeds, 4)
         spread = zip(values.mean(axis=0), values.std(axis=0, ddof=1), strict=True)
-        body.append([method_label(name), *(f"{mean:.2f} ± {std:.2f}" for mean, std in spread)])
+        body.append([method_info(name).label, *(f"{mean:.2f} ± {std:.2f}" for mean, std in spread)])
     table = tabulate(body, headers=["method", "accuracy", "ECE", "ACE", "confidence"], disable_numparse=True,
                      colalign=("left", *["right"] * len(keys)))
     seeds = ", ".join(str(results["seed"]) for results in runs)
@@ -73,12 +73,12 @@ def result_table(runs: Sequence[Mapping]) -> str:
     first = runs[0]
     rows = [(zero_shot_name(), first, "zero_shot_")]
     for results in runs:
-        if not is_zero_shot(results["trainer"]):
+        if not method_info(results["trainer"]).zero_shot:
             rows.append((results["trainer"], results, ""))
         if "sals_ece" in results:
             rows.append((f"{results['trainer']} + SaLS", results, "sals_"))
     body = [
-        [method_label(name), *(f"{results[prefix + key]:.2f}" for key in ("accuracy", "ece", "ace", "confidence"))]
+        [method_info(name).label, *(f"{results[prefix + key]:.2f}" for key in ("accuracy", "ece", "ace", "confidence"))]
         for name, results, prefix in rows
     ]
     table = tabulate(body, headers=["method", "accuracy", "ECE", "ACE", "confidence"], disable_numparse=True,
@@ -89,7 +89,7 @@ def result_table(runs: Sequence[Mapping]) -> str:
     ]
     for results in runs:
         if results["flagged"]:
-            notes.append(f"{method_label(results['trainer'])}: {results['flagged']} images fell back to their "
+            notes.append(f"{method_info(results['trainer']).label}: {results['flagged']} images fell back to their "
                          f"zero-shot prediction (not a number)")
     if first["skipped"]:
         notes.append(f"{len(first['skipped'])} unreadable images left out")

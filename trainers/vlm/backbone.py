@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...datasets.views.pixels import Pixels
-from .placement import Placement
+from .class_token_position import Placement
 from .tokens import Tokenizer
 
 KEPT_BYTES = {"cpu": 4e9, "cuda": 8e9}  # of a text tower's activations that wait for the backward pass

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ...datasets.utils.errors import UserError
 from .backbone import Backbone
+from .class_token_position import Placement
 from .compiling import compiled
-from .placement import Placement
 from .text_tower import TextTower
 
 

@@ -16,11 +16,11 @@ from ...datasets.utils.errors import ConfigError, UserError, WeightsError
 from ...datasets.views.pixels import Pixels
 from .backbone import Backbone, Tower
 from .checkpoints import read_checkpoint, tensors_by_name
+from .generic_tower import WholeText, WholeTower
 from .openai_weights import sha256
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextTower
 from .text_weights import Layer, TextWeights, affine
 from .tokens import ANCHOR, Tokenizer
-from .whole_tower import WholeText, WholeTower
 
 # config.json's model_type -> the class. CLIP's text tower is causal; SigLIP's attends in both directions, padding
 # included; the others are BERT's, whose padding is masked.

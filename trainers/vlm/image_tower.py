@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from ...datasets.utils.errors import UserError
 from ...datasets.views.pixels import Pixels
-from ..objectives import unit
+from ..functional.objectives import unit
 from .backbone import Backbone
-from .cores import in_parallel
+from .numerics import in_parallel
+from .oom import retry_on_oom
 from .precision import autocast
-from .shrink import until_it_fits
 
 VIEWS_AT_ONCE = 256  # on a GPU: fills it and bounds memory
 # On a CPU, numbers in the largest activation: from 32 MB on, memory is handed back to the system after every use and
@@ -39,7 +39,7 @@ def encode_views(
         pieces = views.flatten(0, 1).split(views_at_once(backbone))
         return in_parallel(lambda piece: encode_chunk(backbone, piece, precision, raw), pieces, backbone.device)
 
-    return torch.cat(until_it_fits(encode, lambda: halve_views(backbone))).unflatten(0, views.shape[:2])
+    return torch.cat(retry_on_oom(encode, lambda: halve_views(backbone))).unflatten(0, views.shape[:2])
 
 
 @torch.no_grad()

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from ..objectives import class_logits
+from ..functional.objectives import class_logits
 from .class_towers import ClassTowers
-from .shrink import until_it_fits
+from .oom import retry_on_oom
 
 
 class InitialPrompt:
@@ -22,7 +22,7 @@ class InitialPrompt:
         self.tower = tower
         self.episodes = sys.maxsize  # the most at once that memory has been found to hold
         self.context = context.detach()  # (n_ctx, width), or (K, n_ctx, width)
-        self.text = until_it_fits(lambda: self.tower.text(self.context[None])[0], self.halve_classes)  # (K, d)
+        self.text = retry_on_oom(lambda: self.tower.text(self.context[None])[0], self.halve_classes)  # (K, d)
         self.namesakes = first_of_equal(tower.class_tokens) if self.context.dim() == 2 else range(len(self.text))
         self.zero_shot = self.text if zero_shot is None else zero_shot  # (K, d), what predictions are compared with
         self.jacobian: Tensor | None = None  # (K, d, n_ctx · width)

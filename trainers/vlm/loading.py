@@ -9,7 +9,7 @@ import torch
 from ...datasets.utils.errors import ConfigError
 from . import openai
 from .backbone import Backbone
-from .cores import fixed_numerics
+from .numerics import fixed_numerics
 from .openai_clip import CLIP
 
 # Prefix of a name -> the module that loads the family. It has `load(name, device, activation, head_width)`, which gives

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from ...datasets.utils.errors import ConfigError
 from ...datasets.views.pixels import Pixels
 from .backbone import Backbone, Tower
+from .generic_tower import WholeText, WholeTower
 from .open_clip_source import explained, find_source, library, local_file, refuse_code, weights_hash
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextTower
 from .text_weights import TextWeights, affine, openai_layer
 from .tokens import Tokenizer
-from .whole_tower import WholeText, WholeTower
 
 __all__ = ["OpenClipBackbone", "load", "weights_hash"]
 

@@ -16,8 +16,8 @@ from ...datasets.utils.files import write_atomically, write_text
 from ..config.roles import OF_PROMPTS
 from .backbone import Backbone
 from .checkpoints import read_checkpoint
+from .class_token_position import END
 from .openai_weights import sha256
-from .placement import END
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...datasets.utils.errors import ConfigError, DataError, first_five
 from .backbone import Backbone
-from .placement import END, Placement
+from .class_token_position import END, Placement
 from .tokens import Tokenizer
 
 logger = logging.getLogger(__name__)

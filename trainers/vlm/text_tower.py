@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..objectives import unit
-from .placement import Placement, arranged
+from ..functional.objectives import unit
+from .class_token_position import Placement, arranged
 from .precision import autocast
 from .text_weights import Layer, TextWeights
 

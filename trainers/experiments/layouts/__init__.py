@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from ...report.entries import Table
 from ...report.gallery import Picture
+from ...report.table_model import Table
 
 Shown = tuple[list[Table], Iterable[Picture]]
 

@@ -3,17 +3,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....datasets.base import dataset_label, dataset_rank
-from ...registry import is_trained, method_rank
-from ...report.entries import Entry, Table
+from ....datasets.base import dataset_info, dataset_order
+from ...registry import method_info
 from ...report.grid import Row
 from ...report.measure import Measured
 from ...report.metrics import METRICS
 from ...report.settings import show_setting
+from ...report.table_model import Entry, Table
 from ...report.tables import fewer_images
-from ..beside import block_beside, source_of, with_gaps
-from ..material import Material, listed, mean
+from ..finished_runs import Material, listed, mean
 from ..plan import PlannedRun
+from ..vs_published import block_beside, source_of, with_gaps
 from . import Shown
 
 # What a column is called, as the published tables call it.
@@ -33,7 +33,7 @@ def averages(material: Material) -> list[Table]:
     cells: dict[tuple, dict[str, list[Measured]]] = {}
     values: dict[object, str] = {}
     for run, measured in material.found.items():
-        if is_trained(run.method):
+        if method_info(run.method).trained:
             continue
         value = across_value(run, across)
         words = show_setting(across, value) if "." in across else str(value)  # of a setting, not of a run's place
@@ -45,7 +45,7 @@ def averages(material: Material) -> list[Table]:
     common = set.intersection(*(set(cell) for cell in cells.values()))
     order = list(values)  # as the experiment has them
     columns = list(values.values())
-    rows = sorted(dict.fromkeys(row for row, _ in cells), key=lambda row: method_rank(row.method))
+    rows = sorted(dict.fromkeys(row for row, _ in cells), key=lambda row: method_info(row.method).order)
     blocks = []
     for metric in experiment.metrics:
         grid = {
@@ -60,7 +60,7 @@ def averages(material: Material) -> list[Table]:
         blocks.append(block_beside(f"{METRICS[metric].label} (%)", grid, metric, columns, table))
     every = {run.dataset_name for run in material.found}
     sizes = {m.run.dataset: m.run.results["n"] for m in material.found.values() if m.run.dataset in common}
-    images = ", ".join(f"{dataset_label(name)} {sizes[name]:,}" for name in sorted(sizes, key=dataset_rank))
+    images = ", ".join(f"{dataset_info(name).label} {sizes[name]:,}" for name in sorted(sizes, key=dataset_order))
     notes = [f"{'Average over the data sets. ' if len(common) > 1 else ''}Test images: {images}."]
     if every - common:
         notes.append(f"Left out, because not every cell has them: {listed(every - common)}.")

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...report.entries import Entry, RowBlock, Table, TableRow
 from ...report.gallery import Picture, pair_errors_of, pair_pictures
 from ...report.reading import text_similarity
-from ..material import Material
+from ...report.table_model import Entry, RowBlock, Table, TableRow
+from ..finished_runs import Material
 from . import Shown
 
 

@@ -1,11 +1,11 @@
 """Counted operations of the penalties: no run is needed."""
 from __future__ import annotations
 
-from ...operations import REGULARISERS
-from ...report.entries import Entry, Table
+from ...functional.flop_counts import REGULARISERS
 from ...report.grid import Row
-from ..beside import block_beside, source_of, with_gaps
-from ..material import Material
+from ...report.table_model import Entry, Table
+from ..finished_runs import Material
+from ..vs_published import block_beside, source_of, with_gaps
 from . import Shown
 
 

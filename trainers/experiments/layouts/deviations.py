@@ -4,12 +4,12 @@ from __future__ import annotations
 import numpy as np
 
 from ...report import published as paper
-from ...report.entries import Entry, Table
 from ...report.measure import Measured
 from ...report.metrics import METRICS
+from ...report.table_model import Entry, Table
 from ...report.tables import fewer_images
-from ..beside import block_beside, with_gaps
-from ..material import Material, in_percent
+from ..finished_runs import Material, in_percent
+from ..vs_published import block_beside, with_gaps
 from . import Shown
 
 

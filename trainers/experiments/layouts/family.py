@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...report.entries import Entry, RowBlock, Table, TableRow
 from ...report.metrics import METRICS
-from ...report.rescaled import POSTHOC, POSTHOC_NOTE
+from ...report.posthoc_metrics import POSTHOC, POSTHOC_NOTE
+from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...report.tables import mark
-from ..material import Material, mean
+from ..finished_runs import Material, mean
 from . import Shown
 from .results import results
 

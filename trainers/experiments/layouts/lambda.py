@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ...report import published as paper
 from ...report.figures.comparison import Point
 from ...report.gallery import Picture, lambda_picture, lambda_points, point
-from ..material import Material, swept_key
+from ..finished_runs import Material, swept_key
 from . import Shown
 from .results import by_setting
 

@@ -1,7 +1,7 @@
 """Accuracy against ECE over λ of every regulariser, each with a setting of its own."""
 from __future__ import annotations
 
-from ..material import ANY, Material
+from ..finished_runs import ANY, Material
 from . import Shown, find_layout
 from .results import results
 

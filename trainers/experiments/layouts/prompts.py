@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...registry import method_rank
-from ...report.entries import Entry, RowBlock, Table, TableRow
+from ...registry import method_order
 from ...report.gallery import Picture, prompt_picture
 from ...report.grid import Row
-from ..material import Material, mean
+from ...report.table_model import Entry, RowBlock, Table, TableRow
+from ..finished_runs import Material, mean
 from . import Shown
 from .results import by_setting
 
@@ -24,7 +24,7 @@ def summary(material: Material) -> list[Table]:
     """Over all initial prompts: mean and worst ECE of each method, and how often it is the lowest."""
     tables = []
     for comparison in material.comparisons(KEY):
-        methods = sorted({row.method for row in comparison.rows}, key=method_rank)
+        methods = sorted({row.method for row in comparison.rows}, key=method_order)
         prompts = list(dict.fromkeys(row.variant for row in comparison.rows))
         rows: dict[str, list[Entry]] = {method: [] for method in methods}
         labels = []

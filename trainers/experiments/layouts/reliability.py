@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...report.gallery import Picture, reliability_picture
-from ..material import Material
+from ..finished_runs import Material
 from . import Shown
 from .results import results
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...report.entries import RowBlock, Table
+from ...report.table_model import RowBlock, Table
 from ...report.tables import paper_table
-from ..beside import with_gaps
-from ..material import Material, swept_key
+from ..finished_runs import Material, swept_key
+from ..vs_published import with_gaps
 from . import Shown
 
 RANKS_METHODS = True

@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....datasets.base import dataset_label
+from ....datasets.base import dataset_info
 from ...report import published as paper
 from ...report.figures.comparison import Pair, draw_pairs
 from ...report.gallery import Picture, sals_pictures
-from ..beside import PRINTED, printed
-from ..material import Material
+from ..finished_runs import Material
+from ..vs_published import PRINTED, printed
 from . import Shown
 from .results import results
 
@@ -24,7 +24,7 @@ def pictures(material: Material) -> Iterator[Picture]:
         yield from sals_pictures(comparison, "sals")
     if material.compared:
         groups = {
-            dataset_label(column): {
+            dataset_info(column).label: {
                 method: Pair(printed("vitl", "ece", method, column), printed("vitl_sals", "ece", method, column))
                 for method in ("C-TPT", "O-TPT", "SoC")
             }

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...objectives import balance, live_weights, orthogonality, semantic_separation
-from ...report.entries import Entry, RowBlock, Table, TableRow
-from ..material import Material
+from ...functional.objectives import balance, live_weights, orthogonality, semantic_separation
+from ...report.table_model import Entry, RowBlock, Table, TableRow
+from ..finished_runs import Material
 from . import Shown, setting
 
 LOSS = 0.8  # L_TPT of the simulation  # L_TPT of the simulation

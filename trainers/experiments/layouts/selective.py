@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...calibration import selective
-from ...report.entries import Entry, RowBlock, Table, TableRow
+from ...functional.calibration import selective
 from ...report.gallery import Picture, selective_picture
-from ..material import Material, listed
+from ...report.table_model import Entry, RowBlock, Table, TableRow
+from ..finished_runs import Material, listed
 from . import Shown
 
 RANKS_METHODS = True

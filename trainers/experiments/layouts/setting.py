@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 from matplotlib.figure import Figure
 
-from ...registry import method_colour, method_label
+from ...registry import method_info
 from ...report.figures.style import COLUMN, PAGE, grid_lines, new_figure, styled
 from ...report.gallery import Picture
 from ...report.grid import Comparison
-from ..material import Material, mean, swept_key
+from ..finished_runs import Material, mean, swept_key
 from . import Shown
 from .results import by_setting
 
@@ -42,13 +42,13 @@ def draw_setting(comparison: Comparison, key: str) -> Figure:
                 y = [mean(comparison.cells[row, column], metric) for row in swept]
                 axes.plot(x, y, linewidth=0.9, alpha=0.75, marker=".", label=comparison.column_label(column))
             average = [np.mean([mean(comparison.cells[row, column], metric) for column in common]) for row in swept]
-            axes.plot(x, average, color=method_colour(swept[0].method), linewidth=2.2, marker="o", markersize=4,
+            axes.plot(x, average, color=method_info(swept[0].method).colour, linewidth=2.2, marker="o", markersize=4,
                       label="average" if len(common) > 1 else comparison.column_label(common[0]))
             for row in others:
                 if all((row, column) in comparison.cells for column in common):
                     value = np.mean([mean(comparison.cells[row, column], metric) for column in common])
-                    axes.axhline(value, color=method_colour(row.method), linestyle=(0, (4, 3)), linewidth=1,
-                                 label=method_label(row.method))
+                    axes.axhline(value, color=method_info(row.method).colour, linestyle=(0, (4, 3)), linewidth=1,
+                                 label=method_info(row.method).label)
             axes.set_xticks(list(x), [row.variant for row in swept], rotation=30, ha="right", rotation_mode="anchor")
             axes.set_ylabel(label)
             grid_lines(axes)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from ...report.figures.comparison import Pair, draw_two_panels
 from ...report.gallery import Picture, step_pictures
-from ..beside import PRINTED, printed
-from ..material import Material
+from ..finished_runs import Material
+from ..vs_published import PRINTED, printed
 from . import Shown
 from .results import by_setting
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ....datasets.base import dataset_label
+from ....datasets.base import dataset_info
 from ....datasets.utils.files import write_arrays
-from ... import theory
-from ...arrays import Array
 from ...config.merging import read_yaml
-from ...registry import build_trainer, method_label, zero_shot_name
-from ...report.entries import Entry, RowBlock, Table, TableRow
+from ...functional import theory
+from ...functional.arrays import Array
+from ...registry import build_trainer, method_info, zero_shot_name
 from ...report.figures.class_pairs import Spread, draw_spread, spread
 from ...report.gallery import Picture
+from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ..definition import dataset_file
-from ..material import Material
+from ..finished_runs import Material
 from ..plan import configure
 from . import Shown
 
@@ -109,7 +109,7 @@ def illustrate(
     first = next(iter(found.values()))
     matrix = theory.similarity(first.before)
     mu = theory.coherence(matrix)
-    classes, name = len(matrix), dataset_label(read_yaml(dataset_file(dataset))["DATASET"]["NAME"])
+    classes, name = len(matrix), dataset_info(read_yaml(dataset_file(dataset))["DATASET"]["NAME"]).label
     floor = float(theory.confidence_floor(mu, classes, first.scale))
     where = f"{name}, {backbone}, {classes} classes"
     tuning = "one step of tuning" if first.steps == 1 else f"{first.steps} steps of tuning"
@@ -117,7 +117,7 @@ def illustrate(
     before = first.zero_shot
     rows = [line("before", zero_shot_name(), mu, floor, theory.pairs(matrix).mean(), before, before < floor)]
     for method, data in found.items():
-        rows.append(line(method_label(method), method, data.mu.mean(), data.floor.mean(), data.similarity.mean(),
+        rows.append(line(method_info(method).label, method, data.mu.mean(), data.floor.mean(), data.similarity.mean(),
                          data.confidence, data.confidence < data.floor))
     tuned = Table(
         f"theory_{dataset}", f"Prototypes before and after {tuning}, {where}", COLUMNS,
@@ -131,7 +131,7 @@ def illustrate(
         values = [(data.mu_before, 5), (data.mu_after, 5), (100 * data.floor_after, 4), (data.predicted.mean(), 6),
                   (data.measured.mean(), 6), (100 * error, 2)]
         entries = [Entry(float(value), decimals) for value, decimals in values]
-        lines.append(TableRow(f"{method_label(method)}: {PRINTED[method]}", method, entries))
+        lines.append(TableRow(f"{method_info(method).label}: {PRINTED[method]}", method, entries))
     shifted = Table(
         f"theory_{dataset}_first_order", f"One gradient step on the prototypes themselves, {where}",
         ["μ before", "μ after", "floor after (%)", "mean Δs, first order", "mean Δs, measured", "largest error (%)"],

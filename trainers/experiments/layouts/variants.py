@@ -1,7 +1,7 @@
 """A row for each value of a setting that is no number, such as which regularisers are added."""
 from __future__ import annotations
 
-from ..material import Material
+from ..finished_runs import Material
 from . import Shown
 from .results import by_setting
 

@@ -8,11 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ... import theory
-from ...arrays import Array, ArrayLike, check_scores, log_softmax
-from ...registry import method_colour as colour
-from ...registry import method_label
-from ...registry import method_marker as marker
+from ...functional import theory
+from ...functional.arrays import Array, ArrayLike, check_scores, log_softmax
+from ...registry import method_info
 from .style import COLUMN, FAINT, GREY, INK, PAGE, grid_lines, lighter, new_figure, short, styled
 
 FLOOR_NOTE = "The floor holds for an image feature equal to the winning prototype (v = t_i*), not for every unit v."
@@ -77,8 +75,8 @@ def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figu
         panels = figure.subplots(1, len(methods), sharex=True, sharey=True, squeeze=False)[0]
         for axes, (method, data) in zip(panels, methods.items(), strict=True):
             axes.scatter(
-                data.similarity, 100 * data.error, s=_area(data.count, largest), color=colour(method), alpha=0.45,
-                edgecolor=colour(method), linewidth=0.6,
+                data.similarity, 100 * data.error, s=_area(data.count, largest), color=method_info(method).colour, alpha=0.45,
+                edgecolor=method_info(method).colour, linewidth=0.6,
             )
             if len(data.count):
                 mean = 100 * np.average(data.error, weights=data.count)
@@ -88,7 +86,7 @@ def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figu
                     textcoords="offset points", fontsize=6.5,
                     bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
                 )
-            axes.set_title(f"{short(method_label(method))}: {data.count.sum():,} mistakes")
+            axes.set_title(f"{short(method_info(method).label)}: {data.count.sum():,} mistakes")
             axes.set_ylim(-3, 107)  # room for the circles at either end
             axes.set_yticks(range(0, 101, 20))
             axes.margins(x=0.08)
@@ -128,8 +126,8 @@ def _draw_first_order(axes: Axes, methods: Mapping[str, Spread]) -> None:
     low, high = every.min(), every.max()
     axes.plot([low, high], [low, high], color=INK, linestyle=(0, (4, 3)), linewidth=0.8)
     for name, data in methods.items():
-        axes.scatter(data.predicted, data.measured, s=5, color=colour(name), alpha=0.5, linewidth=0,
-                     label=method_label(name))
+        axes.scatter(data.predicted, data.measured, s=5, color=method_info(name).colour, alpha=0.5, linewidth=0,
+                     label=method_info(name).label)
     axes.set(xlabel="Δs predicted, first order", ylabel="Δs measured")
     axes.locator_params(nbins=4)
     grid_lines(axes, "both")
@@ -142,12 +140,12 @@ def _area(count: Array, largest: int) -> Array:
 
 def _arrows(axes: Axes, values: Mapping[str, tuple[float, float]]) -> None:
     for y, (name, (before, after)) in enumerate(values.items()):
-        axes.plot([before, after], [y, y], color=lighter(colour(name), 0.4), linewidth=1.6, zorder=1)
-        axes.scatter([before], [y], facecolor="white", edgecolor=colour(name), marker=marker(name), s=26, zorder=2)
-        axes.scatter([after], [y], color=colour(name), marker=marker(name), s=30, zorder=3)
+        axes.plot([before, after], [y, y], color=lighter(method_info(name).colour, 0.4), linewidth=1.6, zorder=1)
+        axes.scatter([before], [y], facecolor="white", edgecolor=method_info(name).colour, marker=method_info(name).marker, s=26, zorder=2)
+        axes.scatter([after], [y], color=method_info(name).colour, marker=method_info(name).marker, s=30, zorder=3)
         axes.annotate(f"{after:.4g}", (after, y), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=6.5)
     axes.axvline(next(iter(values.values()))[0], color=FAINT, linewidth=0.8, zorder=0)
-    axes.set_yticks(range(len(values)), [method_label(name) for name in values])
+    axes.set_yticks(range(len(values)), [method_info(name).label for name in values])
     axes.set_ylim(len(values) - 0.5, -0.7)
     axes.margins(x=0.15)
     axes.tick_params(axis="y", length=0)

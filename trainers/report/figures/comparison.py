@@ -10,9 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ...registry import method_colour as colour
-from ...registry import method_label, method_rank
-from ...registry import method_marker as marker
+from ...registry import method_info, method_order
 from .style import COLUMN, FAINT, GREY, ON_LIGHT, PAGE, grid_lines, lighter, new_figure, short, styled
 
 HATCH = "//////"
@@ -82,8 +80,8 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: floa
             axes.plot([min(values), max(values)], [y, y], color=FAINT, linewidth=1.2, zorder=1)
         for method in methods:
             at = [(ece[prompt][method], y) for y, prompt in enumerate(prompts) if method in ece[prompt]]
-            axes.scatter(*zip(*at, strict=True), color=colour(method), marker=marker(method), s=20, zorder=2,
-                         label=method_label(method))
+            axes.scatter(*zip(*at, strict=True), color=method_info(method).colour, marker=method_info(method).marker, s=20, zorder=2,
+                         label=method_info(method).label)
         words = [f"“{short(prompt, 40)} […]”" if prompt else "“[…]” alone" for prompt in prompts]
         axes.set_yticks(range(len(prompts)), words)
         axes.invert_yaxis()
@@ -105,7 +103,7 @@ def sort_prompts(ece: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 def methods_of(rows: Mapping[str, Mapping[str, object]]) -> list[str]:
     """The methods of `rows[…][method]` as papers list them, whichever of them the first row has."""
-    return sorted({method for row in rows.values() for method in row}, key=method_rank)
+    return sorted({method for row in rows.values() for method in row}, key=method_order)
 
 
 def _pair_bars(
@@ -118,8 +116,8 @@ def _pair_bars(
                 continue
             x = g + (m - (len(methods) - 1) / 2) * step
             look = {"width": step * 0.46, "edgecolor": ON_LIGHT, "linewidth": 0.4}
-            axes.bar(x - step * 0.235, row[method].before, color=colour(method), **look)
-            axes.bar(x + step * 0.235, row[method].after, color=lighter(colour(method), 0.6), hatch=HATCH, **look)
+            axes.bar(x - step * 0.235, row[method].before, color=method_info(method).colour, **look)
+            axes.bar(x + step * 0.235, row[method].after, color=lighter(method_info(method).colour, 0.6), hatch=HATCH, **look)
             if numbers:
                 for offset, value in ((-step * 0.235, row[method].before), (step * 0.235, row[method].after)):
                     axes.annotate(
@@ -140,7 +138,7 @@ def _legend_width(methods: Sequence[str]) -> float:
 
 
 def _pair_legend(figure: Figure, methods: Sequence[str], before: str, after: str) -> None:
-    handles = [Patch(facecolor=colour(m), edgecolor=ON_LIGHT, linewidth=0.4, label=method_label(m)) for m in methods]
+    handles = [Patch(facecolor=method_info(m).colour, edgecolor=ON_LIGHT, linewidth=0.4, label=method_info(m).label) for m in methods]
     in_one_line = _legend_width(methods) <= figure.get_figwidth()
     if in_one_line:
         handles.append(Line2D([], [], linestyle="none", label=""))

@@ -8,9 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL.Image import Image
 
-from ...arrays import Array
-from ...registry import method_colour as colour
-from ...registry import method_label
+from ...functional.arrays import Array
+from ...registry import method_info
 from .style import GREY, INK, grid_lines, lighter, new_figure, short, styled
 
 NARROW = 4.5  # inches: a figure whose axis cannot be named in one line
@@ -47,13 +46,13 @@ def draw_histograms(methods: Mapping[str, Histogram], title: str = "") -> Figure
         for axes, (method, data) in zip(panels.flat, methods.items(), strict=False):
             for values, look in (
                 (data.before, {"color": "#B9B9B9", "label": "before"}),
-                (data.after, {"color": colour(method), "histtype": "step", "linewidth": 1.4, "label": "after"}),
+                (data.after, {"color": method_info(method).colour, "histtype": "step", "linewidth": 1.4, "label": "after"}),
             ):
                 axes.hist(values, bins=edges, weights=np.full(len(values), 100 / len(values)), **look)
             axes.axvline(data.before.mean(), color=GREY, linestyle=":", linewidth=1)
-            axes.axvline(data.after.mean(), color=colour(method), linestyle=":", linewidth=1)
+            axes.axvline(data.after.mean(), color=method_info(method).colour, linestyle=":", linewidth=1)
             change = 100 * (data.after.mean() - data.before.mean())
-            axes.set_title(f"{short(method_label(method), 12)}: mean {change:+.1f} points", fontsize=7.5)
+            axes.set_title(f"{short(method_info(method).label, 12)}: mean {change:+.1f} points", fontsize=7.5)
             axes.set_xticks([0, 0.5, 1])
             grid_lines(axes)
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.01, ha="left")
@@ -79,7 +78,7 @@ def draw_slopes(cases: Sequence[Slopes], title: str = "") -> Figure:
                 line[0].set_title(truth, fontsize=6.5, fontweight="bold")
             for axes, method in zip(line[shown:], methods, strict=True):
                 _draw_slope(axes, case, method)
-                axes.set_title(short(method_label(method), 18), fontsize=7.5, fontweight="bold")
+                axes.set_title(short(method_info(method).label, 18), fontsize=7.5, fontweight="bold")
             line[shown].set_ylabel("confidence (%)" if shown else f"{truth}\nconfidence (%)", fontsize=6.5)
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.01, ha="left")
         return figure
@@ -90,7 +89,7 @@ def _draw_slope(axes, case: Slopes, method: str) -> None:
     free = -1.0
     for name, (before, after) in shown:
         right = name == case.truth
-        tone = INK if right else lighter(colour(method), 0.1)  # of the line; colours of methods are no type to read
+        tone = INK if right else lighter(method_info(method).colour, 0.1)  # of the line; colours of methods are no type to read
         axes.plot([0, 1], [100 * before, 100 * after], color=tone, linewidth=2 if right else 1.2, marker="o",
                   markersize=3)
         free = max(free + 13, 100 * after)  # labels of near values move apart

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ...arrays import Array
+from ...functional.arrays import Array
 from .style import INK, ON_DARK, ON_LIGHT, OVER, PAGE, UNDER, luminance, new_figure, short, styled
 
 MOST_NAMES = 40  # of classes that can be read along an axis; of more, some stand for their neighbours

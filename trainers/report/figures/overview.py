@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...registry import method_colour, method_label
-from ...significance import Difference
+from ...functional.significance import Difference
+from ...registry import method_info
 from .reliability import Diagram, draw_bins
 from .style import INK, PAGE, grid_lines, new_figure, styled
 
@@ -30,14 +30,14 @@ def draw_overview(standings: Sequence[Standing], reference: str) -> Figure:
         for axes, standing in zip(upper.subplots(1, len(standings), sharey=True), standings, strict=True):
             data = standing.diagram
             draw_bins(axes, data, small=True)
-            axes.set_title(method_label(data.method), fontweight="bold")
+            axes.set_title(method_info(data.method).label, fontweight="bold")
             axes.set_xticks([0, 0.5, 1])
         upper.supxlabel("confidence", fontsize=8)
         upper.supylabel("accuracy", fontsize=8)
         left, right = lower.subplots(1, 2, sharey=True)
         draw_confidence(left, standings)
         draw_changes(right, {s.diagram.method: s.change for s in standings}, reference)
-        left.set_yticks(range(len(standings)), [method_label(s.diagram.method) for s in standings])
+        left.set_yticks(range(len(standings)), [method_info(s.diagram.method).label for s in standings])
         left.invert_yaxis()
         return figure
 
@@ -47,7 +47,7 @@ def draw_confidence(axes: Axes, standings: Sequence[Standing]) -> None:
     for row, standing in enumerate(standings):
         data = standing.diagram
         right, sure = 100 * data.accuracy, 100 * data.confidence
-        colour = method_colour(data.method)
+        colour = method_info(data.method).colour
         axes.plot([right, sure], [row, row], color=colour, linewidth=3, alpha=0.45, solid_capstyle="butt")
         axes.plot(right, row, "o", color="white", markeredgecolor=colour, markersize=6)
         axes.plot(sure, row, "D", color=colour, markersize=5)
@@ -64,11 +64,11 @@ def draw_changes(axes: Axes, changes: Mapping[str, Difference | None], reference
         if change is None:
             continue
         value, low, high = 100 * np.array([change.value, change.low, change.high])
-        face = method_colour(method) if change.real else "white"
+        face = method_info(method).colour if change.real else "white"
         axes.errorbar(
-            value, row, xerr=[[value - low], [high - value]], fmt="o", color=method_colour(method), capsize=2,
+            value, row, xerr=[[value - low], [high - value]], fmt="o", color=method_info(method).colour, capsize=2,
             markersize=6, markerfacecolor=face,
         )
     axes.margins(x=0.12)
-    axes.set_xlabel(f"ECE − {method_label(reference)}'s (points, paired 95 % interval)")
+    axes.set_xlabel(f"ECE − {method_info(reference).label}'s (points, paired 95 % interval)")
     grid_lines(axes, "x")

@@ -9,10 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
-from ...arrays import Array
-from ...registry import method_colour as colour
-from ...registry import method_label, method_rank
-from ...registry import method_marker as marker
+from ...functional.arrays import Array
+from ...registry import method_info, method_order
 from .comparison import Point
 from .style import COLUMN, FAINT, GREY, INK, grid_lines, lay_out, lighter, new_figure, short, styled
 
@@ -30,15 +28,15 @@ def draw_plane(
     with styled():
         figure = new_figure(COLUMN * 1.25, 3.1)
         axes = figure.subplots()
-        for method in sorted({*sweeps, *references}, key=method_rank):
-            look = {"color": colour(method), "marker": marker(method), "label": short(method_label(method))}
+        for method in sorted({*sweeps, *references}, key=method_order):
+            look = {"color": method_info(method).colour, "marker": method_info(method).marker, "label": short(method_info(method).label)}
             if method in sweeps:
                 path = [sweeps[method][weight] for weight in sorted(sweeps[method])]
                 x, y = [point.accuracy for point in path], [point.ece for point in path]
-                axes.plot(x, y, color=lighter(colour(method)), linewidth=1, zorder=2)
+                axes.plot(x, y, color=lighter(method_info(method).colour), linewidth=1, zorder=2)
                 axes.scatter(x, y, s=22, zorder=3, **look)
             else:
-                edge = INK if marker(method) not in "12" else None
+                edge = INK if method_info(method).marker not in "12" else None
                 point = references[method]
                 axes.scatter([point.accuracy], [point.ece], s=34, zorder=4, edgecolor=edge, linewidth=0.5, **look)
         every = [*references.values(), *(point for sweep in sweeps.values() for point in sweep.values())]

@@ -12,11 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from ... import calibration as cal
-from ...arrays import Array
-from ...registry import is_tuned, method_label
-from ...registry import method_colour as colour
-from ...registry import method_marker as marker
+from ...functional import calibration as cal
+from ...functional.arrays import Array
+from ...registry import method_info
 from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, grid_lines, lighter, new_figure, short, styled
 
 ACROSS = 6  # panels of a line that may be broken
@@ -74,7 +72,7 @@ def draw_diagram(data: Diagram) -> Figure:
         top.set_title(data.title, fontweight="bold", loc="left")
         top.set_ylabel("accuracy")
         top.legend(handles=[
-            Patch(facecolor=lighter(colour(data.method), 0.25), edgecolor=INK, label="accuracy of the bin"),
+            Patch(facecolor=lighter(method_info(data.method).colour, 0.25), edgecolor=INK, label="accuracy of the bin"),
             *_gap_handles(),
         ], loc="upper left", bbox_to_anchor=(0, 0.99))
         _draw_strip(strip, data)
@@ -96,7 +94,7 @@ def draw_diagram(data: Diagram) -> Figure:
 def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
     """The paper's grid, methods × data sets (`diagrams[method][data set]`); what there is more of runs across. A single
     line that is too long goes on below. Missing runs stay blank."""
-    methods = {method: short(method_label(method), 22) for method in diagrams}
+    methods = {method: short(method_info(method).label, 22) for method in diagrams}
     sets = {name: short(name, 22) for row in diagrams.values() for name in row}
     upright = len(methods) <= len(sets)
     rows, columns = (methods, sets) if upright else (sets, methods)
@@ -160,9 +158,9 @@ def draw_selective(series: Mapping[str, Selection], title: str = "") -> Figure:
         figure = new_figure(COLUMN, 3.5 + 0.17 * -(-len(series) // 3))
         top, low = figure.subplots(2, 1, sharex=True, height_ratios=[1, 0.5])
         for method, data in series.items():
-            look = {"color": colour(method), "marker": marker(method), "markersize": 3, "markevery": 2}
-            look["linestyle"] = "-" if is_tuned(method) else "--"
-            top.plot(data.thresholds, data.accuracy, label=method_label(method), **look)
+            look = {"color": method_info(method).colour, "marker": method_info(method).marker, "markersize": 3, "markevery": 2}
+            look["linestyle"] = "-" if method_info(method).tuned else "--"
+            top.plot(data.thresholds, data.accuracy, label=method_info(method).label, **look)
             low.plot(data.thresholds, data.coverage, **look)
         for axes in (top, low):
             grid_lines(axes)
@@ -192,7 +190,7 @@ def draw_bins(axes: Axes, data: Diagram, small: bool = False) -> None:
     filled = data.table.count > 0
     x, width = _centres(data)[filled], _width(data)
     accuracy, gap = data.table.accuracy[filled], data.table.gap[filled]
-    face = lighter(colour(data.method), 0.25)
+    face = lighter(method_info(data.method).colour, 0.25)
     axes.bar(x, accuracy, width=width, color=face, edgecolor=ON_LIGHT, linewidth=0.3 if small else 0.5)
     for mask, tone, hatch in ((gap > 0, OVER, OVER_HATCH), (gap < 0, UNDER, UNDER_HATCH)):
         axes.bar(

@@ -7,17 +7,17 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
-from ....datasets.base import dataset_label
-from ...arrays import Array
-from ...calibration import top_class
-from ...registry import method_label, zero_shot_name
+from ....datasets.base import dataset_info
+from ...functional.arrays import Array
+from ...functional.calibration import top_class
+from ...registry import method_info, zero_shot_name
 from .reliability import diagram, draw_diagram
 from .style import COLUMN, INK, new_figure, rendered, styled
 
 CLOSEST = 12  # classes in the picture of confusions
 
 
-def write_pictures(writer: SummaryWriter, results: Mapping, columns: Mapping[str, Array]) -> None:
+def write_figures_to_tensorboard(writer: SummaryWriter, results: Mapping, columns: Mapping[str, Array]) -> None:
     """Reliability diagrams, confidence histograms and confusions of the closest classes.
 
     `results` is the content of results.json, `columns` are the arrays of predictions.npz. Which classes are close is
@@ -27,7 +27,7 @@ def write_pictures(writer: SummaryWriter, results: Mapping, columns: Mapping[str
     text = columns.get("text")
     similarity = None if text is None else text @ text.T
     step, bins = results["n"], results["bins"]
-    where = f"{method_label(results['trainer'])} on {dataset_label(results['dataset'])}"
+    where = f"{method_info(results['trainer']).label} on {dataset_info(results['dataset']).label}"
     for tag, z, method, title in (
         ("tuned", logits, results["trainer"], where),
         ("zero_shot", zero_shot_logits, zero_shot_name(), f"{where}: before tuning"),

@@ -11,11 +11,11 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ...registry import method_colour
-from ..entries import Table
+from ...registry import method_info
 from ..figures.svg import inline_svg
 from ..gallery import Picture
 from ..measure import Measured
+from ..table_model import Table
 from ..verdict import Verdict
 from .runs import filter_choices, run_views
 
@@ -61,7 +61,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True,
     )
-    environment.filters["colour"] = method_colour
+    environment.filters["colour"] = lambda name: method_info(name).colour
     return environment
 
 
@@ -74,7 +74,7 @@ def _verdict(verdict: Verdict) -> dict:
     largest = max(line.ece for line in verdict.lines) or 1
     bars = [
         {
-            "label": line.label, "colour": method_colour(line.method),
+            "label": line.label, "colour": method_info(line.method).colour,
             "best": line.method == verdict.best,
             "width": f"{100 * line.ece / largest:.1f}", "ece": f"{line.ece:.1f}", "accuracy": f"{line.accuracy:.1f}",
             "direction": line.direction,

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ....datasets.base import dataset_label
-from ... import calibration as cal
-from ...registry import method_colour, method_label
+from ....datasets.base import dataset_info
+from ...functional import calibration as cal
+from ...registry import method_info
 from ..arrange import LEARNT
 from ..measure import Measured
 from ..metrics import METRICS
@@ -52,12 +52,12 @@ def filter_choices(runs: Sequence[dict]) -> list[dict]:
 
 def _run(m: Measured, anchor: str, setting: str, mistakes: list[dict], most: int) -> dict:
     run = m.run
-    method, dataset = method_label(run.trainer), dataset_label(run.dataset)
+    method, dataset = method_info(run.trainer).label, dataset_info(run.dataset).label
     facts = {key: run.results[key] for key in FACTS if key in run.results}
     settings = {"folder": run.folder, **settings_of(run), **facts, **(run.results.get("versions") or {})}
     return {
         "anchor": anchor, "title": f"{method} on {dataset}", "setting": setting, "backbone": run.backbone,
-        "seed": run.seed, "images": run.results["n"], "colour": method_colour(run.trainer),
+        "seed": run.seed, "images": run.results["n"], "colour": method_info(run.trainer).colour,
         "before": LEARNT if run.settings.get("MODEL.INIT_WEIGHTS") else "Zero-shot",
         "accuracy": METRICS["accuracy"].show(m.metrics["accuracy"].value),
         "ece": METRICS["ece"].show(m.metrics["ece"].value),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...calibration import ece, top_class
+from ...functional.calibration import ece, top_class
 
 SCALES = (1.0, 1000.0)  # between which the logit scale is looked for
 

@@ -17,10 +17,10 @@ from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from ....datasets.drawing.tiles import CLASSNAMES
+from ....datasets.synthetic.tiles import CLASSNAMES
 from ....datasets.utils.errors import ConfigError
 from ....datasets.utils.files import write_atomically
-from ...objectives import unit
+from ...functional.objectives import unit
 from ..openai import END, START
 from ..openai_clip import CLIP, tokenizer
 from ..token_table import VOCAB_SIZE, full_token_table

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
-from ....datasets.drawing.canvas import SIZE
-from ....datasets.drawing.tiles import CLASSNAMES, GENERATOR_VERSION, draw, tile, tile_rng, to_bytes, under
+from ....datasets.synthetic.canvas import SIZE
+from ....datasets.synthetic.tiles import CLASSNAMES, GENERATOR_VERSION, draw, tile, tile_rng, to_bytes, under
 from ....datasets.utils.files import write_atomically
 from ....datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from .captions import CONDITION_WORDS, LAND

@@ -1,1 +1,0 @@
-"""What of the benchmarks lies below a data root, and how to get the rest."""

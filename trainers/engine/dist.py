@@ -1,0 +1,66 @@
+"""One process or many: what torchrun started, and the little that its processes say to each other.
+
+Processes share work by sharing a folder; they talk only at the start, to agree on who does what, and at the end.
+"""
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from ...datasets.utils.errors import UserError
+
+T = TypeVar("T")
+
+
+class Distributed:
+    """This process's place among those of the run. Without torchrun there is one, and nothing is exchanged."""
+
+    def __init__(self) -> None:
+        self.rank = int(os.environ.get("RANK", 0))
+        self.world = int(os.environ.get("WORLD_SIZE", 1))
+        if self.world > 1 and not dist.is_initialized():
+            if torch.cuda.is_available():
+                torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            # Distributed finish hours apart, so the last meeting must wait longer than torch does by default.
+            dist.init_process_group(backend, timeout=timedelta(days=7))
+            atexit.register(dist.destroy_process_group)
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def broadcast(self, value: T) -> T:
+        """The first rank's value, for all."""
+        box = [value]
+        if self.world > 1:
+            with explained():
+                dist.broadcast_object_list(box, src=0)
+                dist.barrier()  # nobody leaves before all have it
+        return box[0]
+
+    def split(self, parts: list[T]) -> list[T]:
+        """This rank's part of the first rank's list."""
+        return self.broadcast(parts)[self.rank :: self.world]
+
+    def barrier(self) -> None:
+        """Waits for all."""
+        if self.world > 1:
+            with explained():
+                dist.barrier()
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What a rank sees of another's death is a broken connection."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError("another rank of this run has ended; finished parts are kept: run the command again") from error
