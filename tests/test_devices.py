@@ -18,7 +18,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views import ViewMaker
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.coop import CoOp
-from promptcal.trainers.engine.dist import Distributed
+from promptcal.trainers.runs.dist import Distributed
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule
 from promptcal.trainers.fpp import FPP
 from promptcal.trainers.functional import posthoc

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import write_json
-from promptcal.trainers.engine.dist import Distributed
+from promptcal.trainers.runs.dist import Distributed
 from promptcal.trainers.runs.run_dir import RunDir
 
 

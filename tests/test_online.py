@@ -15,7 +15,7 @@ from promptcal.trainers import TRAINER_REGISTRY, adapt, build_cfg, build_trainer
 from promptcal.trainers.api import Adapter
 from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.engine.adapted import Adapted
-from promptcal.trainers.engine.parts import shuffled
+from promptcal.trainers.runs.parts import shuffled
 from promptcal.trainers.functional.objectives import class_logits
 from promptcal.trainers.runs.run_dir import RunDir
 
@@ -154,7 +154,7 @@ def test_a_damaged_state_is_not_used(run, tmp_path, monkeypatch, caplog):
 
 
 def test_several_ranks_are_refused(run, monkeypatch):
-    monkeypatch.setattr("promptcal.trainers.engine.dist.Distributed.barrier", lambda self: None)
+    monkeypatch.setattr("promptcal.trainers.runs.dist.Distributed.barrier", lambda self: None)
     real = BaseTrainer.predict_images
 
     def as_one_of_two(trainer):

@@ -72,3 +72,8 @@ def method_order(name: str) -> tuple[int, str]:
 def zero_shot_name() -> str:
     """The trainer that is CLIP without adaptation."""
     return next(name for name in TRAINER_REGISTRY if method_info(name).zero_shot)
+
+
+def backbone_label(name: str) -> str:
+    """What a backbone is called in tables and captions."""
+    return "small CLIP" if name == "small" else name

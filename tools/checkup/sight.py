@@ -14,8 +14,8 @@ from ...datasets.file_dataset import file_datasets
 from ...datasets.utils.cli import tool
 from ...datasets.views.maker import ViewMaker
 from ...trainers import build_cfg, build_trainer
-from ...trainers.engine.parts import evenly
 from ...trainers.report.published import find_for_run
+from ...trainers.runs.parts import evenly
 from ...trainers.vlm import small
 from ...trainers.vlm.backbone import Backbone
 from ...trainers.vlm.image_tower import encode_views
