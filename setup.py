@@ -1,7 +1,7 @@
 """Installs the folders `trainers`, `datasets`, `configs` and `tools` as parts of one package, `promptcal`.
 
 The folders stay at the top of the checkout, as users of Dassl and CoOp expect. A top-level package called `datasets`
-would hide the library of that name, so `tools/package/promptcal` holds the package itself and links to the four.
+would hide the library of that name, so `.package/promptcal` holds the package itself and links to the four.
 """
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-SOURCE = "tools/package"
+SOURCE = ".package"
 
 
 class WithReference(build_py):

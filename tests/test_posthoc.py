@@ -13,13 +13,13 @@ from promptcal.trainers.functional.posthoc import (
     confidence_at,
     consistent_temperature,
     cots,
+    cots_columns,
     ecots,
     fixed_temperature,
     least_misfit,
     mean_cosine,
     misfit_and_bounds,
     replaced_confidence,
-    cots_columns,
     strong_views,
 )
 from promptcal.trainers.runs.run_dir import RunDir

@@ -188,9 +188,9 @@ class BaseTrainer:
             self.prompt.jacobian = build_jacobian(self.cfg, self.prompt, len(self.indices), key, self.dist)
 
     def load_model(self) -> None:
-        name, *variant = backbone_settings(self.cfg)
+        name, activation, head_width = backbone_settings(self.cfg)
         warn_of_small(name, self.cfg.DATASET.NAME)
-        self.use_model(load_clip(name, self.device, *variant), self.classnames)
+        self.use_model(load_clip(name, self.device, activation, head_width), self.classnames)
         logger.info("%s on %s in %s", name, self.device, self.precision)
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:

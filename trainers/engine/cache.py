@@ -47,9 +47,13 @@ class ArrayCache:
 
     def metadata(self, name: str) -> dict[str, Any] | None:
         """What was stored with an array; None if the array is absent. Its numbers are not read."""
+        note = self.note(name)
+        return note["metadata"] if note and (self.folder / f"{name}.npy").is_file() else None
+
+    def note(self, name: str) -> dict[str, Any]:
+        """The content of an array's note; empty if it is absent or damaged."""
         note = read_json(self.folder / f"{name}.json")
-        complete = isinstance(note, dict) and isinstance(note.get("metadata"), dict)
-        return note["metadata"] if complete and (self.folder / f"{name}.npy").is_file() else None
+        return note if isinstance(note, dict) and isinstance(note.get("metadata"), dict) else {}
 
     def read(self, name: str) -> tuple[np.ndarray, dict[str, Any]] | None:
         """The array and its metadata; None if it is absent or damaged. It is read whole: a memory-mapped file that is
@@ -61,7 +65,7 @@ class ArrayCache:
         try:
             with noticing_damage():
                 array = np.load(path, allow_pickle=False)
-                if checksum(array, metadata) == read_json(self.folder / f"{name}.json")["crc32"]:
+                if checksum(array, metadata) == self.note(name).get("crc32"):
                     return array, metadata
                 reason = "wrong checksum"
         except Damaged as error:
@@ -71,4 +75,4 @@ class ArrayCache:
 
 
 def checksum(array: np.ndarray, metadata: Mapping[str, object]) -> int:
-    return zlib.crc32(json.dumps([array.dtype.str, array.shape, metadata]).encode(), zlib.crc32(array))
+    return zlib.crc32(json.dumps([array.dtype.str, array.shape, metadata]).encode(), zlib.crc32(array.data))

@@ -94,7 +94,7 @@ class ViewFeatures:
         """Reads images, makes views and encodes them. On a CPU one pool of threads does all of it, image by image, so
         that features do not depend on the batch; for a GPU the threads make views ahead."""
         on_cpu = self.backbone.device.type == "cpu"
-        make = self.encode_image if on_cpu else self.pinned_views
+        make = self.encode_image if on_cpu else self.make_views
         for batch in load_batches(self.dataset, self.items, make, wanted, self.threads):
             if not batch.made:
                 features = torch.empty(0, self.num_views, self.backbone.features, device=self.backbone.device)
@@ -112,9 +112,10 @@ class ViewFeatures:
         with worker_thread():
             return encode_views(self.backbone, self.maker(image, index)[None], self.precision, normalised=False)[0]
 
-    def pinned_views(self, image: Image.Image, index: int) -> Tensor:
-        """Views (V, 3, S, S) in pinned memory, from which a copy to the GPU does not block."""
-        return self.maker(image, index).pin_memory()
+    def make_views(self, image: Image.Image, index: int) -> Tensor:
+        """Views (V, 3, S, S); for CUDA in pinned memory, from which a copy to the GPU does not block."""
+        views = self.maker(image, index)
+        return views.pin_memory() if self.backbone.device.type == "cuda" else views
 
     @property
     def is_cached(self) -> bool:

@@ -76,7 +76,7 @@ class Predictor:
                               f"images: start it with a single process")
         self.trainer.load_state(self.trainer.state())  # finds out now, not after hours, that both work
 
-    def resume(self) -> tuple[list[Columns], list[Sequence[int]]]:
+    def resume(self) -> tuple[Sequence[Columns], list[Sequence[int]]]:
         """The columns of the finished parts, and the parts that are missing. An online method continues from its last
         saved state; parts after that state are predicted again."""
         found = [self.run_dir.read_part(part) for part in self.parts]

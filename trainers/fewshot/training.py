@@ -65,7 +65,8 @@ class PromptLearner:
         self.figures: dict[str, float] = {}  # of the last epoch
 
     def begin_epoch(self) -> None:
-        self.seen = self.loss = self.correct = 0  # the last two on the device: no step synchronises
+        self.seen = 0
+        self.loss = self.correct = torch.zeros((), device=self.context.device)  # on the device: no step synchronises
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(self.epoch)
 

@@ -64,8 +64,8 @@ class Progress:
             return
         self.logged = len(self.correct)
         scalars = {f"running/{name}": value for name, value in self.running().items()}
-        scalars["speed/seconds_per_image"] = columns["seconds"].sum() / max(len(columns["label"]), 1)
+        scalars["speed/seconds_per_image"] = float(columns["seconds"].sum()) / max(len(columns["label"]), 1)
         for name in ("loss", "penalty"):
             if name in columns and np.isfinite(columns[name]).any():
-                scalars[f"episode/{name}"] = np.nanmean(columns[name])
+                scalars[f"episode/{name}"] = float(np.nanmean(columns[name]))
         self.scalars.add(scalars, len(self.correct))
