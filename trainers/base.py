@@ -175,8 +175,8 @@ class BaseTrainer(Evaluation):
         total = len(self.items)
         if total == 0:
             raise DataError(f"{cfg.DATASET.NAME} has no {cfg.TEST.SPLIT} images")
-        self.dataset.check_files(self.items)
         self.indices = evenly(total, cfg.TEST.LIMIT)
+        self.data_hash = self.dataset.fingerprint([self.items[i] for i in self.indices])  # checks that the files exist
         logger.info("%s: %d of %d %s images, %d classes", cfg.DATASET.NAME, len(self.indices), total, cfg.TEST.SPLIT,
                     len(self.dataset.classnames))
 
@@ -190,7 +190,7 @@ class BaseTrainer(Evaluation):
         """What a continued run must share with the one that was begun."""
         return make_fingerprint(
             self.cfg,
-            data=self.dataset.fingerprint([self.items[i] for i in self.indices]),
+            data=self.data_hash,
             weights=weights_hash(*backbone_settings(self.cfg)),
             prompt=prompt_hash(self.cfg.MODEL.INIT_WEIGHTS) if self.cfg.MODEL.INIT_WEIGHTS else "",
             precision=self.precision,

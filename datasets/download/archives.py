@@ -24,7 +24,7 @@ from typing import BinaryIO
 from tqdm import tqdm
 
 from ..utils.errors import DataError, one_line
-from ..utils.names import is_writable, leads_out
+from ..utils.files import is_printable, leads_out
 
 logger = logging.getLogger(__name__)
 
@@ -219,6 +219,6 @@ def check_name(name: str) -> None:
     """Refuses names that lead out of the folder, on any system, and such as make trouble everywhere."""
     if leads_out(name):
         raise ArchiveError(f"refused: the archive holds {one_line(name, 200)}, which leads out of its folder")
-    if not is_writable(name):
+    if not is_printable(name):
         raise ArchiveError(f"refused: the archive holds {name[:200]!r}, a name with control characters or letters that "
                            f"are no UTF-8")
