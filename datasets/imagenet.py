@@ -18,8 +18,8 @@ class ImageNet(ImageNetBase):
     test_images = "val"
     augmix = False
     test_only = False
-    fewshot_note = ("ImageNet: few-shot images are drawn from files in the order of their names; CoOp used the order in "
-                    "which its disk listed them, so the images differ from CoOp's")
+    fewshot_note = ("ImageNet: few-shot images are drawn from files sorted by name; CoOp used the order in which its "
+                    "disk listed them, so the images differ from CoOp's")
     expected_classes = 1000
     expected_test = 50_000
     manual = (
