@@ -14,10 +14,9 @@ from data_roots import SHARED, build, entries, picture, write_split
 from promptcal.datasets import build_dataset
 from promptcal.datasets.base import run_name
 from promptcal.datasets.checks import names_by_label
-from promptcal.datasets.imagenet_base import read_classnames
-from promptcal.datasets.imagenet_names import differences
+
 from promptcal.datasets.utils.errors import DataError, UserError, first_five, one_line
-from promptcal.datasets.utils.names import leads_out
+from promptcal.datasets.utils.files import leads_out
 from promptcal.trainers.config import build_cfg
 from promptcal.trainers.config.fingerprint import run_path
 

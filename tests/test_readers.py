@@ -1,6 +1,7 @@
-"""Every reader on a miniature root in its true layout, and on the real split files where they are at hand."""
+"""Every reader on a miniature root in its true layout, and on the real split files where they are available."""
 import json
 import logging
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -49,7 +50,7 @@ def test_yaml_of_each_set(name):
     assert config.get("TRAINER") == (weaker if name in SHIFTS else None)
 
 
-def test_fifteen_benchmarks_with_counts_and_templates():
+def test_fifteen_data_sets_with_counts_and_templates():
     found = {cls.name(): cls for cls in file_datasets()}
     assert set(found) >= set(COUNTS)
     for name, (classes, test) in COUNTS.items():
@@ -62,22 +63,16 @@ def test_fifteen_benchmarks_with_counts_and_templates():
 
 def test_v2_folders_are_numbers_not_strings(tmp_path):
     build("ImageNetV2", tmp_path)
-    dataset = build_dataset("ImageNetV2", tmp_path)
-    for item in dataset.test:
+    for item in build_dataset("ImageNetV2", tmp_path).test:
         folder = Path(item.impath).parent.name
-        assert item.label == int(folder)
-        assert item.classname == f"thing {folder}"
-
-
-def test_v2_refuses_folders_that_are_no_labels(tmp_path):
-    build("ImageNetV2", tmp_path)
+        assert item.label == int(folder) and item.classname == f"thing {folder}"
     picture(tmp_path / IMAGE_DIRS["ImageNetV2"] / "n01440764" / "x.jpeg")
     with pytest.raises(DataError, match="named 0 to 11, not n01440764"):
         build_dataset("ImageNetV2", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["ImageNetA", "ImageNetR"])
-def test_subsets_count_their_labels_anew(name, tmp_path):
+def test_subsets_have_labels_from_0(name, tmp_path):
     build(name, tmp_path)
     dataset = build_dataset(name, tmp_path)
     assert dataset.classnames == ["thing 0", "thing 3", "thing 6", "thing 9"]
@@ -87,33 +82,30 @@ def test_subsets_count_their_labels_anew(name, tmp_path):
     assert dataset.train == dataset.val == []
 
 
-def test_labels_follow_wnids_even_if_the_names_file_does_not(tmp_path):
-    build("ImageNet", tmp_path)
-    path = tmp_path / "imagenet" / "classnames.txt"
-    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
-    assert build_dataset("ImageNet", tmp_path).classnames == list(WNIDS.values())
-
-
-def test_a_partial_imagenet_keeps_all_thousand_names(tmp_path):
-    build("ImageNet", tmp_path)
-    shutil.rmtree(tmp_path / IMAGE_DIRS["ImageNet"] / "n01440764")
-    dataset = build_dataset("ImageNet", tmp_path)
-    assert dataset.classnames == list(WNIDS.values())
-    assert min(item.label for item in dataset.test) == 1
-
-
-def test_the_family_shares_imagenets_class_names(tmp_path):
+def test_imagenets_class_names(tmp_path, caplog):
+    """Sorted by WordNet id, complete even if class folders are missing, shared by the variants."""
     build("ImageNet", tmp_path)
     build("ImageNetA", tmp_path)
+    path = tmp_path / "imagenet" / "classnames.txt"
+    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
+    shutil.rmtree(tmp_path / IMAGE_DIRS["ImageNet"] / "n01440764")
+    dataset = build_dataset("ImageNet", tmp_path)
+    assert dataset.classnames == list(WNIDS.values()) and min(item.label for item in dataset.test) == 1
+    assert f"ImageNet: {path}, with 12 classes, is not CoOp's list of class names" in caplog.text
     (tmp_path / "imagenet-adversarial" / "classnames.txt").unlink()
     assert len(build_dataset("ImageNetA", tmp_path).classnames) == 4
+    path.write_text(path.read_text().replace("thing 7", "missile").replace("thing 2", "missile"))
+    build_dataset("ImageNet", tmp_path)
+    assert "'missile' (2, 7)" in caplog.text
 
 
-def test_flat_imagenet_validation_folder(tmp_path):
+@pytest.mark.parametrize(
+    "text", ["", "n01440764\n", "tench n01440764\n", "n01440764 tench\nn01440764 goldfish\n", "n01440764 caf\xe9\n"],
+)
+def test_bad_class_names_file(text, tmp_path):
     build("ImageNet", tmp_path)
-    shutil.rmtree(tmp_path / IMAGE_DIRS["ImageNet"])
-    picture(tmp_path / IMAGE_DIRS["ImageNet"] / "ILSVRC2012_val_00000001.JPEG")
-    with pytest.raises(DataError, match="no class folders such as n01440764"):
+    (tmp_path / "imagenet" / "classnames.txt").write_text(text, encoding="latin-1")
+    with pytest.raises(DataError, match=r"classnames.txt (must have|as UTF-8 text)"):
         build_dataset("ImageNet", tmp_path)
 
 
@@ -127,58 +119,41 @@ def test_the_folder_of_the_test_images_is_missing(name, folder, tmp_path):
         build_dataset(name, tmp_path)
 
 
-@pytest.mark.parametrize("name", sorted(SHIFTS))
-def test_an_empty_image_folder_gets_a_remedy(name, tmp_path):
+@pytest.mark.parametrize("name", ["ImageNet", *sorted(SHIFTS)])
+def test_wrong_class_folders_get_a_remedy(name, tmp_path):
     build(name, tmp_path)
     images = tmp_path / IMAGE_DIRS[name]
+    remedy = "run: python tools/download.py imagenet"
     shutil.rmtree(images)
-    images.mkdir()
-    with pytest.raises(DataError, match=rf"; move {images.parent} away and run: python tools/download.py imagenet"):
+    picture(images / "ILSVRC2012_val_00000001.JPEG")  # not sorted into class folders
+    with pytest.raises(DataError, match=f"(no class folders such as n01440764|folders named 0 to 11).*{remedy}"):
         build_dataset(name, tmp_path)
     (images / ("0" if name == "ImageNetV2" else "n01440764")).mkdir()
-    with pytest.raises(DataError, match=rf"{name} has no test images; move {images.parent} away and run: python"):
+    with pytest.raises(DataError, match=f"{name} has no test images; .*{remedy}"):
         build_dataset(name, tmp_path)
+    if name != "ImageNetV2":
+        picture(images / "n99999999" / "x.JPEG")
+        with pytest.raises(DataError, match=f"not in classnames.txt: n99999999; .*{remedy}"):
+            build_dataset(name, tmp_path)
 
 
-def test_a_folder_without_a_name(tmp_path):
-    build("ImageNetSketch", tmp_path)
-    picture(tmp_path / IMAGE_DIRS["ImageNetSketch"] / "n99999999" / "x.JPEG")
-    with pytest.raises(DataError, match="does not name: n99999999"):
-        build_dataset("ImageNetSketch", tmp_path)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "n01440764\n", "tench n01440764\n", "n01440764 tench\nn01440764 goldfish\n", "n01440764 caf\xe9\n"],
-)
-def test_bad_class_names_file(text, tmp_path):
+def test_imagenets_training_images_are_listed_on_first_use(tmp_path, monkeypatch):
     build("ImageNet", tmp_path)
-    (tmp_path / "imagenet" / "classnames.txt").write_text(text, encoding="latin-1")
-    with pytest.raises(DataError, match=r"classnames.txt (must have|as UTF-8 text)"):
-        build_dataset("ImageNet", tmp_path)
-
-
-def test_imagenet_trains_only_where_there_is_a_train_folder(tmp_path):
-    build("ImageNet", tmp_path)
-    assert build_dataset("ImageNet", tmp_path).train == []
-    with pytest.raises(DataError, match=r"few-shot training needs .*images/train"):
+    assert len(build_dataset("ImageNet", tmp_path).train) == 0
+    with pytest.raises(DataError, match=r"no training images for DATASET.NUM_SHOTS 1; .*download.py imagenet"):
         build_dataset("ImageNet", tmp_path, num_shots=1)
     for wnid in WNIDS:
         for n in range(3):
             picture(tmp_path / "imagenet" / "images" / "train" / wnid / f"{n}.JPEG")
-    assert len(build_dataset("ImageNet", tmp_path).train) == 36
-    assert len(build_dataset("ImageNet", tmp_path, subsample_classes="new").train) == 18
+    listed = []
+    monkeypatch.setattr(os, "listdir", lambda path, list_=os.listdir: listed.append(str(path)) or list_(path))
+    halves = {half: build_dataset("ImageNet", tmp_path, subsample_classes=half) for half in ("all", "base", "new")}
+    assert not any("images/train" in path for path in listed)
+    assert {half: len(dataset.train) for half, dataset in halves.items()} == {"all": 36, "base": 18, "new": 18}
+    assert {item.label for item in halves["new"].train} == set(range(6)) and halves["new"].train[0].label == 0
     dataset = build_dataset("ImageNet", tmp_path, num_shots=2)
     assert Counter(item.label for item in dataset.train) == dict.fromkeys(range(12), 2)
     assert dataset.val == dataset.test  # as in CoOp
-
-
-def test_names_that_occur_twice_are_reported(tmp_path, caplog):
-    build("ImageNet", tmp_path)
-    path = tmp_path / "imagenet" / "classnames.txt"
-    path.write_text(path.read_text().replace("thing 7", "missile").replace("thing 2", "missile"))
-    with caplog.at_level(logging.INFO):
-        build_dataset("ImageNet", tmp_path)
-    assert "'missile' (2, 7)" in caplog.text
 
 
 RAW_NAMES = {
@@ -221,7 +196,7 @@ def test_a_caltech_split_with_dropped_classes_is_not_the_published_one(folder, t
 def test_the_real_split_files(name, tmp_path, caplog):
     source = SHARED / "splits" / f"split_zhou_{name}.json"
     if not source.is_file():
-        pytest.skip("the real split files are not at hand")
+        pytest.skip("the real split files are not available")
     target = tmp_path / IMAGE_DIRS[name].split("/")[0] / source.name
     target.parent.mkdir()
     shutil.copy(source, target)
@@ -244,7 +219,7 @@ def make_files(images: Path, split: Path) -> None:
 
 def test_the_real_aircraft_lists(tmp_path, caplog):
     if not (SHARED / "splits" / "fgvc_aircraft").is_dir():
-        pytest.skip("the real lists are not at hand")
+        pytest.skip("the real lists are not available")
     folder = tmp_path / "fgvc_aircraft"
     shutil.copytree(SHARED / "splits" / "fgvc_aircraft", folder)
     (folder / "images").mkdir()
@@ -270,7 +245,7 @@ def test_the_real_aircraft_lists(tmp_path, caplog):
 ])
 def test_the_real_samples(name, count, classes, caplog):
     if not (SHARED / "samples").is_dir():
-        pytest.skip("the real samples are not at hand")
+        pytest.skip("the real samples are not available")
     dataset = build_dataset(name, SHARED / "samples")
     assert (len(dataset.test), len(dataset.classnames)) == (count, classes)
     assert min(dataset.read_image(dataset.test[-1]).size) == 256
