@@ -4,6 +4,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from .base import Datum
@@ -35,6 +36,12 @@ def read_classnames(path: Path) -> dict[str, str]:
     return dict(sorted(names.items()))
 
 
+def is_coops(names: Mapping[str, str]) -> bool:
+    """Whether class names by WordNet id are CoOp's."""
+    lines = "\n".join(f"{wnid} {name}" for wnid, name in names.items())
+    return hashlib.sha256(lines.encode()).hexdigest() == COOP_NAMES
+
+
 class ImageNetBase(FileDataset):
     """A test set with one folder per class and ImageNet's class names."""
 
@@ -52,8 +59,7 @@ class ImageNetBase(FileDataset):
     def read(self) -> Splits:
         path = self.require(CLASSNAMES)
         names = read_classnames(path)
-        lines = "\n".join(f"{wnid} {name}" for wnid, name in names.items())
-        if hashlib.sha256(lines.encode()).hexdigest() != COOP_NAMES:
+        if not is_coops(names):
             logger.warning("%s: %s, with %d classes, is not CoOp's list of class names; figures will not compare with "
                            "published ones", self.name(), path, len(names))
         folders = self.class_folders(self.test_dir(self.root), list(names))
