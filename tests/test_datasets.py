@@ -77,7 +77,7 @@ def test_aircraft_lists(tmp_path):
     lists = tmp_path / "fgvc_aircraft"
     (lists / "images_variant_train.txt").unlink()
     assert not build_dataset("FGVCAircraft", tmp_path).train  # testing needs no training list
-    with pytest.raises(DataError, match=r"no training images for DATASET.NUM_SHOTS 1; move .*download.py fgvc_aircraft"):
+    with pytest.raises(DataError, match="no training images for DATASET.NUM_SHOTS 1; move .*download.py fgvc"):
         build_dataset("FGVCAircraft", tmp_path, num_shots=1)
     with (lists / "images_variant_test.txt").open("a") as file:
         file.write("0000001 Concorde\n0000002\n")
@@ -86,13 +86,6 @@ def test_aircraft_lists(tmp_path):
     (lists / "images_variant_test.txt").unlink()
     with pytest.raises(DataError, match=r"images_variant_test.txt is missing; it is part of the images' archive"):
         build_dataset("FGVCAircraft", tmp_path)
-
-
-@pytest.mark.parametrize("text", ['{"test": [', "", "\x00\x01", "[]", '{"train": []}', '{"test": {}}', '{"test": []}'])
-def test_bad_json(text, textures):
-    (textures / "dtd" / "split_zhou_DescribableTextures.json").write_text(text)
-    with pytest.raises(DataError, match=r"split_zhou_DescribableTextures.json is not (readable JSON|a split file).*dele"):
-        build_dataset(DTD, textures)
 
 
 NOT_ENTRIES = r"test has entries that are not \[path, label, class name\]: "

@@ -67,11 +67,12 @@ def test_gaps_are_counted():
 
 
 @pytest.mark.parametrize("text", [
+    '{"test": [', "", "\x00\x01", "[]", '{"train": []}', '{"test": {}}', '{"test": []}',
     "[" * 100_000, '{"test": ' + "[" * 100_000 + "]" * 100_000 + "}", '{"a":' * 100_000, "9" * 10_000,
     '{"test": [["x.jpg", ' + "9" * 10_000 + ', "x"]]}', '{"test": [' + "[" * 900 + "]" * 900 + "]}", "\ufeff{}",
     '{"test": [["x.jpg", 1e999, "x"]]}', '{"test": [["x.jpg", NaN, "x"]]}', '{"test": "' + "x" * 5_000_000 + '"}',
     '{"test": [["' + "x" * 5_000_000 + '", 0, ""]]}', '{"test": ["' + "line\\n" * 100_000 + '"]}',
-], ids=range(12))
+], ids=range(19))
 def test_json_that_is_no_split(text: str, satellite: Path):
     (satellite / "eurosat" / SPLIT).write_text(text)
     with refused(SPLIT):

@@ -1,5 +1,4 @@
 """Every reader on a miniature root in its true layout, and on the real split files where they are available."""
-import json
 import logging
 import os
 import shutil
@@ -190,64 +189,48 @@ def test_a_caltech_split_with_dropped_classes_is_not_the_published_one(folder, t
         build_dataset("Caltech101", tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", ["Caltech101", "OxfordPets", "OxfordFlowers", "DescribableTextures", "EuroSAT", "UCF101", "StanfordCars"],
-)
+REAL = SHARED / "splits"
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real split files are not available")
+@pytest.mark.parametrize("name", ["Caltech101", "OxfordPets", "OxfordFlowers", "DescribableTextures", "EuroSAT",
+                                  "UCF101", "StanfordCars", "FGVCAircraft"])
 def test_the_real_split_files(name, tmp_path, caplog):
-    source = SHARED / "splits" / f"split_zhou_{name}.json"
-    if not source.is_file():
-        pytest.skip("the real split files are not available")
-    target = tmp_path / IMAGE_DIRS[name].split("/")[0] / source.name
-    target.parent.mkdir()
-    shutil.copy(source, target)
-    make_files(tmp_path / IMAGE_DIRS[name], target)
+    cls = DATASET_REGISTRY.get(name)
+    if name == "FGVCAircraft":
+        shutil.copytree(REAL / "fgvc_aircraft", tmp_path / "fgvc_aircraft")
+    else:
+        (tmp_path / cls.folder).mkdir()
+        shutil.copy(REAL / cls.metadata[0].name, tmp_path / cls.folder)
+    cls.test_dir(tmp_path).mkdir(parents=True)
     dataset = build_dataset(name, tmp_path)
     assert (len(dataset.classnames), len(dataset.test)) == COUNTS[name]
     assert {item.label for item in dataset.test} == set(range(len(dataset.classnames)))
-    assert dataset.test_hash == type(dataset).published_test
+    assert dataset.test_hash == cls.published_test
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def make_files(images: Path, split: Path) -> None:
-    """Empty files for the test split alone: a copy for testing needs no others."""
-    paths = [images / path for path, _, _ in json.loads(split.read_text())["test"]]
-    for folder in {path.parent for path in paths}:
-        folder.mkdir(parents=True, exist_ok=True)
-    for path in paths:
-        path.touch()
-
-
-def test_the_real_aircraft_lists(tmp_path, caplog):
-    if not (SHARED / "splits" / "fgvc_aircraft").is_dir():
-        pytest.skip("the real lists are not available")
-    folder = tmp_path / "fgvc_aircraft"
-    shutil.copytree(SHARED / "splits" / "fgvc_aircraft", folder)
-    (folder / "images").mkdir()
-    for line in (folder / "images_variant_test.txt").read_text().splitlines():
-        (folder / "images" / f"{line.split()[0]}.jpg").touch()
-    dataset = build_dataset("FGVCAircraft", tmp_path)
-    assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (3_334, 3_333, 3_333)
-    assert dataset.test_hash == dataset.published_test
-    assert "F/A-18" in dataset.classnames
-    for split in ("train", "val"):  # a copy for testing is the published one without them too
-        (folder / f"images_variant_{split}.txt").unlink()
+def test_another_order_of_labels_is_not_the_published_split(tmp_path, monkeypatch):
+    build("FGVCAircraft", tmp_path)
+    cls = DATASET_REGISTRY.get("FGVCAircraft")
+    published = {"expected_test": 8, "expected_classes": 4, "published_test": cls(tmp_path).test_hash}
+    for name, value in published.items():
+        monkeypatch.setattr(cls, name, value)
+    for split in ("train", "val"):  # which a copy for testing does not need
+        (tmp_path / "fgvc_aircraft" / f"images_variant_{split}.txt").unlink()
         assert not build_dataset("FGVCAircraft", tmp_path).difference
-    assert not caplog.records
-    lines = (folder / "images_variant_test.txt").read_text().splitlines()
-    lines[0] = f"{lines[0].split()[0]} {lines[-1].split(maxsplit=1)[1]}"
-    (folder / "images_variant_test.txt").write_text("\n".join(lines))
+    path = tmp_path / "fgvc_aircraft" / "images_variant_test.txt"
+    path.write_text(path.read_text().replace("0002000 707-320", "0002000 A340-300"))
     assert "is not the published one" in build_dataset("FGVCAircraft", tmp_path).difference
 
 
+@pytest.mark.skipif(not (SHARED / "samples").is_dir(), reason="the real samples are not available")
 @pytest.mark.parametrize(("name", "count", "classes"), [
     ("Caltech101", 200, 100), ("OxfordPets", 148, 37), ("OxfordFlowers", 204, 102), ("DescribableTextures", 60, 10),
     ("FGVCAircraft", 200, 100), ("ImageNet", 334, 1000),
 ])
 def test_the_real_samples(name, count, classes, caplog):
-    if not (SHARED / "samples").is_dir():
-        pytest.skip("the real samples are not available")
     dataset = build_dataset(name, SHARED / "samples")
     assert (len(dataset.test), len(dataset.classnames)) == (count, classes)
     assert min(dataset.read_image(dataset.test[-1]).size) == 256
-    expected = type(dataset).expected_test
-    assert f"{count} test images of {classes} classes here, {expected} of" in caplog.text
+    assert f"{count} test images of {classes} classes here, {type(dataset).expected_test} of" in caplog.text
