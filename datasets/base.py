@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,9 +40,6 @@ class LazyList(Sequence[Datum]):
 
     def __len__(self) -> int:
         return len(self.items)
-
-    def __iter__(self) -> Iterator[Datum]:
-        return iter(self.items)
 
     def __getitem__(self, index: Any) -> Any:
         return self.items[index]

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from .checks import names_by_label, read_text
@@ -57,11 +58,11 @@ class SplitFileDataset(FileDataset):
     """Images listed in `split_zhou_<name>.json`, the first of the metadata files."""
 
     dropped: tuple[str, ...] = ()  # folders of the archive that are not in the published split
+    renamed: Mapping[str, str] = {}  # published names of classes by the archive's names
 
-    @staticmethod
-    def published_name(name: str) -> str:
+    def published_name(self, name: str) -> str:
         """The published name of a class that the archive calls `name`; a published name stays as it is."""
-        return name
+        return self.renamed.get(name, name)
 
     def read(self) -> Splits:
         path = self.require(self.metadata[0])

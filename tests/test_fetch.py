@@ -96,7 +96,7 @@ ZIPPED = gzip.compress(b'{"test": []}')
     (b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-3/100\r\nContent-Length: 4\r\n\r\nbody",
      "sent a part, though the whole file was requested"),
     (OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(ZIPPED) + ZIPPED,
-     r"sends list.json compressed \(gzip\), which was not requested"),
+     "the host did not send list.json but something else"),
     (b"HTTP/1.1 204 No Content\r\n\r\n", "HTTP 204"),
     (MOVED % b"ftp://127.0.0.1/x", "is not a http address"),
     (MOVED % b"file:///etc/passwd", "list.json: "),
@@ -190,13 +190,13 @@ def test_addresses_are_tried_in_order(server, tmp_path):
 
 
 def test_a_mirror_comes_first(server, tmp_path):
-    server.files["own"] = b"from its own address"
+    server.files["own"] = b"PK own"
     source = Source("data.zip", urls=(f"{server.address}/own",))
     assert fetch(source, tmp_path / "a", mirror=f"{server.address}/").read_bytes() == BODY
     folder = tmp_path / "archives"
     folder.mkdir()
     check_mirror(str(folder))
-    assert fetch(source, tmp_path / "b", mirror=str(folder)).read_bytes() == b"from its own address"
+    assert fetch(source, tmp_path / "b", mirror=str(folder)).read_bytes() == b"PK own"
     (folder / "data.zip").write_bytes(b"by hand")
     assert fetch(source, tmp_path / "c", mirror=str(folder)) == folder / "data.zip"
     (folder / "data.zip").write_bytes(b"<html>quota</html>")

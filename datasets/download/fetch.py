@@ -113,13 +113,13 @@ def fetch_url(url: str, target: Path, checksum: str = "", limit: int = LARGEST) 
     try:
         resumed = load_part(url, part, limit)
         try:
-            verify_or_remove(part, checksum)
+            verify_or_remove(part, checksum, target.name)
         except FetchError:
             if not resumed:
                 raise
             logger.info("%s: the earlier part does not fit; starting again", url)
             load_part(url, part, limit)
-            verify_or_remove(part, checksum)
+            verify_or_remove(part, checksum, target.name)
         part.replace(target)
         version_file(part).unlink(missing_ok=True)
     except urllib.error.HTTPError as error:
@@ -165,7 +165,7 @@ def fetch_drive(source: Source, target: Path, quiet: bool = True) -> Path:
     return target
 
 
-def verify_or_remove(path: Path, checksum: str, name: str = "") -> None:
+def verify_or_remove(path: Path, checksum: str, name: str) -> None:
     try:
         verify(path, checksum, name)
     except FetchError:
@@ -254,7 +254,7 @@ def load_part(url: str, part: Path, limit: int) -> bool:
         if response.status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
             raise FetchError(f"HTTP {response.status} {response.reason}")
         resuming = response.status == HTTPStatus.PARTIAL_CONTENT
-        total = check_headers(response.headers, part.stem, have if resuming else None)
+        total = whole_size(response.headers, have if resuming else None)
         etag = response.headers.get("ETag") or ""
         version = etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified") or ""
         version_file(part).write_text(f"{url}\n{one_line(version, 200)}", encoding="utf-8")
@@ -287,14 +287,9 @@ def within(seconds: float, work: Callable[[], T]) -> T:
         raise TimeoutError(f"no answer within {seconds:g} seconds") from None
 
 
-def check_headers(headers: http.client.HTTPMessage, name: str, have: int | None) -> int | None:
-    """The size of the whole file, or None if the host does not state it. With `have`, the rest after as many bytes was
-    requested; refuses another range, and a body that the host has compressed."""
-    encoding = headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding != "identity" and not (  # many hosts label a .tar.gz as gzip-encoded and send the file itself
-            encoding in ("gzip", "x-gzip") and name.lower().endswith((".gz", ".tgz"))):
-        raise FetchError(f"the host sends {name} compressed ({one_line(encoding, 40)}), which was not requested: "
-                         f"download it with a browser")
+def whole_size(headers: http.client.HTTPMessage, have: int | None) -> int | None:
+    """The size of the whole file, or None if the host does not state it. With `have`, the bytes after those were
+    requested, and another range is refused."""
     length = headers.get("Content-Length")
     if length is not None and not re.fullmatch(r"[0-9]{1,18}", length.strip()):
         raise FetchError(f"the host states a length that is not a number: {one_line(length, 60)}")
