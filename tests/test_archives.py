@@ -33,13 +33,6 @@ def test_good_archives(name, content, inner, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_an_inner_archive_that_is_missing(tmp_path):
-    (tmp_path / "x.zip").write_bytes(zip_bytes(FILES))
-    with pytest.raises(ArchiveError, match=r"x.zip does not contain other.tar; at its top are: images, list.txt"), \
-            unpacked(tmp_path / "x.zip", tmp_path, inner="other.tar"):
-        pytest.fail("there is no such archive")
-
-
 def test_files_that_another_process_removes_are_noticed(tmp_path, monkeypatch):
     (tmp_path / "x.tar").write_bytes(tar_bytes(FILES))
     extract = archives.extract

@@ -125,12 +125,6 @@ def test_a_part_that_was_not_requested(stated, tmp_path):
     assert not (tmp_path / "x.zip").exists()
 
 
-def test_a_host_that_calls_a_gz_file_encoded(tmp_path):
-    """Many do, and send the file itself."""
-    with answering(OK + b"Content-Encoding: x-gzip\r\n\r\n" + ZIPPED) as (address, _):
-        assert fetch_url(f"{address}/a.tar.gz", tmp_path / "a.tar.gz").read_bytes() == ZIPPED
-
-
 @pytest.mark.parametrize(("setting", "answer", "message"), [
     ("WINDOW", OK + b"\r\n" + b"x" * 500, "bytes per second, which is too slow"),
     ("ANSWER_WITHIN", OK + b"X-Slow: " + b"x" * 500, r"no answer within 0.3 seconds"),

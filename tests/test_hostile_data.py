@@ -138,9 +138,7 @@ def test_names_of_every_kind_are_kept_as_they_are(name: str, tmp_path: Path):
 
 def test_21_000_classes(tmp_path: Path):
     build("EuroSAT", tmp_path)
-    rows = [["AnnualCrop/image_0001.jpg" if k == 0 else f"{k}.jpg", k, f"class {k}"] for k in range(21_000)]
-    for k in range(1, 21_000):
-        (tmp_path / "eurosat" / "2750" / f"{k}.jpg").touch()
+    rows = [[f"{k}.jpg", k, f"class {k}"] for k in range(21_000)]
     write_split(tmp_path, "EuroSAT", {"train": [], "val": [], "test": rows})
     start = time.process_time()
     assert len(build_dataset("EuroSAT", tmp_path).classnames) == 21_000
