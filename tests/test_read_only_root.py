@@ -70,6 +70,6 @@ def test_every_tool_with_a_read_only_root(tmp_path: Path, clip_file: Path):
     assert "split_zhou_UCF101.json is missing and could not be downloaded" in results[4][3]
     assert f"cannot write to {root}: Read-only file system" in "".join(results[-1][2:])
     assert "few-shot samples are not kept (cannot write" in results[1][2]
-    assert (out / "lists" / "EuroSAT" / "shot_1-seed_1.json").is_file()
+    assert list((out / "lists" / "EuroSAT").glob("shot_1-seed_*.json"))
     assert json.loads((out / "SoC" / "results.json").read_text())["complete"]
     assert sorted(root.rglob("*")) == before
