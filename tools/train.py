@@ -83,7 +83,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     log_to_terminal()
     check_names(args.trainer, args.dataset_config_file, args.config_file)
     # From here on torch is needed, which takes seconds to import.
-    from promptcal.trainers.report.figures.run_pictures import write_figures_to_tensorboard
     from promptcal.trainers.runs.summary import result_table, seeds_table
 
     done = []
@@ -92,8 +91,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.no_train:
             trainer.check()
             continue
-        done.append(trainer.run(train=not args.eval_only, draw=write_figures_to_tensorboard))
+        done.append(trainer.run(train=not args.eval_only))
         if trainer.dist.is_main:
+            # Imported after the run: matplotlib is not part of it.
+            from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
+
+            write_tensorboard_figures(trainer.folder.path)
             print(result_table(done[-1:]))
     if len(done) > 1 and trainer.dist.is_main:
         print(f"\n{seeds_table(done)}")

@@ -12,7 +12,6 @@ from dassl.engine import TrainerX
 from yacs.config import CfgNode
 
 from ..registry import TRAINER_REGISTRY
-from ..report.figures.run_pictures import write_figures_to_tensorboard
 from ..runs.summary import END_OF_TRAINING
 from ..vlm.prompt_files import find_prompt
 from .data import TheirData
@@ -70,7 +69,12 @@ class EngineTrainer(TrainerX):
             cfg.TEST.SPLIT = split
             cfg.freeze()
         self.engine = on_their_data(self.method)(cfg, self.data)
-        return self.engine.run(train=train, draw=write_figures_to_tensorboard)
+        results = self.engine.run(train=train)
+        if self.engine.dist.is_main:
+            from ..report.tensorboard_figures import write_tensorboard_figures  # matplotlib is not part of a run
+
+            write_tensorboard_figures(self.engine.folder.path)
+        return results
 
     def show(self, results: dict) -> float:
         """Dassl's evaluator, whichever was asked for, says the result."""
