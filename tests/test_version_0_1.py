@@ -12,7 +12,7 @@ from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.config.defaults import get_cfg_default
 from promptcal.trainers.config.fingerprint import check_same
 from promptcal.trainers.engine.cache import ArrayCache
-from promptcal.trainers.report.reading import find_runs
+from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.write import write_report
 from promptcal.trainers.runs.run_dir import RunDir
 

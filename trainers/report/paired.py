@@ -19,9 +19,9 @@ MAX_PAIRS = 21  # in one table; with more, each method is compared with the best
 NOTE = (
     "Second minus first, in percentage points: a negative difference in ECE means that the second is better "
     "calibrated. Brackets: 95 % interval of a paired bootstrap (every redraw takes the same images of both, data set "
-    "by data set); that of ECE is corrected for the bias of the redraws. Bold if it excludes zero and, for accuracy, if p "
-    "is below 0.05 too. p: McNemar's exact test of accuracy, first seed, all data sets together. On few images a small "
-    "ECE comes out too large, so true differences tend to be larger than those shown."
+    "by data set); that of ECE is corrected for the bias of the redraws. Bold if it excludes zero and, for accuracy, "
+    "if p is below 0.05 too. p: McNemar's exact test of accuracy, first seed, all data sets together. On few images a "
+    "small ECE comes out too large, so true differences tend to be larger than those shown."
 )
 
 
