@@ -72,11 +72,11 @@ def test_a_grid_has_a_panel_per_method_and_data_set(outcome):
 
 def test_selection_matches_counting(outcome):
     confidence, correct = outcome
-    data = reliability.selection(confidence, correct, [0.0, 0.5, 0.9])
-    kept = confidence > 0.5
-    assert data.accuracy[1] == correct[kept].mean() and data.coverage[1] == kept.mean()
+    data = cal.selective(confidence, correct, reliability.THRESHOLDS)
     figure = reliability.draw_selective({"ZeroShot": data, "SoC": data}, "DTD")
-    np.testing.assert_array_equal(figure.axes[0].lines[1].get_ydata(), data.accuracy)
+    line, kept = figure.axes[0].lines[1], confidence > 0.5
+    assert dict(zip(line.get_xdata(), line.get_ydata(), strict=True))[0.5] == correct[kept].mean()
+    np.testing.assert_array_equal(figure.axes[1].lines[0].get_ydata(), data[1])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Zero-shot", "SoC"]
 
 
@@ -84,7 +84,7 @@ def test_ticks_of_selective_accuracy_differ():
     """On a range of two points as on a whole one."""
     for low, high in ((0.001, 0.02), (0.5, 0.9)):
         values = np.linspace(low, high, 20), np.linspace(1, 0.1, 20)
-        figure = reliability.draw_selective({"SoC": reliability.Selection(reliability.THRESHOLDS, *values)})
+        figure = reliability.draw_selective({"SoC": values})
         figure.draw_without_rendering()
         labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
         assert len(labels) == len(set(labels)) > 2
@@ -182,24 +182,12 @@ def test_every_method_has_its_own_colour_in_any_spelling():
     assert method_info("MyMethod").colour not in own
 
 
-def test_a_heat_map_frames_the_best_and_its_text_is_readable():
-    axes = comparison.draw_heat_map({"TPT": {"DTD": 9.0, "Pets": 4.0}, "SoC": {"DTD": 3.0}}, "ECE (%)").axes[0]
-    assert sorted(text.get_text() for text in axes.texts) == ["3.0", "4.0", "9.0"]
-    assert [patch.get_y() for patch in axes.patches] == [pytest.approx(0.56)]  # the second row; Pets has no rival
-    for best in ("low", "high"):
-        axes = comparison.draw_heat_map({f"row {k}": {"column": float(k)} for k in range(40)}, "", best).axes[0]
-        for text in axes.texts:
-            cell = style.luminance(axes.images[0].to_rgba(np.array(float(text.get_text()))))
-            high, low = sorted((cell, style.luminance(text.get_color())), reverse=True)
-            assert (high + 0.05) / (low + 0.05) > 4.5
-
-
 def test_figures_of_changes_are_drawn(tmp_path):
     for trainer in ("TPT", "OTPT", "SoC"):
         for dataset in ("UCF101", "EuroSAT"):
             make_run(tmp_path, trainer, dataset, n=60)
     made = list(before_after_figures(compared(tmp_path)[0], "", no_image))
-    assert {item.name for item in made} == {"plane", "heat_ece", "heat_accuracy", "confidence", "images_ucf101"}
+    assert {item.name for item in made} == {"plane", "confidence", "images_ucf101"}
     for item in made:
         item.figure.draw_without_rendering()
 

@@ -140,7 +140,7 @@ def test_data_sets_go_by_the_names_that_other_commands_take(images, clip_file, c
 ])
 def test_what_cannot_work_is_told_before_anything_is_loaded(given, message, images):
     with pytest.raises(UserError, match=message):
-        main([str(images[0]), "--backbone", "no.pt", *given])
+        main([str(images[0]), *given, "--backbone", "no.pt"])
 
 
 def test_a_data_set_brings_its_own_settings():

@@ -65,22 +65,14 @@ class Comparison:
     def bins(self) -> int:
         return next(iter(self.cells.values()))[0].bins
 
-    def column_label(self, column: Column) -> str:
-        """The data set; with the number of images if it was run on several sets of images."""
+    def column_label(self, column: Column, with_count: bool = False) -> str:
+        """The data set; with the number of images if asked for or if it was run on several sets of images."""
         label = dataset_info(column.dataset).label
-        if not self._has_several(column):
-            return label
-        label = f"{label}, {column.n:,} images"
+        several = len({c for c in (*self.columns, *self.elsewhere) if c.dataset == column.dataset}) > 1
+        if several or with_count:
+            label += f", {column.n:,} images"
         twins = [other for other in self.columns_of(column.dataset) if other.n == column.n]
         return label if len(twins) == 1 else f"{label} ({column.data_hash[:6] or twins.index(column) + 1})"
-
-    def column_title(self, column: Column) -> str:
-        """The label, always with the number of images."""
-        label = self.column_label(column)
-        return label if self._has_several(column) else f"{label}, {column.n:,} images"
-
-    def _has_several(self, column: Column) -> bool:
-        return len({other for other in (*self.columns, *self.elsewhere) if other.dataset == column.dataset}) > 1
 
     def columns_of(self, dataset: str) -> list[Column]:
         """The columns of one data set. Their images may overlap."""

@@ -12,16 +12,16 @@ from PIL.Image import Image
 
 from ...datasets.utils.errors import one_line
 from ..functional.arrays import Array, log_softmax
+from ..functional.calibration import selective
 from ..registry import method_info, method_key
 from .comparison import Column, Comparison, Row
 from .figures.before_after import Histogram, Slopes, draw_histograms, draw_slopes
 from .figures.class_pairs import PairErrors, draw_pair_errors, pair_errors
-from .figures.comparison import Pair, Point, draw_heat_map, draw_pairs, draw_prompts, draw_two_panels
+from .figures.comparison import Pair, Point, draw_pairs, draw_prompts, draw_two_panels
 from .figures.plane import draw_plane
-from .figures.reliability import Diagram, diagram, draw_grid, draw_selective, selection
+from .figures.reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_selective
 from .load import Predictions, Run
 from .measure import Measured
-from .metrics import METRICS
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,6 @@ def before_after_figures(comparison: Comparison, suffix: str, read_image: ReadIm
     columns = common or comparison.columns[:1]
     if common and len(comparison.rows) > 2:
         yield from attempted(plane_figure, comparison, common, f"plane{suffix}")
-    yield from attempted(heat_figures, comparison, suffix)
     yield from attempted(histogram_figures, comparison, columns, f"confidence{suffix}")
     where = f"{_slug(comparison.column_label(columns[0]))}{suffix}"
     yield from attempted(slope_figures, comparison, columns[0], read_image, f"images_{where}")
@@ -120,9 +119,8 @@ def selective_figure(comparison: Comparison, columns: Sequence[Column], name: st
     series = {}
     for row in comparison.rows_on(columns):
         tops = [comparison.cells[row, column][0].tuned for column in columns]
-        series[row.method] = selection(
-            np.concatenate([top.confidence for top in tops]), np.concatenate([top.correct for top in tops]),
-        )
+        series[row.method] = selective(
+            np.concatenate([top.confidence for top in tops]), np.concatenate([top.correct for top in tops]), THRESHOLDS)
     title = comparison.column_label(columns[0]) if len(columns) == 1 else f"{len(columns)} data sets together"
     caption = (
         f"Selective accuracy, {title}, {comparison.backbone_label}: how many predictions above a threshold are right? "
@@ -263,22 +261,6 @@ def plane_figure(comparison: Comparison, columns: Sequence[Column], name: str) -
         f"{comparison.images(columns)}"
     )
     return NamedFigure(name, caption, draw_plane(title, {}, points))
-
-
-def heat_figures(comparison: Comparison, suffix: str) -> Iterator[NamedFigure]:
-    """Methods × data sets, if there is more than one of each."""
-    if len(comparison.rows) < 2 or len(comparison.columns) < 2:
-        return
-    for metric, best in (("ece", "low"), ("accuracy", "high")):
-        values = {
-            row.label: {comparison.column_label(column): percent(cell, metric)
-                        for column, cell in comparison.cells_of(row)}
-            for row in comparison.rows
-        }
-        label = f"{METRICS[metric].label} (%)"
-        caption = (f"{label} of each method on each data set, {comparison.backbone_label}; framed: best of the column, "
-                   f"zero-shot included; blank: no run. {comparison.images()}")
-        yield NamedFigure(f"heat_{metric}{suffix}", caption, draw_heat_map(values, label, best))
 
 
 def histogram_figures(comparison: Comparison, columns: Sequence[Column], name: str) -> Iterator[NamedFigure]:

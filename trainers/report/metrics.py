@@ -62,15 +62,11 @@ class Metric:
             return None
         function, *arrays = chosen
         if not repeats or np.asarray(arrays[0]).size * repeats > self.max_values:
-            return _point(function(*arrays))
+            return _point(float(function(*arrays)))
         found = cal.bootstrap(function, *arrays, repeats=repeats, centred=True)
         # The bias correction may shift an end out of the possible range.
         low, high = -1.0 if self.higher_is_better is None else 0.0, 1.0 if self.percent else np.inf
         return Interval(found.value, max(float(found.low), low), min(float(found.high), high))
-
-
-def _mean(terms: Array) -> float:
-    return float(np.mean(terms))
 
 
 METRICS = {
@@ -95,8 +91,8 @@ METRICS = {
     "signed_error": Metric("Over-confidence", lambda s: (cal.signed_error, *s.top), higher_is_better=None),
     "auroc": Metric("AUROC", lambda s: (cal.auroc, *s.top), higher_is_better=True),
     "aurc": Metric("AURC", lambda s: (cal.aurc, *s.top)),
-    "brier": Metric("Brier", lambda s: (_mean, cal.brier_terms(s.probabilities, s.label)), percent=False),
-    "nll": Metric("NLL", lambda s: (_mean, cal.nll_terms(s.logits, s.label)), percent=False),
+    "brier": Metric("Brier", lambda s: (np.mean, cal.brier_terms(s.probabilities, s.label)), percent=False),
+    "nll": Metric("NLL", lambda s: (np.mean, cal.nll_terms(s.logits, s.label)), percent=False),
     "seconds": Metric("Seconds per image", percent=False, digits=4),
 }
 POSTHOC = ("ece_cots", "ece_ecots", "accuracy_ecots", "ece_cor", "ece_fixed")  # label-free post-hoc scaling

@@ -74,7 +74,7 @@ def metrics_table(comparison: Comparison, name: str, title: str, bins: int) -> T
         lines = [
             TableRow(row.label, row.method, [entries[at] for entries in by_metric]) for at, row in enumerate(rows)
         ]
-        blocks.append(RowBlock(comparison.column_title(column), lines))
+        blocks.append(RowBlock(comparison.column_label(column, with_count=True), lines))
     notes = [
         f"{bins} bins. In percent, but for Brier (0 to 2) and NLL (nats). {INTERVAL_NOTE}", DEBIASED_NOTE,
         "Over-confidence: mean confidence − accuracy. AUROC and AURC: how well confidence separates right from wrong.",

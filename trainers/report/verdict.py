@@ -61,7 +61,7 @@ def judge(comparison: Comparison, repeats: int = 0) -> Verdict | None:
     lines.sort(key=lambda line: line.ece)
     tuned = [line for line in lines if method_info(line.method).tuned] or lines
     sets = ", ".join(f"{dataset_info(column.dataset).label} {column.n:,}" for column in columns)
-    basis = (f"ECE in percent, {comparison.bins} bins; lower is better. {comparison.backbone_label}, "
+    basis = (f"ECE in percent, {comparison.bins} bins; lower is better. Backbone {comparison.backbone_label}, "
              f"{sum(column.n for column in columns):,} test images: {sets}.")
     lead = ece_difference(comparison, tuned[1].row, tuned[0].row, columns, repeats) if len(tuned) > 1 else None
     return Verdict(lines, tuned[0].method, _sentence(lines, tuned, lead), basis, comparison.backbone_label)

@@ -1,4 +1,4 @@
-"""Figures that compare methods or settings: pairs of bars (SaLS, steps), initial prompts, heat maps."""
+"""Figures that compare methods or settings: pairs of bars (SaLS, steps) and initial prompts."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -10,23 +10,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
 from ...registry import method_info, method_order
-from .style import (
-    COLUMN,
-    FAINT,
-    GREY,
-    ON_DARK,
-    ON_LIGHT,
-    PAGE,
-    grid_lines,
-    lighter,
-    luminance,
-    new_figure,
-    short,
-    styled,
-)
+from .style import COLUMN, FAINT, GREY, ON_LIGHT, PAGE, grid_lines, lighter, new_figure, short, styled
 
 HATCH = "//////"
 LEGEND_ENTRY, LONG_LEGEND_ENTRY = 0.62, 0.9  # inches, of our methods' names and of any name
@@ -108,40 +95,6 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: floa
         axes.tick_params(axis="y", length=0)
         grid_lines(axes, "x")
         figure.legend(loc="outside lower right", ncols=len(methods))
-        return figure
-
-
-def draw_heat_map(
-    values: Mapping[str, Mapping[str, float]], label: str, best: str = "low",
-) -> Figure:
-    """`values[row][column]`, printed in each cell; a frame around the best of each column, the lowest ("low") or the
-    highest ("high"). Missing cells are blank."""
-    rows, columns = list(values), list(dict.fromkeys(name for row in values.values() for name in row))
-    grid = np.array([[values[row].get(column, np.nan) for column in columns] for row in rows])
-    with styled():
-        figure = new_figure(min(PAGE * 1.3, 1.5 + 0.62 * len(columns)), 0.9 + 0.26 * len(rows))
-        axes = figure.subplots()
-        look: dict[str, Any] = {"cmap": "YlOrRd", "vmin": 0} if best == "low" else {"cmap": "YlGn"}
-        drawn = axes.imshow(grid, aspect="auto", **look)
-
-        def text_colour(value: float) -> str:
-            """The one of two that has more contrast with the cell."""
-            cell = luminance(drawn.to_rgba(np.array(value)))
-            return ON_DARK if 1.05 / (cell + 0.05) > (cell + 0.05) / (luminance(ON_LIGHT) + 0.05) else ON_LIGHT
-
-        for (i, j), value in np.ndenumerate(grid):
-            if not np.isnan(value):
-                axes.text(j, i, f"{value:.1f}", ha="center", va="center", fontsize=6.5, color=text_colour(value))
-        for j in range(len(columns)):
-            if np.isfinite(grid[:, j]).sum() > 1:
-                i = int(np.nanargmin(grid[:, j]) if best == "low" else np.nanargmax(grid[:, j]))
-                axes.add_patch(Rectangle((j - 0.46, i - 0.44), 0.92, 0.88, fill=False, linewidth=1.2,
-                                         edgecolor=text_colour(grid[i, j])))
-        axes.set_xticks(range(len(columns)), [*map(short, columns)], rotation=30, ha="right", rotation_mode="anchor")
-        axes.set_yticks(range(len(rows)), [*map(short, rows)])
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        figure.colorbar(drawn, ax=axes, label=label, shrink=0.9)
         return figure
 
 

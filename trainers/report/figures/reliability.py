@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -21,6 +20,7 @@ from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, grid_lines, lighter
 
 ACROSS = 6  # panels per line of a grid with one row
 DENSITY_CELLS = 100
+NARROW = {"hspace": 0.02, "h_pad": 0.02}  # gaps between the panels
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g} %")
 THRESHOLDS = np.arange(0, 100, 5) / 100
 # Transparent grey, for light and dark themes.
@@ -42,15 +42,6 @@ class Diagram:
     n: int
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Accuracy and coverage above each threshold."""
-
-    thresholds: Array
-    accuracy: Array
-    coverage: Array
-
-
 def diagram(title: str, method: str, confidence: Array, correct: Array, bins: int = cal.BINS) -> Diagram:
     density, _ = np.histogram(confidence, bins=DENSITY_CELLS, range=(0, 1))
     return Diagram(
@@ -60,15 +51,10 @@ def diagram(title: str, method: str, confidence: Array, correct: Array, bins: in
     )
 
 
-def selection(confidence: Array, correct: Array, thresholds: Array = THRESHOLDS) -> Selection:
-    return Selection(np.asarray(thresholds), *cal.selective(confidence, correct, thresholds))
-
-
 def draw_diagram(data: Diagram) -> Figure:
     """Bins and their gaps above, a density strip, and the share of samples with accuracy and mean confidence below."""
     with styled():
-        figure = new_figure(COLUMN, 3.9)
-        _narrow_gaps(figure)
+        figure = new_figure(COLUMN, 3.9, **NARROW)
         top, strip, low = figure.subplots(3, 1, sharex=True, height_ratios=[1, 0.055, 0.34])
         draw_bins(top, data)
         top.set_title(data.title, fontweight="bold", loc="left")
@@ -106,8 +92,7 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
         lines = [lines[0][start : start + ACROSS] for start in range(0, len(columns), ACROSS)]
     width = len(lines[0])
     with styled():
-        figure = new_figure(max(COLUMN, 0.55 + 1.6 * width), 0.55 + 1.5 * len(lines))
-        _narrow_gaps(figure)
+        figure = new_figure(max(COLUMN, 0.55 + 1.6 * width), 0.55 + 1.5 * len(lines), **NARROW)
         panels = figure.subplots(
             2 * len(lines), width, sharex=True, squeeze=False, height_ratios=[1, 0.07] * len(lines),
         )
@@ -146,12 +131,6 @@ def _blank(axes: Axes) -> None:
     axes.text(0.5, 0.5, "no run", transform=axes.transAxes, ha="center", va="center", fontsize=6.5, color=GREY)
 
 
-def _narrow_gaps(figure: Figure) -> None:
-    engine = figure.get_layout_engine()
-    if isinstance(engine, ConstrainedLayoutEngine):
-        engine.set(hspace=0.02, h_pad=0.02)
-
-
 def _gap_handles() -> list[Patch]:
     """The legend of the hatching."""
     return [
@@ -160,17 +139,17 @@ def _gap_handles() -> list[Patch]:
     ]
 
 
-def draw_selective(series: Mapping[str, Selection], title: str = "") -> Figure:
-    """Selective accuracy by threshold for all methods, and the share of images that remain."""
+def draw_selective(series: Mapping[str, tuple[Array, Array]], title: str = "") -> Figure:
+    """Selective accuracy by method, and the share of images that remain: `series[method]` are both at THRESHOLDS."""
     with styled():
         figure = new_figure(COLUMN, 3.5 + 0.17 * -(-len(series) // 3))
         top, low = figure.subplots(2, 1, sharex=True, height_ratios=[1, 0.5])
-        for method, data in series.items():
+        for method, (accuracy, coverage) in series.items():
             info = method_info(method)
             look: dict[str, Any] = {"color": info.colour, "marker": info.marker, "markersize": 3, "markevery": 2,
                                     "linestyle": "-" if info.tuned else "--"}
-            top.plot(data.thresholds, data.accuracy, label=info.label, **look)
-            low.plot(data.thresholds, data.coverage, **look)
+            top.plot(THRESHOLDS, accuracy, label=info.label, **look)
+            low.plot(THRESHOLDS, coverage, **look)
         for axes in (top, low):
             grid_lines(axes)
             axes.yaxis.set_major_formatter(PERCENT)

@@ -26,8 +26,7 @@ COLUMN, PAGE = 3.4, 7.0  # widths of a figure in inches, in a column and across 
 
 INK, GREY, FAINT, GRID = "#222222", "#666666", "#C9C9C9", "#E4E4E4"
 OVER, UNDER = "#B2182B", "#1B4F9C"  # over- and under-confidence
-# For text on coloured areas, which look the same in every theme. One of the two has a contrast of 4.5 with any colour.
-ON_LIGHT, ON_DARK = "#010101", "#FEFEFE"
+ON_LIGHT = "#010101"  # black on coloured areas, which look the same in every theme
 # Colours that follow the theme of a page. Colours of methods are the same in every theme.
 THEMED = {INK: "--ink", GREY: "--soft", GRID: "--line", FAINT: "--line", "#ffffff": "--paper", OVER: "--over",
           UNDER: "--under"}
@@ -54,12 +53,6 @@ def lighter(colour: str, amount: float = 0.55) -> str:
     return to_hex((red, green, blue)).upper()
 
 
-def luminance(colour: Any) -> float:
-    """Relative luminance of WCAG 2, for contrasts."""
-    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour)]
-    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
-
-
 def short(name: str, most: int = 24) -> str:
     """A name of at most `most` letters."""
     return name if len(name) <= most else f"{name[: most - 1]}…"
@@ -70,9 +63,9 @@ def styled() -> AbstractContextManager[None]:
     return rc_context(RC)
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """A figure without pyplot and its global state."""
-    return Figure(figsize=(width, height), layout="constrained")
+def new_figure(width: float, height: float, **layout: Any) -> Figure:
+    """A figure without pyplot and its global state. `layout` are paddings of the constrained layout."""
+    return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(**layout))
 
 
 def grid_lines(axes: Axes, axis: Literal["both", "x", "y"] = "y") -> None:
