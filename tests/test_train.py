@@ -65,7 +65,7 @@ def test_tensorboard_has_the_curves_the_settings_and_the_final_figures(train, tm
     assert board.Scalars("running/ece")[-1].step == 12
     assert board.Scalars("final/ece")[0].value == pytest.approx(results["ece"], rel=1e-5)
     assert "_hparams_/session_start_info" in board.summary_metadata
-    assert {"reliability/tuned", "reliability/zero_shot", "confusion/closest_classes"} <= set(board.Tags()["images"])
+    assert {"reliability/tuned", "reliability/zero_shot"} <= set(board.Tags()["images"])
     assert {"confidence/tuned", "confidence/zero_shot"} <= set(board.Tags()["histograms"])
 
 

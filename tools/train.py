@@ -93,6 +93,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             continue
         done.append(trainer.run(train=not args.eval_only))
         if trainer.dist.is_main:
+            # Imported after the run: matplotlib is not part of it.
+            from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
+
+            write_tensorboard_figures(trainer.folder.path)
             print(result_table(done[-1:]))
     if len(done) > 1 and trainer.dist.is_main:
         print(f"\n{seeds_table(done)}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from yacs.config import CfgNode
 
+from ..functional import BINS
 from ..registry import TRAINER_REGISTRY
 
 
@@ -70,7 +71,7 @@ def get_cfg_default() -> CfgNode:
     cfg.TRAINER.REGULARISERS = ""  # terms added to TPT, R-TPT or TPS, as name:weight, such as ctpt:50,atpt:10
 
     cfg.TEST = CfgNode()
-    cfg.TEST.BINS = 20  # bins of ECE and ACE
+    cfg.TEST.BINS = BINS  # of ECE and ACE
     cfg.TEST.SALS = False  # report SaLS-scaled logits beside the plain ones
     cfg.TEST.SPLIT = "test"  # or val: predictions that the report fits temperature scaling on
     cfg.TEST.PART = 64  # images whose predictions are written to disk at once: the most that a kill can cost
