@@ -14,8 +14,7 @@ if __name__ == "__main__":  # take the package from this checkout, whatever is i
 
 from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.trainers.config.build import build_cfg, check_names
-from promptcal.trainers.config.merging import KEY
+from promptcal.trainers.config.build import KEY, build_cfg
 from promptcal.trainers.registry import build_trainer
 from yacs.config import CfgNode
 

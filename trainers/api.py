@@ -17,7 +17,7 @@ from ..datasets.utils.errors import ConfigError, explaining_faults
 from ..datasets.views.images import open_image, to_rgb
 from ..datasets.views.maker import ViewMaker
 from .config.build import build_cfg
-from .config.merging import flatten
+from .config.safe_yaml import flatten
 from .engine.adapted import Adapted, refuse_lost
 from .engine.parts import chunks
 from .registry import build_trainer

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..datasets.utils.errors import ConfigError, UserError, fault_of_machine, one_line
+from ..datasets.utils.errors import ConfigError, UserError, machine_fault, one_line
 from .engine.adapted import Adapted, refuse_lost
 from .engine.features import FeatureBatch, ViewFeatures, find_features
 from .engine.parts import chunks, joined, shuffled
@@ -130,7 +130,7 @@ class Evaluation:
         except UserError:
             raise
         except Exception as error:  # of a method that somebody has written: which one, where, and at which image
-            if fault_of_machine(error):
+            if machine_fault(error):
                 raise
             reason = one_line(f"{type(error).__name__}: {error}, {where(error)}")
             raise UserError(f"{trainer} failed at {names[0]} ({reason}): mend the method and run the command again, "

@@ -7,8 +7,7 @@ from yacs.config import CfgNode
 
 from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
-from .config.regularisers import parse_regularisers
-from .config.validation import require_one_of
+from .config.validation import parse_regularisers, require_one_of
 from .engine.adapted import Adapted
 from .engine.memory import within_memory
 from .engine.tta_loop import run_episodes

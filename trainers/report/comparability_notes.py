@@ -75,7 +75,7 @@ def _zero_shot_notes(label: str, rows: Mapping[Row, list[Measured]]) -> list[str
         for m in group:
             if not m.run.has_zero_shot:
                 continue
-            setting = tuple(str(value) for key, value in sorted(m.run.settings.items()) if role_of(key) is Role.BEFORE)
+            setting = tuple(str(value) for key, value in sorted(m.run.settings.items()) if role_of(key) is Role.ZERO_SHOT)
             accuracy[setting][row] = (f"{100 * m.zero_shot_metrics['accuracy'].value:.1f} %",)
     return [
         f"{label}: zero-shot accuracy differs between the rows ({_listed(values)}), though images, weights and prompt "
@@ -91,7 +91,7 @@ def _setting_notes(label: str, rows: Mapping[Row, list[Measured]], swept: str) -
         values = {
             row: tuple(sorted({str(m.run.settings[key]) or "none" for m in group if key in m.run.settings}))
             for row, group in rows.items()
-            if not any(m.derived for m in group) and (role_of(key) is Role.BEFORE or method_info(row.method).tuned)
+            if not any(m.derived for m in group) and (role_of(key) is Role.ZERO_SHOT or method_info(row.method).tuned)
         }
         if key != swept and len({value for value in values.values() if value}) > 1:
             notes.append(f"{label}: {key} differs between the rows ({_listed(values)}).")
@@ -101,7 +101,7 @@ def _setting_notes(label: str, rows: Mapping[Row, list[Measured]], swept: str) -
 def shared_settings(rows: Mapping[Row, list[Measured]]) -> list[str]:
     """What the runs were set to before and while tuning, methods' own settings and the backbone aside."""
     keys = {key for group in rows.values() for m in group for key in m.run.settings if not key.startswith("TRAINER.")}
-    return sorted(key for key in keys if role_of(key) in (Role.BEFORE, Role.TUNING) and not setting_of(key).in_path)
+    return sorted(key for key in keys if role_of(key) in (Role.ZERO_SHOT, Role.METHOD) and not setting_of(key).in_path)
 
 
 def role_of(key: str) -> Role:

@@ -16,8 +16,8 @@ import numpy as np
 
 from ...datasets.utils.errors import ConfigError, DataError, one_line
 from ...datasets.utils.files import open_regular, read_regular
+from ..config.build import fitted
 from ..config.defaults import get_cfg_default
-from ..config.merging import fitted
 from ..config.roles import leaves
 from ..config.safe_yaml import parse_yaml
 from ..functional.arrays import Array
