@@ -140,7 +140,7 @@ def require_utf8() -> None:
 
 
 def open_closed_streams() -> None:
-    """Opens the null device for standard streams that were closed (`2>&-`). Otherwise the next file that is opened would
+    """Opens the null device for standard streams that were closed (`2>&-`). Otherwise the next file to be opened would
     get their number, and receive what is printed."""
     while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass

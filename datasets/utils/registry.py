@@ -6,7 +6,7 @@ import difflib
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tabulate import tabulate
 
@@ -48,7 +48,7 @@ class Registry:
 
         return add
 
-    def get(self, name: str) -> type:
+    def get(self, name: str) -> Any:
         if name not in self:
             hint = nearest(name, self)
             raise UnknownNameError(f"unknown {self.kind} '{name}'.{hint} Known: {', '.join(sorted(self))}.")

@@ -120,8 +120,9 @@ class Merger:
             ((key, hint),) = hints.items()
             raise ConfigError(f"unknown key '{key}' in {self.unknown[key]}.{hint and f' Did you mean {hint!r}?'}")
         if hints:
-            raise ConfigError("unknown keys: " + first_five([
-                f"'{key}' in {self.unknown[key]}{hint and f' (did you mean {hint!r}?)'}" for key, hint in hints.items()]))
+            all_of_them = [f"'{key}' in {self.unknown[key]}{hint and f' (did you mean {hint!r}?)'}"
+                           for key, hint in hints.items()]
+            raise ConfigError(f"unknown keys: {first_five(all_of_them)}")
         for key, value in self.settings.items():
             *groups, leaf = key.split(".")
             node = self.defaults

@@ -12,7 +12,7 @@ from ...datasets.utils.errors import ConfigError
 from .roles import longest_match
 from .safe_yaml import plain_value
 
-EMPTY = ((), [], "", "()", None)
+EMPTY: tuple = ((), [], "", "()", None)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ MAX_DEPTH = 5  # nested groups that a file may have
 class Loader(yaml.SafeLoader):
     """YAML 1.1 without its traps: `010` (8 there), `1:30` (90), `yes`, `0x1F`, `1_000` and dates stay text."""
 
-    yaml_implicit_resolvers = {}  # noqa: RUF012
+    yaml_implicit_resolvers: dict = {}  # noqa: RUF012
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         lines: dict[str, int] = {}
@@ -47,7 +47,7 @@ def parse_yaml(text: str | bytes) -> object:
     try:
         if len(text) > MAX_SIZE:
             raise yaml.YAMLError(f"it is longer than {MAX_SIZE:,} characters")
-        if (b"&" if isinstance(text, bytes) else "&") in text:
+        if "&" in str(text):
             expanded_size(yaml.compose(text, Loader=Loader), {})
         return deepcopy(load_cached(text)) if len(text) <= CACHED_SIZE else yaml.load(text, Loader)
     except Exception as error:  # PyYAML raises many kinds: ValueError, RecursionError, TypeError ...

@@ -75,7 +75,8 @@ def _zero_shot_notes(label: str, rows: Mapping[Row, list[Measured]]) -> list[str
         for m in group:
             if not m.run.has_zero_shot:
                 continue
-            setting = tuple(str(value) for key, value in sorted(m.run.settings.items()) if role_of(key) is Role.ZERO_SHOT)
+            settings = sorted(m.run.settings.items())
+            setting = tuple(str(value) for key, value in settings if role_of(key) is Role.ZERO_SHOT)
             accuracy[setting][row] = (f"{100 * m.zero_shot_metrics['accuracy'].value:.1f} %",)
     return [
         f"{label}: zero-shot accuracy differs between the rows ({_listed(values)}), though images, weights and prompt "

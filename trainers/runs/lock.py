@@ -127,8 +127,9 @@ class RunLock:
 def read_owner(path: Path) -> dict:
     """The owner that a lock file names; empty if it names none."""
     owner = read_json(path)
-    pid = owner.get("pid") if isinstance(owner, dict) else None
-    return owner if isinstance(pid, int) and pid > 0 else {}  # 0 and below are groups of processes
+    if not isinstance(owner, dict) or not isinstance(owner.get("pid"), int):
+        return {}
+    return owner if owner["pid"] > 0 else {}  # 0 and below are groups of processes
 
 
 def system_id() -> str:

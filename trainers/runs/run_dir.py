@@ -62,14 +62,32 @@ class RunDir:
         self.config = config
         with ExitStack() as stack:
             if dist.is_main:
+                if not self.path.exists():
+                    stack.callback(self.remove_if_empty)
                 make_folder(self.path)
                 stack.enter_context(RunLock(self.path).held())
+                stack.push(self.discard_if_refused)
                 self.begin(fingerprint)
                 self.write_config(config)
                 if self.log:
                     stack.enter_context(log_to_file(self.path / self.log, early))
             dist.barrier()
             yield
+
+    def discard_if_refused(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Removes the files of a run that was refused before it computed anything, so that it does not count as
+        unfinished."""
+        if kind is None or not issubclass(kind, UserError):
+            return
+        files = {file.relative_to(self.path).as_posix() for file in self.path.rglob("*")}
+        if files <= {"lock", "config.yaml", self.log, "parts", "parts/fingerprint.json"}:
+            self.remove_parts()
+            for name in {"config.yaml", self.log} & files:
+                (self.path / name).unlink()
+
+    def remove_if_empty(self) -> None:
+        with suppress(OSError):
+            self.path.rmdir()
 
     def note(self, text: str) -> None:
         """Adds lines to the log as they are. A full disk is told by what matters more."""
