@@ -83,7 +83,8 @@ class RunDir:
         if files <= {"lock", "config.yaml", self.log, "parts", "parts/fingerprint.json"}:
             self.remove_parts()
             for name in {"config.yaml", self.log} & files:
-                (self.path / name).unlink()
+                with suppress(OSError):
+                    (self.path / name).unlink()
 
     def remove_if_empty(self) -> None:
         with suppress(OSError):
