@@ -32,7 +32,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> FaultRuns:
 
 @pytest.mark.slow
 def test_kill_9_at_random_moments(runs: FaultRuns, tmp_path: Path):
-    """Before the first part, between parts, within one, while results are written. After each end another run begins."""
+    """Before the first part, between parts, within one, while results are written."""
     moments = random.Random(0)
     run = tmp_path / "run0"
     for number in range(1, KILLS + 1):
@@ -143,7 +143,7 @@ def test_an_output_folder_that_cannot_be_written(runs: FaultRuns, tmp_path: Path
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "use fewer TTA.EPISODES"),
     (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "use fewer TTA.EPISODES"),
     (MemoryError(), "use fewer TTA.EPISODES"),
-    (torch.AcceleratorError("CUDA error: an illegal memory access\nmore"), "the GPU has failed (CUDA error: an illegal"),
+    (torch.AcceleratorError("CUDA error: no access\nmore"), "the GPU has failed (CUDA error: no access); finished"),
     (OSError(errno.EMFILE, "Too many open files"), "raise `ulimit -n`"),
     (RuntimeError("can't start new thread"), "`ulimit -u`, or set DATALOADER.NUM_WORKERS 1"),
 ], ids=["gpu memory", "cpu memory", "python", "gpu", "files", "threads"])
