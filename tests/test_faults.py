@@ -13,13 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import random_clip
 from fault_runs import FaultRuns, parts_of
 from processes import Process
 from promptcal.datasets.utils.cli import outcome, report_thread, resumable
 from promptcal.datasets.utils.errors import UserError, explaining_faults
 from promptcal.datasets.utils.files import write_arrays, write_json
-from promptcal.trainers import adapt
 from promptcal.trainers.runs.run_dir import RunDir
 
 KILLS = int(os.environ.get("PROMPTCAL_KILLS", 4))  # rounds of kill -9; more for a longer test
@@ -83,11 +81,9 @@ def test_a_second_process_on_the_same_folder_stops(runs: FaultRuns, tmp_path: Pa
     assert second.returncode == 2 and f"is in use by process {first.pid}" in second.stderr
 
 
-@pytest.mark.parametrize("damage", [
-    "flip", "foreign", *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("cut", "empty"))])
+@pytest.mark.parametrize("damage", ["flip", "cut", "foreign"])
 def test_damaged_parts_are_computed_again(runs: FaultRuns, tmp_path: Path, damage: str, monkeypatch):
-    run = tmp_path / "run"
-    real = RunDir.write_part
+    run, real = tmp_path / "run", RunDir.write_part
 
     def write_two(folder, *args):
         real(folder, *args)
@@ -100,11 +96,10 @@ def test_damaged_parts_are_computed_again(runs: FaultRuns, tmp_path: Path, damag
     victim = run / "parts" / sorted(parts_of(run))[0]
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 255
+    victim.write_bytes(content[:100] if damage == "cut" else content)
     if damage == "foreign":
         write_arrays(victim, index=np.array([35]), label=np.array([0]))
-    else:
-        victim.write_bytes({"cut": content[:100], "flip": content, "empty": b""}[damage])
-    assert runs.here(run).returncode == 0
+    runs.finish_here(run)
     runs.assert_whole(run)
 
 
@@ -165,21 +160,6 @@ def test_no_cuda_gets_a_remedy(runs: FaultRuns, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     done = runs.here(tmp_path / "run", "DEVICE", "cuda")
     assert done.returncode == 2 and "use DEVICE cpu, or auto" in done.stderr
-
-
-@pytest.mark.slow
-def test_thousands_of_episodes_leave_memory_flat():
-    model = random_clip(layers=1)
-    views = torch.randn(40, 4, 3, 32, 32)
-
-    def episodes(count: int) -> int:
-        for _ in range(count // len(views)):
-            adapt("SoC", model, ["cat", "dog", "crop land"], views,
-                  opts=["TTA.STEPS", 2, "TTA.SELECT", 0.5, "TTA.EPISODES", 40])
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    before = episodes(400)
-    assert episodes(2000) - before < 20e6
 
 
 def test_only_resumable_commands_say_that_they_continue(capsys: pytest.CaptureFixture):

@@ -76,8 +76,7 @@ def test_a_silent_process_of_this_host_keeps_its_lock(tmp_path: Path):
         sleeper.wait()
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "7", "{}", '{"pid": "x"}', '{"host": "HERE", "pid": null}', "{",
-                                     '{"host": "HERE", "pid": 1e3}', '{"host": "HERE", "pid": -1}'])
+@pytest.mark.parametrize("content", ["", "[1]", "{", '{"host": "HERE", "pid": null}', '{"host": "HERE", "pid": -1}'])
 def test_a_file_without_an_owner_is_replaced_after_silence(tmp_path: Path, content: str):
     """Its owner may be about to write it."""
     (tmp_path / "lock").write_text(content.replace("HERE", RunLock(tmp_path).owner["host"]))
@@ -86,25 +85,19 @@ def test_a_file_without_an_owner_is_replaced_after_silence(tmp_path: Path, conte
     take(tmp_path)
 
 
-def test_a_lock_that_was_taken_over_is_neither_touched_nor_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_lock_is_touched_and_removed_unless_it_was_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lock, "TOUCH_SECONDS", 0.02)
     with RunLock(tmp_path).held() as ours:
+        os.utime(tmp_path / "lock", (1, 1))
+        give_up = time.monotonic() + 10
+        while (tmp_path / "lock").stat().st_mtime == 1:
+            assert time.monotonic() < give_up
         (tmp_path / "lock").unlink()
-        time.sleep(0.1)  # touches find no file
         write_json(tmp_path / "lock", {"host": "elsewhere", "pid": 1})
         os.utime(tmp_path / "lock", (1, 1))
         time.sleep(0.1)
         assert not ours.is_ours() and (tmp_path / "lock").stat().st_mtime == 1
     assert json.loads((tmp_path / "lock").read_text())["host"] == "elsewhere"
-
-
-def test_a_live_lock_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lock, "TOUCH_SECONDS", 0.02)
-    with RunLock(tmp_path).held():
-        os.utime(tmp_path / "lock", (1, 1))
-        give_up = time.monotonic() + 10
-        while (tmp_path / "lock").stat().st_mtime == 1:
-            assert time.monotonic() < give_up
 
 
 COUNT = """
