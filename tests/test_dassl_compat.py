@@ -91,12 +91,12 @@ def test_values_of_coops(opts: list, key: str, value: object):
 
 
 @pytest.mark.parametrize(("opts", "message"), [
-    (["OPTIM.LR_SCHEDULER", "single_step"], "OPTIM.LR_SCHEDULER single_step in the command is not offered here: prom"),
-    (["OPTIM.WARMUP_TYPE", "linear"], "the warm-up is constant"),
+    (["OPTIM.LR_SCHEDULER", "single_step"], "OPTIM.LR_SCHEDULER single_step in the command is not offered here: "),
+    (["OPTIM.WARMUP_TYPE", "linear"], "it must be 'constant', or left out"),
     (["TEST.FINAL_MODEL", "best_val"], "TEST.FINAL_MODEL best_val in the command is not offered"),
-    (["TEST.NO_TEST", "True"], "--no-train"),
-    (["DATASET.SOURCE_DOMAINS", "['art']"], "has no domains here"),
-    (["MODEL.HEAD.NAME", "mlp"], "CLIP has no head"),
+    (["TEST.NO_TEST", "True"], "it must be False, or left out"),
+    (["DATASET.SOURCE_DOMAINS", "['art']"], "DATASET.SOURCE_DOMAINS ['art'] in the command is not offered here: it must be '', or left out"),
+    (["MODEL.HEAD.NAME", "mlp"], "MODEL.HEAD.NAME mlp in the command is not offered here"),
     (["TRAINER.COOP.PREC", "int8"], "must be one of fp16, amp, fp32"),
     (["USE_CUDA", "[1]"], "USE_CUDA in the command is [1]; it must be one of True, False"),
     (["INPUT.SIZE", "many"], "INPUT.SIZE in the command must be of type int"),
@@ -114,11 +114,10 @@ def test_all_unknown_keys_are_named_at_once(tmp_path: Path):
     file.write_text("TTA: {STEPZ: 3}\nFOO: {BAR: 1}\nDATASET: {SHOTS: 2}")
     with pytest.raises(ConfigError) as error:
         build_cfg("SoC", config_file=str(file), opts=["TTA.LR", 1, "OPTIM.LR", 0.1])
-    message = str(error.value)
-    assert message.startswith("unknown keys: ") and f"'FOO.BAR' in {file}, " in message
-    for key, meant, where in (("TTA.STEPZ", "TTA.STEPS", file), ("DATASET.SHOTS", "DATASET.NUM_SHOTS", file),
-                              ("TTA.LR", "OPTIM.LR", "the command")):
-        assert f"'{key}' in {where} (did you mean '{meant}'?)" in message
+    assert str(error.value) == (
+        f"unknown key 'TTA.STEPZ' in {file}. Did you mean 'TTA.STEPS'? unknown key 'FOO.BAR' in {file}. "
+        f"unknown key 'DATASET.SHOTS' in {file}. Did you mean 'DATASET.NUM_SHOTS'? "
+        f"unknown key 'TTA.LR' in the command. Did you mean 'OPTIM.LR'?")
 
 
 @pytest.mark.parametrize("name", ["configs/datasets/dtd.yaml", "configs/datasets/dtd", "dtd", "dtd.yaml",
@@ -141,8 +140,7 @@ def test_a_data_set_file_of_a_checkout_has_only_a_name(tmp_path: Path):
     ("dataset", "eurosad", "No such file. Did you mean 'configs/datasets/eurosat.yaml'?"),
     ("dataset", "configs/datasets/zzz.yaml", "cannot read config file configs/datasets/zzz.yaml: No such file."),
     ("dataset", "/", "cannot read config file /: it is a folder."),
-    ("", "configs/trainers/CoOp/vit_b16_ep50.yaml", "know their settings, the backbone is --backbone ViT-B/16."),
-    ("", "configs/trainers/MaPLe/mine.yaml", "in your checkout, or leave it out: trainers know their settings."),
+    ("", "configs/trainers/CoOp/vit_b16_ep50.yaml", "leave it out: trainers know their settings, but for --backbone."),
     ("", "configs/trainers/sco.yaml", "Did you mean 'configs/trainers/soc.yaml'?"),
 ])
 def test_a_file_that_is_not_here(folder: str, name: str, remedy: str):

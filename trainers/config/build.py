@@ -12,10 +12,10 @@ from pathlib import Path
 from yacs.config import CfgNode
 
 from ...datasets.base import DATASET_REGISTRY
-from ...datasets.utils.errors import ConfigError, first_five
+from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..registry import TRAINER_REGISTRY
-from .dassl_compat import backbone_hint, is_ignored, translate, translate_trainer
+from .dassl_compat import is_ignored, translate, translate_trainer
 from .defaults import get_cfg_default
 from .fingerprint import tag_of
 from .roles import influential_settings, leaves
@@ -116,13 +116,10 @@ class Merger:
     def config(self) -> CfgNode:
         """The merged config. One error names all unknown keys, each with the known key that was probably meant."""
         hints = {key: suggestion(key, list(self.settings)) for key in self.unknown}
-        if len(hints) == 1:
-            ((key, hint),) = hints.items()
-            raise ConfigError(f"unknown key '{key}' in {self.unknown[key]}.{hint and f' Did you mean {hint!r}?'}")
-        if hints:
-            all_of_them = [f"'{key}' in {self.unknown[key]}{hint and f' (did you mean {hint!r}?)'}"
-                           for key, hint in hints.items()]
-            raise ConfigError(f"unknown keys: {first_five(all_of_them)}")
+        lines = [f"unknown key '{key}' in {self.unknown[key]}.{hint and f' Did you mean {hint!r}?'}"
+                 for key, hint in hints.items()]
+        if lines:
+            raise ConfigError(" ".join(lines[:5]))
         for key, value in self.settings.items():
             *groups, leaf = key.split(".")
             node = self.defaults
@@ -207,8 +204,7 @@ def find_config(name: str, folder: str) -> Path:
     shipped = {file.stem: f"configs/{folder}/{file.name}" for file in (CONFIGS / folder).glob("*.yaml")}
     hint = re.sub("'(.*)'", lambda found: f"'{shipped[found[1]]}'", nearest(path.stem, shipped))
     if folder == "trainers" and not hint:
-        hint = (f" Give its path in your checkout, or leave it out: trainers know their settings"
-                f"{backbone_hint(path.stem)}.")
+        hint = " Give its path in your checkout, or leave it out: trainers know their settings, but for --backbone."
     reason = "it is a folder" if path.is_dir() else "No such file"
     raise ConfigError(f"cannot read config file {path}: {reason}.{hint}")
 

@@ -6,61 +6,37 @@ keys with another name are translated; values that ask for something unavailable
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ...datasets.utils.errors import ConfigError
 from .roles import longest_match
 from .safe_yaml import plain_value
 
-EMPTY: tuple = ((), [], "", "()", None)
-
-
-@dataclass(frozen=True)
-class IgnoredKey:
-    """A key that is ignored if it has one of the `allowed` values, or any value if there are none; else `reason`."""
-
-    reason: str
-    allowed: tuple = ()
-
-
-UNUSED = IgnoredKey("it has no meaning here")
-DOMAINS = IgnoredKey("a data set has no domains here; shifted ones (ImageNetR ...) are data sets of their own", EMPTY)
-
-# Full names, or prefixes that end in a dot. The longest match counts.
-IGNORED: Mapping[str, IgnoredKey] = {
-    **dict.fromkeys((
-        "VERSION", "VERBOSE", "TRAIN.PRINT_FREQ", "TRAIN.CHECKPOINT_FREQ", "TRAIN.COUNT_ITER",
-        "INPUT.SIZE", "INPUT.INTERPOLATION", "INPUT.TRANSFORMS", "INPUT.NO_TRANSFORM", "INPUT.PIXEL_MEAN",
-        "INPUT.PIXEL_STD", "INPUT.CROP_PADDING", "INPUT.RRCROP_SCALE", "INPUT.CUTOUT_N", "INPUT.CUTOUT_LEN",
-        "INPUT.GN_MEAN", "INPUT.GN_STD", "INPUT.RANDAUGMENT_N", "INPUT.RANDAUGMENT_M", "INPUT.COLORJITTER_B",
-        "INPUT.COLORJITTER_C", "INPUT.COLORJITTER_S", "INPUT.COLORJITTER_H", "INPUT.RGS_P", "INPUT.GB_P", "INPUT.GB_K",
-        "DATASET.NUM_LABELED", "DATASET.VAL_PERCENT", "DATASET.STL10_FOLD", "DATASET.ALL_AS_UNLABELED",
-        "DATASET.CIFAR_C_TYPE", "DATASET.CIFAR_C_LEVEL", "DATALOADER.TEST.", "DATALOADER.TRAIN_U.",
-        "DATALOADER.TRAIN_X.N_DOMAIN", "DATALOADER.TRAIN_X.N_INS", "DATALOADER.RETURN_IMG0", "MODEL.HEAD.",
-        "OPTIM.STEPSIZE", "OPTIM.GAMMA", "OPTIM.RMSPROP_ALPHA", "OPTIM.WARMUP_MIN_LR", "OPTIM.NEW_LAYERS",
-        "OPTIM.BASE_LR_MULT", "TEST.PER_CLASS_RESULT", "TEST.COMPUTE_CMAT",
-        *(f"TRAINER.{name}." for name in (
-            "COCOOP", "MCD", "MME", "CDAC", "SE", "M3SDA", "DAEL", "CROSSGRAD", "DDAIG", "DAELDG", "DOMAINMIX",
-            "ENTMIN", "MEANTEACHER", "MIXMATCH", "FIXMATCH", "MAPLE", "IVLP", "VPT", "PROMPTSRC")),
-        "LOSS.", "TRAINER.COOP.ALPHA", "TRAINER.COOP.W",  # ProGrad's and KgCoOp's
-    ), UNUSED),
-    "RESUME": IgnoredKey("the same command continues a run, or use --resume FOLDER", EMPTY),
-    "DATASET.SOURCE_DOMAINS": DOMAINS, "DATASET.TARGET_DOMAINS": DOMAINS,
-    "DATALOADER.TRAIN_X.SAMPLER": IgnoredKey("training images are drawn at random", ("RandomSampler",)),
-    "DATALOADER.K_TRANSFORMS": IgnoredKey("training images are cropped once per epoch", (1,)),
-    "MODEL.BACKBONE.PRETRAINED": IgnoredKey("backbones are pretrained", (True,)),
-    "MODEL.HEAD.NAME": IgnoredKey("CLIP has no head; classes are its text features", EMPTY),
-    "OPTIM.LR_SCHEDULER": IgnoredKey("prompts are learnt with a cosine schedule", ("cosine",)),
-    "OPTIM.WARMUP_TYPE": IgnoredKey("the warm-up is constant", ("constant",)),
-    "OPTIM.WARMUP_RECOUNT": IgnoredKey("the cosine schedule starts after the warm-up", (True,)),
-    "OPTIM.SGD_NESTEROV": IgnoredKey("SGD has no Nesterov momentum here", (False,)),
-    "OPTIM.SGD_DAMPNING": IgnoredKey("SGD has no dampening here", (0,)),
-    "OPTIM.STAGED_LR": IgnoredKey("there is one learning rate", (False,)),
-    "OPTIM.ADAM_BETA1": IgnoredKey("AdamW has torch's default betas", (0.9,)),
-    "OPTIM.ADAM_BETA2": IgnoredKey("AdamW has torch's default betas", (0.999,)),
-    "TEST.EVALUATOR": IgnoredKey("accuracy and calibration are always measured", ("Classification", "Calibration")),
-    "TEST.NO_TEST": IgnoredKey("a run ends with its test; to check settings and data use --no-train", (False,)),
-    "TEST.FINAL_MODEL": IgnoredKey("the last epoch's prompt is tested", ("last_step",)),
+# Ignored with any value. Full names, or prefixes that end in a dot.
+IGNORED = (
+    "VERSION", "VERBOSE", "TRAIN.PRINT_FREQ", "TRAIN.CHECKPOINT_FREQ", "TRAIN.COUNT_ITER",
+    "INPUT.SIZE", "INPUT.INTERPOLATION", "INPUT.TRANSFORMS", "INPUT.NO_TRANSFORM", "INPUT.PIXEL_MEAN",
+    "INPUT.PIXEL_STD", "INPUT.CROP_PADDING", "INPUT.RRCROP_SCALE", "INPUT.CUTOUT_N", "INPUT.CUTOUT_LEN",
+    "INPUT.GN_MEAN", "INPUT.GN_STD", "INPUT.RANDAUGMENT_N", "INPUT.RANDAUGMENT_M", "INPUT.COLORJITTER_B",
+    "INPUT.COLORJITTER_C", "INPUT.COLORJITTER_S", "INPUT.COLORJITTER_H", "INPUT.RGS_P", "INPUT.GB_P", "INPUT.GB_K",
+    "DATASET.NUM_LABELED", "DATASET.VAL_PERCENT", "DATASET.STL10_FOLD", "DATASET.ALL_AS_UNLABELED",
+    "DATASET.CIFAR_C_TYPE", "DATASET.CIFAR_C_LEVEL", "DATALOADER.TEST.", "DATALOADER.TRAIN_U.",
+    "DATALOADER.TRAIN_X.N_DOMAIN", "DATALOADER.TRAIN_X.N_INS", "DATALOADER.RETURN_IMG0", "MODEL.HEAD.",
+    "OPTIM.STEPSIZE", "OPTIM.GAMMA", "OPTIM.RMSPROP_ALPHA", "OPTIM.WARMUP_MIN_LR", "OPTIM.NEW_LAYERS",
+    "OPTIM.BASE_LR_MULT", "TEST.PER_CLASS_RESULT", "TEST.COMPUTE_CMAT",
+    *(f"TRAINER.{name}." for name in (
+        "COCOOP", "MCD", "MME", "CDAC", "SE", "M3SDA", "DAEL", "CROSSGRAD", "DDAIG", "DAELDG", "DOMAINMIX",
+        "ENTMIN", "MEANTEACHER", "MIXMATCH", "FIXMATCH", "MAPLE", "IVLP", "VPT", "PROMPTSRC")),
+    "LOSS.", "TRAINER.COOP.ALPHA", "TRAINER.COOP.W",  # ProGrad's and KgCoOp's
+)
+# Ignored with the values that describe what happens here anyway. Others are refused.
+EMPTY = ("", "()", (), [], None)
+FIXED: Mapping[str, tuple] = {
+    "RESUME": EMPTY, "DATASET.SOURCE_DOMAINS": EMPTY, "DATASET.TARGET_DOMAINS": EMPTY, "MODEL.HEAD.NAME": EMPTY,
+    "DATALOADER.TRAIN_X.SAMPLER": ("RandomSampler",), "DATALOADER.K_TRANSFORMS": (1,),
+    "MODEL.BACKBONE.PRETRAINED": (True,), "OPTIM.LR_SCHEDULER": ("cosine",), "OPTIM.WARMUP_TYPE": ("constant",),
+    "OPTIM.WARMUP_RECOUNT": (True,), "OPTIM.SGD_NESTEROV": (False,), "OPTIM.SGD_DAMPNING": (0,),
+    "OPTIM.STAGED_LR": (False,), "OPTIM.ADAM_BETA1": (0.9,), "OPTIM.ADAM_BETA2": (0.999,),
+    "TEST.EVALUATOR": ("Classification", "Calibration"), "TEST.NO_TEST": (False,), "TEST.FINAL_MODEL": ("last_step",),
 }
 # CoOp's key -> our key, and our value for each of its values.
 RENAMED: Mapping[str, tuple[str, Mapping[object, str]]] = {
@@ -72,21 +48,16 @@ INITIAL_WORDS = {"True": "a photo of a", "False": ""}
 # CoOp's zero-shot baselines are one trainer here, with other templates.
 TRAINERS = {"ZeroshotCLIP": ("ZeroShot", "coop"), "ZeroshotCLIP2": ("ZeroShot", "ensemble")}
 UNAVAILABLE_TRAINERS = ("CoCoOp", "MaPLe", "KgCoOp", "ProGrad", "PromptSRC", "IVLP", "VPT")
-BACKBONES = {"rn50": "RN50", "rn101": "RN101", "vit_b32": "ViT-B/32", "vit_b16": "ViT-B/16"}
-
-
-def backbone_hint(stem: str) -> str:
-    """The backbone that a CoOp yaml of this name (vit_b16_ep50_ctxv1) stands for, as the end of a remedy."""
-    found = [name for start, name in BACKBONES.items() if stem.startswith(start)]
-    return f", the backbone is --backbone {found[0]}" if found else ""
 
 
 def is_ignored(key: str, value: object, source: str) -> bool:
     """Whether a key that is not one of ours is ignored; refuses values that ask for something unavailable."""
-    ignored = IGNORED.get(longest_match(key, IGNORED))
-    if ignored and ignored.allowed and plain_value(value) not in ignored.allowed:
-        raise ConfigError(f"{key} {value} in {source} is not offered here: {ignored.reason}")
-    return ignored is not None
+    if key not in FIXED:
+        return bool(longest_match(key, IGNORED))
+    if plain_value(value) not in FIXED[key]:
+        known = " or ".join(repr(value) for value in FIXED[key] if value not in EMPTY[1:])
+        raise ConfigError(f"{key} {value} in {source} is not offered here: it must be {known}, or left out")
+    return True
 
 
 def translate(key: str, value: object, source: str) -> tuple[str, object, str]:

@@ -1,4 +1,4 @@
-"""Yaml as plain data: no code, no aliases without end, no duplicate keys, and numbers as people read them."""
+"""Yaml as plain data: no code, few aliases, no duplicate keys, and numbers as people read them."""
 from __future__ import annotations
 
 import re
@@ -13,7 +13,8 @@ import yaml
 from ...datasets.utils.errors import ConfigError, one_line
 from ...datasets.utils.files import read_regular
 
-MAX_SIZE = 1_000_000  # characters of a text, or values after all aliases are expanded
+MAX_SIZE = 1_000_000  # characters of a text
+MAX_ALIASES = 10
 CACHED_SIZE = 10_000  # characters up to which a parsed text is cached
 MAX_DEPTH = 5  # nested groups that a file may have
 
@@ -22,6 +23,13 @@ class Loader(yaml.SafeLoader):
     """YAML 1.1 without its traps: `010` (8 there), `1:30` (90), `yes`, `0x1F`, `1_000` and dates stay text."""
 
     yaml_implicit_resolvers: dict = {}  # noqa: RUF012
+    aliases = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+        self.aliases += self.check_event(yaml.AliasEvent)
+        if self.aliases > MAX_ALIASES:  # of each other, they would stand for more values than any memory holds
+            raise yaml.YAMLError(f"it has more than {MAX_ALIASES} aliases (*name)")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         lines: dict[str, int] = {}
@@ -47,8 +55,6 @@ def parse_yaml(text: str | bytes) -> object:
     try:
         if len(text) > MAX_SIZE:
             raise yaml.YAMLError(f"it is longer than {MAX_SIZE:,} characters")
-        if "&" in str(text):
-            expanded_size(yaml.compose(text, Loader=Loader), {})
         return deepcopy(load_cached(text)) if len(text) <= CACHED_SIZE else yaml.load(text, Loader)
     except Exception as error:  # PyYAML raises many kinds: ValueError, RecursionError, TypeError ...
         mark = getattr(error, "problem_mark", None)
@@ -61,19 +67,6 @@ def parse_yaml(text: str | bytes) -> object:
 def load_cached(text: str | bytes) -> object:
     """A plan of many runs reads the same few files thousands of times."""
     return yaml.load(text, Loader)
-
-
-def expanded_size(node: yaml.Node | None, known: dict[int, int]) -> int:
-    """How many values a yaml node holds when all aliases (`*x`) are expanded; refuses an endless number."""
-    if node is None or isinstance(node, yaml.ScalarNode):
-        return 1
-    if id(node) not in known:
-        known[id(node)] = MAX_SIZE  # of a node that contains itself
-        parts = [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
-        known[id(node)] = 1 + sum(expanded_size(part, known) for part in parts)
-    if known[id(node)] >= MAX_SIZE:
-        raise yaml.YAMLError("its aliases stand for each other without end")
-    return known[id(node)]
 
 
 def plain_value(value: object) -> object:
