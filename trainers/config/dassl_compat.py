@@ -29,7 +29,7 @@ IGNORED = (
     "LOSS.", "TRAINER.COOP.ALPHA", "TRAINER.COOP.W",  # ProGrad's and KgCoOp's
 )
 # Ignored with the values that describe what happens here anyway. Others are refused.
-EMPTY = ("", "()", (), [], None)
+EMPTY: tuple = ("", "()", (), [], None)
 FIXED: Mapping[str, tuple] = {
     "RESUME": EMPTY, "DATASET.SOURCE_DOMAINS": EMPTY, "DATASET.TARGET_DOMAINS": EMPTY, "MODEL.HEAD.NAME": EMPTY,
     "DATALOADER.TRAIN_X.SAMPLER": ("RandomSampler",), "DATALOADER.K_TRANSFORMS": (1,),
