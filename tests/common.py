@@ -34,7 +34,7 @@ def nothing_left_behind():
     may the next test compute with its threads."""
     torch.set_num_threads(1)
     yield
-    for handler in [handler for handler in cli.LOGGER.handlers if isinstance(handler, cli.AboveTheBar)]:
+    for handler in [handler for handler in cli.LOGGER.handlers if isinstance(handler, cli.TerminalHandler)]:
         cli.LOGGER.removeHandler(handler)
 
 

@@ -58,7 +58,7 @@ def test_on_this_machine(options: list[str], bottlenecks: tuple[str, ...], capsy
 
 def test_standard_output_is_the_json_alone(monkeypatch, capsys):
     """Whatever is logged or printed on the way, by an earlier command's handler too, goes to standard error."""
-    monkeypatch.setattr(cli.LOGGER, "handlers", [cli.AboveTheBar()])
+    monkeypatch.setattr(cli.LOGGER, "handlers", [cli.TerminalHandler()])
     found = Diagnosis([Check("GPU", "1")], {}, DECODE, f"{DECODE} is the bottleneck")
 
     def talkative(_: Wishes) -> Diagnosis:

@@ -50,11 +50,11 @@ def _setting_notes(label: str, rows: Rows, swept: str) -> list[str]:
     notes = []
     for key in sorted(keys):
         role = setting_of(key).role
-        if role not in (Role.BEFORE, Role.TUNING):
+        if role not in (Role.ZERO_SHOT, Role.METHOD):
             continue
         values = {
             row: tuple(sorted({str(m.run.settings[key]) or "none" for m in group if key in m.run.settings}))
-            for row, group in rows if role is Role.BEFORE or method_info(group[0].run.trainer).tuned
+            for row, group in rows if role is Role.ZERO_SHOT or method_info(group[0].run.trainer).tuned
         }
         if len({value for value in values.values() if value}) > 1:
             notes.append(f"{label}: {key} differs between the rows ({_listed(values)}).")
@@ -68,7 +68,7 @@ def _zero_shot_notes(label: str, rows: Rows) -> list[str]:
         for m in group:
             if m.run.has_zero_shot:
                 before = tuple(str(value) for key, value in sorted(m.run.settings.items())
-                               if setting_of(key).role is Role.BEFORE)
+                               if setting_of(key).role is Role.ZERO_SHOT)
                 groups[before][row] = (f"{100 * float(m.zero_shot_metrics['accuracy'].value):.1f} %",)
     return [
         f"{label}: zero-shot accuracy differs between the rows ({_listed(values)}), though images, weights and prompt "

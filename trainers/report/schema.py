@@ -17,10 +17,10 @@ import numpy as np
 
 from ...datasets.utils.errors import ConfigError, DataError, one_line
 from ...datasets.utils.files import open_regular, read_regular
+from ..config.build import fitted
 from ..config.defaults import get_cfg_default
-from ..config.merging import fitted, flatten
 from ..config.roles import leaves
-from ..config.safe_yaml import parse_yaml
+from ..config.safe_yaml import flatten, parse_yaml
 from ..functional.arrays import Array
 
 MAX_BYTES = 50_000_000  # of results.json or config.yaml; the names of 20,000 classes take one million

@@ -13,7 +13,7 @@ import torch
 
 from ....datasets.base import dataset_info
 from ....datasets.utils.files import write_arrays
-from ...config.merging import read_yaml
+from ...config.safe_yaml import read_yaml
 from ...functional import theory
 from ...functional.arrays import Array
 from ...registry import build_trainer, method_info, zero_shot_name
