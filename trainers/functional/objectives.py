@@ -234,7 +234,7 @@ def fits_at_once(classes: int) -> bool:
 
 
 def by_rows(text: Tensor, of_rows: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """One number per class, (..., K), by a function of a block of rows of S (..., rows, K) and the first row's index."""
+    """One number per class, (..., K), by a function of a block of rows of S (..., rows, K) and its first row."""
     classes = text.shape[-2]
     if fits_at_once(classes):
         return of_rows(text @ text.mT, 0)
