@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -21,25 +22,20 @@ def sample():
     return over_confident()
 
 
-def slow_ece(confidence, correct, bins):
-    """The definition, one bin at a time."""
-    total = 0.0
-    for b in range(bins):
-        low, high = b / bins, (b + 1) / bins
-        inside = [i for i, c in enumerate(confidence) if low < c <= high or (b == 0 and c == 0)]
-        if inside:
-            gap = np.mean([correct[i] for i in inside]) - np.mean([confidence[i] for i in inside])
-            total += len(inside) / len(confidence) * abs(gap)
-    return total
+def error_of(parts: Iterable[np.ndarray], confidence: np.ndarray, correct: np.ndarray) -> float:
+    """The definition, given the samples of each bin."""
+    gaps = [len(part) * abs(correct[part].mean() - confidence[part].mean()) for part in parts if len(part)]
+    return sum(gaps) / len(correct)
 
 
-def slow_ace(confidence, correct, bins):
-    order = sorted(range(len(confidence)), key=lambda i: confidence[i])
-    total = 0.0
-    for part in np.array_split(order, min(bins, len(order))):
-        gap = np.mean([float(correct[i]) for i in part]) - np.mean([confidence[i] for i in part])
-        total += len(part) / len(order) * abs(gap)
-    return total
+def slow_ece(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float:
+    edges = [(b / bins if b else -1, (b + 1) / bins) for b in range(bins)]  # 0 belongs to the first
+    parts = [np.flatnonzero((low < confidence) & (confidence <= high)) for low, high in edges]
+    return error_of(parts, confidence, correct)
+
+
+def slow_ace(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float:
+    return error_of(np.array_split(confidence.argsort(kind="stable"), bins), confidence, correct)
 
 
 @pytest.mark.parametrize("bins", [1, 10, 15, 20, 30])
@@ -132,8 +128,7 @@ def test_bootstrap_of_several_values(sample):
 
 
 def test_paired_bootstrap():
-    """One method is five points more confident on every image: the intervals overlap, the difference excludes zero.
-    Of methods that err independently by the same law, about 95 % of the intervals contain zero."""
+    """One method is five points more confident on every image: the intervals overlap, the difference excludes zero."""
     rng = np.random.default_rng(0)
     confidence = rng.uniform(0.5, 0.9, 400)
     correct = rng.random(400) < confidence
@@ -143,11 +138,6 @@ def test_paired_bootstrap():
     moved = paired_bootstrap(cal.signed_error, first, second, repeats=300)
     assert moved.real and [moved.value, moved.low, moved.high] == pytest.approx([0.05] * 3)
     assert not paired_bootstrap(cal.ece, first, first, repeats=50).real
-    alarms = 0
-    for _ in range(60):
-        pairs = [(row, rng.random(200) < row) for row in rng.uniform(0.3, 1, (2, 200))]
-        alarms += paired_bootstrap(cal.ece, *pairs, repeats=100).real
-    assert alarms <= 7
 
 
 @pytest.mark.parametrize(("confidence", "correct"), [

@@ -45,7 +45,7 @@ def test_sizes_and_bad_input():
     assert sizes[1] < sizes[0]
     one_class = conformal(np.zeros((6, 1)), np.zeros(6, dtype=int), "APS")
     assert (one_class.coverage, one_class.size) == (1, 1)
-    for n, arguments, message in ((6, ("XYZ",), "kind must"), (6, ("LAC", 1.5), "alpha must"), (1, ("LAC",), "Two sam")):
+    for n, arguments, message in ((6, ("XYZ",), "kind"), (6, ("LAC", 1.5), "alpha"), (1, ("LAC",), "Two samples")):
         with pytest.raises(ValueError, match=message):
             conformal(np.zeros((n, 2)), np.zeros(n, dtype=int), *arguments)
 

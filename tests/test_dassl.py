@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from forked import forked
 from promptcal.datasets.utils.cli import run_tool
 from promptcal.tools.report import main as report
 from promptcal.trainers.dassl.__main__ import main
-from promptcal.trainers.dassl.patches import is_installed, use_checkout
+from promptcal.trainers.dassl.patches import apply_patches, is_installed, use_checkout
 from promptcal.trainers.functional.calibration import ece, top_class
 
 STAND_IN = Path(__file__).with_name("dassl_stand_in")
@@ -150,57 +150,41 @@ def test_user_errors_get_one_line(root: Path, tmp_path: Path, args: list[str], m
     assert done.returncode == 2 and message in done.stderr.splitlines()[-1], done.stderr
 
 
-SCHEDULE = """
-import logging, sys
-sys.path[:0] = sys.argv[1:3]
-from promptcal.trainers.dassl.patches import apply_patches
-names = apply_patches()
-assert apply_patches() == [], "a second call must find nothing"
-import numpy, torch
-from dassl.config import get_cfg_default
-from dassl.optim import build_lr_scheduler
-from dassl.utils import load_checkpoint
-cfg = get_cfg_default().OPTIM
-cfg.merge_from_list(["MAX_EPOCH", 6, "WARMUP_EPOCH", 2, "LR", 0.5])
-
-def make():
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=cfg.LR)
-    return optimizer, build_lr_scheduler(optimizer, cfg)
-
-def advance(optimizer, scheduler, count):
-    rates = []
-    for _ in range(count):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-    return rates
-
-whole = advance(*make(), 6)
-optimizer, scheduler = make()
-first = advance(optimizer, scheduler, 4)
-torch.save({"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}, "state.pt")
-optimizer, scheduler = make()
-content = load_checkpoint("state.pt")
-optimizer.load_state_dict(content["optimizer"])
-scheduler.load_state_dict(content["scheduler"])
-assert first + advance(optimizer, scheduler, 2) == whole, (first, whole)
-assert len(set(whole)) > 3 and whole[:2] == [1e-5, 1e-5]
-assert numpy.int is int and logging.getLogger("x").isEnabledFor(logging.WARNING)
-print(*names)
-"""
-
-
 @pytest.mark.parametrize(("installed", "first"), [((), "wilds"), (("wilds", "pandas"), "logging")])
 def test_patches_fix_only_what_is_broken(tmp_path: Path, installed: tuple, first: str):
-    """With wilds installed its data sets are imported and disable logging, which is fixed instead."""
+    """With wilds installed its data sets are imported and disable logging, which is fixed instead. A warm-up scheduler
+    continues from its saved state."""
     for name in installed:
         (tmp_path / f"{name}.py").write_text("get_dataset = None\n")
-    (tmp_path / "schedule.py").write_text(SCHEDULE)
 
     def run() -> None:
-        os.chdir(tmp_path)
-        sys.argv = ["schedule.py", str(tmp_path), str(STAND_IN)]
-        runpy.run_path("schedule.py")
+        sys.path[:0] = [str(tmp_path), str(STAND_IN)]
+        print(*apply_patches())
+        assert apply_patches() == []
+        assert np.int is int and logging.getLogger("x").isEnabledFor(logging.WARNING)
+        cfg = importlib.import_module("dassl.config").get_cfg_default().OPTIM
+        cfg.merge_from_list(["MAX_EPOCH", 6, "WARMUP_EPOCH", 2, "LR", 0.5])
+
+        state = tmp_path / "state.pt"
+
+        def rates(epochs: int, resume: bool = False) -> list[float]:
+            optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=cfg.LR)
+            scheduler = importlib.import_module("dassl.optim").build_lr_scheduler(optimizer, cfg)
+            if resume:
+                content = importlib.import_module("dassl.utils").load_checkpoint(state)
+                optimizer.load_state_dict(content["optimizer"])
+                scheduler.load_state_dict(content["scheduler"])
+            found = []
+            for _ in range(epochs):
+                found.append(optimizer.param_groups[0]["lr"])
+                optimizer.step()
+                scheduler.step()
+            torch.save({"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}, state)
+            return found
+
+        whole = rates(6)
+        assert rates(4) + rates(2, resume=True) == whole
+        assert len(set(whole)) > 3 and whole[:2] == [1e-5, 1e-5]
 
     done = forked(run)
     assert done.returncode == 0, done.stderr

@@ -6,9 +6,8 @@ import reference_family as slow
 import torch
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg
-from promptcal.trainers.engine.tta_loop import text_gradient
 from promptcal.trainers.functional.aggregation import reliability, view_mode, vote_shares
-from promptcal.trainers.functional.objectives import class_logits, confident_views, nearest_angle, unit
+from promptcal.trainers.functional.objectives import class_logits, nearest_angle, unit
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone
 from test_episodes import NAMES, make_trainer, make_views
@@ -62,7 +61,7 @@ def test_gradient_free_methods_equal_the_reference(clip_model, pixels, views, me
             torch.testing.assert_close(ours, scale * feature @ text.T, atol=2e-3, rtol=0)
 
 
-def test_votes_and_modes_equal_the_reference():
+def test_votes_equal_the_reference():
     ties = 0
     for spread in (2.0, 6.0):  # views scatter so much that classes sometimes tie
         _, _, logits = some_views(images=60, spread=spread)
@@ -71,10 +70,6 @@ def test_votes_and_modes_equal_the_reference():
             ties += total == 20
             torch.testing.assert_close(shares, torch.tensor(count) / total)
     assert ties > 3
-    for spread in (0.3, 1.0, 3.0):
-        features, _, logits = some_views(images=3, views=24, spread=spread)
-        for mode, image, own in zip(view_mode(features, logits), features, logits, strict=True):
-            torch.testing.assert_close(mode, slow.mode(image.double(), own.double()).float(), atol=1e-4, rtol=0)
 
 
 UNSURE, SURE = [0, 0, 0.1], [[9, 0, 0], [0, 8, 0]]
@@ -124,17 +119,6 @@ def test_nearest_angle_equals_a_loop():
     torch.testing.assert_close(nearest_angle(text), slow.angles(text).float(), atol=1e-6, rtol=0)
     same = torch.cat([text[:1], text[:1]]).requires_grad_()  # two classes of one name
     assert (torch.autograd.grad(nearest_angle(same), same)[0] == 0).all() and nearest_angle(text[:1]).isfinite()
-
-
-def test_tps_first_step_in_closed_form(clip_model, views):
-    trainer = make_trainer("TPS", clip_model)
-    text, scale = trainer.prompt.text, trainer.scale
-    kept = views.take_along_dim(confident_views(class_logits(views, text, scale), 0.1)[..., None], dim=1)
-    grad_text, _, _ = text_gradient(text, kept, scale, trainer)
-    tangent = grad_text - (grad_text * text).sum(-1, keepdim=True) * text  # the gradient through unit(T + s) at s = 0
-    shifted = unit(text - 0.005 * tangent / (tangent.abs() + 1e-8))
-    torch.testing.assert_close(trainer.adapt(views).logits, class_logits(views[:, :1], shifted, scale)[:, 0],
-                               atol=2e-3, rtol=0)
 
 
 def test_reliability_excludes_the_view_itself():

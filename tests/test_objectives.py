@@ -9,20 +9,7 @@ import pytest
 import reference
 import torch
 import torch.nn.functional as F
-from promptcal.trainers.functional.objectives import (
-    LEAST_ENTROPY,
-    balance,
-    confident_views,
-    dispersion,
-    entropy,
-    frobenius_orthogonality,
-    huber,
-    marginal_entropy,
-    orthogonality,
-    pair_similarities,
-    percentile_of,
-    semantic_separation,
-)
+from promptcal.trainers.functional import objectives as obj
 from torch import Tensor
 
 each_norm = pytest.mark.parametrize("norm", ["minmax", "max", "shift"])
@@ -42,61 +29,61 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def test_entropies():
-    assert entropy(torch.zeros(5)).item() == pytest.approx(math.log(5))
-    assert entropy(torch.tensor([1000.0, 0.0, 0.0])).item() == pytest.approx(0)
+    assert obj.entropy(torch.zeros(5)).item() == pytest.approx(math.log(5))
+    assert obj.entropy(torch.tensor([1000.0, 0.0, 0.0])).item() == pytest.approx(0)
     logits = torch.randn(3, 6, 9, dtype=torch.float64) * 4
     mean = logits.softmax(-1).mean(-2)
-    torch.testing.assert_close(marginal_entropy(logits), -(mean * mean.log()).sum(-1))
+    torch.testing.assert_close(obj.marginal_entropy(logits), -(mean * mean.log()).sum(-1))
     impossible = torch.tensor([[0.0, -1e30], [0.0, -1e30]])
-    assert marginal_entropy(impossible).item() == 0 and gradient(marginal_entropy, impossible).isfinite().all()
+    assert obj.marginal_entropy(impossible).item() == 0 and gradient(obj.marginal_entropy, impossible).isfinite().all()
 
 
 def test_selection_keeps_the_lowest_entropies_and_does_not_prefer_the_plain_view():
     sharpness = torch.tensor([0.1, 5.0, 1.0, 9.0, 0.5, 7.0, 0.2, 3.0, 2.0, 4.0])
     logits = sharpness[:, None] * torch.tensor([1.0, 0.0, -1.0])
-    assert confident_views(logits.expand(2, -1, -1), 0.3).tolist() == [[3, 5, 1]] * 2
-    assert confident_views(torch.randn(64, 7), 0.1).shape == (6,)
+    assert obj.confident_views(logits.expand(2, -1, -1), 0.3).tolist() == [[3, 5, 1]] * 2
+    assert obj.confident_views(torch.randn(64, 7), 0.1).shape == (6,)
 
 
 def test_dispersion_equals_a_loop():
     text = unit_rows(7)
     centroid = sum(text) / 7
-    torch.testing.assert_close(dispersion(text), sum((t - centroid).square().sum().sqrt() for t in text) / 7)
+    torch.testing.assert_close(obj.dispersion(text), sum((t - centroid).square().sum().sqrt() for t in text) / 7)
 
 
 @pytest.mark.parametrize("classes", [2, 10, 40])
 def test_closed_orthogonality_equals_the_cubic_form(classes: int):
     text = unit_rows(classes, seed=classes)
-    assert orthogonality(text).item() == pytest.approx(reference.cubic_orthogonality(text).item(), rel=1e-14)
-    ours, cubic = gradient(orthogonality, text), gradient(reference.cubic_orthogonality, text)
+    assert obj.orthogonality(text).item() == pytest.approx(reference.cubic_orthogonality(text).item(), rel=1e-14)
+    ours, cubic = gradient(obj.orthogonality, text), gradient(reference.cubic_orthogonality, text)
     assert ((ours - cubic).norm() / cubic.norm()).item() < 1e-13
 
 
 def test_closed_orthogonality_is_finite_where_the_reflector_vanishes():
     text = torch.eye(4, dtype=torch.float64)  # S = I: every row already lies on its axis
-    assert reference.cubic_orthogonality(text).isnan() and orthogonality(text).item() == 0
-    assert gradient(orthogonality, text).isfinite().all()
+    assert reference.cubic_orthogonality(text).isnan() and obj.orthogonality(text).item() == 0
+    assert gradient(obj.orthogonality, text).isfinite().all()
 
 
 def test_gradients_that_the_paper_states():
     text, delta = unit_rows(8), 0.4
     hollow = (text @ text.T).fill_diagonal_(0)
     # ∇_i = 2 Σ_{k≠i} s_ik t_k counts each pair once, ‖S − I‖² twice.
-    torch.testing.assert_close(gradient(frobenius_orthogonality, text), 2 * 2 * hollow @ text)
+    torch.testing.assert_close(gradient(obj.frobenius_orthogonality, text), 2 * 2 * hollow @ text)
     # ∇_i = Σ_{k≠i} min(s_ik, δ) t_k
-    huber_sum = gradient(lambda t: huber(pair_similarities(t), delta).sum(), text)
+    huber_sum = gradient(lambda t: obj.huber(obj.pair_similarities(t), delta).sum(), text)
     torch.testing.assert_close(huber_sum, hollow.clamp(max=delta) @ text)
 
 
 def test_huber_and_percentile_equal_torch():
     s = torch.linspace(0, 1, 101, dtype=torch.float64)
-    torch.testing.assert_close(huber(s, 0.3), F.huber_loss(s, torch.zeros_like(s), delta=0.3, reduction="none"))
-    assert huber(torch.tensor(-0.8), 0.3).item() == pytest.approx(0.32)  # quadratic below δ, as printed
-    assert (huber(s, 0.0) == 0).all()
+    torch.testing.assert_close(obj.huber(s, 0.3), F.huber_loss(s, torch.zeros_like(s), delta=0.3, reduction="none"))
+    assert obj.huber(torch.tensor(-0.8), 0.3).item() == pytest.approx(0.32)  # quadratic below δ, as printed
+    assert (obj.huber(s, 0.0) == 0).all()
     values = torch.rand(3, 57, dtype=torch.float64)
     for percentile in (0, 20, 33.3, 50, 100):
         expected = torch.quantile(values, percentile / 100, dim=-1, keepdim=True)
-        torch.testing.assert_close(percentile_of(values, percentile), expected)
+        torch.testing.assert_close(obj.percentile_of(values, percentile), expected)
 
 
 @each_norm
@@ -127,9 +114,9 @@ def test_semantic_separation_equals_finite_differences(norm: str, statistics: st
         step = np.zeros(text.shape)
         step[place] = 1e-6
         slope[place] = (value(text.numpy() + step) - value(text.numpy() - step)) / 2e-6
-    ours = gradient(lambda t: semantic_separation(t, 20, norm, statistics), text)
+    ours = gradient(lambda t: obj.semantic_separation(t, 20, norm, statistics), text)
     torch.testing.assert_close(ours, torch.from_numpy(slope), rtol=1e-5, atol=1e-8)
-    assert semantic_separation(text, 20, norm, statistics).item() == pytest.approx(value(text.numpy()))
+    assert obj.semantic_separation(text, 20, norm, statistics).item() == pytest.approx(value(text.numpy()))
 
 
 @each_norm
@@ -138,8 +125,8 @@ def test_semantic_separation_equals_finite_differences(norm: str, statistics: st
     unit_rows(1), unit_rows(2), unit_rows(1).expand(5, -1), torch.eye(4, dtype=torch.float64),
 ], ids=["one class", "two classes", "all equal", "orthogonal"])
 def test_semantic_separation_is_finite_where_similarities_do_not_differ(text: Tensor, norm: str, statistics: str):
-    value = semantic_separation(text, 20, norm, statistics)
-    slope = gradient(lambda t: semantic_separation(t, 20, norm, statistics), text)
+    value = obj.semantic_separation(text, 20, norm, statistics)
+    slope = gradient(lambda t: obj.semantic_separation(t, 20, norm, statistics), text)
     assert value.isfinite() and slope.isfinite().all()
     if len(text) == 1:
         assert value == 0 and (slope == 0).all()
@@ -149,7 +136,7 @@ def test_balance():
     loss, penalty = torch.tensor([0.8, 2.0, 0.0], requires_grad=True), torch.tensor([0.2, -4.0, 0.0])
     expected = {"inverse": [4.0, 0.5, 0.0], "ratio": [0.25, 2.0, 0.0], "none": [1.0, 1.0, 1.0]}
     for scale, weights in expected.items():
-        found = balance(loss, penalty, scale)
+        found = obj.balance(loss, penalty, scale)
         assert not found.requires_grad
         torch.testing.assert_close(found, torch.tensor(weights))
 
@@ -158,16 +145,16 @@ def test_live_balance_is_the_printed_loss():
     """H + λR²/H with H bounded from below in the fraction: finite where the entropy vanishes."""
     loss = torch.tensor([2.0, 0.5, 0.05, 2e-3, 1e-4, 0.0], dtype=torch.float64, requires_grad=True)
     penalty = torch.full_like(loss, 0.07).requires_grad_()
-    found = torch.autograd.grad((loss + 30 * balance(loss, penalty, "live") * penalty).sum(), (loss, penalty))
-    bounded = loss.detach().clamp(min=LEAST_ENTROPY)
-    of_loss = 1 - torch.where(loss > LEAST_ENTROPY, 30 * (penalty / bounded).square(), 0)
+    found = torch.autograd.grad((loss + 30 * obj.balance(loss, penalty, "live") * penalty).sum(), (loss, penalty))
+    bounded = loss.detach().clamp(min=obj.LEAST_ENTROPY)
+    of_loss = 1 - torch.where(loss > obj.LEAST_ENTROPY, 30 * (penalty / bounded).square(), 0)
     torch.testing.assert_close(found[0], of_loss.detach())
     torch.testing.assert_close(found[1], (2 * 30 * penalty / bounded).detach())
     assert found[0][0] > 0 > found[0][2]  # reversed where H < R√λ
 
 
 @pytest.mark.parametrize("function", [
-    dispersion, orthogonality, frobenius_orthogonality, lambda t: semantic_separation(t, 20, "minmax"),
+    obj.dispersion, obj.orthogonality, obj.frobenius_orthogonality, lambda t: obj.semantic_separation(t, 20, "minmax"),
 ])
 def test_episodes_of_a_batch_are_independent(function: Callable[[Tensor], Tensor]):
     batch = torch.stack([unit_rows(9, seed=s) for s in range(3)])
@@ -189,11 +176,11 @@ def test_inverse_scaling_gives_soc_an_effect():
     for classes in (10, 47, 100, 397):
         own = torch.randn(classes, 20, generator=torch.Generator().manual_seed(classes)) @ traits / 20**0.5
         text = F.normalize((1.5 * common + own).double(), dim=-1)
-        of_otpt = 18 * on_sphere(gradient(orthogonality, text), text)
-        slope = on_sphere(gradient(lambda t: semantic_separation(t, 20, "minmax"), text), text)
-        penalty = semantic_separation(text, 20, "minmax")
+        of_otpt = 18 * on_sphere(gradient(obj.orthogonality, text), text)
+        slope = on_sphere(gradient(lambda t: obj.semantic_separation(t, 20, "minmax"), text), text)
+        penalty = obj.semantic_separation(text, 20, "minmax")
         for scale, ratios in effect.items():
-            ratios.append((30 * balance(loss, penalty, scale) * slope / of_otpt).item())
+            ratios.append((30 * obj.balance(loss, penalty, scale) * slope / of_otpt).item())
     assert effect["inverse"] == sorted(effect["inverse"], reverse=True)
     assert all(0.1 < ratio < 10 for ratio in effect["inverse"])
     for ratio, inverse in zip(effect["ratio"], effect["inverse"], strict=True):

@@ -9,19 +9,7 @@ import pytest
 import torch
 from promptcal.tools.report import main as report
 from promptcal.trainers import adapt, build_cfg, build_trainer
-from promptcal.trainers.functional.posthoc import (
-    confidence_at,
-    consistent_temperature,
-    cots,
-    cots_columns,
-    ecots,
-    fixed_temperature,
-    least_misfit,
-    mean_cosine,
-    misfit_and_bounds,
-    replaced_confidence,
-    strong_views,
-)
+from promptcal.trainers.functional import posthoc
 from promptcal.trainers.runs.run_dir import RunDir
 from test_episodes import NAMES, make_views
 from torch import Tensor
@@ -60,47 +48,22 @@ def test_cots_is_the_minimum_of_a_fine_grid(case: str):
         now = (adapted / tau[:, None, None]).softmax(-1).amax(-1)
         return (now - before.softmax(-1).amax(-1)).square().mean(-1)
 
-    log_tau, least, bound = least_misfit(adapted, before.softmax(-1).amax(-1))
+    log_tau, least, bound = posthoc.least_misfit(adapted, before.softmax(-1).amax(-1))
     grid = torch.logspace(-2, 2, 2001, dtype=torch.float64)
     best = torch.stack([misfit(tau.expand(len(adapted))) for tau in grid]).amin(0)
     torch.testing.assert_close(misfit(log_tau.exp()), least, rtol=0, atol=1e-14)
     assert (bound <= best + 1e-14).all() and (bound <= least).all()
     assert (least <= best + 1e-10).all() and (least - bound).max() < 1e-6 and (least - bound).median() < 1e-12
-    torch.testing.assert_close(consistent_temperature(adapted, before), log_tau.exp(), rtol=1e-4, atol=0)
-
-
-def test_bounds_hold_between_their_temperatures():
-    """No temperature of a cell has a misfit below the cell's bound, and bounds converge, finally in second order."""
-    gaps = some_logits(10).double()
-    gaps, target = gaps.amax(-1, keepdim=True) - gaps, some_logits(10, seed=1).double().softmax(-1).amax(-1)
-    apart = []
-    for cells in (8, 64, 512):
-        edges = torch.linspace(-4, 4, cells + 1, dtype=torch.float64).expand(10, -1)
-        inside = torch.cat([torch.lerp(edges[:, :-1], edges[:, 1:], share) for share in np.linspace(0, 1, 9)], 1)
-        bound = misfit_and_bounds(gaps, target, edges)[1]
-        least = misfit_and_bounds(gaps, target, inside)[0].unflatten(1, (9, cells)).amin(1)
-        assert (bound <= least + 1e-14).all()
-        apart.append((least - bound).max().item())
-    assert apart[1] < apart[0] / 8 and apart[2] < apart[1] / 20
+    torch.testing.assert_close(posthoc.consistent_temperature(adapted, before), log_tau.exp(), rtol=1e-4, atol=0)
 
 
 def test_known_temperatures():
     before = some_logits()
     for factor in (0.5, 1.3, 4.0):
-        torch.testing.assert_close(consistent_temperature(before * factor, before), torch.full((40,), factor).double(),
-                                   rtol=1e-5, atol=0)
-    assert (consistent_temperature(before, before) == 1).all()
-    assert (consistent_temperature(before[..., :1], 3 * before[..., :1]) == 1).all()  # one class
-
-
-def test_confidences_alone_do_not_determine_the_temperature():
-    """Two views of the same top probability, before and after, whose τ differ."""
-    spread = torch.tensor([[[2.0, 0.0, 0.0]]])
-    top = confidence_at(spread, torch.ones(1, 1)).item()
-    paired = torch.tensor([[[np.log(top / (1 - top)), 0.0, -50.0]]], dtype=torch.float32)
-    assert confidence_at(paired, torch.ones(1, 1)).item() == pytest.approx(top, abs=1e-6)
-    one, other = (consistent_temperature(adapted, some_logits(1, 1, 3)).item() for adapted in (spread, paired))
-    assert abs(one - other) > 0.05
+        found = posthoc.consistent_temperature(before * factor, before)
+        torch.testing.assert_close(found, torch.full((40,), factor).double(), rtol=1e-5, atol=0)
+    assert (posthoc.consistent_temperature(before, before) == 1).all()
+    assert (posthoc.consistent_temperature(before[..., :1], 3 * before[..., :1]) == 1).all()  # one class
 
 
 def test_strong_views_are_the_most_confident_but_the_plain_one():
@@ -109,27 +72,27 @@ def test_strong_views_are_the_most_confident_but_the_plain_one():
     for rank, view in enumerate(strong):
         logits[:, view, 2] += 10 - rank
     logits[:, 0, 1] += 100  # the plain view is more confident and does not count
-    assert strong_views(logits).tolist() == [strong] * 3
-    assert strong_views(logits[:, :3]).shape == (3, 1)
-    assert cots_columns(logits[:, :1], logits[:, :1]) == {}
+    assert posthoc.strong_views(logits).tolist() == [strong] * 3
+    assert posthoc.strong_views(logits[:, :3]).shape == (3, 1)
+    assert posthoc.cots_columns(logits[:, :1], logits[:, :1]) == {}
 
 
 def test_scaled_logits():
     logits, zero_shot = some_logits(200, 1, 9)[:, 0].numpy(), some_logits(200, 1, 9, seed=3)[:, 0].numpy()
     tau = np.random.default_rng(0).uniform(0.1, 9, 200)
-    for scaled in (cots(logits, tau), replaced_confidence(logits, zero_shot)):
+    for scaled in (posthoc.cots(logits, tau), posthoc.replaced_confidence(logits, zero_shot)):
         np.testing.assert_array_equal(scaled.argmax(1), logits.argmax(1))
-    replaced = np.exp(replaced_confidence(logits, zero_shot))
+    replaced = np.exp(posthoc.replaced_confidence(logits, zero_shot))
     np.testing.assert_allclose(replaced.sum(1), 1)
     np.testing.assert_allclose(replaced.max(1), torch.tensor(zero_shot).softmax(-1).amax(-1).numpy(), rtol=1e-6)
-    np.testing.assert_allclose(np.exp(replaced_confidence(logits[:, :1], zero_shot[:, :1])), 1)  # one class
+    np.testing.assert_allclose(np.exp(posthoc.replaced_confidence(logits[:, :1], zero_shot[:, :1])), 1)  # one class
 
     text = torch.nn.functional.normalize(torch.randn(9, 8, generator=torch.Generator().manual_seed(0)).abs(), dim=-1)
     a = np.mean([float(text[i] @ text[j]) for i in range(9) for j in range(9) if i != j])
-    assert mean_cosine(text) == pytest.approx(a) and mean_cosine(text[:1]) == 1
+    assert posthoc.mean_cosine(text) == pytest.approx(a) and posthoc.mean_cosine(text[:1]) == 1
     strong = torch.tensor(zero_shot).log_softmax(-1)
     expected = a * torch.tensor(logits / tau[:, None]).softmax(-1) + (1 - a) * strong.exp()
-    np.testing.assert_allclose(np.exp(ecots(logits, tau, strong, text)), expected.numpy(), rtol=1e-4)
+    np.testing.assert_allclose(np.exp(posthoc.ecots(logits, tau, strong, text)), expected.numpy(), rtol=1e-4)
 
 
 @pytest.mark.parametrize(("backbone", "architecture", "temperature"), [
@@ -137,7 +100,7 @@ def test_scaled_logits():
     ("ViT-B/16", "", 1.16), ("open_clip:RN50/yfcc15m", "", 1.15), ("open_clip:ViT-B-16/dfn2b", "", 1.16),
 ])
 def test_the_fixed_temperature_depends_on_the_architecture(backbone: str, architecture: str, temperature: float):
-    assert fixed_temperature(backbone, architecture) == temperature
+    assert posthoc.fixed_temperature(backbone, architecture) == temperature
 
 
 def test_adapted_images_have_a_temperature(clip_model):
