@@ -66,8 +66,6 @@ def validate(cfg: CfgNode) -> None:
             "empty: terms can be added to methods that tune by gradients, such as TPT, RTPT and TPS")
     require(cfg, cfg.TTA.VIEWS >= 1, "TTA.VIEWS", "at least 1")
     require(cfg, 0 < cfg.TTA.SELECT <= 1, "TTA.SELECT", "a share above 0 and up to 1")
-    if cfg.TTA.STEPS:
-        require_kept_views(cfg)
     require(cfg, cfg.TTA.STEPS >= 0, "TTA.STEPS", "0 (zero-shot) or more")
     require_one_of(cfg, "TTA.AUGMIX", "auto", "on", "off")
     require(cfg, cfg.TTA.EPISODES >= 1, "TTA.EPISODES", "at least 1")
