@@ -11,7 +11,7 @@ from yacs.config import CfgNode
 from ...datasets.base import run_name
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.files import read_regular
-from ...datasets.views import PIPELINE
+from ...datasets.views import pipeline
 from .defaults import get_cfg_default
 from .roles import influential_settings, leaves, setting_of
 
@@ -25,7 +25,7 @@ def make_fingerprint(cfg: CfgNode, **facts: str) -> dict[str, object]:
     """Settings and `facts` (hashes of data and weights, the precision in use) that a continued run must share."""
     settings = influential_settings(leaves(cfg), cfg.TRAINER.NAME)
     settings = {key: value for key, value in settings.items() if not setting_of(key).hashed}
-    return {**settings, **facts, "engine": ENGINE, "views": PIPELINE}
+    return {**settings, **facts, "engine": ENGINE, "views": pipeline()}
 
 
 def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = False) -> None:

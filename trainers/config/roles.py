@@ -55,7 +55,6 @@ SETTINGS: Mapping[str, Setting] = {
     "DATASET.SUBSAMPLE_CLASSES": Setting(Role.DATA),
     "INPUT.": Setting(Role.BEFORE),
     "DATALOADER.NUM_WORKERS": Setting(Role.SPEED),
-    "DATALOADER.JPEG": Setting(Role.BEFORE, compared=False),
     "DATALOADER.ON_BAD_IMAGE": Setting(Role.DATA),
     "DATALOADER.TRAIN_X.": Setting(Role.TUNING),
     "MODEL.BACKBONE.NAME": Setting(Role.BEFORE, hashed=True, in_path=True, compared=False),

@@ -6,28 +6,27 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 from yacs.config import CfgNode
 
 from ...datasets.base import Dataset, Datum
 from ...datasets.utils.errors import DataError
-from ...datasets.views import PIPELINE
+from ...datasets.views import pipeline
 from ...datasets.views.images import BadImageError
-from ...datasets.views.jpeg import UndecodedJpegs, check_decoder
-from ...datasets.views.loader import ViewBatch, view_loader
-from ...datasets.views.maker import Drawn, ViewMaker
+from ...datasets.views.loader import LoadedBatch, load_batches, num_threads
+from ...datasets.views.maker import ViewMaker
 from ..config.fingerprint import ENGINE
 from ..vlm.backbone import Backbone
 from ..vlm.image_tower import encode_views, views_at_once
 from ..vlm.numerics import in_parallel
 from ..vlm.precision import DTYPES
-from .ahead import Side, SideStream, made_ahead
 from .cache import ArrayCache
 from .parts import chunks, part_name
 
@@ -72,7 +71,6 @@ class ViewFeatures:
     skip_bad: bool
     cache: ArrayCache | None
     dtype: str  # of the cached numbers
-    undecoded: bool = False  # JPEGs are decoded where the model is
 
     def batches(self, parts: Sequence[Sequence[int]], size: int) -> Iterator[FeatureBatch]:
         """The images of `parts` (lists of places in the split) in batches that never reach beyond a part.
@@ -82,7 +80,7 @@ class ViewFeatures:
         stored = [self.stored(part) for part in parts]
         missing = [part for part, found in zip(parts, stored, strict=True) if not found]
         if self.cache and missing:
-            numbers = sum(map(len, missing)) * self.maker.count * self.backbone.features
+            numbers = sum(map(len, missing)) * self.maker.num_views * self.backbone.features
             self.cache.reserve(numbers * DTYPES[self.dtype].itemsize, "view features")
         fresh = self.encode([batch for part in missing for batch in chunks(part, size)])
         for part, found in zip(parts, stored, strict=True):
@@ -108,55 +106,27 @@ class ViewFeatures:
         return batch
 
     def encode(self, batches: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
-        device = self.backbone.device
-        dataset = UndecodedJpegs(self.dataset) if self.undecoded else self.dataset
-        loader = view_loader(
-            dataset, self.items, self.maker.prepare, batches, self.workers, pin_memory=device.type == "cuda",
-        )
-        if self.undecoded:
-            loader = map(self.decoded, loader)
-        for batch, features in self.encoded(loader, SideStream(device) if device.type == "cuda" else None):
+        if batches:
+            self.maker.warm_up()
+        pinned = self.backbone.device.type == "cuda"
+
+        def make(image: Image.Image, index: int) -> Tensor:
+            views = self.maker(image, index)
+            return views.pin_memory() if pinned else views
+
+        for batch in load_batches(self.dataset, self.items, make, batches, num_threads(self.workers)):
+            features = self.encoded(batch)
             if self.cache:
                 features = features.to(DTYPES[self.dtype]).float()  # the same numbers as a later run will read
             yield FeatureBatch(batch.index, features, batch.bad)
 
-    def encoded(self, loader: Iterable[ViewBatch], side: Side | None) -> Iterator[tuple[ViewBatch, Tensor]]:
-        """Each batch with the features (B, V, d) of its images. Views are many times an image's size, so only those of
-        a few images exist at once; given a `side`, they are made there while earlier ones are encoded."""
-        at_once = max(1, views_at_once(self.backbone) // self.maker.count)  # images
-        made: list[Tensor] = [torch.empty(0, self.maker.count, self.backbone.features, device=self.backbone.device)]
-        if side is None:
-            for batch in loader:
-                pieces = chunks(batch.made, at_once)
-                yield batch, torch.cat(made + in_parallel(
-                    lambda some: self.encode_made(self.make_views(some)), pieces, self.backbone.device))
-            return
-        jobs = ((batch, some) for batch in loader for some in [*chunks(batch.made, at_once), None])
-        features = list(made)
-        for (batch, some), views in made_ahead(jobs, lambda job: self.make_views(job[1] or ()), side):
-            if some is not None:
-                features.append(self.encode_made(views))
-            else:  # the batch's end
-                yield batch, torch.cat(features)
-                features = list(made)
-
-    def decoded(self, batch: ViewBatch) -> ViewBatch:
-        """With pictures for JPEGs; those that nobody can decode are complained of like others that cannot be read."""
-        good, bad = {}, dict(batch.bad)
-        for place, drawn in zip(batch.index, batch.made, strict=True):
-            try:
-                good[place] = drawn.decoded(self.backbone.device)
-            except BadImageError as error:
-                bad[place] = f"cannot read image {self.items[place].impath}: {error}"
-        return ViewBatch(list(good), list(good.values()), bad)
-
-    def make_views(self, images: Sequence[Drawn]) -> Tensor:
-        """Views (B, V, 3, S, S) of decoded pictures, made where the model is."""
-        made = [self.maker.make(image, self.backbone.device) for image in images]
-        return torch.stack(made) if made else torch.empty(0, device=self.backbone.device)
-
-    def encode_made(self, views: Tensor) -> Tensor:
-        return encode_views(self.backbone, views, self.precision, normalised=False)
+    def encoded(self, batch: LoadedBatch[Tensor]) -> Tensor:
+        """Features (B, V, d) of a batch's images, some images at a time."""
+        at_once = max(1, views_at_once(self.backbone) // self.maker.num_views)  # images
+        nothing = torch.empty(0, self.maker.num_views, self.backbone.features, device=self.backbone.device)
+        return torch.cat([nothing, *in_parallel(
+            lambda some: encode_views(self.backbone, torch.stack(some), self.precision, normalised=False),
+            chunks(batch.made, at_once), self.backbone.device)])
 
     def stored(self, part: Sequence[int]) -> bool:
         """Whether the cache has a part as it would be made now: what could not be read then may have been mended."""
@@ -242,18 +212,11 @@ def find_features(
     maker = ViewMaker.of(count, backbone.pixels, augmix, cfg.SEED)
     dtype = "fp32" if precision == "fp32" else "fp16"
     key = {
-        "data": facts["data"], "weights": facts["weights"], **maker.key(), **backbone.pixels.unusual(),
+        "data": facts["data"], "weights": facts["weights"], **maker.key(), **backbone.pixels.non_default(),
         "precision": precision, "dtype": dtype, "engine": ENGINE,
     }
-    undecoded = cfg.DATALOADER.JPEG == "device"
-    if undecoded:
-        check_decoder(backbone.device)
-        key["jpeg"] = cfg.DATALOADER.JPEG
-    cache = ArrayCache(cfg.CACHE.DIR, "views", {**key, "views": PIPELINE}) if cfg.CACHE.DIR else None
-    if cache and not cache.folder.is_dir() and (old := ArrayCache(cfg.CACHE.DIR, "views", key).folder).is_dir():
-        logger.info("%s has features of views as version 0.1 made them (pillow-1), which are not those of today (%s): "
-                    "features are made anew, and that folder may be removed", old, PIPELINE)
+    cache = ArrayCache(cfg.CACHE.DIR, "views", {**key, "views": pipeline()}) if cfg.CACHE.DIR else None
     return ViewFeatures(
         backbone, dataset, items, maker, precision, cfg.DATALOADER.NUM_WORKERS, cfg.DATALOADER.ON_BAD_IMAGE == "skip",
-        cache, dtype, undecoded,
+        cache, dtype,
     )
