@@ -73,10 +73,10 @@ def precision(request, monkeypatch) -> str:
 
 
 @pytest.mark.parametrize("resnet", [False, True], ids=["vit", "resnet"])
-def test_views_are_made_and_encoded_on_the_device(resnet: bool, precision: str):
+def test_views_are_encoded_on_the_device(resnet: bool, precision: str):
     backbone, maker = as_backbone(random_clip(resnet=resnet).to("meta")), ViewMaker(9, 32, augmix=True, seed=0)
-    pictures = [maker.make(maker.prepare(Image.new("RGB", (50, 40)), i), "meta") for i in range(2)]
-    views = encode_views(backbone, torch.stack(pictures), precision, normalised=False)
+    images = torch.stack([maker(Image.new("RGB", (50, 40)), i) for i in range(2)])
+    views = encode_views(backbone, images, precision, normalised=False)
     assert views.shape == (2, 9, 48) and views.is_meta
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from common import random_clip
 from fault_runs import FaultRuns, parts_of
-from processes import Process, children
+from processes import Process
 from promptcal.datasets.utils.cli import outcome, resumable
 from promptcal.datasets.utils.errors import UserError, explaining_faults
 from promptcal.datasets.utils.files import write_arrays, write_json
@@ -71,20 +71,6 @@ def test_signals_end_the_run_in_order(runs: FaultRuns, tmp_path: Path, sent: sig
     assert not (run / "lock").exists() and parts_of(run)
     runs.finish_here(run)
     runs.assert_whole(run)
-
-
-def test_a_worker_that_is_killed_ends_the_run_with_one_line(runs: FaultRuns, tmp_path: Path):
-    """As when the system is out of memory."""
-    run = tmp_path / "run"
-    # Slow enough that the worker is still needed.
-    process = Process("train.py", *runs.arguments(run, "TTA.STEPS", 20))
-    process.wait_for(lambda: parts_of(run))
-    for worker in children(process.pid):
-        os.kill(worker, signal.SIGKILL)
-    _, complaint = process.communicate()
-    assert process.returncode == 2 and "Traceback" not in complaint, complaint
-    assert "use fewer DATALOADER.NUM_WORKERS, or give /dev/shm more space" in complaint
-    assert parts_of(run) and not (run / "lock").exists()
 
 
 def test_a_second_process_on_the_same_folder_stops(runs: FaultRuns, tmp_path: Path):

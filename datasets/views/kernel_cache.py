@@ -81,7 +81,7 @@ def load_or_compile() -> Callable[..., None]:
             if self.file:
                 write_verified(self.file, dumps(data._reduce()))
 
-    views = numba.njit(nogil=True)(kernels.make_views)
+    views: Any = numba.njit(nogil=True)(kernels.make_views)
     views._cache = VerifiedCache()
     views.compile(kernels.SIGNATURE)
     return views
@@ -116,7 +116,7 @@ def read_verified(path: Path) -> bytes | None:
 def write_verified(path: Path, content: bytes) -> None:
     """Ignores a full or read-only disk: then the next process compiles again."""
     try:
-        write_atomically(path, lambda file: file.write(hashlib.sha256(content).digest() + content) and None)
+        write_atomically(path, lambda file: file.writelines((hashlib.sha256(content).digest(), content)))
         path.chmod(0o600)
     except OSError as error:
         logger.info("the compiled kernels cannot be kept in %s (%s)", path.parent, error.strerror)

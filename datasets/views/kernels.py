@@ -350,39 +350,27 @@ def add_chain(
     table: np.ndarray, out: np.ndarray,
 ) -> None:
     """Adds a chain's weight times what it makes of the view pixels[0]."""
-    size = out.shape[-1]
     now, i = 0, np.int64(0)  # the current image in `pixels`, the next operation
-    while True:
-        begin = i
+    while i < length:
+        image, result, begin = pixels[now], pixels[2 if now == 1 else 1], i
         while i < length and changes_levels(operations[i]):
             i += 1
         if i > begin:
             if now > 0:
                 counts = np.zeros((COLOURS, LEVELS), np.int64)
-            level_table(pixels[now], operations, values, begin, i, counts, table)
+            level_table(image, operations, values, begin, i, counts, table)
             if i == length:
-                add_looked_up(pixels[now], table, np.float32(weight), out)
+                add_looked_up(image, table, np.float32(weight), out)
                 return
-            look_up(pixels[now], table, pixels[2 if now == 1 else 1])
-            now = 2 if now == 1 else 1
-        left, top, right, bottom, x, y = 0, 0, size, size, 0, 0  # what is not black, and where it lay before
-        while i < length and is_translation(operations[i]):
-            by = int(values[i])
-            if operations[i] == TRANSLATE_X:
-                left, right, x = max(left - by, 0), min(right - by, size), x + by
+            look_up(image, table, result)
+        else:
+            if is_translation(operations[i]):
+                translate(image, operations[i], int(values[i]), result)
             else:
-                top, bottom, y = max(top - by, 0), min(bottom - by, size), y + by
+                warp(image, matrix(operations[i], values[i], out.shape[-1]), result)
             i += 1
-        if i == length:
-            add_part(pixels[now], left, top, right, bottom, x, y, np.float32(weight), out)
-            return
-        if right - left < size or bottom - top < size:
-            translate(pixels[now], left, top, right, bottom, x, y, pixels[2 if now == 1 else 1])
-            now = 2 if now == 1 else 1
-        if not changes_levels(operations[i]):
-            warp(pixels[now], matrix(operations[i], values[i], size), pixels[2 if now == 1 else 1])
-            now = 2 if now == 1 else 1
-            i += 1
+        now = 2 if now == 1 else 1
+    add_weighted(pixels[now], np.float32(weight), out)
 
 
 # Operations on levels: a table for each colour. Tables compose exactly, and so do histograms and tables.
@@ -436,7 +424,7 @@ def extremes(counts: np.ndarray) -> tuple[int, int]:
 
 
 @kernel
-def extremes_of_plane(plane: np.ndarray) -> tuple[int, int]:
+def extremes_of_plane(plane: np.ndarray) -> tuple[np.int64, np.int64]:
     flat = plane.reshape(-1)
     low, high = np.uint8(255), np.uint8(0)
     for i in range(len(flat)):
@@ -511,33 +499,28 @@ def write_weighted(image: np.ndarray, weight: np.float32, out: np.ndarray) -> No
         total[i] = weight * np.float32(flat[i])
 
 
+@kernel
+def add_weighted(image: np.ndarray, weight: np.float32, out: np.ndarray) -> None:
+    flat, total = image.reshape(-1), out.reshape(-1)
+    for i in range(len(flat)):
+        total[i] += weight * np.float32(flat[i])
+
+
 # Operations that move pixels
 
 
 @kernel
-def add_part(
-    image: np.ndarray, left: int, top: int, right: int, bottom: int, x: int, y: int, weight: np.float32,
-    out: np.ndarray,
-) -> None:
-    """Adds the part of a translated image (see `translate`) that is not black."""
+def translate(image: np.ndarray, operation: int, by: int, out: np.ndarray) -> None:
+    """Moves the content by whole pixels, to the left or up. Black where nothing is left."""
+    size = image.shape[-1]
+    x, y = (by, 0) if operation == TRANSLATE_X else (0, by)
+    left, right = max(-x, 0), min(size - x, size)
     for colour in range(COLOURS):
-        for row in range(top, bottom):
-            source, total = image[colour, row + y, left + x :], out[colour, row, left:right]
-            for i in range(len(total)):
-                total[i] += weight * np.float32(source[i])
-
-
-@kernel
-def translate(
-    image: np.ndarray, left: int, top: int, right: int, bottom: int, x: int, y: int, out: np.ndarray,
-) -> None:
-    """The image with its pixel (x, y) at (0, 0), black outside of a box of the result."""
-    for colour in range(COLOURS):
-        for row in range(out.shape[1]):
+        for row in range(size):
             shown = out[colour, row]
-            for i in range(len(shown)):
+            for i in range(size):
                 shown[i] = 0
-            if top <= row < bottom:
+            if 0 <= row + y < size:
                 source, part = image[colour, row + y, left + x :], shown[left:right]
                 for i in range(len(part)):
                     part[i] = source[i]

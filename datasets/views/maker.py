@@ -99,7 +99,8 @@ def draw_crops(size: tuple[int, int], count: int, rng: np.random.Generator) -> t
     RandomResizedCrop and RandomHorizontalFlip(0.5) draw them, all at once."""
     width, height = size
     area = width * height * rng.uniform(*SCALE, (count, ATTEMPTS))
-    ratio = np.exp(rng.uniform(*np.log(RATIO), (count, ATTEMPTS)))
+    lowest, highest = np.log(RATIO)
+    ratio = np.exp(rng.uniform(lowest, highest, (count, ATTEMPTS)))
     widths, heights = np.sqrt(area * ratio).round().astype(int), np.sqrt(area / ratio).round().astype(int)
     fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
     first, row = fits.argmax(axis=1), np.arange(count)

@@ -79,5 +79,8 @@ def make_views(image: Image.Image, index: int, maker: ViewMaker) -> Tensor:
     views = [plain_view(image, maker), *crops(image, maker.num_views - 1, maker.size, rng)]
     if not maker.augmix:
         return torch.stack([to_tensor(view) for view in views])
-    mixed = [sum(weight * to_tensor(part).double() for weight, part in chains(view, rng)) for view in views[1:]]
-    return torch.stack([to_tensor(views[0]).double(), *mixed]).float()
+    mixed = [to_tensor(views[0]).float()]
+    for view in views[1:]:
+        parts = [weight * to_tensor(part).double() for weight, part in chains(view, rng)]
+        mixed.append(torch.stack(parts).sum(0).float())
+    return torch.stack(mixed)
