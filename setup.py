@@ -17,7 +17,7 @@ class WithReference(build_py):
 
     def run(self) -> None:
         super().run()
-        for name in () if self.editable_mode else ("reference.py", "reference_views.py"):
+        for name in () if self.editable_mode else ("reference.py",):
             target = Path(self.build_lib, "promptcal", "tools", "speed", name)
             self.copy_file(str(HERE / "tests" / name), str(target))
 

@@ -106,7 +106,7 @@ if __name__ == "__main__":  # the process in which the benchmark measures memory
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             status = outcome(lambda: command.main(argv))
         said.append([argv[0], status, out.getvalue()])
-    modules = (command, keys, reference(), reference("reference_views"))
+    modules = (command, keys, reference())
     print(json.dumps([said, [module.__file__ for module in modules]]))
 """
 

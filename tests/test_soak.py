@@ -1,5 +1,5 @@
 """A long life: mixed methods in one process, run after run, with interruptions, kills, a full disk, a cache that
-disappears and workers that die. Nothing is lost, nothing is wrong, memory stays flat.
+disappears. Nothing is lost, nothing is wrong, memory stays flat.
 
 A quarter of a minute here; `PROMPTCAL_SOAK=600 bash tools/test.sh tests/test_soak.py` for ten.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
-import multiprocessing
 import os
 import random
 import shutil
@@ -32,7 +31,7 @@ METHODS = ("ZeroShot", "TPT", "CTPT", "OTPT", "SoC", "TDA")
 # rounded otherwise, by the company it had in the image tower. And they need no gradients, which torch refuses to
 # compute in a copy of a process that has computed some.
 PLAIN = ("ZeroShot", "TDA")
-FAULTS = ("none", "interrupted", "killed", "disk full", "cache removed", "worker killed")
+FAULTS = ("none", "interrupted", "killed", "disk full", "cache removed")
 LEFT = {"config.yaml", "log.txt", "results.json", "predictions.npz", "tensorboard"}
 MOST = 50e6  # bytes by which the process may grow once it has met every method and fault
 
@@ -56,11 +55,11 @@ class Soak:
         self.place, self.seen, self.decks = place, set(), {}
         self.expected = {method: self.run(method, place / "expected" / method) for method in METHODS}
 
-    def run(self, method: str, folder: Path, workers: int = 0) -> dict[str, np.ndarray]:
+    def run(self, method: str, folder: Path) -> dict[str, np.ndarray]:
         build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", self.images, "MODEL.BACKBONE.NAME", self.clip, "OUTPUT_DIR", folder, "TTA.VIEWS", 4,
             "TTA.SELECT", 0.5, "TEST.PART", 40, "TTA.EPISODES", 20, "CACHE.DIR", self.cache,
-            "DATALOADER.NUM_WORKERS", workers])).run()
+            "DATALOADER.NUM_WORKERS", 0])).run()
         return RunDir(folder).predictions()
 
     def hit(self, method: str, fault: str, patch: pytest.MonkeyPatch) -> None:
@@ -77,9 +76,6 @@ class Soak:
                 os.kill(os.getpid(), signal.SIGKILL)
             if not left and fault == "cache removed":
                 shutil.rmtree(self.cache, ignore_errors=True)
-            if fault == "worker killed":
-                for worker in multiprocessing.active_children():
-                    worker.kill()
 
         def fsync(descriptor: int) -> None:
             nonlocal left
@@ -88,17 +84,15 @@ class Soak:
                 raise OSError(errno.ENOSPC, "No space left on device")
             real_fsync(descriptor)
 
-        if fault == "worker killed":
-            shutil.rmtree(self.cache, ignore_errors=True)  # so that there is work for them
         patch.setattr(RunDir, "write_part", write_part)
         patch.setattr(files.os, "fsync", fsync)
         if fault == "killed":
             assert forked(lambda: self.run(method, self.folder)).returncode == -signal.SIGKILL
             return
         try:
-            self.run(method, self.folder, workers=int(fault == "worker killed"))
+            self.run(method, self.folder)
         except (KeyboardInterrupt, UserError) as error:
-            assert fault in ("interrupted", "disk full", "worker killed"), error
+            assert fault in ("interrupted", "disk full"), error
 
     def round(self, monkeypatch: pytest.MonkeyPatch) -> int:
         """Returns the number of episodes."""

@@ -12,7 +12,7 @@ from ...datasets import build_dataset
 from ...datasets.base import Dataset
 from ...datasets.utils.cli import tool
 from ...datasets.utils.errors import DataError
-from ...datasets.views.loader import worker_count
+from ...datasets.views.loader import num_threads
 from ...datasets.views.maker import ViewMaker
 from ...trainers import build_cfg, build_trainer
 from ...trainers.vlm.loading import as_backbone, load_clip, pick_device
@@ -65,15 +65,15 @@ def examine(wishes: Wishes, folder: Path) -> Diagnosis:
             # Of what a model knows: where nothing is likely, gradients are noise, and signs turn by chance.
             known = build_dataset("LandCover", "") if wishes.backbone == SMALL else pictures
             names = known.classnames[:10] if known is not pictures else class_names(10)
-            views = torch.stack([maker(known.read_image(item), 0, device)[:8] for item in known.test[:2]])
+            views = torch.stack([maker(known.read_image(item), 0)[:8] for item in known.test[:2]])
             found.append(sight.precision(backbone, names, views))
         else:
             found.append(Check(f"precision on {device}", "fp32, as MODEL.PREC auto has it on a CPU"))
         found.append(known_images(wishes, backbone, real))
         seconds = pace.measure(method, maker, pictures, pictures.test[:8], wishes.episodes)
 
-    workers = worker_count(wishes.workers)
-    set_up = pace.SetUp(workers, worker_count(-1), device.type != "cpu", wishes.cache is not None)
+    workers = num_threads(wishes.workers)
+    set_up = pace.SetUp(workers, num_threads(-1), device.type != "cpu", wishes.cache is not None)
     slowest = set_up.bottleneck(seconds)
     advice = set_up.advice(slowest, wishes.episodes, method.prompt.jacobian is not None)
     rates = set_up.rates(seconds)

@@ -38,14 +38,14 @@ def measure(
 ) -> dict[str, float]:
     """Seconds an image of each part, one at a time: on one core, or on the GPU."""
     backbone, device = method.backbone, method.backbone.device
-    drawn = [maker.prepare(dataset.read_image(item), i) for i, item in enumerate(items[:2])]
-    views = maker.make(drawn[0], device)[None, :TOWER_VIEWS]
-    features = random_features(episodes, maker.count, backbone.features).to(device)
+    images = [dataset.read_image(item) for item in items[:2]]
+    views = maker(images[0], 0)[None, :TOWER_VIEWS]
+    features = random_features(episodes, maker.num_views, backbone.features).to(device)
     return {
         DECODE: timed(lambda: [dataset.read_image(item) for item in items], device) / len(items),
-        VIEWS: timed(lambda: [maker.make(one, device) for one in drawn], device) / len(drawn),
+        VIEWS: timed(lambda: [maker(image, 0) for image in images], device) / len(images),
         TOWER: timed(lambda: encode_views(backbone, views, method.precision, normalised=False), device)
-        * maker.count / views.shape[1],
+        * maker.num_views / views.shape[1],
         EPISODE: timed(lambda: method.adapt(features), device) / episodes,
     }
 

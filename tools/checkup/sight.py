@@ -72,7 +72,7 @@ def zero_shot(backbone: Backbone, name: str, dataset: Dataset, items: Sequence[D
     method.use_model(backbone, dataset.classnames)
     maker = ViewMaker.of(1, backbone.pixels, False, 0)
     chosen = [items[i] for i in evenly(len(items), images)]
-    views = torch.stack([maker(dataset.read_image(item), 0, backbone.device) for item in chosen])
+    views = torch.stack([maker(dataset.read_image(item), 0) for item in chosen])
     guessed = method.adapt(encode_views(backbone, views, method.precision, normalised=False)).logits.argmax(-1)
     right = (guessed.cpu() == torch.tensor([item.label for item in chosen])).float().mean().item()
     known = published_accuracy(type(dataset).__name__, name)

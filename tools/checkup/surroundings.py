@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ...datasets.views.loader import worker_count
+from ...datasets.views.loader import num_threads
 from ...trainers.runs.environment import environment
 from ..speed.profiling import available_memory, load, processor
 from .findings import FAULT, NOTE, Check
@@ -21,7 +21,7 @@ def surroundings(device: torch.device, cache: Path | None, features: int, views:
     versions = environment(device)["versions"]
     yield Check("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))
     yield from devices(device)
-    cores, busy = worker_count(-1), load()
+    cores, busy = num_threads(-1), load()
     crowded = busy is not None and busy > cores * BUSY
     yield Check(
         "processor", f"{processor()}, {cores} cores for this process" + ("" if busy is None else f", load {busy}"),

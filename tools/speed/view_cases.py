@@ -16,8 +16,8 @@ from ...datasets.utils.errors import ConfigError
 from ...datasets.views.images import is_image_name, open_image
 from ...datasets.views.maker import ViewMaker
 from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD, Pixels
+from ...datasets.views.reference import chains
 from ...trainers.vlm.image_tower import normalise_pixels
-from .baseline import reference
 from .image_cases import make_pictures
 from .profiling import interleaved
 from .records import BaselineComparison
@@ -70,7 +70,7 @@ def public_views(picture: Image.Image, size: int, mix: bool) -> Tensor:
     finish = T.Compose([T.ToTensor(), T.Normalize(OPENAI_MEAN, OPENAI_STD)])
     plain = T.Compose([T.Resize(size, T.InterpolationMode.BICUBIC), T.CenterCrop(size), finish])
     crop = T.Compose([T.RandomResizedCrop(size), T.RandomHorizontalFlip()])
-    chains, rng = reference("reference_views").chains, np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     views = [plain(picture)]
     for _ in range(VIEWS - 1):
         parts = chains(crop(picture), rng) if mix else [(1.0, crop(picture))]
