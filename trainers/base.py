@@ -27,17 +27,20 @@ from .runs.run_dir import RunDir
 from .runs.summary import result_block, summarise
 from .runs.tensorboard import Draw, write_final
 from .vlm.backbone import Backbone
-from .vlm.class_token_position import END
-from .vlm.class_towers import ClassTowers
-from .vlm.compiling import compile_image_tower
-from .vlm.initial_prompt import InitialPrompt
 from .vlm.loading import as_backbone, load_clip, pick_device, weights_hash
-from .vlm.numerics import fixed_numerics
+from .vlm.numerics import fixed_numerics, resolve_precision
 from .vlm.openai_clip import CLIP
 from .vlm.openai_weights import warn_of_small
-from .vlm.precision import resolve_precision
 from .vlm.prompt_files import load_context, prompt_hash
-from .vlm.prompts import check_lengths, class_tokens, find_placement, initial_context, warn_of_classes
+from .vlm.prompts import (
+    END,
+    ClassTokenPosition,
+    check_lengths,
+    class_tokens,
+    initial_context,
+    warn_of_classes,
+)
+from .vlm.text_encoder import InitialPrompt, TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -199,10 +202,8 @@ class BaseTrainer(Evaluation):
     def load_model(self) -> None:
         name, *variant = backbone_settings(self.cfg)
         warn_of_small(name, self.cfg.DATASET.NAME)
-        self.use_model(load_clip(name, self.device, *variant), self.dataset.classnames)
-        if self.cfg.MODEL.COMPILE == "on":
-            compile_image_tower(self.backbone)
-            self.prompt.tower.compile()
+        weights = self.fingerprint["weights"]
+        self.use_model(load_clip(name, self.device, *variant, expected_hash=weights), self.dataset.classnames)
         logger.info("%s on %s in %s", self.cfg.MODEL.BACKBONE.NAME, self.device, self.precision)
 
     def build_model(self) -> None:
@@ -230,8 +231,8 @@ class BaseTrainer(Evaluation):
             context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
         check_lengths(classnames, tokens, context.shape[-2], self.backbone)
         warn_of_classes(classnames, tokens)
-        placement = find_placement(self.position, classnames, self.backbone.tokenizer)
-        self.prompt = InitialPrompt(ClassTowers(self.backbone, tokens, self.precision, placement=placement), context)
+        position = ClassTokenPosition.find(self.position, classnames, self.backbone.tokenizer)
+        self.prompt = InitialPrompt(TextEncoder(self.backbone, tokens, self.precision, position=position), context)
 
     def train(self) -> None:
         """Test-time methods have nothing to train beforehand."""

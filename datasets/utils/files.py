@@ -46,7 +46,7 @@ def writing(path: Path) -> Iterator[None]:
         raise UserError(f"cannot write {path}: {reason}; free some space or choose another folder") from error
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Writes beside `path`, makes sure it is on disk, then renames: a reader sees the old file or the new one. Of
     several writers, on any number of machines, each has a part of its own."""
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")

@@ -61,7 +61,6 @@ SETTINGS: Mapping[str, Setting] = {
     "MODEL.BACKBONE.NAME": Setting(Role.BEFORE, hashed=True, in_path=True, compared=False),
     "MODEL.ACTIVATION": Setting(Role.BEFORE, hashed=True, compared=False),  # how the backbone's file is read
     "MODEL.HEAD_WIDTH": Setting(Role.BEFORE, hashed=True, compared=False),
-    "MODEL.COMPILE": Setting(Role.SPEED),
     "MODEL.PREC": Setting(Role.BEFORE, compared=False),
     "MODEL.INIT_WEIGHTS": Setting(Role.BEFORE, hashed=True),
     "PROMPT.": Setting(Role.BEFORE),

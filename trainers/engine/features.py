@@ -25,8 +25,7 @@ from ...datasets.views.maker import Drawn, ViewMaker
 from ..config.fingerprint import ENGINE
 from ..vlm.backbone import Backbone
 from ..vlm.image_tower import encode_views, views_at_once
-from ..vlm.numerics import in_parallel
-from ..vlm.precision import DTYPES
+from ..vlm.numerics import DTYPES, in_parallel
 from .ahead import Side, SideStream, made_ahead
 from .cache import ArrayCache
 from .parts import chunks, part_name

@@ -11,10 +11,9 @@ from yacs.config import CfgNode
 
 from ...datasets.utils.errors import ConfigError, UserError
 from ..config.fingerprint import ENGINE
-from ..vlm.class_towers import ClassTowers
-from ..vlm.initial_prompt import InitialPrompt
 from ..vlm.jacobian import break_even, jacobian_size, pays, text_jacobian
 from ..vlm.oom import retry_on_oom
+from ..vlm.text_encoder import InitialPrompt, TextEncoder
 from .cache import ArrayCache
 from .dist import Distributed
 
@@ -38,10 +37,10 @@ def build_jacobian(
     cache = ArrayCache(cfg.CACHE.DIR, "jacobian", {
         **facts, "classnames": list(classnames),
         "context": hashlib.sha256(prompt.context.cpu().numpy().tobytes()).hexdigest(), "engine": ENGINE,
-        **({"position": prompt.tower.placement.position} if prompt.tower.placement else {}),
+        **({"position": prompt.tower.position.name} if prompt.tower.position else {}),
     }) if cfg.CACHE.DIR else None
     there = cache is not None and cache.read("jacobian") is not None
-    worth = pays(images, break_even(prompt.tower, prompt.context.shape[-2], features), kept=cache is not None)
+    worth = pays(images, break_even(prompt.tower, prompt.context.shape[-2], features), cached=cache is not None)
     if not dist.broadcast(cfg.TTA.JACOBIAN == "on" or (fits and (worth or there))):
         return None
     if cache is None or dist.is_main:
@@ -56,7 +55,7 @@ def no_room() -> NoReturn:
     raise UserError("out of memory while the Jacobian is made: use TTA.JACOBIAN off")
 
 
-def cached_jacobian(tower: ClassTowers, context: Tensor, cache: ArrayCache | None) -> Tensor:
+def cached_jacobian(tower: TextEncoder, context: Tensor, cache: ArrayCache | None) -> Tensor:
     """The Jacobian, read from the cache or made and put there."""
     if cache and (found := cache.read("jacobian")):
         return torch.from_numpy(found[0].copy()).to(context.device)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from ..vlm.class_towers import ClassTowers
+from ..vlm.text_encoder import TextEncoder
 
 
 def class_weight(given: float, classes: int) -> float:
@@ -19,7 +19,7 @@ def flat_loss(text: Tensor, target: Tensor, noisy: Tensor, weight: float) -> Ten
     return (text - target).square().sum(-1).mean() - weight * (text * noisy).sum(-1).mean()
 
 
-def learn_flat_prompt(tower: ClassTowers, target: Tensor, start: Tensor, own: CfgNode, seed: int) -> Tensor:
+def learn_flat_prompt(tower: TextEncoder, target: Tensor, start: Tensor, own: CfgNode, seed: int) -> Tensor:
     """The context (n_ctx, width) after OWN.STEPS of AdamW: near the target's features, and steady under noise on its
     own tokens and, twice as large, on all others. `own` are the method's settings; noise follows from the seed."""
     generator = torch.Generator().manual_seed(seed)
