@@ -28,9 +28,9 @@ from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm import image_tower, text_tower
 from promptcal.trainers.vlm.image_tower import encode_views
-from promptcal.trainers.vlm.initial_prompt import InitialPrompt
 from promptcal.trainers.vlm.loading import as_backbone
-from promptcal.trainers.vlm.precision import DTYPES
+from promptcal.trainers.vlm.numerics import DTYPES
+from promptcal.trainers.vlm.text_encoder import InitialPrompt
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -133,55 +133,6 @@ def test_half_precision_turns_few_signs(name: str, clip_model):
         signs[precision] = (method.adapt(views).ctx - method.prompt.context).sign()
     turned = {precision: (sign != signs["fp32"]).float().mean().item() for precision, sign in signs.items()}
     assert turned["fp16"] < 0.01 and turned["fp16"] <= turned["bf16"] < 0.06
-
-
-def run_folder(tmp_path: Path, root: Path, weights: Path, name: str, *opts: object) -> np.ndarray:
-    build_trainer(build_cfg("TPT", "configs/datasets/image_folder.yaml", opts=[
-        "DATASET.ROOT", root, "MODEL.BACKBONE.NAME", weights, "OUTPUT_DIR", tmp_path / name, "TEST.LIMIT", 3,
-        "DATALOADER.NUM_WORKERS", 0, "TTA.VIEWS", 10, *opts])).run()
-    return RunDir(tmp_path / name).predictions()["logits"]
-
-
-def test_both_towers_are_compiled_with_static_shapes(image_folder, clip_file, tmp_path, monkeypatch):
-    asked, used = [], set()
-
-    def compiler(function, **options):
-        asked.append(options)
-        return lambda *given: used.add(given[0].dim()) or function(*given)
-
-    monkeypatch.setattr(torch, "compile", compiler)
-    plain = run_folder(tmp_path, image_folder, clip_file, "plain")
-    assert not asked
-    compiled = run_folder(tmp_path, image_folder, clip_file, "compiled", "MODEL.COMPILE", "on")
-    assert asked == [{"dynamic": False}] * 2 and np.array_equal(compiled, plain)
-    assert used == {4, 3}  # views (n, 3, H, W) and contexts (B, n_ctx, width)
-
-
-@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_compiled_towers_give_the_same_features(image_folder, tmp_path, monkeypatch, backend, caplog):
-    """What torch traces of the towers (eager), and what it makes of that with a C++ compiler (inductor), which takes
-    seconds for each layer and each shape."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    weights = tmp_path / "shallow.pt"
-    torch.save(openai_state(random_clip(layers=1)), weights)
-    plain = run_folder(tmp_path, image_folder, weights, "plain", "TEST.LIMIT", 1)
-    compiled = run_folder(tmp_path, image_folder, weights, "compiled", "TEST.LIMIT", 1, "MODEL.COMPILE", "on")
-    assert "so it runs as it is" not in caplog.text
-    np.testing.assert_allclose(compiled, plain, atol=1e-3)  # logits, whose unit is a hundredth in cosine
-
-
-def test_what_cannot_be_compiled_runs_as_it_is(image_folder, clip_file, tmp_path, monkeypatch, caplog):
-    def no_compiler(function, **options):
-        def fail(*given):
-            raise RuntimeError("InvalidCxxCompiler: no working C++ compiler\nmore")
-        return fail
-
-    monkeypatch.setattr(torch, "compile", no_compiler)
-    run_folder(tmp_path, image_folder, clip_file, "run", "MODEL.COMPILE", "on")
-    for tower in ("image", "text"):
-        assert caplog.text.count(f"compile the {tower} tower here (InvalidCxxCompiler: no working C++ compiler)") == 1
-    with pytest.raises(ConfigError, match="MODEL.COMPILE"):
-        build_cfg("TPT", opts=["MODEL.COMPILE", "maybe"])
 
 
 def test_each_rank_takes_a_gpu_of_its_own_before_it_meets_the_others(monkeypatch):

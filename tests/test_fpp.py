@@ -11,8 +11,8 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.engine.pretraining import class_weight
 from promptcal.trainers.runs.run_dir import RunDir
-from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.openai_clip import clip
+from promptcal.trainers.vlm.text_encoder import TextEncoder
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
 from reference import encode_prompts
@@ -113,7 +113,7 @@ def test_towers_of_every_family_take_noise(kind: str, tmp_path: Path):
         expected.append(encode())
         handle.remove()
     for group in (0, 2):  # all classes at once, and in groups
-        noisy = ClassTowers(backbone, own, group=group).text(context.expand(2, -1, -1), noise)
+        noisy = TextEncoder(backbone, own, group=group).text(context.expand(2, -1, -1), noise)
         torch.testing.assert_close(noisy, torch.stack(expected), atol=1e-4, rtol=0)
     assert (expected[0] - expected[1]).norm() > 0.05 < (expected[0] - encode()).norm()
 

@@ -13,10 +13,10 @@ from PIL import Image
 from promptcal.datasets.views.crops import draw_crops
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule, random_context
 from promptcal.trainers.fewshot.training_images import CROPS, TrainingCrop, epoch_batches
-from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.prompts import class_tokens
+from promptcal.trainers.vlm.text_encoder import TextEncoder
 from torchvision.transforms import InterpolationMode
 
 NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "dog"]
@@ -81,7 +81,7 @@ def test_steps_equal_plain_autograd(clip_model: CLIP, class_specific: bool, grou
     images = F.normalize(torch.randn(6, 48, generator=generator), dim=-1)
     labels = torch.randint(0, len(NAMES), (6,), generator=generator)
     scale = clip_model.logit_scale.exp()
-    tower = ClassTowers(OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER), group=group)
+    tower = TextEncoder(OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER), group=group)
     ours = PromptLearner(tower, start, scale, Schedule(5, 0.002, 1, 1e-5), momentum=0.9, weight_decay=5e-4)
 
     theirs = CoOpsLearner(clip_model, NAMES, start.clone())
@@ -108,11 +108,11 @@ def test_memory_that_runs_out_halves_the_classes(clip_model: CLIP, monkeypatch: 
     schedule, scale = Schedule(1, 0.002, 0, 1e-5), clip_model.logit_scale.exp()
     start = random_context((4, 64), 0)
     backbone, tokens = OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER)
-    plain = PromptLearner(ClassTowers(backbone, tokens), start, scale, schedule, 0.9, 0.0)
-    tight = PromptLearner(ClassTowers(backbone, tokens), start, scale, schedule, 0.9, 0.0)
-    real = ClassTowers.with_vjp
+    plain = PromptLearner(TextEncoder(backbone, tokens), start, scale, schedule, 0.9, 0.0)
+    tight = PromptLearner(TextEncoder(backbone, tokens), start, scale, schedule, 0.9, 0.0)
+    real = TextEncoder.with_vjp
 
-    def limited(tower: ClassTowers, context: torch.Tensor, batched: bool = False):
+    def limited(tower: TextEncoder, context: torch.Tensor, batched: bool = False):
         if tower.group > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(tower, context, batched)
@@ -120,7 +120,7 @@ def test_memory_that_runs_out_halves_the_classes(clip_model: CLIP, monkeypatch: 
     for learner in (plain, tight):
         learner.begin_epoch()
     plain.step(images, labels)
-    monkeypatch.setattr(ClassTowers, "with_vjp", limited)
+    monkeypatch.setattr(TextEncoder, "with_vjp", limited)
     tight.step(images, labels)
     assert tight.tower.group == 1
     torch.testing.assert_close(plain.context, tight.context)

@@ -202,8 +202,7 @@ class BaseTrainer(Evaluation):
     def load_model(self) -> None:
         name, *variant = backbone_settings(self.cfg)
         warn_of_small(name, self.cfg.DATASET.NAME)
-        weights = self.fingerprint["weights"]
-        self.use_model(load_clip(name, self.device, *variant, expected_hash=weights), self.dataset.classnames)
+        self.use_model(load_clip(name, self.device, *variant), self.dataset.classnames)
         logger.info("%s on %s in %s", self.cfg.MODEL.BACKBONE.NAME, self.device, self.precision)
 
     def build_model(self) -> None:

@@ -179,7 +179,7 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
 
 
 def set_items(target: Any, items: list[Any]) -> None:
-    """Keys and values in turn. Hashing a key must not take long: no tuples of tuples, no numbers of a million digits."""
+    """Keys and values in turn. Hashing a key must be fast: no tuples of tuples, no numbers of a million digits."""
     if isinstance(target, StandIn):
         return
     if not isinstance(target, dict):

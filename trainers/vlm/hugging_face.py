@@ -121,8 +121,8 @@ def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
     def encode(text: str) -> list[int]:
         tokens = list(tokenizer(text, add_special_tokens=False).input_ids)
         if max(tokens, default=0) >= rows or tokens == [tokenizer.unk_token_id]:
-            raise WeightsError(f"the tokenizer does not fit the model: it makes {tokens[:9]} of {text!r}, and the model "
-                               f"knows {rows} tokens; {SAVE_AGAIN}")
+            raise WeightsError(f"the tokenizer does not fit the model: it makes {tokens[:9]} of {text!r}, and the "
+                               f"model knows {rows} tokens; {SAVE_AGAIN}")
         return tokens
 
     control = [i for i in tokenizer.all_special_ids if i != tokenizer.unk_token_id]
@@ -177,7 +177,7 @@ def pixels_of(folder: Path, size: int) -> Pixels:
     crops = crop.values() if isinstance(crop, dict) else [crop]
     shortest = sides.keys() == {"shortest_edge"}
     if (resample not in RESAMPLING or not config.get("do_normalize", True) or not config.get("do_resize", True)
-            or not (shortest and config.get("do_center_crop", True) or sides.keys() == {"height", "width"})):
+            or not ((shortest and config.get("do_center_crop", True)) or sides.keys() == {"height", "width"})):
         raise WeightsError(f"the image processor in {folder} does something that is not supported: its images must be "
                            f"resized (bilinear or bicubic), made square and normalised")
     if {*sides.values(), *crops} != {size}:

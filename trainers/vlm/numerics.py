@@ -92,3 +92,14 @@ def in_parallel(function: Callable[[S], T], pieces: Sequence[S], device: torch.d
 def start_worker() -> None:
     worker.active = True
     torch.set_num_threads(1)  # torch keeps this number per thread
+
+
+@contextmanager
+def worker_thread() -> Iterator[None]:
+    """In a thread that processes whole images: one torch thread, and no pool inside the pool."""
+    before = worker.active
+    start_worker()
+    try:
+        yield
+    finally:
+        worker.active = before

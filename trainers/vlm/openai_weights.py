@@ -195,7 +195,7 @@ def architecture(state: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def full_token_table(rows: Tensor, weight: Tensor) -> Tensor:
-    """The token embeddings (VOCAB_SIZE, width) of the small CLIP: row `rows[i]` is `weight[i]`. All others are as before
+    """The small CLIP's token embeddings (VOCAB_SIZE, width): row `rows[i]` is `weight[i]`. All others are as before
     training, which starts from this table with no rows given, so they are not stored."""
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(VOCAB_SIZE, weight.shape[1], generator=generator) * TOKEN_STD

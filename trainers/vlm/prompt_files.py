@@ -42,8 +42,8 @@ def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
     if not Path(model_dir).is_dir():
         raise WeightsError(f"--model-dir {model_dir} does not exist: correct the path")
     if not folder.is_dir():
-        raise WeightsError(f"--model-dir {model_dir} has no folder {FOLDER}: give the folder in which a run of CoOp has "
-                           f"saved its prompt")
+        raise WeightsError(f"--model-dir {model_dir} has no folder {FOLDER}: give the folder in which a run of CoOp "
+                           f"has saved its prompt")
     saved = [file for file in folder.glob("model.pth.tar-*") if file.name.rpartition("-")[2].isdigit()]
     path = folder / ("model-best.pth.tar" if epoch is None else f"model.pth.tar-{epoch}")
     if epoch is None and not path.is_file() and saved:

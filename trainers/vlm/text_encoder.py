@@ -42,7 +42,7 @@ class TextEncoder:
         return self.backbone.text_tower([self.class_tokens[k] for k in classes], self.precision, position)
 
     def classes_within_memory(self) -> int:
-        """All classes, if SAVED_BYTES hold their activations, which they do up to one or two thousand. With more, groups
+        """All classes, if SAVED_BYTES hold their activations, which is so up to one or two thousand. With more, groups
         are half as large as would fit, because the backward pass needs memory of its own."""
         classes = len(self.class_tokens)
         saved = self.backbone.text_tower(self.class_tokens, "fp32").saved_bytes
@@ -166,6 +166,5 @@ def check_distinct(text: Tensor, class_tokens: Sequence[Sequence[int]]) -> None:
     if equal.any():
         first = int(equal.int().argmax())
         pair = sorted(classes[order[first : first + 2]].tolist())
-        raise WeightsError(f"classes {pair[0]} and {pair[1]} (counted from 0) get the same text features although their "
-                           f"names differ: this backbone's tokenizer and text tower do not belong together; check its "
-                           f"files")
+        raise WeightsError(f"classes {pair[0]} and {pair[1]} (counted from 0) get the same text features, though their "
+                           f"names differ: the tokenizer and the text tower of this backbone do not fit together")
