@@ -189,7 +189,7 @@ def test_the_wrong_clip_package_is_explained(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_clip_can_be_imported_after_the_package():
-    """Though it needs pkg_resources, which is not left behind, and `import promptcal.trainers` does not import torch."""
+    """Though it needs pkg_resources, which is not left behind, and without importing torch before."""
     code = ("import sys, promptcal.trainers; assert 'torch' not in sys.modules; import clip; "
             "assert clip.tokenize('a cat').shape == (1, 77); assert clip.clip.__spec__.loader.get_source('clip.clip'); "
             "real = sys.modules.get('pkg_resources'); assert real is None or real.__file__; "

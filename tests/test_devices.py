@@ -5,16 +5,12 @@ import multiprocessing
 import os
 import socket
 from contextlib import nullcontext
-from functools import partial
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from common import openai_state, random_clip
+from common import random_clip
 from PIL import Image
-from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views import ViewMaker
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.coop import CoOp
@@ -23,7 +19,6 @@ from promptcal.trainers.fewshot.training import PromptLearner, Schedule
 from promptcal.trainers.fpp import FPP
 from promptcal.trainers.functional import posthoc
 from promptcal.trainers.registry import TRAINER_REGISTRY
-from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm import image_tower, text_tower

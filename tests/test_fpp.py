@@ -12,9 +12,9 @@ from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.engine.pretraining import class_weight
 from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.openai_clip import clip
-from promptcal.trainers.vlm.text_encoder import TextEncoder
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
+from promptcal.trainers.vlm.text_encoder import TextEncoder
 from reference import encode_prompts
 from test_episodes import NAMES, make_views
 
