@@ -1,8 +1,7 @@
-"""Whole runs with backbones of other libraries: cache, prompts, processes, images, experiments."""
+"""Whole runs with backbones of other libraries: cache, prompts, images, experiments."""
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import made_open_clip
@@ -11,9 +10,7 @@ import pytest
 import test_hugging_face
 import torch
 from common import make_image_folder
-from fault_runs import parts_of
 from made_models import SIDE
-from processes import Process, start_ranks
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.tools import predict, reproduce, train
 from promptcal.trainers.config.fingerprint import backbone_name
@@ -108,23 +105,3 @@ def test_backbones_in_short(tmp_path: Path):
     assert backbone_name("open_clip:ViT-B-16/laion2b_s34b_b88k") == "open_clip-ViT-B-16/laion2b_s34b_b88k"
     assert backbone_name("open_clip:ViT-B-16@/a/b.c/remote.pt") == "open_clip-ViT-B-16-remote"
     assert backbone_name(f"hf:{tmp_path}") == f"hf-{tmp_path.name}"
-
-
-@pytest.mark.slow
-def test_several_processes_and_a_continued_run(place: Path, tmp_path: Path):
-    """With a model that every process has to find by itself: a folder as BiomedCLIP comes in."""
-    made_open_clip.model_folder(tmp_path, "bert")
-    arguments = [
-        "--trainer", "SoC", "--dataset-config-file", "configs/datasets/image_folder.yaml", "--root", place / "images",
-        "--backbone", f"open_clip:local-dir:{tmp_path / 'bert'}", "TEST.PART", 2, "TTA.EPISODES", 2, "TTA.VIEWS", 4,
-        "TTA.SELECT", 0.5, "TTA.JACOBIAN", "off", "DATALOADER.NUM_WORKERS", 1, "--output-dir",
-    ]
-    for process in start_ranks(2, "train.py", *arguments, tmp_path / "two"):
-        assert process.wait() == 0, process.communicate()
-    process = Process("train.py", *arguments, tmp_path / "one")
-    process.wait_for(lambda: parts_of(tmp_path / "one"))
-    process.send_all(signal.SIGKILL)
-    process.wait()
-    train.main(list(map(str, [*arguments, tmp_path / "one"])))
-    logits = [np.load(tmp_path / run / "predictions.npz")["logits"] for run in ("one", "two")]
-    assert np.array_equal(*logits)

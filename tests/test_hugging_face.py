@@ -179,7 +179,7 @@ def folder(sound: Path, tmp_path: Path) -> Path:
     ("config.json", {"projection_dim": 40}, "transformers cannot load|lack"),
     ("config.json", {"attn_implementation": "hub/kernel"}, "asks for the attention 'hub/kernel': only eager and sdpa"),
     ("config.json", {"text_config": {"_attn_implementation": "hub/kernel"}}, "asks for the attention 'hub/kernel'"),
-    ("config.json", {"vision_config": {"num_hidden_layers": 10**9}}, "a model of 1000000000 layers: from 1 to 1000"),
+    ("config.json", {"vision_config": {"num_hidden_layers": 10**9}}, "num_hidden_layers 1000000000: from 1 to 1000"),
     ("preprocessor_config.json", {"rescale_factor": -1}, "has the rescale_factor -1: it must be above 0"),
     ("preprocessor_config.json", {"do_normalize": False}, "does something that is not supported"),
     ("preprocessor_config.json", {"do_center_crop": False}, "does something that is not supported"),

@@ -6,7 +6,7 @@ import reference
 import torch
 from common import random_clip
 from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
-from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone, text_weights
+from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.prompts import (
     ClassTokenPosition,
@@ -23,7 +23,7 @@ NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for o
 
 
 def tower_of(model: CLIP, names: list[str], precision: str = "fp32") -> TextTower:
-    return TextTower(text_weights(model), class_tokens(names, TOKENIZER), precision)
+    return TextTower(OpenAIBackbone(model).text, class_tokens(names, TOKENIZER), precision)
 
 
 def openai_features(model: CLIP, ctx_init: str, names: list[str]) -> torch.Tensor:

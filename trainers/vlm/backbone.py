@@ -5,24 +5,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from ...datasets.views.pixels import Pixels
+from .generic_tower import GenericText, GenericTower
 from .prompts import ClassTokenPosition, Tokenizer
-
-
-class Tower(Protocol):
-    """Class text features as a function of the context: differentiable, for any number of episodes at once."""
-
-    tokens: int  # that run per context; those that all classes share are not counted
-    saved_bytes: int  # of activations that autograd saves for the backward pass, about
-
-    def __call__(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Unit features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width); with
-        `noise` (B, length, width) on the tokens of all classes."""
+from .text_tower import TextTower, TextWeights
 
 
 class Backbone(ABC):
@@ -59,11 +50,19 @@ class Backbone(ABC):
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         """Image features (N, d), not scaled to length 1, of normalised pixels (N, 3, size, size)."""
 
+    @property
     @abstractmethod
+    def text(self) -> TextWeights | GenericText:
+        """The text tower's weights if it is causal and made of plain layers, so that it can run packed; otherwise the
+        library's own module."""
+
     def text_tower(
         self, class_tokens: Sequence[Sequence[int]], precision: str, position: ClassTokenPosition | None = None,
-    ) -> Tower:
+    ) -> TextTower | GenericTower:
         """The text tower for these classes, given as the tokens after the context, `end` included."""
+        if isinstance(self.text, TextWeights):
+            return TextTower(self.text, class_tokens, precision, position)
+        return GenericTower(self.text, class_tokens, precision, position)
 
     def with_pixels(self, mean: Sequence[float], std: Sequence[float]) -> Self:
         """The same with another mean and deviation of pixels, where they are given."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ...datasets.utils.errors import ConfigError, WeightsError
 from ...datasets.views.pixels import Pixels
-from .backbone import Backbone, Tower
+from .backbone import Backbone
 from .checkpoints import read_checkpoint, sha256, tensors_by_name
-from .generic_tower import GenericText, GenericTower
+from .generic_tower import GenericText
 from .library import import_library, library_errors
-from .prompts import ANCHOR, ClassTokenPosition, Tokenizer
-from .text_tower import GELU, QUICK_GELU, TANH_GELU, Layer, TextTower, TextWeights, affine
+from .prompts import ANCHOR, Tokenizer
+from .text_tower import GELU, QUICK_GELU, TANH_GELU, Layer, TextWeights, affine
 
 # config.json's model_type -> the class. CLIP's text tower is causal; SigLIP's attends in both directions, padding
 # included; the others are BERT's, whose padding is masked.
@@ -37,7 +37,8 @@ PICKLE = "pytorch_model.bin"  # in older folders, instead of safetensors
 CODE = "auto_map"  # the entry of a config that names code in the model's folder
 ATTENTION = ("eager", "sdpa")  # other implementations may be code on a hub
 LARGEST_CONFIG = 10 << 20  # bytes
-MOST_LAYERS = 1000
+LARGEST_SIZES = {"num_hidden_layers": 1000, "hidden_size": 10**5, "intermediate_size": 10**6, "vocab_size": 10**7,
+                 "max_position_embeddings": 10**5, "image_size": 10**4, "projection_dim": 10**5}
 SAVE_AGAIN = "save the model, its tokenizer and its image processor there again with save_pretrained"
 
 
@@ -72,31 +73,22 @@ class HuggingFaceBackbone(Backbone):
         mask = None if self.kind == PADDED else (ids != self.tokenizer.pad).long()
         return pooled(self.module.get_text_features(input_ids=ids, attention_mask=mask))
 
-    def text_tower(
-        self, class_tokens: Sequence[Sequence[int]], precision: str, position: ClassTokenPosition | None = None,
-    ) -> Tower:
-        if self.packed:
-            return TextTower(self.text_weights, class_tokens, precision, position)
-        return GenericTower(self.generic_text, class_tokens, precision, position)
-
     @cached_property
-    def generic_text(self) -> GenericText:
+    def text(self) -> TextWeights | GenericText:  # type: ignore[override]
+        """The library has queries, keys and values apart: for the packed tower they are joined once."""
         config = self.module.config.text_config
-        return GenericText(
-            self.encode_ids, self.embedding, self.tokenizer, self.context_length, keep_padding=self.kind == PADDED,
-            layers=config.num_hidden_layers, heads=config.num_attention_heads,
-        )
-
-    @cached_property
-    def text_weights(self) -> TextWeights:
-        """The library has queries, keys and values apart: they are joined once."""
-        text, config = self.module.text_model, self.module.config.text_config
+        if not self.packed:
+            return GenericText(
+                self.encode_ids, self.embedding, self.tokenizer, self.context_length, keep_padding=self.kind == PADDED,
+                layers=config.num_hidden_layers, heads=config.num_attention_heads,
+            )
+        text, projection = self.module.text_model, self.module.text_projection
         return TextWeights(
             embedding=self.embedding, positions=text.embeddings.position_embedding.weight,
             layers=tuple(map(fused_layer, text.encoder.layers)), heads=config.num_attention_heads,
             activation=ACTIVATIONS[config.hidden_act], eps=config.layer_norm_eps,
             final_norm=affine(text.final_layer_norm), start=self.tokenizer.start,
-            projection=(self.module.text_projection.weight.T, self.module.text_projection.bias),
+            projection=(projection.weight.T, projection.bias),
         )
 
 
@@ -152,8 +144,8 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
             if "attn_implementation" in key and value not in (None, *ATTENTION):
                 raise WeightsError(f"{path} asks for the attention {value!r}: only {' and '.join(ATTENTION)} are "
                                    f"supported; remove the entry {key}")
-            if key == "num_hidden_layers" and not (type(value) is int and 0 < value <= MOST_LAYERS):
-                raise WeightsError(f"{path} describes a model of {value} layers: from 1 to {MOST_LAYERS} are supported")
+            if key in LARGEST_SIZES and not (type(value) is int and 0 < value <= LARGEST_SIZES[key]):
+                raise WeightsError(f"{path} has the {key} {value}: from 1 to {LARGEST_SIZES[key]} are supported")
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, WeightsError):
             raise

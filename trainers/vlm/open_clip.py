@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from ...datasets.utils.errors import ConfigError
 from ...datasets.views.pixels import Pixels
-from .backbone import Backbone, Tower
-from .generic_tower import GenericText, GenericTower
+from .backbone import Backbone
+from .generic_tower import GenericText
 from .open_clip_source import explained, find_source, library, local_file, refuse_code, weights_hash
-from .prompts import ClassTokenPosition, Tokenizer
-from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextTower, TextWeights, affine, openai_layer
+from .prompts import Tokenizer
+from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextWeights, affine, openai_layer
 
 __all__ = ["OpenClipBackbone", "load", "weights_hash"]
 
@@ -27,34 +27,29 @@ class OpenClipBackbone(Backbone):
         self.name, self.module = name, model
         self.tokenizer = our_tokenizer(tokenizer)
         self.context_length = tokenizer.context_length
-        self.text = getattr(model, "text", model)  # `CLIP` is its own text tower
-        self.embedding = token_embedding(self.text)
+        text = self.text_module = getattr(model, "text", model)  # `CLIP` is its own text tower
+        self.embedding = text.transformer.get_input_embeddings() if is_hugging_face(text) else text.token_embedding
         self.pixels = pixels_of(model.visual.preprocess_cfg)
         positions = getattr(model.visual, "positional_embedding", None)
         # The hidden layer of an MLP, or convolutions at half the size.
         self.activations = 16 * self.pixels.size**2 if positions is None else 4 * positions.numel()
-        self.packed = is_plain(self.text, self.tokenizer, tokenizer)
-        self.features = self.text.output_dim if hasattr(self.text, "output_dim") else model.text_projection.shape[-1]
+        self.packed = is_plain(text, self.tokenizer, tokenizer)
+        self.features = text.output_dim if hasattr(text, "output_dim") else model.text_projection.shape[-1]
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         return self.module.encode_image(pixels)
 
-    def text_tower(
-        self, class_tokens: Sequence[Sequence[int]], precision: str, position: ClassTokenPosition | None = None,
-    ) -> Tower:
-        if self.packed:
-            return TextTower(text_weights(self.text, self.tokenizer), class_tokens, precision, position)
-        return GenericTower(self.generic_text, class_tokens, precision, position)
-
     @cached_property
-    def generic_text(self) -> GenericText:
+    def text(self) -> TextWeights | GenericText:  # type: ignore[override]
         """Bidirectional towers and CoCa's attend to the padding or are read after it; BERT's mask it."""
-        masked = is_hugging_face(self.text) and self.tokenizer.pad == self.text.config.pad_token_id
-        if is_hugging_face(self.text):
-            config = self.text.transformer.config
-            layers, heads = config.num_hidden_layers, config.num_attention_heads
+        text = self.text_module
+        if self.packed:
+            return text_weights(text, self.tokenizer)
+        masked = is_hugging_face(text) and self.tokenizer.pad == text.config.pad_token_id
+        if is_hugging_face(text):
+            layers, heads = text.transformer.config.num_hidden_layers, text.transformer.config.num_attention_heads
         else:
-            layers, heads = len(self.text.transformer.resblocks), self.text.transformer.resblocks[0].attn.num_heads
+            layers, heads = len(text.transformer.resblocks), text.transformer.resblocks[0].attn.num_heads
         return GenericText(
             self.module.encode_text, self.embedding, self.tokenizer, self.context_length, keep_padding=not masked,
             layers=layers, heads=heads,
@@ -64,10 +59,6 @@ class OpenClipBackbone(Backbone):
 def is_hugging_face(text: Any) -> bool:
     """Whether a text tower is one of transformers' models inside open_clip."""
     return hasattr(text.transformer, "get_input_embeddings")
-
-
-def token_embedding(text: Any) -> nn.Embedding:
-    return text.transformer.get_input_embeddings() if is_hugging_face(text) else text.token_embedding
 
 
 def is_plain(text: Any, ours: Tokenizer, tokenizer: Any) -> bool:

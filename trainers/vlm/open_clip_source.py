@@ -135,24 +135,10 @@ def local_file(source: OpenClipSource) -> Path:
     elif schema == "hf-hub":
         found = pretrained.download_pretrained_from_hf(identifier)
     else:
-        table = library().get_pretrained_cfg(source.model, source.tag)
-        found = cached(table.get("hf_hub", "")) or library().download_pretrained(table)
+        found = library().download_pretrained(library().get_pretrained_cfg(source.model, source.tag))
     if not found:
         raise WeightsError(f"open_clip finds no weights for {source.model}")
     return Path(found)
-
-
-def cached(address: str) -> str:
-    """The file that the hub's cache has for `ORG/NAME/FILE`, or "". Known weights do not change, so the network is not
-    asked for a newer one: many compute nodes have none."""
-    from huggingface_hub import try_to_load_from_cache
-    from open_clip import pretrained
-
-    repository, _, file = address.rpartition("/")
-    file = file or pretrained.HF_WEIGHTS_NAME
-    names = [*pretrained._get_safe_alternatives(file), file] if repository else []
-    found = (try_to_load_from_cache(repository, name) for name in names)
-    return next((path for path in found if isinstance(path, str)), "")
 
 
 def weights_hash(name: str, activation: str, head_width: int) -> str:

@@ -1,8 +1,6 @@
 """OpenAI's CLIP, and files of other projects that have its shape."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -11,8 +9,8 @@ from .backbone import Backbone
 from .checkpoints import sha256
 from .openai_clip import CLIP, WEIGHT_URLS, clip, tokenizer
 from .openai_weights import BACKBONES, DEFAULT_HEAD_WIDTH, expected_sha256, read_clip, weights_file
-from .prompts import ClassTokenPosition, Tokenizer
-from .text_tower import GELU, QUICK_GELU, TextTower, TextWeights, affine, openai_layer
+from .prompts import Tokenizer
+from .text_tower import GELU, QUICK_GELU, TextWeights, affine, openai_layer
 
 START, END = tokenizer.encoder["<|startoftext|>"], tokenizer.encoder["<|endoftext|>"]
 TOKENIZER = Tokenizer(tokenizer.encode, (START,), (END,), 0, frozenset({START, END}))
@@ -32,10 +30,16 @@ class OpenAIBackbone(Backbone):
         else:  # before the stem's pooling
             self.activations = visual.conv3.out_channels * (visual.input_resolution // 2) ** 2
 
-    def text_tower(
-        self, class_tokens: Sequence[Sequence[int]], precision: str, position: ClassTokenPosition | None = None,
-    ) -> TextTower:
-        return TextTower(text_weights(self.module), class_tokens, precision, position)
+    @property
+    def text(self) -> TextWeights:
+        """The module's own tensors. Its activation is OpenAI's unless MODEL.ACTIVATION has replaced it."""
+        model, blocks = self.module, self.module.transformer.resblocks
+        return TextWeights(
+            embedding=model.token_embedding, positions=model.positional_embedding,
+            layers=tuple(map(openai_layer, blocks)), heads=blocks[0].attn.num_heads,
+            activation=GELU if isinstance(blocks[0].mlp.gelu, nn.GELU) else QUICK_GELU, eps=model.ln_final.eps,
+            final_norm=affine(model.ln_final), projection=(model.text_projection, None), start=TOKENIZER.start,
+        )
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         """A vision transformer is read at its class token, so the last layer is computed for that token only."""
@@ -53,17 +57,6 @@ class OpenAIBackbone(Backbone):
         first = x[:1] + last.attn(attended[:1], attended, attended, need_weights=False)[0]
         first = first + last.mlp(last.ln_2(first))
         return visual.ln_post(first[0]) @ visual.proj
-
-
-def text_weights(model: CLIP) -> TextWeights:
-    """The module's own tensors. Its activation is OpenAI's unless MODEL.ACTIVATION has replaced it."""
-    blocks = model.transformer.resblocks
-    return TextWeights(
-        embedding=model.token_embedding, positions=model.positional_embedding,
-        layers=tuple(map(openai_layer, blocks)), heads=blocks[0].attn.num_heads,
-        activation=GELU if isinstance(blocks[0].mlp.gelu, nn.GELU) else QUICK_GELU, eps=model.ln_final.eps,
-        final_norm=affine(model.ln_final), projection=(model.text_projection, None), start=TOKENIZER.start,
-    )
 
 
 def load(name: str, device: torch.device, activation: str, head_width: int) -> OpenAIBackbone:
