@@ -106,11 +106,8 @@ def encode_captions(model: CLIP, tokens: Tensor) -> Tensor:
 
 
 def contrastive_loss(images: Tensor, texts: Tensor, match: Tensor, scale: Tensor) -> Tensor:
-    """CLIP's symmetric loss where several pairs of a batch may match, as `match` (images, texts) says.
-
-    Each image's target is shared evenly among its captions, each caption's among its images; a caption without an image
-    in the batch is a negative only.
-    """
+    """CLIP's symmetric loss where several pairs of a batch may match, as `match` (images, texts) says: targets are
+    shared evenly among them. A caption without an image in the batch is a negative only."""
     logits = scale * F.normalize(images, dim=-1) @ F.normalize(texts, dim=-1).T
     target = match.float()
     positive = target.sum(0) > 0
@@ -144,8 +141,7 @@ def train(
     rng = np.random.default_rng(settings.seed)
     generator = torch.Generator().manual_seed(settings.seed)
     losses: list[float] = []
-    bar = tqdm(range(settings.steps), desc="training", unit="step")
-    for _ in bar:
+    for _ in tqdm(range(settings.steps), desc="training", unit="step"):
         chosen = rng.choice(len(images), settings.batch, replace=False)
         right = conditions[chosen]
         wrong = (right + rng.integers(1, len(CONDITIONS), len(chosen))) % len(CONDITIONS)
@@ -161,7 +157,6 @@ def train(
         optimizer.step()
         schedule.step()
         losses.append(loss.item())
-        bar.set_postfix(loss=f"{np.mean(losses[-50:]):.3f}")
     return model.eval(), losses
 
 
