@@ -103,9 +103,9 @@ def test_the_main_command_is_there_whole():
     assert "python tools/train.py --trainer SoC --dataset-config-file configs/datasets/ucf101.yaml\n" in README
 
 
-def test_add_a_family_of_backbones(tmp_path: Path):
+def test_add_a_library_of_backbones(tmp_path: Path):
     text = (PROJECT / "trainers" / "vlm" / "README.md").read_text(encoding="utf-8")
-    family, use = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "toy.py").write_text(family)
+    module, use = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "toy.py").write_text(module)
     out = run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{use}")
     assert out.split() == ["torch.Size([2,", "3])", "True"]

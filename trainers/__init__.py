@@ -1,6 +1,8 @@
 """The methods, one per file. The registry finds every file that registers a trainer."""
 from importlib import import_module
 
+from .vlm import clip_import  # noqa: F401 (`import clip` works from here on)
+
 PUBLIC = {
     "Adapter": ".api", "TRAINER_REGISTRY": ".registry", "adapt": ".api", "build_cfg": ".config.build",
     "build_trainer": ".registry", "load_clip": ".vlm.loading",

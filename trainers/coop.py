@@ -23,12 +23,11 @@ from .registry import TRAINER_REGISTRY
 from .runs.lock import RunLock
 from .runs.run_dir import Results
 from .vlm.backbone import Backbone
-from .vlm.class_towers import ClassTowers
-from .vlm.initial_prompt import InitialPrompt
 from .vlm.numerics import fixed_numerics
 from .vlm.openai_clip import CLIP
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
 from .vlm.prompts import check_lengths, initial_context, words
+from .vlm.text_encoder import InitialPrompt, TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +104,7 @@ class CoOp(BaseTrainer):
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
         context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
-        tower = ClassTowers(self.backbone, self.prompt.tower.class_tokens, self.precision, self.prompt.tower.group)
+        tower = TextEncoder(self.backbone, self.prompt.tower.class_tokens, self.precision, self.prompt.tower.group)
         self.hand_written = tower.text(context[None])[0]  # (K, d), the zero-shot features
 
     def starting_context(self) -> Tensor:

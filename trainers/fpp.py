@@ -15,9 +15,9 @@ from .engine.pretraining import pretrain_prompt, random_start
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 from .vlm.backbone import Backbone
-from .vlm.initial_prompt import InitialPrompt
 from .vlm.openai_clip import CLIP
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
+from .vlm.text_encoder import InitialPrompt
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...datasets.utils.errors import ConfigError
 from ...trainers.functional.objectives import class_logits, confident_views, marginal_entropy
 from ...trainers.vlm.backbone import Backbone
-from ...trainers.vlm.generic_tower import WholeTower
+from ...trainers.vlm.generic_tower import GenericTower
 from ...trainers.vlm.loading import as_backbone, load_clip
 from ...trainers.vlm.prompts import class_tokens, initial_context
 from .baseline import METHOD, WEIGHT, reference
@@ -24,18 +24,18 @@ CONTEXT = "a photo of a"
 def family_text_side(name: str, counts: Sequence[int], episodes: int, rounds: int) -> list[BaselineComparison]:
     """Seconds of an episode's text side, with the weights that the name stands for."""
     backbone = as_backbone(load_clip(name, "cpu"))
-    if not hasattr(backbone, "whole_text"):
-        raise ConfigError(f"{name} does not say how its library runs a whole prompt (`whole_text`)")
+    if not hasattr(backbone, "generic_text"):
+        raise ConfigError(f"{name} does not say how its library runs a whole prompt (`generic_text`)")
     return text_side(backbone, name, counts, episodes, rounds, plain_episode, plain_need)
 
 
-def plain_tower(backbone: Backbone, names: Sequence[str]) -> WholeTower:
+def plain_tower(backbone: Backbone, names: Sequence[str]) -> GenericTower:
     """All tokens of every prompt, padding included, as public code has it."""
-    return WholeTower(replace(backbone.whole_text, keep_padding=True), class_tokens(names, backbone.tokenizer))
+    return GenericTower(replace(backbone.generic_text, keep_padding=True), class_tokens(names, backbone.tokenizer))
 
 
 def plain_need(backbone: Backbone, classes: int) -> int:
-    return plain_tower(backbone, class_names(classes)).kept_bytes
+    return plain_tower(backbone, class_names(classes)).saved_bytes
 
 
 def plain_episode(backbone: Backbone, names: Sequence[str], features: Tensor) -> Callable[[], object]:

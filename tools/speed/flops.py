@@ -15,10 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from ...trainers.functional.flop_counts import REGULARISERS
 from ...trainers.functional.objectives import dispersion, orthogonality, pair_similarities
 from ...trainers.report.published import find
-from ...trainers.vlm.class_towers import ClassTowers
 from ...trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from ...trainers.vlm.openai_clip import CLIP, clip
 from ...trainers.vlm.prompts import class_tokens
+from ...trainers.vlm.text_encoder import TextEncoder
 from .baseline import reference
 from .records import Flops
 from .shapes import class_names, random_clip
@@ -62,7 +62,7 @@ def plain_text(model: CLIP, classes: int) -> tuple[int, int]:
 
 
 def our_text(model: CLIP, classes: int) -> tuple[int, int]:
-    tower = ClassTowers(OpenAIBackbone(model), class_tokens(class_names(classes), TOKENIZER))
+    tower = TextEncoder(OpenAIBackbone(model), class_tokens(class_names(classes), TOKENIZER))
     context = torch.empty(1, len(CONTEXT.split()), model.transformer.width, device="meta")
     there, (text, vjp) = count(tower.with_vjp, context)
     return there, count(vjp, torch.empty_like(text))[0]

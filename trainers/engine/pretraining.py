@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from ..vlm.class_towers import ClassTowers
+from ..vlm.text_encoder import TextEncoder
 
 NOISE = 1  # stream of random numbers of the noise, independent of the initial context's, which uses the seed itself
 
@@ -22,7 +22,7 @@ def flat_loss(text: Tensor, target: Tensor, noisy: Tensor, weight: float) -> Ten
     return (text - target).square().sum(-1).mean() - weight * (text * noisy).sum(-1).mean()
 
 
-def pretrain_prompt(tower: ClassTowers, target: Tensor, start: Tensor, own: CfgNode, seed: int) -> Tensor:
+def pretrain_prompt(tower: TextEncoder, target: Tensor, start: Tensor, own: CfgNode, seed: int) -> Tensor:
     """The context (n_ctx, width) after STEPS steps of AdamW on `flat_loss`: close to the target's features, and robust
     to noise on its own tokens and, twice as large, on all others. `own` are the method's settings."""
     (state,) = np.random.SeedSequence([seed, NOISE]).generate_state(1)

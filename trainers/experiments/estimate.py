@@ -132,7 +132,7 @@ def jacobian_bytes(run: PlannedRun) -> float:
     images, classes = run.size
     words = len(cfg.PROMPT.CTX_INIT.split())
     size = 4.0 * classes * sizes.features * words * sizes.text.width
-    worth = pays(images, sizes.features * (1 + (1 + words) / CLASS_TOKENS), kept=True)
+    worth = pays(images, sizes.features * (1 + (1 + words) / CLASS_TOKENS), cached=True)
     return size if method_info(run.method).tunes_context and cfg.TTA.STEPS and worth and size <= 1e9 * cfg.TTA.JACOBIAN_GB else 0.0
 
 

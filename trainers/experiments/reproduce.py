@@ -9,7 +9,7 @@ from ...datasets.utils.files import data_root, make_folder
 from ..report.measure import Measured
 from ..runs.lock import RunLock
 from ..vlm import openai
-from ..vlm.loading import family_of
+from ..vlm.loading import find_loader
 from ..vlm.openai_weights import check_name
 from .definition import Experiment, names, read_experiment
 from .outcome import Outcome, write_index, write_outcome
@@ -30,7 +30,7 @@ def make_plans(experiments: dict[str, Experiment], place: Place, only: Sequence[
     fail of is told now, once."""
     if place.root and not place.demo:
         data_root(place.root)
-    family, name = family_of(place.backbone)
+    family, name = find_loader(place.backbone)
     if name and family is openai:
         check_name(name)
     plans = {name: expand(experiment, place) for name, experiment in experiments.items()}
