@@ -25,6 +25,8 @@ from .arrays import (
     to_tensor,
 )
 
+BINS = 20  # of every calibration metric unless a caller says otherwise
+
 
 @dataclass(frozen=True)
 class Reliability:

@@ -1,4 +1,4 @@
-"""The experiment `theory`: what one step does to similarities of classes and to the floor of confidence."""
+"""What one step of tuning does to the similarities of classes and to the lower bound of confidence."""
 from __future__ import annotations
 
 import hashlib
@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
+from torch import Tensor
 
 from ....datasets.base import dataset_info
 from ....datasets.utils.files import write_arrays
+from ...base import BaseTrainer
 from ...config.merging import read_yaml
 from ...functional import theory
 from ...functional.arrays import Array
@@ -21,9 +22,8 @@ from ...report.figures.class_pairs import Spread, draw_spread, spread
 from ...report.gallery import Picture
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ..definition import dataset_file
-from ..finished_runs import Material
-from ..plan import configure
-from . import Shown
+from ..finished_runs import FinishedRuns, Shown
+from ..plan import Workspace, configure
 
 logger = logging.getLogger(__name__)
 
@@ -52,55 +52,59 @@ class Adaptation:
         return theory.confidence_floor(self.mu, len(self.before), self.scale)
 
 
-def show(material: Material) -> Shown:
-    """Adapts a few images with each method; for the prototypes themselves, sets first order beside measurement."""
-    tables, pictures = [], []
-    place, experiment = material.place, material.experiment
-    out = place.outcome(experiment.name)
-    for backbone in place.backbones(experiment):
-        for dataset in experiment.demo.datasets if place.demo else experiment.datasets:
-            found = {
-                method: adaptation(material, method, dataset, backbone, out) for method in experiment.study["methods"]
-            }
-            made = illustrate(found, dataset, backbone, float(experiment.study["step"]))
-            tables += made[0]
-            pictures += made[1]
-    return tables, pictures
+def show_theory(finished: FinishedRuns) -> Shown:
+    """Adapts a few images with each method; for the prototypes themselves, compares first order with measurement."""
+    tables: list[Table] = []
+    figures: list[Picture] = []
+    workspace, study = finished.workspace, finished.experiment.study
+    out = workspace.outcome_dir(finished.experiment.name)
+    images = workspace.limit or int(study["images"])
+    for backbone in workspace.backbones(finished.experiment):
+        for dataset in workspace.datasets(finished.experiment):
+            adapted = {method: adaptation(replace(workspace, limit=images), method, dataset, backbone, out)
+                       for method in study["methods"]}
+            some_tables, some_figures = illustrate(adapted, dataset, backbone, float(study["step"]))
+            tables += some_tables
+            figures += some_figures
+    return tables, figures
 
 
-def adaptation(material: Material, method: str, dataset: str, backbone: str, out: Path) -> Adaptation:
-    """Taken from an earlier study under the same circumstances, or made and kept."""
-    images = material.place.limit or material.experiment.study["images"]
-    cfg = configure(replace(material.place, limit=images), method, dataset, backbone, 0)
+def adaptation(workspace: Workspace, method: str, dataset: str, backbone: str, out: Path) -> Adaptation:
+    """Computed once: a file in `out` keeps it for later calls with the same settings, data and weights."""
+    cfg = configure(workspace, method, dataset, backbone, 0)
     trainer = build_trainer(cfg)
     trainer.build_data()
     trainer.fingerprint = trainer.make_fingerprint()
-    circumstances = hashlib.sha256(json.dumps(trainer.fingerprint, sort_keys=True).encode()).hexdigest()[:16]
-    kept = out / f"adapted_{dataset}_{method}_{circumstances}.npz"
-    if kept.is_file():
-        with np.load(kept, allow_pickle=False) as file:
-            return Adaptation(**{**file, "scale": float(file["scale"]), "steps": int(file["steps"])})
+    digest = hashlib.sha256(json.dumps(trainer.fingerprint, sort_keys=True).encode()).hexdigest()[:16]
+    file = out / f"adapted_{dataset}_{method}_{digest}.npz"
+    if file.is_file():
+        with np.load(file, allow_pickle=False) as arrays:
+            return Adaptation(**{**arrays, "scale": float(arrays["scale"]), "steps": int(arrays["steps"])})
     logger.info("%s on %d images of %s, %s", method, len(trainer.indices), dataset, backbone)
     trainer.build_model()
-    made = Adaptation(trainer.prompt.text.cpu().numpy(), float(trainer.scale), cfg.TTA.STEPS, *map(np.concatenate, zip(
-        *episodes(trainer), strict=True)))
-    write_arrays(kept, **vars(made))
+    columns = map(np.concatenate, zip(*(episode(trainer, views) for views in view_features(trainer)), strict=True))
+    made = Adaptation(trainer.prompt.text.cpu().numpy(), float(trainer.scale), cfg.TTA.STEPS, *columns)
+    write_arrays(file, **vars(made))
     return made
 
 
-def episodes(trainer) -> Iterator[tuple[Array, ...]]:
-    """For each batch of images: confidence before, then μ, mean similarity and confidence after the step."""
-    for batch in trainer.feature_batches([trainer.indices]):
-        adapted = trainer.adapt(batch.views)
-        matrices = [theory.similarity(text.cpu().numpy()) for text in trainer.prompt.tower.text(adapted.ctx)]
+def view_features(trainer: BaseTrainer) -> Iterator[Tensor]:
+    """The view features (B, V, d) of the run's images, batch by batch."""
+    return (batch.views for batch in trainer.feature_batches([trainer.indices]))
 
-        def sure(logits: torch.Tensor) -> Array:
-            return logits.softmax(-1).amax(-1).cpu().numpy()
 
-        yield (
-            sure(adapted.zero_shot_logits), np.array([theory.coherence(m) for m in matrices]),
-            np.array([theory.pairs(m).mean() for m in matrices]), sure(adapted.logits),
-        )
+def episode(trainer: BaseTrainer, views: Tensor) -> tuple[Array, ...]:
+    """For a batch of images: confidence before; then largest and mean similarity and confidence after tuning."""
+    adapted = trainer.adapt(views)
+    matrices = [theory.similarity(text.cpu().numpy()) for text in trainer.prompt.tower.text(adapted.ctx)]
+
+    def confidence(logits: Tensor) -> Array:
+        return logits.softmax(-1).amax(-1).cpu().numpy()
+
+    return (
+        confidence(adapted.zero_shot_logits), np.array([theory.coherence(matrix) for matrix in matrices]),
+        np.array([theory.pairs(matrix).mean() for matrix in matrices]), confidence(adapted.logits),
+    )
 
 
 def illustrate(
@@ -126,11 +130,11 @@ def illustrate(
     )
     steps = {method: prototype_step(first.before, first.scale, method, step) for method in PRINTED}
     lines = []
-    for method, data in steps.items():
-        error = np.abs(data.measured - data.predicted).max() / np.abs(data.measured).max()
-        values = [(data.mu_before, 5), (data.mu_after, 5), (100 * data.floor_after, 4), (data.predicted.mean(), 6),
-                  (data.measured.mean(), 6), (100 * error, 2)]
-        entries = [Entry(float(value), decimals) for value, decimals in values]
+    for method, moved in steps.items():
+        error = np.abs(moved.measured - moved.predicted).max() / np.abs(moved.measured).max()
+        values = [(moved.mu_before, 5), (moved.mu_after, 5), (100 * moved.floor_after, 4),
+                  (moved.predicted.mean(), 6), (moved.measured.mean(), 6), (100 * error, 2)]
+        entries: list[Entry | None] = [Entry(float(value), decimals) for value, decimals in values]
         lines.append(TableRow(f"{method_info(method).label}: {PRINTED[method]}", method, entries))
     shifted = Table(
         f"theory_{dataset}_first_order", f"One gradient step on the prototypes themselves, {where}",
