@@ -15,14 +15,11 @@ from ..report.arrange import arrange, row_of
 from ..report.grid import Comparison
 from ..report.measure import Measured
 from ..report.metrics import METRICS
-from ..report.picture import Picture
 from ..report.settings import show_setting
 from ..report.settings import unusual_settings as non_default_settings
-from ..report.table_model import Table
 from .definition import Experiment
 from .plan import PlannedRun, Workspace
 
-Shown = tuple[list[Table], Iterable[Picture]]  # what a layout returns
 ANY = "*"  # in place of a swept setting: every setting that a run sweeps
 
 

@@ -98,10 +98,11 @@ def measure_runs(
 
 def make_layout(finished: FinishedRuns) -> tuple[list[Table], list[Picture]]:
     """The tables and figures of the experiment's layout. A figure that cannot be drawn does not lose the tables."""
-    tables, figures = find_layout(finished.experiment.layout)(finished)
-    if finished.experiment.note:
-        tables = [replace(table, notes=[*table.notes, finished.experiment.note]) for table in tables]
-    return tables, list(attempted(lambda: figures))
+    make_tables, draw_figures = find_layout(finished.experiment.layout)
+    tables, note = list(make_tables(finished)), finished.experiment.note
+    if note:
+        tables = [replace(table, notes=[*table.notes, note]) for table in tables]
+    return tables, list(attempted(lambda: draw_figures(finished)))
 
 
 def label_demo(tables: Sequence[Table], figures: Sequence[Picture]) -> tuple[list[Table], list[Picture]]:

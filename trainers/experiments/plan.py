@@ -241,9 +241,8 @@ def embedded_data_hash(name: str, split: str, limit: int) -> str:
 @cache
 def dataset_size(name: str, root: str = "") -> tuple[int, int]:
     """Test images and classes of a data set below `root`; if it is not there, as published."""
-    kind = DATASET_REGISTRY.get(name)
     if found := inspect_data(name, root):
-        return found.test or kind.expected_test, found.classes or kind.expected_classes
+        return found.test or found.cls.expected_test, found.classes or found.cls.expected_classes or 0
     dataset = build_dataset(name, "")
     return len(dataset.test), len(dataset.classnames)
 
@@ -253,6 +252,12 @@ def inspect_data(name: str, root: str) -> Finding | None:
     """The state of a data set below the data root: ok, partial, faulty or absent; None for an embedded one."""
     kind = DATASET_REGISTRY.get(name)
     return inspect(kind, Path(root)) if issubclass(kind, FileDataset) else None
+
+
+@cache
+def has_training_images(name: str, root: str) -> bool:
+    """Whether a data set that is there has images to learn a prompt from; a copy for testing may have none."""
+    return bool(build_dataset(name, root).train)
 
 
 def select(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[PlannedRun]:

@@ -9,7 +9,7 @@ from tabulate import tabulate
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import one_line
 from ..registry import method_info
-from .plan import PlannedRun, Workspace, differs
+from .plan import PlannedRun, Workspace, differs, has_training_images
 from .timing import FINISHED, TRIAL, Estimate, estimate
 
 HEADS = ["experiment", "data set", "backbone", "methods", "runs", "finished", "images", "time", "disk"]
@@ -51,20 +51,10 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace, t
 
 
 def methods_text(runs: Sequence[PlannedRun]) -> str:
-    """The methods, each with the values that its runs differ in."""
-    parts = []
-    for method in dict.fromkeys(run.method for run in runs):
-        own = [run for run in runs if run.method == method]
-        settings: dict[str, list[str]] = {}
-        for run in own:
-            shots = {"shots": run.shots} if run.shots else {}
-            for key, value in {**run.variant, **shots}.items():
-                settings.setdefault(key.rsplit(".", 1)[-1], []).append(str(value))
-        values = "; ".join(f"{key} {', '.join(dict.fromkeys(some))}" if len(set(some)) < 8 else
-                           f"{len(set(some))} values of {key}" for key, some in settings.items())
-        parts.append(f"{method_info(method).label}{f' ({values})' if values else ''}")
-    seeds = sorted({run.seed for run in runs})
-    return ", ".join(parts) + (f"; seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else "")
+    """The methods, each with its number of runs if there are several."""
+    numbers = Counter(run.method for run in runs)
+    return ", ".join(method_info(method).label + (f" ×{number}" if number > 1 else "") for method, number in
+                     numbers.items())
 
 
 def totals(costs: Sequence[Estimate], workspace: Workspace) -> list[str]:
@@ -91,6 +81,10 @@ def data_lines(runs: Sequence[PlannedRun], workspace: Workspace) -> list[str]:
         by_state[state.state].append(state.cls.key())
     summary = "; ".join(f"{name}: {', '.join(keys)}" for name, keys in by_state.items() if keys)
     advice = [f"  {state.cls.key()}: {one_line(state.advice)}" for state in states.values() if state.state != "ok"]
+    for name, root in dict.fromkeys((run.dataset_name, run.cfg.DATASET.ROOT) for run in runs if run.prompt):
+        state = states.get(name)
+        if state and state.state in ("ok", "partial") and not has_training_images(name, root):
+            advice.append(f"  {state.cls.key()}: no training images, from which CoOp learns the prompts")
     return [f"Data in {workspace.root or 'data'}: {summary}.", *advice] if states else []
 
 

@@ -82,6 +82,7 @@ def estimate(runs: Sequence[PlannedRun], finished: Collection[PlannedRun], trial
 def seconds_of(
     run: PlannedRun, num_views: int, known: dict[tuple, list[float]], trial: Trial | str,
 ) -> tuple[float | None, str]:
+    """The seconds and what they come from."""
     if method_info(run.method).trained:
         return None, "learning a prompt has no trial"
     if times := known.get(kind(run)):

@@ -1,39 +1,41 @@
 """How an experiment's results are shown, by the name that its yaml file gives as `layout`.
 
-A layout is a function of the finished runs that returns tables and figures; figures are drawn when they are iterated.
-To add one, write the function in a module of this folder and add a line to LAYOUTS.
+A layout is two functions of the finished runs, one that returns tables and one that draws figures. To add a layout,
+write them in a module of this folder and add a line to LAYOUTS.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:  # they import torch and matplotlib, which a check of the name need not wait for
-    from ..finished_runs import FinishedRuns, Shown
-
-LAYOUTS = {  # name: module.function
-    "results": "results.show_results",
-    "reliability": "results.show_reliability",
-    "sals": "results.show_sals",
-    "selective": "predictions.show_selective",
-    "class_pairs": "predictions.show_class_pairs",
-    "lambda": "sweeps.show_lambda",
-    "pareto": "sweeps.show_pareto",
-    "steps": "sweeps.show_steps",
-    "setting": "sweeps.show_setting_curve",
-    "variants": "sweeps.show_variants",
-    "prompts": "sweeps.show_prompts",
-    "averages": "averages.show_averages",
-    "deviations": "averages.show_deviations",
-    "family": "averages.show_family",
-    "complexity": "penalties.show_complexity",
-    "scaling": "penalties.show_scaling",
-    "theory": "theory.show_theory",
+LAYOUTS = {  # name: functions that make the tables and the figures
+    "results": ("results.by_dataset", ""),
+    "reliability": ("results.by_dataset", "results.reliability_figures"),
+    "sals": ("results.by_dataset", "results.sals_figures"),
+    "selective": ("predictions.selective_tables", "predictions.selective_figures"),
+    "class_pairs": ("predictions.class_pair_tables", "predictions.class_pair_figures"),
+    "lambda": ("sweeps.by_setting", "sweeps.lambda_figures"),
+    "pareto": ("sweeps.by_every_setting", "sweeps.pareto_figures"),
+    "steps": ("sweeps.by_setting", "sweeps.step_figures"),
+    "setting": ("sweeps.by_setting", "sweeps.setting_figures"),
+    "variants": ("sweeps.by_setting", ""),
+    "prompts": ("sweeps.prompt_tables", "sweeps.prompt_figures"),
+    "averages": ("averages.averages", ""),
+    "deviations": ("averages.deviations", ""),
+    "family": ("averages.family", ""),
+    "complexity": ("penalties.complexity", ""),
+    "scaling": ("penalties.scaling", "sweeps.setting_figures"),
+    "theory": ("theory.theory_tables", "theory.theory_figures"),
 }
 RANKS_METHODS = ("results", "sals", "selective")  # layouts whose page has a verdict on the methods
 
 
-def find_layout(name: str) -> Callable[[FinishedRuns], Shown]:
-    module, function = LAYOUTS[name].split(".")
-    return getattr(import_module(f".{module}", __package__), function)
+def find_layout(name: str) -> list[Callable[[Any], Iterable]]:
+    """The functions that make the tables and the figures. Imported late: they import torch and matplotlib."""
+    paths = [path.split(".") for path in LAYOUTS[name]]
+    return [getattr(import_module(f".{path[0]}", __package__), path[1]) if path[0] else no_figures for path in paths]
+
+
+def no_figures(finished: object) -> Iterable:
+    return ()

@@ -13,29 +13,16 @@ from ...report.posthoc_metrics import POSTHOC, POSTHOC_NOTE
 from ...report.settings import show_setting
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...report.tables import fewer_images, mark
-from ..finished_runs import FinishedRuns, Shown, in_percent, listed, mean
+from ..finished_runs import FinishedRuns, in_percent, listed, mean
 from ..plan import PlannedRun
 from ..vs_published import block_vs_published, published_note, with_differences
-from .results import results
+from .results import by_dataset
 
 # Column labels, as in the published tables.
 COLUMNS: dict[str, dict[object, str]] = {
     "shots": {0: "Baseline", 2: "2-shots", 4: "4-shots"},
     "TRAINER.SOC.NORM": {"minmax": "(S - min) / (max - min)", "max": "S / max", "shift": "S - min"},
 }
-
-
-def show_averages(finished: FinishedRuns) -> Shown:
-    return averages(finished), []
-
-
-def show_deviations(finished: FinishedRuns) -> Shown:
-    return deviations(finished), []
-
-
-def show_family(finished: FinishedRuns) -> Shown:
-    """One line per method with every metric, then the results for each data set."""
-    return [*(summary(finished, backbone) for backbone in finished.backbones), *results(finished)], []
 
 
 def averages(finished: FinishedRuns) -> list[Table]:
@@ -53,7 +40,7 @@ def averages(finished: FinishedRuns) -> list[Table]:
         cells.setdefault((Row(run.method, others), value), {}).setdefault(run.dataset_name, []).append(measured)
     if not cells:
         return []
-    common = set.intersection(*(set(cell) for cell in cells.values()))
+    common = sorted(set.intersection(*(set(cell) for cell in cells.values())))
     columns = list(values.values())
     rows = sorted(dict.fromkeys(row for row, _ in cells), key=lambda row: method_info(row.method).order)
     table = experiment.published[0] if finished.compared else ""
@@ -72,8 +59,8 @@ def averages(finished: FinishedRuns) -> list[Table]:
     sizes = {m.run.dataset: m.run.results["n"] for m in finished.measured.values() if m.run.dataset in common}
     images = ", ".join(f"{dataset_info(name).label} {sizes[name]:,}" for name in sorted(sizes, key=dataset_order))
     notes = [f"{'Average over the data sets. ' if len(common) > 1 else ''}Test images: {images}."]
-    if every - common:
-        notes.append(f"Left out, because not every cell has them: {listed(every - common)}.")
+    if left_out := every - set(common):
+        notes.append(f"Left out, because not every cell has them: {listed(left_out)}.")
     if table:
         notes.append(published_note(table))
         if len(common) < len(experiment.datasets):
@@ -123,6 +110,11 @@ def deviation(cell: list[Measured], metric: str) -> Entry | None:
     if len(cell) < 2:
         return None
     return Entry(float(np.std(in_percent(cell, metric), ddof=1)), 2, seeds=len(cell))
+
+
+def family(finished: FinishedRuns) -> list[Table]:
+    """One line per method with every metric, then the results for each data set."""
+    return [*(summary(finished, backbone) for backbone in finished.backbones), *by_dataset(finished)]
 
 
 def summary(finished: FinishedRuns, backbone: str) -> Table:

@@ -11,9 +11,9 @@ from ...functional.flop_counts import REGULARISERS
 from ...functional.objectives import balance, orthogonality, semantic_separation
 from ...report.grid import Row
 from ...report.table_model import Entry, RowBlock, Table, TableRow
-from ..finished_runs import FinishedRuns, Shown
+from ..finished_runs import FinishedRuns
 from ..vs_published import block_vs_published, published_note, with_differences
-from .sweeps import show_setting_curve
+from .sweeps import by_setting
 
 LOSS = 0.8  # L_TPT of the simulation
 WEIGHTS = {"otpt": 18.0, "soc": 30.0}  # λ
@@ -23,16 +23,6 @@ READINGS = {
     "live": ("live", "detached"), "inverse, flow": ("inverse", "flow"),
     "inverse, flow_delta": ("inverse", "flow_delta"),
 }
-
-
-def show_complexity(finished: FinishedRuns) -> Shown:
-    return complexity(finished), []
-
-
-def show_scaling(finished: FinishedRuns) -> Shown:
-    """The results by weighting, and the size of each weighting's gradient on simulated prototypes."""
-    tables, figures = show_setting_curve(finished)
-    return [*tables, *gradient_sizes(finished)], figures
 
 
 def complexity(finished: FinishedRuns) -> list[Table]:
@@ -58,7 +48,12 @@ def complexity(finished: FinishedRuns) -> list[Table]:
     return [with_differences(Table(experiment.name, experiment.title, columns, [block], notes))]
 
 
-def gradient_sizes(finished: FinishedRuns) -> list[Table]:
+def scaling(finished: FinishedRuns) -> list[Table]:
+    """The results by weighting, and the size of each weighting's gradient on simulated prototypes."""
+    return [*by_setting(finished), gradient_sizes(finished)]
+
+
+def gradient_sizes(finished: FinishedRuns) -> Table:
     """The gradient of SoC's term on the sphere, relative to O-TPT's, for each reading and number of classes."""
     classes = finished.experiment.study["classes"]
     sizes = [relative_gradients(simulated_prototypes(k)) for k in classes]
@@ -72,7 +67,7 @@ def gradient_sizes(finished: FinishedRuns) -> list[Table]:
     ]
     title = "Gradient of SoC's term against O-TPT's, by weighting"
     columns = [f"{k} classes" for k in classes]
-    return [Table("scaling_gradients", title, columns, [RowBlock("times O-TPT's", rows)], notes)]
+    return Table("scaling_gradients", title, columns, [RowBlock("times O-TPT's", rows)], notes)
 
 
 def simulated_prototypes(classes: int, features: int = 512) -> Tensor:

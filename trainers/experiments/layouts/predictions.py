@@ -9,18 +9,10 @@ from ...functional.calibration import selective
 from ...report.gallery import Picture, pair_errors_of, pair_pictures, selective_picture
 from ...report.reading import text_similarity
 from ...report.table_model import Entry, RowBlock, Table, TableRow
-from ..finished_runs import FinishedRuns, Shown, listed
+from ..finished_runs import FinishedRuns, listed
 
 THRESHOLDS = [0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
 THIRDS = ["least alike third", "middle third", "most alike third", "all"]
-
-
-def show_selective(finished: FinishedRuns) -> Shown:
-    return selective_tables(finished), selective_figures(finished)
-
-
-def show_class_pairs(finished: FinishedRuns) -> Shown:
-    return class_pair_tables(finished), class_pair_figures(finished)
 
 
 def selective_tables(finished: FinishedRuns) -> list[Table]:

@@ -10,26 +10,12 @@ from ...report.figures.comparison import Pair, draw_pairs
 from ...report.gallery import Picture, reliability_picture, sals_pictures
 from ...report.table_model import RowBlock, Table
 from ...report.tables import paper_table
-from ..finished_runs import FinishedRuns, Shown
+from ..finished_runs import FinishedRuns
 from ..vs_published import PRINTED, published_value, with_differences
 
 
-def show_results(finished: FinishedRuns) -> Shown:
-    return results(finished), []
-
-
-def show_reliability(finished: FinishedRuns) -> Shown:
-    """With reliability diagrams of all methods and data sets."""
-    return results(finished), reliability_figures(finished)
-
-
-def show_sals(finished: FinishedRuns) -> Shown:
-    """With and without SaLS, and the difference as bars."""
-    return results(finished), sals_figures(finished)
-
-
-def results(finished: FinishedRuns, key: str = "") -> list[Table]:
-    """Methods by data sets, one table per backbone; with `key`, a row for each value of that setting."""
+def by_dataset(finished: FinishedRuns, key: str = "") -> list[Table]:
+    """One table per backbone; with `key`, a row for each value of that setting."""
     experiment, tables = finished.experiment, []
     for backbone in finished.backbones:
         comparison = finished.comparison(backbone, key)

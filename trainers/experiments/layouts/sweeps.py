@@ -13,49 +13,30 @@ from ...report.figures.style import COLUMN, PAGE, grid_lines, new_figure, styled
 from ...report.gallery import Picture, lambda_picture, lambda_points, point, prompt_picture, step_pictures
 from ...report.grid import Comparison, Row
 from ...report.table_model import Entry, RowBlock, Table, TableRow
-from ..finished_runs import ANY, FinishedRuns, Shown, mean
+from ..finished_runs import ANY, FinishedRuns, mean
 from ..vs_published import PRINTED, published_value
-from .results import results
+from .results import by_dataset
 
 PROMPT = "PROMPT.CTX_INIT"
 
 
 def by_setting(finished: FinishedRuns) -> list[Table]:
-    return results(finished, finished.experiment.swept_key)
+    """A row for each value of the setting that the experiment sweeps."""
+    return by_dataset(finished, finished.experiment.swept_key)
 
 
-def show_variants(finished: FinishedRuns) -> Shown:
-    """A setting whose values are names, such as the regularisers that are added: no figure."""
-    return by_setting(finished), []
+def by_every_setting(finished: FinishedRuns) -> list[Table]:
+    """As `by_setting`, where each method has a setting of its own."""
+    return by_dataset(finished, ANY)
 
 
-def show_lambda(finished: FinishedRuns) -> Shown:
-    """Accuracy and ECE over λ."""
-    return by_setting(finished), lambda_figures(finished, finished.experiment.swept_key)
+def pareto_figures(finished: FinishedRuns) -> Iterator[Picture]:
+    return lambda_figures(finished, ANY)
 
 
-def show_pareto(finished: FinishedRuns) -> Shown:
-    """Accuracy against ECE over λ of every regulariser, each with a setting of its own."""
-    return results(finished, ANY), lambda_figures(finished, ANY)
-
-
-def show_steps(finished: FinishedRuns) -> Shown:
-    """One against two steps."""
-    return by_setting(finished), step_figures(finished)
-
-
-def show_setting_curve(finished: FinishedRuns) -> Shown:
-    """Accuracy and ECE as curves over the values."""
-    return by_setting(finished), setting_figures(finished)
-
-
-def show_prompts(finished: FinishedRuns) -> Shown:
-    """ECE by initial prompt."""
-    return [*prompt_summary(finished), *by_setting(finished)], prompt_figures(finished)
-
-
-def lambda_figures(finished: FinishedRuns, key: str) -> Iterator[Picture]:
-    for comparison in finished.comparisons(key):
+def lambda_figures(finished: FinishedRuns, key: str = "") -> Iterator[Picture]:
+    """Accuracy against ECE over λ."""
+    for comparison in finished.comparisons(key or finished.experiment.swept_key):
         for column in comparison.columns:
             sweeps = {
                 method: points for method, points in lambda_points(comparison, column).items() if len(points) > 1
@@ -74,6 +55,7 @@ def lambda_figures(finished: FinishedRuns, key: str) -> Iterator[Picture]:
 
 
 def step_figures(finished: FinishedRuns) -> Iterator[Picture]:
+    """One against two steps."""
     for comparison in finished.comparisons("TTA.STEPS"):
         yield from step_pictures(comparison)
     if finished.compared:
@@ -123,8 +105,8 @@ def draw_setting(comparison: Comparison) -> Figure:
         return figure
 
 
-def prompt_summary(finished: FinishedRuns) -> list[Table]:
-    """Over all initial prompts: each method's mean and worst ECE, and how often it is the lowest."""
+def prompt_tables(finished: FinishedRuns) -> list[Table]:
+    """Over all initial prompts each method's mean and worst ECE, and how often it is the lowest; then each prompt."""
     tables = []
     for comparison in finished.comparisons(PROMPT):
         methods = sorted({row.method for row in comparison.rows}, key=method_order)
@@ -151,7 +133,7 @@ def prompt_summary(finished: FinishedRuns) -> list[Table]:
             title = f"ECE over initial prompts, {comparison.backbone}"
             tables.append(Table(f"{finished.experiment.name}_summary", title, labels, [block],
                                 [f"{len(prompts)} initial prompts. {comparison.images()}"]))
-    return tables
+    return [*tables, *by_setting(finished)]
 
 
 def prompt_figures(finished: FinishedRuns) -> Iterator[Picture]:

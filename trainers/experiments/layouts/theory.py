@@ -22,7 +22,7 @@ from ...report.figures.class_pairs import Spread, draw_spread, spread
 from ...report.gallery import Picture
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ..definition import dataset_file
-from ..finished_runs import FinishedRuns, Shown
+from ..finished_runs import FinishedRuns
 from ..plan import Workspace, configure
 
 logger = logging.getLogger(__name__)
@@ -52,21 +52,63 @@ class Adaptation:
         return theory.confidence_floor(self.mu, len(self.before), self.scale)
 
 
-def show_theory(finished: FinishedRuns) -> Shown:
-    """Adapts a few images with each method; for the prototypes themselves, compares first order with measurement."""
-    tables: list[Table] = []
-    figures: list[Picture] = []
+@dataclass(frozen=True)
+class Study:
+    """Each method's adaptation to a few images of one data set."""
+
+    dataset: str
+    where: str  # for titles
+    step: float  # η of the step on the prototypes themselves
+    adapted: dict[str, Adaptation]  # by method
+
+    @property
+    def first(self) -> Adaptation:
+        return next(iter(self.adapted.values()))
+
+    @property
+    def tuning(self) -> str:
+        return "one step of tuning" if self.first.steps == 1 else f"{self.first.steps} steps of tuning"
+
+    @property
+    def mu(self) -> float:
+        """Largest similarity of two classes before tuning."""
+        return theory.coherence(theory.similarity(self.first.before))
+
+    @property
+    def floor(self) -> float:
+        return float(theory.confidence_floor(self.mu, len(self.first.before), self.first.scale))
+
+    def prototype_steps(self) -> dict[str, Spread]:
+        return {method: prototype_step(self.first.before, self.first.scale, method, self.step) for method in PRINTED}
+
+
+def theory_tables(finished: FinishedRuns) -> list[Table]:
+    return [make(study) for study in studies(finished) for make in (tuning_table, first_order_table)]
+
+
+def theory_figures(finished: FinishedRuns) -> Iterator[Picture]:
+    for study in studies(finished):
+        tuned = {method: Spread(study.mu, float(data.mu.mean()), study.floor, float(data.floor.mean()))
+                 for method, data in study.adapted.items()}
+        caption = f"What {study.tuning} does to the prototypes, mean over {len(study.first.mu)} images, {study.where}."
+        yield Picture(f"theory_{study.dataset}", caption, draw_spread(tuned, f"{study.where}: {study.tuning}"))
+        caption = (f"One gradient step (η = {study.step:g}) on the prototypes themselves, {study.where}: first order "
+                   "against measurement.")
+        yield Picture(f"theory_{study.dataset}_first_order", caption,
+                      draw_spread(study.prototype_steps(), f"{study.where}: one step on the prototypes"))
+
+
+def studies(finished: FinishedRuns) -> Iterator[Study]:
+    """One per backbone and data set."""
     workspace, study = finished.workspace, finished.experiment.study
     out = workspace.outcome_dir(finished.experiment.name)
-    images = workspace.limit or int(study["images"])
+    limited = replace(workspace, limit=workspace.limit or int(study["images"]))
     for backbone in workspace.backbones(finished.experiment):
         for dataset in workspace.datasets(finished.experiment):
-            adapted = {method: adaptation(replace(workspace, limit=images), method, dataset, backbone, out)
-                       for method in study["methods"]}
-            some_tables, some_figures = illustrate(adapted, dataset, backbone, float(study["step"]))
-            tables += some_tables
-            figures += some_figures
-    return tables, figures
+            adapted = {method: adaptation(limited, method, dataset, backbone, out) for method in study["methods"]}
+            name = dataset_info(read_yaml(dataset_file(dataset))["DATASET"]["NAME"]).label
+            classes = len(next(iter(adapted.values())).before)
+            yield Study(dataset, f"{name}, {backbone}, {classes} classes", float(study["step"]), adapted)
 
 
 def adaptation(workspace: Workspace, method: str, dataset: str, backbone: str, out: Path) -> Adaptation:
@@ -96,6 +138,7 @@ def view_features(trainer: BaseTrainer) -> Iterator[Tensor]:
 def episode(trainer: BaseTrainer, views: Tensor) -> tuple[Array, ...]:
     """For a batch of images: confidence before; then largest and mean similarity and confidence after tuning."""
     adapted = trainer.adapt(views)
+    assert adapted.ctx is not None  # these methods tune the context
     matrices = [theory.similarity(text.cpu().numpy()) for text in trainer.prompt.tower.text(adapted.ctx)]
 
     def confidence(logits: Tensor) -> Array:
@@ -107,54 +150,38 @@ def episode(trainer: BaseTrainer, views: Tensor) -> tuple[Array, ...]:
     )
 
 
-def illustrate(
-    found: dict[str, Adaptation], dataset: str, backbone: str, step: float,
-) -> tuple[list[Table], list[Picture]]:
-    first = next(iter(found.values()))
-    matrix = theory.similarity(first.before)
-    mu = theory.coherence(matrix)
-    classes, name = len(matrix), dataset_info(read_yaml(dataset_file(dataset))["DATASET"]["NAME"]).label
-    floor = float(theory.confidence_floor(mu, classes, first.scale))
-    where = f"{name}, {backbone}, {classes} classes"
-    tuning = "one step of tuning" if first.steps == 1 else f"{first.steps} steps of tuning"
-
-    before = first.zero_shot
-    rows = [line("before", zero_shot_name(), mu, floor, theory.pairs(matrix).mean(), before, before < floor)]
-    for method, data in found.items():
+def tuning_table(study: Study) -> Table:
+    """The similarities and the confidence before tuning and after it, by method."""
+    first, matrix = study.first, theory.similarity(study.first.before)
+    rows = [line("before", zero_shot_name(), study.mu, study.floor, theory.pairs(matrix).mean(), first.zero_shot,
+                 first.zero_shot < study.floor)]
+    for method, data in study.adapted.items():
         rows.append(line(method_info(method).label, method, data.mu.mean(), data.floor.mean(), data.similarity.mean(),
                          data.confidence, data.confidence < data.floor))
-    tuned = Table(
-        f"theory_{dataset}", f"Prototypes before and after {tuning}, {where}", COLUMNS,
+    return Table(
+        f"theory_{study.dataset}", f"Prototypes before and after {study.tuning}, {study.where}", COLUMNS,
         [RowBlock("mean over images", rows)],
         [f"{len(first.mu)} test images; α = {first.scale:.1f}. μ: largest, s: mean cosine of two classes.", CAVEAT],
     )
-    steps = {method: prototype_step(first.before, first.scale, method, step) for method in PRINTED}
-    lines = []
-    for method, moved in steps.items():
+
+
+def first_order_table(study: Study) -> Table:
+    """For the prototypes themselves: the first-order change of the similarities beside the measured one."""
+    rows = []
+    for method, moved in study.prototype_steps().items():
+        assert moved.predicted is not None and moved.measured is not None
         error = np.abs(moved.measured - moved.predicted).max() / np.abs(moved.measured).max()
         values = [(moved.mu_before, 5), (moved.mu_after, 5), (100 * moved.floor_after, 4),
                   (moved.predicted.mean(), 6), (moved.measured.mean(), 6), (100 * error, 2)]
         entries: list[Entry | None] = [Entry(float(value), decimals) for value, decimals in values]
-        lines.append(TableRow(f"{method_info(method).label}: {PRINTED[method]}", method, entries))
-    shifted = Table(
-        f"theory_{dataset}_first_order", f"One gradient step on the prototypes themselves, {where}",
+        rows.append(TableRow(f"{method_info(method).label}: {PRINTED[method]}", method, entries))
+    return Table(
+        f"theory_{study.dataset}_first_order", f"One gradient step on the prototypes themselves, {study.where}",
         ["μ before", "μ after", "floor after (%)", "mean Δs, first order", "mean Δs, measured", "largest error (%)"],
-        [RowBlock(f"η = {step:g}", lines)],
+        [RowBlock(f"η = {study.step:g}", rows)],
         ["Δs ≈ −4η (S²)_ij for O-TPT against −2η (GS)_ij for Huber, zero diagonals, prototypes normalised again.",
-         f"δ = {margin(matrix):.3f}, the 20th percentile of the cosines.", CAVEAT],
+         f"δ = {margin(theory.similarity(study.first.before)):.3f}, the 20th percentile of the cosines.", CAVEAT],
     )
-    tuned_picture = {
-        method: Spread(mu, float(data.mu.mean()), floor, float(data.floor.mean())) for method, data in found.items()
-    }
-    captions = (
-        f"What {tuning} does to the prototypes, mean over {len(first.mu)} images, {where}.",
-        f"One gradient step (η = {step:g}) on the prototypes themselves, {where}: first order against measurement.",
-    )
-    return [tuned, shifted], [
-        Picture(f"theory_{dataset}", captions[0], draw_spread(tuned_picture, f"{where}: {tuning}")),
-        Picture(f"theory_{dataset}_first_order", captions[1],
-                draw_spread(steps, f"{where}: one step on the prototypes")),
-    ]
 
 
 def line(label: str, method: str, mu: float, floor: float, s: float, confidence: Array, below: Array) -> TableRow:
