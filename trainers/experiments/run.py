@@ -140,7 +140,9 @@ def run_parallel(groups: Sequence[WorkGroup], jobs: int, bar: tqdm) -> list[RunO
             bar.refresh()
     finally:
         for job in running.values():
-            job.stop()
+            job.terminate()
+        for job in running.values():
+            job.pool.shutdown(cancel_futures=True)
     return outcomes
 
 
@@ -168,11 +170,10 @@ class Job:
                 logger.error("FAILED %s: %s", outcome.run.described, outcome.reason)
         return outcomes
 
-    def stop(self) -> None:
+    def terminate(self) -> None:
         """Ends the process; the run in it closes its files first."""
         with suppress(Exception):  # it may have died already
             os.kill(self.pid.result(), signal.SIGTERM)
-        self.pool.shutdown(cancel_futures=True)
 
 
 def start_worker(gpu: str, jobs: int) -> None:
