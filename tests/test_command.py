@@ -76,7 +76,7 @@ def test_its_help_gives_examples_that_can_be_typed(capsys: pytest.CaptureFixture
         main(["reproduce", "--help"])
     out = capsys.readouterr().out
     assert "\n    promptcal reproduce all --demo\n" in out
-    assert "torchrun --nproc-per-node 8 -m promptcal reproduce all" in out
+    assert "promptcal reproduce all --root DATA --jobs 8" in out
     assert as_typed("bash tools/demo.sh") == "promptcal demo" and tool("check-data") == "promptcal check-data"
     monkeypatch.setattr(sys, "argv", ["tools/reproduce.py"])
     assert tool("check-data") == "python tools/check_data.py"

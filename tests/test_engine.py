@@ -183,7 +183,7 @@ def test_the_cache_belongs_to_its_circumstances(image_folder: Path, clip_file: P
     run(image_folder, clip_file, tmp_path / "c", "TPT", *cache, "TTA.AUGMIX", "off")
     run(make_image_folder(tmp_path / "more", images=4), clip_file, tmp_path / "d", "TPT", *cache)
     keys = [json.loads(path.read_text()) for path in (tmp_path / "cache").glob("views-*/key.json")]
-    assert len(keys) == 4 and {key["count"] for key in keys} == {12}
+    assert len(keys) == 4 and {key["num_views"] for key in keys} == {12}
 
 
 def test_a_full_disk_is_foreseen(tmp_path: Path):
