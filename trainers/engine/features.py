@@ -125,7 +125,7 @@ class ViewFeatures:
         at_once = max(1, views_at_once(self.backbone) // self.maker.num_views)  # images
         nothing = torch.empty(0, self.maker.num_views, self.backbone.features, device=self.backbone.device)
         return torch.cat([nothing, *in_parallel(
-            lambda some: encode_views(self.backbone, torch.stack(some), self.precision, normalised=False),
+            lambda some: encode_views(self.backbone, torch.stack(list(some)), self.precision, normalised=False),
             chunks(batch.made, at_once), self.backbone.device)])
 
     def stored(self, part: Sequence[int]) -> bool:
