@@ -10,17 +10,12 @@ import numpy as np
 import pytest
 import test_hugging_face
 import torch
-import torch.nn.functional as F
 from common import make_image_folder
 from fault_runs import parts_of
 from made_models import SIDE
 from processes import Process, start_ranks
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.tools import predict, reproduce, train
-from promptcal.tools.speed.family_cases import family_text_side, plain_episode
-from promptcal.tools.speed.shapes import class_names
-from promptcal.tools.speed.text_cases import build_engine
-from promptcal.trainers import load_clip
 from promptcal.trainers.config.fingerprint import backbone_name
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 
@@ -115,17 +110,6 @@ def test_an_experiment_with_another_backbone(place: Path, tmp_path: Path, capsys
     name = backbones(place)["gelu"]
     assert reproduce.main(["table1", "--demo", "--backbone", name, "--dry-run", "--output-dir", str(tmp_path)]) == 0
     assert "promptcal-gelu" in capsys.readouterr().out
-
-
-def test_the_benchmark_times_other_families_beside_their_library(place: Path):
-    rows = family_text_side(backbones(place)["gelu"], [10], 2, 1)
-    assert [row.case for row in rows] == ["one at a time", "2 at once", "2 at once, Jacobian"]
-    assert all(row.gain is not None and not row.extrapolated for row in rows)
-    backbone = load_clip(backbones(place)["siglip"], "cpu")
-    names, features = class_names(5), F.normalize(torch.randn(64, backbone.features), dim=-1)
-    plain = plain_episode(backbone, names, features)()[0, 0]
-    trainer = build_engine(backbone, names)
-    torch.testing.assert_close(trainer.adapt(features[None]).logits[0], plain, atol=1e-3, rtol=1e-3)
 
 
 def test_backbones_in_short(tmp_path: Path):

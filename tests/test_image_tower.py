@@ -5,7 +5,7 @@ import pytest
 import torch
 from common import random_clip
 from promptcal.datasets.utils.errors import UserError
-from promptcal.tools.speed.shapes import random_clip as clip_of_shape
+from promptcal.tools.benchmark_inputs import random_clip as clip_of_shape
 from promptcal.trainers.vlm.image_tower import encode_views, views_at_once
 from promptcal.trainers.vlm.openai import OpenAIBackbone
 

@@ -20,7 +20,7 @@ ROOMS = (
     "datasets/utils", "datasets/views", "datasets/drawing", "datasets/download", "datasets", "datasets/inventory",
     "formulas", "trainers/config", "trainers/vlm", "trainers/vlm/small", "trainers/engine", "trainers/runs",
     "trainers/fewshot", "trainers", "trainers/report", "trainers/pictures", "trainers/experiments", "trainers/dassl",
-    "tools/speed", "tools/checkup", "tools",
+    "tools",
 )
 # The report reads run folders; it must work where neither weights nor data are.
 REPORT_KNOWS = {"datasets/utils", "datasets/views", "datasets", "formulas", "trainers/config", "trainers/report"}

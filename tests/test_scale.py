@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from promptcal.tools.speed.profiling import extra_memory, in_fresh_process
-from promptcal.tools.speed.shapes import class_names
+from promptcal.tools.benchmark_inputs import class_names
+from promptcal.tools.measuring import extra_memory, in_fresh_process
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.functional import objectives, pairwise
 from promptcal.trainers.vlm import backbone
