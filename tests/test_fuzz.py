@@ -1,9 +1,11 @@
-"""Arbitrary files: settings, splits and checkpoints either work or end in a line for the user, never in a crash."""
+"""Arbitrary settings, splits and checkpoints either work or end in one line for the user, never in a crash; valid ones
+work."""
 from __future__ import annotations
 
 import contextlib
 import json
 import tempfile
+from functools import reduce
 from pathlib import Path
 
 import torch
@@ -19,9 +21,9 @@ from promptcal.trainers.vlm.checkpoints import read_checkpoint
 from promptcal.trainers.vlm.loading import load_clip
 from promptcal.trainers.vlm.openai_clip import CLIP
 
-KEYS = sorted(leaves(get_cfg_default()))
+DEFAULTS = leaves(get_cfg_default())
 scalars = st.none() | st.booleans() | st.integers(-5, 200) | st.floats() | st.text(max_size=8)
-# What yaml takes for a date, a number or a structure before it finds out that it is none.
+# Looks like a date, a number or a structure to yaml, but is none.
 odd = st.sampled_from(
     ["2024-13-45", "0x_", "0b_", "!!int ''", "!!timestamp x", "!!bool x", "&a [*a]", "1e400", "[" * 999])
 anything = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
@@ -30,10 +32,32 @@ anything = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(["SoC", ""]), st.lists(
-    st.tuples(st.sampled_from(["TRAINER.NAME", *KEYS]) | st.text(max_size=12), scalars | odd), max_size=3))
+    st.tuples(st.sampled_from(["TRAINER.NAME", *DEFAULTS]) | st.text(max_size=12), scalars | odd), max_size=3))
 def test_any_pairs(trainer, pairs):
     with contextlib.suppress(UserError):
         build_cfg(trainer, opts=[word for pair in pairs for word in pair])
+
+
+@given(st.dictionaries(st.sampled_from(sorted(DEFAULTS)), st.none(), max_size=5))
+@settings(max_examples=30, deadline=None)
+def test_defaults_are_accepted_as_pairs_and_as_files(keys):
+    values = {key: DEFAULTS[key] for key in keys if key != "TRAINER.NAME"}
+    plain = build_cfg("SoC")
+    assert build_cfg("SoC", opts=[word for pair in values.items() for word in pair]) == plain
+    tree: dict = {}
+    for key, value in values.items():
+        *groups, name = key.split(".")
+        reduce(lambda node, group: node.setdefault(group, {}), groups, tree)[name] = value
+    with config_file(yaml.safe_dump(tree)) as path:
+        assert build_cfg("SoC", config_file=path) == plain
+
+
+@contextlib.contextmanager
+def config_file(text):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "c.yaml"
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        yield str(path)
 
 
 trees = st.dictionaries(st.sampled_from(["TTA", "OPTIM", "SEED", "X"]), anything) | st.fixed_dictionaries(
@@ -43,40 +67,56 @@ trees = st.dictionaries(st.sampled_from(["TTA", "OPTIM", "SEED", "X"]), anything
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(["SoC", ""]), st.text(max_size=60) | trees.map(yaml.dump) | odd.map("SEED: {}".format) | odd)
 def test_any_config_file(trainer, text):
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(UserError):
-        path = Path(folder) / "c.yaml"
-        path.write_bytes(text.encode("utf-8", "surrogatepass"))
-        build_cfg(trainer, config_file=str(path))
+    with config_file(text) as path, contextlib.suppress(UserError):
+        build_cfg(trainer, config_file=path)
 
 
 entries = st.lists(st.tuples(st.sampled_from(["a.jpg", "b/c.jpg", "../x", ""]), st.integers(-1, 3) | scalars,
                              st.sampled_from(["river", "sea", ""]) | scalars).map(list) | anything, max_size=4)
 
 
+def read_split(text):
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root) / "eurosat"
+        (folder / "2750").mkdir(parents=True)
+        for name in "abcdef":
+            (folder / "2750" / f"{name}.jpg").touch()
+        (folder / "split_zhou_EuroSAT.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+        return build_dataset("EuroSAT", root)
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.fixed_dictionaries({}, optional={"train": entries, "val": entries, "test": entries}).map(json.dumps)
        | anything.map(json.dumps) | st.text(max_size=30))
 def test_any_split_file(text):
-    with tempfile.TemporaryDirectory() as root, contextlib.suppress(UserError):
-        folder = Path(root) / "eurosat"
-        (folder / "2750").mkdir(parents=True)
-        (folder / "2750" / "a.jpg").touch()
-        (folder / "split_zhou_EuroSAT.json").write_bytes(text.encode("utf-8", "surrogatepass"))
-        build_dataset("EuroSAT", root)
+    with contextlib.suppress(UserError):
+        read_split(text)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations("abcdef"), st.permutations(["river", "sea"]))
+def test_valid_split_files_are_read(files, names):
+    rows = [[f"{file}.jpg", i % 2, names[i % 2]] for i, file in enumerate(files)]
+    dataset = read_split(json.dumps({"train": rows[:2], "val": rows[2:4], "test": rows[4:]}))
+    assert dataset.classnames == names and [datum.label for datum in dataset.test] == [0, 1]
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.booleans(), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=6), st.floats(0, 1))
 def test_any_damage_to_a_checkpoint(zip_format, changes, length):
+    ctx = torch.randn(4, 8)
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(UserError):
         path = Path(folder) / "x.pt"
-        torch.save({"state_dict": {"ctx": torch.randn(4, 8)}, "epoch": 1}, path,
-                   _use_new_zipfile_serialization=zip_format)
-        content = bytearray(path.read_bytes())
+        torch.save({"state_dict": {"ctx": ctx}, "epoch": 1}, path, _use_new_zipfile_serialization=zip_format)
+        whole = path.read_bytes()
+        content = bytearray(whole)
         for place, value in changes:
             content[int(place * (len(content) - 1))] = value
         path.write_bytes(content[: max(1, int((0.5 + length) * len(content)))])
         read_checkpoint(path)
+        if zip_format:
+            path.write_bytes(whole)
+            assert torch.equal(read_checkpoint(path)["state_dict"]["ctx"], ctx)
 
 
 def tiny_state() -> dict[str, torch.Tensor]:
@@ -91,12 +131,22 @@ shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 names = st.sampled_from([*STATE, "token_embedding.rows"])
 
 
+def load(state):
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(state, Path(folder) / "x.pt")
+        return load_clip(str(Path(folder) / "x.pt"), "cpu")
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.sets(names, max_size=3), st.dictionaries(names, shapes.map(torch.ones) | scalars, max_size=2), st.booleans())
 def test_any_weights(absent, changed, endless):
     state = {name: tensor for name, tensor in STATE.items() if name not in absent} | changed
     if endless:
         state["model"] = state
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(UserError):
-        torch.save(state, Path(folder) / "x.pt")
-        assert load_clip(str(Path(folder) / "x.pt"), "cpu")
+    with contextlib.suppress(UserError):
+        assert load(state)
+
+
+def test_whole_weights_are_loaded():
+    model = load(STATE)
+    assert all(torch.equal(tensor, STATE[name]) for name, tensor in model.state_dict().items())
