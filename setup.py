@@ -1,7 +1,7 @@
 """Installs the folders `trainers`, `datasets`, `configs` and `tools` as parts of one package, `promptcal`.
 
 The folders stay at the top of the checkout, as users of Dassl and CoOp expect. A top-level package called `datasets`
-would hide the library of that name, so `tools/package/promptcal` holds the package itself and links to the four.
+would hide the library of that name, so `.package/promptcal` holds the package itself and links to the four.
 """
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-SOURCE = "tools/package"
+SOURCE = ".package"
 INIT = (HERE / SOURCE / "promptcal" / "__init__.py").read_text(encoding="utf-8")
 OTHER_BACKBONES = ["open_clip_torch>=3.0", "transformers>=4.56", "sentencepiece"]
 

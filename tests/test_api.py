@@ -1,5 +1,5 @@
-"""Python: whatever is given as views, names, model or options works or is one clear error, and nothing that is set
-around a call changes a number."""
+"""`adapt`: views, names, models and options of any kind work or give one clear error; torch's global settings change no
+number."""
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +10,9 @@ import torch
 from common import random_clip
 from PIL import Image
 from promptcal.datasets.views import make_views
-from promptcal.trainers import adapt, load_clip
+from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.api import Adapter
+from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.openai_clip import CLIP
 
 NAMES = ["river", "lake", "sea"]
@@ -32,18 +33,18 @@ def pictures(image_folder) -> list:
 @pytest.mark.parametrize("given", [
     normalised.numpy(), list(normalised), list(normalised.numpy()), normalised.double(), normalised.requires_grad_(),
 ], ids=["array", "list of tensors", "list of arrays", "double", "with gradient"])
-def test_views_in_other_clothes(clip_model, expected, given):
+def test_views_of_other_types(clip_model, expected, given):
     torch.testing.assert_close(adapt("SoC", clip_model, NAMES, given).logits, expected, rtol=0, atol=1e-4)
 
 
 def test_pictures_get_the_views_of_a_run(clip_model, pictures):
-    """Paths, text paths and PIL images of any mode, one or many; each as if it stood alone."""
+    """Paths, text paths and PIL images of any mode, one or many. Image i of a call has the draws of index i."""
     opened = [Image.open(path) for path in pictures]
-    views = torch.stack([make_views(image, 0, count=10, size=32) for image in opened])
+    views = torch.stack([make_views(image, i, count=10, size=32) for i, image in enumerate(opened)])
     expected = adapt("SoC", clip_model, NAMES, views).logits
     for given in (pictures, tuple(map(str, pictures)), opened):
         torch.testing.assert_close(adapt("SoC", clip_model, NAMES, given, VIEWS).logits, expected, rtol=0, atol=1e-4)
-    alone = adapt("SoC", clip_model, NAMES, pictures[1], VIEWS).logits
+    alone = adapt("SoC", clip_model, NAMES, pictures[1], VIEWS, index=1).logits
     torch.testing.assert_close(alone, expected[1:], rtol=0, atol=1e-4)
     assert adapt("ZeroShot", clip_model, NAMES, opened[0].convert("L")).logits.shape == (1, 3)
 
@@ -65,7 +66,7 @@ def test_options_as_a_dict(clip_model):
     (NAMES, normalised, ["TTA.STEPS", "x"], ValueError, "TTA.STEPS in opts must be of type int"),
     (NAMES, normalised[0, 0], (), ValueError, "not .3, 32, 32."),
     (NAMES, normalised[:0], (), ValueError, "views must be"),
-    (NAMES, [[1.0]], (), TypeError, "views must be pictures, paths, or a tensor"),
+    (NAMES, [[1.0]], (), TypeError, "views must be images, paths, or a tensor"),
     (NAMES, None, (), TypeError, "not a NoneType"),
     (NAMES, normalised.long(), (), TypeError, "not torch.int64"),
     (NAMES, normalised.bool(), (), TypeError, "not torch.bool"),
@@ -74,8 +75,9 @@ def test_options_as_a_dict(clip_model):
     (NAMES, torch.where(torch.arange(2).view(2, 1, 1, 1, 1) == 1, torch.nan, normalised), (), ValueError,
      "views of image 1 hold numbers that are not finite"),
     (NAMES, ["nowhere.png"], (), ValueError, "nowhere.png"),
-    (NAMES, [normalised[0], "nowhere.png"], (), TypeError, "but not both"),
+    (NAMES, [normalised[0], "nowhere.png"], (), TypeError, "not both"),
     (NAMES, [normalised[0], normalised[0, :3]], (), ValueError, "must have one shape"),
+    (NAMES, normalised.detach().sigmoid(), (), ValueError, "views lie in 0..1: multiply them by 255"),
 ])
 def test_what_cannot_work_is_one_clear_line(clip_model, names, views, opts, error, message):
     with pytest.raises(error, match=message) as raised:
@@ -87,7 +89,7 @@ def test_what_cannot_work_is_one_clear_line(clip_model, names, views, opts, erro
     ("ViT-B/16", r"use load_clip\('ViT-B/16'\)"), (None, "must come from load_clip"),
     (torch.nn.Linear(2, 2), "must come from load_clip, not be a Linear"),
 ])
-def test_models_that_are_none(model, message):
+def test_wrong_models(model, message):
     with pytest.raises((TypeError, ValueError), match=message):
         adapt("SoC", model, NAMES, normalised)
 
@@ -146,7 +148,7 @@ def test_nothing_around_a_call_changes_a_number(clip_model, plain, around, train
     (["river"], "there is one class only, 'river'"), (["river", "lake", "river"], "'river' = 'river'"),
     (["tree_frog", "tree frog"], "'tree_frog' = 'tree frog'"),
 ])
-def test_classes_that_say_nothing_are_told(clip_model, caplog, names, said):
+def test_uninformative_classes_are_warned_about(clip_model, caplog, names, said):
     adapted = Adapter("SoC", clip_model, names, 10)(normalised)
     assert said in caplog.text and adapted.logits.isfinite().all()
 
@@ -160,7 +162,7 @@ def test_threads_do_not_share_the_state_of_an_online_method(clip_model: CLIP, tr
             assert torch.equal(logits, expected)
 
 
-def test_black_pictures_are_pictures(clip_model: CLIP):
+def test_black_images_are_pixel_values(clip_model: CLIP):
     """Their numbers could be normalised ones; that they are pixels is known, or told by the other images."""
     black = Image.new("RGB", (32, 32))
     views = make_views(black, 0, 16, 32, augmix=False)
@@ -190,3 +192,44 @@ def test_a_model_is_loaded_whatever_the_default_type():
     finally:
         torch.set_default_dtype(torch.float32)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("index", [[0], [0, -1], "01", 3, [0.5, 1]])
+def test_an_index_per_image(clip_model: CLIP, pictures, index):
+    with pytest.raises((TypeError, ValueError), match="one whole number from 0 per image"):
+        adapt("SoC", clip_model, NAMES, pictures, VIEWS, index=index)
+    with pytest.raises(ValueError, match="given views need none"):
+        adapt("SoC", clip_model, NAMES, normalised, index=index)
+
+
+def test_numbers_equal_a_runs(clip_model: CLIP, clip_file, image_folder, tmp_path):
+    """With the position in the split as index."""
+    opts = {"TTA.VIEWS": 10, "TTA.EPISODES": 1}
+    build_trainer(build_cfg("SoC", "configs/datasets/image_folder.yaml", opts=[
+        "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / "run",
+        *(item for pair in opts.items() for item in pair)])).run()
+    predictions = RunDir(tmp_path / "run").predictions()
+    names = ["kind a", "kind b", "kind c", "kind d"]
+    for at in (0, 7):
+        path = image_folder / predictions["filename"][at]
+        found = adapt("SoC", clip_model, names, path, opts, index=at).logits[0]
+        np.testing.assert_allclose(found.numpy(), predictions["logits"][at], atol=1e-4)
+
+
+def test_changes_of_prompt_and_weights_count(tmp_path):
+    """Whatever way they are made in; nothing is kept between calls."""
+    model, path = random_clip(seed=3), tmp_path / "prompt.pt"
+    found = []
+    for scale in (1.0, 2.0):
+        torch.save({"ctx": scale * torch.ones(4, 64)}, path)
+        found.append(adapt("ZeroShot", model, NAMES, normalised, {"MODEL.INIT_WEIGHTS": path}).logits)
+    model.token_embedding.weight.data.mul_(0.5)
+    found.append(adapt("ZeroShot", model, NAMES, normalised, {"MODEL.INIT_WEIGHTS": path}).logits)
+    assert not torch.allclose(found[0], found[1]) and not torch.allclose(found[1], found[2])
+
+
+@pytest.mark.parametrize("trainer", ["TPT", "TPS", "ZERO", "MTA", "TDA", "OnZeta", "ZeroShot"])
+def test_classes_of_one_name_get_equal_logits(clip_model: CLIP, trainer: str):
+    names = ["river", "sunglasses", "lake", "sunglasses", "sea", "tree_frog", "tree frog"]
+    logits = adapt(trainer, clip_model, names, normalised, VIEWS).logits
+    assert torch.equal(logits[:, 1], logits[:, 3]) and torch.equal(logits[:, 5], logits[:, 6])

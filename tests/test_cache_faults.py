@@ -1,4 +1,4 @@
-"""The view cache under fire: removed, cut or damaged while a run reads it, built by two at once, and images mended."""
+"""The view cache removed, cut or damaged while a run reads it, built by two runs at once, and images repaired."""
 from __future__ import annotations
 
 import ctypes
@@ -14,6 +14,7 @@ from forked import forked
 from processes import Process
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers.engine.cache import ArrayCache
 from promptcal.trainers.runs.run_dir import RunDir
 
 SETTINGS = ("TEST.PART", 3, "TTA.VIEWS", 10, "TTA.EPISODES", 2, "DATALOADER.NUM_WORKERS", 0, "TTA.JACOBIAN", "off")
@@ -47,8 +48,9 @@ def damage(cache: Path, how: str) -> None:
 @pytest.mark.parametrize("trainer", ["TPT", "TDA"])
 @pytest.mark.parametrize("how", ["removed", "cut", "flipped", "emptied"])
 def test_a_cache_that_goes_bad_while_it_is_read(run, tmp_path: Path, monkeypatch, trainer: str, how: str):
-    """TPT reads part by part; TDA, which is online, in any order, with one part at hand."""
-    monkeypatch.setattr("promptcal.trainers.engine.features.RECENT_BYTES", 1)
+    """TPT reads shards in order; TDA, which is online, in random order, with one shard in memory."""
+    monkeypatch.setattr("promptcal.trainers.engine.features.MEMORY", 1)
+    monkeypatch.setattr("promptcal.trainers.engine.features.SHARD", 3)
     expected = run(trainer, "first")
     real = RunDir.write_part
 
@@ -66,9 +68,10 @@ def test_a_cache_that_goes_bad_while_it_is_read(run, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("how", ["umount -l", "mount -o remount,ro", "mount -t tmpfs -o size=0,nr_inodes=1 full"])
 def test_a_disk_that_goes_away_while_the_cache_is_made(run, tmp_path: Path, monkeypatch, how: str):
-    """Unmounted, the folder it was mounted at is there, and the run goes on with that; read-only, as a disk becomes
-    that has failed, or replaced by a full one, the run ends with one line and keeps its parts."""
-    cache, real = tmp_path / "cache", RunDir.write_part
+    """Unmounted, the mount point is still a folder, and the run continues there. Read-only, as a failed disk becomes,
+    or replaced by a full one, the run ends with one line."""
+    cache, real = tmp_path / "cache", ArrayCache.write
+    monkeypatch.setattr("promptcal.trainers.engine.features.SHARD", 3)
     cache.mkdir()
 
     def system(command: str) -> None:
@@ -82,7 +85,10 @@ def test_a_disk_that_goes_away_while_the_cache_is_made(run, tmp_path: Path, monk
             system("mount -t tmpfs disk")
         except (OSError, subprocess.CalledProcessError):
             raise SystemExit(77) from None
-        monkeypatch.setattr(RunDir, "write_part", lambda *args: (real(*args), system(how)) and monkeypatch.undo())
+        def after() -> None:
+            ArrayCache.write = real
+
+        monkeypatch.setattr(ArrayCache, "write", lambda *args: (real(*args), system(how), after()))
         try:
             run("ZeroShot", "run", "TTA.VIEWS", 1, "TTA.SELECT", 1)
         except UserError as error:
@@ -96,14 +102,14 @@ def test_a_disk_that_goes_away_while_the_cache_is_made(run, tmp_path: Path, monk
     else:
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
         assert done.stderr.strip().splitlines()[-1].startswith(f"cannot write {cache}")
-        assert "choose another" in done.stderr and len(list((tmp_path / "run" / "parts").glob("*.npz"))) == 1
+        assert "choose another" in done.stderr
     assert not (tmp_path / "run" / "lock").exists()
     assert run("ZeroShot", "run", "TTA.VIEWS", 1, "TTA.SELECT", 1)["index"].tolist() == list(range(12))
 
 
 @pytest.mark.parametrize("trainer", ["TPT", "TDA"])
-def test_a_mended_image_is_read_again(run, image_folder: Path, trainer: str):
-    """With the same name and size, so that nothing else tells."""
+def test_a_repaired_image_is_read_again(run, image_folder: Path, trainer: str):
+    """With the same name and size, so that nothing else shows it."""
     victim = image_folder / "kind_b" / "1.png"
     whole = victim.read_bytes()
     victim.write_bytes(bytes(len(whole)))
@@ -112,7 +118,7 @@ def test_a_mended_image_is_read_again(run, image_folder: Path, trainer: str):
     with pytest.raises(UserError, match=r"kind_b/1\.png"):
         run(trainer, "strict")
     victim.write_bytes(whole)
-    assert run(trainer, "mended", "DATALOADER.ON_BAD_IMAGE", "skip")["index"].tolist() == list(range(12))
+    assert run(trainer, "repaired", "DATALOADER.ON_BAD_IMAGE", "skip")["index"].tolist() == list(range(12))
     assert run(trainer, "strict")["index"].tolist() == list(range(12))
 
 

@@ -97,7 +97,7 @@ print(json.dumps([said, [module.__file__ for module in (command, benchmark_cases
 @pytest.mark.slow
 def test_a_wheel_installed_alone_does_everything(tmp_path: Path, image_folder: Path, clip_model: CLIP):
     source = tmp_path / "source"
-    ignored = shutil.ignore_patterns(".*", "output", "*.egg-info", "build")
+    ignored = shutil.ignore_patterns(".git", ".venv", ".*_cache", "output", "*.egg-info", "build")
     shutil.copytree(PROJECT, source, symlinks=True, ignore=ignored)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
 

@@ -1,33 +1,28 @@
-"""Proof without a GPU: on torch's `meta` device a tensor that was left on the CPU fails, whatever its numbers."""
+"""Without a GPU: on torch's `meta` device an operation with a tensor that was left on the CPU fails."""
 from __future__ import annotations
 
 import multiprocessing
 import os
 import socket
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from common import openai_state, random_clip
-from PIL import Image
-from promptcal.datasets.utils.errors import ConfigError
-from promptcal.datasets.views import ViewMaker
+from common import random_clip
+from promptcal.datasets import build_dataset
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.coop import CoOp
-from promptcal.trainers.engine.dist import Distributed
+from promptcal.trainers.engine.features import ViewFeatures
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule
 from promptcal.trainers.fpp import FPP
 from promptcal.trainers.functional import posthoc
 from promptcal.trainers.registry import TRAINER_REGISTRY
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.dist import Distributed
 from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm import image_tower, text_tower
-from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.initial_prompt import InitialPrompt
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.precision import DTYPES
@@ -73,11 +68,13 @@ def precision(request, monkeypatch) -> str:
 
 
 @pytest.mark.parametrize("resnet", [False, True], ids=["vit", "resnet"])
-def test_views_are_made_and_encoded_on_the_device(resnet: bool, precision: str):
-    backbone, maker = as_backbone(random_clip(resnet=resnet).to("meta")), ViewMaker(9, 32, augmix=True, seed=0)
-    pictures = [maker.make(maker.prepare(Image.new("RGB", (50, 40)), i), "meta") for i in range(2)]
-    views = encode_views(backbone, torch.stack(pictures), precision, normalised=False)
-    assert views.shape == (2, 9, 48) and views.is_meta
+def test_views_are_encoded_on_the_device(resnet: bool, precision: str, image_folder: Path):
+    """Threads make views on the host; what goes to the device and on is the model's."""
+    backbone, dataset = as_backbone(random_clip(resnet=resnet).to("meta")), build_dataset("ImageFolder", image_folder)
+    cfg = build_cfg("TPT", opts=["TTA.VIEWS", 9, "TTA.SELECT", 0.2, "DATALOADER.NUM_WORKERS", 2])
+    features = ViewFeatures(cfg, backbone, precision, dataset, dataset.test, range(3), 9, {"data": "", "weights": ""})
+    (batch,) = features.batches([[0, 1]])
+    assert batch.views.shape == (2, 9, 48) and batch.views.is_meta
 
 
 def use_model(method, model: torch.nn.Module) -> None:
@@ -135,65 +132,16 @@ def test_half_precision_turns_few_signs(name: str, clip_model):
     assert turned["fp16"] < 0.01 and turned["fp16"] <= turned["bf16"] < 0.06
 
 
-def run_folder(tmp_path: Path, root: Path, weights: Path, name: str, *opts: object) -> np.ndarray:
-    build_trainer(build_cfg("TPT", "configs/datasets/image_folder.yaml", opts=[
-        "DATASET.ROOT", root, "MODEL.BACKBONE.NAME", weights, "OUTPUT_DIR", tmp_path / name, "TEST.LIMIT", 3,
-        "DATALOADER.NUM_WORKERS", 0, "TTA.VIEWS", 10, *opts])).run()
-    return RunDir(tmp_path / name).predictions()["logits"]
-
-
-def test_both_towers_are_compiled_with_static_shapes(image_folder, clip_file, tmp_path, monkeypatch):
-    asked, used = [], set()
-
-    def compiler(function, **options):
-        asked.append(options)
-        return lambda *given: used.add(given[0].dim()) or function(*given)
-
-    monkeypatch.setattr(torch, "compile", compiler)
-    plain = run_folder(tmp_path, image_folder, clip_file, "plain")
-    assert not asked
-    compiled = run_folder(tmp_path, image_folder, clip_file, "compiled", "MODEL.COMPILE", "on")
-    assert asked == [{"dynamic": False}] * 2 and np.array_equal(compiled, plain)
-    assert used == {4, 3}  # views (n, 3, H, W) and contexts (B, n_ctx, width)
-
-
-@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_compiled_towers_give_the_same_features(image_folder, tmp_path, monkeypatch, backend, caplog):
-    """What torch traces of the towers (eager), and what it makes of that with a C++ compiler (inductor), which takes
-    seconds for each layer and each shape."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    weights = tmp_path / "shallow.pt"
-    torch.save(openai_state(random_clip(layers=1)), weights)
-    plain = run_folder(tmp_path, image_folder, weights, "plain", "TEST.LIMIT", 1)
-    compiled = run_folder(tmp_path, image_folder, weights, "compiled", "TEST.LIMIT", 1, "MODEL.COMPILE", "on")
-    assert "so it runs as it is" not in caplog.text
-    np.testing.assert_allclose(compiled, plain, atol=1e-3)  # logits, whose unit is a hundredth in cosine
-
-
-def test_what_cannot_be_compiled_runs_as_it_is(image_folder, clip_file, tmp_path, monkeypatch, caplog):
-    def no_compiler(function, **options):
-        def fail(*given):
-            raise RuntimeError("InvalidCxxCompiler: no working C++ compiler\nmore")
-        return fail
-
-    monkeypatch.setattr(torch, "compile", no_compiler)
-    run_folder(tmp_path, image_folder, clip_file, "run", "MODEL.COMPILE", "on")
-    for tower in ("image", "text"):
-        assert caplog.text.count(f"compile the {tower} tower here (InvalidCxxCompiler: no working C++ compiler)") == 1
-    with pytest.raises(ConfigError, match="MODEL.COMPILE"):
-        build_cfg("TPT", opts=["MODEL.COMPILE", "maybe"])
-
-
-def test_each_rank_takes_a_gpu_of_its_own_before_it_meets_the_others(monkeypatch):
-    """The path of NCCL, with a stand-in for its devices: objects travel by gloo, so that no rank touches another's
-    GPU."""
+def test_each_rank_takes_its_own_gpu(monkeypatch):
+    """The NCCL path with a stand-in for its devices. Objects are exchanged by gloo."""
     told = []
     for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.append(("device", device)))
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, timeout: told.append((backend, timeout.days)))
+    monkeypatch.setattr(torch.distributed, "init_process_group",
+                        lambda backend, timeout: told.append((backend, timeout.days)))
     monkeypatch.setattr("atexit.register", lambda function: told.append(("at exit", function)))
     ours = Distributed()
     assert told == [("device", 1), ("cpu:gloo,cuda:nccl", 7), ("at exit", torch.distributed.destroy_process_group)]

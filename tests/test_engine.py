@@ -11,8 +11,8 @@ from common import make_image_folder, openai_state, random_clip
 from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.engine.cache import ArrayCache
-from promptcal.trainers.engine.memory import within_memory
-from promptcal.trainers.engine.tta_loop import run_episodes
+from promptcal.trainers.engine.oom import adapt_within_memory
+from promptcal.trainers.engine.tta_loop import tune_and_predict
 from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.initial_prompt import InitialPrompt
@@ -37,13 +37,13 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
 @pytest.mark.parametrize("specific", [False, True], ids=["shared", "class-specific"])
 def test_jacobian_and_groups_give_the_same_gradient(clip_model, specific: bool):
     whole, grouped = prompt_of(clip_model, specific=specific), prompt_of(clip_model, group=3, specific=specific)
-    cotangent = torch.randn(5, len(NAMES), 48)
-    expected = whole.gradient(cotangent)
+    grad_text = torch.randn(5, len(NAMES), 48)
+    expected = whole.gradient(grad_text)
     assert expected.shape == (5, *whole.context.shape)
     torch.testing.assert_close(grouped.text, whole.text)
-    assert relative(grouped.gradient(cotangent), expected) < 1e-5
+    assert relative(grouped.gradient(grad_text), expected) < 1e-5
     whole.jacobian = text_jacobian(whole.tower, whole.context)
-    assert relative(whole.gradient(cotangent), expected) < 1e-5
+    assert relative(whole.gradient(grad_text), expected) < 1e-5
 
 
 @pytest.mark.parametrize("position", ["middle", "front"])
@@ -51,10 +51,10 @@ def test_the_jacobian_knows_where_the_class_name_stands(clip_model, position: st
     backbone, tokens = OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER)
     tower = ClassTowers(backbone, tokens, placement=find_placement(position, NAMES, TOKENIZER))
     prompt = InitialPrompt(tower, initial_context(backbone, "a photo of a"))
-    cotangent = torch.randn(2, len(NAMES), 48)
-    expected = prompt.gradient(cotangent)
+    grad_text = torch.randn(2, len(NAMES), 48)
+    expected = prompt.gradient(grad_text)
     prompt.jacobian = text_jacobian(tower, prompt.context)
-    assert relative(prompt.gradient(cotangent), expected) < 1e-5
+    assert relative(prompt.gradient(grad_text), expected) < 1e-5
 
 
 def test_the_jacobian_is_that_of_autograd(clip_model):
@@ -70,12 +70,12 @@ def test_the_jacobian_is_that_of_autograd(clip_model):
 
 def test_later_steps_in_groups(clip_model):
     contexts = initial_context(OpenAIBackbone(clip_model), "a photo of a") + torch.randn(3, 4, 64)
-    cotangent = torch.randn(3, len(NAMES), 48)
+    grad_text = torch.randn(3, len(NAMES), 48)
     answers = []
     for group in (0, 2):
         tower = ClassTowers(OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER), group=group)
         text, vjp = tower.with_vjp(contexts)
-        answers.append((text, vjp(cotangent)))
+        answers.append((text, vjp(grad_text)))
     torch.testing.assert_close(answers[0][0], answers[1][0])
     assert relative(answers[1][1], answers[0][1]) < 1e-5
 
@@ -114,7 +114,9 @@ def test_a_second_method_touches_no_image(image_folder: Path, clip_file: Path, t
     monkeypatch.setattr("promptcal.datasets.base.open_image", refuse)
     for trainer in ("SoC", "TPT", "ZeroShot"):
         warm = run(image_folder, clip_file, tmp_path / f"warm{trainer}", trainer, *cache)
-        assert np.array_equal(warm["logits"], expected.get(trainer, cold)["logits"])
+        # ZeroShot takes the plain view from the cache of all views, where it was encoded with the others.
+        tolerance = 1e-5 if trainer == "ZeroShot" else 0
+        np.testing.assert_allclose(warm["logits"], expected.get(trainer, cold)["logits"], rtol=0, atol=tolerance)
     with pytest.raises(AssertionError, match="an image was opened"):
         run(image_folder, clip_file, tmp_path / "seed", "TPT", *cache, "SEED", 1)
 
@@ -141,9 +143,9 @@ def test_a_damaged_cache_is_noticed_and_made_again(
 
 
 def test_any_flipped_byte_of_a_cached_array_is_noticed_or_harmless(tmp_path: Path):
-    cache, facts = ArrayCache(tmp_path, "views", {}), {"index": [3, 5], "bad": {"4": "kind_a/4.png: no image"}}
+    cache, metadata = ArrayCache(tmp_path, "views", {}), {"index": [3, 5], "bad": {"4": "kind_a/4.png: no image"}}
     array = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float16)
-    cache.write("x", array, facts)
+    cache.write("x", array, metadata)
     noticed = 0
     for name in ("x.npy", "x.json"):
         file = cache.folder / name
@@ -154,10 +156,10 @@ def test_any_flipped_byte_of_a_cached_array_is_noticed_or_harmless(tmp_path: Pat
                 found = cache.read("x")
                 if found is not None:
                     assert np.array_equal(found[0], array) and found[0].dtype == array.dtype, (name, place)
-                    assert found[1] == facts, (name, place)
+                    assert found[1] == metadata, (name, place)
                 noticed += found is None
         file.write_bytes(content)
-    assert noticed > 100 and cache.read("x")[1] == facts
+    assert noticed > 100 and cache.read("x")[1] == metadata
 
 
 def test_an_image_that_an_earlier_run_skipped_stops_one_that_skips_none(
@@ -202,18 +204,18 @@ def test_out_of_memory_halves_episodes_then_classes(clip_model, caplog):
         sizes.append((len(some), trainer.prompt.tower.group))
         if len(some) * trainer.prompt.tower.group > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return run_episodes(trainer.prompt, some, trainer.scale, trainer, trainer.cfg)
+        return tune_and_predict(trainer.prompt, some, trainer.scale, trainer, trainer.cfg)
 
     with torch.no_grad():
-        shrunk = within_memory(tight, views, trainer.prompt)
+        shrunk = adapt_within_memory(tight, views, trainer.prompt)
     torch.testing.assert_close(shrunk.logits, expected.logits, atol=1e-3, rtol=0)
     assert sizes[:5] == [(6, 7), (3, 7), (2, 7), (1, 7), (1, 4)] and len(sizes) == 10
     assert "3 episodes at once" in caplog.text and "4 classes at once" in caplog.text
     with torch.no_grad():
-        within_memory(tight, views, trainer.prompt)
+        adapt_within_memory(tight, views, trainer.prompt)
     assert sizes[10:] == [(1, 4)] * 6  # from here on, as it said
     with pytest.raises(UserError, match="use DEVICE cpu"), torch.no_grad():
-        within_memory(lambda some: (_ for _ in ()).throw(torch.OutOfMemoryError("no")), views, prompt)
+        adapt_within_memory(lambda some: (_ for _ in ()).throw(torch.OutOfMemoryError("no")), views, prompt)
 
 
 def no_memory(*_):

@@ -94,7 +94,7 @@ def test_a_failure_is_one_line(checkout: Path, fault: str, message: str):
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """Another clone, whose commands say so."""
-    ignored = shutil.ignore_patterns(".*", "output", "tests")
+    ignored = shutil.ignore_patterns(".git", ".venv", ".*_cache", "output", "tests")
     clone = Path(shutil.copytree(PROJECT, tmp_path / "promptcal", symlinks=True, ignore=ignored))
     with (clone / "datasets" / "utils" / "cli.py").open("a") as file:
         file.write('print("the other clone")\n')
@@ -103,7 +103,7 @@ def clone(tmp_path: Path) -> Path:
 
 def python(*args: object, cwd: Path) -> str:
     done = subprocess.run([sys.executable, *map(str, args)], cwd=cwd, capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "PYTHONPATH": str(PROJECT / "tools" / "package")})
+                          env={**os.environ, "PYTHONPATH": str(PROJECT / ".package")})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,4 +1,4 @@
-"""Methods that carry state from image to image: declared, in a seeded order, killed and continued without a trace."""
+"""Methods that carry state from image to image: declared, in a seeded order, bit-equal after a kill."""
 from __future__ import annotations
 
 import itertools
@@ -15,13 +15,14 @@ from promptcal.trainers import TRAINER_REGISTRY, adapt, build_cfg, build_trainer
 from promptcal.trainers.api import Adapter
 from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.engine.adapted import Adapted
-from promptcal.trainers.engine.parts import shuffled
+from promptcal.trainers.engine.predict import Predictor
 from promptcal.trainers.functional.objectives import class_logits
+from promptcal.trainers.runs.parts import shuffled
 from promptcal.trainers.runs.run_dir import RunDir
 
 
 class RunningMean(BaseTrainer):
-    """Subtracts the mean of all logits so far: as plain a state as there is."""
+    """Subtracts the mean of all logits so far."""
 
     online = True
 
@@ -36,7 +37,7 @@ class RunningMean(BaseTrainer):
         self.total, self.count = torch.from_numpy(state["total"].copy()), int(state["count"])
 
     def adapt(self, views):
-        assert len(views) == 1, "an online method meets its images one by one"
+        assert len(views) == 1, "an online method sees its images one by one"
         logits = class_logits(views[:, :1], self.prompt.text, self.scale)[:, 0]
         self.total, self.count = self.total + logits[0], self.count + 1
         return Adapted(logits - self.total / self.count, logits, columns={"count": torch.tensor([self.count])})
@@ -80,7 +81,7 @@ def test_batches_and_caches_change_nothing(run, tmp_path, opts):
 
 
 def test_the_cache_is_that_of_all_methods(run, train, tmp_path, monkeypatch):
-    """Parts of the cache follow the test list, not the order of an online method, so that each reads the other's."""
+    """The cache follows the test list, not the order of an online method, so each method reads the other's."""
     cached = ("CACHE.DIR", tmp_path / "cache")
     train("TPT", tmp_path / "tpt", *cached)
     monkeypatch.setattr("promptcal.datasets.base.open_image", lambda path: pytest.fail("an image was opened"))
@@ -144,31 +145,31 @@ def test_kill_9_at_every_write(train, tmp_path, monkeypatch, online):
 def test_a_damaged_state_is_not_used(run, tmp_path, monkeypatch, caplog):
     expected = run("whole")
     with monkeypatch.context() as patch:
-        patch.setattr(RunDir, "gather", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(RunDir, "merge", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run("cut")
     state = tmp_path / "cut" / "parts" / "state.npz"
     state.write_bytes(state.read_bytes()[:-40])
     np.testing.assert_array_equal(run("cut")["logits"], expected["logits"])
-    assert "begins anew" in caplog.text
+    assert "starts again" in caplog.text
 
 
 def test_several_ranks_are_refused(run, monkeypatch):
-    monkeypatch.setattr("promptcal.trainers.engine.dist.Distributed.barrier", lambda self: None)
-    real = BaseTrainer.predict_images
+    monkeypatch.setattr("promptcal.trainers.runs.dist.Distributed.barrier", lambda self: None)
+    real = Predictor.predict
 
-    def as_one_of_two(trainer):
-        trainer.dist.world = 2
-        real(trainer)
+    def as_one_of_two(predictor):
+        predictor.dist.world = 2
+        real(predictor)
 
-    monkeypatch.setattr(BaseTrainer, "predict_images", as_one_of_two)
-    with pytest.raises(ConfigError, match="one process must see them all"):
+    monkeypatch.setattr(Predictor, "predict", as_one_of_two)
+    with pytest.raises(ConfigError, match="one process must see all images"):
         run("two")
 
 
 def test_an_undeclared_state_is_refused(run, monkeypatch):
     monkeypatch.delattr(RunningMean, "state")
-    with pytest.raises(UserError, match="does not say what its state is"):
+    with pytest.raises(UserError, match="does not declare its state"):
         run("undeclared")
 
 
@@ -178,6 +179,6 @@ def test_adapt_starts_afresh_and_an_adapter_goes_on(clip_model):
     once = adapt("RunningMean", clip_model, names, views)
     assert once.columns["count"].tolist() == [1, 2, 3]
     torch.testing.assert_close(adapt("RunningMean", clip_model, names, views).logits, once.logits)
-    adapter = Adapter("RunningMean", clip_model, names, views=10)
+    adapter = Adapter("RunningMean", clip_model, names, num_views=10)
     adapter(views[:1])
     assert adapter(views[1:]).columns["count"].tolist() == [2, 3]

@@ -13,13 +13,13 @@ from promptcal.trainers.functional.posthoc import (
     confidence_at,
     consistent_temperature,
     cots,
+    cots_columns,
     ecots,
     fixed_temperature,
     least_misfit,
     mean_cosine,
     misfit_and_bounds,
     replaced_confidence,
-    strong_columns,
     strong_views,
 )
 from promptcal.trainers.runs.run_dir import RunDir
@@ -126,7 +126,7 @@ def test_strong_views_are_the_surest_but_the_plain_one():
     logits[:, 0, 1] += 100  # the plain view is the surest of all, and does not count
     assert strong_views(logits).tolist() == [sure] * 3
     assert strong_views(logits[:, :3]).shape == (3, 1)
-    assert strong_columns(logits[:, :1], logits[:, :1]) == {}
+    assert cots_columns(logits[:, :1], logits[:, :1]) == {}
 
 
 def test_classes_stay_but_for_the_ensemble():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
-    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
 from promptcal.datasets.download.verify import inspect, table
 from promptcal.datasets.file_dataset import file_datasets, find_file_dataset

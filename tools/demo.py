@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
-    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
 from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool
 from promptcal.trainers import build_cfg, build_trainer

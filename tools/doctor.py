@@ -17,7 +17,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
-    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
 from promptcal.datasets.utils.cli import run_tool
 from promptcal.datasets.utils.files import data_root

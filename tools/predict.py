@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
-    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
-    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
 from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool
 from promptcal.datasets.utils.errors import ConfigError
@@ -83,7 +83,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     log_to_terminal()
     check_names(args.trainer, args.dataset_config_file, args.config_file)
     # From here on torch is needed, which takes seconds to import.
-    from promptcal.trainers.report.figures.run_pictures import write_figures_to_tensorboard
     from promptcal.trainers.runs.summary import result_table, seeds_table
 
     done = []
@@ -92,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.no_train:
             trainer.check()
             continue
-        done.append(trainer.run(train=not args.eval_only, draw=write_figures_to_tensorboard))
+        done.append(trainer.run(train=not args.eval_only))
         if trainer.dist.is_main:
             print(result_table(done[-1:]))
     if len(done) > 1 and trainer.dist.is_main:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
-    sys.path.insert(0, str(Path(__file__).resolve().parent / "package"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
 from promptcal.datasets.synthetic.sheet import contact_sheet
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool

@@ -1,16 +1,16 @@
-"""The methods, one a file; a file that registers a trainer is found by the registry."""
+"""The methods, one per file. The registry finds every file that registers a trainer."""
 from importlib import import_module
 
 PUBLIC = {
-    "TRAINER_REGISTRY": ".registry", "adapt": ".api", "build_cfg": ".config.build", "build_trainer": ".registry",
-    "load_clip": ".vlm.loading",
+    "Adapter": ".api", "TRAINER_REGISTRY": ".registry", "adapt": ".api", "build_cfg": ".config.build",
+    "build_trainer": ".registry", "load_clip": ".vlm.loading",
 }
 
 __all__ = list(PUBLIC)
 
 
 def __getattr__(name: str) -> object:
-    """Imported on first use: torch takes seconds, and a usage error must not wait for it."""
+    """Imported on first use: importing torch takes seconds, and usage errors must not wait for it."""
     if name not in PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(PUBLIC[name], __name__), name)

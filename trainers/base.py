@@ -1,4 +1,4 @@
-"""The shared base trainer: build data, build model, train, predict, test. Nothing here knows a method."""
+"""The base trainer: the life cycle of a run. Nothing here depends on a method."""
 from __future__ import annotations
 
 import logging
@@ -11,26 +11,25 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from ..datasets import Dataset, build_dataset
+from ..datasets import Dataset, Datum, build_dataset
 from ..datasets.base import run_name
 from ..datasets.utils.errors import ConfigError, DataError, explaining_faults
-from .config.fingerprint import check_same, make_fingerprint, run_path
+from .config.fingerprint import make_fingerprint
 from .engine.adapted import Adapted
-from .engine.dist import Distributed
+from .engine.features import ViewFeatures, image_name
 from .engine.jacobian_cache import build_jacobian
-from .engine.parts import evenly
-from .evaluation import Evaluation
+from .engine.predict import Predictor
 from .registry import LAST
+from .runs.dist import Distributed
 from .runs.environment import environment
 from .runs.log import early_lines
-from .runs.run_dir import RunDir
-from .runs.summary import result_block, summarise
-from .runs.tensorboard import Draw, write_final
+from .runs.parts import evenly
+from .runs.run_dir import Results, RunDir
+from .runs.summary import metrics, result_block
+from .runs.tensorboard import write_final
 from .vlm.backbone import Backbone
-from .vlm.class_token_position import END
 from .vlm.class_towers import ClassTowers
-from .vlm.compiling import compile_image_tower
-from .vlm.initial_prompt import InitialPrompt
+from .vlm.initial_prompt import InitialPrompt, first_of_equal
 from .vlm.loading import as_backbone, load_clip, pick_device, weights_hash
 from .vlm.numerics import fixed_numerics
 from .vlm.openai_clip import CLIP
@@ -42,21 +41,31 @@ from .vlm.prompts import check_lengths, class_tokens, find_placement, initial_co
 logger = logging.getLogger(__name__)
 
 
-class BaseTrainer(Evaluation):
-    """The life of a run. A method says how many views it needs and how it adapts to them."""
+class BaseTrainer:
+    """One run of a method on a data set, with Dassl's life cycle. A method defines `num_views` and `adapt`."""
 
-    label = ""  # on paper; "" = the class's name
-    colour = ""  # in figures; "" = a spare one
+    label = ""  # in tables and figures; "" = the class's name
+    colour = ""  # in figures; "" = one of the spare colours
     marker = "v"
     display_order = LAST  # place in lists of methods, lowest first
     tuned = True  # adapts to test images
-    tunes_context = False  # by gradients, so a Jacobian may pay
-    own_views = False  # its yaml stands above the data set's: it wants the same views everywhere
+    tunes_context = False  # by gradients, so that a Jacobian may pay
+    own_views = False  # its yaml overrides the data set's: it uses the same views everywhere
     trained = False  # learns from labelled images first
     online = False  # carries state from image to image
-    takes_regularisers = False  # knows what to do with TRAINER.REGULARISERS
-    takes_templates = False  # knows what to do with PROMPT.TEMPLATE
-    log_name = "log.txt"  # in the run folder; "" where somebody else writes one
+    takes_regularisers = False  # uses TRAINER.REGULARISERS
+    takes_templates = False  # uses PROMPT.TEMPLATE
+
+    log_name = "log.txt"  # in the run directory; "" = none
+    indices: Sequence[int] = ()  # positions in `items` of the images of the run
+    items: Sequence[Datum] = ()  # the split that is tested
+    classnames: Sequence[str] = ()
+    first_of_name: Sequence[int] | None = None  # for each class the first one of the same name; None: all differ
+    run_dir: RunDir | None = None  # None where `adapt` is used without a run
+    fingerprint: dict[str, object]
+    backbone: Backbone
+    prompt: InitialPrompt
+    scale: Tensor  # exp(logit_scale)
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
@@ -66,222 +75,217 @@ class BaseTrainer(Evaluation):
     def validate(cls, cfg: CfgNode) -> None:
         """Refuses values of the method's own settings that cannot work."""
 
-    def __init__(self, cfg: CfgNode) -> None:
+    def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
+        """`dataset`: use this one instead of reading the one that `cfg` names."""
         self.cfg = cfg
-        self.draw: Draw | None = None
+        self.dataset = dataset
         self.dist = Distributed()
         self.device = pick_device(cfg.DEVICE)
         self.precision = resolve_precision(cfg.MODEL.PREC, self.device)
 
     @property
-    def position(self) -> str:
-        """Where the class name stands in the prompt. CoOp's setting, for every method that may start from its
-        prompts."""
-        return self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION
-
-    @property
-    def views(self) -> int:
-        """How many views of each image the method looks at."""
+    def num_views(self) -> int:
+        """How many views of each image the method uses."""
         return self.cfg.TTA.VIEWS
 
     def adapt(self, views: Tensor) -> Adapted:
         """Predictions for B images, given as unit view features (B, V, d), each image on its own."""
-        raise TypeError(f"{type(self).__name__} does not say how it adapts")
+        raise TypeError(f"{type(self).__name__} does not define adapt()")
 
-    def carried(self) -> Mapping[str, Tensor]:
-        """Online methods: all that the next prediction follows from besides its image, as tensors that are changed in
-        place."""
-        raise ConfigError(f"{type(self).__name__} is online but does not say what its state is: give it carried(), or "
+    def state_tensors(self) -> Mapping[str, Tensor]:
+        """Online methods: all that the next prediction depends on besides its image, as tensors that are updated in
+        place and keep their shape."""
+        raise ConfigError(f"{type(self).__name__} is online but does not declare its state: define state_tensors(), or "
                           f"both state() and load_state()")
 
     def state(self) -> Mapping[str, np.ndarray]:
-        """Online methods: what is carried, as arrays, to be saved with each part."""
-        return {name: tensor.cpu().numpy().copy() for name, tensor in self.carried().items()}
+        """Online methods: a copy of the state, to be saved with each part."""
+        return {name: tensor.cpu().numpy().copy() for name, tensor in self.state_tensors().items()}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Online methods: goes back to a state that `state()` returned."""
-        for name, tensor in self.carried().items():
+        """Online methods: restores a state that `state()` returned."""
+        for name, tensor in self.state_tensors().items():
             saved = torch.from_numpy(np.array(state[name]))
             if saved.shape != tensor.shape:
                 raise ConfigError(
-                    f"{type(self).__name__} carries '{name}' as {tuple(tensor.shape)}, and saved {tuple(saved.shape)}: "
-                    "what carried() gives is changed in place and keeps its shape; else give state() and load_state()")
+                    f"{type(self).__name__} has state '{name}' of shape {tuple(tensor.shape)}, but "
+                    f"{tuple(saved.shape)} was saved: update state_tensors() in place without changing shapes, or "
+                    f"define state() and load_state()")
             tensor.copy_(saved)
 
     @explaining_faults()
     @fixed_numerics()
-    def run(self, train: bool = True, draw: Draw | None = None) -> dict:
-        """The whole life: returns the results, whether computed now or found finished. `draw` adds pictures to the
-        finished run's TensorBoard."""
-        self.draw = draw
-        with early_lines() as early:
+    def run(self, train: bool = True) -> Results:
+        """The whole run, continued where it was interrupted. Returns its results; a finished run computes nothing."""
+        with early_lines() as lines:
             self.build_data()
-            self.folder = RunDir(run_path(self.cfg), self.log_name)
-            self.fingerprint = self.make_fingerprint()
-            results = self.finished()
-        if results is None:
-            with self.folder.owned(self.dist, self.fingerprint, self.cfg.dump(), early):
+        with RunDir.open(self.cfg, self.fingerprint, self.dist, lines, self.log_name) as run_dir:
+            self.run_dir = run_dir
+            if run_dir.results is not None:
+                results = self.update_metrics(run_dir.results)
+            else:
                 self.build_model()
                 if train:
                     self.train()
-                self.predict_images()
                 results = self.test()
-                if self.dist.is_main:
-                    self.folder.note(result_block(results, train))
-        logger.info("results in %s", self.folder.path)
+                if self.dist.is_main and self.log_name:
+                    run_dir.note(result_block(results, train))
+        logger.info("results in %s", run_dir.path)
         return results
 
     @explaining_faults()
     @fixed_numerics()
     def check(self) -> None:
-        """Whether settings, data and model fit together. Writes nothing, the list of a few-shot sample neither, and
-        computes nothing that only a run needs."""
-        self.draw_no_shots()
+        """Checks that settings, data and model fit together. Writes nothing."""
+        self.skip_few_shot_sampling()
         self.build_data()
         self.load_model()
 
-    def draw_no_shots(self) -> None:
-        """Takes the training images as they are: nothing is learnt here, so there need be none to draw shots from."""
+    def skip_few_shot_sampling(self) -> None:
+        """Nothing is trained: no few-shot sample is drawn, and none written."""
         self.cfg = self.cfg.clone()
         self.cfg.defrost()
         self.cfg.DATASET.NUM_SHOTS = -1
         self.cfg.freeze()
 
-    def finished(self) -> dict | None:
-        """The results of a run that is already done; its figures are computed again if others are asked for."""
-        results = self.folder.results()
-        if results is None:
-            return None
-        check_same(self.fingerprint, results["fingerprint"], self.folder.path, finished=True)
-        if self.dist.is_main:
-            self.folder.tidy()
-        if (results["bins"], "sals_ece" in results) == (self.cfg.TEST.BINS, self.cfg.TEST.SALS):
-            logger.info("finished before; nothing to compute")
-            return results
-        logger.info("the predictions are there; only the figures are computed again")
-        kept = {key: value for key, value in results.items() if not key.startswith("sals_")}
-        results = {**kept, **self.figures(self.folder.predictions())}
-        if self.dist.is_main:
-            self.folder.write_config(self.cfg.dump())
-            self.folder.finish(results)
-        return results
-
     def build_data(self) -> None:
+        """The data set, the list of test images, and the fingerprint of the run."""
         cfg = self.cfg
-        if not cfg.DATASET.NAME:
-            raise DataError("no data set given: use --dataset-config-file configs/datasets/<name>.yaml")
-        self.dataset = self.read_dataset()
-        self.items = getattr(self.dataset, cfg.TEST.SPLIT)
+        if self.dataset is None:
+            if not cfg.DATASET.NAME:
+                raise DataError("no data set given: use --dataset-config-file configs/datasets/<name>.yaml")
+            self.dataset = build_dataset(
+                cfg.DATASET.NAME, cfg.DATASET.ROOT, cfg.DATASET.NUM_SHOTS, cfg.SEED, cfg.DATASET.SUBSAMPLE_CLASSES,
+                cfg.DATASET.FEWSHOT_DIR,
+            )
+        self.items = {"test": self.dataset.test, "val": self.dataset.val}[cfg.TEST.SPLIT]
+        self.classnames = self.dataset.classnames
         total = len(self.items)
         if total == 0:
             raise DataError(f"{cfg.DATASET.NAME} has no {cfg.TEST.SPLIT} images")
-        self.dataset.check_files(self.items)
         self.indices = evenly(total, cfg.TEST.LIMIT)
+        self.fingerprint = self.make_fingerprint(self.dataset)
         logger.info("%s: %d of %d %s images, %d classes", cfg.DATASET.NAME, len(self.indices), total, cfg.TEST.SPLIT,
-                    len(self.dataset.classnames))
+                    len(self.classnames))
 
-    def read_dataset(self) -> Dataset:
-        cfg = self.cfg.DATASET
-        return build_dataset(
-            cfg.NAME, cfg.ROOT, cfg.NUM_SHOTS, self.cfg.SEED, cfg.SUBSAMPLE_CLASSES, cfg.FEWSHOT_DIR,
-        )
-
-    def make_fingerprint(self) -> dict:
-        """What a continued run must share with the one that was begun."""
+    def make_fingerprint(self, dataset: Dataset) -> dict[str, object]:
+        """What a continued run must share with the interrupted one. Looks at every test file once."""
+        weights = self.cfg.MODEL.INIT_WEIGHTS
         return make_fingerprint(
             self.cfg,
-            data=self.dataset.fingerprint([self.items[i] for i in self.indices]),
+            data=dataset.fingerprint([self.items[index] for index in self.indices]),
             weights=weights_hash(*backbone_settings(self.cfg)),
-            prompt=prompt_hash(self.cfg.MODEL.INIT_WEIGHTS) if self.cfg.MODEL.INIT_WEIGHTS else "",
+            prompt=prompt_hash(weights) if weights else "",
             precision=self.precision,
         )
 
-    def load_model(self) -> None:
-        name, *variant = backbone_settings(self.cfg)
-        warn_of_small(name, self.cfg.DATASET.NAME)
-        self.use_model(load_clip(name, self.device, *variant), self.dataset.classnames)
-        if self.cfg.MODEL.COMPILE == "on":
-            compile_image_tower(self.backbone)
-            self.prompt.tower.compile()
-        logger.info("%s on %s in %s", self.cfg.MODEL.BACKBONE.NAME, self.device, self.precision)
-
     def build_model(self) -> None:
+        """The backbone, the initial prompt, and its Jacobian where that pays."""
         self.load_model()
         if self.tunes_context and self.cfg.TTA.STEPS:
-            facts = {"weights": self.fingerprint["weights"], "precision": self.precision}
-            if self.position != END:
-                facts["position"] = self.position
-            self.prompt.jacobian = build_jacobian(
-                self.cfg, self.prompt, len(self.indices), facts, self.dataset.classnames, self.dist,
-            )
+            key = {"weights": self.fingerprint["weights"], "precision": self.precision,
+                   "classnames": list(self.classnames), "position": self.class_token_position}
+            self.prompt.jacobian = build_jacobian(self.cfg, self.prompt, len(self.indices), key, self.dist)
+
+    def load_model(self) -> None:
+        name, activation, head_width = backbone_settings(self.cfg)
+        warn_of_small(name, self.cfg.DATASET.NAME)
+        self.use_model(load_clip(name, self.device, activation, head_width), self.classnames)
+        logger.info("%s on %s in %s", name, self.device, self.precision)
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
-        """Sets up prediction with a model from `load_clip`: the initial prompt and the text tower for these classes."""
-        self.backbone = as_backbone(model).with_pixels(self.cfg.INPUT.PIXEL_MEAN, self.cfg.INPUT.PIXEL_STD)
+        """Prepares a model from `load_clip` for these classes: its pixels, its text tower, the initial prompt."""
+        cfg = self.cfg
+        self.classnames = classnames
+        self.backbone = as_backbone(model).with_pixels(cfg.INPUT.PIXEL_MEAN, cfg.INPUT.PIXEL_STD)
         size = self.backbone.pixels.size
-        if self.cfg.INPUT.SIZE not in (0, size):
-            given = self.cfg.INPUT.SIZE
-            raise ConfigError(f"INPUT.SIZE is {given}, but this backbone takes {size} pixels: leave it at 0")
+        if cfg.INPUT.SIZE not in (0, size):
+            raise ConfigError(f"INPUT.SIZE is {cfg.INPUT.SIZE}, but this backbone takes {size} pixels: leave it at 0")
         self.scale = self.backbone.logit_scale.exp().detach()
         tokens = class_tokens(classnames, self.backbone.tokenizer)
-        if self.cfg.MODEL.INIT_WEIGHTS:
-            context = load_context(self.cfg.MODEL.INIT_WEIGHTS, self.backbone, tokens, self.position)
+        if cfg.MODEL.INIT_WEIGHTS:
+            context = load_context(cfg.MODEL.INIT_WEIGHTS, self.backbone, tokens, self.class_token_position)
         else:
-            context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
+            context = initial_context(self.backbone, cfg.PROMPT.CTX_INIT)
         check_lengths(classnames, tokens, context.shape[-2], self.backbone)
         warn_of_classes(classnames, tokens)
-        placement = find_placement(self.position, classnames, self.backbone.tokenizer)
+        first = first_of_equal(tokens)
+        self.first_of_name = first if context.dim() == 2 and len(set(first)) < len(first) else None
+        placement = find_placement(self.class_token_position, classnames, self.backbone.tokenizer)
         self.prompt = InitialPrompt(ClassTowers(self.backbone, tokens, self.precision, placement=placement), context)
 
+    @property
+    def class_token_position(self) -> str:
+        """CoOp's setting, which every method that may start from CoOp's prompts reads."""
+        return self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION
+
+    def view_features(self, num_views: int) -> ViewFeatures:
+        """The features of `num_views` views of each test image."""
+        assert self.dataset is not None
+        return ViewFeatures(self.cfg, self.backbone, self.precision, self.dataset, self.items, self.indices, num_views,
+                            self.fingerprint)
+
     def train(self) -> None:
-        """Test-time methods have nothing to train beforehand."""
+        """Test-time methods have nothing to train."""
 
-    def test(self) -> dict:
-        """The first rank joins all parts, measures them, and marks the run as finished."""
-        return self.dist.broadcast(self.conclude() if self.dist.is_main else None)
+    def test(self) -> Results:
+        """Predicts all test images. The main process then joins the parts, measures them and finishes the run."""
+        assert self.run_dir is not None
+        predictor = Predictor(self, self.run_dir)
+        predictor.predict()
+        return self.dist.broadcast(self.finish(predictor) if self.dist.is_main else {})
 
-    def conclude(self) -> dict:
-        cfg = self.cfg
-        columns = self.folder.gather(self.parts, text=self.prompt.text.cpu().numpy())
-        n = len(columns["index"])
+    def finish(self, predictor: Predictor) -> Results:
+        """Writes predictions.npz, the final TensorBoard entries and results.json."""
+        assert self.run_dir is not None and self.dataset is not None
+        names = {index: image_name(self.dataset, self.items[index]) for index in self.indices}
+        columns = self.run_dir.merge(predictor.parts, names, text=self.prompt.text.cpu().numpy())
+        cfg, n = self.cfg, len(columns["index"])
         if n == 0:
             raise DataError("no test image could be read")
         seconds = float(columns["seconds"].sum())
-        adapting = float(columns["adapt_seconds"].sum()) if "adapt_seconds" in columns else None
         results = {
             "trainer": cfg.TRAINER.NAME, "dataset": run_name(cfg.DATASET.NAME, cfg.DATASET.ROOT),
             "backbone": cfg.MODEL.BACKBONE.NAME,
-            "seed": cfg.SEED, "n": n, "classes": len(self.dataset.classnames), "split": cfg.TEST.SPLIT,
-            **self.figures(columns),
+            "seed": cfg.SEED, "n": n, "classes": len(self.classnames), "split": cfg.TEST.SPLIT,
+            **metrics(columns, cfg.TEST.BINS, cfg.TEST.SALS),
             "flagged": int(columns["flagged"].sum()),
             "skipped": columns["bad_reason"].tolist(),
-            "seconds": seconds, "seconds_per_image": seconds / n, "finished": now(),
-            "adapt_seconds_per_image": adapting and adapting / n,  # without reading and encoding images
-            "predictions_bytes": (self.folder.path / "predictions.npz").stat().st_size,
+            "seconds": seconds, "seconds_per_image": seconds / n,
+            "adapt_seconds_per_image": float(columns["adapt_seconds"].sum()) / n,  # without reading and encoding images
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "predictions_bytes": (self.run_dir.path / "predictions.npz").stat().st_size,
             "data_hash": self.fingerprint["data"], "weights_hash": self.fingerprint["weights"],
-            "precision": self.precision, "views": self.fingerprint["views"], **self.facts(), **environment(self.device),
-            "classnames": self.dataset.classnames, "fingerprint": self.fingerprint,
+            "precision": self.precision, "views": self.fingerprint["views"],
+            **self.metadata(), **environment(self.device),
+            "classnames": list(self.classnames), "fingerprint": self.fingerprint,
         }
-        write_final(self.folder.path, self.fingerprint, results, columns, self.draw)
-        self.folder.finish(results)
-        return results
+        write_final(self.run_dir.path, self.fingerprint, results)
+        return self.run_dir.finish(results, cfg)
 
-    def facts(self) -> dict:
-        """What else belongs in results.json: the prompt that the run began with, and what a method adds."""
+    def metadata(self) -> dict[str, object]:
+        """What else belongs in results.json: the initial prompt, the pixels, and what a method adds."""
         return {
             "init_weights": self.cfg.MODEL.INIT_WEIGHTS, "init_weights_hash": self.fingerprint["prompt"],
             "pixels": asdict(self.backbone.pixels),
         }
 
-    def figures(self, predictions: dict[str, np.ndarray]) -> dict:
-        bins, with_sals = self.cfg.TEST.BINS, self.cfg.TEST.SALS
-        return {**summarise(predictions, bins, with_sals), "bins": bins}
+    def update_metrics(self, results: Results) -> Results:
+        """The results of a finished run, measured again where TEST.BINS or TEST.SALS differ from what it has."""
+        assert self.run_dir is not None
+        test = self.cfg.TEST
+        if (results["bins"], "sals_ece" in results) == (test.BINS, test.SALS):
+            logger.info("finished before; nothing to compute")
+            return results
+        logger.info("the predictions are there; only the metrics are computed again")
+        kept = {key: value for key, value in results.items() if not key.startswith("sals_")}
+        results = {**kept, **metrics(self.run_dir.predictions(), test.BINS, test.SALS)}
+        if self.dist.is_main:
+            self.run_dir.write_config(self.cfg)
+            self.run_dir.finish(results, self.cfg)
+        return results
 
 
 def backbone_settings(cfg: CfgNode) -> tuple[str, str, int]:
     """Which backbone, and how its file is read."""
     return cfg.MODEL.BACKBONE.NAME, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

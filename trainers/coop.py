@@ -1,4 +1,4 @@
-"""CoOp: a context learnt from a few labelled images a class, for itself or as the start of test-time tuning."""
+"""CoOp: a context trained on a few labelled images per class, used alone or as the start of test-time tuning."""
 from __future__ import annotations
 
 import logging
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
+from ..datasets import Dataset
 from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
 from .base import BaseTrainer
@@ -19,10 +20,12 @@ from .fewshot.training import PromptLearner, Schedule, random_context, run_epoch
 from .fewshot.training_images import TrainingImages
 from .functional.objectives import class_logits
 from .registry import TRAINER_REGISTRY
-from .runs.tensorboard import Draw
+from .runs.lock import RunLock
+from .runs.run_dir import Results
 from .vlm.backbone import Backbone
 from .vlm.class_towers import ClassTowers
 from .vlm.initial_prompt import InitialPrompt
+from .vlm.numerics import fixed_numerics
 from .vlm.openai_clip import CLIP
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
 from .vlm.prompts import check_lengths, initial_context, words
@@ -42,11 +45,11 @@ class CoOp(BaseTrainer):
         own = cfg.TRAINER.COOP = CfgNode()
         own.N_CTX = 16  # tokens of a context that starts at random
         own.CTX_INIT = ""  # words to start from instead, such as "a photo of a"; N_CTX then follows from them
-        own.CSC = False  # a context of its own for each class
+        own.CSC = False  # class-specific contexts: one per class
         own.CLASS_TOKEN_POSITION = "end"  # or middle, front; every method that loads a prompt reads it
-        own.FIXED_VIEWS = False  # learn from each image's plain view, encoded once, instead of new crops each epoch
+        own.FIXED_VIEWS = False  # train on each image's plain view, encoded once, instead of new crops each epoch
         cfg.DATALOADER.TRAIN_X = CfgNode()
-        cfg.DATALOADER.TRAIN_X.BATCH_SIZE = 32  # training images a step
+        cfg.DATALOADER.TRAIN_X.BATCH_SIZE = 32  # training images per step
         cfg.OPTIM.MOMENTUM = 0.9  # of sgd
         cfg.OPTIM.MAX_EPOCH = 0  # epochs of training; 0 = as CoOp: 50 for 1 shot and ImageNet, 100 up to 4, else 200
         cfg.OPTIM.WARMUP_EPOCH = 1  # first epochs of training at OPTIM.WARMUP_CONS_LR; a cosine from OPTIM.LR follows
@@ -65,55 +68,49 @@ class CoOp(BaseTrainer):
         require(cfg, cfg.OPTIM.WARMUP_EPOCH >= 0, "OPTIM.WARMUP_EPOCH", "0 or more")
         require(cfg, cfg.OPTIM.WARMUP_CONS_LR > 0, "OPTIM.WARMUP_CONS_LR", "above 0")
 
-    def __init__(self, cfg: CfgNode) -> None:
-        super().__init__(cfg)
-        self.learns = True  # False: the prompt of MODEL.INIT_WEIGHTS is tested as it is
+    def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
+        super().__init__(cfg, dataset)
+        self.learns = True  # False: the prompt of MODEL.INIT_WEIGHTS is tested without training
         self.has_prompt = bool(cfg.MODEL.INIT_WEIGHTS)
-        self.training: dict = {}  # how the prompt was learnt, for results.json
+        self.training: dict[str, object] = {}  # how the prompt was trained, for results.json
         self.checkpoint = checkpoint_path(run_path(cfg), epochs_of(cfg))
 
     @property
-    def views(self) -> int:
+    def num_views(self) -> int:
         return 1
 
-    def run(self, train: bool = True, draw: Draw | None = None) -> dict:
+    def run(self, train: bool = True) -> Results:
         if not train and not self.has_prompt:
             raise ConfigError("there is no prompt to test: give --model-dir DIR or MODEL.INIT_WEIGHTS FILE")
         self.learns = train
         if not train:
-            self.draw_no_shots()
-        return super().run(train, draw)
+            self.skip_few_shot_sampling()
+        return super().run(train)
 
-    def build_data(self) -> None:
-        super().build_data()
-        if self.learns:
-            self.check_training_images()
+    def make_fingerprint(self, dataset: Dataset) -> dict[str, object]:
+        training = self.training_images_hash(dataset) if self.learns else "none: not trained here"
+        return {**super().make_fingerprint(dataset), "training_data": training}
 
-    def check_training_images(self) -> None:
-        name, items = self.cfg.DATASET.NAME, self.dataset.train
-        if not items:
-            raise DataError(f"{name} has no training images to learn a prompt from; to test one here that was learnt "
-                            f"elsewhere: --eval-only --model-dir DIR")
-        if self.cfg.DATASET.NUM_SHOTS == -1:
-            self.dataset.check_files(items)  # few-shot samples have been checked
-        absent = len(self.dataset.classnames) - len({item.label for item in items})
+    def training_images_hash(self, dataset: Dataset) -> str:
+        name = self.cfg.DATASET.NAME
+        if not dataset.train:
+            raise DataError(f"{name} has no training images; to test a prompt that was trained elsewhere: --eval-only "
+                            f"--model-dir DIR")
+        absent = len(dataset.classnames) - len({item.label for item in dataset.train})
         if absent:
             logger.warning("%d classes have no training image", absent)
-        logger.info("%s: %d training images", name, len(items))
-
-    def make_fingerprint(self) -> dict:
-        images = self.dataset.fingerprint(self.dataset.train) if self.learns else "none: not trained here"
-        return {**super().make_fingerprint(), "training_data": images}
+        logger.info("%s: %d training images", name, len(dataset.train))
+        return dataset.fingerprint(dataset.train)
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
         context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
         tower = ClassTowers(self.backbone, self.prompt.tower.class_tokens, self.precision, self.prompt.tower.group)
-        self.hand_written = tower.text(context[None])[0]  # (K, d), what the prompt is compared with
+        self.hand_written = tower.text(context[None])[0]  # (K, d), the zero-shot features
 
     def starting_context(self) -> Tensor:
-        """MODEL.INIT_WEIGHTS, else the words of CTX_INIT, else random numbers; a copy for each class with CSC."""
-        own, classes = self.cfg.TRAINER.COOP, len(self.dataset.classnames)
+        """MODEL.INIT_WEIGHTS, else the words of CTX_INIT, else random numbers; one copy per class with CSC."""
+        own, classes = self.cfg.TRAINER.COOP, len(self.classnames)
         if self.cfg.MODEL.INIT_WEIGHTS:
             context = self.prompt.context
         elif own.CTX_INIT:
@@ -123,17 +120,18 @@ class CoOp(BaseTrainer):
             context = random_context((classes, *shape) if own.CSC else shape, self.cfg.SEED).to(self.device)
         if own.CSC and context.dim() == 2:
             context = context.expand(classes, *context.shape)
-        check_lengths(self.dataset.classnames, self.prompt.tower.class_tokens, context.shape[-2], self.backbone)
+        check_lengths(self.classnames, self.prompt.tower.class_tokens, context.shape[-2], self.backbone)
         return context
 
     def train(self) -> None:
-        """The first rank learns the context; all of them test it."""
-        context, self.training = self.dist.broadcast(self.learn() if self.dist.is_main else None)
+        """The main process trains the context; all processes test it."""
+        context, self.training = self.dist.broadcast(self.learn() if self.dist.is_main else (torch.empty(0), {}))
         self.prompt = InitialPrompt(self.prompt.tower, context.to(self.device))
         self.has_prompt = True
 
-    def learn(self) -> tuple[Tensor, dict]:
-        """Learns the context and saves it as CoOp does; returns it with what results.json tells about it."""
+    def learn(self) -> tuple[Tensor, dict[str, object]]:
+        """Trains the context and saves it as CoOp does. Returns it with what results.json says about it."""
+        assert self.run_dir is not None and self.dataset is not None
         cfg, own, epochs = self.cfg, self.cfg.TRAINER.COOP, epochs_of(self.cfg)
         learner = PromptLearner(
             self.prompt.tower, self.starting_context(), self.scale,
@@ -146,29 +144,31 @@ class CoOp(BaseTrainer):
         )
         skipped = images.leave_out_unreadable()
         if skipped and cfg.DATALOADER.ON_BAD_IMAGE == "error":
-            raise DataError(f"{skipped[0]}; mend the file, or leave such images out: DATALOADER.ON_BAD_IMAGE skip")
-        # What an interrupted run goes on from lies with the parts, and goes with them when the run is finished.
-        run_epochs(learner, images, self.folder.parts / "training.pt", self.folder.path / "tensorboard" / "training")
+            raise DataError(f"{skipped[0]}; fix the file, or skip such images: DATALOADER.ON_BAD_IMAGE skip")
+        # The training state lies with the parts, and is removed with them when the run is finished.
+        path = self.run_dir.path
+        run_epochs(learner, images, self.run_dir.parts / "training.pt", path / "tensorboard" / "training")
         write_checkpoint(
             self.checkpoint, epochs, learner.context, self.backbone, self.prompt.tower.class_tokens,
-            learner.optimizer.state_dict(), learner.scheduler_state(), cfg.MODEL.BACKBONE.NAME, self.position,
+            learner.optimizer.state_dict(), learner.scheduler_state(), cfg.MODEL.BACKBONE.NAME,
+            self.class_token_position,
         )
-        logger.info("prompt learnt from %d images (%s) in %d epochs: %s", len(images.items), images.views, epochs,
+        logger.info("prompt trained on %d images (%s) in %d epochs: %s", len(images.items), images.views, epochs,
                     self.checkpoint)
         return learner.context.cpu(), {
             "images": len(images.items), "shots": cfg.DATASET.NUM_SHOTS, "views": images.views, "epochs": epochs,
             **learner.figures, "context": list(learner.context.shape), "skipped": skipped,
-            "checkpoint": self.checkpoint.relative_to(self.folder.path).as_posix(),
+            "checkpoint": self.checkpoint.relative_to(path).as_posix(),
         }
 
-    def facts(self) -> dict:
-        return {**super().facts(), **({"training": self.training} if self.training else {})}
+    def metadata(self) -> dict:
+        return {**super().metadata(), **({"training": self.training} if self.training else {})}
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
         """The plain view against the learnt prompt, beside the hand-written one (PROMPT.CTX_INIT)."""
         if not self.has_prompt:
-            raise ConfigError(f"CoOp has no prompt yet: learn one with {tool('train')} or give MODEL.INIT_WEIGHTS FILE")
+            raise ConfigError(f"CoOp has no prompt yet: train one with {tool('train')} or give MODEL.INIT_WEIGHTS FILE")
         plain = views[:, :1]
         logits = class_logits(plain, self.prompt.text, self.scale)[:, 0]
         before = class_logits(plain, self.hand_written, self.scale)[:, 0]
@@ -189,11 +189,11 @@ def epochs_of(cfg: CfgNode) -> int:
 def trained_prompt(cfg: CfgNode) -> Path:
     """The checkpoint of the CoOp run that `cfg` describes, trained and tested first unless that is done."""
     trainer = CoOp(cfg)
-    results = trainer.run()
+    trainer.run()
     if not trainer.dist.broadcast(trainer.checkpoint.is_file()):  # the run is finished, but its prompt was removed
-        with trainer.folder.owned(trainer.dist, trainer.fingerprint, cfg.dump()):
+        assert trainer.run_dir is not None and trainer.run_dir.results is not None
+        with fixed_numerics(), RunLock(trainer.run_dir.path).held():
             trainer.build_model()
             trainer.train()
-            if trainer.dist.is_main:
-                trainer.folder.finish(results)
+            trainer.run_dir.remove_parts()
     return trainer.checkpoint

@@ -69,7 +69,7 @@ class FPP(TPT):
         own, words = self.cfg.TRAINER.FPP, self.prompt.context
         start = words if own.START == "words" else random_start(tuple(words.shape), own.DEVIATION, self.cfg.SEED)
         context = learn_flat_prompt(self.prompt.tower, self.prompt.text, start.to(words), own, self.cfg.SEED)
-        if hasattr(self, "folder"):  # a run; images in memory leave no files
+        if self.run_dir is not None:
             path = checkpoint_path(run_path(self.cfg), own.STEPS)
             write_checkpoint(path, own.STEPS, context, self.backbone, self.prompt.tower.class_tokens, {}, {},
                              self.cfg.MODEL.BACKBONE.NAME)

@@ -8,7 +8,7 @@ from yacs.config import CfgNode
 from .base import BaseTrainer
 from .config.validation import require_kept_views
 from .engine.adapted import Adapted
-from .functional.posthoc import strong_columns
+from .functional.posthoc import cots_columns
 
 
 class GradientFree(BaseTrainer):
@@ -21,7 +21,7 @@ class GradientFree(BaseTrainer):
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
         logits = self.prompt.logits(views, self.scale)
-        return Adapted(self.combine(views, logits), logits[:, 0], columns=strong_columns(logits, logits))
+        return Adapted(self.combine(views, logits), logits[:, 0], columns=cots_columns(logits, logits))
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:
         """Logits (B, K) of B images, given unit view features (B, V, d) and their logits (B, V, K)."""

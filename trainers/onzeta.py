@@ -46,14 +46,14 @@ class OnZeta(BaseTrainer):
         require(cfg, cfg.TRAINER.ONZETA.IMAGES >= 0, "TRAINER.ONZETA.IMAGES", "0 (the run's) or a number of images")
 
     @property
-    def views(self) -> int:
+    def num_views(self) -> int:
         return 1
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
         own, text = self.cfg.TRAINER.ONZETA, self.prompt.text
         self.text_scale = 1 / own.TEMPERATURE if own.TEMPERATURE else self.scale
-        self.total = own.IMAGES or len(getattr(self, "indices", ()))
+        self.total = own.IMAGES or len(self.indices)
         self.seen = torch.zeros((), dtype=torch.long)
         self.dual, self.vectors = torch.zeros_like(text[:, 0]), text.clone()  # ρ (K,), W (K, d)
 
@@ -70,5 +70,5 @@ class OnZeta(BaseTrainer):
         mixed = trust * vision + (1 - trust) * text
         return Adapted(mixed.clamp(min=NO_VOTE).log()[None], class_logits(views[:, 0], self.prompt.text, self.scale))
 
-    def carried(self) -> dict[str, Tensor]:
+    def state_tensors(self) -> dict[str, Tensor]:
         return {"seen": self.seen, "dual": self.dual, "vectors": self.vectors}

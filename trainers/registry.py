@@ -1,26 +1,30 @@
-"""The trainers by name, how each is shown, and the one way to make them."""
+"""The trainers by name, and what tables and figures need to know about each."""
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from yacs.config import CfgNode
 
 from ..datasets.utils.registry import Registry
 
+if TYPE_CHECKING:
+    from .base import BaseTrainer
+
 TRAINER_REGISTRY = Registry("trainer", Path(__file__).parent, __package__)
-SPARE_COLOURS = ("#AA4499", "#661100", "#B8A13A", "#5B7F95")  # for methods that name none; no method of ours has them
+SPARE_COLOURS = ("#AA4499", "#661100", "#B8A13A", "#5B7F95")  # for methods that state none
 LAST = 1000  # display order of methods that state none
 
 
-def build_trainer(cfg: CfgNode):
+def build_trainer(cfg: CfgNode) -> BaseTrainer:
     """The trainer that `cfg.TRAINER.NAME` names."""
     return TRAINER_REGISTRY.get(cfg.TRAINER.NAME)(cfg)
 
 
 def branch_of(name: str) -> str:
-    """Where a method's own settings stand: `cfg.TRAINER.<branch>`."""
+    """The group of a method's own settings: `cfg.TRAINER.<branch>`."""
     return name.upper()
 
 
@@ -29,8 +33,8 @@ def method_key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def find_method(name: str) -> type | None:
-    """The registered trainer of this name in any spelling; None for one that somebody else's code has run."""
+def find_method(name: str) -> type[BaseTrainer] | None:
+    """The registered trainer of this name in any spelling; None if there is none."""
     known = next((known for known in TRAINER_REGISTRY if method_key(known) == method_key(name)), None)
     return TRAINER_REGISTRY.get(known) if known else None
 
@@ -72,3 +76,8 @@ def method_order(name: str) -> tuple[int, str]:
 def zero_shot_name() -> str:
     """The trainer that is CLIP without adaptation."""
     return next(name for name in TRAINER_REGISTRY if method_info(name).zero_shot)
+
+
+def backbone_label(name: str) -> str:
+    """What a backbone is called in tables and captions."""
+    return "small CLIP" if name == "small" else name

@@ -1,4 +1,4 @@
-"""SoC: semantic orthogonal calibration, which pushes close classes apart no harder than a margin allows."""
+"""SoC: semantic orthogonal calibration, a Huber penalty on the similarities of class pairs."""
 from __future__ import annotations
 
 import logging
@@ -8,7 +8,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .config.validation import require, require_one_of
-from .functional.objectives import balance, live_weights, semantic_separation
+from .functional.objectives import balance, semantic_separation
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 from .vlm.backbone import Backbone
@@ -29,9 +29,10 @@ class SoC(TPT):
         cfg.TRAINER.SOC.LAMBDA = 30.0  # λ; the paper uses 14 on ImageNet-A/V2/R/Sketch
         cfg.TRAINER.SOC.DELTA = 20.0  # margin δ, as a percentile (0–100) of the normalised similarities
         cfg.TRAINER.SOC.NORM = "minmax"  # s̃: minmax (s−min)/(max−min), max s/max, shift s−min
-        cfg.TRAINER.SOC.SCALE = "inverse"  # w: inverse |L_TPT|/|L_Huber|, ratio |L_Huber|/|L_TPT|, none 1, all
-        # detached; live is the ratio with nothing detached, the printed formula taken literally
-        cfg.TRAINER.SOC.STATS = "detached"  # gradients run through min and max: flow; and through δ: flow_delta
+        # w: inverse |L_TPT|/|L_Huber|, ratio |L_Huber|/|L_TPT|, none 1, all detached; live is the ratio with gradients
+        # running through it, the printed formula taken literally
+        cfg.TRAINER.SOC.SCALE = "inverse"
+        cfg.TRAINER.SOC.STATS = "detached"  # or flow: gradients run through min and max; flow_delta: through δ too
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
@@ -58,8 +59,3 @@ class SoC(TPT):
 
     def weight(self, loss: Tensor, penalty: Tensor) -> Tensor:
         return self.cfg.TRAINER.SOC.LAMBDA * balance(loss, penalty, self.cfg.TRAINER.SOC.SCALE)
-
-    def weights(self, loss: Tensor, penalty: Tensor) -> tuple[Tensor | float, Tensor | float]:
-        if self.cfg.TRAINER.SOC.SCALE == "live":
-            return live_weights(loss, penalty, self.cfg.TRAINER.SOC.LAMBDA)
-        return super().weights(loss, penalty)

@@ -1,4 +1,4 @@
-"""TDA: a training-free adapter whose keys are the images met so far."""
+"""TDA: a training-free adapter whose keys are the images seen so far."""
 from __future__ import annotations
 
 import logging
@@ -21,10 +21,10 @@ from .vlm.openai_clip import CLIP
 
 logger = logging.getLogger(__name__)
 
-POSITIVE, NEGATIVE = 3, 2  # images a class in each cache
+POSITIVE, NEGATIVE = 3, 2  # images per class in each cache
 UNSURE = (0.2, 0.5)  # entropy over log₂ K of images for the negative cache; natural logarithm over log₂, as published
 ALPHA, BETA = 0.117, 1.0  # of the negative cache
-UNLIKELY = 0.03  # classes above this probability are what an unsure image speaks against
+UNLIKELY = 0.03  # an uncertain image counts against the classes above this probability
 # α and β of the positive cache, published for each data set. They were tuned on test accuracy.
 PAPER = {
     "ImageNet": (2, 5), "ImageNetA": (2, 5), "ImageNetV2": (1, 8), "ImageNetR": (1, 8), "ImageNetSketch": (2.363, 7.45),
@@ -37,7 +37,7 @@ PAPER = {
 class TDA(BaseTrainer):
     """z + α Σ₊ e^{−β(1−⟨x,x'⟩)} onehot(k') − α₋ Σ₋ e^{−β₋(1−⟨x,x'⟩)} 1[p' > 0.03]. (Karmanov et al., TDA, CVPR 2024.)
 
-    An image is stored before it is predicted, as published: it meets itself at cosine 1.
+    An image is stored before it is predicted, as published, so it votes for itself at cosine 1.
     """
 
     label, colour, marker, display_order = "TDA", "#AA4499", "H", 70
@@ -63,7 +63,7 @@ class TDA(BaseTrainer):
                               f"given, or one of {', '.join(PAPER)}")
 
     @property
-    def views(self) -> int:
+    def num_views(self) -> int:
         return 1 if self.cfg.TRAINER.TDA.VIEWS == "plain" else self.cfg.TTA.VIEWS
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ class TDA(BaseTrainer):
         self.alpha, self.beta = (own.ALPHA, own.BETA) if own.VALUES == "given" else PAPER[self.cfg.DATASET.NAME]
         logger.info("TDA: alpha %g, beta %g (%s)", self.alpha, self.beta, own.VALUES)
         self.positive = KeyCache(self.prompt.text, POSITIVE)
-        self.negative = KeyCache(self.prompt.text, NEGATIVE, marked=True)
+        self.negative = KeyCache(self.prompt.text, NEGATIVE, masks=True)
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
@@ -88,12 +88,12 @@ class TDA(BaseTrainer):
         return Adapted(z[None], logits[:, 0])
 
     def remember(self, x: Tensor, p: Tensor, label: Tensor) -> None:
-        """Stores an image among the sure ones of its predicted class, and if it is unsure, among the unsure ones."""
+        """Offers an image to the positive cache of its predicted class and, if it is uncertain, to the negative one."""
         entropy = torch.special.entr(p).sum()
         self.positive.offer(x, entropy, label, torch.ones_like(entropy, dtype=torch.bool))
         low, high = (share * math.log2(len(p)) for share in UNSURE)
         self.negative.offer(x, entropy, label, (low < entropy) & (entropy < high), (p > UNLIKELY) & (p < 1))
 
-    def carried(self) -> dict[str, Tensor]:
+    def state_tensors(self) -> dict[str, Tensor]:
         caches = {"positive": self.positive, "negative": self.negative}
         return {f"{name}_{part}": held for name, cache in caches.items() for part, held in cache.tensors().items()}

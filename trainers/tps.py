@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .engine.adapted import Adapted
 from .engine.text_shift import ShiftedText
-from .engine.tta_loop import run_episodes
+from .engine.tta_loop import tune_and_predict
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 from .vlm.backbone import Backbone
@@ -33,5 +33,5 @@ class TPS(TPT):
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        adapted = run_episodes(self.shifted, views, self.scale, self, self.cfg)
-        return replace(adapted, ctx=None)  # what was adapted is no context
+        adapted = tune_and_predict(self.shifted, views, self.scale, self, self.cfg)
+        return replace(adapted, ctx=None)  # a shift of features is not a context

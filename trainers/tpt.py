@@ -5,13 +5,14 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
+from ..datasets import Dataset
 from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
 from .config.regularisers import parse_regularisers
 from .config.validation import require_one_of
 from .engine.adapted import Adapted
-from .engine.memory import within_memory
-from .engine.tta_loop import run_episodes
+from .engine.oom import adapt_within_memory
+from .engine.tta_loop import Regulariser, tune_and_predict
 from .functional.objectives import class_logits, confident_views, marginal_entropy
 from .registry import TRAINER_REGISTRY, branch_of, find_method, method_key
 
@@ -20,8 +21,8 @@ from .registry import TRAINER_REGISTRY, branch_of, find_method, method_key
 class TPT(BaseTrainer):
     """min over the context of L_TPT, the entropy of the mean prediction of confident views. (Shu et al., NeurIPS 2022.)
 
-    Other methods override its hooks; one that adds a regulariser says `penalty` and `weight`, and its loss is
-    L_TPT + weight · penalty. TRAINER.REGULARISERS adds the terms of such methods to any of the family.
+    Other methods override its hooks. One that adds a regulariser defines `penalty` and `weight`; its loss is
+    L_TPT + weight · penalty. TRAINER.REGULARISERS adds the terms of such methods to any of them.
     """
 
     label, colour, marker, display_order = "TPT", "#E69F00", "^", 10
@@ -36,53 +37,56 @@ class TPT(BaseTrainer):
                 raise ConfigError(f"TRAINER.REGULARISERS names {name!r}, which is no regulariser: use some of "
                                   f"{', '.join(map(method_key, known))}, each as name:weight")
 
-    def __init__(self, cfg: CfgNode) -> None:
-        super().__init__(cfg)
+    def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
+        super().__init__(cfg, dataset)
         added = parse_regularisers(cfg.TRAINER.REGULARISERS)
         self.added = [with_weight(find_method(name), cfg, weight) for name, weight in added.items()]
 
     def select(self, logits: Tensor) -> Tensor:
+        """The views to learn from, (B, V, K) -> (B, n)."""
         return confident_views(logits, self.cfg.TTA.SELECT)
 
     def view_loss(self, logits: Tensor) -> Tensor:
+        """The loss of the selected views, (B, n, K) -> (B,)."""
         return marginal_entropy(logits)
 
     def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
+        """`view_loss`, for methods that also look at the same views' logits of the first step."""
         return self.view_loss(logits)
 
     def penalty(self, text: Tensor) -> Tensor | None:
+        """The regulariser of text features (..., K, d), one number per episode."""
         return None
 
     def weight(self, loss: Tensor, penalty: Tensor) -> Tensor | float:
+        """The factor of the penalty, given the values (B,) of loss and penalty."""
         return 1.0
 
-    def weights(self, loss: Tensor, penalty: Tensor) -> tuple[Tensor | float, Tensor | float]:
-        return 1.0, self.weight(loss, penalty)
-
-    def terms(self) -> list[TPT]:
+    def regularisers(self) -> list[Regulariser]:
         return [self, *self.added]
 
     def predict(self, views: Tensor, text: Tensor) -> Tensor:
+        """Logits (B, K), given view features (B, V, d) and tuned text features (..., K, d)."""
         return class_logits(views[:, :1], text, self.scale)[:, 0]
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        return within_memory(
-            lambda some: run_episodes(self.prompt, some, self.scale, self, self.cfg), views, self.prompt,
+        return adapt_within_memory(
+            lambda some: tune_and_predict(self.prompt, some, self.scale, self, self.cfg), views, self.prompt,
         )
 
 
 def is_regulariser(method: type | None) -> bool:
-    """Whether a method is TPT and a weighted term, which other methods can take over."""
+    """Whether a method is TPT plus a weighted penalty, which other methods can add."""
     return isinstance(method, type) and issubclass(method, TPT) and method.penalty is not TPT.penalty
 
 
 def with_weight(method: type[TPT], cfg: CfgNode, weight: float) -> TPT:
-    """The method as a term of another: its own settings with another λ."""
+    """The method as a regulariser of another: its own settings with another λ."""
     branch = branch_of(method.__name__)
     if "LAMBDA" not in cfg.TRAINER.get(branch, {}):
-        raise ConfigError(f"TRAINER.REGULARISERS cannot weigh {method.__name__}: a term that others take over has "
-                          f"its strength in TRAINER.{branch}.LAMBDA")
+        raise ConfigError(f"TRAINER.REGULARISERS cannot weight {method.__name__}: a penalty that other methods add "
+                          f"needs its λ in TRAINER.{branch}.LAMBDA")
     cfg = cfg.clone()
     cfg.defrost()
     cfg.TRAINER.REGULARISERS = ""

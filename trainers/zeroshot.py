@@ -31,20 +31,19 @@ class ZeroShot(BaseTrainer):
                 "empty where MODEL.INIT_WEIGHTS gives the prompt")
 
     @property
-    def views(self) -> int:
+    def num_views(self) -> int:
         return 1
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
-        dataset = getattr(self, "dataset", None)  # there is none when images come as tensors
-        own = dataset.template if dataset else None
+        own = self.dataset.template if self.dataset else None  # `adapt` has no data set
         self.templates = find_templates(self.cfg.PROMPT.TEMPLATE, self.cfg.DATASET.NAME, own)
         self.text = self.prompt.text  # (K, d)
         if self.templates:
             self.text = template_features(self.backbone, self.templates, classnames, self.precision)
 
-    def facts(self) -> dict:
-        return {**super().facts(), **({"templates": self.templates} if self.templates else {})}
+    def metadata(self) -> dict:
+        return {**super().metadata(), **({"templates": self.templates} if self.templates else {})}
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:

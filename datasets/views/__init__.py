@@ -14,3 +14,7 @@ def __getattr__(name: str) -> object:
     if name not in PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(PUBLIC[name], __name__), name)
+
+
+def pipeline() -> str:
+    return PIPELINE

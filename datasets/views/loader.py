@@ -160,3 +160,19 @@ class Deaths:
             if after is not before and callable(after):
                 cls.report = after
             signal.signal(signal.SIGCHLD, before)
+
+
+num_threads = worker_count
+
+
+def load_batches(dataset, items, make, batches, threads, ahead=0):
+    """Placeholder until the pool of threads is merged."""
+    for batch in batches:
+        yield collate([ViewSet(dataset, items, make)[index] for index in batch])
+
+
+@dataclass
+class LoadedBatch:
+    index: list
+    made: list
+    bad: dict

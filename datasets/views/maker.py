@@ -62,7 +62,7 @@ class ViewMaker:
 
     def key(self) -> dict[str, object]:
         """What tells the views of two makers apart; what is OpenAI's way, the only one of version 0.1, goes unsaid."""
-        unusual = Pixels(self.size, resize=self.resize, interpolation=self.interpolation).unusual()
+        unusual = Pixels(self.size, resize=self.resize, interpolation=self.interpolation).non_default()
         return {"count": self.count, "size": self.size, "augmix": self.augmix, "seed": self.seed, **unusual}
 
     def __call__(self, image: Image.Image, index: int, device: torch.device | str = "cpu") -> Tensor:

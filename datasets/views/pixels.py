@@ -33,7 +33,7 @@ class Pixels:
             if value not in choices:
                 raise ConfigError(f"pixels that are made by '{value}' are not known: only {' and '.join(choices)}")
 
-    def unusual(self) -> dict[str, object]:
+    def non_default(self) -> dict[str, object]:
         """What differs from OpenAI's way, the size apart: empty for OpenAI's models, whose caches are keyed without."""
         usual = asdict(Pixels(self.size))
         return {name: value for name, value in asdict(self).items() if value != usual[name]}

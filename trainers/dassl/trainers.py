@@ -12,7 +12,6 @@ from dassl.engine import TrainerX
 from yacs.config import CfgNode
 
 from ..registry import TRAINER_REGISTRY
-from ..report.figures.run_pictures import write_figures_to_tensorboard
 from ..runs.summary import END_OF_TRAINING
 from ..vlm.prompt_files import find_prompt
 from .data import TheirData
@@ -69,34 +68,19 @@ class EngineTrainer(TrainerX):
             cfg.defrost()
             cfg.TEST.SPLIT = split
             cfg.freeze()
-        self.engine = on_their_data(self.method)(cfg, self.data)
-        return self.engine.run(train=train, draw=write_figures_to_tensorboard)
+        self.engine = TRAINER_REGISTRY.get(self.method)(cfg, self.data)
+        self.engine.log_name = ""  # Dassl writes log.txt, our lines included
+        return self.engine.run(train=train)
 
     def show(self, results: dict) -> float:
         """Dassl's evaluator, whichever was asked for, says the result."""
-        if not self.engine.dist.is_main:
+        if not self.runs.dist.is_main:
             return results["accuracy"]
-        predictions = self.engine.folder.predictions()
+        predictions = self.engine.run_dir.predictions()
         self.evaluator.writes = False
         self.evaluator.reset()
         self.evaluator.process(torch.from_numpy(predictions["logits"]), torch.from_numpy(predictions["label"]))
         return next(iter(self.evaluator.evaluate().values()))
-
-
-@functools.cache
-def on_their_data(method: str) -> type:
-    """Our trainer, given its data set instead of reading one."""
-    class OnTheirData(TRAINER_REGISTRY.get(method)):
-        log_name = ""  # Dassl writes log.txt, our lines included
-
-        def __init__(self, cfg: CfgNode, data: TheirData) -> None:
-            super().__init__(cfg)
-            self.data = data
-
-        def read_dataset(self) -> TheirData:
-            return self.data
-
-    return OnTheirData
 
 
 def register_trainers() -> dict[str, str]:

@@ -1,10 +1,9 @@
-"""What adapting to some images leaves behind."""
+"""What adapting to images returns, and the checks that every method's output passes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,10 +14,10 @@ from ...datasets.utils.errors import DataError
 class Adapted:
     """The predictions for B images. Softmax of `logits` is the confidence that the method states."""
 
-    logits: Tensor  # (B, K) with the adapted prompt
+    logits: Tensor  # (B, K) after adaptation
     zero_shot_logits: Tensor  # (B, K) of the plain view with the initial prompt
-    ctx: Tensor | None = None  # (B, n_ctx, width), the adapted contexts, where a method has some
-    columns: dict[str, Tensor] = field(default_factory=dict)  # (B, ...) each: what else is kept of every image
+    ctx: Tensor | None = None  # (B, n_ctx, width), the adapted contexts of methods that tune the context
+    columns: dict[str, Tensor] = field(default_factory=dict)  # (B, ...) each: what else is stored per image
 
     @property
     def loss(self) -> Tensor | None:
@@ -32,39 +31,43 @@ class Adapted:
 
     @property
     def flagged(self) -> Tensor | None:
-        """(B,) whether `logits` are the zero-shot ones because a number was lost."""
+        """(B,) whether `logits` are the zero-shot ones because adaptation gave a number that is not finite."""
         return self.columns.get("flagged")
 
     @classmethod
     def join(cls, parts: Sequence[Adapted]) -> Adapted:
+        contexts = [part.ctx for part in parts if part.ctx is not None]
         return cls(
             torch.cat([part.logits for part in parts]), torch.cat([part.zero_shot_logits for part in parts]),
-            None if parts[0].ctx is None else torch.cat([part.ctx for part in parts]),
+            torch.cat(contexts) if contexts else None,
             {name: torch.cat([part.columns[name] for part in parts]) for name in parts[0].columns},
         )
 
-    def checked(self, method: str, images: int, classes: int, names: Sequence[object]) -> Adapted:
-        """Refuses what a method must not return, by the method's name: a shape that is not one row an image."""
+    def check_shapes(self, method: str, images: int, classes: int, names: Sequence[object]) -> None:
+        """Refuses output that does not have one row per image. `names` are those of the images."""
         for name, tensor in {"logits": self.logits, "zero_shot_logits": self.zero_shot_logits}.items():
             if tuple(tensor.shape) != (images, classes):
                 raise DataError(f"{method} returned {name} of shape {tuple(tensor.shape)} for {images} images of "
-                                f"{classes} classes, the first of them {names[0]}: mend the method's adapt()")
+                                f"{classes} classes, the first of them {names[0]}: fix the method's adapt()")
         for name, column in self.columns.items():
             if len(column) != images:
                 raise DataError(f"{method} returned {len(column)} rows of '{name}' for {images} images, the first of "
-                                f"them {names[0]}: mend the method's adapt()")
-        return self
+                                f"them {names[0]}: fix the method's adapt()")
 
-    def with_fallback(self) -> Adapted:
-        """Where a number is lost, the image keeps its zero-shot prediction and is flagged."""
+    def with_equal_logits(self, first_of_name: Sequence[int] | None) -> Adapted:
+        """Copies the logits of each class name to the other classes of that name, so that they are equal to the bit.
+        `first_of_name[k]` is the first class with the name of class k; None where all names differ."""
+        if first_of_name is None:
+            return self
+        index = torch.tensor(first_of_name, device=self.logits.device)
+        return replace(self, logits=self.logits[:, index], zero_shot_logits=self.zero_shot_logits[:, index])
+
+    def with_fallback(self, names: Sequence[object]) -> Adapted:
+        """An image with logits that are not finite gets its zero-shot prediction and is flagged. Images whose zero-shot
+        prediction is not finite either are refused by name."""
         flagged = ~self.logits.isfinite().all(-1)
         logits = torch.where(flagged[:, None], self.zero_shot_logits, self.logits)
+        lost = ~logits.isfinite().all(-1)
+        if lost.any():
+            raise DataError(f"CLIP's features of {names[int(lost.int().argmax())]} are not finite: try MODEL.PREC fp32")
         return replace(self, logits=logits, columns={**self.columns, "flagged": flagged})
-
-
-def refuse_lost(logits: np.ndarray, names: Sequence[object]) -> None:
-    """Refuses images whose zero-shot prediction (B, K) is no number either. `names` tells them apart. It looks at
-    numbers, so they must be at hand."""
-    lost = ~np.isfinite(logits).all(-1)
-    if lost.any():
-        raise DataError(f"CLIP's features of {names[int(lost.argmax())]} are not finite: try MODEL.PREC fp32")

@@ -1,7 +1,7 @@
-"""Arrays on disk that are never trusted unless whole.
+"""Arrays on disk that are used only if they are complete.
 
-An array is two files: the numbers (`.npy`) and then, as the mark that they are complete, a note (`.json`) with their
-checksum, of shape, type and facts as well, and whatever facts belong to them.
+An array is two files: the numbers (`.npy`) and then, as the mark that they are complete, a note (`.json`) with metadata
+and a checksum of numbers, shape, type and metadata.
 """
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import shutil
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 
 class ArrayCache:
-    """A folder of arrays that all depend on the same facts: other facts mean another folder."""
+    """A folder of arrays that depend on the same `key`: another key means another folder."""
 
-    def __init__(self, root: str | Path, kind: str, key: Mapping) -> None:
+    def __init__(self, root: str | Path, kind: str, key: Mapping[str, object]) -> None:
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = Path(root).expanduser() / f"{kind}-{digest}"
         self.key = key
 
     def reserve(self, size: int, what: str) -> None:
-        """Says how large `what` will be, and refuses if the disk cannot hold it."""
+        """Logs how large `what` will be, and refuses if the disk cannot hold it."""
         write_json(self.folder / "key.json", dict(self.key))
         logger.info("%s take %.2f GB in %s", what, size / 1e9, self.folder)
         free = shutil.disk_usage(self.folder).free
@@ -38,23 +39,34 @@ class ArrayCache:
             raise UserError(f"{what} take {size / 1e9:.1f} GB but {self.folder} has {free / 1e9:.1f} GB free: "
                             f"choose another CACHE.DIR, or turn the cache off with CACHE.DIR \"\"")
 
-    def write(self, name: str, array: np.ndarray, facts: Mapping) -> None:
+    def write(self, name: str, array: np.ndarray, metadata: Mapping[str, object]) -> None:
         array = np.ascontiguousarray(array)
         write_atomically(self.folder / f"{name}.npy", lambda file: np.save(file, array))
-        write_json(self.folder / f"{name}.json", {"crc32": checksum(array, facts), "facts": dict(facts)})
+        plain = json.loads(json.dumps(dict(metadata)))  # as it will be read
+        write_json(self.folder / f"{name}.json", {"crc32": checksum(array, plain), "metadata": plain})
 
-    def read(self, name: str) -> tuple[np.ndarray, dict] | None:
-        """The array and its facts; None if it is not there or damaged. It is read whole: one that stays mapped ends the
-        process with SIGBUS if somebody cuts the file short."""
-        path = self.folder / f"{name}.npy"
+    def metadata(self, name: str) -> dict[str, Any] | None:
+        """What was stored with an array; None if the array is absent. Its numbers are not read."""
+        note = self.note(name)
+        return note["metadata"] if note and (self.folder / f"{name}.npy").is_file() else None
+
+    def note(self, name: str) -> dict[str, Any]:
+        """The content of an array's note; empty if it is absent or damaged."""
         note = read_json(self.folder / f"{name}.json")
-        if note is None or not path.is_file():
+        return note if isinstance(note, dict) and isinstance(note.get("metadata"), dict) else {}
+
+    def read(self, name: str) -> tuple[np.ndarray, dict[str, Any]] | None:
+        """The array and its metadata; None if it is absent or damaged. It is read whole: a memory-mapped file that is
+        cut short ends the process with SIGBUS."""
+        metadata = self.metadata(name)
+        if metadata is None:
             return None
+        path = self.folder / f"{name}.npy"
         try:
             with noticing_damage():
                 array = np.load(path, allow_pickle=False)
-                if checksum(array, note["facts"]) == note["crc32"]:
-                    return array, note["facts"]
+                if checksum(array, metadata) == self.note(name).get("crc32"):
+                    return array, metadata
                 reason = "wrong checksum"
         except Damaged as error:
             reason = str(error)
@@ -62,6 +74,5 @@ class ArrayCache:
         return None
 
 
-def checksum(array: np.ndarray, facts: Mapping) -> int:
-    """Of the numbers and of all that gives them a meaning."""
-    return zlib.crc32(json.dumps([array.dtype.str, array.shape, facts]).encode(), zlib.crc32(array))
+def checksum(array: np.ndarray, metadata: Mapping[str, object]) -> int:
+    return zlib.crc32(json.dumps([array.dtype.str, array.shape, metadata]).encode(), zlib.crc32(array.data))

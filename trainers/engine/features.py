@@ -1,259 +1,214 @@
-"""Features of the views of many images: taken from the cache, or encoded and put there.
+"""View features of the test images: encoded from views, or read from the cache on disk.
 
-They depend neither on the prompt nor on the method, so every method, λ and template on the same data shares them.
+They depend neither on the prompt nor on the method, so all methods, λ and templates on the same images share them.
 """
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 from yacs.config import CfgNode
 
 from ...datasets.base import Dataset, Datum
 from ...datasets.utils.errors import DataError
-from ...datasets.views import PIPELINE
+from ...datasets.views import ViewMaker, pipeline
 from ...datasets.views.images import BadImageError
-from ...datasets.views.jpeg import UndecodedJpegs, check_decoder
-from ...datasets.views.loader import ViewBatch, view_loader
-from ...datasets.views.maker import Drawn, ViewMaker
+from ...datasets.views.loader import load_batches, num_threads
 from ..config.fingerprint import ENGINE
+from ..runs.dist import Distributed
+from ..runs.parts import chunks
 from ..vlm.backbone import Backbone
-from ..vlm.image_tower import encode_views, views_at_once
-from ..vlm.numerics import in_parallel
+from ..vlm.image_tower import encode_views
+from ..vlm.numerics import worker_thread
 from ..vlm.precision import DTYPES
-from .ahead import Side, SideStream, made_ahead
 from .cache import ArrayCache
-from .parts import chunks, part_name
 
 logger = logging.getLogger(__name__)
 
-RECENT_BYTES = 1 << 30  # of cached parts that an online method, which meets images in any order, has at hand
+SHARD = 64  # images per file of the cache
+ENCODE_AT_ONCE = 8  # images whose views are on the GPU together
+MEMORY = 1 << 30  # bytes of shards that stay in memory, for methods that read images in random order
 
 
 @dataclass
 class FeatureBatch:
-    index: list[int]  # places in the split of the images that could be read
+    index: list[int]  # positions in the split of the images that could be read
     views: Tensor  # (B, V, d), unit features on the model's device
-    bad: dict[int, str]  # what is wrong with the others
-
-
-class KeptPart:
-    """A part that the cache has kept."""
-
-    def __init__(self, array: np.ndarray, facts: Mapping, device: torch.device) -> None:
-        self.array, self.device = array, device
-        self.bad = {int(place): reason for place, reason in facts["bad"].items()}
-        self.rows = {place: row for row, place in enumerate(facts["index"])}
-
-    def batch(self, places: Sequence[int]) -> FeatureBatch:
-        """Some images of the part."""
-        index = [place for place in places if place in self.rows]
-        rows = np.asarray(self.array[[self.rows[place] for place in index]], dtype=np.float32)
-        views = torch.from_numpy(rows).to(self.device, non_blocking=True)
-        return FeatureBatch(index, views, {place: self.bad[place] for place in places if place in self.bad})
+    bad: dict[int, str]  # position -> why an image could not be read
 
 
 @dataclass
+class Shard:
+    """The features of some images as they lie in the cache."""
+
+    array: np.ndarray  # (n, V, d)
+    row: dict[int, int]  # position in the split -> row of the array
+    bad: dict[int, str]  # position -> why an image could not be read
+
+
 class ViewFeatures:
-    """Where view features come from."""
+    """Features of `num_views` views of each image, addressed by the image's position in the split."""
 
-    backbone: Backbone
-    dataset: Dataset
-    items: Sequence[Datum]  # the split that is looked at
-    maker: ViewMaker
-    precision: str
-    workers: int
-    skip_bad: bool
-    cache: ArrayCache | None
-    dtype: str  # of the cached numbers
-    undecoded: bool = False  # JPEGs are decoded where the model is
+    def __init__(
+        self, cfg: CfgNode, backbone: Backbone, precision: str, dataset: Dataset, items: Sequence[Datum],
+        indices: Sequence[int], num_views: int, hashes: Mapping[str, object],
+    ) -> None:
+        """`indices` are the positions in `items` of the images of the run; `hashes` has those of data and weights."""
+        augmix = dataset.augmix if cfg.TTA.AUGMIX == "auto" else cfg.TTA.AUGMIX == "on"
+        self.maker = ViewMaker.of(num_views, backbone.pixels, augmix, cfg.SEED)
+        self.backbone, self.precision, self.dataset, self.items = backbone, precision, dataset, items
+        self.num_views = num_views
+        self.threads = num_threads(cfg.DATALOADER.NUM_WORKERS)
+        self.skip_bad = cfg.DATALOADER.ON_BAD_IMAGE == "skip"
+        self.dtype = DTYPES["fp32" if precision == "fp32" else "fp16"]  # in the cache
+        self.shards = chunks(indices, SHARD)
+        self.shard_of = {index: number for number, shard in enumerate(self.shards) for index in shard}
+        self.recent: OrderedDict[int, Shard] = OrderedDict()
+        self.cache = ArrayCache(cfg.CACHE.DIR, "views", {
+            "data": hashes["data"], "weights": hashes["weights"], **self.maker.key(), **backbone.pixels.non_default(),
+            "precision": precision, "dtype": str(self.dtype), "engine": ENGINE, "pipeline": pipeline(),
+        }) if cfg.CACHE.DIR else None
 
-    def batches(self, parts: Sequence[Sequence[int]], size: int) -> Iterator[FeatureBatch]:
-        """The images of `parts` (lists of places in the split) in batches that never reach beyond a part.
+    def batches(self, wanted: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
+        """The features of each list of positions, in the given order."""
+        found = self.encode(wanted) if self.cache is None else map(self.read, wanted)
+        return map(self.check, found)
 
-        An image that cannot be read stops a run that skips none, whether this or an earlier run found it out.
-        """
-        stored = [self.stored(part) for part in parts]
-        missing = [part for part, found in zip(parts, stored, strict=True) if not found]
-        if self.cache and missing:
-            numbers = sum(map(len, missing)) * self.maker.count * self.backbone.features
-            self.cache.reserve(numbers * DTYPES[self.dtype].itemsize, "view features")
-        fresh = self.encode([batch for part in missing for batch in chunks(part, size)])
-        for part, found in zip(parts, stored, strict=True):
-            kept = self.read(part) if found else None
-            if kept:
-                yield from map(self.checked, map(kept.batch, chunks(part, size)))
-            else:  # a part that has gone since it was looked for, with its disk perhaps, is made again
-                yield from self.make(part, size, self.encode(chunks(part, size)) if found else fresh)
-
-    def make(self, part: Sequence[int], size: int, fresh: Iterator[FeatureBatch]) -> Iterator[FeatureBatch]:
-        """A part's batches, which are the next of `fresh`, and at its end the cache has it."""
-        made: list[FeatureBatch] = []
-        for start in range(0, len(part), size):
-            made.append(self.checked(next(fresh)))
-            if start + size >= len(part):
-                self.store(part, made)
-            yield made[-1]
-
-    def checked(self, batch: FeatureBatch) -> FeatureBatch:
+    def check(self, batch: FeatureBatch) -> FeatureBatch:
+        """An image that cannot be read stops a run that skips none."""
         if batch.bad and not self.skip_bad:
             reason = next(iter(batch.bad.values()))
-            raise DataError(f"{reason}; mend the file, or leave such images out: DATALOADER.ON_BAD_IMAGE skip")
+            raise DataError(f"{reason}; fix the file, or skip such images: DATALOADER.ON_BAD_IMAGE skip")
         return batch
 
-    def encode(self, batches: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
-        device = self.backbone.device
-        dataset = UndecodedJpegs(self.dataset) if self.undecoded else self.dataset
-        loader = view_loader(
-            dataset, self.items, self.maker.prepare, batches, self.workers, pin_memory=device.type == "cuda",
-        )
-        if self.undecoded:
-            loader = map(self.decoded, loader)
-        for batch, features in self.encoded(loader, SideStream(device) if device.type == "cuda" else None):
+    def encode(self, wanted: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
+        """Reads images, makes views and encodes them. On a CPU one pool of threads does all of it, image by image, so
+        that features do not depend on the batch; for a GPU the threads make views ahead."""
+        on_cpu = self.backbone.device.type == "cpu"
+        make = self.encode_image if on_cpu else self.make_views
+        for batch in load_batches(self.dataset, self.items, make, wanted, self.threads):
+            if not batch.made:
+                features = torch.empty(0, self.num_views, self.backbone.features, device=self.backbone.device)
+            elif on_cpu:
+                features = torch.stack(batch.made)
+            else:
+                views = torch.stack([one.to(self.backbone.device, non_blocking=True) for one in batch.made])
+                features = encode_views(self.backbone, views, self.precision, normalised=False)
             if self.cache:
-                features = features.to(DTYPES[self.dtype]).float()  # the same numbers as a later run will read
+                features = features.to(self.dtype).float()  # the numbers that a later run will read
             yield FeatureBatch(batch.index, features, batch.bad)
 
-    def encoded(self, loader: Iterable[ViewBatch], side: Side | None) -> Iterator[tuple[ViewBatch, Tensor]]:
-        """Each batch with the features (B, V, d) of its images. Views are many times an image's size, so only those of
-        a few images exist at once; given a `side`, they are made there while earlier ones are encoded."""
-        at_once = max(1, views_at_once(self.backbone) // self.maker.count)  # images
-        made: list[Tensor] = [torch.empty(0, self.maker.count, self.backbone.features, device=self.backbone.device)]
-        if side is None:
-            for batch in loader:
-                pieces = chunks(batch.made, at_once)
-                yield batch, torch.cat(made + in_parallel(
-                    lambda some: self.encode_made(self.make_views(some)), pieces, self.backbone.device))
+    def encode_image(self, image: Image.Image, index: int) -> Tensor:
+        """Unit features (V, d) of one image, in a thread of the pool."""
+        with worker_thread():
+            return encode_views(self.backbone, self.maker(image, index)[None], self.precision, normalised=False)[0]
+
+    def make_views(self, image: Image.Image, index: int) -> Tensor:
+        """Views (V, 3, S, S); for CUDA in pinned memory, from which a copy to the GPU does not block."""
+        views = self.maker(image, index)
+        return views.pin_memory() if self.backbone.device.type == "cuda" else views
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether the cache has every image."""
+        return all(map(self.has_shard, self.shards))
+
+    def fill_cache(self, dist: Distributed) -> None:
+        """Encodes what the cache lacks. Each process takes some of the shards, and all wait for each other."""
+        if self.cache is None:
             return
-        jobs = ((batch, some) for batch in loader for some in [*chunks(batch.made, at_once), None])
-        features = list(made)
-        for (batch, some), views in made_ahead(jobs, lambda job: self.make_views(job[1] or ()), side):
-            if some is not None:
-                features.append(self.encode_made(views))
-            else:  # the batch's end
-                yield batch, torch.cat(features)
-                features = list(made)
+        missing = dist.broadcast([shard for shard in self.shards if not self.has_shard(shard)])
+        if missing and dist.is_main:
+            numbers = sum(map(len, missing)) * self.num_views * self.backbone.features
+            self.cache.reserve(numbers * self.dtype.itemsize, "view features")
+        own = missing[dist.rank :: dist.world]
+        pieces = [piece for shard in own for piece in chunks(shard, ENCODE_AT_ONCE)]
+        encoded = map(self.check, self.encode(pieces))
+        with tqdm(total=sum(map(len, own)), desc="view features", unit="img", dynamic_ncols=True,
+                  disable=not own or not dist.is_main) as bar:
+            for shard in own:
+                made = []
+                for piece in chunks(shard, ENCODE_AT_ONCE):
+                    made.append(next(encoded))
+                    bar.update(len(piece))
+                self.write_shard(shard, made)
+        dist.barrier()
 
-    def decoded(self, batch: ViewBatch) -> ViewBatch:
-        """With pictures for JPEGs; those that nobody can decode are complained of like others that cannot be read."""
-        good, bad = {}, dict(batch.bad)
-        for place, drawn in zip(batch.index, batch.made, strict=True):
-            try:
-                good[place] = drawn.decoded(self.backbone.device)
-            except BadImageError as error:
-                bad[place] = f"cannot read image {self.items[place].impath}: {error}"
-        return ViewBatch(list(good), list(good.values()), bad)
+    def read(self, indices: Sequence[int]) -> FeatureBatch:
+        """The features of some images from the cache."""
+        shards = {index: self.shard(self.shard_of[index]) for index in indices}
+        good = [index for index in indices if index in shards[index].row]
+        rows = [shards[index].array[shards[index].row[index]] for index in good]
+        features = np.stack(rows).astype(np.float32) if rows else np.empty((0, 1, self.backbone.features), np.float32)
+        bad = {index: shards[index].bad[index] for index in indices if index in shards[index].bad}
+        return FeatureBatch(good, torch.from_numpy(features).to(self.backbone.device, non_blocking=True), bad)
 
-    def make_views(self, images: Sequence[Drawn]) -> Tensor:
-        """Views (B, V, 3, S, S) of decoded pictures, made where the model is."""
-        made = [self.maker.make(image, self.backbone.device) for image in images]
-        return torch.stack(made) if made else torch.empty(0, device=self.backbone.device)
+    def shard(self, number: int) -> Shard:
+        """A shard from memory or from disk; one that was removed or damaged since is encoded again."""
+        if number not in self.recent:
+            self.recent[number] = self.read_shard(self.shards[number]) or self.encode_shard(self.shards[number])
+        self.recent.move_to_end(number)
+        while len(self.recent) > 1 and sum(shard.array.nbytes for shard in self.recent.values()) > MEMORY:
+            self.recent.popitem(last=False)
+        return self.recent[number]
 
-    def encode_made(self, views: Tensor) -> Tensor:
-        return encode_views(self.backbone, views, self.precision, normalised=False)
+    def encode_shard(self, indices: Sequence[int]) -> Shard:
+        made = list(self.encode(chunks(indices, ENCODE_AT_ONCE)))
+        return self.write_shard(indices, made)
 
-    def stored(self, part: Sequence[int]) -> bool:
-        """Whether the cache has a part as it would be made now: what could not be read then may have been mended."""
-        kept = self.read(part)
-        return kept is not None and not any(map(self.readable, kept.bad))
+    def has_shard(self, indices: Sequence[int]) -> bool:
+        """Whether the cache has these images as they would be encoded now. Images that could not be read then are
+        tried again: their files may have been repaired."""
+        metadata = self.cache.metadata(shard_name(indices)) if self.cache else None
+        if metadata is None or metadata["images"] != self.images_hash(indices):
+            return False
+        return not any(self.is_readable(int(index)) for index in metadata["bad"])
 
-    def readable(self, place: int) -> bool:
+    def is_readable(self, index: int) -> bool:
         try:
-            self.dataset.read_image(self.items[place])
+            self.dataset.read_image(self.items[index])
         except BadImageError:
             return False
-        logger.info("%s can be read now, so its part of the view features is made again", self.items[place].impath)
+        logger.info("%s can be read now: its shard of the view features is encoded again", self.items[index].impath)
         return True
 
-    def read(self, part: Sequence[int]) -> KeptPart | None:
-        found = self.cache.read(part_name(part)) if self.cache else None
-        return KeptPart(found[0], found[1], self.backbone.device) if found else None
+    def read_shard(self, indices: Sequence[int]) -> Shard | None:
+        found = self.cache.read(shard_name(indices)) if self.cache else None
+        if found is None or found[1]["images"] != self.images_hash(indices):
+            return None
+        array, metadata = found
+        row = {index: row for row, index in enumerate(metadata["index"])}
+        return Shard(array, row, {int(index): reason for index, reason in metadata["bad"].items()})
 
-    def store(self, part: Sequence[int], made: Sequence[FeatureBatch]) -> None:
-        if self.cache is None:
-            return
-        features = torch.cat([batch.views for batch in made]).to(DTYPES[self.dtype]).cpu().numpy()
-        facts = {
-            "index": [place for batch in made for place in batch.index],
-            "bad": {place: reason for batch in made for place, reason in batch.bad.items()},
-        }
-        self.cache.write(part_name(part), features, facts)
+    def write_shard(self, indices: Sequence[int], made: Sequence[FeatureBatch]) -> Shard:
+        array = torch.cat([batch.views for batch in made]).to(self.dtype).cpu().numpy()
+        good = [index for batch in made for index in batch.index]
+        bad = {index: reason for batch in made for index, reason in batch.bad.items()}
+        if self.cache:
+            metadata = {"images": self.images_hash(indices), "index": good, "bad": bad}
+            self.cache.write(shard_name(indices), array, metadata)
+        return Shard(array, {index: row for row, index in enumerate(good)}, bad)
 
-    def in_order(
-        self, parts: Sequence[Sequence[int]], cached: Sequence[Sequence[int]], size: int,
-    ) -> Iterator[FeatureBatch]:
-        """The images of `parts` in whatever order they stand there. The cache keeps them by `cached`, the parts that
-        every other method reads and writes."""
-        batches = [batch for part in parts for batch in chunks(part, size)]
-        if self.cache is None:
-            yield from map(self.checked, self.encode(batches))
-            return
-        missing = [part for part in cached if not self.stored(part)]
-        if missing:
-            images = tqdm(total=sum(map(len, missing)), desc="view features", unit="img", dynamic_ncols=True)
-            with images:
-                for batch in self.batches(missing, size):
-                    images.update(len(batch.index) + len(batch.bad))
-        part_of = {place: part for part in cached for place in part}
-        recent: OrderedDict[str, KeptPart] = OrderedDict()
-        for batch in batches:
-            yield self.checked(join_batches([self.recent_part(part_of[place], recent, size).batch([place])
-                                       for place in batch]))
-
-    def recent_part(self, part: Sequence[int], recent: OrderedDict[str, KeptPart], size: int) -> KeptPart:
-        """A part from memory, from the cache, or made again because it has gone from there. Of those in `recent` the
-        ones that were wanted last stay."""
-        name = part_name(part)
-        if name not in recent:
-            recent[name] = self.read(part) or kept_part(
-                list(self.make(part, size, self.encode(chunks(part, size)))), self.backbone.device)
-        recent.move_to_end(name)
-        while len(recent) > 1 and sum(kept.array.nbytes for kept in recent.values()) > RECENT_BYTES:
-            recent.popitem(last=False)
-        return recent[name]
+    def images_hash(self, indices: Sequence[int]) -> str:
+        """Which images a shard holds, whatever their positions in the split."""
+        names = "\n".join(image_name(self.dataset, self.items[index]) for index in indices)
+        return hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def join_batches(batches: Sequence[FeatureBatch]) -> FeatureBatch:
-    return FeatureBatch(
-        [place for batch in batches for place in batch.index], torch.cat([batch.views for batch in batches]),
-        {place: reason for batch in batches for place, reason in batch.bad.items()},
-    )
+def shard_name(indices: Sequence[int]) -> str:
+    return f"{indices[0]:07d}-{indices[-1]:07d}"
 
 
-def kept_part(made: Sequence[FeatureBatch], device: torch.device) -> KeptPart:
-    """What the cache would have kept of these batches."""
-    whole = join_batches(made)
-    return KeptPart(whole.views.cpu().numpy(), {"index": whole.index, "bad": whole.bad}, device)
-
-
-def find_features(
-    cfg: CfgNode, backbone: Backbone, dataset: Dataset, items: Sequence[Datum], count: int, facts: Mapping[str, str],
-    precision: str,
-) -> ViewFeatures:
-    """Where features of `count` views an image come from in a run with these settings. `facts` has the hashes of data
-    and weights."""
-    augmix = dataset.augmix if cfg.TTA.AUGMIX == "auto" else cfg.TTA.AUGMIX == "on"
-    maker = ViewMaker.of(count, backbone.pixels, augmix, cfg.SEED)
-    dtype = "fp32" if precision == "fp32" else "fp16"
-    key = {
-        "data": facts["data"], "weights": facts["weights"], **maker.key(), **backbone.pixels.unusual(),
-        "precision": precision, "dtype": dtype, "engine": ENGINE,
-    }
-    undecoded = cfg.DATALOADER.JPEG == "device"
-    if undecoded:
-        check_decoder(backbone.device)
-        key["jpeg"] = cfg.DATALOADER.JPEG
-    cache = ArrayCache(cfg.CACHE.DIR, "views", {**key, "views": PIPELINE}) if cfg.CACHE.DIR else None
-    if cache and not cache.folder.is_dir() and (old := ArrayCache(cfg.CACHE.DIR, "views", key).folder).is_dir():
-        logger.info("%s has features of views as version 0.1 made them (pillow-1), which are not those of today (%s): "
-                    "features are made anew, and that folder may be removed", old, PIPELINE)
-    return ViewFeatures(
-        backbone, dataset, items, maker, precision, cfg.DATALOADER.NUM_WORKERS, cfg.DATALOADER.ON_BAD_IMAGE == "skip",
-        cache, dtype, undecoded,
-    )
+def image_name(dataset: Dataset, item: Datum) -> str:
+    """The path of an image relative to the data root, where it lies below it."""
+    path = Path(item.impath)
+    return (path.relative_to(dataset.root) if path.is_relative_to(dataset.root) else path).as_posix()

@@ -1,8 +1,8 @@
-"""When the Jacobian of the initial prompt pays, and keeping it for later runs."""
+"""The Jacobian of the initial prompt: built where it pays, and kept on disk for later runs."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NoReturn
 
 import torch
@@ -11,22 +11,19 @@ from yacs.config import CfgNode
 
 from ...datasets.utils.errors import ConfigError, UserError
 from ..config.fingerprint import ENGINE
+from ..runs.dist import Distributed
 from ..vlm.class_towers import ClassTowers
 from ..vlm.initial_prompt import InitialPrompt
 from ..vlm.jacobian import break_even, jacobian_size, pays, text_jacobian
 from ..vlm.oom import retry_on_oom
 from .cache import ArrayCache
-from .dist import Distributed
 
 
 def build_jacobian(
-    cfg: CfgNode, prompt: InitialPrompt, images: int, facts: Mapping[str, str], classnames: Sequence[str],
-    dist: Distributed,
+    cfg: CfgNode, prompt: InitialPrompt, images: int, key: Mapping[str, object], dist: Distributed,
 ) -> Tensor | None:
-    """The Jacobian of the initial prompt, if it is wanted, fits into memory, and pays for so many images or is there.
-
-    `facts` are the hash of the weights and the precision, which the cached numbers follow from besides the prompt.
-    """
+    """The Jacobian of the initial prompt, if TTA.JACOBIAN allows it, it fits into memory, and it pays for so many
+    images or is cached. `key` is what the cached numbers depend on besides the context."""
     if cfg.TTA.JACOBIAN == "off":
         return None
     features = prompt.text.shape[1]
@@ -36,34 +33,31 @@ def build_jacobian(
         raise ConfigError(f"the Jacobian takes {size:.1f} GB: raise TTA.JACOBIAN_GB ({cfg.TTA.JACOBIAN_GB:g}), or use "
                           f"TTA.JACOBIAN off")
     cache = ArrayCache(cfg.CACHE.DIR, "jacobian", {
-        **facts, "classnames": list(classnames),
-        "context": hashlib.sha256(prompt.context.cpu().numpy().tobytes()).hexdigest(), "engine": ENGINE,
-        **({"position": prompt.tower.placement.position} if prompt.tower.placement else {}),
+        **key, "context": hashlib.sha256(prompt.context.cpu().numpy().tobytes()).hexdigest(), "engine": ENGINE,
     }) if cfg.CACHE.DIR else None
-    there = cache is not None and cache.read("jacobian") is not None
+    is_cached = cache is not None and cache.metadata("jacobian") is not None
     worth = pays(images, break_even(prompt.tower, prompt.context.shape[-2], features), kept=cache is not None)
-    if not dist.broadcast(cfg.TTA.JACOBIAN == "on" or (fits and (worth or there))):
+    if not dist.broadcast(cfg.TTA.JACOBIAN == "on" or (fits and (worth or is_cached))):
         return None
+    jacobian = None
     if cache is None or dist.is_main:
         jacobian = cached_jacobian(prompt.tower, prompt.context, cache)
-    dist.barrier()  # the first rank makes it for all
-    if cache is not None and not dist.is_main:
-        jacobian = cached_jacobian(prompt.tower, prompt.context, cache)
-    return jacobian
-
-
-def no_room() -> NoReturn:
-    raise UserError("out of memory while the Jacobian is made: use TTA.JACOBIAN off")
+    dist.barrier()  # the other processes read what the main process has cached
+    return cached_jacobian(prompt.tower, prompt.context, cache) if jacobian is None else jacobian
 
 
 def cached_jacobian(tower: ClassTowers, context: Tensor, cache: ArrayCache | None) -> Tensor:
-    """The Jacobian, read from the cache or made and put there."""
+    """The Jacobian, read from the cache, or computed and written there."""
     if cache and (found := cache.read("jacobian")):
         return torch.from_numpy(found[0].copy()).to(context.device)
     classes, features = len(tower.class_tokens), tower.backbone.features
     if cache:
         cache.reserve(jacobian_size(classes, features, context), "the Jacobian's numbers")
-    jacobian = retry_on_oom(lambda: text_jacobian(tower, context), no_room)
+    jacobian = retry_on_oom(lambda: text_jacobian(tower, context), refuse)
     if cache:
         cache.write("jacobian", jacobian.cpu().numpy(), {})
     return jacobian
+
+
+def refuse() -> NoReturn:
+    raise UserError("out of memory while the Jacobian is computed: use TTA.JACOBIAN off")

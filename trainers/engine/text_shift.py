@@ -1,4 +1,4 @@
-"""Class features that are shifted as they are: in the place of a context and a text tower."""
+"""A shift of the class features, tuned in place of a context: no text tower is needed."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from torch import Tensor
 from ..functional.objectives import unit
 
 
-class ShiftTower:
+class ShiftFunction:
     """Text features unit(T + s) as a function of the shift s."""
 
     def __init__(self, text: Tensor) -> None:
@@ -24,17 +24,17 @@ class ShiftTower:
         leaf = shift.detach().clone().requires_grad_()
         with torch.enable_grad():
             text = self.text(leaf)
-        return text.detach(), lambda cotangent: torch.autograd.grad(text, leaf, cotangent)[0]
+        return text.detach(), lambda grad_text: torch.autograd.grad(text, leaf, grad_text)[0]
 
 
 class ShiftedText:
-    """The start of all episodes: no shift yet."""
+    """The start of all episodes: a shift of zero."""
 
     def __init__(self, text: Tensor) -> None:
-        self.tower = ShiftTower(text)
+        self.tower = ShiftFunction(text)
         self.context = torch.zeros_like(text)  # (K, d)
         self.text = self.zero_shot = self.tower.text(self.context)
 
-    def gradient(self, cotangent: Tensor) -> Tensor:
-        _, vjp = self.tower.with_vjp(self.context.expand_as(cotangent))
-        return vjp(cotangent)
+    def gradient(self, grad_text: Tensor) -> Tensor:
+        _, vjp = self.tower.with_vjp(self.context.expand_as(grad_text))
+        return vjp(grad_text)

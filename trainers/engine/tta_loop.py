@@ -1,11 +1,11 @@
-"""Episodic test-time tuning: every image starts from the same prompt, adapts it, predicts, and forgets it.
+"""Episodic test-time tuning: every image starts from the same prompt, tunes it, and is predicted with it.
 
-Images are adapted in batches, but each row of every tensor belongs to one image alone: the context, the optimizer's
-moments and the loss are never mixed. (The method: Shu et al., TPT, NeurIPS 2022.)
+Images are tuned in batches, but each row of every tensor belongs to one image: contexts, optimizer moments and losses
+never mix. (Shu et al., TPT, NeurIPS 2022.)
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -14,90 +14,105 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..functional.objectives import class_logits
-from ..functional.posthoc import strong_columns
+from ..functional.posthoc import cots_columns
 from .adapted import Adapted
 
 
-class Start(Protocol):
-    """What all episodes start from: an initial context, as `InitialPrompt` has it, or a shift of the text features."""
+class TextFunction(Protocol):
+    """Class text features as a function of what is tuned."""
 
-    context: Tensor  # what is adapted
-    text: Tensor  # (K, d) that it gives
-    zero_shot: Tensor  # (K, d) that predictions are compared with: `text`, unless that was learnt without images
-    tower: object  # text(context) and with_vjp(context), for B contexts
+    def text(self, context: Tensor) -> Tensor:
+        """Features (B, K, d) for B contexts."""
 
-    def gradient(self, cotangent: Tensor) -> Tensor:
-        """Gradients of the context for B gradients (B, K, d) of the text features."""
+    def with_vjp(self, context: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """The features, and a function from their gradients (B, K, d) to the contexts'."""
 
 
-class Term(Protocol):
-    """A regulariser of the text features."""
+class TunableText(Protocol):
+    """What all episodes start from: an initial context, as in `InitialPrompt`, or a shift of the text features."""
+
+    context: Tensor  # what is tuned
+    text: Tensor  # (K, d) text features of the initial context
+    zero_shot: Tensor  # (K, d) features that predictions are compared with: `text`, unless that was learnt
+    tower: TextFunction
+
+    def gradient(self, grad_text: Tensor) -> Tensor:
+        """Gradients of the initial context for B gradients (B, K, d) of its text features."""
+
+
+class Regulariser(Protocol):
+    """A penalty on the text features, added to the loss of the views."""
 
     def penalty(self, text: Tensor) -> Tensor | None:
-        """Its value for text features (..., K, d), one number an episode; None if there is none."""
+        """The value for text features (..., K, d), one number per episode; None if there is none."""
 
-    def weights(self, loss: Tensor, penalty: Tensor) -> tuple[Tensor | float, Tensor | float]:
-        """What the gradients of loss and penalty are multiplied by, both given detached as (B,)."""
+    def weight(self, loss: Tensor, penalty: Tensor) -> Tensor | float:
+        """The factor of the penalty, given the values (B,) of loss and penalty. Gradients run through it unless it is
+        detached."""
 
 
-class Hooks(Protocol):
-    """What tells the methods apart. The loss of an episode is a weighted sum of `view_loss` and its terms."""
+class TTAMethod(Protocol):
+    """The hooks of a method. An episode's loss is `episode_loss` + Σ weight · penalty over its regularisers."""
 
     def select(self, logits: Tensor) -> Tensor:
-        """The views to learn from, (B, V, K) -> (B, n), chosen once with the initial prompt."""
-
-    def view_loss(self, logits: Tensor) -> Tensor:
-        """The loss of the chosen views, (B, n, K) -> (B,)."""
+        """The views to learn from, (B, V, K) -> (B, n), selected once with the initial prompt."""
 
     def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
-        """`view_loss`, for methods that look back: `first` are the same views' logits in the first step, where they are
-        `logits` themselves, gradient and all."""
+        """The loss of the selected views, (B, n, K) -> (B,). `first` are their logits in the first step, where they are
+        `logits` itself."""
 
-    def terms(self) -> Sequence[Term]:
-        """The regularisers that are added up."""
+    def regularisers(self) -> Sequence[Regulariser]: ...
 
     def predict(self, views: Tensor, text: Tensor) -> Tensor:
-        """Logits (B, K) of images, given the views' features (B, V, d) and adapted class features (..., K, d)."""
+        """Logits (B, K), given view features (B, V, d) and tuned text features (..., K, d)."""
 
 
 @torch.no_grad()
-def run_episodes(prompt: Start, views: Tensor, scale: Tensor, method: Hooks, cfg: CfgNode) -> Adapted:
-    """Adapts the prompt to each of B images, given as unit view features (B, V, d), view 0 the plain one."""
-    batch = len(views)
+def tune_and_predict(prompt: TunableText, views: Tensor, scale: Tensor, method: TTAMethod, cfg: CfgNode) -> Adapted:
+    """Tunes the prompt for each of B images, given as unit view features (B, V, d), view 0 the plain one."""
     view_logits = class_logits(views, prompt.text, scale)  # (B, V, K)
-    context = prompt.context.expand(batch, *prompt.context.shape).clone()
-    loss = penalty = torch.full((batch,), torch.nan, device=views.device)
-    if cfg.TTA.STEPS:
-        chosen = method.select(view_logits)  # stays the same in all steps
-        kept = views.take_along_dim(chosen[..., None], dim=1)  # (B, n, d)
-        # Elementwise, so AdamW on a batch of contexts is as many optimizers as there are images.
-        optimizer = torch.optim.AdamW([context], lr=cfg.OPTIM.LR, weight_decay=cfg.OPTIM.WEIGHT_DECAY)
-    for step in range(cfg.TTA.STEPS):
-        if step == 0:
-            cotangent, loss, penalty = text_gradient(prompt.text, kept, scale, method)
-            context.grad = prompt.gradient(cotangent)
-        else:
-            first = view_logits.take_along_dim(chosen[..., None], dim=1)  # (B, n, K)
-            text, vjp = prompt.tower.with_vjp(context)
-            cotangent, loss, penalty = text_gradient(text, kept, scale, method, first)
-            context.grad = vjp(cotangent)
-        optimizer.step()
+    context, loss, penalty = tune(prompt, views, view_logits, scale, method, cfg)
     text = prompt.tower.text(context) if cfg.TTA.STEPS else prompt.text
-    logits = method.predict(views, text)
     before = view_logits if prompt.zero_shot is prompt.text else class_logits(views, prompt.zero_shot, scale)
     after = class_logits(views, text, scale) if cfg.TTA.STEPS else view_logits
-    columns = {"loss": loss, "penalty": penalty, **strong_columns(before, after)}
-    return Adapted(logits, before[:, 0], context.detach(), columns)
+    columns = {"loss": loss, "penalty": penalty, **cots_columns(before, after)}
+    return Adapted(method.predict(views, text), before[:, 0], context.detach(), columns)
+
+
+def tune(
+    prompt: TunableText, views: Tensor, view_logits: Tensor, scale: Tensor, method: TTAMethod, cfg: CfgNode,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """TTA.STEPS steps of AdamW. Returns the contexts, and loss and penalty (B,) before the last step."""
+    batch = len(views)
+    context = prompt.context.expand(batch, *prompt.context.shape).clone()
+    loss = penalty = torch.full((batch,), torch.nan, device=views.device)
+    if not cfg.TTA.STEPS:
+        return context, loss, penalty
+    selected = method.select(view_logits)[..., None]  # (B, n, 1), the same in all steps
+    kept = views.take_along_dim(selected, dim=1)  # (B, n, d)
+    # AdamW works elementwise, so one optimizer on a batch of contexts is one optimizer per image.
+    optimizer = torch.optim.AdamW([context], lr=cfg.OPTIM.LR, weight_decay=cfg.OPTIM.WEIGHT_DECAY)
+    for step in range(cfg.TTA.STEPS):
+        if step == 0:
+            grad_text, loss, penalty = text_gradient(prompt.text, kept, scale, method)
+            context.grad = prompt.gradient(grad_text)
+        else:
+            text, vjp = prompt.tower.with_vjp(context)
+            first = view_logits.take_along_dim(selected, dim=1)  # (B, n, K)
+            grad_text, loss, penalty = text_gradient(text, kept, scale, method, first)
+            context.grad = vjp(grad_text)
+        optimizer.step()
+    return context, loss, penalty
 
 
 def text_gradient(
-    text: Tensor, kept: Tensor, scale: Tensor, method: Hooks, first: Tensor | None = None,
+    text: Tensor, kept: Tensor, scale: Tensor, method: TTAMethod, first: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient (B, K, d) of an episode's loss at the text features, with the values (B,) of the views' loss and of
-    all regularisers together.
+    """The gradient (B, K, d) of an episode's loss at the text features, and the values (B,) of the views' loss and of
+    the sum of all penalties.
 
-    `first` are the kept views' logits (B, n, K) in the first step; None in that step. `text` is (K, d) where all
-    episodes share it, as in the first step.
+    `text` is (K, d) in the first step, where all episodes share it, and (B, K, d) later. `first` are the kept views'
+    logits (B, n, K) of the first step; None in that step.
     """
     batch = len(kept)
     with torch.enable_grad():
@@ -105,30 +120,30 @@ def text_gradient(
         logits = class_logits(kept, own, scale)  # (B, n, K)
         loss = method.episode_loss(logits, logits if first is None else first)  # (B,)
         (gradient,) = torch.autograd.grad(loss.sum(), own)
-        loss, total = loss.detach(), torch.zeros_like(loss.detach())
-        on_loss, regularised = 1.0, 0.0
-        for term in method.terms():
-            found = penalty_and_gradient(term, text)
-            if found is None:
-                continue
-            penalty, penalty_gradient = found[0].expand(batch), found[1]
-            of_loss, of_penalty = (
-                torch.as_tensor(weight, device=loss.device).expand(batch)[:, None, None]
-                for weight in term.weights(loss, penalty)
-            )
-            on_loss = on_loss + (of_loss - 1)
-            regularised = regularised + of_penalty * penalty_gradient
-            total = total + penalty
-    return on_loss * gradient + regularised, loss, total
+        # d(total)/d(text) by the chain rule: the penalties' gradients are shared by all images, only their weights
+        # differ, so total is differentiated with respect to the scalars loss and penalty.
+        loss = loss.detach().requires_grad_()
+        terms = [(term, found) for term in method.regularisers() if (found := penalty_and_gradient(term, text))]
+        penalties = [value.expand(batch).clone().requires_grad_() for _, (value, _) in terms]
+        total = loss.clone()
+        for (term, _), penalty in zip(terms, penalties, strict=True):
+            total = total + term.weight(loss, penalty) * penalty
+        slopes = torch.autograd.grad(total.sum(), [loss, *penalties])
+    gradient = slopes[0][:, None, None] * gradient
+    if terms:
+        of_penalties = [slope for _, (_, slope) in terms]
+        gradient = gradient + sum(
+            weight[:, None, None] * slope for weight, slope in zip(slopes[1:], of_penalties, strict=True))
+    return gradient, loss.detach(), sum((penalty.detach() for penalty in penalties), torch.zeros_like(loss.detach()))
 
 
-# For each term the text features that it saw last in a first step, which a run never changes, and what it made of them.
-LAST: WeakKeyDictionary[Term, tuple[Tensor, tuple[Tensor, Tensor] | None]] = WeakKeyDictionary()
+# For each regulariser the text features of its last first step, which are constant in a run, and what it gave for them.
+LAST: WeakKeyDictionary[Regulariser, tuple[Tensor, tuple[Tensor, Tensor] | None]] = WeakKeyDictionary()
 
 
-def penalty_and_gradient(term: Term, text: Tensor) -> tuple[Tensor, Tensor] | None:
-    """A term's value and its gradient at the text features. They see no image: where all episodes share the features
-    (K, d), they are computed once a run, which for thousands of classes takes longer than an episode."""
+def penalty_and_gradient(term: Regulariser, text: Tensor) -> tuple[Tensor, Tensor] | None:
+    """A penalty and its gradient at the text features; None if the method has no penalty. It depends on no image: where
+    all episodes share the features (K, d), it is computed once per run, which matters for thousands of classes."""
     shared = text.dim() == 2
     if shared and term in LAST and LAST[term][0] is text:
         return LAST[term][1]

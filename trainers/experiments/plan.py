@@ -18,9 +18,9 @@ from ..config.build import build_cfg
 from ..config.fingerprint import check_same, make_fingerprint, run_path
 from ..config.roles import leaves
 from ..coop import CoOp
-from ..engine.parts import evenly
 from ..registry import method_info, method_key
 from ..report.settings import usual_settings
+from ..runs.parts import evenly
 from ..runs.run_dir import RunDir
 from ..vlm.loading import weights_hash
 from ..vlm.openai_weights import SMALL

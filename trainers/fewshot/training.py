@@ -16,7 +16,7 @@ from tqdm import tqdm
 from ...datasets.utils.errors import ConfigError, UserError, WeightsError
 from ...datasets.utils.files import write_atomically
 from ..functional.objectives import class_logits
-from ..runs.progress import Curves
+from ..runs.tensorboard import ScalarWriter
 from ..vlm.checkpoints import read_checkpoint
 from ..vlm.class_towers import ClassTowers
 from ..vlm.oom import retry_on_oom
@@ -24,13 +24,13 @@ from .training_images import TrainingImages
 
 logger = logging.getLogger(__name__)
 
-START_STD = 0.02  # of random contexts, as CLIP's own token embeddings begin
+START_STD = 0.02  # of random contexts, as in CLIP's own initialisation
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Dassl's learning rates: constant in the warm-up, then a cosine that counts epochs anew after it but is laid out
-    for all of them, so that the last epoch's rate is still a little above zero."""
+    """Dassl's learning rates: constant in the warm-up, then a cosine over the number of all epochs that starts after
+    it, so that the last epoch's rate is slightly above zero."""
 
     epochs: int
     lr: float
@@ -50,9 +50,8 @@ def random_context(shape: tuple[int, ...], seed: int) -> Tensor:
 class PromptLearner:
     """A context (n_ctx, width) or (K, n_ctx, width) that learns from labelled image features by cross entropy.
 
-    Towers and image features are frozen: only the context and its optimizer, SGD with momentum, have a state. Which
-    images make up a batch and at what rate it is learnt follow from the epoch alone, so that a learner restored from
-    its file goes on as if nothing had happened.
+    Towers and image features are frozen: only the context and its optimizer, SGD with momentum, have a state. Batches
+    and learning rates depend on the epoch alone, so a restored learner continues exactly.
     """
 
     def __init__(
@@ -66,7 +65,8 @@ class PromptLearner:
         self.figures: dict[str, float] = {}  # of the last epoch
 
     def begin_epoch(self) -> None:
-        self.seen = self.loss = self.correct = 0  # the last two on the device, so that no step waits for it
+        self.seen = 0
+        self.loss = self.correct = torch.zeros((), device=self.context.device)  # on the device: no step synchronises
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(self.epoch)
 
@@ -85,8 +85,8 @@ class PromptLearner:
         with torch.enable_grad():
             logits = class_logits(images, text[0], self.scale)
             loss = F.cross_entropy(logits, labels)
-            (cotangent,) = torch.autograd.grad(loss, text)
-        return loss.detach(), logits.detach(), vjp(cotangent)[0]
+            (grad_text,) = torch.autograd.grad(loss, text)
+        return loss.detach(), logits.detach(), vjp(grad_text)[0]
 
     def halve_classes(self) -> str:
         self.tower = self.tower.halved()
@@ -111,7 +111,7 @@ class PromptLearner:
         write_atomically(path, lambda file: torch.save(content, file))
 
     def restore(self, path: Path) -> None:
-        """Goes on from a saved state, if there is a sound one."""
+        """Continues from a saved state, if there is one."""
         if not path.is_file():
             return
         try:
@@ -120,22 +120,22 @@ class PromptLearner:
             self.optimizer.load_state_dict(optimizer)
             self.context.copy_(context)
         except (WeightsError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ConfigError(f"cannot go on from {path} ({error}): remove it to train from the beginning") from error
+            raise ConfigError(f"cannot continue from {path} ({error}): remove it to train from the start") from error
         self.epoch, self.figures = epoch, figures
-        logger.info("going on after epoch %d", self.epoch)
+        logger.info("continuing after epoch %d", self.epoch)
 
 
-def run_epochs(learner: PromptLearner, images: TrainingImages, kept: Path, board: Path) -> None:
-    """Learns until the schedule ends. The state after each epoch is kept in `kept`, from which a later call goes on.
+def run_epochs(learner: PromptLearner, images: TrainingImages, saved: Path, tensorboard: Path) -> None:
+    """Trains until the schedule ends. The state after each epoch goes to `saved`, from which a later call continues.
 
-    `board` is a TensorBoard run of its own: here a step is an epoch, in a run's other curves it is a test image.
+    `tensorboard` is a TensorBoard run of its own: here a step is an epoch, in the other curves it is a test image.
     """
-    learner.restore(kept)
+    learner.restore(saved)
     start, stop = learner.epoch, learner.schedule.epochs
     if start == stop:
         return
     with (
-        Curves(board) as curves,
+        ScalarWriter(tensorboard) as scalars,
         tqdm(total=stop, initial=start, desc="training", unit="epoch", dynamic_ncols=True) as bar,
     ):
         for batches in images.epochs(start, stop):
@@ -144,9 +144,9 @@ def run_epochs(learner: PromptLearner, images: TrainingImages, kept: Path, board
             for features, labels in batches:
                 learner.step(features, labels)
             learner.end_epoch()
-            learner.save(kept)
+            learner.save(saved)
             bar.update()
             bar.set_postfix_str(f"loss {learner.figures['loss']:.3f}, acc {learner.figures['accuracy']:.1f}")
             rate, seconds = learner.schedule(learner.epoch - 1), time.perf_counter() - started
             figures = {**learner.figures, "lr": rate, "seconds": seconds}
-            curves.add({f"training/{name}": value for name, value in figures.items()}, learner.epoch)
+            scalars.add({f"training/{name}": value for name, value in figures.items()}, learner.epoch)

@@ -199,27 +199,20 @@ def rank_of(percentile: float, count: int) -> tuple[int, float]:
 
 
 def balance(loss: Tensor, penalty: Tensor, scale: str) -> Tensor:
-    """SoC's detached weight w that keeps the penalty's size in proportion to the loss. (Appendix, "Implementation".)
+    """SoC's weight w, which keeps the penalty in proportion to the loss. (Appendix, "Implementation".)
 
     `ratio` |penalty|/|loss| as printed; `inverse` |loss|/|penalty|, which makes the term λ·|loss| on every data set;
-    `none` 1. A vanishing denominator gives 0: there is nothing to balance.
+    `none` 1. These are detached, and a vanishing denominator gives 0. `live` is the ratio with gradients running
+    through it: the gradient of H + λ(R/H)R is (1 − λR²/H²)∇H + 2λ(R/H)∇R, which reverses the entropy term where
+    H < R√λ. Below LEAST_ENTROPY the H in its denominator is a constant.
     """
+    if scale == "live":
+        return penalty / loss.clamp(min=LEAST_ENTROPY)
     loss, penalty = loss.detach().abs(), penalty.detach().abs()
     if scale == "none":
         return torch.ones_like(loss)
     above, below = (penalty, loss) if scale == "ratio" else (loss, penalty)
     return torch.where(below > 0, above / torch.where(below > 0, below, 1), 0)
-
-
-def live_weights(loss: Tensor, penalty: Tensor, strength: float) -> tuple[Tensor, Tensor]:
-    """What the gradients of H = L_TPT and R = L_Huber are multiplied by in H + λ·(R/H)·R with nothing detached.
-
-    That is the SoC paper's printed ratio as autograd takes it: 1 − λR²/H² and 2λR/H. The first turns the entropy term
-    round wherever H < R√λ. The H of the ratio never falls below LEAST_ENTROPY, where it is a constant.
-    """
-    bounded = loss.clamp(min=LEAST_ENTROPY)
-    ratio = penalty / bounded
-    return torch.where(loss > LEAST_ENTROPY, 1 - strength * ratio.square(), 1), 2 * strength * ratio
 
 
 def class_logits(images: Tensor, text: Tensor, scale: Tensor | float) -> Tensor:

@@ -132,7 +132,7 @@ def misfit_and_bounds(gaps: Tensor, target: Tensor, edges: Tensor) -> tuple[Tens
     return misfit, torch.stack([nearest.square().mean(1), from_right, from_left]).amax(0)
 
 
-def strong_columns(before: Tensor, adapted: Tensor) -> dict[str, Tensor]:
+def cots_columns(before: Tensor, adapted: Tensor) -> dict[str, Tensor]:
     """What CoTS and E-CoTS need of an image's views, given their logits (B, V, K) before and after adaptation.
 
     Two confidences of each strong view would not do: τ depends on how the rest is spread, so it is solved here, where

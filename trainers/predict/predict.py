@@ -12,9 +12,9 @@ from tabulate import tabulate
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import read_regular
 from ..api import Adapter
-from ..engine.parts import chunks
 from ..functional.calibration import sals
 from ..registry import method_info
+from ..runs.parts import chunks
 from ..vlm.backbone import Backbone
 from ..vlm.openai_clip import CLIP, WEIGHT_URLS
 from ..vlm.openai_weights import SMALL, cache_folder

@@ -1,4 +1,4 @@
-"""On what a result was computed."""
+"""The versions and the hardware that a result was computed with."""
 from __future__ import annotations
 
 import platform
@@ -6,18 +6,20 @@ import sys
 from importlib import metadata
 
 import torch
+from promptcal import __version__
 
-PACKAGES = ("promptcal", "torch", "torchvision", "openai-clip", "numpy", "pillow")
-# Told where they were used: module -> package.
-LIBRARIES = {"numba": "numba", "open_clip": "open_clip_torch", "transformers": "transformers"}
+PACKAGES = ("torch", "torchvision", "openai-clip", "numpy", "pillow")
+# Named if they were imported: module -> package.
+OPTIONAL = {"numba": "numba", "open_clip": "open_clip_torch", "transformers": "transformers"}
 
 
-def environment(device: torch.device) -> dict:
+def environment(device: torch.device) -> dict[str, object]:
     """Versions and hardware, for results.json."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    packages = (*PACKAGES, *(package for module, package in LIBRARIES.items() if module in sys.modules))
+    packages = (*PACKAGES, *(package for module, package in OPTIONAL.items() if module in sys.modules))
     return {
-        "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in packages}},
+        "versions": {"promptcal": __version__, "python": platform.python_version(),
+                     **{package: metadata.version(package) for package in packages}},
         "device": f"{device} ({name})",
         "threads": torch.get_num_threads(),
     }

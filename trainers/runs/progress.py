@@ -1,40 +1,39 @@
-"""What a person watches while a run goes on: the bar in the terminal and the curves in TensorBoard."""
+"""The progress of a run: the bar in the terminal and the curves in TensorBoard."""
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from ..functional.calibration import ece, top_class
-from .tensorboard import Curves
+from .parts import Columns
+from .tensorboard import ScalarWriter
 
-Columns = Mapping[str, np.ndarray]
-POINTS = 50  # of a curve, at most, but for those at the ends of parts
+POINTS = 50  # of a curve, at most, besides those at the ends of parts
 
 
 class Progress:
-    """Running accuracy, ECE, confidence, loss terms and speed, against images seen."""
+    """Running accuracy, ECE, confidence, losses and speed, against the number of images."""
 
-    def __init__(self, folder: Path, total: int, bins: int, title: str, shown: bool = True) -> None:
+    def __init__(self, run_dir: Path, total: int, bins: int, title: str, shown: bool = True) -> None:
         self.bins = bins
         self.confidence, self.correct = np.empty(0), np.empty(0)
         self.bar = tqdm(total=total, desc=title, unit="img", dynamic_ncols=True, disable=not shown)
         self.shown = shown
-        self.curves = Curves(folder / "tensorboard")
+        self.scalars = ScalarWriter(run_dir / "tensorboard")
         self.every = max(1, total // POINTS)
         self.logged = 0  # images at the last point
 
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(self, *failure: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self.bar.close()
-        self.curves.__exit__(*failure)
+        self.scalars.__exit__(*error)
 
-    def remember(self, columns: Columns) -> None:
-        """Counts images that were predicted before or just now."""
+    def count(self, columns: Columns) -> None:
+        """Counts images that were predicted now or before."""
         if len(columns["label"]):
             confidence, correct = top_class(columns["logits"], columns["label"])
             self.confidence = np.append(self.confidence, confidence)
@@ -52,7 +51,7 @@ class Progress:
 
     def advance(self, columns: Columns) -> None:
         """Moves the bar by a batch."""
-        self.remember(columns)
+        self.count(columns)
         if running := self.running():
             speed = columns["seconds"].sum() / max(len(columns["label"]), 1)
             self.bar.set_postfix_str(f"acc {running['accuracy']:.1f}, ECE {running['ece']:.1f}, {speed:.3f} s/img")
@@ -60,14 +59,13 @@ class Progress:
             self.log(columns)
 
     def log(self, columns: Columns) -> None:
-        """Adds a point to each curve: at the end of a part, and often enough within it for a small set to have a
-        curve."""
+        """Adds a point to each curve: at the end of a part, and often enough within it that a small set has a curve."""
         if not self.shown or len(self.correct) == self.logged:
             return
         self.logged = len(self.correct)
         scalars = {f"running/{name}": value for name, value in self.running().items()}
-        scalars["speed/seconds_per_image"] = columns["seconds"].sum() / max(len(columns["label"]), 1)
+        scalars["speed/seconds_per_image"] = float(columns["seconds"].sum()) / max(len(columns["label"]), 1)
         for name in ("loss", "penalty"):
             if name in columns and np.isfinite(columns[name]).any():
-                scalars[f"episode/{name}"] = np.nanmean(columns[name])
-        self.curves.add(scalars, len(self.correct))
+                scalars[f"episode/{name}"] = float(np.nanmean(columns[name]))
+        self.scalars.add(scalars, len(self.correct))

@@ -1,4 +1,4 @@
-"""A run's folder: its config, log, predictions in parts while running, and results when done."""
+"""The directory of a run: config and log, predictions in parts while it runs, results when it is done."""
 from __future__ import annotations
 
 import logging
@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from yacs.config import CfgNode
 
 from ...datasets.utils.errors import UserError
 from ...datasets.utils.files import (
@@ -20,17 +22,18 @@ from ...datasets.utils.files import (
     write_text,
     writing,
 )
-from ..config.fingerprint import check_same
-from ..engine.dist import Distributed
-from ..engine.parts import joined, part_name
+from ..config.fingerprint import check_same, run_path
+from .dist import Distributed
 from .lock import RunLock
 from .log import log_to_file
+from .parts import Columns, joined
 
 logger = logging.getLogger(__name__)
 
+Results = dict[str, Any]
+
 COLUMNS = {"index", "label", "logits", "zero_shot_logits", "flagged"}  # of predictions.npz, besides a method's own
-OF_PART = {"seconds", "bad_index", "bad_reason"}  # what a part holds besides, which is no column of an image
-TIMES = OF_PART | {"adapt_seconds"}  # and what parts of older versions lack
+OF_BATCHES = {"seconds", "adapt_seconds", "bad_index", "bad_reason"}  # in parts: not one row per predicted image
 STATE = "state.npz"  # of an online method
 
 
@@ -43,76 +46,102 @@ class State:
 
 
 class RunDir:
-    """Everything a run leaves behind. Complete files only: a run is done when results.json says so."""
+    """Reads and writes the files of a run. A run is done when it has a complete results.json."""
 
-    def __init__(self, path: Path, log: str = "log.txt") -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.log = log
         self.parts = path / "parts"
-        self.config = ""  # what config.yaml holds, once the run is ours
+        self.results = self.read_results()
 
+    @classmethod
     @contextmanager
-    def owned(
-        self, dist: Distributed, fingerprint: Mapping, config: str, early: Sequence[logging.LogRecord] = (),
-    ) -> Iterator[None]:
-        """Starts the run here, or continues it if it was begun under the same circumstances, and keeps others out.
-
-        The first rank holds the lock for all. `early` lines were logged before there was a folder.
-        """
-        self.config = config
+    def open(
+        cls, cfg: CfgNode, fingerprint: Mapping[str, object], dist: Distributed,
+        early_lines: Sequence[logging.LogRecord] = (), log_name: str = "log.txt",
+    ) -> Iterator[RunDir]:
+        """The directory of a run with these settings. Unless the run is finished, the main process locks it for all,
+        starts or continues the run, and logs to it, beginning with `early_lines`. A run that was finished or started
+        with another fingerprint is refused."""
+        run_dir = cls(run_path(cfg))
+        if run_dir.results is not None:
+            check_same(fingerprint, run_dir.results["fingerprint"], run_dir.path, finished=True)
+            if dist.is_main:
+                run_dir.cleanup()
+            yield run_dir
+            return
         with ExitStack() as stack:
             if dist.is_main:
-                make_folder(self.path)
-                stack.enter_context(RunLock(self.path).held())
-                self.begin(fingerprint)
-                self.write_config(config)
-                if self.log:
-                    stack.enter_context(log_to_file(self.path / self.log, early))
+                make_folder(run_dir.path)
+                stack.enter_context(RunLock(run_dir.path).held())
+                stack.enter_context(run_dir.removed_if_refused())
+                run_dir.start(fingerprint)
+                run_dir.write_config(cfg)
+                if log_name:
+                    stack.enter_context(log_to_file(run_dir.path / log_name, early_lines))
             dist.barrier()
-            yield
+            yield run_dir
 
-    def note(self, text: str) -> None:
-        """Adds lines to the log as they are. A full disk is told by what matters more."""
-        if self.log:
-            with suppress(OSError), (self.path / self.log).open("a", encoding="utf-8") as file:
-                file.write(f"{text}\n")
-
-    def begin(self, fingerprint: Mapping) -> None:
-        """Goes on from what is in `parts`, if it was made under the same circumstances. A run that got no further than
-        its start has no claim to the folder, and where nothing tells whose the parts are, they are nobody's."""
+    def start(self, fingerprint: Mapping[str, object]) -> None:
+        """Continues from the parts that are there, if they have the same fingerprint. Parts without a readable
+        fingerprint are removed."""
         path = self.parts / "fingerprint.json"
         begun = read_json(path)
-        made = [*self.parts.glob("*.npz"), *self.parts.glob("*.pt")]
-        if made and isinstance(begun, dict):
+        if self.has_parts and isinstance(begun, dict):
             check_same(fingerprint, begun, self.path)
             return
-        if made:
-            logger.warning("%s is missing or damaged, so the run begins anew", path)
+        if self.has_parts:
+            logger.warning("%s is missing or damaged, so the run starts again", path)
         self.remove_parts()
         write_json(path, fingerprint)
 
-    def write_config(self, config: str) -> None:
-        write_text(self.path / "config.yaml", config)
+    @contextmanager
+    def removed_if_refused(self) -> Iterator[None]:
+        """A run that a user error stops before it has computed anything leaves no directory that looks unfinished."""
+        existed = self.has_parts
+        try:
+            yield
+        except UserError:
+            if not existed and not self.has_parts:
+                with suppress(UserError):
+                    self.remove_parts()
+                for name in ("config.yaml", "log.txt"):
+                    with suppress(OSError):
+                        (self.path / name).unlink()
+            raise
 
-    def results(self) -> dict | None:
+    @property
+    def has_parts(self) -> bool:
+        return any(file.suffix in (".npz", ".pt") for file in self.parts.glob("*"))
+
+    def write_config(self, cfg: CfgNode) -> None:
+        write_text(self.path / "config.yaml", cfg.dump())
+
+    def note(self, text: str) -> None:
+        """Appends lines to the log as they are. Write errors are ignored; the results writer reports them."""
+        with suppress(OSError), (self.path / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+
+    def read_results(self) -> Results | None:
         """The results of a finished run."""
         results = read_json(self.path / "results.json")
         if not isinstance(results, dict) or not results.get("complete"):
             return None
         if not isinstance(results.get("fingerprint"), dict) or "bins" not in results:
-            logger.warning("%s is no result of a run and is written anew", self.path / "results.json")
+            logger.warning("%s is not the result of a run and will be replaced", self.path / "results.json")
             return None
         return results
 
-    def finish(self, results: Mapping) -> None:
-        """Marks the run as done; the parts have become predictions.npz and are removed."""
-        if self.config and not (self.path / "config.yaml").is_file():
-            self.write_config(self.config)  # somebody has removed the folder while the run went on
-        write_json(self.path / "results.json", {**results, "complete": True})
+    def finish(self, results: Results, cfg: CfgNode) -> Results:
+        """Marks the run as done and removes the parts, which have become predictions.npz."""
+        if not (self.path / "config.yaml").is_file():  # the directory was removed while the run was at work
+            self.write_config(cfg)
+        self.results = {**results, "complete": True}
+        write_json(self.path / "results.json", self.results)
         self.remove_parts()
+        return self.results
 
     def remove_parts(self) -> None:
-        """What is no file there is not ours, and stays."""
+        """Removes files only: a folder in there is not ours."""
         with writing(self.parts):
             for file in self.parts.glob("*"):
                 if file.is_file() or file.is_symlink():
@@ -120,10 +149,10 @@ class RunDir:
         with suppress(OSError):
             self.parts.rmdir()
 
-    def tidy(self) -> None:
+    def cleanup(self) -> None:
         """Removes what a process that was killed at the very end of a run left beside its results."""
         if self.parts.exists() or RunLock(self.path).path.exists():
-            with suppress(UserError), RunLock(self.path).held():  # unless its owner is only just finishing it
+            with suppress(UserError), RunLock(self.path).held():  # not while its owner is just finishing it
                 self.remove_parts()
 
     def predictions(self) -> dict[str, np.ndarray]:
@@ -134,31 +163,32 @@ class RunDir:
             remedy = f"remove {self.path / 'results.json'} and run the command again"
             raise UserError(f"{path} of a finished run cannot be read ({error}): {remedy}") from error
 
-    def gather(self, parts: Sequence[Sequence[int]], text: np.ndarray) -> dict[str, np.ndarray]:
-        """Joins all parts into predictions.npz, ordered by sample index, and returns all their columns.
-
-        `text` (K, d), the initial class features, is kept with them, so that nothing later needs the model.
-        """
-        parts = [self.read_part(part) for part in parts]
-        if any(part is None for part in parts):
+    def merge(
+        self, parts: Sequence[Sequence[int]], filenames: Mapping[int, str], text: np.ndarray,
+    ) -> dict[str, np.ndarray]:
+        """Joins all parts into predictions.npz, ordered by image, and returns all their columns. `filenames` are by
+        position in the split; with the initial class features `text` (K, d) no later analysis needs the model."""
+        found = [self.read_part(part) for part in parts]
+        if any(columns is None for columns in found):
             raise UserError(f"a part of {self.parts} is missing or damaged; the others are kept: run the command again")
-        columns = joined(parts)
+        columns = joined([columns for columns in found if columns is not None])
         order = columns["index"].argsort(kind="stable")
-        for name in set(columns) - TIMES:
+        for name in set(columns) - OF_BATCHES:
             columns[name] = columns[name][order]
+        columns["filename"] = np.array([filenames[index] for index in columns["index"].tolist()], dtype=np.str_)
         columns["text"] = text
-        kept = {name: column for name, column in columns.items() if name not in TIMES}
+        kept = {name: column for name, column in columns.items() if name not in OF_BATCHES}
         write_arrays(self.path / "predictions.npz", **kept)
         return columns
 
     def part_file(self, indices: Sequence[int]) -> Path:
-        return self.parts / f"{part_name(indices)}.npz"
+        return self.parts / f"{indices[0]:07d}-{indices[-1]:07d}.npz"
 
-    def write_part(self, indices: Sequence[int], columns: Mapping[str, np.ndarray]) -> None:
+    def write_part(self, indices: Sequence[int], columns: Columns) -> None:
         write_arrays(self.part_file(indices), **columns)
 
     def read_part(self, indices: Sequence[int]) -> dict[str, np.ndarray] | None:
-        """A part's columns; None if it is absent, damaged or of other images."""
+        """A part's columns; None if it is absent, damaged, or of other images."""
         path = self.part_file(indices)
         if not path.is_file():
             return None
@@ -167,15 +197,16 @@ class RunDir:
         except Damaged as error:
             logger.warning("%s is damaged (%s) and is computed again", path, error)
             return None
-        whole = set(columns) >= COLUMNS | OF_PART and {*columns["index"], *columns["bad_index"]} == set(indices)
+        whole = set(columns) >= COLUMNS | OF_BATCHES and {*columns["index"], *columns["bad_index"]} == set(indices)
         return columns if whole else None
 
     def write_state(self, parts: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Keeps what an online method knows after its first `parts` parts, in place of what it knew before."""
-        write_arrays(self.parts / STATE, parts=np.array(parts), **{f"state/{name}": a for name, a in arrays.items()})
+        """Replaces the saved state of an online method by that after its first `parts` parts."""
+        state = {f"state/{name}": array for name, array in arrays.items()}
+        write_arrays(self.parts / STATE, parts=np.array(parts), **state)
 
     def read_state(self, most: int) -> State | None:
-        """The state that was kept, unless it is damaged or knows more than the first `most` parts."""
+        """The saved state, unless it is damaged or that of more than the first `most` parts."""
         path = self.parts / STATE
         if not path.is_file():
             return None
@@ -183,6 +214,6 @@ class RunDir:
             content = read_arrays(path)
             parts = int(content.pop("parts"))
         except (Damaged, KeyError) as error:
-            logger.warning("%s is damaged (%s), so the run begins anew", path, error)
+            logger.warning("%s is damaged (%s), so the run starts again", path, error)
             return None
         return State(parts, {name.removeprefix("state/"): a for name, a in content.items()}) if parts <= most else None

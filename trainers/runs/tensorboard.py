@@ -1,11 +1,9 @@
-"""A run's TensorBoard: curves while it goes on, figures and settings at its end."""
+"""The TensorBoard files of a run: curves while it runs, metrics and settings when it is done."""
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams.api_pb2 import DATA_TYPE_FLOAT64
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
@@ -16,25 +14,19 @@ from ...datasets.base import dataset_info
 from ...datasets.utils.files import writing
 from ..registry import branch_of, method_info
 
-logger = logging.getLogger(__name__)
-
-# What runs are compared by. TensorBoard shows the columns that are marked as different first, and sorts by key.
-# It shows five at first: these, by key and as they are shown.
-LEADING = {"method": "method", "method λ": "λ", "steps": "steps", "test data": "data set", "test seed": "seed"}
-
-# Adds pictures to a finished run's board, given results.json and the columns of predictions.npz. Whoever starts a run
-# hands it in: drawing belongs to the report, which stands above.
-Draw = Callable[[SummaryWriter, Mapping, Mapping[str, np.ndarray]], None]
+# TensorBoard's table of settings shows five columns at first, those marked as different, sorted by key: these, by key
+# and display name.
+FIRST_COLUMNS = {"method": "method", "method λ": "λ", "steps": "steps", "test data": "data set", "test seed": "seed"}
 
 
-class Curves:
-    """A TensorBoard run that grows for as long as one trains or tests."""
+class ScalarWriter:
+    """Writes curves; the file is created with the first point."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.writer: SummaryWriter | None = None
 
-    def __enter__(self) -> Curves:
+    def __enter__(self) -> ScalarWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -46,17 +38,15 @@ class Curves:
         """Adds a point to each curve."""
         with writing(self.folder):
             if self.writer is None:
-                # A run that was cut off may have got further than what it kept: those points are taken back.
+                # An interrupted run may have logged more images than it saved: purge those points.
                 self.writer = SummaryWriter(str(self.folder), purge_step=step)
             for name, value in scalars.items():
                 self.writer.add_scalar(name, value, step)
             self.writer.flush()
 
 
-def write_final(
-    folder: Path, settings: Mapping, results: Mapping, columns: Mapping[str, np.ndarray], draw: Draw | None = None,
-) -> None:
-    """The final figures, the settings they belong to, and what `draw` adds (`add_hparams` would open another run)."""
+def write_final(run_dir: Path, settings: Mapping, results: Mapping) -> None:
+    """The final metrics and the settings that they belong to. (`add_hparams` would open a second TensorBoard run.)"""
     metrics = {name: results[name] for name in ("accuracy", "ece", "ace", "confidence", "seconds_per_image")}
     method = results["trainer"]
     weight = settings.get(f"TRAINER.{branch_of(method)}.LAMBDA")
@@ -66,42 +56,34 @@ def write_final(
         "test seed": results["seed"],
         **{key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))},
     }
-    board = folder / "tensorboard"
-    with writing(board), SummaryWriter(str(board)) as writer:
+    folder = run_dir / "tensorboard"
+    with writing(folder), SummaryWriter(str(folder)) as writer:
         described, *session = hparams(plain, {f"final/{name}": None for name in metrics})
-        _lead(described)
+        mark_first_columns(described)
         for summary in (described, *session):
             writer.file_writer.add_summary(summary)
         for name, value in metrics.items():
             writer.add_scalar(f"final/{name}", value, results["n"])
         writer.add_text("results", text_table(results), results["n"])
-        if draw is not None:
-            try:
-                draw(writer, results, columns)
-            except OSError:  # a full disk is told as everywhere
-                raise
-            except Exception:  # whatever a picture stumbles over, hours of predictions are not lost for it
-                logger.warning("the pictures for TensorBoard are left out", exc_info=True)
 
 
-def _lead(described: Summary) -> None:
-    """Has TensorBoard show what runs are compared by before all other settings. Of several runs it asks only one which
-    columns there are, so each names λ, whether its own method has one or not."""
+def mark_first_columns(described: Summary) -> None:
+    """Makes TensorBoard show FIRST_COLUMNS first. It asks one run of several for the columns, so every run names λ."""
     for value in described.value:
         data = HParamsPluginData.FromString(value.metadata.plugin_data.content)
         infos = data.experiment.hparam_infos
         if "method λ" not in {info.name for info in infos}:
             infos.add(name="method λ", type=DATA_TYPE_FLOAT64)
         for info in infos:
-            if info.name in LEADING:
-                info.display_name = LEADING[info.name]
+            if info.name in FIRST_COLUMNS:
+                info.display_name = FIRST_COLUMNS[info.name]
                 if "differs" in info.DESCRIPTOR.fields_by_name:  # older versions keep the given order
                     info.differs = True
         value.metadata.plugin_data.content = data.SerializeToString()
 
 
 def text_table(results: Mapping) -> str:
-    """The run's figures as a Markdown table: the method beside zero-shot."""
+    """The run's metrics as a Markdown table: the method beside zero-shot."""
     lines = [
         f"{results['dataset']}, {results['backbone']}, seed {results['seed']}, {results['n']} test images, "
         f"{results['bins']} bins; percent", "", "| | accuracy | ECE | ACE |", "|:--|--:|--:|--:|",

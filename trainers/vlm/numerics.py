@@ -60,7 +60,7 @@ def in_parallel(function: Callable[[S], T], pieces: Sequence[S], device: torch.d
     """`function` of each piece, on a CPU with as many cores as torch would have used. A GPU, a single piece of a larger
     one, and whoever has not fixed the numerics have torch alone."""
     cores = min(Caller.threads, len(pieces))
-    if cores < 2 or device.type != "cpu" or not Caller.inside or hasattr(working, "piece"):
+    if cores < 2 or device.type != "cpu" or not Caller.inside or getattr(working, "piece", False):
         return [function(piece) for piece in pieces]
     pool = ThreadPoolExecutor(cores, initializer=begin_work)
     try:
@@ -73,3 +73,15 @@ def begin_work() -> None:
     """Of each thread: the number of torch's threads is one thread's own affair."""
     working.piece = True
     torch.set_num_threads(1)
+
+
+@contextmanager
+def worker_thread() -> Iterator[None]:
+    """In a thread that processes whole images: one torch thread, and no pool inside the pool."""
+    torch.set_num_threads(1)
+    before = getattr(working, "piece", False)
+    working.piece = True
+    try:
+        yield
+    finally:
+        working.piece = before

@@ -1,4 +1,4 @@
-"""A run folder's files: there whole or not at all, and never those of another run."""
+"""The files of a run directory: complete or absent, and never those of another run."""
 from __future__ import annotations
 
 import json
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import write_json
-from promptcal.trainers.engine.dist import Distributed
+from promptcal.trainers import build_cfg
+from promptcal.trainers.runs.dist import Distributed
 from promptcal.trainers.runs.run_dir import RunDir
 
 
@@ -19,7 +20,8 @@ def one_part(seed: int = 0) -> dict[str, np.ndarray]:
     return {
         "index": np.array([4, 6]), "label": np.array([0, 1]), "logits": rng.normal(size=(2, 3)).astype(np.float32),
         "zero_shot_logits": rng.normal(size=(2, 3)).astype(np.float32), "flagged": np.array([False, True]),
-        "loss": np.ones(2), "penalty": np.zeros(2), "seconds": np.array([0.5]), "bad_index": np.array([5]),
+        "loss": np.ones(2), "penalty": np.zeros(2), "seconds": np.array([0.5]),
+        "adapt_seconds": np.array([0.1]), "bad_index": np.array([5]),
         "bad_reason": np.array(["no image"]),
     }
 
@@ -53,7 +55,7 @@ def test_parts_that_lack_something_are_computed_again(tmp_path: Path):
     folder.write_part(indices, {**one_part(), "bad_index": np.array([], dtype=int)})
     assert folder.read_part(indices) is None  # nothing is known of image 5
     with pytest.raises(UserError, match="run the command again"):
-        folder.gather([indices], text=np.eye(3))
+        folder.merge([indices], {}, text=np.eye(3))
 
 
 @pytest.mark.parametrize("fingerprint", [None, "", "[1]", '{"seed": 0'])
@@ -62,21 +64,30 @@ def test_parts_of_unknown_origin_are_removed(tmp_path: Path, fingerprint: str | 
     folder.write_part([4, 5, 6], one_part())
     if fingerprint is not None:
         (folder.parts / "fingerprint.json").write_text(fingerprint)
-    with folder.owned(Distributed(), {"seed": 1}, ""):
-        assert not list(folder.parts.glob("*.npz"))
-        assert json.loads((folder.parts / "fingerprint.json").read_text()) == {"seed": 1}
+    folder.start({"seed": 1})
+    assert not folder.has_parts and json.loads((folder.parts / "fingerprint.json").read_text()) == {"seed": 1}
 
 
-def test_a_run_has_a_claim_to_its_folder_from_the_first_part_on(tmp_path: Path):
+def test_a_run_owns_its_directory_from_the_first_part_on(tmp_path: Path):
     folder = RunDir(tmp_path)
     for seed in (0, 1):
-        with folder.owned(Distributed(), {"seed": seed}, ""):
-            pass
+        folder.start({"seed": seed})
     folder.write_part([4, 5, 6], one_part())
-    with folder.owned(Distributed(), {"seed": 1}, ""):
-        assert len(list(folder.parts.glob("*.npz"))) == 1
-    with pytest.raises(ConfigError, match="seed was 1, is 2"), folder.owned(Distributed(), {"seed": 2}, ""):
-        pass
+    folder.start({"seed": 1})
+    assert folder.has_parts
+    with pytest.raises(ConfigError, match="seed was 1, is 2"):
+        folder.start({"seed": 2})
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_refused_run_leaves_nothing_that_looks_unfinished(tmp_path: Path, computed: bool):
+    cfg = build_cfg("TPT", opts=["OUTPUT_DIR", tmp_path / "run"])
+    with pytest.raises(UserError), RunDir.open(cfg, {"seed": 0}, Distributed()) as run_dir:
+        if computed:
+            run_dir.write_part([4, 5, 6], one_part())
+        raise UserError("no such weights")
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left == ({"config.yaml", "log.txt", "parts"} if computed else set())
 
 
 def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,12 +1,13 @@
-"""One process or many: what torchrun started, and the little that its processes say to each other.
+"""One process or many: which of the run's processes this is, and the little that they exchange.
 
-Processes share work by sharing a folder; they talk only at the start, to agree on who does what, and at the end.
+Processes share work by sharing a folder. They exchange objects only at the start, to agree on who does what, and at the
+end.
 """
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 class Distributed:
-    """This process's place among those of the run. Without torchrun there is one, and nothing is exchanged."""
+    """This process among those that torchrun started. Without torchrun there is one, and nothing is exchanged."""
 
     def __init__(self) -> None:
         self.rank = int(os.environ.get("RANK", 0))
@@ -29,7 +30,7 @@ class Distributed:
             if torch.cuda.is_available():
                 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-            # Distributed finish hours apart, so the last meeting must wait longer than torch does by default.
+            # Processes finish hours apart, so the last barrier must wait longer than torch does by default.
             dist.init_process_group(backend, timeout=timedelta(days=7))
             atexit.register(dist.destroy_process_group)
 
@@ -38,20 +39,20 @@ class Distributed:
         return self.rank == 0
 
     def broadcast(self, value: T) -> T:
-        """The first rank's value, for all."""
+        """The main process's value, in all processes."""
         box = [value]
         if self.world > 1:
             with explained():
                 dist.broadcast_object_list(box, src=0)
-                dist.barrier()  # nobody leaves before all have it
+                dist.barrier()  # the main process stays until all have it
         return box[0]
 
-    def split(self, parts: list[T]) -> list[T]:
-        """This rank's part of the first rank's list."""
+    def split(self, parts: Sequence[T]) -> Sequence[T]:
+        """This process's share of the main process's list."""
         return self.broadcast(parts)[self.rank :: self.world]
 
     def barrier(self) -> None:
-        """Waits for all."""
+        """Waits for all processes."""
         if self.world > 1:
             with explained():
                 dist.barrier()
@@ -59,8 +60,9 @@ class Distributed:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """What a rank sees of another's death is a broken connection."""
+    """The death of another process shows as a broken connection."""
     try:
         yield
     except RuntimeError as error:
-        raise UserError("another rank of this run has ended; finished parts are kept: run the command again") from error
+        raise UserError("another process of this run has ended; finished parts are kept: run the command again"
+                        ) from error

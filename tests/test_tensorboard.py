@@ -77,7 +77,7 @@ def test_table_names_sals_when_it_was_measured(tmp_path):
 def test_settings_begin_with_what_runs_are_compared_by(tmp_path):
     run = read_run(make_run(tmp_path, "SoC", n=40))
     results = {**run.results, "confidence": 50.0, "seconds_per_image": 0.1}
-    board.write_final(tmp_path, run.settings, results, {})
+    board.write_final(tmp_path, run.settings, results)
     (events,) = (tmp_path / "tensorboard").glob("events.*")
     starts = [
         HParamsPluginData.FromString(value.metadata.plugin_data.content)
@@ -123,7 +123,7 @@ def test_boards_by_names_one_can_read(tmp_path):
 def test_a_method_without_weight_names_it_too(tmp_path):
     """TensorBoard asks one run alone which columns there are."""
     run = read_run(make_run(tmp_path, "TPT", n=40))
-    board.write_final(tmp_path, {"TTA.STEPS": 1}, {**run.results, "confidence": 50.0, "seconds_per_image": 0.1}, {})
+    board.write_final(tmp_path, {"TTA.STEPS": 1}, {**run.results, "confidence": 50.0, "seconds_per_image": 0.1})
     (events,) = (tmp_path / "tensorboard").glob("events.*")
     contents = [value.metadata.plugin_data.content for event in EventFileLoader(str(events)).Load()
                 for value in event.summary.value if value.tag == "_hparams_/experiment"]

@@ -9,4 +9,4 @@ __version__ = "1.0.0"
 
 # The parts are links to folders at the top of a checkout. Where links are not supported, look there directly.
 if not Path(__file__).with_name("trainers").is_dir():
-    __path__.append(str(Path(__file__).resolve().parents[3]))
+    __path__.append(str(Path(__file__).resolve().parents[2]))

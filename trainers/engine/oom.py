@@ -1,4 +1,4 @@
-"""How much is computed at once: as much as runs fastest, and less when memory runs out."""
+"""How many episodes run at once: as many as are fastest, and fewer when memory runs out."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from .adapted import Adapted
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}
 
 
-def within_memory(run: Callable[[Tensor], Adapted], views: Tensor, prompt: InitialPrompt) -> Adapted:
-    """`run` on all images, as many at once as the device takes. Out of memory, the share is halved for good: first the
-    episodes at once, then the classes at once."""
+def adapt_within_memory(adapt: Callable[[Tensor], Adapted], views: Tensor, prompt: InitialPrompt) -> Adapted:
+    """`adapt` on all images, as many at once as the device holds. When memory runs out, first the number of episodes,
+    then the number of classes per pass is halved for the rest of the run."""
     limit = TOKENS_AT_ONCE.get(views.device.type, TOKENS_AT_ONCE["cuda"]) // prompt.tower.tokens
 
     def at_once() -> int:
         return max(1, min(len(views), limit, prompt.episodes))
 
-    def shrink() -> str:
+    def halve() -> str:
         if at_once() == 1:
             return prompt.halve_classes()
         prompt.episodes = -(-at_once() // 2)
@@ -30,6 +30,6 @@ def within_memory(run: Callable[[Tensor], Adapted], views: Tensor, prompt: Initi
     done: list[Adapted] = []
     rest = views
     while len(rest):
-        done.append(retry_on_oom(lambda rest=rest: run(rest[: at_once()]), shrink))
+        done.append(retry_on_oom(lambda rest=rest: adapt(rest[: at_once()]), halve))  # type: ignore[misc]
         rest = rest[len(done[-1].logits) :]
     return Adapted.join(done)

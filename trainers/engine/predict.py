@@ -1,0 +1,156 @@
+"""Predicts the test images of a run, part by part: an interrupted run continues with the parts that are missing."""
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...datasets.utils.errors import ConfigError, UserError, fault_of_machine, one_line
+from ..runs.parts import Columns, chunks, joined, shuffled
+from ..runs.progress import Progress
+from ..runs.run_dir import RunDir
+from .adapted import Adapted
+from .features import FeatureBatch, ViewFeatures
+
+if TYPE_CHECKING:
+    from ..base import BaseTrainer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images that are adapted together. A batch lies within one part, so a resumed run has the same batches."""
+
+    part: Sequence[int]  # positions in the split of the images that are saved together
+    indices: Sequence[int]  # those of this batch
+
+    @property
+    def ends_part(self) -> bool:
+        return self.indices[-1] == self.part[-1]
+
+
+class Predictor:
+    """Reads view features, adapts to them batch by batch, and saves the predictions of each finished part."""
+
+    def __init__(self, trainer: BaseTrainer, run_dir: RunDir) -> None:
+        self.trainer, self.run_dir, self.dist, self.cfg = trainer, run_dir, trainer.dist, trainer.cfg
+        order = shuffled(trainer.indices, self.cfg.SEED) if trainer.online else trainer.indices
+        self.parts = chunks(order, self.cfg.TEST.PART)
+
+    def predict(self) -> None:
+        """Predicts the images of all parts that are not finished; each process takes some of the parts."""
+        if self.trainer.online:
+            self.check_online()
+        finished, missing = self.resume()
+        own = self.dist.split(missing)
+        batches = [Batch(part, indices) for part in own for indices in chunks(part, self.cfg.TTA.EPISODES)]
+        with Progress(self.run_dir.path, len(self.trainer.indices), self.cfg.TEST.BINS, self.cfg.TRAINER.NAME,
+                      self.dist.is_main) as progress:
+            for columns in finished:
+                progress.count(columns)
+            started = time.perf_counter()
+            features = self.view_features() if missing else None
+            rows: list[Columns] = []
+            found = features.batches([batch.indices for batch in batches]) if features else ()
+            for batch, read in zip(batches, found, strict=True):
+                columns, now = self.predict_batch(read), time.perf_counter()
+                rows.append({**columns, "seconds": np.array([now - started])})
+                started = now
+                progress.advance(rows[-1])
+                if batch.ends_part:
+                    self.save_part(batch.part, joined(rows), progress)
+                    rows = []
+        self.dist.barrier()
+
+    def check_online(self) -> None:
+        if self.dist.world > 1:
+            raise ConfigError(f"{self.cfg.TRAINER.NAME} carries state from image to image, so one process must see all "
+                              f"images: start it with a single process")
+        self.trainer.load_state(self.trainer.state())  # finds out now, not after hours, that both work
+
+    def resume(self) -> tuple[Sequence[Columns], list[Sequence[int]]]:
+        """The columns of the finished parts, and the parts that are missing. An online method continues from its last
+        saved state; parts after that state are predicted again."""
+        found = [self.run_dir.read_part(part) for part in self.parts]
+        if self.trainer.online:
+            whole = next((number for number, columns in enumerate(found) if columns is None), len(found))
+            state = self.run_dir.read_state(whole)
+            if state is not None:
+                self.trainer.load_state(state.arrays)
+            kept = state.parts if state is not None else 0
+            found = [columns if number < kept else None for number, columns in enumerate(found)]
+        finished = [columns for columns in found if columns is not None]
+        if finished:
+            images = sum(len(columns["index"]) + len(columns["bad_index"]) for columns in finished)
+            logger.info("resuming: %d of %d images were predicted before", images, len(self.trainer.indices))
+        return finished, [part for part, columns in zip(self.parts, found, strict=True) if columns is None]
+
+    def view_features(self) -> ViewFeatures:
+        """Where view features come from; a cache is filled first. A method that reads the plain view alone takes it
+        from the cache of all views where that is complete, and no image is read."""
+        trainer, cfg = self.trainer, self.cfg
+        if trainer.num_views == 1 and cfg.CACHE.DIR:
+            all_views = trainer.view_features(cfg.TTA.VIEWS)
+            if self.dist.broadcast(all_views.is_cached):
+                return all_views
+        features = trainer.view_features(trainer.num_views)
+        features.fill_cache(self.dist)
+        return features
+
+    def predict_batch(self, batch: FeatureBatch) -> dict[str, np.ndarray]:
+        """The columns of a batch. Its predictions are copied from the device once, which waits for them."""
+        items = [self.trainer.items[index] for index in batch.index]
+        started = time.perf_counter()
+        columns: Mapping[str, Tensor] = {}
+        if items:
+            adapted = adapt_images(self.trainer, batch.views, [item.impath for item in items])
+            columns = {"logits": adapted.logits, "zero_shot_logits": adapted.zero_shot_logits, **adapted.columns}
+        else:
+            empty = torch.empty(0, len(self.trainer.classnames))
+            columns = {"logits": empty, "zero_shot_logits": empty, "flagged": torch.empty(0, dtype=torch.bool)}
+        arrays = {name: column.cpu().numpy() for name, column in columns.items()}
+        return {
+            "index": np.array(batch.index, dtype=np.int64),
+            "label": np.array([item.label for item in items], dtype=np.int64),
+            "bad_index": np.array(list(batch.bad), dtype=np.int64),
+            "bad_reason": np.array(list(batch.bad.values()), dtype=np.str_),
+            **arrays,
+            "adapt_seconds": np.array([time.perf_counter() - started]),
+        }
+
+    def save_part(self, part: Sequence[int], columns: Columns, progress: Progress) -> None:
+        self.run_dir.write_part(part, columns)
+        if self.trainer.online:
+            self.run_dir.write_state(self.parts.index(part) + 1, self.trainer.state())
+        progress.log(columns)
+
+
+def adapt_images(method: BaseTrainer, views: Tensor, names: Sequence[object]) -> Adapted:
+    """A method's predictions for images given as unit view features (B, V, d): checked, with equal logits for classes
+    of one name, and with the zero-shot prediction where a number is not finite. `names` are those of the images.
+
+    An online method sees its images one by one, so that the number of images adapted at once changes nothing.
+    """
+    trainer = type(method).__name__
+    try:
+        adapted = Adapted.join([method.adapt(some) for some in (views.split(1) if method.online else [views])])
+        adapted.check_shapes(trainer, len(views), len(method.classnames), names)
+        return adapted.with_equal_logits(method.first_of_name).with_fallback(names)
+    except UserError:
+        raise
+    except Exception as error:  # a user's own method may raise anything: say which, where, and at which image
+        if fault_of_machine(error):
+            raise
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
+        place = f"line {frames[-1].lineno} of {frames[-1].filename}"
+        reason = one_line(f"{type(error).__name__}: {error}, {place}")
+        raise UserError(f"{trainer} failed at {names[0]} ({reason}): fix the method and run the command again; "
+                        f"finished parts are kept") from error
