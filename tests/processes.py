@@ -22,11 +22,9 @@ from unittest import mock
 
 PROJECT = Path(__file__).resolve().parents[1]
 SERVER = multiprocessing.get_context("forkserver")
-# Libraries alone: modules of the project read the environment while they are imported.
-SERVER.set_forkserver_preload([
-    "torch", "torch._dynamo", "torch.distributed", "torch.utils.data", "torch.utils.tensorboard", "torchvision",
-    "matplotlib.pyplot", "matplotlib.backends.backend_pdf", "matplotlib.backends.backend_svg", "yacs.config", "tqdm",
-    "tabulate", "safetensors.torch", "ftfy", "regex"])
+SERVER.set_forkserver_preload([  # no modules of the project: they read the environment while they are imported
+    "torch._dynamo", "torch.distributed", "torch.utils.tensorboard", "torchvision", "matplotlib.pyplot", "yacs.config",
+    "tqdm", "tabulate", "safetensors.torch", "ftfy", "regex"])
 
 
 def user_environment(**changes: str) -> dict[str, str]:
@@ -52,18 +50,16 @@ class Process:
             end.close()
         self.pid: int = self.process.pid
 
-    @property
-    def returncode(self) -> int | None:
+    def poll(self) -> int | None:
         """The exit status once it has ended; minus the signal's number if it was killed."""
         return self.process.exitcode
 
-    def poll(self) -> int | None:
-        return self.returncode
+    returncode = property(poll)
 
     def wait(self, timeout: float = 300) -> int:
         self.process.join(timeout)
-        assert self.returncode is not None, f"process {self.pid} does not end"
-        return self.returncode
+        assert self.poll() is not None, f"process {self.pid} does not end"
+        return self.poll()
 
     def communicate(self, timeout: float = 300) -> tuple[str, str]:
         """Standard output and standard error, after its end."""
