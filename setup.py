@@ -20,8 +20,8 @@ class WithReference(build_py):
 
     def run(self) -> None:
         super().run()
-        for name in () if self.editable_mode else ("reference.py", "reference_views.py"):
-            self.copy_file(str(HERE / "tests" / name), str(Path(self.build_lib, "promptcal", "tools", name)))
+        for file in [] if self.editable_mode else sorted((HERE / "tests").glob("reference*.py")):
+            self.copy_file(str(file), str(Path(self.build_lib, "promptcal", "tools", file.name)))
 
 
 setup(

@@ -7,7 +7,7 @@ and AugMix with Pillow, view by view.
 from __future__ import annotations
 
 import copy
-import importlib
+import importlib.util
 import logging
 import sys
 import time
@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import torchvision.transforms as T
 from PIL import Image
-from promptcal.datasets.views import make_views
+from promptcal.datasets.views.maker import ViewMaker
 from promptcal.datasets.views.pixels import OPENAI_MEAN, OPENAI_STD, Pixels
 from promptcal.tools.benchmark_inputs import SHAPES, class_names, random_clip, random_features
 from promptcal.tools.measuring import extra_memory, in_fresh_process, interleaved
@@ -92,18 +92,15 @@ def measure(settings: Settings) -> list[Row]:
     return rows + (memory(settings) if settings.memory else [])
 
 
-def slow_reference(module: str = "reference") -> ModuleType:
-    """`tests/reference.py`; an installed package has a copy beside this file."""
-    try:
-        return importlib.import_module(f"promptcal.tools.{module}")
-    except ModuleNotFoundError:
-        sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-        return importlib.import_module(module)
+def first_module(*names: str) -> ModuleType:
+    """The first module that exists, in the package or among the tests, which an installed package does not have."""
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+    return importlib.import_module(next(name for name in names if importlib.util.find_spec(name)))
 
 
 def plain_text_side(model: CLIP, names: Sequence[str], features: Tensor) -> Callable[[], object]:
     """The reference's episode on view features (V, d): on a model whose images are already encoded."""
-    encoded, run_episode = copy.copy(model), slow_reference().run_episode
+    encoded, run_episode = copy.copy(model), first_module("promptcal.tools.reference", "reference").run_episode
     encoded.__dict__["encode_image"] = lambda features: features
     return torch.enable_grad()(lambda: run_episode(encoded, names, features, METHOD, WEIGHT))
 
@@ -129,8 +126,8 @@ def episodes(settings: Settings) -> list[Row]:
     size, at_once = settings.size, settings.episodes
     features = random_features(at_once, NUM_VIEWS, model.text_projection.shape[1])
     method, with_jacobian = build_method(model, names), build_method(model, names, jacobian=True)
-    image = settings.images[0]
-    chunks = normalise_pixels(make_views(image, 0, NUM_VIEWS, size), Pixels(size)).split(CHUNK)
+    image, make_views = settings.images[0], ViewMaker(NUM_VIEWS, size, True, 0)
+    chunks = normalise_pixels(make_views(image, 0), Pixels(size)).split(CHUNK)
     half = len(chunks) // 2
 
     def tower(some: Sequence[Tensor]) -> None:
@@ -138,8 +135,7 @@ def episodes(settings: Settings) -> list[Row]:
             model.encode_image(chunk)
 
     def cold() -> None:
-        made = make_views(image, 0, NUM_VIEWS, size)
-        method.adapt(encode_views(method.backbone, made[None], normalised=False))
+        method.adapt(encode_views(method.backbone, make_views(image, 0)[None], normalised=False))
 
     seconds = interleaved({  # half of the tower before and half after `cold`, so that both see the same clock rate
         "first half": lambda: tower(chunks[:half]), "cold": cold,
@@ -166,9 +162,9 @@ def views(settings: Settings) -> list[Row]:
     logger.info("views")
     size, rows, count = settings.size, [], NUM_VIEWS * len(settings.images)
 
-    def ours(augmix: bool) -> None:
+    def ours(make_views: ViewMaker) -> None:
         for i, image in enumerate(settings.images):
-            for chunk in make_views(image, i, NUM_VIEWS, size, augmix).split(CHUNK):
+            for chunk in make_views(image, i).split(CHUNK):
                 normalise_pixels(chunk, Pixels(size))
 
     def public(augmix: bool) -> None:
@@ -177,8 +173,9 @@ def views(settings: Settings) -> list[Row]:
 
     on = f"{settings.image_source}, {size} pixels, 1 core"
     for augmix, goal in ((True, 10), (False, 9)):
-        ours(augmix)  # compiles
-        seconds = interleaved({"ours": partial(ours, augmix), "public": partial(public, augmix)}, settings.rounds)
+        make_views = ViewMaker(NUM_VIEWS, size, augmix, 0)
+        ours(make_views)  # compiles
+        seconds = interleaved({"ours": partial(ours, make_views), "public": partial(public, augmix)}, settings.rounds)
         rows.append(Row(f"views {'with' if augmix else 'without'} AugMix", "views/s", count / seconds["ours"],
                         count / seconds["public"], goal, on))
     return rows
@@ -189,7 +186,7 @@ def public_views(image: Image.Image, size: int, augmix: bool) -> Tensor:
     finish = T.Compose([T.ToTensor(), T.Normalize(OPENAI_MEAN, OPENAI_STD)])
     plain = T.Compose([T.Resize(size, T.InterpolationMode.BICUBIC), T.CenterCrop(size), finish])
     crop = T.Compose([T.RandomResizedCrop(size), T.RandomHorizontalFlip()])
-    chains = slow_reference("reference_views").chains
+    chains = first_module("promptcal.datasets.views.reference", "reference_views").chains
     rng, made = np.random.default_rng(0), [plain(image)]
     for _ in range(NUM_VIEWS - 1):
         parts = chains(crop(image), rng) if augmix else [(1.0, crop(image))]
@@ -200,12 +197,11 @@ def public_views(image: Image.Image, size: int, augmix: bool) -> Tensor:
 def thread_scaling(settings: Settings) -> list[Row]:
     """Views with AugMix in several threads: images per second with two, CPU time per image with eight."""
     logger.info("views in threads")
-    images, count = settings.images, 2 * len(settings.images)
+    images, count, make_views = settings.images, 2 * len(settings.images), ViewMaker(NUM_VIEWS, settings.size, True, 0)
 
     def in_threads(threads: int) -> None:
         with ThreadPoolExecutor(threads) as pool:
-            made = pool.map(lambda i: make_views(images[i % len(images)], i, NUM_VIEWS, settings.size), range(count))
-            deque(made, maxlen=0)
+            deque(pool.map(lambda i: make_views(images[i % len(images)], i), range(count)), maxlen=0)
 
     wall = interleaved({n: partial(in_threads, n) for n in (1, 2)}, settings.rounds, time.perf_counter)
     cpu = interleaved({n: partial(in_threads, n) for n in (1, 8)}, settings.rounds)

@@ -16,7 +16,7 @@ from promptcal.datasets.base import Dataset
 from promptcal.datasets.download.verify import inspect
 from promptcal.datasets.file_dataset import file_datasets
 from promptcal.datasets.utils.cli import tool
-from promptcal.datasets.views import make_views
+from promptcal.datasets.views.maker import ViewMaker
 from promptcal.tools.benchmark_inputs import class_names, drawn_images, random_features
 from promptcal.tools.measuring import interleaved, machine, memory_field
 from promptcal.trainers.api import adapt
@@ -164,11 +164,12 @@ def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
     backbone, device, cfg = method.backbone, method.backbone.device, method.cfg
     num_views, episodes, file = cfg.TTA.VIEWS, cfg.TTA.EPISODES, BytesIO()
     image.save(file, "JPEG", quality=90)
-    views = make_views(image, 0, TOWER_VIEWS, backbone.pixels.size)[None].to(device)
+    make_views = ViewMaker.of(num_views, backbone.pixels, cfg.TTA.AUGMIX != "off", 0)
+    views = make_views(image, 0)[None, :TOWER_VIEWS].to(device)
     features = random_features(episodes, num_views, backbone.features).to(device)
     tasks = {
         DECODE: lambda: Image.open(file).convert("RGB"),
-        VIEWS: lambda: make_views(image, 0, num_views, backbone.pixels.size, cfg.TTA.AUGMIX != "off"),
+        VIEWS: lambda: make_views(image, 0),
         TOWER: lambda: encode_views(backbone, views, method.precision, normalised=False),
         EPISODE: lambda: method.adapt(features),
     }
@@ -180,7 +181,7 @@ def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
     for task in tasks.values():
         task()  # first calls load and compile
     seconds = interleaved(tasks, 1, time.process_time if device.type == "cpu" else gpu_clock)
-    return {**seconds, TOWER: seconds[TOWER] * num_views / TOWER_VIEWS, EPISODE: seconds[EPISODE] / episodes}
+    return {**seconds, TOWER: seconds[TOWER] * num_views / views.shape[1], EPISODE: seconds[EPISODE] / episodes}
 
 
 def stages(seconds: Mapping[str, float], threads: int, gpu: bool, cached: bool) -> list[dict[str, float]]:
