@@ -38,7 +38,7 @@ setup(
     entry_points={"console_scripts": ["promptcal = promptcal.tools.command:run"]},
     package_data={
         "promptcal.trainers.vlm.small": ["*.safetensors", "*.md"],
-        "promptcal.trainers.report.page": ["templates/*"],
+        "promptcal.trainers.report": ["templates/*"],
         "promptcal": ["py.typed"],
         "promptcal.configs": ["*/*.yaml", "*/*.json"],
     },

@@ -1,19 +1,21 @@
-"""What every data set is: three lists of labelled images and a class name for each label."""
+"""Datum, Dataset, the registry of data sets, and `build_dataset`."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
-from .utils.errors import ConfigError, reading
-from .utils.registry import Registry, nearest
+from .utils.errors import DataError, first_five, reading
+from .utils.registry import Registry
 from .views.images import open_image
 
 DATASET_REGISTRY = Registry("data set", Path(__file__).parent, __package__)
-SUBSAMPLES = ("all", "base", "new")
 
 
 @dataclass(frozen=True)
@@ -26,79 +28,119 @@ class Datum:
     classname: str = ""
 
 
+class LazyList(Sequence[Datum]):
+    """A list that is made when it is first used: ImageNet has 1.28 million training images."""
+
+    def __init__(self, make: Callable[[], Sequence[Datum]]) -> None:
+        self.make = make
+
+    @cached_property
+    def items(self) -> Sequence[Datum]:
+        return self.make()
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.items[index]
+
+
 class Dataset:
     """A data set. Subclasses fill `train`, `val`, `test` (lists of Datum) and `classnames` (by label).
 
-    Readers of files derive from `FileDataset`, which does the checks; sets that draw their images derive from this.
+    Readers of files derive from `FileDataset`, which checks them; sets that draw their images derive from this class.
     """
 
-    train: list[Datum]
-    val: list[Datum]
-    test: list[Datum]
+    train: Sequence[Datum]
+    val: Sequence[Datum]
+    test: Sequence[Datum]
     classnames: list[str]
 
-    label = ""  # on paper; "" = the class's name
-    display_order = 1000  # place among the columns of a table, lowest first
-    embedded = False  # drawn by code to try things on; no benchmark
+    label = ""  # in tables and figures; "": the class's name
+    display_order = 1000  # position among the columns of a table, lowest first
+    embedded = False  # drawn by code, for the demo and the tests
     template = "a photo of a {}."  # the hand-written prompt of CoOp's zero-shot baseline
-    augmix = True  # whether the public test-time scripts mix augmentations on this set: what TTA.AUGMIX auto means
+    augmix = True  # whether the public test-time scripts use AugMix on this set: what TTA.AUGMIX auto means
+    test_only = False  # DATASET.NUM_SHOTS is ignored
+    fewshot_note = ""  # logged when few-shot images are drawn
+    fewshot_folder: Path | None = None  # where few-shot lists are kept; None: they are drawn every time
 
-    fewshot_dir: str | Path = ""  # where lists of few-shot samples are kept; "" = with the data
-
-    def __init__(
-        self, root: str | Path, num_shots: int = -1, seed: int = 0, subsample_classes: str = "all",
-    ) -> None:
-        if subsample_classes not in SUBSAMPLES:
-            hint = nearest(str(subsample_classes), SUBSAMPLES)
-            raise ConfigError(
-                f"DATASET.SUBSAMPLE_CLASSES is '{subsample_classes}'; it must be one of {', '.join(SUBSAMPLES)}.{hint}"
-            )
-        if num_shots == 0 or num_shots < -1:
-            raise ConfigError(f"DATASET.NUM_SHOTS is {num_shots}; it must be -1 (all images) or at least 1")
+    def __init__(self, root: str | Path) -> None:
         self.root = Path(root).expanduser()
-        self.num_shots = num_shots
-        self.seed = seed
-        self.subsample_classes = subsample_classes
+        self.image_dir = self.root  # paths in few-shot lists are relative to it
 
     @classmethod
     def run_name(cls, root: str | Path) -> str:
-        """What a data set is called in run folders and results. Its class's name, unless that says too little."""
+        """The data set's name in run folders and results: the class's name, unless that is ambiguous."""
         return cls.__name__
 
+    def remedy(self) -> str:
+        """What to do when images are missing."""
+        return "check DATASET.ROOT"
+
     def read_image(self, datum: Datum) -> Image.Image:
-        """The RGB picture behind a datum. Procedural sets draw it instead of opening a file."""
+        """The RGB image of a datum. Sets that draw their images override this."""
         return open_image(datum.impath)
 
     def check_files(self, items: Sequence[Datum]) -> None:
-        """Raises DataError if images of `items` are absent. Sets without files have nothing to check."""
+        """Raises DataError if images of `items` are missing."""
+        self.refuse_missing(missing_files(items), len(items))
+
+    def refuse_missing(self, missing: Sequence[str], total: int) -> None:
+        if missing:
+            raise DataError(f"{type(self).__name__}: {len(missing)} of {total} images are missing: "
+                            f"{first_five(missing)}; {self.remedy()}")
 
     @reading()
     def fingerprint(self, items: Sequence[Datum]) -> str:
-        """A hash of what a result depends on: names, labels and file sizes, in order, wherever the root lies.
+        """A hash of names, labels and file sizes in order, independent of the root. Raises DataError if files are
+        missing, so one pass over the files is enough.
 
-        Content is told by name, label and size only: another picture of the same size under the same name goes
-        unnoticed. To tell more, a benchmark of 50,000 images on a network disk would have to be read whole before
-        every run.
+        A file replaced by another of the same size is not noticed: reading 50,000 images from a network disk before
+        every run would take too long.
         """
         digest = hashlib.sha256()
         for name in self.classnames:
             digest.update(f"{name}\n".encode())
+        missing = []
         for item in items:
             path = Path(item.impath)
-            size = path.stat().st_size
+            try:
+                size = path.stat().st_size
+            except (FileNotFoundError, NotADirectoryError):
+                missing.append(item.impath)
+                continue
             relative = path.relative_to(self.root) if path.is_relative_to(self.root) else path
             digest.update(f"{relative.as_posix()}\t{item.label}\t{size}\n".encode())
+        self.refuse_missing(missing, len(items))
         return digest.hexdigest()[:16]
 
 
+@reading()
+def missing_files(items: Sequence[Datum]) -> list[str]:
+    """The images of `items` that are missing. Lists each folder once, which is much faster on network disks."""
+    present: dict[str, set[str]] = {}
+    missing = []
+    for item in items:
+        folder, name = os.path.split(item.impath)
+        if folder not in present:
+            try:
+                present[folder] = set(os.listdir(folder))  # noqa: PTH208 - names are wanted, not paths
+            except (FileNotFoundError, NotADirectoryError):
+                present[folder] = set()
+        if name not in present[folder]:
+            missing.append(item.impath)
+    return missing
+
+
 def run_name(name: str, root: str | Path) -> str:
-    """What the data set `name` below `root` is called in run folders and results."""
+    """The name of the data set `name` below `root` in run folders and results."""
     return DATASET_REGISTRY.get(name).run_name(root) if name in DATASET_REGISTRY else name
 
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What tables and figures need to know about a data set, registered here or not."""
+    """What tables and figures need to know about a data set, registered or not."""
 
     name: str
     label: str  # in tables and figures
@@ -121,9 +163,13 @@ def build_dataset(
     name: str, root: str | Path, num_shots: int = -1, seed: int = 0, subsample_classes: str = "all",
     fewshot_dir: str | Path = "",
 ) -> Dataset:
-    """The registered data set `name`, read from `root`."""
-    cls = DATASET_REGISTRY.get(name)
-    dataset = cls.__new__(cls)
-    dataset.fewshot_dir = fewshot_dir  # before it is read: readers that users have written take the other four only
-    dataset.__init__(root, num_shots, seed, subsample_classes)
+    """The registered data set `name`, read from `root`; then few-shot sampling and CoOp's base or new classes."""
+    from .fewshot import check_sampling, sample_shots, select_classes  # which needs the classes above
+
+    check_sampling(num_shots, subsample_classes)
+    dataset: Dataset = DATASET_REGISTRY.get(name)(root)
+    if num_shots > 0 and not dataset.test_only:
+        sample_shots(dataset, num_shots, seed, fewshot_dir)
+    if subsample_classes != "all":
+        select_classes(dataset, subsample_classes)
     return dataset

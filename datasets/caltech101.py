@@ -12,6 +12,7 @@ class Caltech101(SplitFileDataset):
     folder = "caltech-101"
     images = "101_ObjectCategories"
     dropped = ("BACKGROUND_Google", "Faces_easy")
+    renamed = RENAMED
     expected_classes = 100
     expected_test = 2_465
     published_test = "a88d02786f77"
@@ -25,7 +26,3 @@ class Caltech101(SplitFileDataset):
             places={images: images},
         ),
     )
-
-    @staticmethod
-    def published_name(name: str) -> str:
-        return RENAMED.get(name, name)

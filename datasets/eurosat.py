@@ -21,6 +21,7 @@ class EuroSAT(SplitFileDataset):
     folder = "eurosat"
     images = "2750"
     template = "a centered satellite photo of {}."
+    renamed = RENAMED
     expected_classes = 10
     expected_test = 8_100
     published_test = "85571e8a16f8"
@@ -36,7 +37,3 @@ class EuroSAT(SplitFileDataset):
             places={"2750": "2750"},
         ),
     )
-
-    @staticmethod
-    def published_name(name: str) -> str:
-        return RENAMED.get(name, name)

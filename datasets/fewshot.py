@@ -1,4 +1,4 @@
-"""Few-shot samples of a training split, and CoOp's halves of the classes."""
+"""Few-shot samples of a training split, and CoOp's base and new halves of the classes."""
 from __future__ import annotations
 
 import json
@@ -10,22 +10,63 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .base import Datum
-from .utils.errors import UserError, first_five, one_line
-from .utils.files import write_text
+from .base import Dataset, Datum, LazyList
+from .checks import split_hash
+from .utils.errors import ConfigError, DataError, UserError, first_five, one_line
+from .utils.files import read_regular, write_text
+from .utils.registry import nearest
 
 logger = logging.getLogger(__name__)
 
-VAL_SHOTS = 4  # CoOp validates on at most four images a class
+SUBSAMPLES = ("all", "base", "new")
+VAL_SHOTS = 4  # CoOp validates on at most four images per class
 
 Samples = dict[str, list[Datum]]  # "train" and "val"
 
 
+def check_sampling(num_shots: int, subsample_classes: str) -> None:
+    """Refuses settings that cannot work before any file is read."""
+    if subsample_classes not in SUBSAMPLES:
+        hint = nearest(str(subsample_classes), SUBSAMPLES)
+        raise ConfigError(
+            f"DATASET.SUBSAMPLE_CLASSES is '{subsample_classes}'; it must be one of {', '.join(SUBSAMPLES)}.{hint}"
+        )
+    if num_shots == 0 or num_shots < -1:
+        raise ConfigError(f"DATASET.NUM_SHOTS is {num_shots}; it must be -1 (all images) or at least 1")
+
+
+def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str | Path = "") -> None:
+    """Reduces `train` and `val` of a data set to few-shot samples, and checks that their files exist.
+
+    The samples are kept as JSON in `fewshot_dir`, or with the data. Where `val` is the test split, as on ImageNet, it
+    stays whole.
+    """
+    own_val = dataset.val is not dataset.test
+    train, val = list(dataset.train), list(dataset.val) if own_val else []
+    if not train:
+        raise DataError(f"{type(dataset).__name__} has no training images for DATASET.NUM_SHOTS {num_shots}; "
+                        f"{dataset.remedy()}")
+    if dataset.fewshot_note:
+        logger.info("%s", dataset.fewshot_note)
+    if dataset.fewshot_folder is None:
+        samples = draw(train, val, num_shots, seed)
+    else:
+        folder = dataset.fewshot_folder
+        if fewshot_dir:
+            folder = Path(fewshot_dir).expanduser() / dataset.run_name(dataset.root)
+        samples = kept_samples(dataset, folder / f"shot_{num_shots}-seed_{seed}.json", train, val, num_shots, seed)
+    dataset.train = samples["train"]
+    dataset.check_files(dataset.train)
+    if own_val:
+        dataset.val = samples["val"]
+        dataset.check_files(dataset.val)
+
+
 def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int) -> Samples:
-    """`num_shots` images of each class, and up to four for validation, the same for the same seed.
+    """`num_shots` images per class, and up to four for validation, the same for the same seed.
 
     The generator is used in CoOp's order (classes as they appear, train before val), so that on the published splits
-    a seed stands for the images CoOp would draw after seeding Python's generator with it.
+    a seed gives the images that CoOp draws after seeding Python's generator with it.
     """
     rng = random.Random(seed)
     return {
@@ -35,8 +76,8 @@ def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int
 
 
 def draw_split(split: str, items: Sequence[Datum], num_shots: int, rng: random.Random) -> list[Datum]:
-    """Equally many images of each class. One that has fewer gives what it has and uses up no random numbers, as in
-    Dassl since 2021: so the classes after it get the same images there and here. It is reported."""
+    """`num_shots` images per class. A class with fewer images contributes all of them and uses no random numbers, as
+    in Dassl since 2021, so the classes after it get the same images as there."""
     by_label: dict[int, list[Datum]] = defaultdict(list)
     for item in items:
         by_label[item.label].append(item)
@@ -49,42 +90,41 @@ def draw_split(split: str, items: Sequence[Datum], num_shots: int, rng: random.R
         else:
             chosen.extend(rng.sample(candidates, num_shots))
     if short:
-        logger.warning("%d classes have fewer than %d %s images, of which all are taken: %s",
+        logger.warning("%d classes have fewer than %d %s images, all of which are used: %s",
                        len(short), num_shots, split, first_five(short))
     return chosen
 
 
 def kept_samples(
-    path: Path, image_dir: Path, split_hash: str, train: Sequence[Datum], val: Sequence[Datum],
-    num_shots: int, seed: int,
+    dataset: Dataset, path: Path, train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int,
 ) -> Samples:
-    """The samples written at `path`, or new ones, written there for people to read and share.
+    """The samples listed in the file `path`, or new ones, which are written there.
 
-    A file made from another split (its hash says so) or damaged is replaced. Where the folder cannot be written the
-    samples are simply drawn again each time: the seed decides, so they are the same.
+    A damaged file, or one drawn from another split, is replaced. Where the folder cannot be written, the samples are
+    drawn every time; they depend on the seed alone.
     """
+    drawn_from = split_hash({"train": train, "val": val, "test": dataset.test}, str(dataset.image_dir))
     known = {item.impath: item for item in (*train, *val)}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["sampled_from"] == split_hash:
-            kept = {split: [known[str(image_dir / entry[0])] for entry in content[split]] for split in ("train", "val")}
-            if all(len(set(items)) == len(items) for items in kept.values()):
-                return kept
-            logger.warning("%s repeats images, as version 0.1 did where a class had too few; drawing again", path)
-        else:
-            logger.warning("%s was drawn from another split; drawing again", path)
-    except FileNotFoundError:
+        content = json.loads(read_regular(path))
+        if content["sampled_from"] == drawn_from:
+            return {
+                split: [known[str(dataset.image_dir / entry[0])] for entry in content[split]]
+                for split in ("train", "val")
+            }
+        logger.warning("%s was drawn from another split; drawing again", path)
+    except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         logger.warning("%s cannot be used (%s: %s); drawing again", path, type(error).__name__, one_line(error, 200))
     samples = draw(train, val, num_shots, seed)
-    write_samples(path, image_dir, split_hash, samples)
+    write_samples(path, dataset.image_dir, drawn_from, samples)
     return samples
 
 
-def write_samples(path: Path, image_dir: Path, split_hash: str, samples: Samples) -> None:
-    """Writes the file whole or not at all: several processes may build the same data set at once."""
-    lines = [f'"sampled_from": {json.dumps(split_hash)}']
+def write_samples(path: Path, image_dir: Path, drawn_from: str, samples: Samples) -> None:
+    """One entry per line. Several processes may write the same file at once; each writes it whole."""
+    lines = [f'"sampled_from": {json.dumps(drawn_from)}']
     for split, items in samples.items():
         entries = [[Path(item.impath).relative_to(image_dir).as_posix(), item.label, item.classname] for item in items]
         rows = ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
@@ -94,18 +134,21 @@ def write_samples(path: Path, image_dir: Path, split_hash: str, samples: Samples
     except UserError as error:
         logger.info("few-shot samples are not kept (%s)", error)
     else:
-        logger.info("few-shot samples written to %s (DATASET.FEWSHOT_DIR puts them elsewhere)", path)
+        logger.info("few-shot samples written to %s (set DATASET.FEWSHOT_DIR for another folder)", path)
 
 
-def select_classes(
-    classnames: Sequence[str], splits: Sequence[Sequence[Datum]], which: str,
-) -> tuple[list[str], list[list[Datum]]]:
-    """CoOp's `base` (first half, rounded up) or `new` (second half) of the classes, labels counted from 0 again."""
-    if which == "all":
-        return list(classnames), [list(items) for items in splits]
-    half = math.ceil(len(classnames) / 2)
-    start, stop = (0, half) if which == "base" else (half, len(classnames))
-    chosen = [
-        [replace(item, label=item.label - start) for item in items if start <= item.label < stop] for items in splits
-    ]
-    return list(classnames[start:stop]), chosen
+def select_classes(dataset: Dataset, which: str) -> None:
+    """Reduces a data set to CoOp's `base` (first half, rounded up) or `new` (second half) of the classes, with labels
+    from 0."""
+    half = math.ceil(len(dataset.classnames) / 2)
+    start, stop = (0, half) if which == "base" else (half, len(dataset.classnames))
+
+    def selected(items: Sequence[Datum]) -> list[Datum]:
+        return [replace(item, label=item.label - start) for item in items if start <= item.label < stop]
+
+    train = dataset.train
+    dataset.train = LazyList(lambda: selected(train)) if isinstance(train, LazyList) else selected(train)
+    own_val = dataset.val is not dataset.test
+    dataset.test = selected(dataset.test)
+    dataset.val = selected(dataset.val) if own_val else dataset.test
+    dataset.classnames = dataset.classnames[start:stop]

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from .base import DATASET_REGISTRY, Datum
-from .checks import Splits, read_lines
+from .checks import read_lines
 from .download.sources import Source
-from .file_dataset import FileDataset
+from .file_dataset import FileDataset, Splits
 from .utils.errors import DataError, first_five
-from .utils.names import leads_out
+from .utils.files import leads_out
 
 LISTS = {split: f"images_variant_{split}.txt" for split in ("train", "val", "test")}
 
@@ -31,17 +31,17 @@ class FGVCAircraft(FileDataset):
     )
 
     def read(self) -> Splits:
-        """Labels follow the order of variants.txt. The lists for training may be absent where nobody trains."""
+        """Labels follow the order of variants.txt. A copy for testing needs no lists for training."""
         classnames = self.lines("variants.txt")
         labels = {name: label for label, name in enumerate(classnames)}
         lists = {
             split: self.read_list(file, labels) for split, file in LISTS.items()
-            if split == "test" or self.num_shots > 0 or (self.dataset_dir / file).is_file()
+            if split == "test" or (self.dataset_dir / file).exists()
         }
         return Splits(classnames, **lists)
 
     def read_list(self, file: str, labels: dict[str, int]) -> list[Datum]:
-        """One `<image number> <variant>` a line."""
+        """One `<image number> <variant>` per line."""
         pairs = [line.split(maxsplit=1) for line in self.lines(file)]
         bad = [" ".join(pair) for pair in pairs if len(pair) != 2 or pair[1] not in labels or leads_out(pair[0])]
         if bad:

@@ -1,4 +1,4 @@
-"""Anybody's own images, sorted into one folder a class."""
+"""A user's own images, sorted into one folder per class."""
 from __future__ import annotations
 
 import hashlib
@@ -6,12 +6,10 @@ import logging
 import os
 from pathlib import Path
 
-from .base import DATASET_REGISTRY, Datum
-from .checks import Splits, read_lines
-from .file_dataset import FileDataset
-from .imagenet_base import subfolders
+from .base import DATASET_REGISTRY
+from .checks import read_lines
+from .file_dataset import FileDataset, Splits, images_in, subfolders
 from .utils.errors import DataError, first_five
-from .views.images import is_image_name
 
 logger = logging.getLogger(__name__)
 
@@ -21,18 +19,18 @@ SPLITS = ("train", "val", "test")
 
 @DATASET_REGISTRY.register()
 class ImageFolder(FileDataset):
-    """The root itself holds `<class>/<image>`, all for testing, or `test/`, `train/`, `val/` that each do.
+    """The root holds `<class>/<image>`, all used for testing, or `test/`, `train/`, `val/` with such folders.
 
-    Folder names are class names (`_` is a space in prompts) unless `classnames.txt` in the root gives better ones, one
-    `<folder> <name>` a line; a tab may part the two where folder names have spaces.
+    Folder names are class names (`_` is a space in prompts) unless `classnames.txt` in the root has others: one
+    `<folder> <name>` per line, with a tab between the two if folder names have spaces.
     """
 
     @classmethod
     def run_name(cls, root: str | Path) -> str:
-        """The folder's name and a hash of its place: two people's `photos` are two data sets."""
-        place = os.path.realpath(Path(root).expanduser())
-        name = "".join(letter if letter.isalnum() or letter in "._+" else "-" for letter in Path(place).name[:40])
-        return f"{name.strip('-.') or cls.__name__}-{hashlib.sha256(os.fsencode(place)).hexdigest()[:6]}"
+        """The folder's name and a hash of its path: two folders called `photos` are two data sets."""
+        path = os.path.realpath(Path(root).expanduser())
+        name = "".join(letter if letter.isalnum() or letter in "._+" else "-" for letter in Path(path).name[:40])
+        return f"{name.strip('-.') or cls.__name__}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:6]}"
 
     def read(self) -> Splits:
         places = self.split_dirs()
@@ -42,7 +40,7 @@ class ImageFolder(FileDataset):
         names = self.read_names(classes)
         lists = {
             split: [item for label, folder in enumerate(classes)
-                    for item in list_class(place / folder, label, names[folder])]
+                    for item in images_in(place / folder, label, names[folder])]
             for split, place in places.items()
         }
         tested = {item.label for item in lists["test"]}
@@ -52,17 +50,18 @@ class ImageFolder(FileDataset):
         return Splits([names[folder] for folder in classes], **lists)
 
     def remedy(self) -> str:
-        return f"images must lie as {self.image_dir}/<class>/<image>, or as {self.image_dir}/test/<class>/<image>"
+        return (f"images must be at {self.image_dir}/<class>/<image>, or at "
+                f"{self.image_dir}/{{test,train,val}}/<class>/<image>")
 
     def split_dirs(self) -> dict[str, Path]:
-        """The folder of each split, by those names if they hold folders themselves; else the root is the test split."""
+        """The folder of each split; the root is the test split if it has no such folders with class folders in them."""
         places = {split: self.image_dir / split for split in SPLITS}
         found = {split: place for split, place in places.items() if place.is_dir() and subfolders(place)}
         if not found:
             return {"test": self.image_dir}
         if "test" not in found:
             raise DataError(f"ImageFolder: beside {' and '.join(found)} the folder {places['test']} is missing or has "
-                            f"no class folders; images to test must lie as {places['test']}/<class>/<image>")
+                            f"no class folders; test images must be at {places['test']}/<class>/<image>")
         return found
 
     def read_names(self, classes: list[str]) -> dict[str, str]:
@@ -79,12 +78,6 @@ class ImageFolder(FileDataset):
             else:
                 names[folder] = name.strip()
         if wrong:
-            raise DataError(f"{path} must have `<folder> <class name>` a line, for folders that are there (with a tab "
-                            f"between the two where a folder's name has spaces); not: {first_five(wrong)}")
+            raise DataError(f"{path} must have one `<folder> <class name>` per line, for existing folders (with a tab "
+                            f"between the two if the folder's name has spaces); not: {first_five(wrong)}")
         return names
-
-
-def list_class(folder: Path, label: int, classname: str) -> list[Datum]:
-    """The images directly in a class's folder, by name. A class may have none in one of the splits."""
-    names = sorted(name for name in os.listdir(folder) if is_image_name(name)) if folder.is_dir() else []  # noqa: PTH208
-    return [Datum(str(folder / name), label, classname=classname) for name in names]

@@ -23,6 +23,5 @@ class OxfordPets(SplitFileDataset):
         ),
     )
 
-    @staticmethod
-    def published_name(name: str) -> str:
+    def published_name(self, name: str) -> str:
         return name.lower()

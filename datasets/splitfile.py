@@ -1,29 +1,30 @@
-"""Benchmarks whose images are listed in one of CoOp's published split files."""
+"""Data sets whose images are listed in one of CoOp's published split files."""
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
-from .checks import Splits, names_by_label, read_text
-from .file_dataset import FileDataset
+from .checks import names_by_label, read_text
+from .file_dataset import FileDataset, Splits
 from .utils.errors import DataError, first_five
-from .utils.names import leads_out
+from .utils.files import leads_out
 
 logger = logging.getLogger(__name__)
 
 Entry = tuple[str, int, str]  # path below the image folder, label, class name
+REMEDY = "delete it, and it will be downloaded again"
 
 
 def read_split_file(path: Path) -> dict[str, list[Entry]]:
-    """`{"train": [[path, label, classname], …], "val": …, "test": …}`; anything else is refused with what is wrong."""
+    """`{"train": [[path, label, classname], …], "val": …, "test": …}`; anything else is refused."""
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not readable JSON ({error}); delete it and it will be fetched again") from error
+        raise DataError(f"{path} is not readable JSON ({error}); {REMEDY}") from error
     if not isinstance(content, dict) or not isinstance(content.get("test"), list) or not content["test"]:
-        raise DataError(f"{path} is no split file: it must hold a list of images under \"test\"; "
-                        f"delete it and it will be fetched again")
+        raise DataError(f"{path} is not a split file: it must have a list of images under \"test\"; {REMEDY}")
     splits: dict[str, list[Entry]] = {}
     for split in ("train", "val", "test"):
         rows = content.get(split) or []
@@ -33,9 +34,9 @@ def read_split_file(path: Path) -> dict[str, list[Entry]]:
             raise DataError(f"{path}: {split} has entries that are not [path, label, class name]: {first_five(shown)}")
         outside = [image for image, _, _ in rows if leads_out(image)]
         if outside:
-            raise DataError(f"{path}: {split} names images outside of the data set's folder: {first_five(outside)}; "
-                            f"delete it and it will be fetched again")
-        splits[split] = [tuple(row) for row in rows]
+            raise DataError(f"{path}: {split} lists images outside of the data set's folder: {first_five(outside)}; "
+                            f"{REMEDY}")
+        splits[split] = [(image, label, name) for image, label, name in rows]
     return splits
 
 
@@ -56,12 +57,12 @@ def quoted(row: object) -> str:
 class SplitFileDataset(FileDataset):
     """Images listed in `split_zhou_<name>.json`, the first of the metadata files."""
 
-    dropped: tuple[str, ...] = ()  # folders of the archive that the published split leaves out
+    dropped: tuple[str, ...] = ()  # folders of the archive that are not in the published split
+    renamed: Mapping[str, str] = {}  # published names of classes by the archive's names
 
-    @staticmethod
-    def published_name(name: str) -> str:
-        """The prompt's name for a class that the archive calls `name`; published names stay as they are."""
-        return name
+    def published_name(self, name: str) -> str:
+        """The published name of a class that the archive calls `name`; a published name stays as it is."""
+        return self.renamed.get(name, name)
 
     def read(self) -> Splits:
         path = self.require(self.metadata[0])
@@ -72,7 +73,7 @@ class SplitFileDataset(FileDataset):
         classnames = [self.published_name(name) for name in raw]
         renamed = [f"'{a}' → '{b}'" for a, b in zip(raw, classnames, strict=True) if a != b]
         if renamed:
-            logger.warning("%s has the archive's names; using the published ones: %s", path, first_five(renamed))
+            logger.warning("%s has the archive's class names; using the published ones: %s", path, first_five(renamed))
         lists = {
             split: [self.datum(image, label, classnames[label]) for image, label, _ in rows]
             for split, rows in entries.items()
@@ -83,5 +84,5 @@ class SplitFileDataset(FileDataset):
         folders = tuple(f"{folder}/" for folder in self.dropped)
         wrong = [image for image, _, _ in entries if folders and image.startswith(folders)]
         if wrong:
-            raise DataError(f"{path} lists images of {' and '.join(self.dropped)}, which the published split leaves "
-                            f"out: {first_five(wrong)}; delete it and the published one will be fetched")
+            raise DataError(f"{path} lists images of {' and '.join(self.dropped)}, which are not in the published "
+                            f"split: {first_five(wrong)}; {REMEDY}")

@@ -25,7 +25,6 @@ class StanfordCars(SplitFileDataset):
         "(cars_test/cars_test) must become {folder}/cars_test/00001.jpg and {folder}/cars_train/00001.jpg",
     )
 
-    @staticmethod
-    def published_name(name: str) -> str:
+    def published_name(self, name: str) -> str:
         """`Acura RL Sedan 2012` → `2012 Acura RL Sedan`."""
         return re.sub(r"^(\D.*) (\d{4})$", r"\2 \1", name)

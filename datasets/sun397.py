@@ -20,8 +20,7 @@ class SUN397(SplitFileDataset):
         "images must lie as {folder}/SUN397/a/abbey/sun_aaalbzqrimafwbiv.jpg",
     )
 
-    @staticmethod
-    def published_name(name: str) -> str:
+    def published_name(self, name: str) -> str:
         """`/a/apartment_building/outdoor` → `outdoor apartment_building`: what distinguishes comes first."""
         if "/" not in name:
             return name

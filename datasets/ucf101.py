@@ -22,7 +22,6 @@ class UCF101(SplitFileDataset):
         ),
     )
 
-    @staticmethod
-    def published_name(name: str) -> str:
+    def published_name(self, name: str) -> str:
         """`ApplyEyeMakeup` → `Apply_Eye_Makeup`."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)

@@ -18,14 +18,14 @@ from file_server import BODY, FileServer, serving
 from matplotlib.figure import Figure
 from PIL import Image
 from promptcal.datasets.utils import cli
-from promptcal.trainers.report.figures import run_pictures, style
+from promptcal.trainers.report import tensorboard_figures
+from promptcal.trainers.report.figures import style
 from promptcal.trainers.vlm.openai_clip import CLIP
 
 PROJECT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)  # several test processes share a small machine
 DRAWINGS = {(module, name): getattr(module, name) for module, name in (
-    (run_pictures, "draw_diagram"), (run_pictures, "draw_confusions"), (run_pictures, "pixels"),
-    (style, "FigureCanvasPdf"))}
+    (tensorboard_figures, "draw_diagram"), (tensorboard_figures, "pixels"), (style, "FigureCanvasPdf"))}
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def nothing_left_behind():
     may the next test compute with its threads."""
     torch.set_num_threads(1)
     yield
-    for handler in [handler for handler in cli.LOGGER.handlers if isinstance(handler, cli.AboveTheBar)]:
+    for handler in [handler for handler in cli.LOGGER.handlers if isinstance(handler, cli.TerminalHandler)]:
         cli.LOGGER.removeHandler(handler)
 
 
@@ -54,8 +54,8 @@ def small_pictures() -> Iterator[None]:
     at them get a grey square for each, with the tags, curves and histograms of a real run; and figures that are saved
     are real as PNG and SVG, but empty as PDF."""
     grey = np.full((8, 8, 3), 128, np.uint8)
-    with mock.patch.multiple(run_pictures, draw_diagram=lambda drawn: None, draw_confusions=lambda *drawn: None,
-                             pixels=lambda figure: grey), mock.patch.object(style, "FigureCanvasPdf", EmptyPdf):
+    with mock.patch.multiple(tensorboard_figures, draw_diagram=lambda drawn: None, pixels=lambda figure: grey), \
+            mock.patch.object(style, "FigureCanvasPdf", EmptyPdf):
         yield
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-BODY = random.Random(0).randbytes(300_000)
+BODY = b"PK" + random.Random(0).randbytes(299_996) + b"KP"  # begins like a zip file, also in reverse
 MD5 = f"md5:{hashlib.md5(BODY, usedforsecurity=False).hexdigest()}"
 SHA = f"sha256:{hashlib.sha256(BODY).hexdigest()}"
 

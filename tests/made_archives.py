@@ -1,4 +1,4 @@
-"""Archives as hosts have them, and worse: good ones, links, devices, chains that lead outside."""
+"""Archives for tests: good ones, links, devices, chains of links that lead outside."""
 import io
 import random
 import tarfile
@@ -25,9 +25,7 @@ def tar_bytes(files, extra=(), mode="w"):
 def zip_bytes(files, extra=()):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as zipped:
-        for name, content in files.items():
-            zipped.writestr(name, content)
-        for info, content in extra:
+        for info, content in (*files.items(), *extra):
             zipped.writestr(info, content)
     return buffer.getvalue()
 
@@ -45,21 +43,18 @@ def unix_zip_entry(name, mode):
 
 
 def refuse(tmp_path, content, message, name=""):
-    """Unpacks `content` in a work folder; whatever it says, nothing may be left there or beside it."""
+    """Unpacks `content` in a work folder, which must be refused; nothing may be left there or beside it."""
     work = tmp_path / "work"
     work.mkdir()
-    archive = tmp_path / (name or named(content))
+    archive = tmp_path / (name or ("data.zip" if content.startswith(b"PK") else "data.tar"))
     archive.write_bytes(content)
     with pytest.raises(ArchiveError, match=message) as caught, unpacked(archive, work):
         pytest.fail("a bad archive was unpacked")
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
     assert list(work.iterdir()) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([archive.name, "work"])
-
-
-def named(content):
-    """The name that belongs to the content."""
-    return "data.zip" if content.startswith(b"PK") else "data.tar"
+    work.rmdir()
+    archive.unlink()
 
 
 def chain_of_links(outside):

@@ -1,14 +1,13 @@
-"""Run folders made of random numbers, in the form that training writes, for tests of figures, tables and the report."""
+"""Run folders of random numbers in the format of a run, for tests of the report."""
 import json
 from pathlib import Path
 
 import numpy as np
 import yaml
 from promptcal.trainers.functional import calibration as cal
-from promptcal.trainers.report.compare import compare
+from promptcal.trainers.report.comparison import compare, default_settings
+from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.measure import measure
-from promptcal.trainers.report.reading import find_runs
-from promptcal.trainers.report.settings import usual_settings
 
 # How sharp each method's logits are: above 1 means over-confident, since labels are drawn at sharpness 1.
 SHARPNESS = {"ZeroShot": 1.1, "TPT": 2.6, "CTPT": 2.0, "OTPT": 1.7, "SoC": 1.3}
@@ -62,17 +61,17 @@ def make_run(
         "trainer": trainer, "dataset": dataset, "backbone": backbone, "seed": seed, "n": n, "classes": classes,
         "bins": bins, "split": split, **figures, "data_hash": data_hash, "weights_hash": weights_hash,
         "classnames": names,
-        "flagged": 0, "versions": {"promptcal": "0.1.0"}, "fingerprint": settings, "complete": True,
+        "flagged": 0, "versions": {"promptcal": "1.0.0"}, "fingerprint": settings, "complete": True,
     }
-    usual = usual_settings(trainer, dataset) or usual_settings("SoC", dataset)
+    defaults = default_settings(trainer, dataset) or default_settings("SoC", dataset)
     tree: dict = {
         "SEED": seed,
         "TRAINER": {
             "NAME": trainer,
-            **{method: {"LAMBDA": usual[f"TRAINER.{method}.LAMBDA"]} for method in ("CTPT", "OTPT", "SOC")},
+            **{method: {"LAMBDA": defaults[f"TRAINER.{method}.LAMBDA"]} for method in ("CTPT", "OTPT", "SOC")},
         },
         "DATASET": {"NAME": dataset, "ROOT": data_root},
-        "MODEL": {"BACKBONE": {"NAME": backbone}}, "TTA": {"STEPS": usual["TTA.STEPS"]},
+        "MODEL": {"BACKBONE": {"NAME": backbone}}, "TTA": {"STEPS": defaults["TTA.STEPS"]},
         "PROMPT": {"CTX_INIT": "a photo of a"},
         "TEST": {"BINS": bins, "SPLIT": split},
     }
@@ -94,7 +93,7 @@ def compared(root, **kwargs):
 
 
 def entry(table, block, row, column):
-    """The cell of a table by the names that stand beside it."""
+    """The cell of a table by the names of its block, row and column."""
     rows = next(b.rows for b in table.blocks if b.label.startswith(block))
     return next(r for r in rows if r.label == row).entries[table.columns.index(column)]
 

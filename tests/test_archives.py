@@ -1,71 +1,59 @@
-"""Archives: unpacked whole or not at all; damaged ones are refused and leave nothing behind."""
+"""Archives are unpacked completely, inside their folder, or not at all."""
+import contextlib
 import errno
 import gzip
 import io
+import stat
 import tarfile
+import tempfile
+import warnings
+import zipfile
+from pathlib import Path
 
 import pytest
-from made_archives import FILES, named, refuse, tar_bytes, zip_bytes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_archives import FILES, chain_of_links, refuse, special, tar_bytes, unix_zip_entry, zip_bytes
 from promptcal.datasets.download import archives
 from promptcal.datasets.download.archives import DISK_FAULTS, ArchiveError, unpacked
 
+OUT, SPECIAL = "a name that leads out of its folder", "a link or a device"
 
-@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
-def test_tar(mode, tmp_path):
-    (tmp_path / "x.tar.gz").write_bytes(tar_bytes(FILES, mode=mode))  # browsers unpack some and keep the name
-    with unpacked(tmp_path / "x.tar.gz", tmp_path) as folder:
+
+@pytest.mark.parametrize(("name", "content", "inner"), [
+    ("x.tar", tar_bytes(FILES), ""), ("x.tar.gz", tar_bytes(FILES, mode="w:gz"), ""),
+    ("x.tar.gz", tar_bytes(FILES), ""),  # browsers decompress some and keep the name
+    ("x.zip", zip_bytes(FILES), ""), ("x.zip", zip_bytes({"a/b.tgz": tar_bytes(FILES, mode="w:gz")}), "a/b.tgz"),
+])
+def test_good_archives(name, content, inner, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with unpacked(tmp_path / name, tmp_path, inner) as folder, unpacked(tmp_path / name, tmp_path, inner) as other:
         assert {name: (folder / name).read_bytes() for name in FILES} == FILES
-    assert not folder.exists()
+        assert other != folder  # each process has its own
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_zip(tmp_path):
-    (tmp_path / "x.zip").write_bytes(zip_bytes(FILES))
-    with unpacked(tmp_path / "x.zip", tmp_path) as folder:
-        assert {name: (folder / name).read_bytes() for name in FILES} == FILES
-
-
-def test_an_archive_in_an_archive(tmp_path):
-    (tmp_path / "x.zip").write_bytes(zip_bytes({"caltech/inner.tar.gz": tar_bytes(FILES, mode="w:gz")}))
-    with unpacked(tmp_path / "x.zip", tmp_path, inner="caltech/inner.tar.gz") as folder:
-        assert (folder / "images" / "a.jpg").read_bytes() == FILES["images/a.jpg"]
-    with pytest.raises(ArchiveError, match=r"x.zip does not hold other.tar; at its top are: caltech"), \
-            unpacked(tmp_path / "x.zip", tmp_path, inner="other.tar"):
-        pytest.fail("there is no such archive")
-
-
-def test_each_process_unpacks_into_its_own_folder(tmp_path):
+def test_files_that_another_process_removes_are_noticed(tmp_path, monkeypatch):
     (tmp_path / "x.tar").write_bytes(tar_bytes(FILES))
-    with unpacked(tmp_path / "x.tar", tmp_path) as one, unpacked(tmp_path / "x.tar", tmp_path) as other:
-        assert one != other
-        assert sorted(path.name for path in (one / "images").iterdir()) == ["a.jpg", "deep"]
-
-
-def test_files_that_something_else_takes_away_are_missed(tmp_path, monkeypatch):
-    (tmp_path / "x.tar").write_bytes(tar_bytes(FILES))
-    honest = archives.extract
+    extract = archives.extract
 
     def beside_another_process(archive, into):
-        count = honest(archive, into)
+        count = extract(archive, into)
         (into / "list.txt").unlink()
         return count
 
     monkeypatch.setattr(archives, "extract", beside_another_process)
     with pytest.raises(ArchiveError, match="3 files were unpacked, but 2 are there"), \
             unpacked(tmp_path / "x.tar", tmp_path):
-        pytest.fail("half of it was taken for whole")
+        pytest.fail("an incomplete folder was accepted")
     assert [path.name for path in tmp_path.iterdir()] == ["x.tar"]
 
 
-def test_a_file_that_is_in_a_tar_twice_is_the_later_one(tmp_path):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for content in (b"old", b"new one"):
-            info = tarfile.TarInfo("images/a.jpg")
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    (tmp_path / "x.tar").write_bytes(buffer.getvalue())
+def test_of_two_members_of_one_name_the_later_counts(tmp_path):
+    members = [special("images/a.jpg", tarfile.REGTYPE), special("images/a.jpg", tarfile.REGTYPE)]
+    (tmp_path / "x.tar").write_bytes(tar_bytes(FILES, members))
     with unpacked(tmp_path / "x.tar", tmp_path) as folder:
-        assert (folder / "images" / "a.jpg").read_bytes() == b"new one"
+        assert (folder / "images" / "a.jpg").read_bytes() == b""
 
 
 def corrupt_zip():
@@ -76,33 +64,157 @@ def corrupt_zip():
 
 @pytest.mark.parametrize("content", [
     tar_bytes(FILES, mode="w:gz")[:-500],
-    tar_bytes(FILES, mode="w:xz")[:-500],
     gzip.compress(tar_bytes(FILES)[:512 * 20]),
     tar_bytes(FILES)[:5000],  # within a file
     tar_bytes(FILES)[:512 + 20_480],  # exactly between two files
     zip_bytes(FILES)[:-100],
     corrupt_zip(),
     tar_bytes({}),
+    tar_bytes({"x" * 300: b"a"}),  # a name that no disk accepts
     b"<html>quota exceeded</html>",
     b"",
-], ids=["gz", "xz", "tar in gz", "in a file", "between files", "zip", "bad byte", "no files", "web page", "empty"])
+], ids=["gz", "tar in gz", "in a file", "between files", "zip", "bad byte", "no files", "name", "web page", "empty"])
 def test_damaged_archives_are_refused(content, tmp_path):
-    refuse(tmp_path, content, r"data.(tar|zip) is (damaged or cut short|cut short|no zip archive|empty)")
+    refuse(tmp_path, content, r"data.(tar|zip) is (damaged or incomplete|incomplete|not a zip archive|empty)")
 
 
 @pytest.mark.parametrize("code", DISK_FAULTS, ids=errno.errorcode.get)
-@pytest.mark.parametrize("content", [tar_bytes(FILES), zip_bytes(FILES)], ids=["tar", "zip"])
-def test_a_disk_that_refuses_is_not_blamed_on_the_archive(content, code, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["x.tar", "x.zip"])
+def test_a_disk_error_is_not_blamed_on_the_archive(name, code, tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise OSError(code, "no")
 
-    monkeypatch.setattr(archives.Target, "write", refuse)
-    (tmp_path / named(content)).write_bytes(content)
-    with pytest.raises(OSError) as caught, unpacked(tmp_path / named(content), tmp_path):
+    monkeypatch.setattr(archives.Unpacker, "write", refuse)
+    (tmp_path / name).write_bytes(tar_bytes(FILES) if name == "x.tar" else zip_bytes(FILES))
+    with pytest.raises(OSError) as caught, unpacked(tmp_path / name, tmp_path):
         pytest.fail("nothing could be written")
     assert caught.value.errno == code
-    assert [path.name for path in tmp_path.iterdir()] == [named(content)]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_names_that_no_disk_takes_are_the_archives_fault(tmp_path):
-    refuse(tmp_path, tar_bytes({"x" * 300: b"a"}), "is damaged or cut short .*name too long")
+@pytest.mark.parametrize(("member", "message"), [
+    *((special(name, tarfile.REGTYPE), OUT) for name in (
+        "../evil.txt", "images/../../evil.txt", "/tmp/evil.txt", "C:\\evil.txt")),
+    *((special("link", kind, target), SPECIAL) for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) for target in (
+        "/etc/passwd", "../../outside", "images/a.jpg")),  # even one that stays inside
+    *((special("odd", kind), SPECIAL) for kind in (tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, b"Z")),
+    (special("images/a\nb.jpg", tarfile.REGTYPE), "control characters"),
+])
+def test_malicious_tars_are_refused(member, message, tmp_path):
+    for mode in ("w", "w:gz"):
+        refuse(tmp_path, tar_bytes(FILES, [member], mode), f"refused: data.tar contains .*{message}")
+
+
+@pytest.mark.parametrize(("name", "mode", "message"), [
+    *((name, stat.S_IFREG, OUT) for name in (
+        "../evil.txt", "/tmp/evil.txt", "images/../../evil.txt", "..\\evil.txt", "C:/evil.txt")),
+    *(("odd", mode, SPECIAL) for mode in (stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO)),
+])
+def test_malicious_zips_are_refused(name, mode, message, tmp_path):
+    entry = (unix_zip_entry(name, mode), "/etc/passwd")
+    refuse(tmp_path, zip_bytes(FILES, [entry]), f"refused: data.zip contains {message}")
+
+
+@pytest.mark.parametrize("name", ["data.tar.gz", "data.zip", "data.tgz"])
+def test_a_chain_of_links_leads_nowhere(name, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "here").mkdir()
+    message = "refused: .* a link" if name != "data.zip" else "data.zip is not a zip archive"
+    refuse(tmp_path / "here", chain_of_links("../outside"), message, name)
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_a_link_that_another_process_made_is_not_followed(tmp_path):
+    """The real path of each file is checked when it is written."""
+    (tmp_path / "x.tar").write_bytes(tar_bytes(FILES))
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "into").mkdir()
+    (tmp_path / "into" / "images").symlink_to(tmp_path / "outside")
+    with pytest.raises(ArchiveError, match="leads to .*outside, out of its folder"):
+        archives.extract(tmp_path / "x.tar", tmp_path / "into")
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+@pytest.mark.parametrize(("content", "name"), [
+    (tar_bytes(FILES), "data.zip"), (tar_bytes(FILES, mode="w:gz"), "data.zip"), (zip_bytes(FILES), "data.tar"),
+    (zip_bytes(FILES), "data.tar.gz"), (tar_bytes(FILES), "data.jpg"), (tar_bytes(FILES) + zip_bytes(FILES), "d.tar"),
+])
+def test_an_archive_under_another_ending_is_refused(content, name, tmp_path):
+    refuse(tmp_path, content, f"{name} is not a ", name)
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_tar_that_grows_too_much_is_refused(kind, tmp_path, monkeypatch):
+    """As a file, and as a header, which the standard library would read into memory."""
+    monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 1 << 20)
+    buffer = io.BytesIO()
+    with gzip.open(buffer, "wb", compresslevel=1) as packed:
+        info = special("images/a.jpg", kind)
+        info.size = 1 << 24
+        packed.write(info.tobuf(tarfile.GNU_FORMAT) + bytes((1 << 24) + (1 << 16)))
+    message = "refused: data.tar.gz (would unpack to|has a header of)"
+    refuse(tmp_path, buffer.getvalue(), message, "data.tar.gz")
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_zip_that_grows_too_much_is_refused(honest, tmp_path, monkeypatch):
+    """By the sizes it states, or if they are wrong, by its data."""
+    monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 1 << 20)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for number in range(40):
+            zipped.writestr(f"images/{number}.jpg", bytes(1 << 20))
+    content = buffer.getvalue()
+    if not honest:
+        content = content.replace((1 << 20).to_bytes(4, "little"), (100).to_bytes(4, "little"))
+    refuse(tmp_path, content, "refused: data.zip would unpack to" if honest else "data.zip is damaged .*CRC")
+
+
+def test_too_many_members_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "MOST_MEMBERS", 50)
+    files = {f"{n}.jpg": b"" for n in range(51)}
+    for content in (tar_bytes(files), zip_bytes(files)):
+        refuse(tmp_path, content, "contains more than 50 files")
+
+
+NAMES = ["a", "a/b", "a/b/c", "../x", "/etc/evil", "a/../../x", "./a", "..", ".", "", " ", "a\\..\\x", "C:x", "é\udcff"]
+KINDS = [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE,
+         tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, b"Z"]
+members = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from([*KINDS[:2] * 4, *KINDS]), st.sampled_from(NAMES),
+                             st.integers(0, 600)), max_size=5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.booleans(), members, st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=4))
+def test_any_archive(zipped, entries, damage):
+    """Regular files within its folder, or one line and nothing at all; what is harmless is accepted."""
+    infos = []
+    for name, kind, target, size in entries:
+        infos.append(special(name, kind, target))
+        infos[-1].size = size if kind not in (tarfile.SYMTYPE, tarfile.LNKTYPE) else 0
+    if zipped:
+        modes = {tarfile.SYMTYPE: stat.S_IFLNK, tarfile.FIFOTYPE: stat.S_IFIFO, tarfile.DIRTYPE: stat.S_IFDIR}
+        extra = [(unix_zip_entry(one.name.replace("\udcff", "?"), modes.get(one.type, stat.S_IFREG)), b"x" * one.size)
+                 for one in infos]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # names that occur twice
+            content = bytearray(zip_bytes({}, extra))
+    else:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz", errors="surrogateescape") as tar:
+            for info in infos:
+                tar.addfile(info, io.BytesIO(b"x" * info.size))
+        content = bytearray(buffer.getvalue())
+    for place, value in damage:
+        content[int(place * (len(content) - 1))] = value
+    harmless = entries and not damage and all(
+        name in ("a", "é") and kind == tarfile.REGTYPE for name, kind, _, _ in entries)
+    with tempfile.TemporaryDirectory() as outside:
+        work, archive = Path(outside, "work"), Path(outside, "data.zip" if zipped else "data.tar.gz")
+        work.mkdir()
+        archive.write_bytes(content)
+        with contextlib.nullcontext() if harmless else contextlib.suppress(ArchiveError), \
+                unpacked(archive, work) as folder:
+            assert all(path.is_dir() or stat.S_ISREG(path.lstat().st_mode) for path in folder.rglob("*"))
+            assert list(work.iterdir()) == [folder]
+        assert list(work.iterdir()) == [] and sorted(Path(outside).iterdir()) == sorted([archive, work])

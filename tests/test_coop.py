@@ -267,7 +267,7 @@ def test_missing_training_files_are_named_before_the_model_loads(config, splits:
     trainer = build_trainer(config("DATASET.NUM_SHOTS", -1))
     trainer.build_data()
     (splits / "train" / "kind_c" / "2.png").unlink()
-    with pytest.raises(DataError, match=r"1 of 12 images are not there: .*kind_c.2\.png"):
+    with pytest.raises(DataError, match=r"1 of 12 images are missing: .*kind_c.2\.png"):
         trainer.check_training_images()
 
 

@@ -23,9 +23,9 @@ from promptcal.datasets.utils.cli import run_tool
 from promptcal.trainers.dassl.__main__ import main
 from promptcal.trainers.dassl.patches import is_set_up, use_checkout
 from promptcal.trainers.functional.calibration import ece, top_class
-from promptcal.trainers.report.compare import compare
+from promptcal.trainers.report.comparison import compare
+from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.measure import measure
-from promptcal.trainers.report.reading import find_runs
 
 STAND_IN = Path(__file__).with_name("dassl_stand_in")
 CHECKOUT = STAND_IN / "checkout"

@@ -1,61 +1,58 @@
-"""Benchmarks brought to a data root: from archives made here, a local server, and hosts that are gone."""
+"""Data sets installed below a data root: from archives made here, a local server, and hosts that are gone."""
 import dataclasses
 import json
 import logging
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tarfile
-import threading
-import time
 import zipfile
 from pathlib import Path
 
 import pytest
 from data_roots import IMAGE_DIRS, build
-from file_server import serving
+from file_server import names, serving
 from hosted_sets import TOOL, hosted, run_download
 from made_archives import chain_of_links
-from promptcal.datasets import build_dataset
-from promptcal.datasets.download.install import (
-    LOCK,
-    download_benchmark,
-    download_splits,
-    fetch_archive,
-)
-from promptcal.datasets.utils.locking import locked
+from promptcal.datasets import DATASET_REGISTRY, build_dataset
+from promptcal.datasets.download.install import COOP_PROMPTS, download_coop, download_dataset, install, manual_steps
+from promptcal.datasets.file_dataset import file_datasets
 from promptcal.tools import download
 
 pytestmark = pytest.mark.usefixtures("no_internet")
 
 
-@pytest.mark.parametrize("name", [name for name in IMAGE_DIRS if name != "ImageNet"])
-def test_laid_out_as_the_reader_expects(name, tmp_path, monkeypatch, caplog):
+@pytest.fixture(autouse=True)
+def all_messages(caplog):
     caplog.set_level(logging.INFO)
+
+
+@pytest.mark.parametrize("name", [name for name in IMAGE_DIRS if name != "ImageNet"])
+def test_installed_as_the_reader_expects(name, tmp_path, monkeypatch, caplog):
     cls, archives = hosted(name, tmp_path, monkeypatch)
     before = {path: path.stat().st_mtime_ns for path in archives.iterdir()}
     root = tmp_path / "root"
-    assert download_benchmark(cls, root, str(archives))
+    assert download_dataset(cls, root, str(archives))
     assert f"{cls.key()}: ready, " in caplog.text
     assert len(build_dataset(name, root).test) >= 4
-    assert [path.name for path in root.iterdir()] == [cls.folder]  # no work folder left
-    assert before == {path: path.stat().st_mtime_ns for path in archives.iterdir()}  # a mirror is left alone
+    assert names(root) == [cls.folder]  # no work folder is left
+    assert before == {path: path.stat().st_mtime_ns for path in archives.iterdir()}  # a mirror is not changed
     caplog.clear()
-    assert download_benchmark(cls, root, "")
+    assert download_dataset(cls, root, "")
     assert f"{cls.key()}: already there, " in caplog.text and f" classes in {root / cls.folder}" in caplog.text
 
 
 @pytest.mark.parametrize(("name", "fault"), [
-    ("DescribableTextures", "empty"), ("DescribableTextures", "incomplete"), ("DescribableTextures", "nested"),
-    ("StanfordCars", "empty"), ("StanfordCars", "nested"), ("FGVCAircraft", "incomplete"), ("ImageNetA", "empty"),
-    ("ImageNetA", "nested"), ("ImageNetV2", "nested"),
+    ("DescribableTextures", "incomplete"), ("DescribableTextures", "nested"), ("StanfordCars", "empty"),
+    ("FGVCAircraft", "incomplete"), ("ImageNetA", "empty"), ("ImageNetV2", "nested"),
 ])
-def test_what_is_there_but_cannot_be_read_is_not_done(name, fault, tmp_path, monkeypatch, caplog):
-    """It is left alone, and the way out works: move it away and run again."""
+def test_a_faulty_folder_is_reported_and_not_changed(name, fault, tmp_path, monkeypatch, caplog):
+    """The stated remedy works: move it away and run again."""
     cls, archives = hosted(name, tmp_path, monkeypatch)
     root = tmp_path / "root"
-    assert download_benchmark(cls, root, str(archives))
+    assert download_dataset(cls, root, str(archives))
     images = cls.test_dir(root)
     if fault == "incomplete":
         Path(cls(root).test[0].impath).unlink()
@@ -65,53 +62,40 @@ def test_what_is_there_but_cannot_be_read_is_not_done(name, fault, tmp_path, mon
     if fault == "nested":  # as unpacking by hand often leaves it
         (root / "aside").rename(images / images.name)
     caplog.clear()
-    assert not download_benchmark(cls, root, str(archives))
+    assert not download_dataset(cls, root, str(archives))
     assert f"error: {cls.key()}: " in caplog.text and "already there" not in caplog.text
-    assert f"  1. move {root / cls.folder} away; then run again, or go on by hand\n" in caplog.text
+    assert f"  1. move {root / cls.folder} away; then run again, or continue by hand\n" in caplog.text
     assert cls.archives[0].name in caplog.text
     (root / cls.folder).rename(root / "broken")
-    assert download_benchmark(cls, root, str(archives))
+    assert download_dataset(cls, root, str(archives))
 
 
-def test_from_a_server_and_then_nothing_more(tmp_path, monkeypatch):
-    cls, archives = hosted("UCF101", tmp_path, monkeypatch)
-    with serving() as server:
-        server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
-        assert download_benchmark(cls, tmp_path / "root", server.address)
-        asked = len(server.requests)
-        assert download_benchmark(cls, tmp_path / "root", server.address)
-        assert len(server.requests) == asked == 2
-    assert len(build_dataset("UCF101", tmp_path / "root").test) == 6
-
-
-def test_an_interrupted_set_goes_on(tmp_path, monkeypatch, caplog):
+def test_from_a_server(tmp_path, monkeypatch, caplog):
+    """Interrupted and resumed; damaged and downloaded again; then only what is missing."""
     cls, archives = hosted("UCF101", tmp_path, monkeypatch)
     root = tmp_path / "root"
+    archive, split = "UCF-101-midframes.zip", "split_zhou_UCF101.json"
     with serving() as server:
         server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
         server.cut = 3000
-        assert not download_benchmark(cls, root, server.address)
-        assert "run again to go on from there" in caplog.text
+        assert not download_dataset(cls, root, server.address)
+        assert "run again to continue" in caplog.text
         assert not (root / "ucf101" / "UCF-101-midframes").exists()
-        assert (root / ".downloads" / "UCF-101-midframes.zip.part").stat().st_size == 3000
+        assert (root / ".downloads" / f"{archive}.part").stat().st_size == 3000
         server.cut = None
-        assert download_benchmark(cls, root, server.address)
-        assert ("UCF-101-midframes.zip", "bytes=3000-") in server.requests
-    assert not (root / ".downloads").exists()
-
-
-def test_a_damaged_archive_without_checksum_is_fetched_again(tmp_path, monkeypatch, caplog):
-    cls, archives = hosted("UCF101", tmp_path, monkeypatch)
-    root = tmp_path / "root"
-    with serving() as server:
-        server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
-        whole = server.files["UCF-101-midframes.zip"]
-        server.files["UCF-101-midframes.zip"] = whole[:-50]
-        assert not download_benchmark(cls, root, server.address)
-        assert "UCF-101-midframes.zip is" in caplog.text
-        assert sorted(path.name for path in root.iterdir()) == ["ucf101"]
-        server.files["UCF-101-midframes.zip"] = whole
-        assert download_benchmark(cls, root, server.address)
+        assert download_dataset(cls, root, server.address)
+        assert (archive, "bytes=3000-") in server.requests and names(root) == ["ucf101"]
+        shutil.rmtree(root)
+        whole, server.files[archive] = server.files[archive], server.files[archive][:-50]
+        assert not download_dataset(cls, root, server.address)
+        assert f"{archive} is" in caplog.text and names(root) == ["ucf101"]
+        server.files[archive] = whole
+        assert download_dataset(cls, root, server.address)
+        server.requests.clear()
+        assert download_dataset(cls, root, server.address) and not server.requests
+        (root / "ucf101" / split).unlink()
+        assert download_dataset(cls, root, server.address)
+        assert server.requests == [(split, None)]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "quota page", "wrong checksum", "other content", "link out"])
@@ -132,38 +116,25 @@ def test_bad_archives_leave_the_root_clean(damage, tmp_path, monkeypatch, caplog
                 info.type, info.linkname = tarfile.SYMTYPE, "/etc"
             tar.addfile(info)
     root = tmp_path / "root"
-    assert not download_benchmark(cls, root, str(archives))
-    assert "error: dtd: " in caplog.text
-    assert "By hand:" in caplog.text
+    assert not download_dataset(cls, root, str(archives))
+    assert "error: dtd: " in caplog.text and "By hand:" in caplog.text
     assert [str(path.relative_to(root)) for path in root.rglob("*.*")] == ["dtd/split_zhou_DescribableTextures.json"]
-    assert sorted(path.name for path in root.iterdir()) == ["dtd"]
+    assert names(root) == ["dtd"]
 
 
 @pytest.mark.parametrize("name", ["DescribableTextures", "UCF101"], ids=["tar", "tar under the name of a zip"])
 def test_a_chain_of_links_writes_nothing_outside_the_root(name, tmp_path, monkeypatch, capsys):
-    """CVE-2025-4517, through the whole tool: with Python 3.11.7's own filter it wrote outside and said ready."""
+    """CVE-2025-4517, through the whole tool."""
     cls, archives = hosted(name, tmp_path, monkeypatch)
     (archives / cls.archives[0].name).write_bytes(chain_of_links("../../outside"))
     (tmp_path / "outside").mkdir()
     assert download.main([cls.key(), "--root", str(tmp_path / "root"), "--mirror", str(archives)]) == 1
-    assert list((tmp_path / "outside").iterdir()) == []
-    assert [path.name for path in (tmp_path / "root").iterdir()] == [cls.folder]
+    assert names(tmp_path / "outside") == [] and names(tmp_path / "root") == [cls.folder]
     assert not cls.test_dir(tmp_path / "root").exists()
 
 
-def test_only_what_is_missing_is_fetched(tmp_path, monkeypatch):
-    cls, archives = hosted("UCF101", tmp_path, monkeypatch)
-    root = tmp_path / "root"
-    assert download_benchmark(cls, root, str(archives))
-    (root / "ucf101" / "split_zhou_UCF101.json").unlink()
-    with serving() as server:
-        server.files = {"split_zhou_UCF101.json": (archives / "split_zhou_UCF101.json").read_bytes()}
-        assert download_benchmark(cls, root, server.address)
-        assert [name for name, _ in server.requests] == ["split_zhou_UCF101.json"]
-
-
 def test_a_full_disk_keeps_the_download(tmp_path, monkeypatch):
-    """The process may write no file as large as one in the archive; later, without a network, it may."""
+    """The process may not write a file as large as one in the archive; later, without a network, it may."""
     _, archives = hosted("UCF101", tmp_path, monkeypatch)
     root = tmp_path / "root"
     with zipfile.ZipFile(archives / "UCF-101-midframes.zip", "a", zipfile.ZIP_DEFLATED) as zipped:
@@ -176,15 +147,16 @@ def test_a_full_disk_keeps_the_download(tmp_path, monkeypatch):
         server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
         result = run_download("ucf101", "--root", root, "--mirror", server.address, preexec_fn=limit)
     assert result.returncode == 1
-    assert f"error: ucf101: cannot write to {root}: File too large; once that is mended, run again" in result.stderr
+    assert f"error: ucf101: cannot write to {root}: File too large; fix this and run again" in result.stderr
     assert "damaged" not in result.stderr and "Traceback" not in result.stderr
-    assert [path.name for path in (root / ".downloads").iterdir()] == ["UCF-101-midframes.zip"]
+    assert names(root / ".downloads") == ["UCF-101-midframes.zip"]
     result = run_download("ucf101", "--root", root)
     assert result.returncode == 0 and "ucf101: ready" in result.stderr, result.stderr
-    assert [path.name for path in root.iterdir()] == ["ucf101"]
+    assert names(root) == ["ucf101"]
 
 
-def test_a_copy_from_a_mirror_that_was_cut_off_is_never_taken(tmp_path, monkeypatch):
+def test_splits_alone(tmp_path, monkeypatch, caplog):
+    """A copy that is interrupted leaves no file."""
     cls, archives = hosted("EuroSAT", tmp_path, monkeypatch)
     root = tmp_path / "root"
     split = root / "eurosat" / "split_zhou_EuroSAT.json"
@@ -194,59 +166,101 @@ def test_a_copy_from_a_mirror_that_was_cut_off_is_never_taken(tmp_path, monkeypa
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(os, "fsync", killed)
-        download_splits(cls, root, str(archives))
+        download_dataset(cls, root, str(archives), images=False)
     assert not split.exists()
-    assert download_splits(cls, root, str(archives))
+    assert download_dataset(cls, root, str(archives), images=False)
     assert split.read_bytes() == (archives / split.name).read_bytes()
-    assert [path.name for path in split.parent.iterdir()] == [split.name]
+    assert names(root) == ["eurosat"] and names(root / "eurosat") == [split.name]
+    assert download_dataset(cls, root, images=False)
+    assert f"eurosat: already there, {split.name} in {root / 'eurosat'}" in caplog.text
+    assert download_dataset(DATASET_REGISTRY.get("FGVCAircraft"), root, images=False)  # its lists are in the archive
+    split.unlink()
+    assert not download_dataset(cls, root, images=False)
+    assert f"save it as {split}" in caplog.text and "EuroSAT.zip" not in caplog.text
 
 
 def test_two_downloads_at_once_lose_nothing(tmp_path):
-    """A set that takes a while to unpack, twice at the same moment, two times over."""
-    made = tmp_path / "made" / "UCF-101-midframes"
+    """A set that takes a while to unpack, twice at the same moment."""
     rows = [[f"Archery/{number}.jpg", 0, "Archery"] for number in range(1500)]
-    archives = tmp_path / "archives"
+    archives, root = tmp_path / "archives", tmp_path / "root"
     archives.mkdir()
     with zipfile.ZipFile(archives / "UCF-101-midframes.zip", "w") as zipped:
         for path, _, _ in rows:
-            zipped.writestr(f"{made.name}/{path}", b"x" * 2000)
+            zipped.writestr(f"UCF-101-midframes/{path}", b"x" * 2000)
     (archives / "split_zhou_UCF101.json").write_text(json.dumps({"train": [], "val": [], "test": rows}))
-    for attempt in range(2):
-        root = tmp_path / f"root{attempt}"
-        both = [
-            subprocess.Popen([sys.executable, str(TOOL), "ucf101", "--root", str(root), "--mirror", str(archives)],
-                             stderr=subprocess.PIPE, text=True, env=os.environ) for _ in range(2)
-        ]
-        said = [process.communicate(timeout=120)[1] for process in both]
-        assert [process.returncode for process in both] == [0, 0], said
-        assert all("1500 test images of 1 classes" in text for text in said), said
-        assert len(list((root / "ucf101" / made.name / "Archery").iterdir())) == 1500
-        assert [path.name for path in root.iterdir()] == ["ucf101"]
+    both = [subprocess.Popen([sys.executable, str(TOOL), "ucf101", "--root", str(root), "--mirror", str(archives)],
+                             stderr=subprocess.PIPE, text=True, env=os.environ) for _ in range(2)]
+    printed = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
+    assert all("1500 test images of 1 classes" in text for text in printed), printed
+    assert len(names(root / "ucf101" / "UCF-101-midframes" / "Archery")) == 1500 and names(root) == ["ucf101"]
 
 
-def test_who_waits_says_so_and_finds_the_work_done(tmp_path, monkeypatch, caplog):
-    caplog.set_level(logging.INFO)
-    cls, archives = hosted("UCF101", tmp_path, monkeypatch)
-    root = tmp_path / "root"
-    root.mkdir()
-    with locked(root / LOCK, ""):
-        other = threading.Thread(target=download_benchmark, args=(cls, root, str(archives)))
-        other.start()
-        while "another process downloads to" not in caplog.text and other.is_alive():
-            time.sleep(0.01)
-        assert not (root / cls.folder).exists()
-        build("UCF101", root)
-    other.join(60)
-    assert "ucf101: ready, 6 test images" in caplog.text
-    assert sorted(path.name for path in root.iterdir()) == ["ucf101"]
-
-
-def test_a_move_that_was_interrupted_is_finished(tmp_path, monkeypatch):
+def test_an_interrupted_installation_is_finished(tmp_path, monkeypatch):
     cls, archives = hosted("FGVCAircraft", tmp_path, monkeypatch)
     root = tmp_path / "root"
-    fetch_archive(cls.archives[0], root, root / cls.folder, str(archives))
+    install(cls.archives[0], root, root / cls.folder, str(archives))
     (root / cls.folder / "images_variant_test.txt").unlink()
     (root / cls.folder / "variants.txt").write_text("the user's own\n")
-    fetch_archive(cls.archives[0], root, root / cls.folder, str(archives))
+    install(cls.archives[0], root, root / cls.folder, str(archives))
     assert (root / cls.folder / "images_variant_test.txt").is_file()
     assert (root / cls.folder / "variants.txt").read_text() == "the user's own\n"
+
+
+def test_coop_prompts(tmp_path, caplog):
+    prompt = "to_gdrive/vit_b16_ep50_16shots/nctx4_cscFalse_ctpend/seed1/prompt_learner/model.pth.tar-50"
+    with zipfile.ZipFile(tmp_path / COOP_PROMPTS.name, "w") as zipped:
+        zipped.writestr(prompt, b"weights")
+    root = tmp_path / "root"
+    assert not download_coop(root)
+    assert "https://drive.google.com/file/d/18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF/view" in caplog.text and not names(root)
+    assert download_coop(root, str(tmp_path))
+    assert (root / "coop" / prompt).read_bytes() == b"weights"
+    assert f"1 prompts in {root / 'coop'}, to be given as MODEL.INIT_WEIGHTS, for example {root}" in caplog.text
+    assert download_coop(root)
+    assert f"coop: already there, 1 prompts in {root / 'coop'}" in caplog.text
+    (root / "coop" / prompt).unlink()
+    assert not download_coop(root, str(tmp_path))
+    assert f"error: coop: {root / 'coop'} has no prompt such as model.pth.tar-50: move it away" in caplog.text
+
+
+@pytest.mark.parametrize("cls", file_datasets(), ids=lambda cls: cls.key())
+def test_manual_steps_name_files_and_folders(cls, tmp_path):
+    steps = manual_steps(cls, tmp_path)
+    for source in cls.archives:
+        assert source.name in steps and source.link in steps and source.checksum.partition(":")[2] in steps
+    for source in cls.metadata:
+        assert source.drive_id in steps
+    assert str(tmp_path / cls.folder / cls.images) in steps and "{" not in steps
+
+
+def test_command_line(tmp_path, monkeypatch):
+    """Sets that can be downloaded, that cannot, that are there, and one that cannot be read."""
+    _, archives = hosted("UCF101", tmp_path, monkeypatch)
+    root = tmp_path / "root"
+    build("EuroSAT", root)
+    build("DescribableTextures", root)
+    folder = root / "dtd" / "images" / "banded"
+    shutil.rmtree(folder)
+    folder.symlink_to(folder)
+    with serving() as server:
+        server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
+        result = run_download("UCF101", "dtd", "eurosat", "imagenet", "stanford_cars", "sun397", "imagenet_a", "coop",
+                              "--root", root, "--mirror", server.address)
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    for expected in ("ucf101: ready, 6 test images of 3 classes", "eurosat: already there, 20 test images",
+                     f"error: dtd: cannot read {folder}: Too many levels of symbolic links",
+                     "image-net.org", "ILSVRC2012_img_val.tar", "cars_train.tgz", "SUN397.tar.gz",
+                     "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT", "18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF",
+                     f"{root}/imagenet/images/val/n01440764", "imagenet-a.tar"):
+        assert expected in result.stderr
+    assert names(root) == ["dtd", "eurosat", "ucf101"]
+
+
+@pytest.mark.parametrize(("name", "root", "message"), [
+    ("ufc101", "root", "error: unknown data set 'ufc101'. Did you mean 'ucf101'?"),
+    ("dtd", "x" * 300, "error: cannot read "),
+])
+def test_command_line_errors(name, root, message, tmp_path):
+    result = run_download(name, "coop", "--root", tmp_path / root)
+    assert result.returncode == 2 and result.stderr.startswith(message) and len(result.stderr.splitlines()) == 1

@@ -15,8 +15,8 @@ from promptcal.trainers.experiments.layouts.results import results
 from promptcal.trainers.experiments.outcome import make, write_outcome
 from promptcal.trainers.experiments.plan import Place, expand
 from promptcal.trainers.report import published
+from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.measure import measure
-from promptcal.trainers.report.reading import read_run
 
 
 def made_material(tmp_path: Path, name: str, place: Place | None = None, keep=lambda run: True) -> Material:

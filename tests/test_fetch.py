@@ -1,72 +1,54 @@
-"""Downloads: resumed, checked, and under their final name only when whole."""
+"""Downloads: resumed, verified, under their final name only when complete; mirrors and Google Drive; hosts that lie."""
 import gzip
 import socket
+import threading
 import urllib.request
+from pathlib import Path
 
+import gdown
 import pytest
+from data_roots import build
 from file_server import BODY, MD5, SHA, answering, names
-from promptcal.datasets.download import transfer
-from promptcal.datasets.download.fetch import (
-    FetchError,
-    check_mirror,
-    fetch_url,
-    verify,
-)
-from promptcal.datasets.utils.errors import ConfigError
+from promptcal.datasets import build_dataset
+from promptcal.datasets.download import fetch as module
+from promptcal.datasets.download.fetch import FetchError, check_mirror, fetch, fetch_drive, fetch_once, fetch_url
+from promptcal.datasets.download.sources import Source
+from promptcal.datasets.utils.errors import ConfigError, DataError
 
 
 @pytest.mark.parametrize("checksum", ["", MD5, SHA])
-def test_a_plain_download(checksum, server, tmp_path):
-    fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", checksum)
-    assert (tmp_path / "data.zip").read_bytes() == BODY
-    assert names(tmp_path) == ["data.zip"]
-
-
-@pytest.mark.parametrize("checksum", ["", MD5])
-def test_an_interrupted_download_goes_on(checksum, server, tmp_path):
+def test_an_interrupted_download_continues(checksum, server, tmp_path):
     server.cut = 100_000
     with pytest.raises(FetchError, match="connection lost after 100000 of 300000 bytes; run again"):
         fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", checksum)
     assert names(tmp_path) == ["data.zip.part", "data.zip.part.version"]
     server.cut = None
     fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", checksum)
-    assert server.requests[-1] == ("data.zip", "bytes=100000-")
-    assert (tmp_path / "data.zip").read_bytes() == BODY
-    assert names(tmp_path) == ["data.zip"]
+    assert [wanted for _, wanted in server.requests] == [None, "bytes=100000-"]
+    assert (tmp_path / "data.zip").read_bytes() == BODY and names(tmp_path) == ["data.zip"]
 
 
-@pytest.mark.parametrize("etag", ['"2"', None])
-def test_a_file_that_changed_meanwhile_is_loaded_anew(etag, server, tmp_path):
-    server.cut = 1000
+@pytest.mark.parametrize(("before", "after", "name", "asked"), [
+    ('"1"', '"2"', "data.zip", "bytes=1000-"), ('"1"', None, "data.zip", "bytes=1000-"),  # the file has changed
+    (None, None, "data.zip", None),  # a host without versions
+    ('"1"', '"1"', "other", None),  # a part of another address
+])
+def test_a_part_of_another_version_is_not_continued(before, after, name, asked, server, tmp_path):
+    server.etag, server.cut = before, 1000
     with pytest.raises(FetchError):
         fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip")
-    server.cut, server.etag, server.files["data.zip"] = None, etag, BODY[::-1]
-    fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip")
+    server.cut, server.etag, server.files[name] = None, after, BODY[::-1]
+    fetch_url(f"{server.address}/{name}", tmp_path / "data.zip")
     assert (tmp_path / "data.zip").read_bytes() == BODY[::-1]
+    assert server.requests[-1] == (name, asked)
 
 
-def test_a_host_without_versions_starts_again(server, tmp_path):
-    server.etag, server.cut = None, 1000
-    with pytest.raises(FetchError):
-        fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip")
-    server.cut = None
-    fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip")
-    assert server.requests[-1] == ("data.zip", None)
-    assert (tmp_path / "data.zip").read_bytes() == BODY
-
-
-def test_a_part_that_does_not_fit_is_loaded_anew(server, tmp_path):
-    (tmp_path / "data.zip.part").write_bytes(b"x" * 1000)
+@pytest.mark.parametrize("part", [b"x" * 1000, BODY + b"more"], ids=["other bytes", "too long"])
+def test_a_part_that_does_not_fit_is_loaded_again(part, server, tmp_path):
+    (tmp_path / "data.zip.part").write_bytes(part)
     (tmp_path / "data.zip.part.version").write_text(f'{server.address}/data.zip\n"1"')
     fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", MD5)
-    assert [wanted for _, wanted in server.requests] == ["bytes=1000-", None]
-    assert (tmp_path / "data.zip").read_bytes() == BODY
-
-
-def test_a_part_longer_than_the_file(server, tmp_path):
-    (tmp_path / "data.zip.part").write_bytes(BODY + b"more")
-    (tmp_path / "data.zip.part.version").write_text(f'{server.address}/data.zip\n"1"')
-    fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip")
+    assert [wanted for _, wanted in server.requests] == [f"bytes={len(part)}-", None]
     assert (tmp_path / "data.zip").read_bytes() == BODY
 
 
@@ -76,52 +58,49 @@ def test_a_part_longer_than_the_file(server, tmp_path):
     (b"\n <HTML><body>log in</body>", MD5, "is a web page, not the file"),
     (b"", "", "data.zip.part is empty"),
 ])
-def test_wrong_content_is_never_taken(body, checksum, message, server, tmp_path):
+def test_wrong_content_is_never_accepted(body, checksum, message, server, tmp_path):
     server.files["data.zip"] = body
     with pytest.raises(FetchError, match=message):
         fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", checksum)
     assert names(tmp_path) == []
 
 
-def test_dead_links(server, tmp_path):
-    with pytest.raises(FetchError, match=f"{server.address}/gone.zip: HTTP 404"):
-        fetch_url(f"{server.address}/gone.zip", tmp_path / "gone.zip")
-    with socket.socket() as free:
+def test_dead_links(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "TIMEOUT", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(FetchError, match="refused"):
-        fetch_url(f"http://127.0.0.1:{port}/gone.zip", tmp_path / "gone.zip")
-    with pytest.raises(FetchError, match=r"no-such-host.invalid"):
-        fetch_url("http://no-such-host.invalid/gone.zip", tmp_path / "gone.zip")
+        for address, message in (
+            (f"{server.address}/gone.zip", f"{server.address}/gone.zip: HTTP 404"),
+            (f"http://127.0.0.1:{free.getsockname()[1]}/gone.zip", "refused"),
+            ("http://no-such-host.invalid/gone.zip", "no-such-host.invalid"),
+            (f"http://127.0.0.1:{silent.getsockname()[1]}/gone.zip", "timed out"),
+        ):
+            with pytest.raises(FetchError, match=message):
+                fetch_url(address, tmp_path / "gone.zip")
     assert names(tmp_path) == []
 
 
-def test_a_silent_host_does_not_hang(tmp_path, monkeypatch):
-    monkeypatch.setattr(transfer, "TIMEOUT", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(FetchError, match="timed out"):
-        fetch_url(f"http://127.0.0.1:{silent.getsockname()[1]}/data.zip", tmp_path / "data.zip")
-
-
 OK = b"HTTP/1.1 200 OK\r\n"
+MOVED = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\nLocation: %b\r\n\r\n"
 ZIPPED = gzip.compress(b'{"test": []}')
 
 
 @pytest.mark.parametrize(("answer", "message"), [
-    (OK + b"Content-Length: many\r\n\r\nbody", "states a length that is no number: many"),
-    (OK + b"Content-Length: -5\r\n\r\nbody", "states a length that is no number: -5"),
-    (OK + b"Content-Length: 99999999999999999999999\r\n\r\nbody", "states a length that is no number"),
+    (OK + b"Content-Length: many\r\n\r\nbody", "states a length that is not a number: many"),
+    (OK + b"Content-Length: -5\r\n\r\nbody", "states a length that is not a number: -5"),
+    (OK + b"Content-Length: 99999999999999999999999\r\n\r\nbody", "states a length that is not a number"),
     (OK + b"Content-Length: 100\r\n\r\nbody", "connection lost after 4 of 100 bytes"),
-    (OK + b"Content-Length: 999999999999\r\n\r\nbody", "999,999,999,999 bytes or more .* far too much"),
-    (OK + b"\r\n" + bytes(200_000), "bytes or more for list.json, which is far too much: it has less than 100,000"),
+    (OK + b"Content-Length: 999999999999\r\n\r\nbody", "999,999,999,999 bytes or more .* far too many"),
+    (OK + b"\r\n" + bytes(200_000), "bytes or more for list.json, far too many: the file has less than 100,000"),
     (OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n", "list.json: "),
     (b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-3/100\r\nContent-Length: 4\r\n\r\nbody",
-     "sent a part, though the whole was asked for"),
+     "sent a part, though the whole file was requested"),
     (OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(ZIPPED) + ZIPPED,
-     r"sends list.json packed \(gzip\), though it was asked not to"),
+     "the host did not send list.json but something else"),
     (b"HTTP/1.1 204 No Content\r\n\r\n", "HTTP 204"),
-    (b"HTTP/1.1 302 Found\r\nLocation: ftp://127.0.0.1/x\r\nContent-Length: 0\r\n\r\n", "is no http address"),
-    (b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n", "list.json: "),
-    (b"HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n", "HTTP 302 .*infinite loop"),
+    (MOVED % b"ftp://127.0.0.1/x", "is not a http address"),
+    (MOVED % b"file:///etc/passwd", "list.json: "),
+    (MOVED % b"/again", "HTTP 302 .*infinite loop"),
     (b"nonsense", "list.json: nonsense"),
     (b"", "list.json: "),
     (OK + b"X-Long: " + b"x" * 200_000 + b"\r\n\r\n", "got more than 65536 bytes"),
@@ -134,53 +113,35 @@ def test_hosts_that_lie(answer, message, tmp_path):
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 1000
 
 
-def test_a_part_that_was_not_asked_for(tmp_path):
-    """After a first half, another part of the file than the rest."""
+@pytest.mark.parametrize("stated", [b"bytes 0-7/8", b"bytes 4-7/nine", b"bytes 4-6/8", b"items 4-7/8", b""])
+def test_a_part_that_was_not_requested(stated, tmp_path):
     half = OK + b'ETag: "1"\r\nContent-Length: 8\r\n\r\nhalf'
-    for stated in (b"bytes 0-7/8", b"bytes 4-7/nine", b"bytes 4-6/8", b"items 4-7/8", b""):
-        rest = b"HTTP/1.1 206 Partial Content\r\nContent-Range: %b\r\nContent-Length: 4\r\n\r\nrest" % stated
-        with answering(half, rest) as (address, requests):
-            with pytest.raises(FetchError, match="after 4 of 8"):
+    rest = b"HTTP/1.1 206 Partial Content\r\nContent-Range: %b\r\nContent-Length: 4\r\n\r\nrest" % stated
+    with answering(half, rest) as (address, requests):
+        for message in ("after 4 of 8", "sent another part than the one requested"):
+            with pytest.raises(FetchError, match=message):
                 fetch_url(f"{address}/x.zip", tmp_path / "x.zip")
-            with pytest.raises(FetchError, match="sent another part than the one asked for"):
-                fetch_url(f"{address}/x.zip", tmp_path / "x.zip")
-            assert b"Range: bytes=4-\r\n" in requests[1]
-        assert not (tmp_path / "x.zip").exists()
+        assert b"Range: bytes=4-\r\n" in requests[1]
+    assert not (tmp_path / "x.zip").exists()
 
 
-def test_a_part_of_one_address_is_not_continued_from_another(server, tmp_path):
-    server.cut = 1000
-    with pytest.raises(FetchError):
-        fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip")
-    server.cut, server.files["other"] = None, BODY[::-1]
-    assert fetch_url(f"{server.address}/other", tmp_path / "data.zip").read_bytes() == BODY[::-1]
-
-
-def test_a_host_that_calls_a_gz_file_encoded(tmp_path):
-    """Many do, and mean the file itself."""
-    with answering(OK + b"Content-Encoding: x-gzip\r\n\r\n" + ZIPPED) as (address, _):
-        assert fetch_url(f"{address}/a.tar.gz", tmp_path / "a.tar.gz").read_bytes() == ZIPPED
-
-
-def test_a_host_that_never_ends_is_ended(tmp_path, monkeypatch):
-    """One byte at a time, each within the time-out: in the body, and already in the headers."""
-    monkeypatch.setattr(transfer, "WINDOW", 0.3)
-    with answering(OK + b"\r\n" + b"x" * 500, pause=0.01) as (address, _), \
-            pytest.raises(FetchError, match="bytes a second, which would take for ever"):
-        fetch_url(f"{address}/a.zip", tmp_path / "a.zip")
-    monkeypatch.setattr(transfer, "ANSWER_WITHIN", 0.3)
-    with answering(OK + b"X-Slow: " + b"x" * 500, pause=0.01) as (address, _), \
-            pytest.raises(FetchError, match=r"no answer within 0.3 seconds"):
+@pytest.mark.parametrize(("setting", "answer", "message"), [
+    ("WINDOW", OK + b"\r\n" + b"x" * 500, "bytes per second, which is too slow"),
+    ("ANSWER_WITHIN", OK + b"X-Slow: " + b"x" * 500, r"no answer within 0.3 seconds"),
+])
+def test_a_host_that_never_ends_is_stopped(setting, answer, message, tmp_path, monkeypatch):
+    """One byte at a time, each within the time-out: in the body, and in the headers."""
+    monkeypatch.setattr(module, setting, 0.3)
+    with answering(answer, pause=0.01) as (address, _), pytest.raises(FetchError, match=message):
         fetch_url(f"{address}/a.zip", tmp_path / "a.zip")
 
 
 def test_redirections_are_followed_but_not_out_of_https(server, tmp_path):
-    moved = b"HTTP/1.1 302 Found\r\nLocation: %b/data.zip\r\nContent-Length: 0\r\n\r\n" % server.address.encode()
-    with answering(moved) as (address, _):
+    with answering(MOVED % f"{server.address}/data.zip".encode()) as (address, _):
         assert fetch_url(f"{address}/x", tmp_path / "data.zip", SHA).read_bytes() == BODY
     request = urllib.request.Request("https://example.org/x")
-    with pytest.raises(FetchError, match="is no https address"):
-        transfer.Redirects().redirect_request(request, None, 302, "", {}, "http://example.org/x")
+    with pytest.raises(FetchError, match="is not a https address"):
+        module.Redirects().redirect_request(request, None, 302, "", {}, "http://example.org/x")
 
 
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:,x", "nonsense", "http://[::1/x"])
@@ -188,12 +149,110 @@ def test_only_web_addresses_are_opened(address, tmp_path):
     with pytest.raises(FetchError):
         fetch_url(address, tmp_path / "x")
     if not address.startswith("http"):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match="neither a folder nor an address"):
             check_mirror(address)
     assert names(tmp_path) == []
 
 
-def test_verify_passes_a_good_file(tmp_path):
-    (tmp_path / "data.zip").write_bytes(BODY)
-    verify(tmp_path / "data.zip", MD5)
-    verify(tmp_path / "data.zip")
+def test_what_is_kept_is_downloaded_once(server, tmp_path, caplog):
+    """By several threads at once, and again if its checksum is wrong."""
+    folder, url = tmp_path / "cache" / "clip", f"{server.address}/data.zip"
+    threads = [threading.Thread(target=fetch_once, args=(url, folder, SHA)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert (folder / "data.zip").read_bytes() == BODY and len(server.requests) == 1
+    (folder / "data.zip").write_bytes(b"other")
+    assert fetch_once(url, folder, SHA).read_bytes() == BODY
+    assert "data.zip has the wrong sha256 checksum" in caplog.text and len(server.requests) == 2
+    assert names(folder) == ["data.zip"]
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot (read|write) .*: (Not a directory|File exists)"):
+        fetch_once(url, tmp_path / "file", SHA)
+
+
+def test_addresses_are_tried_in_order(server, tmp_path):
+    source = Source("data.zip", urls=(f"{server.address}/first", f"{server.address}/second"), checksum=SHA)
+    with pytest.raises(FetchError, match=r"first: HTTP 404 .*; .*second: HTTP 404"):
+        fetch(source, tmp_path)
+    server.files["second"] = BODY
+    assert fetch(source, tmp_path).read_bytes() == BODY
+    assert [name for name, _ in server.requests] == ["first", "second"] * 2
+    with pytest.raises(FetchError, match=r"no address is known for y.zip"):
+        fetch(Source("y.zip"), tmp_path)
+
+
+def test_a_mirror_comes_first(server, tmp_path):
+    server.files["own"] = b"PK own"
+    source = Source("data.zip", urls=(f"{server.address}/own",))
+    assert fetch(source, tmp_path / "a", mirror=f"{server.address}/").read_bytes() == BODY
+    folder = tmp_path / "archives"
+    folder.mkdir()
+    check_mirror(str(folder))
+    assert fetch(source, tmp_path / "b", mirror=str(folder)).read_bytes() == b"PK own"
+    (folder / "data.zip").write_bytes(b"by hand")
+    assert fetch(source, tmp_path / "c", mirror=str(folder)) == folder / "data.zip"
+    (folder / "data.zip").write_bytes(b"<html>quota</html>")
+    with pytest.raises(FetchError, match="web page"):
+        fetch(Source("data.zip"), tmp_path / "work", mirror=str(folder))
+    assert (folder / "data.zip").exists()  # the user's own file
+
+
+def drive(monkeypatch, content):
+    """gdown gets `content` from Google Drive, or nothing for None."""
+    asked = []
+
+    def download(id, output, **options):
+        asked.append((id, options["quiet"], options["resume"]))
+        if content is not None:
+            Path(output).write_bytes(content)
+
+    monkeypatch.setattr(gdown, "download", download)
+    return asked
+
+
+def fetch_from_drive(folder, name, quiet, checksum=""):
+    return fetch_drive(Source(name, drive_id="abc123", checksum=checksum), folder / name, quiet)
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_google_drive(quiet, tmp_path, monkeypatch, no_internet):
+    with pytest.raises(FetchError, match="^Google Drive file abc123: ") as caught:
+        fetch_from_drive(tmp_path, "data.zip", quiet)
+    assert "\n" not in str(caught.value) and names(tmp_path) == []
+    asked = drive(monkeypatch, BODY)
+    assert fetch_from_drive(tmp_path, "data.zip", quiet, MD5).read_bytes() == BODY
+    assert asked == [("abc123", quiet, not quiet)] and names(tmp_path) == ["data.zip"]
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+@pytest.mark.parametrize(("name", "content", "checksum", "message"), [
+    ("data.zip", b"<!DOCTYPE html><title>Google Drive - Quota exceeded</title>", MD5, "is a web page, not the file"),
+    ("data.zip", b"", MD5, "is empty"), ("data.zip", None, MD5, "nothing arrived"),
+    ("data.zip", BODY[:-1], MD5, "wrong md5 checksum"),
+    ("split.json", b" " * (65 << 20), "", "far too many"),
+    *((name, content, "", f"the host did not send {name} but something else") for name, content in (
+        ("split.json", b'{"error": {"code": 403, "message": "rate limit"}}'), ("split.json", b"PK\x03\x04"),
+        ("split.json", b'{"train": [['), ("split.json", b"[1]"), ("names.txt", b"<?xml version='1.0'?><Error/>"),
+        ("names.txt", b'{"error": 1}'), ("names.txt", b"\x89PNG\0\0"), ("images.zip", b'{"error": 1}'),
+        ("a.tar.gz", b"PK\x03\x04"), ("a.tgz", b"Sorry, try later"))),
+], ids=range(15))
+def test_google_drive_sends_something_else(name, content, checksum, message, quiet, tmp_path, monkeypatch):
+    """It must not be found and used by the next run."""
+    drive(monkeypatch, content)
+    with pytest.raises(FetchError, match=f"^Google Drive file abc123: .*{message}") as caught:
+        fetch_from_drive(tmp_path, name, quiet, checksum)
+    assert "\n" not in str(caught.value) and names(tmp_path) == []
+
+
+def test_a_reader_downloads_its_missing_split_file(tmp_path, monkeypatch):
+    build("DescribableTextures", tmp_path)
+    split = tmp_path / "dtd" / "split_zhou_DescribableTextures.json"
+    content = split.read_bytes()
+    split.unlink()
+    asked = drive(monkeypatch, content)
+    for _ in range(2):
+        assert len(build_dataset("DescribableTextures", tmp_path).test) == 6
+    assert asked == [("1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x", True, False)]
+    assert split.read_bytes() == content and names(tmp_path / "dtd") == ["images", split.name]

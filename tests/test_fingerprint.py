@@ -1,13 +1,18 @@
-"""Where a run lives: a readable folder of its own for every choice of settings."""
+"""What a run may be resumed with, and its readable folder: one for every choice of settings."""
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
-from promptcal.trainers import build_cfg
-from promptcal.trainers.config.fingerprint import path_safe, run_path
+from promptcal.datasets.utils.errors import ConfigError
+from promptcal.trainers import TRAINER_REGISTRY, build_cfg
+from promptcal.trainers.config.fingerprint import check_same, make_fingerprint, path_safe, run_path
+
+DTD = "configs/datasets/dtd.yaml"
 
 
 def tag(*opts: object) -> str:
-    return build_cfg("SoC", "configs/datasets/dtd.yaml", opts=opts).TAG
+    return build_cfg("SoC", DTD, opts=opts).TAG
 
 
 def test_ordinary_tags():
@@ -15,6 +20,50 @@ def test_ordinary_tags():
     assert tag("TTA.STEPS", 2, "TRAINER.SOC.LAMBDA", 10) == "STEPS-2_LAMBDA-10.0"
     assert tag("PROMPT.CTX_INIT", "itap of a") == "CTX_INIT-itap-of-a"
     assert tag("MODEL.INIT_WEIGHTS", "small-coop-4shot") == "INIT_WEIGHTS-small-coop-4shot"
+    assert tag("TEST.BINS", 10, "TEST.PART", 5, "TTA.EPISODES", 3, "DATALOADER.NUM_WORKERS", 0) == "default"
+
+
+def test_run_folders():
+    assert str(run_path(build_cfg("SoC", DTD))) == "output/DescribableTextures/SoC/ViT-L-14/default/seed0"
+    other = build_cfg("SoC", DTD, opts=["TTA.STEPS", 2, "SEED", 3, "TRAINER.CTPT.LAMBDA", 1])
+    assert str(run_path(other)) == "output/DescribableTextures/SoC/ViT-L-14/STEPS-2/seed3"
+    assert str(run_path(build_cfg("SoC", DTD, flags=["OUTPUT_DIR", "here"]))) == "here"
+
+
+def test_what_differs_is_named():
+    """A key that one side lacks counts as its default, so that a new setting leaves finished runs finished."""
+    ours = make_fingerprint(build_cfg("SoC"), data="a")
+    older = {key: value for key, value in ours.items() if key != "TTA.STEPS"}
+    check_same(ours, older, Path("run"))
+    check_same(older, ours, Path("run"))
+    steps = make_fingerprint(build_cfg("SoC", opts=["TTA.STEPS", 2]), data="b")
+    for theirs in (ours, older):
+        with pytest.raises(ConfigError, match="^run holds .*TTA.STEPS was 1, is 2; data was 'a', is 'b'.*--output-dir"):
+            check_same(steps, theirs, Path("run"))
+
+
+@pytest.mark.parametrize("change", [{"views": "another pipeline"}, {"TEST.PART": 5}])
+def test_a_finished_run_stays_finished(change: dict):
+    """Whatever would make its views now, and however its parts were cut; an unfinished one is not mixed."""
+    ours = make_fingerprint(build_cfg("SoC"))
+    check_same({**ours, **change}, ours, Path("run"), finished=True)
+    with pytest.raises(ConfigError, match=f"{next(iter(change))} was"):
+        check_same({**ours, **change}, ours, Path("run"))
+
+
+def test_the_source_of_a_users_method_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its class and the classes outside this package that it is derived from."""
+    monkeypatch.syspath_prepend(tmp_path)
+    cfg, fingerprints = build_cfg("TPT"), []
+    for number, weight in enumerate((1, 2)):
+        (tmp_path / f"mine{number}.py").write_text(
+            "from promptcal.trainers.tpt import TPT\n"
+            f"class Shared(TPT):\n    weight = {weight}\nclass MyMethod(Shared):\n    pass\n")
+        method = __import__(f"mine{number}").MyMethod
+        monkeypatch.setattr(TRAINER_REGISTRY, "get", lambda name, method=method: method)
+        fingerprints.append(make_fingerprint(cfg))
+    with pytest.raises(ConfigError, match="source of Shared was '[0-9a-f]{8}', is '[0-9a-f]{8}'\\)"):
+        check_same(*fingerprints, Path("run"), finished=True)
 
 
 @pytest.mark.parametrize(("place", "shown"), [
@@ -34,20 +83,19 @@ def test_a_prompt_is_short_in_the_tag(place: str, shown: str, tmp_path: Path, mo
         assert name.startswith(f"INIT_WEIGHTS-{shown}-") and len(name) == len(f"INIT_WEIGHTS-{shown}-") + 8
     assert len({absent, first, second}) == 3
     path.rename("elsewhere.pth.tar")
-    assert tag("MODEL.INIT_WEIGHTS", "elsewhere.pth.tar")[-8:] == second[-8:]  # the file counts, not its place
+    assert tag("MODEL.INIT_WEIGHTS", "elsewhere.pth.tar")[-8:] == second[-8:]  # the content counts, not the path
 
 
 def test_long_paths_do_not_hide_later_settings(tmp_path: Path):
-    """A prompt deep down in an output folder, and settings that come after it in the tag."""
     deep = tmp_path / ("a-folder-with-a-long-name/" * 8) / "prompt_learner" / "model.pth.tar-50"
-    paths = {run_path(build_cfg("SoC", "configs/datasets/dtd.yaml", opts=[
+    paths = {run_path(build_cfg("SoC", DTD, opts=[
         "MODEL.INIT_WEIGHTS", weights, "TTA.STEPS", steps, "TRAINER.SOC.LAMBDA", strength]))
         for weights in (deep, deep.with_name("model.pth.tar-60")) for steps in (1, 2) for strength in (10, 20)}
     assert len(paths) == 8
 
 
 def test_long_tags_end_with_a_hash_of_the_whole():
-    words = "a photo that was taken by somebody on a long and rather rainy afternoon of "
+    words = "a photo that was taken by a friend on a long and rather rainy afternoon of "
     assert len(path_safe(words)) < 100 and path_safe(words) == words.strip().replace(" ", "-")
     names = {path_safe(words * 3 + end) for end in ("one", "two", "t-wo", "t wo")}
     assert len(names) == 4

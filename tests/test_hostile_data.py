@@ -1,7 +1,6 @@
 """Split files, lists, folders and names that are odd on purpose: a data set, or one short line; never a long wait."""
 from __future__ import annotations
 
-import logging
 import os
 import resource
 import time
@@ -14,10 +13,9 @@ from data_roots import SHARED, build, entries, picture, write_split
 from promptcal.datasets import build_dataset
 from promptcal.datasets.base import run_name
 from promptcal.datasets.checks import names_by_label
-from promptcal.datasets.imagenet_base import read_classnames
-from promptcal.datasets.imagenet_names import differences
+from promptcal.datasets.imagenet_base import is_coops, read_classnames
 from promptcal.datasets.utils.errors import DataError, UserError, first_five, one_line
-from promptcal.datasets.utils.names import leads_out
+from promptcal.datasets.utils.files import leads_out
 from promptcal.trainers.config import build_cfg
 from promptcal.trainers.config.fingerprint import run_path
 
@@ -48,6 +46,13 @@ def with_entry(root: Path, entry: object) -> Path:
     return root
 
 
+def rename_class_0(root: Path, name: str) -> None:
+    write_split(root, "EuroSAT", {
+        split: [[path, label, name if label == 0 else given] for path, label, given in rows]
+        for split, rows in entries("EuroSAT").items()
+    })
+
+
 @pytest.mark.parametrize("label", [10 ** 6, 10 ** 9, 10 ** 30, 10 ** 4000])
 def test_a_label_beyond_all_bounds(label: int, satellite: Path):
     with refused("has gaps in its labels: no image of label 10, 11, 12, 13, 14 and "):
@@ -62,11 +67,12 @@ def test_gaps_are_counted():
 
 
 @pytest.mark.parametrize("text", [
+    '{"test": [', "", "\x00\x01", "[]", '{"train": []}', '{"test": {}}', '{"test": []}',
     "[" * 100_000, '{"test": ' + "[" * 100_000 + "]" * 100_000 + "}", '{"a":' * 100_000, "9" * 10_000,
     '{"test": [["x.jpg", ' + "9" * 10_000 + ', "x"]]}', '{"test": [' + "[" * 900 + "]" * 900 + "]}", "\ufeff{}",
     '{"test": [["x.jpg", 1e999, "x"]]}', '{"test": [["x.jpg", NaN, "x"]]}', '{"test": "' + "x" * 5_000_000 + '"}',
     '{"test": [["' + "x" * 5_000_000 + '", 0, ""]]}', '{"test": ["' + "line\\n" * 100_000 + '"]}',
-], ids=range(12))
+], ids=range(19))
 def test_json_that_is_no_split(text: str, satellite: Path):
     (satellite / "eurosat" / SPLIT).write_text(text)
     with refused(SPLIT):
@@ -76,7 +82,7 @@ def test_json_that_is_no_split(text: str, satellite: Path):
 def test_a_split_file_of_gigabytes(satellite: Path):
     with (satellite / "eurosat" / SPLIT).open("wb") as file:
         file.truncate(5 << 30)  # takes no space
-    with refused(r"has 5,368,709,120 bytes, as no list of images has"):
+    with refused(r"has 5,368,709,120 bytes, too many for a list of images"):
         build_dataset("EuroSAT", satellite)
 
 
@@ -85,27 +91,22 @@ def test_a_split_file_of_gigabytes(satellite: Path):
     "a\\..\\..\\x.jpg",
 ])
 def test_paths_out_of_the_folder(path: str, satellite: Path):
-    with refused("names images outside of the data set's folder"):
+    with refused("lists images outside of the data set's folder"):
         build_dataset("EuroSAT", with_entry(satellite, [path, 0, "Annual Crop Land"]))
     build("FGVCAircraft", satellite)
     with (satellite / "fgvc_aircraft" / "images_variant_test.txt").open("a") as file:
         file.write(f"{path} 707-320\n")
     with refused("lines that are not"):
         build_dataset("FGVCAircraft", satellite)
-
-
-def test_paths_within_the_folder():
-    assert not any(map(leads_out, ("a.jpg", "a/b c.jpg", "a..b/c.jpg", "…/x.jpg", "a:b/c.jpg"[2:])))
+    assert not any(map(leads_out, ("a.jpg", "a/b c.jpg", "a..b/c.jpg", "…/x.jpg")))
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\tb", "\x1b[31mred", "bad \ud800 half", "nul\0"])
 def test_names_that_cannot_be_written(name: str, satellite: Path):
-    splits = {split: [[path, label, name if label == 0 else given] for path, label, given in rows]
-              for split, rows in entries("EuroSAT").items()}
-    write_split(satellite, "EuroSAT", splits)
-    with refused("class names with control characters or letters that are no UTF-8"):
+    rename_class_0(satellite, name)
+    with refused("class names with control characters or letters that are not UTF-8"):
         build_dataset("EuroSAT", satellite)
-    with refused("file names with control characters or letters that are no UTF-8"):
+    with refused("file names with control characters or letters that are not UTF-8"):
         build_dataset("EuroSAT", with_entry(satellite, [f"{name}.jpg", 0, "Annual Crop Land"]))
 
 
@@ -113,19 +114,12 @@ def test_file_names_that_are_no_utf_8(tmp_path: Path):
     root = make_image_folder(tmp_path / "photos")
     bad = os.fsencode(root / "kind_a") + b"/\xff\xfe.png"
     Path(os.fsdecode(bad)).write_bytes((root / "kind_a" / "0.png").read_bytes())
-    with refused("file names with .* no UTF-8: .*udcff"):
+    with refused("file names with .* not UTF-8: .*udcff"):
         build_dataset("ImageFolder", root)
     Path(os.fsdecode(bad)).unlink()
     Path(os.fsdecode(os.fsencode(root) + b"/kind_\xff")).mkdir()
-    with refused("class names with .* no UTF-8"):
+    with refused("class names with .* not UTF-8"):
         build_dataset("ImageFolder", root)
-
-
-def test_lists_that_are_no_utf_8(tmp_path: Path):
-    build("ImageNet", tmp_path)
-    (tmp_path / "imagenet" / "classnames.txt").write_bytes(b"n01440764 t\xffnch\n")
-    with refused("as UTF-8 text"):
-        build_dataset("ImageNet", tmp_path)
 
 
 @pytest.mark.parametrize("name", [
@@ -134,9 +128,7 @@ def test_lists_that_are_no_utf_8(tmp_path: Path):
 def test_names_of_every_kind_are_kept_as_they_are(name: str, tmp_path: Path):
     if "/" in name:
         build("EuroSAT", tmp_path)
-        splits = {split: [[path, label, name if label == 0 else given] for path, label, given in rows]
-                  for split, rows in entries("EuroSAT").items()}
-        write_split(tmp_path, "EuroSAT", splits)
+        rename_class_0(tmp_path, name)
         assert build_dataset("EuroSAT", tmp_path).classnames[0] == name
     else:
         for folder in (name, "other"):
@@ -144,24 +136,9 @@ def test_names_of_every_kind_are_kept_as_they_are(name: str, tmp_path: Path):
         assert name in build_dataset("ImageFolder", tmp_path).classnames
 
 
-def test_odd_class_lists_are_remarked_on(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.INFO)
-    picture(tmp_path / "one" / "cat" / "a.png")
-    build_dataset("ImageFolder", tmp_path / "one")
-    assert "one class only, 'cat': every prediction is that class" in caplog.text
-    for folder in ("a", "b"):
-        picture(tmp_path / "two" / folder / "a.png")
-    (tmp_path / "two" / "classnames.txt").write_text("a cat\nb cat\n")
-    build_dataset("ImageFolder", tmp_path / "two")
-    (remark,) = [record for record in caplog.records if "stand for several labels: 'cat' (0, 1)" in record.message]
-    assert remark.levelno == logging.WARNING
-
-
 def test_21_000_classes(tmp_path: Path):
     build("EuroSAT", tmp_path)
-    rows = [["AnnualCrop/image_0001.jpg" if k == 0 else f"{k}.jpg", k, f"class {k}"] for k in range(21_000)]
-    for k in range(1, 21_000):
-        (tmp_path / "eurosat" / "2750" / f"{k}.jpg").touch()
+    rows = [[f"{k}.jpg", k, f"class {k}"] for k in range(21_000)]
     write_split(tmp_path, "EuroSAT", {"train": [], "val": [], "test": rows})
     start = time.process_time()
     assert len(build_dataset("EuroSAT", tmp_path).classnames) == 21_000
@@ -196,24 +173,13 @@ def test_plain_aliases_in_yaml_still_work(tmp_path: Path):
     assert (cfg.TTA.VIEWS, cfg.TTA.EPISODES) == (16, 16)
 
 
-def test_the_list_of_class_names_is_known_by_its_content(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    names = {f"n{k:08d}": f"thing {k}" for k in range(1000)}
-    assert " of its names are not CoOp's, such as 'n00000000 thing 0', " in differences(names)
-    assert differences({"n00000001": "x"}) == "it names 1 classes, CoOp's list 1,000"
-    build("ImageNetV2", tmp_path)
-    build_dataset("ImageNetV2", tmp_path)
-    assert "classnames.txt is not the list of CoOp: it names 12 classes" in caplog.text
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no real list at hand")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="CoOp's list is not available")
 def test_coops_list_is_known():
     names = read_classnames(SHARED / "splits" / "imagenet_classnames.txt")
-    assert differences(names) == ""
-    changed = differences(names | {next(iter(names)): "Tinca tinca"})
-    assert changed == "1 of its names are not CoOp's, such as 'n01440764 Tinca tinca'"
+    assert is_coops(names) and not is_coops(names | {next(iter(names)): "Tinca tinca"})
 
 
-def test_two_folders_of_pictures_are_two_data_sets(tmp_path: Path):
+def test_two_folders_of_images_are_two_data_sets(tmp_path: Path):
     first, second = make_image_folder(tmp_path / "a" / "photos"), make_image_folder(tmp_path / "b" / "photos")
     paths = [run_path(build_cfg("ZeroShot", "configs/datasets/image_folder.yaml", flags=["DATASET.ROOT", str(root)]))
              for root in (first, second)]
@@ -221,14 +187,14 @@ def test_two_folders_of_pictures_are_two_data_sets(tmp_path: Path):
     for path in paths:
         assert path.parts[1].startswith("photos-") and len(path.parts[1]) == len("photos-") + 6
     assert run_name("ImageFolder", tmp_path / "a" / ".." / "a" / "photos") == paths[0].parts[1]
-    assert run_name("UCF101", first) == "UCF101" and run_name("SomebodysOwn", first) == "SomebodysOwn"
+    assert run_name("UCF101", first) == "UCF101" and run_name("NotRegistered", first) == "NotRegistered"
     assert run_name("ImageFolder", "/").startswith("ImageFolder-")
     assert "/" not in run_name("ImageFolder", tmp_path / "a b\n<i>..$")
 
 
 def test_a_root_of_another_alphabet(tmp_path: Path):
-    """Only what lies below the root is the data's; the root itself may be called anything."""
+    """Only names below the root are checked; the root itself may have any name."""
     root = make_image_folder(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xe9t\xe9")))
     dataset = build_dataset("ImageFolder", root)
     assert len(dataset.test) == 12 and dataset.fingerprint(dataset.test)
-    assert dataset.split_hash == build_dataset("ImageFolder", make_image_folder(tmp_path / "plain")).split_hash
+    assert dataset.test_hash == build_dataset("ImageFolder", make_image_folder(tmp_path / "plain")).test_hash

@@ -4,10 +4,9 @@ import pytest
 from made_runs import compared, entry, make_run
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.significance import mcnemar
-from promptcal.trainers.report.grid import Row
+from promptcal.trainers.report.comparison import Row
 from promptcal.trainers.report.metrics import METRICS, Samples
-from promptcal.trainers.report.paired import comparable, ece_difference, paired_table
-from promptcal.trainers.report.reading import read_run
+from promptcal.trainers.report.paired import ece_difference, pair, paired_table
 from promptcal.trainers.report.table_model import Signed
 
 
@@ -72,22 +71,11 @@ def test_several_sets_and_seeds_are_averaged(tmp_path):
             for seed in (0, 1):
                 make_run(tmp_path, trainer, dataset, seed, n=100 + 50 * (dataset == "UCF101"))
     main, = compared(tmp_path)
-    shared = comparable(main, Row("OTPT"), Row("SoC"), main.common_columns())
+    shared = pair(main, Row("OTPT"), Row("SoC"), main.common_columns())
     assert shared.confidence[0].shape == (250, 2)
     means = [main.mean(Row(name), main.common_columns(), "ece") for name in ("OTPT", "SoC")]
     found = ece_difference(main, Row("OTPT"), Row("SoC"), main.common_columns(), 20)
     assert found.value == pytest.approx(means[1] - means[0])
-
-
-def test_images_are_set_side_by_side_whatever_order_a_method_saw_them_in(tmp_path):
-    folder = make_run(tmp_path, "SoC", n=40)
-    before = read_run(folder).load_predictions()
-    arrays = dict(np.load(folder / "predictions.npz"))
-    order = np.random.default_rng(0).permutation(40)
-    np.savez(folder / "predictions.npz", **{name: array[order] for name, array in arrays.items()})
-    after = read_run(folder).load_predictions()
-    for name in ("index", "label", "logits", "zero_shot_logits"):
-        np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
 
 
 def test_one_image_is_no_difference(tmp_path):

@@ -1,4 +1,4 @@
-"""Classifying a user's own pictures, in Python and by the real command."""
+"""Classification of a user's own images, in Python and by the command."""
 import numpy as np
 import pytest
 import torch
@@ -11,15 +11,15 @@ from promptcal.datasets.views.maker import ViewMaker
 from promptcal.tools.predict import main
 from promptcal.trainers import adapt
 from promptcal.trainers.functional.calibration import sals
-from promptcal.trainers.predict.predict import predict, prediction_table, read_classes, set_up
-from promptcal.trainers.report.settings import settings_pairs
+from promptcal.trainers.predict.predict import make_adapter, predict, prediction_table, read_classes
+from promptcal.trainers.report.comparison import default_pairs
 from promptcal.trainers.tpt import TPT
 
 NAMES = ["cat", "dog", "tree frog", "tractor"]
 
 
 @pytest.fixture
-def pictures(image_folder):
+def images(image_folder):
     return sorted(image_folder.rglob("*.png"))[:10]  # more than are handled at once
 
 
@@ -44,10 +44,10 @@ def test_bad_class_files(tmp_path, content, message):
         read_classes(path)
 
 
-def test_predictions_are_those_of_adapt(clip_model, pictures):
-    found = list(predict(pictures, NAMES, set_up(NAMES, "SoC", clip_model, views=16), top=2))
-    assert [p.path for p in found] == pictures
-    views = ViewMaker(16, clip_model.visual.input_resolution, True, 0)(open_image(pictures[0]), 0)
+def test_predictions_are_those_of_adapt(clip_model, images):
+    found = list(predict(images, NAMES, make_adapter(NAMES, "SoC", clip_model, num_views=16), top=2))
+    assert [p.path for p in found] == images
+    views = ViewMaker(16, clip_model.visual.input_resolution, True, 0)(open_image(images[0]), 0)
     alone = adapt("SoC", clip_model, NAMES, views)
     before, after = (z[0].softmax(-1) for z in (alone.zero_shot_logits, alone.logits))
     assert found[0].before[0] == (NAMES[int(before.argmax())], pytest.approx(float(before.max()), abs=1e-3))
@@ -57,14 +57,14 @@ def test_predictions_are_those_of_adapt(clip_model, pictures):
     assert not found[0].failed
 
 
-def test_the_order_of_pictures_does_not_matter(clip_model, pictures):
-    adapter = set_up(NAMES, "OTPT", clip_model, views=16)
-    forth, back = (list(predict(p, NAMES, adapter)) for p in (pictures[:3], pictures[2::-1]))
+def test_the_order_of_images_does_not_matter(clip_model, images):
+    adapter = make_adapter(NAMES, "OTPT", clip_model, num_views=16)
+    forth, back = (list(predict(p, NAMES, adapter)) for p in (images[:3], images[2::-1]))
     for one, other in zip(forth, reversed(back), strict=True):
         np.testing.assert_allclose([p for _, p in one.after], [p for _, p in other.after], atol=1e-4)
 
 
-def test_lost_numbers_fall_back_to_zero_shot(clip_model, pictures, monkeypatch):
+def test_lost_numbers_fall_back_to_zero_shot(clip_model, images, monkeypatch):
     real = TPT.adapt
 
     def broken(*args):
@@ -73,21 +73,21 @@ def test_lost_numbers_fall_back_to_zero_shot(clip_model, pictures, monkeypatch):
         return result
 
     monkeypatch.setattr(TPT, "adapt", broken)
-    first, second = predict(pictures[:2], NAMES, set_up(NAMES, "SoC", clip_model, views=16))
+    first, second = predict(images[:2], NAMES, make_adapter(NAMES, "SoC", clip_model, num_views=16))
     assert first.failed
     assert first.after == first.before
     assert not second.failed
     assert "(tuning failed)" in prediction_table([first, second], "SoC")
 
 
-def test_the_command(clip_file, pictures, names):
-    done = run_tool("predict.py", *pictures[:2], "--classes", names, "--trainer", "OTPT", "--backbone", clip_file,
+def test_the_command(clip_file, images, names):
+    done = run_tool("predict.py", *images[:2], "--classes", names, "--trainer", "OTPT", "--backbone", clip_file,
                     "--views", 16, "--top", 1, "--opts", "TTA.STEPS", 2)
     assert done.returncode == 0, done.stderr
     header, _, *rows = done.stdout.strip().splitlines()
     assert "O-TPT" in header
-    assert [row.split()[0] for row in rows[:2]] == list(map(str, pictures[:2]))
-    assert "4 classes, 16 views a picture" in rows[-1]
+    assert [row.split()[0] for row in rows[:2]] == list(map(str, images[:2]))
+    assert "4 classes, 16 views per image" in rows[-1]
 
 
 def test_the_small_clip_says_what_it_knows(tmp_path, names, train):
@@ -105,71 +105,47 @@ def test_the_small_clip_works_at_once(tmp_path):
     dataset.read_image(dataset.test[0]).save(tmp_path / "tile.png")
     done = run_tool("predict.py", tmp_path / "tile.png", "--dataset", "LandCover", "--backbone", "small")
     assert done.returncode == 0, done.stderr
-    assert "small, 24 classes, 64 views" in done.stdout and "aerial tiles of land only" not in done.stdout
+    assert "small CLIP, 24 classes, 64 views" in done.stdout and "aerial tiles of land only" not in done.stdout
 
 
-def test_a_page_shows_pictures_kept_views_and_every_method(clip_file, pictures, tmp_path, capsys):
-    page = tmp_path / "pictures.html"
-    main([*map(str, pictures[:2]), "--classes", "cat", "<b>dog</b>", "tractor", "--trainer", "TPT", "SoC", "--views",
+def test_a_page_shows_images_kept_views_and_every_method(clip_file, images, tmp_path, capsys):
+    page = tmp_path / "images.html"
+    main([*map(str, images[:2]), "--classes", "cat", "<b>dog</b>", "tractor", "--trainer", "TPT", "SoC", "--views",
           "20", "--backbone", str(clip_file), "--html", str(page)])
     assert f"written: {page}" in capsys.readouterr().out
     text = page.read_text(encoding="utf-8")
-    assert text.count('<section class="picture">') == 2
+    assert text.count('<section class="image">') == 2
     assert text.count("<figcaption>") == 2 * 2  # a tenth of 20 views is kept
     for head in ("Zero-shot", "TPT", "TPT + SaLS", "SoC", "SoC + SaLS"):
         assert f'<th scope="col">{head}</th>' in text
     assert "<b>dog" not in text and "&lt;b&gt;dog" in text
-    assert "brought back into the range" in text  # what SaLS is, where it is first met
+    assert "scaled back to the range" in text  # what SaLS is, where it is first met
     assert "http" not in text.replace("http-equiv", "")
 
 
-def test_a_page_of_one_view_keeps_none(clip_file, pictures, tmp_path):
-    page = tmp_path / "one.html"
-    main([str(pictures[0]), "--classes", "cat", "dog", "--trainer", "ZeroShot", "--backbone", str(clip_file), "--html",
-          str(page)])
-    assert "Views that tuning keeps" not in page.read_text(encoding="utf-8")
-
-
-def test_a_picture_that_is_none_is_named(clip_model, tmp_path):
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"broken\.png"):
-        list(predict([broken], NAMES, set_up(NAMES, "SoC", clip_model)))
-
-
-def test_a_misspelt_trainer_is_told_before_anything_is_loaded(tmp_path, names):
-    Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
-    done = run_tool("predict.py", tmp_path / "x.png", "--classes", names, "--trainer", "SOC", "--backbone", "no.pt")
-    assert done.returncode == 2
-    assert "Did you mean 'SoC'" in done.stderr
-
-
-def test_a_picture_that_is_missing_is_told_before_anything_is_loaded(tmp_path, names, pictures):
-    done = run_tool("predict.py", pictures[0], tmp_path / "gone.jpg", "--classes", names, "--backbone", "no.pt")
-    assert done.returncode == 2 and "gone.jpg" in done.stderr and "no.pt" not in done.stderr
-
-
-def test_data_sets_go_by_the_names_that_other_commands_take(pictures, clip_file, capsys):
+def test_data_sets_go_by_the_names_that_other_commands_take(images, clip_file, capsys):
     """And few views do: tuning keeps one of them."""
     for name in ("LandCover", "landcover"):
-        main([str(pictures[0]), "--dataset", name, "--backbone", str(clip_file), "--views", "3", "--top", "1"])
+        main([str(images[0]), "--dataset", name, "--backbone", str(clip_file), "--views", "3", "--top", "1"])
         assert "24 classes, 3 views" in capsys.readouterr().out
     with pytest.raises(UnknownNameError, match="Did you mean 'LandCover'"):
-        main([str(pictures[0]), "--dataset", "landcovers", "--backbone", "no.pt"])
+        main([str(images[0]), "--dataset", "landcovers", "--backbone", "no.pt"])
 
 
 @pytest.mark.parametrize(("given", "message"), [
     (["--classes", "river"], "there is no file river: give --classes two names or more"),
     (["--classes", "cat", "dog", "--html", "nowhere/page.html"], "there is no folder .*nowhere"),
+    (["gone.jpg", "--classes", "cat", "dog"], "gone.jpg"),
+    (["--classes", "cat", "dog", "--trainer", "SOC"], "Did you mean 'SoC'"),
 ])
-def test_what_cannot_work_is_told_before_anything_is_loaded(given, message, pictures):
+def test_what_cannot_work_is_told_before_anything_is_loaded(given, message, images):
     with pytest.raises(UserError, match=message):
-        main([str(pictures[0]), "--backbone", "no.pt", *given])
+        main([str(images[0]), *given, "--backbone", "no.pt"])
 
 
 def test_a_data_set_brings_its_own_settings():
-    pairs = settings_pairs("SoC", "ImageNetA")
+    pairs = default_pairs("SoC", "ImageNetA")
     found = dict(zip(pairs[::2], pairs[1::2], strict=True))
     assert found["TRAINER.SOC.LAMBDA"] == 14.0 and found["TRAINER.SOC.NORM"] == "minmax"
     assert all(key.startswith("TRAINER.SOC.") for key in found)
-    assert settings_pairs("TPT", "UCF101") == []
+    assert default_pairs("TPT", "UCF101") == []

@@ -1,6 +1,6 @@
-"""Every reader on a miniature root in its true layout, and on the real split files where they are at hand."""
-import json
+"""Every reader on a miniature root in its true layout, and on the real split files where they are available."""
 import logging
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -9,16 +9,9 @@ import pytest
 import yaml
 from data_roots import FOLDERS, IMAGE_DIRS, SHARED, WNIDS, build, entries, picture, write_split
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
-from promptcal.datasets.file_dataset import file_datasets
 from promptcal.datasets.utils.errors import DataError
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "datasets"
-COUNTS = {  # classes and test images, as published
-    "ImageNet": (1000, 50_000), "Caltech101": (100, 2_465), "OxfordPets": (37, 3_669), "StanfordCars": (196, 8_041),
-    "OxfordFlowers": (102, 2_463), "Food101": (101, 30_300), "FGVCAircraft": (100, 3_333), "SUN397": (397, 19_850),
-    "DescribableTextures": (47, 1_692), "EuroSAT": (10, 8_100), "UCF101": (101, 3_783), "ImageNetV2": (1000, 10_000),
-    "ImageNetSketch": (1000, 50_889), "ImageNetA": (200, 7_500), "ImageNetR": (200, 30_000),
-}
 SHIFTS = {"ImageNetV2", "ImageNetSketch", "ImageNetA", "ImageNetR"}
 
 
@@ -49,35 +42,18 @@ def test_yaml_of_each_set(name):
     assert config.get("TRAINER") == (weaker if name in SHIFTS else None)
 
 
-def test_fifteen_benchmarks_with_counts_and_templates():
-    found = {cls.name(): cls for cls in file_datasets()}
-    assert set(found) >= set(COUNTS)
-    for name, (classes, test) in COUNTS.items():
-        assert (found[name].expected_classes, found[name].expected_test) == (classes, test)
-        assert found[name].template.count("{}") == 1
-        assert found[name].template.endswith(".")
-    assert found["OxfordPets"].template == "a photo of a {}, a type of pet."
-    assert found["DescribableTextures"].template == "{} texture."
-
-
 def test_v2_folders_are_numbers_not_strings(tmp_path):
     build("ImageNetV2", tmp_path)
-    dataset = build_dataset("ImageNetV2", tmp_path)
-    for item in dataset.test:
+    for item in build_dataset("ImageNetV2", tmp_path).test:
         folder = Path(item.impath).parent.name
-        assert item.label == int(folder)
-        assert item.classname == f"thing {folder}"
-
-
-def test_v2_refuses_folders_that_are_no_labels(tmp_path):
-    build("ImageNetV2", tmp_path)
+        assert item.label == int(folder) and item.classname == f"thing {folder}"
     picture(tmp_path / IMAGE_DIRS["ImageNetV2"] / "n01440764" / "x.jpeg")
     with pytest.raises(DataError, match="named 0 to 11, not n01440764"):
         build_dataset("ImageNetV2", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["ImageNetA", "ImageNetR"])
-def test_subsets_count_their_labels_anew(name, tmp_path):
+def test_subsets_have_labels_from_0(name, tmp_path):
     build(name, tmp_path)
     dataset = build_dataset(name, tmp_path)
     assert dataset.classnames == ["thing 0", "thing 3", "thing 6", "thing 9"]
@@ -87,64 +63,21 @@ def test_subsets_count_their_labels_anew(name, tmp_path):
     assert dataset.train == dataset.val == []
 
 
-def test_labels_follow_wnids_even_if_the_names_file_does_not(tmp_path):
-    build("ImageNet", tmp_path)
-    path = tmp_path / "imagenet" / "classnames.txt"
-    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
-    assert build_dataset("ImageNet", tmp_path).classnames == list(WNIDS.values())
-
-
-def test_a_partial_imagenet_keeps_all_thousand_names(tmp_path):
-    build("ImageNet", tmp_path)
-    shutil.rmtree(tmp_path / IMAGE_DIRS["ImageNet"] / "n01440764")
-    dataset = build_dataset("ImageNet", tmp_path)
-    assert dataset.classnames == list(WNIDS.values())
-    assert min(item.label for item in dataset.test) == 1
-
-
-def test_the_family_shares_imagenets_class_names(tmp_path):
+def test_imagenets_class_names(tmp_path, caplog):
+    """Sorted by WordNet id, complete even if class folders are missing, shared by the variants."""
     build("ImageNet", tmp_path)
     build("ImageNetA", tmp_path)
+    path = tmp_path / "imagenet" / "classnames.txt"
+    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
+    shutil.rmtree(tmp_path / IMAGE_DIRS["ImageNet"] / "n01440764")
+    dataset = build_dataset("ImageNet", tmp_path)
+    assert dataset.classnames == list(WNIDS.values()) and min(item.label for item in dataset.test) == 1
+    assert f"ImageNet: {path}, with 12 classes, is not CoOp's list of class names" in caplog.text
     (tmp_path / "imagenet-adversarial" / "classnames.txt").unlink()
     assert len(build_dataset("ImageNetA", tmp_path).classnames) == 4
-
-
-def test_flat_imagenet_validation_folder(tmp_path):
-    build("ImageNet", tmp_path)
-    shutil.rmtree(tmp_path / IMAGE_DIRS["ImageNet"])
-    picture(tmp_path / IMAGE_DIRS["ImageNet"] / "ILSVRC2012_val_00000001.JPEG")
-    with pytest.raises(DataError, match="no class folders such as n01440764"):
-        build_dataset("ImageNet", tmp_path)
-
-
-@pytest.mark.parametrize(("name", "folder"), [("StanfordCars", "cars_test"), ("ImageNet", "val")])
-def test_the_folder_of_the_test_images_is_missing(name, folder, tmp_path):
-    build(name, tmp_path)
-    images = DATASET_REGISTRY.get(name).test_dir(tmp_path)
-    assert images.name == folder
-    shutil.rmtree(images)
-    with pytest.raises(DataError, match=rf"{name} has no images: there is no folder {images}; run: python tools/downl"):
-        build_dataset(name, tmp_path)
-
-
-@pytest.mark.parametrize("name", sorted(SHIFTS))
-def test_an_empty_image_folder_gets_a_remedy(name, tmp_path):
-    build(name, tmp_path)
-    images = tmp_path / IMAGE_DIRS[name]
-    shutil.rmtree(images)
-    images.mkdir()
-    with pytest.raises(DataError, match=rf"; move {images.parent} away and run: python tools/download.py imagenet"):
-        build_dataset(name, tmp_path)
-    (images / ("0" if name == "ImageNetV2" else "n01440764")).mkdir()
-    with pytest.raises(DataError, match=rf"{name} has no test images; move {images.parent} away and run: python"):
-        build_dataset(name, tmp_path)
-
-
-def test_a_folder_without_a_name(tmp_path):
-    build("ImageNetSketch", tmp_path)
-    picture(tmp_path / IMAGE_DIRS["ImageNetSketch"] / "n99999999" / "x.JPEG")
-    with pytest.raises(DataError, match="does not name: n99999999"):
-        build_dataset("ImageNetSketch", tmp_path)
+    path.write_text(path.read_text().replace("thing 7", "missile").replace("thing 2", "missile"))
+    build_dataset("ImageNet", tmp_path)
+    assert "'missile' (2, 7)" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -157,28 +90,41 @@ def test_bad_class_names_file(text, tmp_path):
         build_dataset("ImageNet", tmp_path)
 
 
-def test_imagenet_trains_only_where_there_is_a_train_folder(tmp_path):
+@pytest.mark.parametrize("name", ["ImageNet", *sorted(SHIFTS)])
+def test_wrong_class_folders_get_a_remedy(name, tmp_path):
+    build(name, tmp_path)
+    images = tmp_path / IMAGE_DIRS[name]
+    remedy = "run: python tools/download.py imagenet"
+    shutil.rmtree(images)
+    picture(images / "ILSVRC2012_val_00000001.JPEG")  # not sorted into class folders
+    with pytest.raises(DataError, match=f"(no class folders such as n01440764|folders named 0 to 11).*{remedy}"):
+        build_dataset(name, tmp_path)
+    (images / ("0" if name == "ImageNetV2" else "n01440764")).mkdir()
+    with pytest.raises(DataError, match=f"{name} has no test images; .*{remedy}"):
+        build_dataset(name, tmp_path)
+    if name != "ImageNetV2":
+        picture(images / "n99999999" / "x.JPEG")
+        with pytest.raises(DataError, match=f"not in classnames.txt: n99999999; .*{remedy}"):
+            build_dataset(name, tmp_path)
+
+
+def test_imagenets_training_images_are_listed_on_first_use(tmp_path, monkeypatch):
     build("ImageNet", tmp_path)
-    assert build_dataset("ImageNet", tmp_path).train == []
-    with pytest.raises(DataError, match=r"few-shot training needs .*images/train"):
+    assert len(build_dataset("ImageNet", tmp_path).train) == 0
+    with pytest.raises(DataError, match=r"no training images for DATASET.NUM_SHOTS 1; .*download.py imagenet"):
         build_dataset("ImageNet", tmp_path, num_shots=1)
     for wnid in WNIDS:
         for n in range(3):
             picture(tmp_path / "imagenet" / "images" / "train" / wnid / f"{n}.JPEG")
-    assert len(build_dataset("ImageNet", tmp_path).train) == 36
-    assert len(build_dataset("ImageNet", tmp_path, subsample_classes="new").train) == 18
+    listed = []
+    monkeypatch.setattr(os, "listdir", lambda path, list_=os.listdir: listed.append(str(path)) or list_(path))
+    halves = {half: build_dataset("ImageNet", tmp_path, subsample_classes=half) for half in ("all", "base", "new")}
+    assert not any("images/train" in path for path in listed)
+    assert {half: len(dataset.train) for half, dataset in halves.items()} == {"all": 36, "base": 18, "new": 18}
+    assert {item.label for item in halves["new"].train} == set(range(6)) and halves["new"].train[0].label == 0
     dataset = build_dataset("ImageNet", tmp_path, num_shots=2)
     assert Counter(item.label for item in dataset.train) == dict.fromkeys(range(12), 2)
     assert dataset.val == dataset.test  # as in CoOp
-
-
-def test_names_that_occur_twice_are_reported(tmp_path, caplog):
-    build("ImageNet", tmp_path)
-    path = tmp_path / "imagenet" / "classnames.txt"
-    path.write_text(path.read_text().replace("thing 7", "missile").replace("thing 2", "missile"))
-    with caplog.at_level(logging.INFO):
-        build_dataset("ImageNet", tmp_path)
-    assert "'missile' (2, 7)" in caplog.text
 
 
 RAW_NAMES = {
@@ -215,64 +161,48 @@ def test_a_caltech_split_with_dropped_classes_is_not_the_published_one(folder, t
         build_dataset("Caltech101", tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", ["Caltech101", "OxfordPets", "OxfordFlowers", "DescribableTextures", "EuroSAT", "UCF101", "StanfordCars"],
-)
+REAL = SHARED / "splits"
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real split files are not available")
+@pytest.mark.parametrize("name", ["Caltech101", "OxfordPets", "OxfordFlowers", "DescribableTextures", "EuroSAT",
+                                  "UCF101", "StanfordCars", "FGVCAircraft"])
 def test_the_real_split_files(name, tmp_path, caplog):
-    source = SHARED / "splits" / f"split_zhou_{name}.json"
-    if not source.is_file():
-        pytest.skip("the real split files are not at hand")
-    target = tmp_path / IMAGE_DIRS[name].split("/")[0] / source.name
-    target.parent.mkdir()
-    shutil.copy(source, target)
-    make_files(tmp_path / IMAGE_DIRS[name], target)
+    cls = DATASET_REGISTRY.get(name)
+    if name == "FGVCAircraft":
+        shutil.copytree(REAL / "fgvc_aircraft", tmp_path / "fgvc_aircraft")
+    else:
+        (tmp_path / cls.folder).mkdir()
+        shutil.copy(REAL / cls.metadata[0].name, tmp_path / cls.folder)
+    cls.test_dir(tmp_path).mkdir(parents=True)
     dataset = build_dataset(name, tmp_path)
-    assert (len(dataset.classnames), len(dataset.test)) == COUNTS[name]
+    assert (len(dataset.classnames), len(dataset.test)) == (cls.expected_classes, cls.expected_test)
     assert {item.label for item in dataset.test} == set(range(len(dataset.classnames)))
-    assert dataset.test_hash == type(dataset).published_test
+    assert dataset.test_hash == cls.published_test
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def make_files(images: Path, split: Path) -> None:
-    """Empty files for the test split alone: a copy for testing needs no others."""
-    paths = [images / path for path, _, _ in json.loads(split.read_text())["test"]]
-    for folder in {path.parent for path in paths}:
-        folder.mkdir(parents=True, exist_ok=True)
-    for path in paths:
-        path.touch()
-
-
-def test_the_real_aircraft_lists(tmp_path, caplog):
-    if not (SHARED / "splits" / "fgvc_aircraft").is_dir():
-        pytest.skip("the real lists are not at hand")
-    folder = tmp_path / "fgvc_aircraft"
-    shutil.copytree(SHARED / "splits" / "fgvc_aircraft", folder)
-    (folder / "images").mkdir()
-    for line in (folder / "images_variant_test.txt").read_text().splitlines():
-        (folder / "images" / f"{line.split()[0]}.jpg").touch()
-    dataset = build_dataset("FGVCAircraft", tmp_path)
-    assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (3_334, 3_333, 3_333)
-    assert dataset.test_hash == dataset.published_test
-    assert "F/A-18" in dataset.classnames
-    for split in ("train", "val"):  # a copy for testing is the published one without them too
-        (folder / f"images_variant_{split}.txt").unlink()
+def test_another_order_of_labels_is_not_the_published_split(tmp_path, monkeypatch):
+    build("FGVCAircraft", tmp_path)
+    cls = DATASET_REGISTRY.get("FGVCAircraft")
+    published = {"expected_test": 8, "expected_classes": 4, "published_test": cls(tmp_path).test_hash}
+    for name, value in published.items():
+        monkeypatch.setattr(cls, name, value)
+    for split in ("train", "val"):  # which a copy for testing does not need
+        (tmp_path / "fgvc_aircraft" / f"images_variant_{split}.txt").unlink()
         assert not build_dataset("FGVCAircraft", tmp_path).difference
-    assert not caplog.records
-    lines = (folder / "images_variant_test.txt").read_text().splitlines()
-    lines[0] = f"{lines[0].split()[0]} {lines[-1].split(maxsplit=1)[1]}"
-    (folder / "images_variant_test.txt").write_text("\n".join(lines))
+    path = tmp_path / "fgvc_aircraft" / "images_variant_test.txt"
+    path.write_text(path.read_text().replace("0002000 707-320", "0002000 A340-300"))
     assert "is not the published one" in build_dataset("FGVCAircraft", tmp_path).difference
 
 
+@pytest.mark.skipif(not (SHARED / "samples").is_dir(), reason="the real samples are not available")
 @pytest.mark.parametrize(("name", "count", "classes"), [
     ("Caltech101", 200, 100), ("OxfordPets", 148, 37), ("OxfordFlowers", 204, 102), ("DescribableTextures", 60, 10),
     ("FGVCAircraft", 200, 100), ("ImageNet", 334, 1000),
 ])
 def test_the_real_samples(name, count, classes, caplog):
-    if not (SHARED / "samples").is_dir():
-        pytest.skip("the real samples are not at hand")
     dataset = build_dataset(name, SHARED / "samples")
     assert (len(dataset.test), len(dataset.classnames)) == (count, classes)
     assert min(dataset.read_image(dataset.test[-1]).size) == 256
-    expected = type(dataset).expected_test
-    assert f"{count} test images of {classes} classes here, {expected} of" in caplog.text
+    assert f"{count} test images of {classes} classes here, {type(dataset).expected_test} of" in caplog.text

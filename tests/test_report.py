@@ -11,54 +11,17 @@ from made_runs import compared, entry, make_benchmark, make_run
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers.report import render
 from promptcal.trainers.report.figures import style
-from promptcal.trainers.report.gallery import Picture, pictures, sals_groups
-from promptcal.trainers.report.metrics import METRICS, Metric, mean
-from promptcal.trainers.report.output import write_figures
-from promptcal.trainers.report.reading import find_runs, read_run
+from promptcal.trainers.report.gallery import NamedFigure, make_figures, sals_groups
+from promptcal.trainers.report.load import read_run
+from promptcal.trainers.report.metrics import METRICS, Metric
 from promptcal.trainers.report.tables import metrics_table, paper_table
 from promptcal.trainers.report.verdict import judge
-from promptcal.trainers.report.write import write_report
+from promptcal.trainers.report.write import write_figures, write_report
 
 
 @pytest.fixture(scope="module")
 def benchmark(tmp_path_factory: pytest.TempPathFactory):
     return make_benchmark(tmp_path_factory.mktemp("runs"))
-
-
-def test_class_pairs_are_drawn_when_similarity_is_known(tmp_path):
-    for trainer in ("OTPT", "SoC"):
-        make_run(tmp_path, trainer)
-    found = {p.name: p for p in pictures(compared(tmp_path), lambda run: np.eye(run.results["classes"]))}
-    assert "class_pairs_ucf101" in found
-    assert len(found["class_pairs_ucf101"].figure.axes) == 2
-
-
-def test_sals_figure_averages_over_common_sets(benchmark):
-    groups = sals_groups(compared(benchmark)[0])
-    assert set(groups) == {"Pets", "UCF101", "EuroSAT", "Average"}
-    expected = np.mean([groups[name]["SoC"].after for name in ("UCF101", "EuroSAT")])
-    assert groups["Average"]["SoC"].after == pytest.approx(expected)
-
-
-def test_verdict_names_the_best_and_how_the_worst_fails(benchmark):
-    verdict = judge(compared(benchmark)[0], repeats=100)
-    assert verdict.best == "SoC"
-    assert verdict.sentence.startswith("SoC is the best calibrated of the tuned methods")
-    assert re.search(r"; TPT has [\d.]+\u00a0% and is over-confident by [\d.]+ points", verdict.sentence)
-    assert [line.ece for line in verdict.lines] == sorted(line.ece for line in verdict.lines)
-    assert "800 test images" in verdict.basis
-
-
-def test_verdict_says_when_few_images_cannot_tell(tmp_path):
-    make_run(tmp_path, "OTPT", n=60, sharpness=1.35)
-    make_run(tmp_path, "SoC", n=60, sharpness=1.3)
-    assert "show no difference" in judge(compared(tmp_path)[0], 50).sentence
-    assert "show no difference" not in judge(compared(tmp_path)[0]).sentence  # no bootstrap, no claim
-    make_run(tmp_path, "OTPT", n=400, sharpness=8.0)
-    make_run(tmp_path, "SoC", n=400, sharpness=1.0)
-    sentence = judge(compared(tmp_path)[0], 50).sentence
-    assert "show no difference" not in sentence
-    assert "paired 95" in sentence
 
 
 def test_subsets_of_one_data_set_never_enter_one_average(tmp_path):
@@ -90,14 +53,6 @@ def test_demo_runs_stay_out_where_there_are_others(tmp_path):
     assert ["LandCover"] in [table.columns for table in asked.tables]
 
 
-def test_unfinished_runs_are_counted_in_one_line(tmp_path):
-    make_run(tmp_path, folder="done")
-    for name in ("a", "b"):
-        (make_run(tmp_path, folder=name) / "results.json").unlink()
-    _, notes = find_runs([tmp_path])
-    assert len(notes) == 1 and notes[0].startswith("2 unfinished runs left out")
-
-
 def test_a_learnt_prompt_without_tuning_is_not_called_zero_shot(tmp_path):
     make_run(tmp_path, "SoC", settings={"MODEL.INIT_WEIGHTS": "output/x/prompt_learner/model.pth.tar-50"})
     main, = compared(tmp_path)
@@ -107,7 +62,7 @@ def test_a_learnt_prompt_without_tuning_is_not_called_zero_shot(tmp_path):
 
 def test_a_second_report_removes_figures_that_no_longer_belong(tmp_path):
     def blank(name):
-        return Picture(name, "", style.new_figure(1, 1))
+        return NamedFigure(name, "", style.new_figure(1, 1))
 
     write_figures(tmp_path, [blank("old"), blank("both")])
     (tmp_path / "figures" / "mine.png").write_bytes(b"")
@@ -118,7 +73,7 @@ def test_a_second_report_removes_figures_that_no_longer_belong(tmp_path):
 
 def test_a_metric_is_one_entry(tmp_path, monkeypatch):
     """Added to the table, it is in every form of the report."""
-    top_two = Metric("Top-2 accuracy", lambda s: (mean, two_best(s)), higher_is_better=True)
+    top_two = Metric("Top-2 accuracy", lambda s: (np.mean, two_best(s)), higher_is_better=True)
     monkeypatch.setitem(METRICS, "top_two", top_two)
     run = read_run(make_run(tmp_path, n=50))
     data = run.load_predictions()
@@ -185,41 +140,6 @@ def test_the_tool_writes_everything(tmp_path, real_pictures):
         assert (tmp_path / "out" / name).stat().st_size > 1000, name
 
 
-def test_the_report_of_a_report_is_the_same(tmp_path):
-    make_run(tmp_path, n=50)
-    pages = []
-    for _ in range(2):
-        report = write_report([tmp_path], tmp_path / "report", repeats=5, with_figures=False)
-        pages.append(report.page.read_bytes())
-    assert pages[0] == pages[1]
-    assert not (tmp_path / "report" / "figures").exists()
-
-
-def test_one_bad_run_is_named_and_left_out(tmp_path):
-    make_run(tmp_path, "SoC", n=50)
-    bad = make_run(tmp_path, "OTPT", n=50)
-    (bad / "predictions.npz").unlink()
-    report = write_report([tmp_path], tmp_path / "report", repeats=0, with_figures=False)
-    assert [row.label for row in report.tables[0].blocks[0].rows] == ["Zero-shot", "SoC"]
-    assert any("is left out" in note and "predictions.npz is missing" in note for note in report.notes)
-
-
-def test_nothing_to_report_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="no finished run"):
-        write_report([tmp_path], tmp_path / "report")
-    bad = make_run(tmp_path)
-    (bad / "predictions.npz").unlink()
-    with pytest.raises(DataError, match="no run could be measured"):
-        write_report([tmp_path], tmp_path / "report")
-
-
-def test_errors_are_one_line_with_status_2(tmp_path):
-    done = run_tool("report.py", tmp_path / "nowhere")
-    assert done.returncode == 2
-    assert "does not exist" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
 def test_a_stray_run_does_not_keep_the_others_from_being_compared(tmp_path):
     for trainer in ("TPT", "OTPT", "SoC"):
         for dataset in ("UCF101", "EuroSAT"):
@@ -232,11 +152,43 @@ def test_a_stray_run_does_not_keep_the_others_from_being_compared(tmp_path):
     assert {row.label for row in main.rows} >= {"C-TPT", "SoC"}  # it stays in the table
 
 
-def test_sweeps_are_named_by_their_method_and_images(tmp_path):
-    for weight in (10, 30):
-        make_run(tmp_path, "SoC", n=80, data_hash="part", settings={"TRAINER.SOC.LAMBDA": weight}, folder=f"{weight}")
-    for trainer in ("TPT", "SoC"):
-        make_run(tmp_path, trainer, n=200, data_hash="whole", folder=trainer)
-    sweep = next(c for c in compared(tmp_path) if c.swept)
-    assert sweep.title == "ViT-L/14: λ of SoC"
-    assert [sweep.column_label(column) for column in sweep.columns] == ["UCF101, 80 images"]
+def test_the_verdict_names_the_best_and_how_the_worst_fails(benchmark, tmp_path):
+    verdict = judge(compared(benchmark)[0], repeats=100)
+    assert verdict.best == "SoC"
+    assert verdict.sentence.startswith("SoC is the best calibrated of the tuned methods")
+    assert re.search(r"; TPT has [\d.]+\u00a0% and is over-confident by [\d.]+ points", verdict.sentence)
+    assert [line.ece for line in verdict.lines] == sorted(line.ece for line in verdict.lines)
+    assert "800 test images" in verdict.basis
+    make_run(tmp_path, "OTPT", n=60, sharpness=1.35)
+    make_run(tmp_path, "SoC", n=60, sharpness=1.3)
+    assert "show no difference" in judge(compared(tmp_path)[0], 50).sentence  # too few images
+    assert "was not tested" in judge(compared(tmp_path)[0]).sentence  # no bootstrap, no claim
+
+
+def test_figures_of_sals_and_class_pairs(benchmark, tmp_path):
+    groups = sals_groups(compared(benchmark)[0])
+    assert set(groups) == {"Pets", "UCF101", "EuroSAT", "Average"}
+    expected = np.mean([groups[name]["SoC"].after for name in ("UCF101", "EuroSAT")])
+    assert groups["Average"]["SoC"].after == pytest.approx(expected)
+    for trainer in ("OTPT", "SoC"):
+        make_run(tmp_path, trainer)
+    found = {p.name: p for p in make_figures(compared(tmp_path), lambda run: np.eye(run.results["classes"]))}
+    assert len(found["class_pairs_ucf101"].figure.axes) == 2
+
+
+def test_a_report_in_the_folder_of_the_runs_comes_out_the_same_again(tmp_path):
+    make_run(tmp_path, n=50)
+    pages = []
+    for _ in range(2):
+        report = write_report([tmp_path], tmp_path / "report", repeats=5, with_figures=False)
+        pages.append(report.page.read_bytes())
+    assert pages[0] == pages[1]
+    assert not (tmp_path / "report" / "figures").exists()
+
+
+def test_nothing_to_report_is_one_line_with_status_2(tmp_path):
+    done = run_tool("report.py", tmp_path)
+    assert done.returncode == 2 and "no finished run" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    (make_run(tmp_path) / "predictions.npz").unlink()
+    with pytest.raises(DataError, match="no run could be measured"):
+        write_report([tmp_path], tmp_path / "report")

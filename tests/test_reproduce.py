@@ -16,7 +16,7 @@ from promptcal.trainers.experiments.outcome import DEMO, write_outcome
 from promptcal.trainers.experiments.plan import Place, differs, expand
 from promptcal.trainers.experiments.plan_table import show_plan
 from promptcal.trainers.experiments.runner import Busy, Claim, Runner, in_use
-from promptcal.trainers.report.reading import FAILURE
+from promptcal.trainers.report.load import FAILURE
 from promptcal.trainers.runs.lock import RunLock
 
 # Few tiles, few views and no helper processes: the machinery is the same.

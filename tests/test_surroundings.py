@@ -1,4 +1,4 @@
-"""Odd surroundings: streams that are closed, full or cut off, locales, names, and what lies in a run's way."""
+"""Unusual environments: streams that are closed, full or cut off, locales, names, and odd files in a run folder."""
 from __future__ import annotations
 
 import json
@@ -9,28 +9,31 @@ import sys
 from pathlib import Path
 
 import pytest
-from common import PROJECT, make_image_folder, run_tool
-from processes import Process, user_environment
-from promptcal.datasets.utils.errors import ConfigError, UserError, explaining_faults
+import torch
+from common import make_image_folder, run_tool
+from promptcal.datasets.utils.cli import process_rank
+from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import make_folder
-from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers import build_cfg
 from promptcal.trainers.config.fingerprint import run_path
 from promptcal.trainers.runs.progress import Progress
 from promptcal.trainers.runs.run_dir import RunDir
 
+TOOL = """
+import logging, sys
+from pathlib import Path
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from tqdm import tqdm
 
-def train_words(run: Path, clip_file: Path, image_folder: Path) -> list[object]:
-    return ["train.py", "--trainer", "ZeroShot", "--root", image_folder, "--dataset-config-file",
-            "configs/datasets/image_folder.yaml", "--backbone", clip_file, "--output-dir", run,
-            "DATALOADER.NUM_WORKERS", 0]
+def main():
+    log_to_terminal()
+    for number in tqdm(range(1000)):
+        logging.getLogger("promptcal").info("line %d of é", number)
+    print("a table", end="", flush=True)
+    Path(sys.argv[1]).mkdir()
 
-
-def typed(line: str, run: Path, clip_file: Path, image_folder: Path, **env: str) -> subprocess.CompletedProcess:
-    """A line of shell in which `$TRAIN` is a complete command that takes further settings."""
-    tool, *options = train_words(run, clip_file, image_folder)
-    words = [sys.executable, PROJECT / "tools" / tool, *options]
-    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=300,
-                          env={**user_environment(), "TRAIN": " ".join(map(str, words)), **env})
+run_tool(main)
+"""
 
 
 def assert_finished(run: Path) -> None:
@@ -39,49 +42,32 @@ def assert_finished(run: Path) -> None:
         "config.yaml", "log.txt", "results.json", "predictions.npz", "tensorboard"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("line", ["$TRAIN 2>&-", "$TRAIN >&-"])
-def test_the_work_is_finished_without_a_stream(line: str, tmp_path: Path, clip_file: Path, image_folder: Path):
-    done = typed(line, tmp_path / "run", clip_file, image_folder)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
-    assert_finished(tmp_path / "run")
-
-
-@pytest.mark.parametrize(("stream", "status", "said"), [
-    ("out", 2, "cannot write the output: No space left on device"), ("err", 0, ""),
+@pytest.mark.parametrize(("line", "status", "said"), [
+    ("$COMMAND >/dev/full", 2, "cannot write the output: No space left on device"), ("$COMMAND 2>/dev/full", 0, ""),
+    ("$COMMAND >&-", 0, ""), ("$COMMAND 2>&-", 0, ""), ("set -o pipefail; $COMMAND | head -1", 0, ""),
+    ("LC_ALL=POSIX PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 $COMMAND", 0, ""),
 ])
-def test_the_work_is_finished_when_a_stream_is_full(
-    stream: str, status: int, said: str, tmp_path: Path, clip_file: Path, image_folder: Path,
-):
-    with Path("/dev/full").open("wb") as full:
-        process = Process(*train_words(tmp_path / "run", clip_file, image_folder), **{stream: full})
-        _, complaint = process.communicate()
-    assert process.returncode == status and said in complaint, complaint
-    assert "Traceback" not in complaint and "Exception ignored" not in complaint, complaint
-    assert_finished(tmp_path / "run")
+def test_a_command_finishes_its_work_without_a_stream(line: str, status: int, said: str, tmp_path: Path):
+    """It is closed, full, a pipe that ends, or in an ASCII locale; the folder's name is in UTF-8."""
+    (tmp_path / "tool.py").write_text(TOOL, encoding="utf-8")
+    command = f"{sys.executable} {tmp_path / 'tool.py'} {tmp_path / 'ordner-für-é'}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "COMMAND": command})
+    assert done.returncode == status and said in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
+    assert (tmp_path / "ordner-für-é").is_dir()
 
 
-def test_the_work_is_finished_when_its_reader_leaves(tmp_path: Path, clip_file: Path, image_folder: Path):
-    """As `| head -1` does."""
-    out, into = os.pipe()
-    with os.fdopen(out) as reader, os.fdopen(into, "wb") as writer:
-        process = Process(*train_words(tmp_path / "run", clip_file, image_folder), out=writer)
-        writer.close()
-        assert "12 of 12 test images" in reader.readline()
-    _, complaint = process.communicate()
-    assert process.returncode == 0, complaint
-    assert "Traceback" not in complaint and "Exception ignored" not in complaint, complaint
-    assert_finished(tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_a_locale_without_letters(tmp_path: Path, clip_file: Path, image_folder: Path):
-    """The path is given in UTF-8, but the locale knows ASCII only, and Python is told not to know better."""
-    done = typed("$TRAIN", tmp_path / "ordner-für-é", clip_file, image_folder,
-                 LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
-    assert done.returncode == 0, done.stderr
-    assert_finished(tmp_path / "ordner-für-é")
+@pytest.mark.parametrize(("env", "rank"), [
+    ({}, 0), ({"RANK": "3"}, 3), ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, 2),
+    ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "RANK": "1"}, 1), ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, 0),
+])
+def test_the_rank_under_torchrun_and_slurm(env: dict[str, str], rank: int, monkeypatch: pytest.MonkeyPatch):
+    for name in ("RANK", "SLURM_PROCID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert process_rank() == rank
 
 
 def test_a_folder_that_is_no_text():
@@ -94,8 +80,6 @@ def test_no_home(train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pwd.getpwuid", lambda uid: (_ for _ in ()).throw(KeyError(uid)))
     done = train("ZeroShot", "CACHE.DIR", "~/cache")
     assert done.returncode == 2 and "no home folder: write it out, or set HOME" in done.stderr
-    with pytest.raises(RuntimeError, match="something else"), explaining_faults():
-        raise RuntimeError("something else")
 
 
 @pytest.mark.parametrize("tag", ["../..", "/tmp/x", "a/../../b", "a\nb", "\x1b[2J"])
@@ -112,7 +96,7 @@ def test_a_log_that_is_a_folder(train, tmp_path: Path):
     assert done.returncode == 2 and "log.txt: Is a directory" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_folder_among_the_parts_is_not_ours(train, tmp_path: Path):
+def test_a_folder_among_the_parts_is_kept(train, tmp_path: Path):
     (tmp_path / "run" / "parts" / "x").mkdir(parents=True)
     (tmp_path / "run" / "parts" / "x" / "mine").touch()
     for said in ("results in", "nothing to compute"):
@@ -123,9 +107,10 @@ def test_a_folder_among_the_parts_is_not_ours(train, tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def finished(clip_file: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    """The words of a command that is done."""
+    """The arguments of a run that is done."""
     root = tmp_path_factory.mktemp("finished")
-    words = train_words(root / "run", clip_file, make_image_folder(root / "images"))
+    words = ["train.py", "--trainer", "ZeroShot", "--dataset-config-file", "image_folder", "--root",
+             make_image_folder(root / "images"), "--backbone", clip_file, "--output-dir", root / "run"]
     assert run_tool(*words).returncode == 0
     return words
 
@@ -134,9 +119,9 @@ def finished(clip_file: Path, tmp_path_factory: pytest.TempPathFactory) -> list[
 @pytest.mark.parametrize("name", ["results.json", "config.yaml", "predictions.npz", "lock", "log.txt",
                                   "parts/fingerprint.json"])
 def test_pipes_and_devices_under_a_runs_names(finished: list[object], tmp_path: Path, name: str, kind: str):
-    """They would be waited for, or fill the memory, for ever."""
+    """They would be waited for, or fill the memory."""
     run = tmp_path / "run"
-    shutil.copytree(finished[finished.index("--output-dir") + 1], run)
+    shutil.copytree(finished[-1], run)
     (run / name).unlink(missing_ok=True)
     (run / name).parent.mkdir(exist_ok=True)
     if kind == "pipe":
@@ -144,7 +129,7 @@ def test_pipes_and_devices_under_a_runs_names(finished: list[object], tmp_path: 
     else:
         (run / name).symlink_to("/dev/zero")
     for done in (run_tool("report.py", run, "--out", tmp_path / "report", "--no-figures", "--bootstrap", 0),
-                 run_tool(*finished, "--output-dir", run)):
+                 run_tool(*finished[:-1], run)):
         assert "Traceback" not in done.stderr and (done.returncode == 0 or done.stderr.startswith("error: ")), done
 
 
@@ -154,24 +139,16 @@ def test_a_list_of_names_that_is_a_pipe(tmp_path: Path):
     assert done.returncode == 2 and "names.txt: Not a regular file" in done.stderr
 
 
-def test_a_run_folder_removed_early(clip_file: Path, image_folder: Path, tmp_path: Path, monkeypatch):
-    """Before the first part is there, nothing is lost with it: the run ends as whole as any."""
-    run = tmp_path / "run"
+def test_a_run_folder_removed_early(train, tmp_path: Path, monkeypatch):
+    """Nothing is lost before the first part: the run is finished and complete."""
     real = Progress.__enter__
-
-    def removing(self):
-        shutil.rmtree(run)
-        return real(self)
-
-    monkeypatch.setattr(Progress, "__enter__", removing)
-    done = run_tool("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "configs/datasets/image_folder.yaml",
-                    "--root", image_folder, "--backbone", clip_file, "--output-dir", run)
-    assert done.returncode == 0
-    assert_finished(run)
+    monkeypatch.setattr(Progress, "__enter__", lambda self: (shutil.rmtree(tmp_path / "run"), real(self))[1])
+    assert train("ZeroShot").returncode == 0
+    assert_finished(tmp_path / "run")
 
 
 def test_a_run_folder_removed_later(train, tmp_path: Path, monkeypatch):
-    """Parts are lost: the run says so, and the same command makes them again."""
+    """Parts are lost: the run says so, and the same command computes them again."""
     real = RunDir.write_part
     with monkeypatch.context() as patch:
         patch.setattr(RunDir, "write_part", lambda *args: (real(*args), shutil.rmtree(tmp_path / "run" / "parts")))
@@ -180,24 +157,19 @@ def test_a_run_folder_removed_later(train, tmp_path: Path, monkeypatch):
     assert train("ZeroShot", "TEST.PART", 5).returncode == 0
 
 
-@pytest.mark.parametrize("content", ['{"complete": true}', '{"complete": true, "fingerprint": 3, "bins": 20}'])
-def test_a_result_of_nobody(train, tmp_path: Path, content: str):
+@pytest.mark.parametrize("content", ['{"trainer": "SoC", "accuracy": 99', '{"complete": true}',
+                                     '{"complete": true, "fingerprint": 3, "bins": 20}'])
+def test_a_folder_alone_is_no_finished_run(train, tmp_path: Path, content: str):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.json").write_text(content)
-    done = train("ZeroShot")
-    assert done.returncode == 0 and "is no result of a run" in done.stdout
+    assert train("ZeroShot").returncode == 0
     assert json.loads((tmp_path / "run" / "results.json").read_text())["trainer"] == "ZeroShot"
 
 
-def test_a_plain_python_user_is_not_slowed_down(image_folder: Path, clip_file: Path, tmp_path: Path):
-    """A run takes one of torch's threads and gives the others back."""
-    import torch
+def test_a_run_gives_torchs_threads_back(train, tmp_path: Path):
     torch.set_num_threads(2)
     try:
-        build_trainer(build_cfg("ZeroShot", "configs/datasets/image_folder.yaml", flags=[
-            "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / "run",
-            "DATALOADER.NUM_WORKERS", 0])).run()
-        assert torch.get_num_threads() == 2
-        assert json.loads((tmp_path / "run" / "results.json").read_text())["threads"] == 1
+        assert train("ZeroShot").returncode == 0 and torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["threads"] == 1

@@ -2,8 +2,8 @@
 import numpy as np
 import pytest
 from made_runs import compared, entry, make_benchmark, make_run
-from promptcal.trainers.report.gallery import lambda_points, pictures, prompt_errors, step_panels
-from promptcal.trainers.report.reading import find_runs
+from promptcal.trainers.report.gallery import lambda_points, make_figures, prompt_errors, step_panels
+from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.tables import paper_table
 from promptcal.trainers.report.verdict import judge
 
@@ -32,20 +32,9 @@ def test_paper_layout(benchmark):
     assert any("leaves out Pets" in note for note in table.notes)
     assert any("Test images: Pets 400, UCF101 400, EuroSAT 400. 20 bins." in note for note in table.notes)
     assert not entry(table, "ECE", "Zero-shot", "UCF101").best  # the reference, though lower
-
-
-def test_accuracy_is_better_when_higher(benchmark):
-    table = paper_table(compared(benchmark)[0], "t", "", ["accuracy"])
-    marked = {row.label: row.entries[1] for row in table.blocks[0].rows if row.label != "Zero-shot"}
-    best = max(float(e.text) for e in marked.values())
-    assert all(e.best == (float(e.text) == best) for e in marked.values())
-
-
-def test_zero_shot_row_comes_from_the_tuned_runs(tmp_path):
-    make_run(tmp_path, "SoC")
-    table = paper_table(compared(tmp_path)[0], "t", "", ["ece"])
-    run = find_runs([tmp_path])[0][0]
-    assert entry(table, "ECE", "Zero-shot", "UCF101").value == pytest.approx(run.results["zero_shot_ece"])
+    accuracy = {row.label: row.entries[1] for row in table.blocks[0].rows if row.label != "Zero-shot"}
+    best = max(float(e.text) for e in accuracy.values())
+    assert all(e.best == (float(e.text) == best) for e in accuracy.values())
 
 
 def test_other_images_are_never_in_one_column(tmp_path):
@@ -56,44 +45,6 @@ def test_other_images_are_never_in_one_column(tmp_path):
     assert table.columns == ["UCF101, 400 images (aaa)", "UCF101, 400 images (bbb)"]
     assert entry(table, "ECE", "SoC", "UCF101, 400 images (bbb)") is None
     assert any("UCF101 was run on several sets of test images" in note for note in table.notes)
-
-
-def test_other_bins_seeds_and_settings_are_said(tmp_path):
-    make_run(tmp_path, "SoC", bins=10)
-    make_run(tmp_path, "OTPT", bins=20)
-    make_run(tmp_path, "OTPT", bins=20, seed=1)
-    make_run(tmp_path, "TPT", settings={"TTA.STEPS": 2})
-    notes = " ".join(compared(tmp_path)[0].notes)
-    assert "10 bins are computed again with 20" in notes
-    assert "view seeds differ" in notes
-    assert "O-TPT: 0, 1" in notes
-    assert "TTA.STEPS differs" in notes
-
-
-def test_the_same_seed_twice_is_said(tmp_path):
-    make_run(tmp_path, folder="a")
-    make_run(tmp_path, folder="b")
-    assert any("seed 0 counts more than once" in note for note in compared(tmp_path)[0].notes)
-
-
-def test_other_weights_under_one_name_are_said(tmp_path):
-    make_run(tmp_path, "SoC", weights_hash="aaa")
-    make_run(tmp_path, "OTPT", weights_hash="bbb")
-    assert any("weights behind 'ViT-L/14' differ" in note for note in compared(tmp_path)[0].notes)
-
-
-def test_unlike_zero_shot_predictions_are_said(tmp_path):
-    make_run(tmp_path, "SoC")
-    odd = make_run(tmp_path, "OTPT")
-    arrays = dict(np.load(odd / "predictions.npz"))
-    np.savez(odd / "predictions.npz", **{**arrays, "zero_shot_logits": arrays["zero_shot_logits"][::-1]})
-    assert any("zero-shot accuracy differs" in note for note in compared(tmp_path)[0].notes)
-
-
-def test_backbones_get_tables_of_their_own(tmp_path):
-    make_run(tmp_path, backbone="ViT-B/16")
-    make_run(tmp_path, backbone="ViT-L/14")
-    assert [c.backbone for c in compared(tmp_path)] == ["ViT-B/16", "ViT-L/14"]
 
 
 def test_sweeps_leave_the_main_table_and_get_their_own(tmp_path):
@@ -113,12 +64,12 @@ def test_sweeps_leave_the_main_table_and_get_their_own(tmp_path):
     pair = step_panels(steps)["ECE (%)"]["SoC"]
     two = next(m for (row, _), cell in steps.cells.items() for m in cell if row.label == "SoC, 2 steps")
     assert pair.after == pytest.approx(100 * two.metrics["ece"].value)
-    names = {picture.name for picture in pictures([main, prompts, weights, steps], lambda run: None)}
+    names = {item.name for item in make_figures([main, prompts, weights, steps], lambda run: None)}
     assert names >= {"reliability_grid", "selective_ucf101", "sals", "steps", "prompts_ucf101", "lambda_ucf101"}
 
 
-def test_a_sweep_on_one_data_set_leaves_the_others_alone(tmp_path):
-    """λ is 14 on ImageNet-A by the project's own files: no odd value, though 30 is usual elsewhere."""
+def test_a_sweep_on_one_data_set_does_not_change_the_others(tmp_path):
+    """λ is 14 on ImageNet-A by default, and 30 elsewhere."""
     for trainer in ("TPT", "OTPT", "SoC"):
         make_run(tmp_path, trainer, "UCF101")
         make_run(tmp_path, trainer, "ImageNetA")
@@ -198,4 +149,38 @@ def test_other_backbones_have_no_published_rows(tmp_path):
     make_run(tmp_path, backbone="small")
     table = paper_table(compared(tmp_path)[0], "t", "", ["ece"], with_published=True)
     assert not any(row.published for row in table.blocks[0].rows)
-    assert any("prints no figures for small" in note for note in table.notes)
+    assert any("prints no numbers for small CLIP" in note for note in table.notes)
+
+
+def test_runs_that_are_not_comparable_get_notes(tmp_path):
+    make_run(tmp_path, "SoC", bins=10, weights_hash="aaa")
+    make_run(tmp_path, "OTPT", bins=20, weights_hash="bbb")
+    make_run(tmp_path, "OTPT", bins=20, weights_hash="bbb", seed=1)
+    make_run(tmp_path, "TPT", settings={"TTA.STEPS": 2}, folder="a")
+    other = make_run(tmp_path, "TPT", settings={"TTA.STEPS": 2}, folder="b")
+    arrays = dict(np.load(other / "predictions.npz"))
+    np.savez(other / "predictions.npz", **{**arrays, "zero_shot_logits": arrays["zero_shot_logits"][::-1]})
+    notes = " ".join(compared(tmp_path)[0].notes)
+    for words in ("10 bins are computed again with 20", "view seeds differ", "O-TPT: 0, 1", "TTA.STEPS differs",
+                  "seed 0 counts more than once", "weights behind 'ViT-L/14' differ", "zero-shot accuracy differs"):
+        assert words in notes, words
+
+
+def test_backbones_get_tables_of_their_own_and_a_zero_shot_row_from_the_tuned_runs(tmp_path):
+    make_run(tmp_path, backbone="ViT-B/16")
+    make_run(tmp_path, backbone="ViT-L/14")
+    first, second = compared(tmp_path)
+    assert (first.backbone, second.backbone) == ("ViT-B/16", "ViT-L/14")
+    run = find_runs([tmp_path])[0][0]
+    shown = entry(paper_table(first, "t", "", ["ece"]), "ECE", "Zero-shot", "UCF101")
+    assert shown.value == pytest.approx(run.results["zero_shot_ece"])
+
+
+def test_sweeps_are_named_by_their_method_and_images(tmp_path):
+    for weight in (10, 30):
+        make_run(tmp_path, "SoC", n=80, data_hash="part", settings={"TRAINER.SOC.LAMBDA": weight}, folder=f"{weight}")
+    for trainer in ("TPT", "SoC"):
+        make_run(tmp_path, trainer, n=200, data_hash="whole", folder=trainer)
+    sweep = next(c for c in compared(tmp_path) if c.swept)
+    assert sweep.title == "ViT-L/14: λ of SoC"
+    assert [sweep.column_label(column) for column in sweep.columns] == ["UCF101, 80 images"]

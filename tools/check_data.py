@@ -1,6 +1,6 @@
-"""Looks over a data root: one table of what is there, what is whole, and what to do next.
+"""Checks a data root: one table of which data sets are there, whether they are complete, and what to do next.
 
-Exit status: 0 if nothing that is there is faulty, 1 if something is, 2 for a wrong command. Absent sets are no fault.
+Exit status: 0 if no data set is faulty, 1 if one is, 2 for a wrong command. An absent data set is not a fault.
 """
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from promptcal.datasets.utils.files import data_root
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("datasets", nargs="*", help="data sets to look at, such as ucf101 (default: all)")
+    parser.add_argument("datasets", nargs="*", help="data sets to check, such as ucf101 (default: all)")
     parser.add_argument("--root", required=True, type=Path, help="folder that holds the data sets in CoOp's layout")
-    parser.add_argument("--deep", action="store_true", help="open every image")
+    parser.add_argument("--deep", action="store_true", help="decode every image")
     args = parser.parse_args(argv)
-    logging.basicConfig(level=logging.ERROR, format="%(message)s")  # what readers warn about is in the table
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")  # the readers' warnings are in the table
     with reading():
         root = data_root(args.root)
-        list(root.iterdir())  # one that cannot be read is said once, not in every row
+        list(root.iterdir())  # an unreadable root is reported once, not in every row
     wanted = [find_file_dataset(name) for name in args.datasets] or file_datasets()
     findings = [inspect(cls, root, args.deep) for cls in wanted]
     print(table(findings))

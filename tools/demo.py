@@ -1,4 +1,4 @@
-"""The main job on the embedded default: five methods, one land-cover set, one table, one picture.
+"""Five methods on an embedded land-cover data set with an embedded model: a table, a figure and a report.
 
     bash tools/demo.sh
 """
@@ -14,18 +14,13 @@ if __name__ == "__main__":  # take the package from this checkout, whatever is i
 
 from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.report.demo_summary import overview, sentences, standings
-from promptcal.trainers.report.figures.run_pictures import write_figures_to_tensorboard
-from promptcal.trainers.report.reading import read_run
-from promptcal.trainers.report.stamp import forget, made_from, remember, told_before
-from promptcal.trainers.report.write import write_report
 from promptcal.trainers.runs.summary import result_table
 
 TRAINERS = ("ZeroShot", "TPT", "CTPT", "OTPT", "SoC")
-REFERENCE = "TPT"  # what the calibrated methods mend
+REFERENCE = "TPT"  # the method that the calibrated ones improve on
 EVIDENCE = (
     "What this is evidence of: how the methods behave on a small CLIP with the geometry of a real one, on tiles drawn "
-    "by code. It says nothing of photographs or of OpenAI's models, nor which method is best there: the paper's claims "
+    "by code. It says nothing about photographs or OpenAI's models, nor which method is best there: the paper's claims "
     "are about ViT-B/16 and ViT-L/14 on real data."
 )
 
@@ -33,38 +28,35 @@ EVIDENCE = (
 @resumable
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("output/demo"), help="where runs and report go")
-    parser.add_argument("--images", type=int, default=960, help="test tiles, spread over the classes; 960 are all")
+    parser.add_argument("--out", type=Path, default=Path("output/demo"), help="folder for runs and report")
+    parser.add_argument("--images", type=int, default=960, help="test tiles, spread over the classes; there are 960")
     args = parser.parse_args(argv)
     log_to_terminal()
     print(f"Five methods on the same {args.images} test tiles of LandCover, which is drawn by code, with the small "
           f"CLIP that ships with promptcal.")
-    # TPT's 64 views are encoded first and kept, so that the others, zero-shot too, only read them.
+    # TPT goes first: the other methods, zero-shot too, read the features of its 64 views from the cache.
     results = {}
     for trainer in sorted(TRAINERS, key=lambda name: name == "ZeroShot"):
         cfg = build_cfg(trainer, "configs/datasets/landcover.yaml", flags=[
             "OUTPUT_DIR", args.out / trainer, "CACHE.DIR", args.out / "cache", "TEST.LIMIT", args.images])
-        results[trainer] = build_trainer(cfg).run(draw=write_figures_to_tensorboard)
-    told = make_report([args.out / trainer for trainer in TRAINERS], args.out / "report")
+        results[trainer] = build_trainer(cfg).run()
+    # Imported after the runs: matplotlib is not part of them.
+    from promptcal.trainers.report.demo_summary import overview, sentences, summarise
+    from promptcal.trainers.report.load import read_run
+    from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
+    from promptcal.trainers.report.write import write_report
+
+    folders = [args.out / trainer for trainer in TRAINERS]
+    for folder in folders:
+        write_tensorboard_figures(folder)
+    found = summarise([read_run(folder) for folder in folders], REFERENCE)
+    write_report(folders, args.out / "report", first=[overview(found, REFERENCE)], remarks=[EVIDENCE])
     print(f"\n{result_table([results[trainer] for trainer in TRAINERS])}\n")
-    print("\n".join(told))
+    print("\n".join(sentences(found, REFERENCE)))
     print(f"\n{EVIDENCE}\n"
-          f"\nthe picture of it:    {args.out}/report/figures/overview.png\n"
+          f"\nas a figure:          {args.out}/report/figures/overview.png\n"
           f"everything on a page: {args.out}/report/report.html\n"
-          f"curves of each run:   tensorboard --logdir {args.out}/report/tensorboard")
-
-
-def make_report(runs: Sequence[Path], out: Path) -> list[str]:
-    """Writes the report and returns what it shows in sentences; one that would come out the same is left as it is."""
-    made = made_from(runs)
-    told = told_before(out, made)
-    if told is None:
-        forget(out)
-        found = standings(list(map(read_run, runs)), REFERENCE)
-        write_report(runs, out, first=[overview(found, REFERENCE)], remarks=[EVIDENCE])
-        told = sentences(found, REFERENCE)
-        remember(out, made, told)
-    return told
+          f"curves of each run:   tensorboard --logdir {args.out}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Classifies your own pictures, before and after test-time tuning.
+"""Classifies your own images, before and after test-time tuning.
 
     python tools/predict.py cat.jpg dog.jpg --classes names.txt --trainer SoC
     python tools/predict.py tile.png --dataset LandCover --trainer OTPT --backbone small
@@ -21,47 +21,54 @@ from promptcal.datasets.views.images import open_image
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
 from promptcal.trainers.config import CONFIGS
 from promptcal.trainers.config.defaults import get_cfg_default
-from promptcal.trainers.predict.predict import default_backbone, given_classes, predict, prediction_table, set_up
-from promptcal.trainers.predict.prediction_page import kept_views, write_page
-from promptcal.trainers.report.settings import settings_pairs
+from promptcal.trainers.predict.page import selected_views, write_page
+from promptcal.trainers.predict.predict import (
+    class_names,
+    default_backbone,
+    make_adapter,
+    predict,
+    prediction_table,
+)
+from promptcal.trainers.report.comparison import default_pairs
+from promptcal.trainers.report.load import backbone_label
 from promptcal.trainers.vlm.openai_weights import warn_of_small
 from tqdm import tqdm
 
-MANY = 10  # pictures from which on a progress bar is worth its line
+MANY = 10  # images from which there is a progress bar
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("images", nargs="+", metavar="IMAGE", type=Path, help="picture files")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", type=Path, help="image files")
     names = parser.add_mutually_exclusive_group(required=True)
     names.add_argument("--classes", nargs="+", metavar="NAME",
-                       help="class names, or a text file with one a line")
+                       help="class names, or a text file with one per line")
     names.add_argument("--dataset", metavar="NAME",
-                       help="take class names, λ and AugMix of this data set, which must be below --root")
-    parser.add_argument("--root", default="data", help="folder that holds the data sets, for --dataset")
+                       help="use class names, λ and AugMix of this data set, which must be below --root")
+    parser.add_argument("--root", default="data", help="folder with the data sets, for --dataset")
     parser.add_argument("--trainer", nargs="+", default=["SoC"], metavar="NAME",
-                        help="ZeroShot, TPT, CTPT, OTPT, SoC ...; several stand side by side in --html")
+                        help="ZeroShot, TPT, CTPT, OTPT, SoC ...; several are shown side by side in --html")
     parser.add_argument("--backbone", help="OpenAI's name, small, a path, open_clip:MODEL/TAG or hf:FOLDER")
-    parser.add_argument("--views", type=int, default=64, help="views of each picture, the plain one included")
+    parser.add_argument("--views", type=int, default=64, help="views per image, including the plain one")
     parser.add_argument("--seed", type=int, default=0, help="of the views")
-    parser.add_argument("--top", type=int, default=3, help="classes shown of each picture")
+    parser.add_argument("--top", type=int, default=3, help="classes shown per image")
     parser.add_argument("--html", nargs="?", const=Path("predict.html"), type=Path, metavar="FILE",
-                        help="also write a page with the pictures, their kept views and all confidences")
+                        help="also write a page with the images, their selected views and all confidences")
     parser.add_argument("--opts", nargs="*", default=[], metavar="KEY VALUE", help="settings, e.g. TTA.STEPS 2")
     return parser.parse_args(argv)
 
 
 def registered(dataset: str) -> str:
-    """The name of a data set, which may be given as that of its yaml, such as dtd."""
+    """The registered name of a data set, which may be given as the name of its yaml file, such as dtd."""
     if dataset in DATASET_REGISTRY or not (yaml := CONFIGS / "datasets" / f"{dataset.lower()}.yaml").is_file():
         return dataset
     return build_cfg("ZeroShot", yaml).DATASET.NAME
 
 
-def one_kept(views: int) -> list[object]:
-    """Settings under which tuning keeps a view, of however few."""
+def select_one(num_views: int) -> list[object]:
+    """Settings with which tuning selects at least one of few views."""
     share = get_cfg_default().TTA.SELECT
-    return ["TTA.SELECT", 1 / views] if int(views * share) < 1 else []
+    return ["TTA.SELECT", 1 / num_views] if int(num_views * share) < 1 else []
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -72,31 +79,32 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ConfigError(f"--html {args.html}: there is no folder {folder}")
     log_to_terminal()
     for trainer in args.trainer:
-        TRAINER_REGISTRY.get(trainer)  # a misspelt name must not cost the loading of a model
+        TRAINER_REGISTRY.get(trainer)  # refuses unknown names before a model is loaded
     name = registered(args.dataset) if args.dataset else ""
     dataset = build_dataset(name, args.root) if name else None
-    classnames = dataset.classnames if dataset else given_classes(args.classes)
+    classnames = dataset.classnames if dataset else class_names(args.classes)
     for path in args.images:
-        if not path.is_file():  # nor must a file that is missing
-            open_image(path)  # says what is wrong
+        if not path.is_file():
+            open_image(path)  # raises before a model is loaded
     backbone = args.backbone or default_backbone()
     warning = warn_of_small(backbone, name)
-    model, found, kept = None, {}, []
+    model, found, selected = None, {}, []
     for trainer in dict.fromkeys(args.trainer):
-        opts = [*(settings_pairs(trainer, name) if name else []), *one_kept(args.views), *args.opts]
+        opts = [*(default_pairs(trainer, name) if name else []), *select_one(args.views), *args.opts]
         cfg = build_cfg(trainer, flags=["TTA.VIEWS", args.views], opts=opts)
         model = model or load_clip(backbone, cfg.DEVICE, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH)
         augmix = dataset.augmix if dataset else True
-        adapter = set_up(classnames, trainer, model, args.views, augmix, args.seed, opts)
+        adapter = make_adapter(classnames, trainer, model, args.views, augmix, args.seed, opts)
         some = predict(args.images, classnames, adapter, args.top)
-        found[trainer] = list(tqdm(some, total=len(args.images), unit="picture", disable=len(args.images) < MANY))
+        found[trainer] = list(tqdm(some, total=len(args.images), unit="img", disable=len(args.images) < MANY))
         print(prediction_table(found[trainer], trainer))
-        if args.html and not any(kept):
-            kept = [kept_views(adapter, path) for path in args.images]
-    setting = f"{backbone}, {len(classnames)} classes, {args.views} views a picture, seed {args.seed}"
+        if args.html and not any(selected):
+            selected = [selected_views(adapter, path) for path in args.images]
+    setting = (f"{backbone_label(backbone)}, {len(classnames)} classes, {args.views} views per image, "
+               f"seed {args.seed}")
     print(setting)
     if args.html:
-        write_page(args.html, found, classnames, kept, [*filter(None, [warning]), f"{setting}."], max(args.top, 5))
+        write_page(args.html, found, classnames, selected, [*filter(None, [warning]), f"{setting}."], max(args.top, 5))
         print(f"written: {args.html}")
 
 

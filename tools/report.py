@@ -1,4 +1,4 @@
-"""Turns finished runs into tables, figures and one self-contained HTML page.
+"""Makes tables, figures and one self-contained HTML page from finished runs.
 
     python tools/report.py output/
     python tools/report.py output/UCF101 output/EuroSAT --published --out report
@@ -15,20 +15,21 @@ if __name__ == "__main__":  # take the package from this checkout, whatever is i
 
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.datasets.utils.errors import ConfigError
+from promptcal.trainers.functional import BINS
 from promptcal.trainers.report.render import terminal
 from promptcal.trainers.report.write import write_report
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path, help="run folders, or folders that hold some")
+    parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path, help="run folders, or folders that contain them")
     parser.add_argument("--out", type=Path, help="where to write (default: report/ in the first folder)")
-    parser.add_argument("--bins", type=int, default=20, help="bins of ECE, ACE and MCE, whatever the runs used")
-    parser.add_argument("--bootstrap", type=int, default=300, metavar="N", help="redraws for the intervals; 0 = none")
-    parser.add_argument("--published", action="store_true", help="put the paper's figures beside ours, labelled")
+    parser.add_argument("--bins", type=int, default=BINS, help="bins of ECE, ACE and MCE, whatever the runs used")
+    parser.add_argument("--bootstrap", type=int, default=300, metavar="N", help="redraws per interval; 0 = none")
+    parser.add_argument("--published", action="store_true", help="add rows with the numbers of the SoC paper")
     parser.add_argument("--posthoc", action="store_true",
-                        help="also scaling that needs no labels (CoTS, E-CoTS and others), and conformal sets")
-    parser.add_argument("--demo", action="store_true", help="runs on embedded tiles too, where there are also others")
+                        help="add post-hoc scaling without labels (CoTS, E-CoTS and others) and conformal sets")
+    parser.add_argument("--demo", action="store_true", help="include runs on embedded data if there are others")
     parser.add_argument("--no-figures", action="store_true", help="tables and page only")
     return parser.parse_args(argv)
 

@@ -20,7 +20,7 @@ import torch
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.synthetic.sheet import contact_sheet
+from promptcal.datasets.synthetic.tiles import contact_sheet
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.vlm.small.training import Settings, make_small_clip

@@ -15,7 +15,7 @@ from ..datasets.utils.errors import ConfigError, explaining_faults
 from ..datasets.views import ViewMaker
 from ..datasets.views.images import open_image, to_rgb
 from .config.build import build_cfg
-from .config.merging import flatten
+from .config.safe_yaml import flatten
 from .engine.adapted import Adapted
 from .engine.predict import adapt_images
 from .registry import build_trainer

@@ -8,8 +8,7 @@ from yacs.config import CfgNode
 from ..datasets import Dataset
 from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
-from .config.regularisers import parse_regularisers
-from .config.validation import require_one_of
+from .config.validation import parse_regularisers, require_one_of
 from .engine.adapted import Adapted
 from .engine.oom import adapt_within_memory
 from .engine.tta_loop import Regulariser, tune_and_predict

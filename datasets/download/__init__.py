@@ -1,1 +1,1 @@
-"""From an address to files on disk: what to fetch, fetching it, unpacking it."""
+"""Downloads data sets: where files come from, fetching, unpacking, installing below a data root, verifying."""

@@ -1,7 +1,6 @@
-"""Brings file_datasets to the data root, laid out as their readers expect, or says exactly how to do so by hand."""
+"""Installs data sets below a data root, in the layout that the readers expect, or prints the manual steps."""
 from __future__ import annotations
 
-import errno
 import logging
 import shutil
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from .sources import Source
 
 logger = logging.getLogger(__name__)
 
-WORK_FOLDER = ".downloads"  # under the root, so that moves into place stay on one disk and are atomic
+WORK_FOLDER = ".downloads"  # below the root, so that files are moved within one disk
 LOCK = ".downloads.lock"
 
 COOP_PROMPTS = Source(
@@ -29,71 +28,55 @@ COOP_PROMPTS = Source(
 )
 
 
-def download_benchmark(cls: type[FileDataset], root: Path, mirror: str = "") -> bool:
-    """Fetches what is missing of one benchmark. True if its reader finds it in order afterwards; what is there is left
-    alone, so a folder that is incomplete must be moved away first."""
-    folder = root / cls.folder
-    archives = missing_archives(cls, root)
-    fetching = bool(archives or missing_metadata(cls, root))
-    faults = []
-    for source in archives:
+def download_dataset(cls: type[FileDataset], root: Path, mirror: str = "", images: bool = True) -> bool:
+    """Downloads the missing parts of a data set, or without `images` only its split file or class names. True if its
+    reader accepts them afterwards. Existing folders are not changed, so an incomplete one must be moved away first."""
+    lists = [source for source in missing_metadata(cls, root) if source.drive_id]  # others are part of an archive
+    missing = [*missing_archives(cls, root), *lists] if images else lists
+    what, faults = ", ".join(source.name for source in cls.metadata if source.drive_id), []
+    for source in missing:
         try:
-            fetch_archive(source, root, folder, mirror)
-        except DataError as error:
+            install(source, root, root / cls.folder, mirror)
+        except UserError as error:
             faults.append(str(error))
-    faults += fetch_all_metadata(cls, root, mirror)
-    if not faults:
+    if images and not faults:
         try:
             dataset = cls(root)
+            dataset.check_files(dataset.test)
+            what = f"{len(dataset.test)} test images of {len(dataset.classnames)} classes"
         except DataError as error:
             faults.append(str(error))
     if faults:
-        logger.error("error: %s: %s\n%s", cls.key(), "; ".join(faults), manual_steps(cls, root))
-        return False
-    logger.info("%s: %s, %d test images of %d classes in %s", cls.key(), "ready" if fetching else "already there",
-                len(dataset.test), len(dataset.classnames), folder)
-    return True
-
-
-def download_splits(cls: type[FileDataset], root: Path, mirror: str = "") -> bool:
-    """Fetches the split file or the class names of one benchmark alone. True if they are there afterwards."""
-    missing = missing_metadata(cls, root)
-    faults = fetch_all_metadata(cls, root, mirror)
-    if faults:
-        steps = [f"fetch {source.link} and save it as {root / cls.folder / source.name}" for source in missing]
-        logger.error("error: %s: %s\nBy hand: %s", cls.key(), "; ".join(faults), "; ".join(steps))
-        return False
-    names = ", ".join(source.name for source in cls.metadata if source.drive_id)
-    if names:
-        logger.info("%s: %s %s", cls.key(), names, "fetched" if missing else "already there")
-    return True
+        logger.error("error: %s: %s\n%s", cls.key(), "; ".join(faults), manual_steps(cls, root, images))
+    elif what:
+        logger.info("%s: %s, %s in %s", cls.key(), "ready" if missing else "already there", what, root / cls.folder)
+    return not faults
 
 
 def download_coop(root: Path, mirror: str = "") -> bool:
-    """Fetches the prompts that CoOp's authors trained on ImageNet."""
+    """Downloads the prompts that CoOp's authors trained on ImageNet."""
     target = root / "coop"
-    fetching = not target.exists()
+    state = "already there" if target.exists() else "ready"
     try:
-        if fetching:
-            fetch_archive(COOP_PROMPTS, root, root, mirror)
+        install(COOP_PROMPTS, root, root, mirror)
         prompts = sorted(target.rglob("model*.pth.tar*"))
         if not prompts:
-            raise DataError(f"{target} holds no prompt such as model.pth.tar-50: move it away and run again")
+            raise DataError(f"{target} has no prompt such as model.pth.tar-50: move it away and run again")
     except DataError as error:
-        logger.error("error: coop: %s\nBy hand:\n  1. fetch %s\n  2. unpack it in %s",
-                     error, COOP_PROMPTS.link, target)
+        logger.error("error: coop: %s\nBy hand:\n  1. download %s\n  2. unpack it in %s", error, COOP_PROMPTS.link,
+                     target)
         return False
-    logger.info("coop: %s, %d prompts in %s, to be given as MODEL.INIT_WEIGHTS, for example %s",
-                "ready" if fetching else "already there", len(prompts), target, prompts[0])
+    logger.info("coop: %s, %d prompts in %s, to be given as MODEL.INIT_WEIGHTS, for example %s", state, len(prompts),
+                target, prompts[0])
     return True
 
 
-def all_placed(source: Source, folder: Path) -> bool:
-    return all((folder / place).exists() for place in source.places.values())
+def installed(source: Source, folder: Path) -> bool:
+    return all((folder / place).exists() for place in source.places.values() or [source.name])
 
 
 def missing_archives(cls: type[FileDataset], root: Path) -> list[Source]:
-    return [source for source in cls.archives if not all_placed(source, root / cls.folder)]
+    return [source for source in cls.archives if not installed(source, root / cls.folder)]
 
 
 def missing_metadata(cls: type[FileDataset], root: Path) -> list[Source]:
@@ -102,70 +85,64 @@ def missing_metadata(cls: type[FileDataset], root: Path) -> list[Source]:
 
 @contextmanager
 def working(root: Path) -> Iterator[Path]:
-    """The work folder below a root, for one process at a time: others wait, and find what is done when they come."""
+    """The work folder below a root, for one process at a time; others wait."""
     work = root / WORK_FOLDER
     try:
         work.mkdir(parents=True, exist_ok=True)
         with locked(root / LOCK, f"downloads to {root}"):
-            work.mkdir(exist_ok=True)  # who was waited for may have removed it
-            for left in work.glob("unpacking-*"):  # by a run that was killed
+            work.mkdir(exist_ok=True)  # the previous process may have removed it
+            for left in work.glob("unpacking-*"):  # of a run that was killed
                 shutil.rmtree(left, ignore_errors=True)
             try:
                 yield work
             finally:
-                with suppress(OSError):  # stays if something half-loaded is in it
+                with suppress(OSError):  # it stays if it holds a partial download
                     work.rmdir()
     except OSError as error:
-        raise DataError(f"cannot write to {root}: {error.strerror}; once that is mended, run again: "
-                        f"finished downloads are kept") from error
+        raise DataError(f"cannot write to {root}: {error.strerror}; fix this and run again: finished downloads are "
+                        f"kept") from error
 
 
-def fetch_archive(source: Source, root: Path, folder: Path, mirror: str) -> None:
-    """Downloads and unpacks beside the final place, then moves each part into it in one step."""
+def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
+    """Downloads a file and unpacks it in the work folder, then moves each part to its place in one step. A file that is
+    not an archive is copied."""
+    if installed(source, folder):
+        return
     with working(root) as work:
-        if all_placed(source, folder):  # by the process that was waited for
+        if installed(source, folder):  # by the process that held the lock
             return
-        archive = fetch(source, work, mirror)
+        file = fetch(source, work, mirror)
         try:
-            with unpacked(archive, work, source.inner) as content:
-                for path, place in source.places.items():
-                    move(find(content, path, archive), folder / place)
+            if source.places:
+                with unpacked(file, work, source.inner) as content:
+                    for path, place in source.places.items():
+                        move(find(content, path, file), folder / place)
+            else:
+                write_atomically(folder / source.name, lambda target: target.write(file.read_bytes()))
         except ArchiveError:
-            discard(archive, work)  # a second try must not find it and take it for good
+            discard(file, work)  # the next run must not use it
             raise
-        discard(archive, work)
+        discard(file, work)
 
 
-def discard(archive: Path, work: Path) -> None:
-    """Removes a downloaded archive; those in a mirror's folder are somebody's own."""
-    if archive.parent == work:
-        archive.unlink()
+def discard(file: Path, work: Path) -> None:
+    """Removes a downloaded file, but not one in a mirror's folder."""
+    if file.parent == work:
+        file.unlink()
 
 
 def move(path: Path, target: Path) -> None:
-    """Moves a part of an archive to its place, unless an earlier run already did."""
+    """Moves a part of an archive to its place, unless an earlier run did. The target gets its name when it is
+    complete, also on another disk, if the data set's folder is a link."""
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        path.rename(target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        copy_whole(path, target)
-
-
-def copy_whole(path: Path, target: Path) -> None:
-    """To another disk, which a benchmark's folder may be a link to: there whole or not at all."""
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # of a run that was killed
     try:
-        if path.is_dir():
-            shutil.copytree(path, part)
-        else:
-            shutil.copy2(path, part)
+        shutil.move(path, part)
         part.rename(target)
-    except shutil.Error as error:  # a list of what could not be copied: from, to, why
+    except shutil.Error as error:  # a list of failed copies: from, to, why
         raise OSError(None, one_line(error.args[0][0][2], 300)) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -173,48 +150,24 @@ def copy_whole(path: Path, target: Path) -> None:
             part.unlink()
 
 
-def fetch_all_metadata(cls: type[FileDataset], root: Path, mirror: str) -> list[str]:
-    """Fetches the split file or class names that are missing, but for lists that come with the images."""
-    faults = []
-    for source in missing_metadata(cls, root):
-        if source.drive_id:
-            try:
-                fetch_metadata(cls, source, root, mirror)
-            except UserError as error:
-                faults.append(str(error))
-    return faults
-
-
-def fetch_metadata(cls: type[FileDataset], source: Source, root: Path, mirror: str) -> None:
-    """Puts a split file or class names into the benchmark's folder."""
-    target = root / cls.folder / source.name
-    with working(root) as work:
-        if target.is_file():
-            return
-        path = fetch(source, work, mirror)
-        content = path.read_bytes()
-        write_atomically(target, lambda file: file.write(content))
-        discard(path, work)
-
-
-def manual_steps(cls: type[FileDataset], root: Path) -> str:
-    """What a person does with a browser, down to the folder names."""
-    folder = root / cls.folder
-    archives, files, steps = missing_archives(cls, root), missing_metadata(cls, root), []
-    if cls.archives and not archives and not files:  # all is in place, and yet it cannot be read
-        archives, files = cls.archives, cls.metadata
-        steps.append(f"move {folder} away; then run again, or go on by hand")
-    if archives or not cls.archives:
+def manual_steps(cls: type[FileDataset], root: Path, images: bool = True) -> str:
+    """How to install a data set with a browser."""
+    folder, steps = root / cls.folder, []
+    archives, files = missing_archives(cls, root) if images else [], missing_metadata(cls, root)
+    if images and cls.archives and not archives and not files:  # everything is there, but the reader refuses it
+        archives, files = list(cls.archives), list(cls.metadata)
+        steps.append(f"move {folder} away; then run again, or continue by hand")
+    if archives or (images and not cls.archives):
         steps += [step.format(folder=folder) for step in cls.manual]
     for source in archives:
         checksum = f" ({source.checksum.replace(':', ' ')})" if source.checksum else ""
-        origin = f"fetch {source.link} as" if source.link else "get"
+        origin = f"download {source.link} as" if source.link else "get"
         inner = f" and the {source.inner} in it" if source.inner else ""
         places = [f"{path} to {folder / place}" for path, place in source.places.items()]
         steps.append(f"{origin} {source.name}{checksum}, unpack it{inner} and move {', '.join(places)}")
-    steps += [f"fetch {source.link} and save it as {folder / source.name}" for source in files if source.drive_id]
+    steps += [f"download {source.link} and save it as {folder / source.name}" for source in files if source.drive_id]
     lines = [f"  {number}. {step}" for number, step in enumerate(steps, 1)]
     if archives:
-        lines.append(f"  Or put those files as they are into one folder: {cls.download_command(root)} --mirror FOLDER")
-    lines.append(f"  To look it over: {tool('check-data')} {cls.key()} --root {root}")
+        lines.append(f"  Or put those files, unchanged, into one folder: {cls.download_command(root)} --mirror FOLDER")
+    lines.append(f"  To check the result: {tool('check-data')} {cls.key()} --root {root}")
     return "\n".join(["By hand:", *lines])

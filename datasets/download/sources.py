@@ -1,18 +1,18 @@
-"""Where a file of a benchmark can be had, and what becomes of it."""
+"""Where a file of a data set can be downloaded, and where its content belongs."""
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-LARGEST = 50 << 30  # bytes; the largest archive that has an address takes 12 GB, the largest split file 7 MB
+LARGEST = 50 << 30  # bytes; the largest archive that can be downloaded has 12 GB, the largest split file 7 MB
 LARGEST_LIST = 64 << 20
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file: addresses in the order they are tried, its checksum, and where the parts of an archive belong."""
+    """One file: addresses in the order in which they are tried, its checksum, and where its content belongs."""
 
-    name: str  # file name, also the one looked for in a mirror
+    name: str  # file name, also in a mirror
     urls: tuple[str, ...] = ()
     drive_id: str = ""  # Google Drive
     checksum: str = ""  # "md5:…" or "sha256:…"
@@ -21,12 +21,12 @@ class Source:
 
     @property
     def limit(self) -> int:
-        """Bytes beyond which it cannot be the file."""
+        """The largest plausible size in bytes."""
         return LARGEST_LIST if self.name.endswith((".json", ".txt")) else LARGEST
 
     @property
     def link(self) -> str:
-        """The address a person would open in a browser, or nothing if none is known."""
+        """The address to open in a browser; "" if there is none."""
         if self.drive_id:
             return f"https://drive.google.com/file/d/{self.drive_id}/view"
         return self.urls[0] if self.urls else ""

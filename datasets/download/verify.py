@@ -1,4 +1,4 @@
-"""Looks over a data root: what is there, whether it is whole, and what to do next."""
+"""Checks a data root: which data sets are there, whether they are complete, and what to do next."""
 from __future__ import annotations
 
 import logging
@@ -11,8 +11,7 @@ from pathlib import Path
 from tabulate import tabulate
 from tqdm import tqdm
 
-from ..base import Datum
-from ..checks import missing_files
+from ..base import Datum, LazyList, missing_files
 from ..file_dataset import FileDataset
 from ..utils.errors import DataError, first_five, reading
 from ..views.images import BadImageError
@@ -39,31 +38,36 @@ class Finding:
 
 
 def inspect(cls: type[FileDataset], root: Path, deep: bool = False) -> Finding:
-    """Reads one benchmark, downloading nothing; `deep` also decodes each of its images. What its reader remarks goes
-    with the advice, and a folder that cannot be read is that set's fault alone."""
-    with readers_remarks() as remarks:
+    """Reads one data set without downloading anything; `deep` also decodes all of its images. Warnings of the reader
+    become part of the advice, and errors concern this data set alone."""
+    with collected_warnings() as messages:
         try:
-            finding = look_over(cls, root, deep)
+            finding = inspect_files(cls, root, deep)
         except DataError as error:
             finding = Finding(cls, "faulty", str(error))
-    said = [remark.removeprefix(f"{cls.name()}: ") for remark in remarks]
-    finding.advice = "; ".join(filter(None, (finding.advice, *said)))
+    warnings = [message.removeprefix(f"{cls.name()}: ") for message in messages]
+    finding.advice = "; ".join(filter(None, (finding.advice, *warnings)))
     return finding
 
 
 @contextmanager
-def readers_remarks() -> Iterator[list[str]]:
-    """Collects what readers log instead of letting it through."""
-    remarks: list[str] = []
+def collected_warnings() -> Iterator[list[str]]:
+    """Collects what readers log and does not show it."""
+    messages: list[str] = []
+
+    def collect(record: logging.LogRecord) -> bool:
+        messages.append(record.getMessage())
+        return False
+
     handler = logging.Handler()
-    handler.emit = lambda record: remarks.append(record.getMessage())
-    readers = logging.getLogger(__package__.rpartition(".")[0])
+    handler.addFilter(collect)
+    readers = logging.getLogger(__name__.removesuffix(".download.verify"))
     level, propagate = readers.level, readers.propagate
     readers.addHandler(handler)
     readers.setLevel(logging.INFO)
     readers.propagate = False
     try:
-        yield remarks
+        yield messages
     finally:
         readers.removeHandler(handler)
         readers.setLevel(level)
@@ -71,11 +75,10 @@ def readers_remarks() -> Iterator[list[str]]:
 
 
 @reading()
-def look_over(cls: type[FileDataset], root: Path, deep: bool) -> Finding:
-    """What there is of one benchmark."""
+def inspect_files(cls: type[FileDataset], root: Path, deep: bool) -> Finding:
     if not (root / cls.folder).is_dir():
         return Finding(cls, "absent", cls.download_command(root))
-    fault = "faulty" if cls.test_dir(root).is_dir() else "absent"  # split files may have been fetched ahead of images
+    fault = "faulty" if cls.test_dir(root).is_dir() else "absent"  # split files may be there before the images
     missing = missing_metadata(cls, root)
     if missing:
         links = [f"{source.name} ({source.link})" if source.link else source.name for source in missing]
@@ -83,17 +86,18 @@ def look_over(cls: type[FileDataset], root: Path, deep: bool) -> Finding:
                                    f"{cls.download_command(root)}")
     try:
         dataset = cls(root)
+        dataset.check_files(dataset.test)
     except DataError as error:
         return Finding(cls, fault, str(error))
     state = "partial" if dataset.difference else "ok"
     finding = Finding(cls, state, "", len(dataset.test), len(dataset.classnames), dataset.test_hash)
-    training = [*dataset.train, *dataset.val] if deep else [*vars(dataset).get("train", ()), *dataset.val]
-    unavailable = set(missing_files(training))
-    if unavailable:
-        finding.advice = (f"{len(unavailable):,} of {len(training):,} training images absent (test-time methods do "
-                          f"not need them)")
+    training = [*dataset.val] if isinstance(dataset.train, LazyList) and not deep else [*dataset.train, *dataset.val]
+    absent = set(missing_files(training))
+    if absent:
+        finding.advice = (f"{len(absent):,} of {len(training):,} training images missing (test-time methods do not "
+                          f"need them)")
     if deep:
-        items = {item.impath: item for item in (*dataset.test, *training) if item.impath not in unavailable}
+        items = {item.impath: item for item in (*dataset.test, *training) if item.impath not in absent}
         bad = unreadable(dataset, list(items.values()))
         if bad:
             finding.state, finding.advice = "faulty", f"{len(bad)} unreadable images: {first_five(bad)}"

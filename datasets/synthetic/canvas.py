@@ -1,58 +1,89 @@
-"""The drawing board of a procedural aerial tile: noise, masks and brushes on a float picture.
+"""The drawing board of an aerial tile: noise, masks and brushes on a float image.
 
-A tile is drawn at twice its size and averaged down at the end, so that thin lines and edges come out smooth.
-Masks are (S, S) arrays from 0 to 1, colours are triples from 0 to 1.
+A tile is drawn at twice its size and averaged down at the end, which smooths thin lines and edges. Masks are
+(BOARD, BOARD) arrays from 0 to 1, colours are triples from 0 to 1.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 SIZE = 64  # pixels of a finished tile
 BOARD = 2 * SIZE  # pixels of the drawing board
-Colour = Sequence[float]
-Point = tuple[float, float]
+Colour = Sequence[float] | np.ndarray
 
 
-def smooth(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """0 below `low`, 1 above `high`, straight in between: a soft threshold. `low` > `high` turns it round."""
+def smooth(values: np.ndarray, low: float | np.ndarray, high: float | np.ndarray) -> np.ndarray:
+    """A soft threshold: 0 below `low`, 1 above `high`, linear in between. With `low` > `high` it is reversed."""
     return np.clip((values - low) / (high - low), 0.0, 1.0)
 
 
+def to_edge(values: np.ndarray, period: float) -> np.ndarray:
+    """The distance to the nearest multiple of `period`."""
+    return np.minimum(values % period, period - values % period)
+
+
 def value_noise(rng: np.random.Generator, size: int, cells: float, stretch: float = 1.0) -> np.ndarray:
-    """Random values on a grid of about `cells` × `cells`, interpolated to (size, size). `stretch` > 1 draws it wide."""
-    rows = max(2, round(cells) + 1)
-    columns = max(2, round(cells / stretch) + 1)
-    grid = Image.fromarray(rng.random((rows, columns), dtype=np.float32))
+    """Random values on a grid of about `cells` × `cells`, interpolated to (size, size); `stretch` > 1 widens cells."""
+    shape = max(2, round(cells) + 1), max(2, round(cells / stretch) + 1)
+    grid = Image.fromarray(rng.random(shape, dtype=np.float32))
     return np.asarray(grid.resize((size, size), Image.Resampling.BICUBIC))
 
 
 def fractal_noise(rng: np.random.Generator, size: int, cells: float, octaves: int = 3) -> np.ndarray:
-    """Value noise at several scales, each half as strong as the one before, brought to the range 0–1."""
-    total = sum(0.5**i * value_noise(rng, size, min(cells * 2**i, size)) for i in range(octaves))
-    low, high = total.min(), total.max()
-    return (total - low) / (high - low)
+    """Value noise at several scales, each half as strong as the one before, from 0 to 1."""
+    total = np.asarray(sum(0.5**i * value_noise(rng, size, min(cells * 2**i, size)) for i in range(octaves)))
+    return (total - total.min()) / (total.max() - total.min())
+
+
+def turned(points: np.ndarray, angle: float) -> np.ndarray:
+    """Board coordinates of points (n, 2) that are given along and across a direction from the centre."""
+    along, across = points[:, 0], points[:, 1]
+    x, y = along * np.cos(angle) - across * np.sin(angle), along * np.sin(angle) + across * np.cos(angle)
+    return np.stack([x, y], 1) + BOARD / 2
+
+
+def point(along: float, across: float, angle: float) -> np.ndarray:
+    return turned(np.array([[along, across]]), angle)[0]
+
+
+def heading(angle: float) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors along and across a direction."""
+    return np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])
+
+
+def box(centre: Sequence[float] | np.ndarray, length: float, width: float, angle: float) -> np.ndarray:
+    """The corners of a rotated rectangle, its length along `angle`."""
+    c, s = np.cos(angle), np.sin(angle)
+    return np.array([
+        (centre[0] + i * length / 2 * c - j * width / 2 * s, centre[1] + i * length / 2 * s + j * width / 2 * c)
+        for i, j in ((1, 1), (1, -1), (-1, -1), (-1, 1))
+    ])
 
 
 class Board:
-    """One tile while it is drawn. `rgb` is the picture, (BOARD, BOARD, 3); x and y are pixel coordinates."""
+    """One tile while it is drawn. `rgb` is the image, (BOARD, BOARD, 3); x and y are pixel coordinates."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
         self.rgb = np.zeros((BOARD, BOARD, 3), dtype=np.float32)
         self.y, self.x = np.mgrid[0:BOARD, 0:BOARD].astype(np.float32)
-        self.sun = rng.uniform(0, 2 * np.pi)  # where shadows fall, the same for all things of a tile
+        self.sun = rng.uniform(0, 2 * np.pi)  # the direction of all shadows of a tile
 
     def uniform(self, low: float, high: float) -> float:
         return float(self.rng.uniform(low, high))
+
+    def angle(self) -> float:
+        return self.uniform(0, np.pi)
 
     def chance(self, share: float) -> bool:
         return bool(self.rng.random() < share)
 
     def colour(self, *choices: Colour, spread: float = 0.03) -> np.ndarray:
-        """One of the colours, a little lighter or darker and a little off in hue."""
+        """One of the colours, a little lighter or darker and with a slightly different hue."""
         base = np.asarray(choices[self.rng.integers(len(choices))])
         return np.clip(base + self.rng.normal(0, spread) + self.rng.normal(0, spread / 2, 3), 0, 1).astype(np.float32)
 
@@ -60,52 +91,59 @@ class Board:
         return fractal_noise(self.rng, BOARD, cells, octaves)
 
     def axes(self, angle: float) -> tuple[np.ndarray, np.ndarray]:
-        """Coordinates along and across a direction, in board pixels from the centre."""
+        """Coordinates along and across a direction, in pixels from the centre."""
         x, y = self.x - BOARD / 2, self.y - BOARD / 2
         return x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
 
     def fill(self, colour: Colour, rough: float = 0.1, cells: float = 6) -> None:
-        """Ground of one colour with light and dark mottles of strength `rough`, and fine grain."""
+        """Ground of one colour with light and dark patches of strength `rough`, and fine grain."""
         mottle = (self.noise(cells) - 0.5) * 2 * rough + self.rng.normal(0, rough / 5, (BOARD, BOARD))
         self.rgb[:] = np.asarray(colour) + mottle[..., None].astype(np.float32)
 
-    def paint(self, mask: np.ndarray, colour: Colour | np.ndarray, strength: float = 1.0) -> None:
-        """Lay a colour, or a whole picture, over the board where the mask says."""
+    def paint(self, mask: np.ndarray, colour: Colour, strength: float = 1.0) -> None:
+        """Blends a colour, or a whole image, into the board under a mask."""
         weight = (mask * strength)[..., None].astype(np.float32)
         self.rgb += weight * (np.asarray(colour, dtype=np.float32) - self.rgb)
 
+    def patches(self, cells: float, octaves: int, low: float, high: float, *colours: Colour, strength: float) -> None:
+        """Irregular patches of one of the colours, where noise exceeds a soft threshold."""
+        self.paint(smooth(self.noise(cells, octaves), low, high), self.colour(*colours), strength)
+
+    def strip(self, distance: np.ndarray, width: float, colour: Colour) -> None:
+        """A road or the like around a line, given the distance to it."""
+        self.paint(smooth(distance, width / 2 + 0.5, width / 2 - 0.5), colour)
+
     def shade(self, amount: np.ndarray) -> None:
-        """Make lighter (above 0) or darker (below 0), as a share of the light that is there."""
+        """Makes the image lighter (above 0) or darker (below 0) by a share."""
         self.rgb *= 1 + amount[..., None].astype(np.float32)
 
     def shadow(self, mask: np.ndarray, length: float, strength: float = 0.45) -> None:
-        """Darken where the thing under `mask` throws its shadow, `length` board pixels away from the sun."""
+        """Darkens the shadow of the object under `mask`, `length` pixels away from the sun."""
         shift = round(length * np.sin(self.sun)), round(length * np.cos(self.sun))
         self.shade(-strength * np.roll(mask, shift, axis=(0, 1)) * (1 - mask))
 
-    def lines(self, paths: Sequence[Sequence[Point]], width: float) -> np.ndarray:
-        """A mask of polylines of one width."""
-        picture = Image.new("L", (BOARD, BOARD))
-        pen = ImageDraw.Draw(picture)
-        for path in paths:
-            pen.line([tuple(map(float, p)) for p in path], fill=255, width=max(1, round(width)), joint="curve")
-        return np.asarray(picture, dtype=np.float32) / 255
-
-    def polygons(self, shapes: Sequence[Sequence[Point]]) -> np.ndarray:
-        """A mask of filled polygons."""
-        picture = Image.new("L", (BOARD, BOARD))
-        pen = ImageDraw.Draw(picture)
+    def mask(self, draw: Callable[..., None], shapes: Iterable[Any], **options: Any) -> np.ndarray:
+        """A mask of shapes, drawn by a method of ImageDraw."""
+        image = Image.new("L", (BOARD, BOARD))
+        pen = ImageDraw.Draw(image)
         for shape in shapes:
-            pen.polygon([tuple(map(float, p)) for p in shape], fill=255)
-        return np.asarray(picture, dtype=np.float32) / 255
+            draw(pen, shape, fill=255, **options)
+        return np.asarray(image, dtype=np.float32) / 255
 
-    def discs(self, centres: np.ndarray, radii: np.ndarray) -> np.ndarray:
-        """A mask of filled circles; centres (n, 2) as x, y."""
-        picture = Image.new("L", (BOARD, BOARD))
-        pen = ImageDraw.Draw(picture)
-        for (x, y), r in zip(centres, radii, strict=True):
-            pen.ellipse((x - r, y - r, x + r, y + r), fill=255)
-        return np.asarray(picture, dtype=np.float32) / 255
+    def lines(self, paths: Iterable[Any], width: float) -> np.ndarray:
+        shapes = ([tuple(map(float, p)) for p in path] for path in paths)
+        return self.mask(ImageDraw.ImageDraw.line, shapes, width=max(1, round(width)), joint="curve")
+
+    def polygons(self, outlines: Iterable[Any]) -> np.ndarray:
+        return self.mask(ImageDraw.ImageDraw.polygon, ([tuple(map(float, p)) for p in line] for line in outlines))
+
+    def boxes(self, centres: Iterable[Any], length: float, width: float, angle: float) -> np.ndarray:
+        return self.polygons(box(centre, length, width, angle) for centre in centres)
+
+    def discs(self, centres: np.ndarray, radii: np.ndarray | float) -> np.ndarray:
+        radii = np.broadcast_to(radii, len(centres))
+        shapes = ((x - r, y - r, x + r, y + r) for (x, y), r in zip(centres, radii, strict=True))
+        return self.mask(ImageDraw.ImageDraw.ellipse, shapes)
 
     def trees(self, centres: np.ndarray, radii: np.ndarray, green: Colour) -> None:
         """Round crowns with their shadows, lit from one side."""
@@ -119,17 +157,11 @@ class Board:
         """Random points (count, 2) over the board and a little beyond its edges."""
         return self.rng.uniform(-4, BOARD + 4, (count, 2))
 
+    def grove(self, fewest: int, most: int, smallest: float, largest: float, *greens: Colour) -> None:
+        """Scattered trees."""
+        count = int(self.rng.integers(fewest, most))
+        self.trees(self.scatter(count), self.rng.uniform(smallest, largest, count), self.colour(*greens))
+
     def finish(self) -> np.ndarray:
         """The tile: (SIZE, SIZE, 3) floats from 0 to 1, each pixel the mean of four board pixels."""
-        blocks = self.rgb.reshape(SIZE, 2, SIZE, 2, 3)
-        return np.clip(blocks.mean(axis=(1, 3)), 0, 1)
-
-
-def box(centre: Point, length: float, width: float, angle: float) -> list[Point]:
-    """The corners of a turned rectangle, its length along `angle`."""
-    c, s = np.cos(angle), np.sin(angle)
-    corners = ((1, 1), (1, -1), (-1, -1), (-1, 1))
-    return [
-        (centre[0] + i * length / 2 * c - j * width / 2 * s, centre[1] + i * length / 2 * s + j * width / 2 * c)
-        for i, j in corners
-    ]
+        return np.clip(self.rgb.reshape(SIZE, 2, SIZE, 2, 3).mean(axis=(1, 3)), 0, 1)

@@ -1,15 +1,17 @@
-"""Errors that a user can mend: the command-line tools print them as one line and exit with status 2."""
+"""Errors that a user can fix: the command-line tools print them as one line and exit with status 2."""
 from __future__ import annotations
 
+import errno
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-LONGEST = 2000  # letters of a message; what is longer quotes a file that nobody wants on the screen
+MAX_LENGTH = 2000  # characters of a message; longer ones quote a file that does not belong on the screen
 
 
-def one_line(text: object, length: int = LONGEST) -> str:
-    """Anything as one short line that any terminal takes: no line breaks, no control characters, no lone surrogates,
-    the middle of what is too long left out."""
+def one_line(text: object, length: int = MAX_LENGTH) -> str:
+    """Anything as one short line for any terminal: no line breaks, control characters or lone surrogates, and without
+    the middle if it is too long."""
     text = str(text)
     if len(text) > 3 * length:
         text = f"{text[: 2 * length]} {text[-length:]}"
@@ -30,7 +32,7 @@ class ConfigError(UserError):
 
 
 class UnknownNameError(ConfigError):
-    """A trainer, data set or other registered name that nobody registered."""
+    """A trainer, data set or other name that is not registered."""
 
 
 class DataError(UserError):
@@ -42,59 +44,56 @@ class WeightsError(UserError):
 
 
 def first_five(items: Sequence[object]) -> str:
-    """The first five of many bad things, and how many more there are, for a message that stays readable."""
+    """The first five of many items and the number of the others, for a message that stays readable."""
     shown = ", ".join(one_line(item, 240) for item in items[:5])
     return shown if len(items) <= 5 else f"{shown} and {len(items) - 5} more"
 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Around what reads a data root, or as a decorator: what the system refuses (permissions, a disk that is gone)
-    becomes one line like any other fault of the data."""
+    """Around code that reads a data root, or as a decorator: an OSError (permissions, a lost disk) becomes a
+    DataError."""
     try:
         yield
     except OSError as error:
         raise DataError(f"cannot read {error.filename or 'the data'}: {error.strerror or error}") from error
 
 
-GPU_SIGNS = ("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS", "NVML", "HIP error")
-# Not "in DataLoader worker process 0", which is where an error of the program's was caught.
-LIMIT_SIGNS = ("Too many open files", "can't start new thread")
-WORKER_SIGNS = ("DataLoader worker (pid", "items of ancillary data")
+def torch_error(error: BaseException, name: str) -> bool:
+    """Whether `error` is of torch's exception class `name`. Torch is not imported for it."""
+    kind = getattr(sys.modules.get("torch"), name, None)
+    return kind is not None and isinstance(error, kind)
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Python, numpy, CUDA, its libraries and torch's CPU allocator each have a way of their own to say it."""
-    signs = ("out of memory", "DefaultCPUAllocator", "ALLOC_FAILED")
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or any(
-        sign in str(error) for sign in signs)
+    """Of Python, numpy or a GPU; torch's CPU allocator and cuBLAS raise plain RuntimeErrors."""
+    return isinstance(error, MemoryError) or torch_error(error, "OutOfMemoryError") or (
+        isinstance(error, RuntimeError) and ("DefaultCPUAllocator" in str(error) or "ALLOC_FAILED" in str(error)))
 
 
-def fault_of_machine(error: BaseException) -> bool:
-    """Whether the machine, not the program, has failed."""
-    return out_of_memory(error) or any(sign in str(error) for sign in (*GPU_SIGNS, *WORKER_SIGNS, *LIMIT_SIGNS))
+def machine_fault(error: BaseException) -> str:
+    """What happened and the remedy, if the machine has failed and not the program; "" otherwise."""
+    if out_of_memory(error):
+        return ("out of memory; finished parts are kept: use fewer TTA.EPISODES and DATALOADER.NUM_WORKERS, "
+                "TTA.JACOBIAN off, or DEVICE cpu")
+    if torch_error(error, "AcceleratorError") or str(error).startswith("CUDA error"):  # torch before 2.8 has no type
+        return (f"the GPU has failed ({one_line(str(error).partition(chr(10))[0], 160)}); finished parts are kept: run "
+                f"the command again, with DEVICE cpu if it does not recover")
+    too_many_files = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+    if too_many_files or (isinstance(error, RuntimeError) and "can't start new thread" in str(error)):
+        return ("this shell allows too few open files or threads; finished parts are kept: raise `ulimit -n` and "
+                "`ulimit -u`, or set DATALOADER.NUM_WORKERS 1")
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # of Path.expanduser
+        return "a path begins with ~, but this user has no home folder: write it out, or set HOME"
+    return ""
 
 
 @contextmanager
 def explaining_faults() -> Iterator[None]:
-    """What torch raises when the machine, not the program, has failed, as a line with the remedy."""
+    """Around a run, or as a decorator: a fault of the machine becomes a UserError with the remedy."""
     try:
         yield
     except (MemoryError, OSError, RuntimeError) as error:
-        if out_of_memory(error):
-            raise UserError("out of memory; what was finished is kept: use fewer TTA.EPISODES and "
-                            "DATALOADER.NUM_WORKERS, TTA.JACOBIAN off, or DEVICE cpu") from error
-        if "home directory" in str(error):  # pathlib's, on a user without one
-            raise UserError("a path begins with ~, but this user has no home folder: write it out, or set HOME"
-                            ) from error
-        if any(sign in str(error) for sign in LIMIT_SIGNS):
-            raise UserError("this shell allows too few open files or threads; what was finished is kept: raise "
-                            "`ulimit -n` and `ulimit -u`, or set DATALOADER.NUM_WORKERS 0") from error
-        if any(sign in str(error) for sign in GPU_SIGNS):
-            reason = one_line(str(error).splitlines()[0], 160)
-            raise UserError(f"the GPU has failed ({reason}); what was finished is kept: run the command again, with "
-                            f"DEVICE cpu if it does not recover") from error
-        if any(sign in str(error) for sign in WORKER_SIGNS):
-            raise UserError("a process that makes views was killed, usually for want of memory; what was finished is "
-                            "kept: use fewer DATALOADER.NUM_WORKERS, or give /dev/shm more space") from error
+        if line := machine_fault(error):
+            raise UserError(line) from error
         raise

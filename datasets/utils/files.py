@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Reads and writes files safely: writes are atomic, reads are bounded and take regular files only."""
 from __future__ import annotations
 
 import errno
@@ -6,21 +6,22 @@ import json
 import os
 import secrets
 import stat
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from .errors import DataError, UserError
 
-LARGEST_TEXT = 1 << 28  # bytes of a file that is read whole; the largest that is any use has a hundredth of it
-LARGEST_RATIO, FREE = 20, 64 << 20  # of arrays to the file that holds them, which we never pack; and bytes beyond that
+LARGEST_TEXT = 1 << 28  # bytes of a file that is read into memory; the largest real one has a hundredth of it
+LARGEST_RATIO, ALWAYS_ALLOWED = 20, 64 << 20  # bounds of unpacked arrays: times the file's size, plus bytes
 
 
 def data_root(path: str | Path) -> Path:
-    """The folder that holds the data sets, by the name that a user gave it."""
+    """The folder that holds the data sets, as given by a user."""
     root = Path(path).expanduser()
     if not root.is_dir():
         raise DataError(f"data root {root} is not a folder: give the one that holds the data sets with --root")
@@ -28,7 +29,7 @@ def data_root(path: str | Path) -> Path:
 
 
 def make_folder(path: Path) -> None:
-    if not str(path).isprintable():  # TensorBoard takes no other bytes than UTF-8
+    if not str(path).isprintable():  # TensorBoard accepts UTF-8 only
         raise UserError(f"cannot make folder {str(path)!r}: its name is not plain UTF-8 text; choose another one")
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -38,7 +39,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Around what writes to `path`: a disk that is full or gone is told in one line."""
+    """Turns write errors, such as a full disk, into one line."""
     try:
         yield
     except OSError as error:
@@ -46,9 +47,9 @@ def writing(path: Path) -> Iterator[None]:
         raise UserError(f"cannot write {path}: {reason}; free some space or choose another folder") from error
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Writes beside `path`, makes sure it is on disk, then renames: a reader sees the old file or the new one. Of
-    several writers, on any number of machines, each has a part of its own."""
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Writes a temporary file, syncs it and renames it: readers see the old file or the new one. The temporary name is
+    unique, so several processes and machines may write the same file."""
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         with writing(path):
@@ -59,12 +60,12 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
                 os.fsync(file.fileno())
             part.replace(path)
     finally:
-        with suppress(OSError):  # nothing is left of it after success, nor where there is no folder at all
+        with suppress(OSError):  # it does not exist after success
             part.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
-    """In UTF-8; bytes of file names that the system's alphabet lacks stay what they are."""
+    """UTF-8; bytes of file names that are not UTF-8 are written unchanged."""
     write_atomically(path, lambda file: file.write(text.encode(errors="surrogateescape")))
 
 
@@ -73,11 +74,11 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_arrays(path: Path, **arrays: np.ndarray) -> None:
-    write_atomically(path, lambda file: np.savez(file, **arrays))
+    write_atomically(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a file to read it. A pipe would be waited for, and a device never ends, whatever name they have."""
+    """Opens a regular file for reading. Others are refused: a pipe would block, and a device never ends."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -86,19 +87,26 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path) -> bytes:
-    """All bytes of a file, unless it is far larger than any that is read whole."""
+    """All bytes of a regular file of reasonable size."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > LARGEST_TEXT:
             raise OSError(errno.EFBIG, "File too large", str(path))
         return file.read()
 
 
+def read_json(path: Path) -> Any | None:
+    """The content, or None if there is no such file or it is not JSON."""
+    try:
+        return json.loads(read_regular(path).decode("utf-8", errors="surrogateescape"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of a file, after a look at every checksum: numpy alone stops reading, and checking, where the shape
-    that the file itself states ends."""
+    """All arrays of an .npz file. Checks every checksum, which numpy does only for the bytes it reads."""
     with noticing_damage(), open_regular(path) as packed, np.load(packed, allow_pickle=False) as file:
         unpacked = sum(member.file_size for member in file.zip.infolist())
-        if unpacked > LARGEST_RATIO * path.stat().st_size + FREE:
+        if unpacked > LARGEST_RATIO * path.stat().st_size + ALWAYS_ALLOWED:
             raise Damaged(f"it would unpack to {unpacked:,} bytes")
         if broken := file.zip.testzip():
             raise Damaged(f"wrong checksum of {broken}")
@@ -106,21 +114,26 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 class Damaged(Exception):
-    """A file whose content cannot be what was written."""
+    """A file whose content differs from what was written."""
 
 
 @contextmanager
 def noticing_damage() -> Iterator[None]:
-    """A flipped byte can end in any exception, deep inside zipfile, numpy or Python's own tokenizer."""
+    """Raises Damaged for any exception: a flipped byte can cause any, inside zipfile, numpy or Python's tokenizer."""
     try:
         yield
     except Exception as error:
         raise Damaged(str(error) or type(error).__name__) from error
 
 
-def read_json(path: Path) -> Any | None:
-    """The content, or None where there is no such file or it is not JSON."""
-    try:
-        return json.loads(read_regular(path).decode("utf-8", errors="surrogateescape"))
-    except (OSError, ValueError, RecursionError):
-        return None
+def leads_out(path: str) -> bool:
+    """Whether a path in a list or an archive may lead out of its folder, on any system."""
+    if ".." not in path and ":" not in path and path[:1] not in ("/", "\\"):
+        return False  # fast: there may be a million of them
+    windows = PureWindowsPath(path)
+    return bool(PurePosixPath(path).is_absolute() or windows.drive or windows.root or ".." in windows.parts)
+
+
+def is_printable(text: str) -> bool:
+    """Whether a name is valid Unicode without control characters."""
+    return text.isprintable() or not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)

@@ -1,4 +1,4 @@
-"""One process at a time on one machine, for work that shares files."""
+"""A file lock: one process at a time on one machine."""
 from __future__ import annotations
 
 import fcntl
@@ -13,43 +13,37 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def locked(path: Path, work: str) -> Iterator[None]:
-    """Holds the lock file at `path`, which is gone afterwards; waits while another process holds it, and says so.
+    """Holds the lock file `path` and removes it afterwards; waits, with a message, while another process holds it.
 
-    By hand because `filelock` leaves its file behind, in a data root that should look as it did. The system frees the
-    lock of a process that dies. A file system without locks goes on without: whoever uses this must not need it to
-    keep files whole.
+    The package `filelock` leaves its file behind, here in the data root. The system releases the lock of a process
+    that dies. On a file system without locks the work continues without: callers must not rely on the lock to keep
+    files intact.
     """
     file = take(path, work)
     try:
         yield
     finally:
-        with suppress(OSError):  # first the name, so that nobody finds a file whose lock is about to end
+        with suppress(OSError):  # unlink before closing: another process must not find a file that is being released
             path.unlink()
         os.close(file)
 
 
 def take(path: Path, work: str) -> int:
+    """The descriptor of the locked file."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logger.info("another process %s; waiting for it", work)
-            with freeing(file):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.info("another process %s; waiting for it", work)
                 fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             logger.warning("%s: no locks here (%s): do not let two processes work at once", path, error.strerror)
             return file
-        if os.fstat(file).st_nlink:  # else the one waited for has removed this file, and a third may have a new one
+        except BaseException:  # waiting was interrupted
+            os.close(file)
+            raise
+        if os.fstat(file).st_nlink:
             return file
-        os.close(file)
-
-
-@contextmanager
-def freeing(file: int) -> Iterator[None]:
-    """Closes the file if waiting is interrupted."""
-    try:
-        yield
-    except BaseException:
-        os.close(file)
-        raise
+        os.close(file)  # the previous owner has removed this file: another process may hold a new one

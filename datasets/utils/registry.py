@@ -1,4 +1,4 @@
-"""A name → class table in Dassl's manner: modules register what they define, configs refer to it by name."""
+"""A table of classes by name, as in Dassl: modules register classes, and configs refer to them by name."""
 from __future__ import annotations
 
 import ast
@@ -6,7 +6,7 @@ import difflib
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tabulate import tabulate
 
@@ -16,8 +16,8 @@ T = TypeVar("T", bound=type)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the known name closest to `name`, ignoring case, or nothing if none is close. Of those
-    that are not very close, one that `name` is the beginning of comes first."""
+    """` Did you mean 'x'?` for the known name closest to `name`, ignoring case; "" if none is close. Names that begin
+    with `name` come before names that are only somewhat similar."""
     by_lower = {k.lower(): k for k in known}
     very, somewhat = (difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=share) for share in (0.8, 0.5))
     close = very or [k for k in by_lower if len(name) > 2 and k.startswith(name.lower())] or somewhat
@@ -25,15 +25,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 class Registry:
-    """Classes by name. Registering a name twice is a programming error; asking for an unknown one a user's.
-
-    The files of `folder`, which is that of `package`, are read for the names that they register, and imported only when
-    a name is asked for: a misspelt one is answered before anything heavy is loaded.
-    """
+    """Classes by name. The files of `folder` are parsed for the names that they register and imported only when a name
+    is requested: a misspelt name is reported without importing torch."""
 
     def __init__(self, kind: str, folder: Path | None = None, package: str = "") -> None:
-        self.kind = kind  # what is registered, for messages: "trainer", "data set"
-        self._classes: dict[str, type] = {}
+        self.kind = kind  # for messages, such as "trainer", "data set"
+        self._classes: dict[str, type[Any]] = {}
         self._folder, self._package = folder, package
         self._modules: dict[str, str] | None = None  # name -> module that registers it
 
@@ -48,7 +45,7 @@ class Registry:
 
         return add
 
-    def get(self, name: str) -> type:
+    def get(self, name: str) -> type[Any]:
         if name not in self:
             hint = nearest(name, self)
             raise UnknownNameError(f"unknown {self.kind} '{name}'.{hint} Known: {', '.join(sorted(self))}.")
@@ -58,7 +55,7 @@ class Registry:
 
     @property
     def modules(self) -> dict[str, str]:
-        """The module behind each name that a file of the folder registers."""
+        """The module of each name that a file of the folder registers."""
         if self._modules is None:
             files = sorted(self._folder.glob("*.py")) if self._folder else []
             self._modules = {name: f"{self._package}.{file.stem}" for file in files for name in registered_in(file)}
@@ -79,7 +76,7 @@ class Registry:
 
 
 def registered_in(file: Path) -> list[str]:
-    """The classes of a source file that carry the decorator `@…REGISTRY.register()`."""
+    """The classes of a source file that have the decorator `@…REGISTRY.register()`."""
     tree = ast.parse(file.read_bytes(), filename=str(file))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     return [cls.name for cls in classes if any(map(registers, cls.decorator_list))]

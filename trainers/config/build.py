@@ -1,8 +1,11 @@
 """From defaults, yaml files, flags and KEY VALUE pairs to one frozen, validated config."""
 from __future__ import annotations
 
+import difflib
 import logging
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -11,18 +14,23 @@ from yacs.config import CfgNode
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
-from ..registry import TRAINER_REGISTRY, method_info
-from .dassl_compat import coops_backbone, our_trainer
+from ..registry import TRAINER_REGISTRY
+from .dassl_compat import is_ignored, translate, translate_trainer
 from .defaults import get_cfg_default
 from .fingerprint import tag_of
-from .merging import COMMAND, Met, flatten, in_pairs, merge_values, read_yaml
 from .roles import influential_settings, leaves
+from .safe_yaml import flatten, plain_value, read_yaml
 from .validation import validate
 
 logger = logging.getLogger(__name__)
 
-# In a checkout and in an installed package alike, `configs` lies beside `trainers`.
+# `configs` is beside `trainers`, in a checkout and in an installed package.
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)*")  # before = in KEY=VALUE
+AUTO = {"DATALOADER.NUM_WORKERS": -1}  # numbers that may be given as `auto`
+BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+Layer = tuple[str, list[tuple[str, object]]]  # where settings come from, and the settings by their full names
 
 
 def build_cfg(
@@ -32,112 +40,186 @@ def build_cfg(
     resume: str = "",
     flags: Sequence = (),
     opts: Sequence = (),
-    source: str = COMMAND,
+    source: str = "the command",
 ) -> CfgNode:
-    """Defaults < a resumed run's config < the trainer's yaml < dataset yaml < `config_file` < flags < opts; frozen.
-    The yaml of a method that wants views of its own (`own_views`) stands above the data set's as well.
+    """Defaults < the trainer's yaml < data set yaml < `config_file` < flags < opts; frozen.
 
-    `trainer` is a flag. Any later layer may name another, so whose yaml is read is found by a trial without it.
-    `source` is what messages call the place of flags and opts.
+    The yaml of a method with `own_views` is laid over the data set's. A resumed run's own config takes the place of the
+    trainer's yaml. `source` is what messages call flags and opts.
     """
-    base = get_cfg_default()
+    lower = [file_layer(path) for path in dataset_files(dataset_config_file)]
+    upper = [file_layer(find_config(config_file, "trainers"))] if config_file else []
+    named = ["TRAINER.NAME", trainer] if trainer else []
+    upper.append((source, [*read_pairs(named), *read_pairs(flags), *read_pairs(opts)]))
     if resume:
-        # A run's own config already holds every layer, so the trainer's yaml must not undo it.
         if not Path(resume, "config.yaml").is_file():
-            raise ConfigError(f"--resume {resume}: no run has begun there, it has no config.yaml")
-        base = layered(base, [Path(resume) / "config.yaml"])
-    data, more = dataset_files(dataset_config_file), [find_config(config_file, "trainers")] if config_file else []
-    pairs = (["TRAINER.NAME", trainer] if trainer else [], flags, opts)
-    name = layered(base, [*data, *more], pairs, source=source).TRAINER.NAME
-    if name and not resume:
-        method = TRAINER_REGISTRY.get(name)
-        own = CONFIGS / "trainers" / f"{name.lower()}.yaml"
-        if own.is_file():
-            base = layered(base, [own])
-            data += [own] if getattr(method, "own_views", False) else []
-    met = Met()
-    cfg = layered(base, [*data, *more], pairs, met, not name or method_info(name).trained, source)
+            raise ConfigError(f"--resume {resume}: no run was started there, it has no config.yaml")
+        lower.insert(0, file_layer(Path(resume, "config.yaml")))
+    name = find_trainer([*lower, *upper])
+    method = TRAINER_REGISTRY.get(name) if name else None
+    own = CONFIGS / "trainers" / f"{name.lower()}.yaml"
+    if own.is_file() and not resume:
+        lower.insert(len(lower) if method and method.own_views else 0, file_layer(own))
+
+    merger = Merger(trained=not method or method.trained)
+    for layer in lower:
+        merger.add(*layer)
+    baseline = dict(merger.settings)
+    for layer in upper:
+        merger.add(*layer)
+    cfg = merger.config()
     validate(cfg)
     if not cfg.TAG:
-        baseline = leaves(layered(base, data))
         cfg.TAG = tag_of(influential_settings(leaves(cfg), name), baseline)
     cfg.freeze()
-    for line in met.lines():
-        logger.info("%s", line)
+    merger.log_notes()
     return cfg
 
 
-def check_names(trainer: str, dataset_config_file: str, config_file: str) -> None:
-    """Refuses a misspelt trainer or config file before anything heavy is imported."""
-    name, _ = our_trainer(trainer)
-    if name and name not in TRAINER_REGISTRY:
-        TRAINER_REGISTRY.get(name)
-    for path, folder in ((dataset_config_file, "datasets"), (config_file, "trainers")):
-        if path:
-            read_yaml(find_config(path, folder))
+class Merger:
+    """Lays settings over the defaults, layer by layer. Names and values of CoOp's are understood."""
+
+    def __init__(self, trained: bool) -> None:
+        self.trained = trained  # whether the method learns from labelled images first
+        self.defaults = get_cfg_default()
+        self.settings = leaves(self.defaults)
+        self.unknown: dict[str, str] = {}  # key -> source
+        self.ignored: dict[str, list[str]] = {}  # source -> keys without a meaning here
+        self.notes: list[str] = []
+
+    def add(self, source: str, values: Iterable[tuple[str, object]]) -> None:
+        values = list(values)
+        if not self.trained and source.endswith((".yaml", ".yml")) and "OPTIM.LR_SCHEDULER" in dict(values):
+            self.notes.append(f"OPTIM in {source} is about learning prompts and ignored; the step at test time is ours")
+            values = [(key, value) for key, value in values if not key.startswith("OPTIM.")]
+        for key, value in values:
+            self.add_value(key, value, source)
+
+    def add_value(self, key: str, value: object, source: str) -> None:
+        key, value, note = translate(key, value, source)
+        self.notes += [note] if note else []
+        if key == "TRAINER.NAME" and isinstance(value, str):
+            given, (value, extra) = value, translate_trainer(value)
+            for more, setting in extra.items():
+                self.notes.append(f"{given} is {value} with {more} {setting} here")
+                self.add_value(more, setting, source)
+        if key in self.settings and not is_height_and_width(key, value):
+            automatic = key in AUTO and value == "auto"
+            self.settings[key] = AUTO[key] if automatic else fitted(key, value, self.settings[key], source)
+        elif members := [name for name in self.settings if name.startswith(f"{key}.")]:
+            raise ConfigError(f"{key} in {source} is a group of keys; give one of {', '.join(members)}")
+        elif is_ignored(key, value, source):
+            self.ignored.setdefault(source, []).append(key)
+        else:
+            self.unknown.setdefault(key, source)
+
+    def config(self) -> CfgNode:
+        """The merged config. One error names all unknown keys, each with the known key that was probably meant."""
+        hints = {key: suggestion(key, list(self.settings)) for key in self.unknown}
+        lines = [f"unknown key '{key}' in {self.unknown[key]}.{hint and f' Did you mean {hint!r}?'}"
+                 for key, hint in hints.items()]
+        if lines:
+            raise ConfigError(" ".join(lines[:5]))
+        for key, value in self.settings.items():
+            *groups, leaf = key.split(".")
+            node = self.defaults
+            for group in groups:
+                node = node[group]
+            node[leaf] = value
+        return self.defaults
+
+    def log_notes(self) -> None:
+        for source, keys in self.ignored.items():
+            logger.info("ignored, without a meaning here, from %s: %s", source, ", ".join(dict.fromkeys(keys)))
+        for note in dict.fromkeys(self.notes):
+            logger.info("%s", note)
 
 
-def layered(
-    base: CfgNode, files: Sequence[Path], pairs: Sequence[Sequence] = (), met: Met | None = None, learns: bool = True,
-    source: str = COMMAND,
-) -> CfgNode:
-    """A copy of `base` with yaml files and then lists of KEY VALUE pairs laid over it; `learns`: for a method that is
-    trained beforehand."""
-    cfg, met = base.clone(), met or Met()
-    for path in files:
-        merge_values(cfg, file_values(path, learns, met), str(path), met)
-    for some in pairs:
-        merge_values(cfg, in_pairs(some), source, met)
-    met.refuse_unknown(cfg)
-    return cfg
+def file_layer(path: Path) -> Layer:
+    return str(path), list(flatten(read_yaml(path)))
 
 
-def file_values(path: Path, learns: bool, met: Met) -> Iterator[tuple[str, object]]:
-    """What a yaml file sets. Those of CoOp's have a schedule by which prompts are learnt, and are read for the rest of
-    what they say by methods that learn nothing beforehand."""
-    tree = read_yaml(path)
-    if not learns and isinstance(tree.get("OPTIM"), dict) and "LR_SCHEDULER" in tree["OPTIM"]:
-        tree = {key: value for key, value in tree.items() if key != "OPTIM"}
-        met.remarks.append(f"OPTIM in {path} is about learning prompts and left alone; the step at test time is ours")
-    return flatten(tree)
+def read_pairs(tokens: Sequence) -> Iterator[tuple[str, object]]:
+    """`KEY VALUE` and `KEY=VALUE`, from the command line or from Python."""
+    rest = iter(tokens)
+    for token in rest:
+        key, equals, value = str(token).partition("=")
+        if equals and KEY.fullmatch(key):
+            yield key, value
+            continue
+        try:
+            yield str(token), next(rest)
+        except StopIteration:
+            raise ConfigError(f"settings come as KEY VALUE pairs; '{token}' has no value") from None
 
 
-def find_config(path: str | Path, folder: str) -> Path:
-    """The file that is meant: `path` as it is or below the project, with or without `.yaml`, or a name in
-    configs/<folder>, so that `configs/datasets/dtd.yaml`, `configs/datasets/dtd` and `dtd` work from anywhere."""
-    path = Path(path)
-    places = [path, CONFIGS.parent / path, CONFIGS / folder / path]
-    for place in places:
-        for found in (place, place.with_name(f"{place.name}.yaml")):
+def find_trainer(layers: Sequence[Layer]) -> str:
+    """The trainer that the last layer with a name asks for; "" where none has one."""
+    names = [value for _, values in layers for key, value in values if key == "TRAINER.NAME"]
+    return translate_trainer(names[-1])[0] if names and isinstance(names[-1], str) else ""
+
+
+def fitted(key: str, value: object, default: object, source: str) -> object:
+    """`value` in the type of `default`: text as yaml reads it, `1e-3`, `010` as 10, whole numbers for floats."""
+    kind = type(default)
+    if isinstance(value, str) and kind is not str:
+        value = BOOLEANS.get(value.lower(), value) if kind is bool else plain_value(value)
+    if kind is str and isinstance(value, bool):
+        value = "on" if value else "off"
+    elif kind is str and not isinstance(value, Collection):
+        value = "" if value is None else str(value)  # numbers and paths
+    elif kind in (int, float) and isinstance(value, int | str) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            value = kind(value)
+    if type(value) is not kind and not (kind is str and isinstance(value, str)):
+        raise ConfigError(f"{key} in {source} must be of type {kind.__name__}, not {value!r}")
+    return value
+
+
+def is_height_and_width(key: str, value: object) -> bool:
+    """Whether this is CoOp's `INPUT.SIZE (224, 224)`, which the backbone decides here."""
+    numbers = re.findall(r"\d+", value) if isinstance(value, str) else value
+    return key == "INPUT.SIZE" and isinstance(numbers, list | tuple) and len(numbers) == 2
+
+
+def suggestion(key: str, known: Sequence[str]) -> str:
+    """The known key that was probably meant: one with the same last name, or one that is very close; "" if none is."""
+    leaf = key.upper().rpartition(".")[2]
+    same = [name for name in known if name.rpartition(".")[2] == leaf]
+    return next(iter(difflib.get_close_matches(key.upper(), same or known, n=1, cutoff=0.0 if same else 0.75)), "")
+
+
+def find_config(name: str, folder: str) -> Path:
+    """The file that is meant: a path, as it is or below the project, with or without `.yaml`, or a name in
+    configs/<folder>; so `configs/datasets/dtd.yaml`, `configs/datasets/dtd` and `dtd` work from anywhere."""
+    path = Path(name)
+    for place in (path, CONFIGS.parent / path, CONFIGS / folder / path):
+        for found in (place, Path(f"{place}.yaml")):
             if found.is_file():
                 return found
-    if folder == "datasets" and (found := dataset_file_of(str(path))):
-        return found
+    if folder == "datasets" and (registered := dataset_file_of(name)):
+        return registered
     if path.suffix not in ("", ".yaml", ".yml"):
-        return path  # which is refused for what it is
-    known = {file.stem: f"configs/{folder}/{file.name}" for file in (CONFIGS / folder).glob("*.yaml")}
-    reason = "it is a folder" if path.is_dir() else "No such file"
-    hint = nearest(path.stem, known)
-    for stem, name in known.items():
-        hint = hint.replace(f"'{stem}'", f"'{name}'")
+        return path  # `read_yaml` refuses it
+    shipped = {file.stem: f"configs/{folder}/{file.name}" for file in (CONFIGS / folder).glob("*.yaml")}
+    hint = re.sub("'(.*)'", lambda found: f"'{shipped[found[1]]}'", nearest(path.stem, shipped))
     if folder == "trainers" and not hint:
-        known_too = coops_backbone(path.stem)
-        hint = f" Give its path in your checkout, or leave it out: trainers know their settings{known_too}."
+        hint = " Give its path in your checkout, or leave it out: trainers know their settings, but for --backbone."
+    reason = "it is a folder" if path.is_dir() else "No such file"
     raise ConfigError(f"cannot read config file {path}: {reason}.{hint}")
 
 
-def dataset_files(path: str) -> list[Path]:
-    """The yaml of a data set. One of a CoOp checkout says its name only: what this project knows of it comes first."""
-    if not path:
+def dataset_files(name: str) -> list[Path]:
+    """The yaml of a data set. A CoOp checkout's holds only its name: our yaml of that data set is laid below it."""
+    if not name:
         return []
-    found = find_config(path, "datasets")
-    group = read_yaml(found).get("DATASET")
-    ours = dataset_file_of(str(group.get("NAME"))) if isinstance(group, dict) else None
+    found = find_config(name, "datasets")
+    ours = dataset_file_of(str(dict(flatten(read_yaml(found))).get("DATASET.NAME")))
     return [found] if ours is None or CONFIGS in found.resolve().parents else [ours, found]
 
 
 @cache
 def dataset_file_of(dataset: str) -> Path | None:
-    """The yaml in configs/datasets that is about a registered data set."""
+    """The yaml in configs/datasets of a registered data set."""
     files = sorted((CONFIGS / "datasets").glob("*.yaml")) if dataset in DATASET_REGISTRY else []
     return next((file for file in files if read_yaml(file).get("DATASET", {}).get("NAME") == dataset), None)

@@ -1,134 +1,82 @@
-"""Keys and trainers of Dassl's and CoOp's that are none of ours, and what becomes of them.
+"""Keys and trainers of Dassl and CoOp that do not exist here.
 
-A yaml file or a command that was written for CoOp is taken as it is: what has no meaning here is left alone and said,
-what has another name is put there, and what asks for something that is not offered is refused by name.
+A yaml file or command line written for CoOp works as it is. Keys without a meaning here are ignored, with one log line;
+keys with another name are translated; values that ask for something unavailable are refused by name.
 """
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from ...datasets.utils.errors import ConfigError
+from .roles import longest_match
+from .safe_yaml import plain_value
 
-EMPTY = ((), [], "", "()", None)
-
-
-@dataclass(frozen=True)
-class Habit:
-    """Why a key is no setting here, and the values that ask for what happens anyway; none stands for all of them."""
-
-    reason: str
-    fine: tuple = ()
-
-
-@dataclass(frozen=True)
-class Renamed:
-    """Our name for a key, and for its values."""
-
-    key: str
-    values: Mapping = field(default_factory=dict)
-
-
-PICTURES = Habit("pictures are prepared as the backbone wants them, and views as the method does")
-IDLE = Habit("it belongs to optimizers, schedules and samplers that are not in use here")
-OTHERS = Habit("no trainer here reads it")
-DOMAINS = Habit("a data set has no domains here; shifted ones (ImageNetR ...) are data sets of their own", EMPTY)
-UNLABELLED = Habit("nothing is learnt from unlabelled images here")
-SHOWN = Habit("the log and TensorBoard always show it")
-
-# Full names, or beginnings that end in a dot and stand for all that they begin.
-HABITS: Mapping[str, Habit] = {
-    "VERSION": SHOWN, "VERBOSE": SHOWN,
-    "RESUME": Habit("a run goes on by itself where it stopped, or say --resume FOLDER", EMPTY),
-    **{f"INPUT.{name}": PICTURES for name in (
-        "SIZE", "INTERPOLATION", "TRANSFORMS", "NO_TRANSFORM", "PIXEL_MEAN", "PIXEL_STD", "CROP_PADDING",
-        "RRCROP_SCALE", "CUTOUT_N", "CUTOUT_LEN", "GN_MEAN", "GN_STD", "RANDAUGMENT_N", "RANDAUGMENT_M",
-        "COLORJITTER_B", "COLORJITTER_C", "COLORJITTER_S", "COLORJITTER_H", "RGS_P", "GB_P", "GB_K",
-    )},
-    "DATASET.SOURCE_DOMAINS": DOMAINS, "DATASET.TARGET_DOMAINS": DOMAINS,
-    **{f"DATASET.{name}": UNLABELLED for name in ("NUM_LABELED", "VAL_PERCENT", "STL10_FOLD", "ALL_AS_UNLABELED")},
-    "DATASET.CIFAR_C_TYPE": OTHERS, "DATASET.CIFAR_C_LEVEL": OTHERS,
-    "DATALOADER.TEST.": Habit("test images are taken TTA.EPISODES at a time"),
-    "DATALOADER.TRAIN_U.": UNLABELLED,
-    "DATALOADER.TRAIN_X.SAMPLER": Habit("training images are drawn at random", ("RandomSampler",)),
-    "DATALOADER.TRAIN_X.N_DOMAIN": IDLE, "DATALOADER.TRAIN_X.N_INS": IDLE,
-    "DATALOADER.K_TRANSFORMS": Habit("training images are cropped once an epoch", (1,)),
-    "DATALOADER.RETURN_IMG0": OTHERS,
-    "MODEL.BACKBONE.PRETRAINED": Habit("backbones are pretrained", (True,)),
-    "MODEL.HEAD.NAME": Habit("CLIP has no head; classes are its text features", EMPTY),
-    "MODEL.HEAD.": OTHERS,
-    "OPTIM.LR_SCHEDULER": Habit("prompts are learnt with a cosine", ("cosine",)),
-    "OPTIM.WARMUP_TYPE": Habit("the warm-up is constant", ("constant",)),
-    "OPTIM.WARMUP_RECOUNT": Habit("the cosine counts anew after the warm-up", (True,)),
-    "OPTIM.SGD_NESTEROV": Habit("SGD is the plain one", (False,)),
-    "OPTIM.SGD_DAMPNING": Habit("SGD is the plain one", (0,)),
-    "OPTIM.STAGED_LR": Habit("there is one learning rate", (False,)),
-    "OPTIM.ADAM_BETA1": Habit("AdamW has torch's rates", (0.9,)),
-    "OPTIM.ADAM_BETA2": Habit("AdamW has torch's rates", (0.999,)),
-    **{f"OPTIM.{name}": IDLE for name in (
-        "STEPSIZE", "GAMMA", "RMSPROP_ALPHA", "WARMUP_MIN_LR", "NEW_LAYERS", "BASE_LR_MULT",
-    )},
-    "TRAIN.PRINT_FREQ": SHOWN, "TRAIN.CHECKPOINT_FREQ": Habit("the state is kept after every epoch"),
-    "TRAIN.COUNT_ITER": UNLABELLED,
-    "TEST.EVALUATOR": Habit("accuracy and calibration are always measured", ("Classification", "Calibration")),
-    "TEST.PER_CLASS_RESULT": Habit("the report shows every class"),
-    "TEST.COMPUTE_CMAT": Habit("predictions.npz holds what it is made from"),
-    "TEST.NO_TEST": Habit("a run ends with its test; a look at settings and data is --no-train", (False,)),
-    "TEST.FINAL_MODEL": Habit("the last epoch's prompt is tested", ("last_step",)),
-    **{f"TRAINER.{name}.": OTHERS for name in (
-        "COCOOP", "MCD", "MME", "CDAC", "SE", "M3SDA", "DAEL", "CROSSGRAD", "DDAIG", "DAELDG", "DOMAINMIX", "ENTMIN",
-        "MEANTEACHER", "MIXMATCH", "FIXMATCH", "MAPLE", "IVLP", "VPT", "PROMPTSRC",
-    )},
-    **dict.fromkeys(("LOSS.", "TRAINER.COOP.ALPHA", "TRAINER.COOP.W"), OTHERS),  # ProGrad's and KgCoOp's
+# Ignored with any value. Full names, or prefixes that end in a dot.
+IGNORED = (
+    "VERSION", "VERBOSE", "TRAIN.PRINT_FREQ", "TRAIN.CHECKPOINT_FREQ", "TRAIN.COUNT_ITER",
+    "INPUT.SIZE", "INPUT.INTERPOLATION", "INPUT.TRANSFORMS", "INPUT.NO_TRANSFORM", "INPUT.PIXEL_MEAN",
+    "INPUT.PIXEL_STD", "INPUT.CROP_PADDING", "INPUT.RRCROP_SCALE", "INPUT.CUTOUT_N", "INPUT.CUTOUT_LEN",
+    "INPUT.GN_MEAN", "INPUT.GN_STD", "INPUT.RANDAUGMENT_N", "INPUT.RANDAUGMENT_M", "INPUT.COLORJITTER_B",
+    "INPUT.COLORJITTER_C", "INPUT.COLORJITTER_S", "INPUT.COLORJITTER_H", "INPUT.RGS_P", "INPUT.GB_P", "INPUT.GB_K",
+    "DATASET.NUM_LABELED", "DATASET.VAL_PERCENT", "DATASET.STL10_FOLD", "DATASET.ALL_AS_UNLABELED",
+    "DATASET.CIFAR_C_TYPE", "DATASET.CIFAR_C_LEVEL", "DATALOADER.TEST.", "DATALOADER.TRAIN_U.",
+    "DATALOADER.TRAIN_X.N_DOMAIN", "DATALOADER.TRAIN_X.N_INS", "DATALOADER.RETURN_IMG0", "MODEL.HEAD.",
+    "OPTIM.STEPSIZE", "OPTIM.GAMMA", "OPTIM.RMSPROP_ALPHA", "OPTIM.WARMUP_MIN_LR", "OPTIM.NEW_LAYERS",
+    "OPTIM.BASE_LR_MULT", "TEST.PER_CLASS_RESULT", "TEST.COMPUTE_CMAT",
+    *(f"TRAINER.{name}." for name in (
+        "COCOOP", "MCD", "MME", "CDAC", "SE", "M3SDA", "DAEL", "CROSSGRAD", "DDAIG", "DAELDG", "DOMAINMIX",
+        "ENTMIN", "MEANTEACHER", "MIXMATCH", "FIXMATCH", "MAPLE", "IVLP", "VPT", "PROMPTSRC")),
+    "LOSS.", "TRAINER.COOP.ALPHA", "TRAINER.COOP.W",  # ProGrad's and KgCoOp's
+)
+# Ignored with the values that describe what happens here anyway. Others are refused.
+EMPTY: tuple = ("", "()", (), [], None)
+FIXED: Mapping[str, tuple] = {
+    "RESUME": EMPTY, "DATASET.SOURCE_DOMAINS": EMPTY, "DATASET.TARGET_DOMAINS": EMPTY, "MODEL.HEAD.NAME": EMPTY,
+    "DATALOADER.TRAIN_X.SAMPLER": ("RandomSampler",), "DATALOADER.K_TRANSFORMS": (1,),
+    "MODEL.BACKBONE.PRETRAINED": (True,), "OPTIM.LR_SCHEDULER": ("cosine",), "OPTIM.WARMUP_TYPE": ("constant",),
+    "OPTIM.WARMUP_RECOUNT": (True,), "OPTIM.SGD_NESTEROV": (False,), "OPTIM.SGD_DAMPNING": (0,),
+    "OPTIM.STAGED_LR": (False,), "OPTIM.ADAM_BETA1": (0.9,), "OPTIM.ADAM_BETA2": (0.999,),
+    "TEST.EVALUATOR": ("Classification", "Calibration"), "TEST.NO_TEST": (False,), "TEST.FINAL_MODEL": ("last_step",),
 }
-RENAMED: Mapping[str, Renamed] = {
-    "USE_CUDA": Renamed("DEVICE", {True: "auto", False: "cpu"}),
-    "TRAINER.COOP.PREC": Renamed("MODEL.PREC", {"fp16": "fp16", "amp": "fp16", "fp32": "fp32"}),
+# CoOp's key -> our key, and our value for each of its values.
+RENAMED: Mapping[str, tuple[str, Mapping[object, str]]] = {
+    "USE_CUDA": ("DEVICE", {True: "auto", False: "cpu"}),
+    "TRAINER.COOP.PREC": ("MODEL.PREC", {"fp16": "fp16", "amp": "fp16", "fp32": "fp32"}),
 }
-# ProGrad and KgCoOp say only whether there are words to start from; CoOp says which.
-WORDS = "TRAINER.COOP.CTX_INIT"
-WORDS_MEANT = {"True": "a photo of a", "False": ""}
+# TRAINER.COOP.CTX_INIT: ProGrad and KgCoOp say only whether the context starts from words; CoOp says which.
+INITIAL_WORDS = {"True": "a photo of a", "False": ""}
 # CoOp's zero-shot baselines are one trainer here, with other templates.
 TRAINERS = {"ZeroshotCLIP": ("ZeroShot", "coop"), "ZeroshotCLIP2": ("ZeroShot", "ensemble")}
-BACKBONES = {"rn50": "RN50", "rn101": "RN101", "vit_b32": "ViT-B/32", "vit_b16": "ViT-B/16"}
-NOT_HERE = ("CoCoOp", "MaPLe", "KgCoOp", "ProGrad", "PromptSRC", "IVLP", "VPT")
+UNAVAILABLE_TRAINERS = ("CoCoOp", "MaPLe", "KgCoOp", "ProGrad", "PromptSRC", "IVLP", "VPT")
 
 
-def coops_backbone(stem: str) -> str:
-    """What CoOp's yaml of that name (vit_b16_ep50_ctxv1) says of the backbone, as the end of a remedy."""
-    found = [name for start, name in BACKBONES.items() if stem.startswith(start)]
-    return f", the backbone is --backbone {found[0]}" if found else ""
-
-
-def habit_of(key: str) -> Habit | None:
-    """The table's line on a key: its own, else that of its longest beginning."""
-    beginnings = [name for name in HABITS if key == name or (name.endswith(".") and key.startswith(name))]
-    return HABITS[max(beginnings, key=len)] if beginnings else None
-
-
-def leave_alone(key: str, value: object, source: str) -> bool:
-    """Whether a key that is none of ours may be left alone; refuses values that ask for what is not offered."""
-    habit = habit_of(key)
-    if habit is None:
-        return False
-    if habit.fine and value not in habit.fine:
-        raise ConfigError(f"{key} {value} in {source} is not offered here: {habit.reason}")
+def is_ignored(key: str, value: object, source: str) -> bool:
+    """Whether a key that is not one of ours is ignored; refuses values that ask for something unavailable."""
+    if key not in FIXED:
+        return bool(longest_match(key, IGNORED))
+    if plain_value(value) not in FIXED[key]:
+        known = " or ".join(repr(value) for value in FIXED[key] if value not in EMPTY[1:])
+        raise ConfigError(f"{key} {value} in {source} is not offered here: it must be {known}, or left out")
     return True
 
 
-def our_name(key: str, value: object, source: str) -> tuple[str, object]:
-    """What a key that has another name here is called, and its value."""
-    renamed = RENAMED[key]
-    if value not in renamed.values:
-        known = ", ".join(map(str, renamed.values))
-        raise ConfigError(f"{key} in {source} is {value!r}; it must be one of {known}")
-    return renamed.key, renamed.values[value]
+def translate(key: str, value: object, source: str) -> tuple[str, object, str]:
+    """Our key and value for one of CoOp's, and a line about it if they differ."""
+    if key in RENAMED:
+        (ours, values), value = RENAMED[key], plain_value(value)
+        if value not in tuple(values):
+            raise ConfigError(f"{key} in {source} is {value!r}; it must be one of {', '.join(map(str, values))}")
+        return ours, values[value], f"{key} in {source} is {ours} {values[value]} here"
+    if key == "TRAINER.COOP.CTX_INIT" and str(value) in INITIAL_WORDS:
+        words = INITIAL_WORDS[str(value)]
+        return key, words, f"{key} in {source} is '{words}' here" if words else ""
+    return key, value, ""
 
 
-def our_trainer(name: str) -> tuple[str, list[str]]:
-    """What a trainer of CoOp's is called here, and the settings that make it so."""
-    if name in NOT_HERE:
-        raise ConfigError(f"{name} is no trainer of promptcal: run it in its own checkout, measured and kept in our "
-                          f"format, with python -m promptcal.trainers.dassl train.py ... TEST.EVALUATOR Calibration")
+def translate_trainer(name: str) -> tuple[str, dict[str, object]]:
+    """Our name for a trainer of CoOp's, and the settings that go with it."""
+    if name in UNAVAILABLE_TRAINERS:
+        raise ConfigError(f"{name} is no trainer of promptcal: run it in its own checkout, with our measures and run "
+                          f"folders, by python -m promptcal.trainers.dassl train.py ... TEST.EVALUATOR Calibration")
     ours, template = TRAINERS.get(name, (name, ""))
-    return ours, ["PROMPT.TEMPLATE", template] if template else []
+    return ours, {"PROMPT.TEMPLATE": template} if template else {}

@@ -1,7 +1,8 @@
-"""What the numbers of a run depend on, and where a run with these settings lives."""
+"""What a run's predictions depend on (fingerprint), and the folder of a run with these settings."""
 from __future__ import annotations
 
 import hashlib
+import inspect
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,57 +13,69 @@ from ...datasets.base import run_name
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.files import read_regular
 from ...datasets.views import PIPELINE
+from ..registry import TRAINER_REGISTRY
 from .defaults import get_cfg_default
 from .roles import influential_settings, leaves, setting_of
 
 ENGINE = 1  # raised whenever a change of the code changes predictions
-# What runs of version 0.1 do not name.
-UNNAMED = {"views": "pillow-1"}
-LONGEST = 100  # characters of a part of a run folder's path
+MAX_LENGTH = 100  # characters of a part of a run folder's path
 
 
 def make_fingerprint(cfg: CfgNode, **facts: str) -> dict[str, object]:
-    """Settings and `facts` (hashes of data and weights, the precision in use) that a continued run must share."""
-    settings = influential_settings(leaves(cfg), cfg.TRAINER.NAME)
+    """Settings, `facts` (hashes of data and weights, the precision in use) and code that a resumed run must share."""
+    settings = leaves(cfg)
+    fixed = {key: value for key, value in settings.items() if setting_of(key).fixed}
+    settings = {**influential_settings(settings, cfg.TRAINER.NAME), **fixed}
     settings = {key: value for key, value in settings.items() if not setting_of(key).hashed}
-    return {**settings, **facts, "engine": ENGINE, "views": PIPELINE}
+    return {**settings, **facts, **user_code(cfg.TRAINER.NAME), "engine": ENGINE, "views": PIPELINE}
+
+
+def user_code(trainer: str) -> dict[str, str]:
+    """Hashes of the source of a method's classes that are not part of this package, whose code ENGINE stands for."""
+    package = __name__.partition(".trainers.")[0]
+    hashes = {}
+    for cls in TRAINER_REGISTRY.get(trainer).__mro__[:-1]:
+        if not cls.__module__.startswith(f"{package}."):
+            try:
+                source = inspect.getsource(cls)
+            except (OSError, TypeError):  # typed at a prompt
+                source = "unknown"
+            hashes[f"source of {cls.__name__}"] = short_hash(source.encode())
+    return hashes
 
 
 def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = False) -> None:
-    """Refuses to continue a run that was begun under other circumstances, naming what differs.
+    """Refuses to resume a run that was started with other settings, data, weights or code, naming what differs.
 
-    A setting that one side lacks counts as its default there: the run is older, or newer, than the setting. What is
-    finished stays so, whatever made its views; a run whose views would come from two pipelines is refused.
+    A setting that one side lacks counts as its default: the run is older, or newer, than the setting. A `finished` run
+    stays finished if other code would make its views now, or other parts would be cut.
     """
-    defaults = {**UNNAMED, **leaves(get_cfg_default())}
-    if finished:
-        theirs = {**theirs, "views": ours.get("views")}
+    defaults = leaves(get_cfg_default())
 
     def value(side: Mapping, key: str) -> object:
         return side.get(key, defaults.get(key))
 
-    if value(ours, "views") != value(theirs, "views"):
-        raise ConfigError(f"{folder} holds an unfinished run whose views were made by {value(theirs, 'views')}, while "
-                          f"this version makes others ({value(ours, 'views')}): choose another --output-dir")
-
     keys = sorted(key for key in {*ours, *theirs} if value(ours, key) != value(theirs, key))
+    if finished:
+        keys = [key for key in keys if key != "views" and not setting_of(key).fixed]
     if keys:
         differences = "; ".join(f"{key} was {value(theirs, key)!r}, is {value(ours, key)!r}" for key in keys)
         raise ConfigError(f"{folder} holds a run with other settings ({differences}): choose another --output-dir")
 
 
 def tag_of(settings: Mapping[str, object], baseline: Mapping[str, object]) -> str:
-    """A readable folder name for the settings that differ from the baseline: `default`, or `STEPS-2_LAMBDA-10.0`."""
+    """A readable folder name from the settings that differ from the baseline: `default`, or `STEPS-2_LAMBDA-10.0`."""
     changed = [
-        f"{key.rsplit('.', 1)[-1]}-{prompt_name(value) if key == 'MODEL.INIT_WEIGHTS' else value}"
+        f"{key.rsplit('.', 1)[-1]}-{prompt_name(str(value)) if key == 'MODEL.INIT_WEIGHTS' else value}"
         for key, value in settings.items() if not setting_of(key).in_path and value != baseline.get(key)
     ]
     return path_safe("_".join(changed)) or "default"
 
 
 def prompt_name(name: str) -> str:
-    """A prompt in short: an embedded one's name as it is; of a path what tells prompts apart by eye (CoOp calls every
-    file prompt_learner/model.pth.tar-<epoch>) and a hash of the file, or of the path where it cannot be read."""
+    """A prompt's short name: of an embedded one its own; of a file the part of its path that differs between prompts
+    (CoOp names every file prompt_learner/model.pth.tar-<epoch>) and a hash of its content, or of the path if there is
+    no such file."""
     path = Path(name)
     try:
         content = read_regular(path)
@@ -70,18 +83,18 @@ def prompt_name(name: str) -> str:
         if path.name == name:
             return name
         content = name.encode()
-    coops = path.parent.name == "prompt_learner" and path.parent.parent.name
-    return f"{coops or path.name.split('.')[0]}-{short_hash(content)}"
+    seed_folder = path.parent.name == "prompt_learner" and path.parent.parent.name
+    return f"{seed_folder or path.name.split('.')[0]}-{short_hash(content)}"
 
 
 def path_safe(text: str) -> str:
-    """`text` as a part of a path. One that is too long ends with a hash of the whole: what is cut off may be all that
-    tells two runs apart."""
+    """`text` as a part of a path. A long one ends with a hash of the whole, because what is cut off may be the only
+    difference between two runs."""
     safe = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
-    if len(safe) <= LONGEST:
+    if len(safe) <= MAX_LENGTH:
         return safe
-    mark = short_hash(text.encode())
-    return f"{safe[: LONGEST - 1 - len(mark)].rstrip('-.')}-{mark}"
+    digest = short_hash(text.encode())
+    return f"{safe[: MAX_LENGTH - 1 - len(digest)].rstrip('-.')}-{digest}"
 
 
 def short_hash(content: bytes) -> str:
@@ -100,7 +113,7 @@ def run_path(cfg: CfgNode) -> Path:
 
 
 def backbone_name(name: str) -> str:
-    """A backbone in short: of files and folders their last name, behind the family and the model that are named."""
+    """A backbone's short name: of a file or folder its last name, after the family and the model if they are given."""
     family, colon, rest = name.partition(":")
     if not colon:
         return Path(name).stem if Path(name).suffix else name

@@ -1,107 +1,107 @@
-"""What each setting influences: one table, from which everything else that must know it is derived.
+"""What each setting influences, in one table.
 
-Whether a run may be continued (fingerprint), how its folder is called (tag), which runs the report compares and what
-it warns of all follow from here. A setting that no line names changes how a method tunes.
+It decides whether a run may be resumed (fingerprint), the name of its folder (tag), and which runs the report compares.
+A setting that no line names changes how a method adapts.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from yacs.config import CfgNode
 
 from ..registry import branch_of, method_key
-from .regularisers import regulariser_names
+from .safe_yaml import flatten
 
 
 class Role(Enum):
     """What a setting changes."""
 
-    PLACE = "where things lie"
-    SPEED = "how fast and with how much memory it runs"
-    DATA = "which images are looked at"
-    BEFORE = "the prediction before tuning"
-    TUNING = "how a method tunes or is trained"
-    REPORT = "how predictions are summed up"
+    PATH = "where files are read and written"
+    SPEED = "speed and memory"
+    DATA = "which images are used"
+    ZERO_SHOT = "the prediction before adaptation"
+    METHOD = "how a method adapts or is trained"
+    METRICS = "how predictions are measured"
 
 
-INFLUENTIAL = (Role.DATA, Role.BEFORE, Role.TUNING)  # on predictions
+INFLUENTIAL = (Role.DATA, Role.ZERO_SHOT, Role.METHOD)  # on predictions
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting's role, and where it is told apart in another way than by its value."""
+    """A setting's role, and how it enters the fingerprint, the tag and the report's tables."""
 
     role: Role
-    hashed: bool = False  # names a file, which may be moved or replaced: its hash counts, not its name
-    in_path: bool = False  # has a folder of its own in a run's path, so the tag need not name it
-    compared: bool = True  # of BEFORE and TUNING: another value makes another row in a table
+    hashed: bool = False  # names a file: the fingerprint has the file's hash instead of its name
+    in_path: bool = False  # is a folder of its own in a run's path, so it is not in the tag
+    compared: bool = True  # of ZERO_SHOT and METHOD: another value makes another row in a table
+    fixed: bool = False  # changes no prediction, but must stay the same until the run is finished
 
 
-# CoOp's, but a prompt that it has learnt is read in the same way by every method.
+# CoOp's key, but every method that starts from a learnt prompt reads it.
 OF_PROMPTS = "TRAINER.COOP.CLASS_TOKEN_POSITION"
 
-# Full names, or beginnings that end in a dot and stand for all that they begin.
+# Full names, or prefixes that end in a dot. The longest match counts.
 SETTINGS: Mapping[str, Setting] = {
     "SEED": Setting(Role.DATA, in_path=True),
-    "OUTPUT_DIR": Setting(Role.PLACE),
-    "TAG": Setting(Role.PLACE),
+    "OUTPUT_DIR": Setting(Role.PATH),
+    "TAG": Setting(Role.PATH),
     "DEVICE": Setting(Role.SPEED),
     "DATASET.NAME": Setting(Role.DATA, in_path=True),
-    "DATASET.ROOT": Setting(Role.PLACE),
-    "DATASET.FEWSHOT_DIR": Setting(Role.PLACE),
-    "DATASET.NUM_SHOTS": Setting(Role.TUNING),
+    "DATASET.ROOT": Setting(Role.PATH),
+    "DATASET.FEWSHOT_DIR": Setting(Role.PATH),
+    "DATASET.NUM_SHOTS": Setting(Role.METHOD),
     "DATASET.SUBSAMPLE_CLASSES": Setting(Role.DATA),
-    "INPUT.": Setting(Role.BEFORE),
+    "INPUT.": Setting(Role.ZERO_SHOT),
     "DATALOADER.NUM_WORKERS": Setting(Role.SPEED),
-    "DATALOADER.JPEG": Setting(Role.BEFORE, compared=False),
+    "DATALOADER.JPEG": Setting(Role.ZERO_SHOT, compared=False),
     "DATALOADER.ON_BAD_IMAGE": Setting(Role.DATA),
-    "DATALOADER.TRAIN_X.": Setting(Role.TUNING),
-    "MODEL.BACKBONE.NAME": Setting(Role.BEFORE, hashed=True, in_path=True, compared=False),
-    "MODEL.ACTIVATION": Setting(Role.BEFORE, hashed=True, compared=False),  # how the backbone's file is read
-    "MODEL.HEAD_WIDTH": Setting(Role.BEFORE, hashed=True, compared=False),
+    "DATALOADER.TRAIN_X.": Setting(Role.METHOD),
+    "MODEL.BACKBONE.NAME": Setting(Role.ZERO_SHOT, hashed=True, in_path=True, compared=False),
+    "MODEL.ACTIVATION": Setting(Role.ZERO_SHOT, hashed=True, compared=False),  # how the backbone's file is read
+    "MODEL.HEAD_WIDTH": Setting(Role.ZERO_SHOT, hashed=True, compared=False),
     "MODEL.COMPILE": Setting(Role.SPEED),
-    "MODEL.PREC": Setting(Role.BEFORE, compared=False),
-    "MODEL.INIT_WEIGHTS": Setting(Role.BEFORE, hashed=True),
-    "PROMPT.": Setting(Role.BEFORE),
+    "MODEL.PREC": Setting(Role.ZERO_SHOT, compared=False),
+    "MODEL.INIT_WEIGHTS": Setting(Role.ZERO_SHOT, hashed=True),
+    "PROMPT.": Setting(Role.ZERO_SHOT),
     "TTA.EPISODES": Setting(Role.SPEED),
     "TTA.JACOBIAN": Setting(Role.SPEED),
     "TTA.JACOBIAN_GB": Setting(Role.SPEED),
-    "TTA.": Setting(Role.TUNING),
-    "OPTIM.": Setting(Role.TUNING),
-    "TRAINER.NAME": Setting(Role.TUNING, in_path=True, compared=False),
-    OF_PROMPTS: Setting(Role.BEFORE),
-    "TRAINER.": Setting(Role.TUNING),
-    "TEST.BINS": Setting(Role.REPORT),
-    "TEST.SALS": Setting(Role.REPORT),
+    "TTA.": Setting(Role.METHOD),
+    "OPTIM.": Setting(Role.METHOD),
+    "TRAINER.NAME": Setting(Role.METHOD, in_path=True, compared=False),
+    OF_PROMPTS: Setting(Role.ZERO_SHOT),
+    "TRAINER.": Setting(Role.METHOD),
+    "TEST.BINS": Setting(Role.METRICS),
+    "TEST.SALS": Setting(Role.METRICS),
+    "TEST.PART": Setting(Role.SPEED, fixed=True),  # an unfinished run is cut into parts by it
     "TEST.": Setting(Role.DATA),
-    "CACHE.": Setting(Role.PLACE),
+    "CACHE.": Setting(Role.PATH),
 }
 
 
+def longest_match(key: str, table: Iterable[str]) -> str:
+    """The entry of a table that names a key or is its longest prefix; "" if there is none."""
+    return max((name for name in table if key == name or (name.endswith(".") and key.startswith(name))), key=len,
+               default="")
+
+
 def setting_of(key: str) -> Setting:
-    """The table's line on a key: its own, else that of its longest beginning."""
-    if key in SETTINGS:
-        return SETTINGS[key]
-    beginnings = [name for name in SETTINGS if name.endswith(".") and key.startswith(name)]
-    return SETTINGS[max(beginnings, key=len)] if beginnings else Setting(Role.TUNING)
+    """The table's line for a key."""
+    return SETTINGS.get(longest_match(key, SETTINGS), Setting(Role.METHOD))
 
 
-def leaves(cfg: CfgNode, prefix: str = "") -> dict[str, object]:
+def leaves(cfg: CfgNode) -> dict[str, object]:
     """Every setting by its full name."""
-    flat = {}
-    for key, value in cfg.items():
-        if isinstance(value, CfgNode):
-            flat.update(leaves(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+    return dict(flatten(cfg))
 
 
 def own_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
-    """The settings that concern a trainer: all but those of other methods, unless it takes over their terms."""
-    added = regulariser_names(settings.get("TRAINER.REGULARISERS"))
+    """The settings that concern a trainer: all but those of methods whose regulariser it does not use."""
+    terms = str(settings.get("TRAINER.REGULARISERS") or "").split(",")
+    added = [term.partition(":")[0].strip() for term in terms if term.strip()]
     own = {method_key(branch) for branch in (branch_of(trainer), "NAME", "REGULARISERS", *added)}
     return {
         key: value for key, value in settings.items()
@@ -110,15 +110,15 @@ def own_settings(settings: Mapping[str, object], trainer: str) -> dict[str, obje
 
 
 def influential_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
-    """The settings that a trainer's predictions follow from."""
+    """The settings that a trainer's predictions depend on."""
     return {
         key: value for key, value in own_settings(settings, trainer).items() if setting_of(key).role in INFLUENTIAL
     }
 
 
 def compared_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
-    """The settings that make a run another experiment: what a table's rows may differ in."""
+    """The settings that define an experiment: the rows of a table may differ in them."""
     return {
         key: value for key, value in own_settings(settings, trainer).items()
-        if setting_of(key).role in (Role.BEFORE, Role.TUNING) and setting_of(key).compared
+        if setting_of(key).role in (Role.ZERO_SHOT, Role.METHOD) and setting_of(key).compared
     }

@@ -1,45 +1,101 @@
-"""Yaml text as plain data: no code, no bombs, and one kind of exception for all that it cannot be."""
+"""Yaml as plain data: no code, few aliases, no duplicate keys, and numbers as people read them."""
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import suppress
 from copy import deepcopy
 from functools import lru_cache
+from pathlib import Path
 
 import yaml
 
-from ...datasets.utils.errors import one_line
+from ...datasets.utils.errors import ConfigError, one_line
+from ...datasets.utils.files import read_regular
 
-LARGEST = 1_000_000  # letters of a text, or values that it stands for
-OFTEN_READ = 10_000  # letters: a file of settings that is kept in mind
+MAX_SIZE = 1_000_000  # characters of a text
+MAX_ALIASES = 10
+CACHED_SIZE = 10_000  # characters up to which a parsed text is cached
+MAX_DEPTH = 5  # nested groups that a file may have
+
+
+class Loader(yaml.SafeLoader):
+    """YAML 1.1 without its traps: `010` (8 there), `1:30` (90), `yes`, `0x1F`, `1_000` and dates stay text."""
+
+    yaml_implicit_resolvers: dict = {}  # noqa: RUF012
+    aliases = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+        self.aliases += self.check_event(yaml.AliasEvent)
+        if self.aliases > MAX_ALIASES:  # of each other, they would stand for more values than any memory holds
+            raise yaml.YAMLError(f"it has more than {MAX_ALIASES} aliases (*name)")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        lines: dict[str, int] = {}
+        for key in [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]:
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise yaml.YAMLError(f"'{key.value}' is there twice, in lines {lines[key.value]} and {line}")
+            lines[key.value] = line
+        return super().construct_mapping(node, deep)
+
+
+for tag, pattern, first in (
+    ("merge", "<<", "<"), ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"), ("int", "[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
+    ("float", r"[-+]?[0-9]+\.[0-9]*([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+.0123456789"),
+):
+    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), list(first))
+Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
 
 
 def parse_yaml(text: str | bytes) -> object:
-    """The plain data in yaml text. What looks like a date or a number but is none (`2024-13-45`, `0x_`), a wrong tag
-    (`!!int x`) or a thousand brackets end in exceptions of many kinds inside the library: here they are one."""
+    """The plain data in yaml text. Whatever is wrong with it (`!!int x`, a thousand brackets) raises a YAMLError."""
     try:
-        if len(text) > LARGEST:
-            raise yaml.YAMLError(f"it is longer than {LARGEST:,} letters")
-        if (b"&" if isinstance(text, bytes) else "&") in text:
-            written_out(yaml.compose(text, Loader=yaml.SafeLoader), {})
-        return deepcopy(load(text)) if len(text) <= OFTEN_READ else yaml.safe_load(text)
-    except Exception as error:
-        raise yaml.YAMLError(one_line(error, 300) or type(error).__name__) from error
+        if len(text) > MAX_SIZE:
+            raise yaml.YAMLError(f"it is longer than {MAX_SIZE:,} characters")
+        return deepcopy(load_cached(text)) if len(text) <= CACHED_SIZE else yaml.load(text, Loader)
+    except Exception as error:  # PyYAML raises many kinds: ValueError, RecursionError, TypeError ...
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        reason = getattr(error, "problem", None) or error
+        raise yaml.YAMLError(where + (one_line(reason, 300) or type(error).__name__)) from error
 
 
 @lru_cache(maxsize=200)
-def load(text: str | bytes) -> object:
-    """A plan of many runs reads the same few files thousands of times; a copy is made in a tenth of the time."""
-    return yaml.safe_load(text)
+def load_cached(text: str | bytes) -> object:
+    """A plan of many runs reads the same few files thousands of times."""
+    return yaml.load(text, Loader)
 
 
-def written_out(node: yaml.Node | None, known: dict[int, int]) -> int:
-    """How many values a yaml node stands for when all its aliases (`*x`) are written out. A few lines of aliases of
-    aliases stand for more than any memory holds, and one of itself for infinitely many."""
-    if node is None or isinstance(node, yaml.ScalarNode):
-        return 1
-    if id(node) not in known:
-        known[id(node)] = LARGEST  # while it is being counted
-        parts = [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
-        known[id(node)] = 1 + sum(written_out(part, known) for part in parts)
-    if known[id(node)] >= LARGEST:
-        raise yaml.YAMLError("its aliases stand for each other without end")
-    return known[id(node)]
+def plain_value(value: object) -> object:
+    """Text as yaml reads it; text that is no yaml stays text."""
+    if isinstance(value, str):
+        with suppress(yaml.YAMLError):
+            return parse_yaml(value)
+    return value
+
+
+def read_yaml(path: Path) -> dict:
+    """The plain data in a yaml file. Python files, which yacs would execute, and yaml tags are refused."""
+    if path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"config file {path} is not a .yaml file; other kinds are refused because they can run code")
+    try:
+        content = parse_yaml(read_regular(path))
+    except OSError as error:
+        raise ConfigError(f"cannot read config file {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"config file {path} is not plain yaml: {error}") from error
+    if not isinstance(content, dict | None):
+        raise ConfigError(f"config file {path} must hold KEY: value pairs, not {type(content).__name__}")
+    return content or {}
+
+
+def flatten(tree: dict, prefix: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple[str, object]]:
+    """The values of nested dicts by their full names; a dict below `depth` groups counts as a value."""
+    for key, value in tree.items():
+        if isinstance(value, dict) and depth:
+            yield from flatten(value, f"{prefix}{key}.", depth - 1)
+        else:
+            yield f"{prefix}{key}", value

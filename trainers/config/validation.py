@@ -1,4 +1,4 @@
-"""Whether a config can work, said before anything is loaded."""
+"""Checks of a config before anything is loaded."""
 from __future__ import annotations
 
 import math
@@ -7,7 +7,7 @@ from yacs.config import CfgNode
 
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
-from ..registry import TRAINER_REGISTRY
+from ..registry import TRAINER_REGISTRY, method_key
 from .roles import OF_PROMPTS, leaves
 
 
@@ -29,7 +29,7 @@ def require_kept_views(cfg: CfgNode) -> None:
 
 
 def validate(cfg: CfgNode) -> None:
-    """Refuses settings that cannot work, each with one line on what would. Every method checks its own branch."""
+    """Refuses settings that cannot work, with one line about values that would. Methods check their own settings."""
     for key, value in leaves(cfg).items():
         if isinstance(value, float):
             require(cfg, math.isfinite(value), key, "a finite number")
@@ -52,7 +52,7 @@ def validate(cfg: CfgNode) -> None:
     require_one_of(cfg, "DATALOADER.ON_BAD_IMAGE", "error", "skip")
     require_one_of(cfg, "DATALOADER.JPEG", "pillow", "device")
     require_one_of(cfg, "MODEL.ACTIVATION", "", "quick_gelu", "gelu")
-    require(cfg, cfg.MODEL.HEAD_WIDTH >= 0, "MODEL.HEAD_WIDTH", "0 (64) or a number of numbers")
+    require(cfg, cfg.MODEL.HEAD_WIDTH >= 0, "MODEL.HEAD_WIDTH", "0 (64) or a width")
     require_one_of(cfg, "MODEL.PREC", "auto", "fp32", "fp16", "bf16")
     require_one_of(cfg, "MODEL.COMPILE", "off", "on")
     require(cfg, bool(cfg.MODEL.BACKBONE.NAME), "MODEL.BACKBONE.NAME",
@@ -80,3 +80,21 @@ def validate(cfg: CfgNode) -> None:
     require(cfg, cfg.TEST.PART >= 1, "TEST.PART", "at least 1")
     require(cfg, cfg.TEST.LIMIT >= 0, "TEST.LIMIT", "0 (all) or a number of images")
     trainer.validate(cfg)
+
+
+def parse_regularisers(setting: str) -> dict[str, float]:
+    """TRAINER.REGULARISERS, such as `ctpt:50,atpt:10`: the weight of each added term by the method's name as given."""
+    weights: dict[str, float] = {}
+    for part in filter(str.strip, setting.split(",")):
+        name, _, number = (piece.strip() for piece in part.partition(":"))
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not name or not 0 <= weight < math.inf:
+            raise ConfigError(f"TRAINER.REGULARISERS has {part.strip()!r}; it must be name:weight with a weight of 0 "
+                              f"or more, several separated by commas, such as ctpt:50,atpt:10")
+        if method_key(name) in map(method_key, weights):
+            raise ConfigError(f"TRAINER.REGULARISERS names {name!r} twice: give each term one weight")
+        weights[name] = weight
+    return weights

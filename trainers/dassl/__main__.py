@@ -13,7 +13,7 @@ from pathlib import Path
 
 from yacs.config import CfgNode
 
-from ...datasets.utils.cli import FIRST, run_tool
+from ...datasets.utils.cli import IS_MAIN, run_tool
 from ...datasets.utils.errors import UserError
 
 
@@ -59,7 +59,7 @@ def bring_in() -> None:
         return cfg
 
     dassl.config.get_cfg_default = extended
-    if not FIRST:  # of several processes the first alone speaks, and log.txt is its own
+    if not IS_MAIN:  # of several processes only the first one writes log lines and log.txt
         dassl.utils.setup_logger = lambda output=None: None
 
 

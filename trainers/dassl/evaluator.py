@@ -19,7 +19,7 @@ from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from ..base import now
 from ..config.roles import leaves
 from ..functional.arrays import log_softmax
-from ..functional.calibration import ace, brier_terms, ece, top_class
+from ..functional.calibration import BINS, ace, brier_terms, ece, top_class
 from ..runs.environment import environment
 from ..runs.summary import percent_lines
 from ..vlm.loading import pick_device, weights_hash
@@ -27,7 +27,6 @@ from .data import TheirData
 
 logger = logging.getLogger(__name__)
 
-BINS = 20  # unless TEST.BINS says otherwise
 STATISTICS = {"INPUT.PIXEL_MEAN": OPENAI_MEAN, "INPUT.PIXEL_STD": OPENAI_STD}
 
 UNNAMED = "no name"  # of a checkout's backbone that its config does not tell

@@ -70,7 +70,12 @@ class EngineTrainer(TrainerX):
             cfg.freeze()
         self.engine = TRAINER_REGISTRY.get(self.method)(cfg, self.data)
         self.engine.log_name = ""  # Dassl writes log.txt, our lines included
-        return self.engine.run(train=train)
+        results = self.engine.run(train=train)
+        if self.engine.dist.is_main:
+            from ..report.tensorboard_figures import write_tensorboard_figures  # matplotlib is not part of a run
+
+            write_tensorboard_figures(self.engine.run_dir.path)
+        return results
 
     def show(self, results: dict) -> float:
         """Dassl's evaluator, whichever was asked for, says the result."""

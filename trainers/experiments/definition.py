@@ -8,7 +8,7 @@ from pathlib import Path
 from ...datasets.utils.errors import ConfigError, UnknownNameError
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS
-from ..config.merging import read_yaml
+from ..config.safe_yaml import read_yaml
 from ..registry import TRAINER_REGISTRY
 from ..report import published
 from ..report.metrics import METRICS

@@ -10,11 +10,9 @@ import numpy as np
 from ...datasets.base import dataset_info, dataset_order
 from ..registry import method_info
 from ..report import published as paper
-from ..report.arrange import arrange, row_of
-from ..report.grid import Comparison
+from ..report.comparison import Comparison, arrange, non_default_settings, row_of, show_setting
 from ..report.measure import Measured
 from ..report.metrics import METRICS
-from ..report.settings import show_setting, unusual_settings
 from .definition import Experiment
 from .plan import Place, PlannedRun
 
@@ -46,7 +44,7 @@ class Material:
         for run, measured in self.found.items():
             shown_anyway = {*run.variant, *(["MODEL.INIT_WEIGHTS"] if run.shots else [])}
             if not method_info(run.method).trained:  # its own settings are the experiment's
-                odd = unusual_settings(measured.run)
+                odd = non_default_settings(measured.run)
                 found |= {key: value for key, value in odd.items() if key not in shown_anyway}
         return found
 

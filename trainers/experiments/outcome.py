@@ -14,15 +14,15 @@ from ...datasets.utils.cli import counted, tool
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import make_folder, write_text
 from ..report.figures.style import stamped
+from ..report.gallery import NamedFigure, attempted
+from ..report.load import read_run
 from ..report.measure import Measured, measure
-from ..report.output import write_figures, write_tables
-from ..report.page.page import Page, render, render_page
-from ..report.picture import Picture, attempted
-from ..report.posthoc_metrics import POSTHOC
-from ..report.reading import read_run
+from ..report.metrics import POSTHOC
+from ..report.page import Page, render, render_page
 from ..report.table_model import Table
 from ..report.thumbnails import thumbnails
 from ..report.verdict import judge
+from ..report.write import write_figures, write_tables
 from .definition import Experiment
 from .finished_runs import Material, swept_key
 from .layouts import find_layout
@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 DEMO = "Demo: tiles drawn by code and the embedded small CLIP. Not the paper's data, backbone or figures."
 STAMP = "Demo: drawn tiles and the small CLIP, not the paper's data."  # fits the narrowest figure
-BINS = 20
 REPEATS = 200  # of the bootstrap behind a verdict
 MOST_RUNS = 12  # shown one by one on a page; more, and runs of a sweep, are the report's business
 
@@ -88,14 +87,14 @@ def measured_runs(
         try:
             there = known[run].metrics if run in known else {}
             if not there or (repeats and np.isnan(there["ece"].low)) or (posthoc and "ece_fixed" not in there):
-                known[run] = measure(read_run(run.folder), BINS, repeats, posthoc=posthoc)
+                known[run] = measure(read_run(run.folder), repeats=repeats, posthoc=posthoc)
             found[run] = known[run]
         except (DataError, ValueError) as error:
             notes.append(f"Missing: {run.described} ({error}).")
     return found
 
 
-def make(material: Material) -> tuple[list[Table], list[Picture]]:
+def make(material: Material) -> tuple[list[Table], list[NamedFigure]]:
     """What the experiment's layout makes of its runs. A picture that cannot be drawn costs none of the tables."""
     tables, pictures = find_layout(material.experiment.layout).show(material)
     if material.experiment.note:
@@ -108,8 +107,8 @@ def ranks_methods(experiment: Experiment) -> bool:
 
 
 def labelled(
-    tables: Sequence[Table], pictures: Sequence[Picture], demo: bool,
-) -> tuple[list[Table], list[Picture]]:
+    tables: Sequence[Table], pictures: Sequence[NamedFigure], demo: bool,
+) -> tuple[list[Table], list[NamedFigure]]:
     """In a demo every table and figure says so, wherever it is copied to."""
     if not demo:
         return list(tables), list(pictures)
@@ -120,7 +119,7 @@ def labelled(
     ]
 
 
-def make_page(material: Material, tables: Sequence[Table], pictures: Sequence[Picture], notes: list[str]) -> Page:
+def make_page(material: Material, tables: Sequence[Table], pictures: Sequence[NamedFigure], notes: list[str]) -> Page:
     verdicts = []
     if ranks_methods(material.experiment):
         verdicts = [v for comparison in material.comparisons() if (v := judge(comparison, REPEATS))]

@@ -19,7 +19,7 @@ from ..config.fingerprint import check_same, make_fingerprint, run_path
 from ..config.roles import leaves
 from ..coop import CoOp
 from ..registry import method_info, method_key
-from ..report.settings import usual_settings
+from ..report.comparison import default_settings
 from ..runs.parts import evenly
 from ..runs.run_dir import RunDir
 from ..vlm.loading import weights_hash
@@ -105,7 +105,7 @@ class PlannedRun:
     @property
     def usual(self) -> bool:
         """Whether its swept settings are those that the method has on this data set anyway, from the usual prompt."""
-        settings = usual_settings(self.method, self.dataset_name)
+        settings = default_settings(self.method, self.dataset_name)
         mine = leaves(self.cfg)
         return not self.shots and all(mine[key] == settings[key] for key in self.variant)
 

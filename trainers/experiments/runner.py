@@ -21,8 +21,8 @@ from ...datasets.utils.errors import UserError
 from ...datasets.utils.files import make_folder, read_json, write_json
 from ..coop import trained_prompt
 from ..registry import build_trainer, method_info
-from ..report.figures.run_pictures import write_figures_to_tensorboard
-from ..report.reading import FAILURE
+from ..report.load import FAILURE
+from ..report.tensorboard_figures import write_tensorboard_figures
 from ..runs.lock import RunLock
 from .plan import PlannedRun, differs, with_prompt
 
@@ -120,7 +120,8 @@ class Runner:
             if method_info(run.method).trained:
                 trained_prompt(cfg)
             else:
-                build_trainer(cfg).run(draw=write_figures_to_tensorboard)
+                build_trainer(cfg).run()
+                write_tensorboard_figures(run.folder)
         except Exception as error:  # whatever it is, the other runs go on
             if in_use(run.folder):
                 raise Busy from error

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from ...datasets.utils.cli import LOGGER
 from ..registry import build_trainer
-from ..report.figures.run_pictures import write_figures_to_tensorboard
 from .plan import PlannedRun
 
 IMAGES = 16
@@ -54,7 +53,7 @@ def try_out(runs: Iterable[PlannedRun]) -> Trial | None:
             started = time.perf_counter()
             LOGGER.setLevel(logging.CRITICAL)
             try:
-                results = build_trainer(cfg).run(draw=write_figures_to_tensorboard)
+                results = build_trainer(cfg).run()
             finally:
                 LOGGER.setLevel(level)
             taken.append(time.perf_counter() - started)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..report import published as paper
-from ..report.grid import Row
+from ..report.comparison import Row
 from ..report.table_model import Entry, RowBlock, Signed, Table, TableRow
 from ..report.tables import mark
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from . import BINS
 from .arrays import (
     Array,
     ArrayLike,
@@ -54,7 +55,7 @@ class Interval:
     high: float | Array
 
 
-def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> Reliability:
+def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> Reliability:
     """Equal-width bins (lo, hi]; confidence 0 belongs to the first."""
     confidence, correct = check_confidence(confidence, correct)
     index = bin_index(confidence, bins)
@@ -65,13 +66,13 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> Re
     return Reliability(np.arange(bins + 1) / bins, count, accuracy, mean)
 
 
-def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
+def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
     """Expected calibration error: |accuracy − mean confidence| of the equal-width bins, weighted by their share."""
     table = reliability(confidence, correct, bins)
     return float((table.share * np.abs(table.gap)).sum())
 
 
-def debiased_ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
+def debiased_ece(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
     """ECE less its bias, after Kumar, Liang and Ma (NeurIPS 2019): even a perfectly calibrated model has an ECE above
     0, because |gap| of a bin with n images grows by chance.
 
@@ -89,12 +90,12 @@ def debiased_ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> f
     return max(0.0, float((table.share[full] * (2 * np.abs(gap) - expected)).sum()))
 
 
-def mce(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
+def mce(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
     """Maximum calibration error: the largest |accuracy − mean confidence| of any bin that has samples."""
     return float(np.abs(reliability(confidence, correct, bins).gap).max())
 
 
-def ace(confidence: ArrayLike, correct: ArrayLike, bins: int = 20) -> float:
+def ace(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
     """Adaptive calibration error: as ECE, in bins of equal mass by rank (ties keep the order they come in).
 
     With fewer samples than bins, every sample is its own bin.
@@ -152,7 +153,7 @@ def selective(confidence: ArrayLike, correct: ArrayLike, thresholds: ArrayLike) 
         return right / kept, kept / len(order)
 
 
-def classwise_ece(probabilities: ArrayLike, labels: ArrayLike, bins: int = 20) -> float:
+def classwise_ece(probabilities: ArrayLike, labels: ArrayLike, bins: int = BINS) -> float:
     """The ECE of each class's probability as a statement about that class, averaged over the classes."""
     probabilities, labels = check_scores(probabilities, labels, "probabilities")
     total = 0.0

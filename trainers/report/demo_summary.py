@@ -1,67 +1,133 @@
-"""Five methods on the same images in one picture and a few sentences: what the demo shows."""
+"""The demo's summary: several methods on the same images in one figure and a few sentences."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from ..functional import calibration as cal
-from ..functional.significance import paired_bootstrap
-from ..registry import method_info
-from .figures.overview import Standing, draw_overview
-from .figures.reliability import diagram
-from .gallery import Picture
-from .reading import Run
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-BINS, SHOWN_BINS = 20, 8  # of ECE, and of the diagrams: few, so that a bin holds enough images to be looked at
+from ..functional import calibration as cal
+from ..functional.significance import Difference, paired_bootstrap
+from ..registry import method_info
+from .figures.reliability import Diagram, diagram, draw_bins
+from .figures.style import INK, PAGE, grid_lines, new_figure, styled
+from .gallery import NamedFigure
+from .load import Run
+
+SHOWN_BINS = 8  # of the diagrams: few, so that each bin holds enough images
 REPEATS = 1000  # of the paired bootstrap
 
 
-def standings(runs: Sequence[Run], reference: str) -> list[Standing]:
-    """Each run's diagram and the difference of its ECE from the reference's, which must be one of the runs."""
-    outcomes = {}
+@dataclass(frozen=True)
+class Summary:
+    """One method: its reliability diagram, and the difference of its ECE from the reference's on the same images."""
+
+    diagram: Diagram
+    change: Difference | None = None  # None for the reference itself
+
+    @property
+    def method(self) -> str:
+        return self.diagram.method
+
+    @property
+    def change_in_points(self) -> tuple[float, float, float]:
+        """Value and interval of the change."""
+        if self.change is None:
+            return 0.0, 0.0, 0.0
+        return 100 * float(self.change.value), 100 * float(self.change.low), 100 * float(self.change.high)
+
+
+def summarise(runs: Sequence[Run], reference: str) -> list[Summary]:
+    """A summary of each run; `reference` must be the method of one of them."""
+    tops = {}
     for run in runs:
         data = run.load_predictions()
-        outcomes[run.trainer] = cal.top_class(data.logits, data.label)
-    error = partial(cal.ece, bins=BINS)
+        tops[run.trainer] = cal.top_class(data.logits, data.label)
+    ece = partial(cal.ece, bins=cal.BINS)
     found = []
-    for method, outcome in outcomes.items():
-        shown = replace(diagram(method_info(method).label, method, *outcome, SHOWN_BINS), ece=error(*outcome))
+    for method, top in tops.items():
+        shown = replace(diagram(method_info(method).label, method, *top, SHOWN_BINS), ece=ece(*top))
         change = None
         if method != reference:
-            change = paired_bootstrap(error, outcomes[reference], outcome, repeats=REPEATS, centred=True)
-        found.append(Standing(shown, change))
+            change = paired_bootstrap(ece, tops[reference], top, repeats=REPEATS, centred=True)
+        found.append(Summary(shown, change))
     return found
 
 
-def overview(found: Sequence[Standing], reference: str) -> Picture:
-    images = found[0].diagram.n
-    caption = (
-        f"Above, accuracy by confidence in {SHOWN_BINS} bins (red: surer than right, blue: the reverse), ECE in {BINS} "
-        f"bins. Below, mean confidence beside accuracy, and each ECE against {method_info(reference).label}'s on the same "
-        f"{images:,} images; filled: the paired 95 % interval leaves zero out."
-    )
-    return Picture("overview", caption, draw_overview(found, reference))
-
-
-def sentences(found: Sequence[Standing], reference: str) -> list[str]:
-    """What tuning did to zero-shot, then what each other method does about it, and whether it is more than chance."""
-    told = []
-    tuned = next(s.diagram for s in found if s.diagram.method == reference)
-    for standing in found:
-        data, change = standing.diagram, standing.change
-        if change is None:
+def sentences(found: Sequence[Summary], reference: str) -> list[str]:
+    """What the reference changes against zero-shot, then what each other method changes against the reference."""
+    lines = []
+    base = next(one.diagram for one in found if one.method == reference)
+    for one in found:
+        if one.change is None:
             continue
-        if method_info(data.method).zero_shot:
-            name, before, after, moved, low, high = (
-                method_info(reference).label, data, tuned, -change.value, -change.high, -change.low)
-        else:
-            name, before, after, moved, low, high = (
-                method_info(data.method).label, tuned, data, change.value, change.low, change.high)
-        against = method_info(before.method).label
-        told.append(
-            f"{name} against {against}: accuracy {100 * (after.accuracy - before.accuracy):+.1f}, mean confidence "
-            f"{100 * (after.confidence - before.confidence):+.1f}, ECE {100 * moved:+.1f} points (95 % interval "
-            f"{100 * low:+.1f} to {100 * high:+.1f}, {'real' if change.real else 'may be chance'})."
+        before, after, (moved, low, high) = base, one.diagram, one.change_in_points
+        if method_info(one.method).zero_shot:
+            before, after, moved, low, high = one.diagram, base, -moved, -high, -low
+        lines.append(
+            f"{method_info(after.method).label} against {method_info(before.method).label}: "
+            f"accuracy {100 * (after.accuracy - before.accuracy):+.1f}, mean confidence "
+            f"{100 * (after.confidence - before.confidence):+.1f}, ECE {moved:+.1f} points (95 % interval "
+            f"{low:+.1f} to {high:+.1f}, {'real' if one.change.real else 'may be chance'})."
         )
-    return told
+    return lines
+
+
+def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
+    """The summary as one figure."""
+    caption = (
+        f"Above: accuracy by confidence in {SHOWN_BINS} bins (red: over-confident, blue: under-confident), ECE in "
+        f"{cal.BINS} bins. Below: mean confidence beside accuracy, and each ECE against that of "
+        f"{method_info(reference).label} on the same {found[0].diagram.n:,} images; filled: the paired 95 % interval "
+        "excludes zero."
+    )
+    return NamedFigure("overview", caption, draw_overview(found, reference))
+
+
+def draw_overview(found: Sequence[Summary], reference: str) -> Figure:
+    """Above, a reliability diagram per method; below, confidence beside accuracy, and ECE against `reference`."""
+    with styled():
+        figure = new_figure(PAGE, 3.9)
+        upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[1, 0.95])[:, 0]
+        for axes, one in zip(upper.subplots(1, len(found), sharey=True), found, strict=True):
+            draw_bins(axes, one.diagram, small=True)
+            axes.set_title(method_info(one.method).label, fontweight="bold")
+            axes.set_xticks([0, 0.5, 1])
+        upper.supxlabel("confidence", fontsize=8)
+        upper.supylabel("accuracy", fontsize=8)
+        left, right = lower.subplots(1, 2, sharey=True)
+        _draw_confidence(left, found)
+        _draw_changes(right, found)
+        right.set_xlabel(f"ECE − {method_info(reference).label}'s (points, paired 95 % interval)")
+        left.set_yticks(range(len(found)), [method_info(one.method).label for one in found])
+        left.invert_yaxis()
+        return figure
+
+
+def _draw_confidence(axes: Axes, found: Sequence[Summary]) -> None:
+    """A line from accuracy to mean confidence: its length to the right is over-confidence."""
+    for row, one in enumerate(found):
+        accuracy, confidence = 100 * one.diagram.accuracy, 100 * one.diagram.confidence
+        colour = method_info(one.method).colour
+        axes.plot([accuracy, confidence], [row, row], color=colour, linewidth=3, alpha=0.45, solid_capstyle="butt")
+        axes.plot(accuracy, row, "o", color="white", markeredgecolor=colour, markersize=6)
+        axes.plot(confidence, row, "D", color=colour, markersize=5)
+        axes.annotate(f"{confidence - accuracy:+.1f}", (max(accuracy, confidence), row), (7, 0),
+                      textcoords="offset points", va="center")
+    axes.margins(x=0.18, y=0.12)
+    axes.set_xlabel("○ accuracy, ◆ mean confidence (%)")
+    grid_lines(axes, "x")
+
+
+def _draw_changes(axes: Axes, found: Sequence[Summary]) -> None:
+    """Differences of ECE with their 95 % intervals; filled if the interval excludes zero."""
+    axes.axvline(0, color=INK, linewidth=0.8)
+    for row, one in enumerate(found):
+        if one.change is not None:
+            (value, low, high), colour = one.change_in_points, method_info(one.method).colour
+            axes.errorbar(value, row, xerr=[[value - low], [high - value]], fmt="o", color=colour, capsize=2,
+                          markersize=6, markerfacecolor=colour if one.change.real else "white")
+    axes.margins(x=0.12)
+    grid_lines(axes, "x")

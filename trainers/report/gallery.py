@@ -1,243 +1,337 @@
-"""Which figures a set of runs allows, and their data: pure arrangement, drawing is done by the figure modules."""
+"""The report's figures: which ones the runs allow, with their data and captions. Drawing is done in `figures/`."""
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.figure import Figure
 from PIL.Image import Image
 
-from ..functional.arrays import Array
+from ...datasets.utils.errors import one_line
+from ..functional.arrays import Array, log_softmax
+from ..functional.calibration import selective
 from ..registry import method_info, method_key
-from .before_after import change_pictures, no_picture
-from .figures import class_pairs
+from .comparison import Column, Comparison, Row
+from .figures.before_after import Histogram, Slopes, draw_histograms, draw_slopes
+from .figures.class_pairs import PairErrors, draw_pair_errors, pair_errors
 from .figures.comparison import Pair, Point, draw_pairs, draw_prompts, draw_two_panels
 from .figures.plane import draw_plane
-from .figures.reliability import Diagram, draw_grid, draw_selective, selection
-from .figures.reliability import diagram as diagram_of
-from .grid import Column, Comparison, Row
+from .figures.reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_selective
+from .load import Predictions, Run
 from .measure import Measured
-from .picture import Picture, attempted, cells_of, in_percent, slug
-from .reading import Run
 
-PAIR_METHODS = ("otpt", "soc")  # whose mistakes the paper sets side by side
-MOST_CLASSES_OF_PAIRS = 400  # beyond that the figure is a cloud
+logger = logging.getLogger(__name__)
+
+PAIR_METHODS = ("otpt", "soc")  # whose mistakes the SoC paper compares
+MAX_CLASSES = 400  # of a class-by-class figure; with more, nothing can be seen
+MAX_METHODS = 6  # beside an image
+TOP = 3  # classes shown per image
+
+Similarity = Callable[[Run], Array | None]  # K×K similarity of a run's classes
+ReadImage = Callable[[Run, int], Image | None]
 
 
-def pictures(
-    comparisons: Sequence[Comparison], similarity: Callable[[Run], Array | None],
-    read_picture: Callable[[Run, int], Image | None] = no_picture,
-) -> Iterator[Picture]:
-    """All figures, one after the other."""
-    for number, comparison in enumerate(c for c in comparisons if not c.swept):
+@dataclass(frozen=True)
+class NamedFigure:
+    """A figure with its file name and caption."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+def no_image(run: Run, index: int) -> Image | None:
+    return None
+
+
+def attempted(make: Callable[..., NamedFigure | Iterable[NamedFigure]], *args: object) -> Iterator[NamedFigure]:
+    """The figures that `make(*args)` gives. If it fails, one warning: the other figures and the tables are kept."""
+    try:
+        made = make(*args)
+        yield from [made] if isinstance(made, NamedFigure) else made
+    except Exception as error:
+        logger.warning("a figure is left out: %s", one_line(error, 200), exc_info=logger.isEnabledFor(logging.DEBUG))
+
+
+def make_figures(
+    comparisons: Sequence[Comparison], similarity: Similarity, read_image: ReadImage = no_image,
+) -> Iterator[NamedFigure]:
+    """All figures of a report, each drawn when it is asked for."""
+    for number, main in enumerate(c for c in comparisons if not c.swept):
         suffix = f"_{number + 1}" if number else ""
-        swept = [c for c in comparisons if c.swept and c.backbone == comparison.backbone]
-        for make in (
-            *_main_pictures(comparison, suffix, similarity), *change_pictures(comparison, suffix, read_picture),
-            *_sweep_pictures(comparison, swept, suffix),
-        ):
-            yield from attempted(make)
+        yield from _main_figures(main, suffix, similarity)
+        yield from before_after_figures(main, suffix, read_image)
+        swept = [c for c in comparisons if c.swept and c.backbone == main.backbone]
+        for comparison in swept:
+            if comparison.swept == "TTA.STEPS":
+                yield from attempted(step_figures, comparison, suffix)
+            if comparison.swept == "PROMPT.CTX_INIT":
+                for column in comparison.columns:
+                    yield from attempted(prompt_figure, comparison, column, suffix)
+        weights = [comparison for comparison in swept if comparison.swept.endswith(".LAMBDA")]
+        for column in dict.fromkeys(column for comparison in weights for column in comparison.columns):
+            yield from attempted(_lambda_sweeps, main, weights, column, suffix)
 
 
-def _main_pictures(
-    comparison: Comparison, suffix: str, similarity: Callable[[Run], Array | None],
-) -> Iterator[Callable[[], Iterable[Picture]]]:
-    yield lambda: [reliability_picture(comparison, f"reliability_grid{suffix}")]
+def _main_figures(comparison: Comparison, suffix: str, similarity: Similarity) -> Iterator[NamedFigure]:
+    yield from attempted(reliability_figure, comparison, f"reliability_grid{suffix}")
     common = comparison.common_columns()
     if len(common) > 1:
-        yield lambda: [selective_picture(comparison, common, f"selective_all{suffix}")]
+        yield from attempted(selective_figure, comparison, common, f"selective_all{suffix}")
     for column in comparison.main_columns():
-        name = f"selective_{slug(comparison.column_label(column))}{suffix}"
-        yield lambda column=column, name=name: [selective_picture(comparison, [column], name)]
-    yield lambda: sals_pictures(comparison, f"sals{suffix}")
+        name = f"selective_{_slug(comparison.column_label(column))}{suffix}"
+        yield from attempted(selective_figure, comparison, [column], name)
+    yield from attempted(sals_figures, comparison, f"sals{suffix}")
     for column in comparison.main_columns():
-        yield lambda column=column: pair_pictures(comparison, column, similarity, PAIR_METHODS, suffix)
+        yield from attempted(pair_figures, comparison, column, similarity, PAIR_METHODS, suffix)
 
 
-def _sweep_pictures(
-    main: Comparison, swept: Sequence[Comparison], suffix: str,
-) -> Iterator[Callable[[], Iterable[Picture]]]:
-    for comparison in swept:
-        if comparison.swept == "TTA.STEPS":
-            yield lambda comparison=comparison: step_pictures(comparison, suffix)
-        if comparison.swept == "PROMPT.CTX_INIT":
-            for column in comparison.columns:
-                yield lambda comparison=comparison, column=column: [prompt_picture(comparison, column, suffix)]
-    weights = [comparison for comparison in swept if comparison.swept.endswith(".LAMBDA")]
-    for column in dict.fromkeys(column for comparison in weights for column in comparison.columns):
-        sweeps = {}
-        for comparison in weights:
-            sweeps.update(lambda_points(comparison, column))
-        others = {
-            row.method: point(cell) for row in main.rows if row.method not in sweeps
-            for at, cell in cells_of(main, row) if at == column
-        }
-        yield lambda column=column, sweeps=sweeps, others=others: [
-            lambda_picture(main, column, sweeps, others, suffix)
-        ]
+def before_after_figures(comparison: Comparison, suffix: str, read_image: ReadImage) -> Iterator[NamedFigure]:
+    """Figures of what adaptation changes."""
+    common = comparison.common_columns()
+    columns = common or comparison.columns[:1]
+    if common and len(comparison.rows) > 2:
+        yield from attempted(plane_figure, comparison, common, f"plane{suffix}")
+    yield from attempted(histogram_figures, comparison, columns, f"confidence{suffix}")
+    where = f"{_slug(comparison.column_label(columns[0]))}{suffix}"
+    yield from attempted(slope_figures, comparison, columns[0], read_image, f"images_{where}")
 
 
-def reliability_picture(comparison: Comparison, name: str) -> Picture:
-    """The grid of reliability diagrams, method by data set."""
-    label = comparison.column_label
-    rows = {
-        row.method: {label(column): diagram(cell, label(column)) for column, cell in cells_of(comparison, row)}
-        for row in comparison.rows
-    }
+def reliability_figure(comparison: Comparison, name: str) -> NamedFigure:
+    """The grid of reliability diagrams, methods × data sets."""
+    rows: dict[str, dict[str, Diagram]] = {row.method: {} for row in comparison.rows}
+    for row in comparison.rows:
+        for column, (first, *_) in comparison.cells_of(row):
+            label, top = comparison.column_label(column), first.tuned
+            rows[row.method][label] = diagram(label, row.method, top.confidence, top.correct, first.bins)
     caption = (
-        f"Reliability, {comparison.backbone}, {comparison.bins} bins, first seed of each run. Red hatching above a bar "
-        f"is over-confidence; the strip shows where the samples lie. {comparison.images()}"
+        f"Reliability, {comparison.backbone_label}, {comparison.bins} bins, first seed of each run. Red hatching above "
+        f"a bar is over-confidence; the strip shows the density of the samples. {comparison.images()}"
     )
-    return Picture(name, caption, draw_grid(rows))
+    return NamedFigure(name, caption, draw_grid(rows))
 
 
-def selective_picture(comparison: Comparison, columns: Sequence[Column], name: str) -> Picture:
-    """Selective accuracy of all methods that have these columns, the columns' images taken together."""
+def selective_figure(comparison: Comparison, columns: Sequence[Column], name: str) -> NamedFigure:
+    """Selective accuracy of all methods that have these columns, the columns' images together."""
     series = {}
     for row in comparison.rows_on(columns):
-        outcomes = [comparison.cells[row, column][0].tuned for column in columns]
-        series[row.method] = selection(
-            np.concatenate([o.confidence for o in outcomes]), np.concatenate([o.correct for o in outcomes]),
-        )
+        tops = [comparison.cells[row, column][0].tuned for column in columns]
+        series[row.method] = selective(
+            np.concatenate([top.confidence for top in tops]), np.concatenate([top.correct for top in tops]), THRESHOLDS)
     title = comparison.column_label(columns[0]) if len(columns) == 1 else f"{len(columns)} data sets together"
     caption = (
-        f"Selective accuracy, {title}, {comparison.backbone}: how many predictions above a threshold are right? "
+        f"Selective accuracy, {title}, {comparison.backbone_label}: how many predictions above a threshold are right? "
         f"{comparison.images(columns)}{comparison.of_first_seed}"
     )
-    return Picture(name, caption, draw_selective(series, title))
+    return NamedFigure(name, caption, draw_selective(series, title))
 
 
-def sals_pictures(comparison: Comparison, name: str) -> Iterator[Picture]:
-    groups = sals_groups(comparison)
-    if groups:
-        caption = f"ECE with and without SaLS, {comparison.backbone}. Accuracy is the same. {comparison.images()}"
-        yield Picture(name, caption, draw_pairs(groups, "ECE (%)", "plain", "with SaLS"))
-
-
-def step_pictures(comparison: Comparison, suffix: str = "") -> Iterator[Picture]:
-    if panels := step_panels(comparison):
-        caption = f"One against two steps, {comparison.backbone}; hatched: two steps. {comparison.images()}"
-        yield Picture(f"steps{suffix}", caption, draw_two_panels(panels, "one step", "two steps"))
-
-
-def lambda_picture(
-    comparison: Comparison, column: Column, sweeps: Mapping[str, Mapping[float, Point]], others: Mapping[str, Point],
-    suffix: str = "",
-) -> Picture:
-    """The accuracy–ECE plane: swept methods as paths, the others as marks."""
-    name = comparison.column_label(column)
-    caption = (
-        f"Accuracy and ECE over λ, {name}, {comparison.backbone}; lower right is best. {comparison.images([column])}"
-    )
-    return Picture(f"lambda_{slug(name)}{suffix}", caption, draw_plane(name, sweeps, others))
-
-
-def prompt_picture(comparison: Comparison, column: Column, suffix: str = "") -> Picture:
-    name = comparison.column_label(column)
-    caption = f"ECE by initial prompt on {name}, {comparison.backbone}. {comparison.images([column])}"
-    picture = draw_prompts(name, prompt_errors(comparison, column))
-    return Picture(f"prompts_{slug(name)}{suffix}", caption, picture)
-
-
-def diagram(cell: Sequence[Measured], title: str) -> Diagram:
-    """The reliability diagram of a cell's first seed."""
-    outcome = cell[0].tuned
-    return diagram_of(title, cell[0].run.trainer, outcome.confidence, outcome.correct, cell[0].bins)
-
-
-def point(cell: list[Measured]) -> Point:
-    return Point(in_percent(cell, "accuracy"), in_percent(cell, "ece"))
+def sals_figures(comparison: Comparison, name: str) -> Iterator[NamedFigure]:
+    if groups := sals_groups(comparison):
+        caption = f"ECE with and without SaLS, {comparison.backbone_label}. Accuracy is the same. {comparison.images()}"
+        yield NamedFigure(name, caption, draw_pairs(groups, "ECE (%)", "plain", "with SaLS"))
 
 
 def sals_groups(comparison: Comparison) -> dict[str, dict[str, Pair]]:
-    """ECE without and with SaLS by data set, for tuned methods; an average last, where there are several sets."""
+    """ECE of the tuned methods without and with SaLS by data set; the average last, if there are several sets."""
     tuned = [
-        row for row in comparison.rows
-        if method_info(row.method).tuned and all(m.run.has_zero_shot for _, cell in cells_of(comparison, row) for m in cell)
+        row for row in comparison.rows if method_info(row.method).tuned
+        and all(m.run.has_zero_shot for _, cell in comparison.cells_of(row) for m in cell)
     ]
     groups = {}
     for column in comparison.columns:
-        pairs = {
-            row.method: Pair(in_percent(cell, "ece"), in_percent(cell, "ece_sals"))
-            for row in tuned for at, cell in cells_of(comparison, row) if at == column
-        }
+        pairs = {row.method: Pair(percent(cell, "ece"), percent(cell, "ece_sals"))
+                 for row, cell in comparison.cells_on(column) if row in tuned}
         if pairs:
             groups[comparison.column_label(column)] = pairs
     columns = comparison.common_columns()
-    common = [comparison.column_label(column) for column in columns]
-    if len(common) > 1 and tuned:
+    if len(columns) > 1 and tuned:
         groups["Average"] = {
-            row.method: Pair(*(
-                float(np.mean([getattr(groups[name][row.method], side) for name in common]))
-                for side in ("before", "after")
-            ))
+            row.method: Pair(*(100 * comparison.mean(row, columns, metric) for metric in ("ece", "ece_sals")))
             for row in comparison.rows_on(columns) if row in tuned
         }
     return groups
 
 
+def step_figures(comparison: Comparison, suffix: str = "") -> Iterator[NamedFigure]:
+    if panels := step_panels(comparison):
+        caption = f"One against two steps, {comparison.backbone_label}; hatched: two steps. {comparison.images()}"
+        yield NamedFigure(f"steps{suffix}", caption, draw_two_panels(panels, "one step", "two steps"))
+
+
 def step_panels(comparison: Comparison) -> dict[str, dict[str, Pair]]:
-    """Accuracy and ECE after one and two steps, averaged over the data sets on which a method has both."""
-    panels = {"ECE (%)": {}, "accuracy (%)": {}}
+    """ECE and accuracy after one and two steps, averaged over the data sets on which a method has both."""
+    panels: dict[str, dict[str, Pair]] = {"ECE (%)": {}, "accuracy (%)": {}}
     for method in dict.fromkeys(row.method for row in comparison.rows):
-        one, two = (dict(cells_of(comparison, Row(method, name))) for name in ("1 step", "2 steps"))
-        both = [column for column in one if column in two]
+        one, two = Row(method, "1 step"), Row(method, "2 steps")
+        both = [column for column in comparison.columns if {(one, column), (two, column)} <= comparison.cells.keys()]
         for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy")):
             if both:
-                sides = (float(np.mean([in_percent(cells[column], metric) for column in both])) for cells in (one, two))
-                panels[title][method] = Pair(*sides)
+                panels[title][method] = Pair(*(100 * comparison.mean(row, both, metric) for row in (one, two)))
     return panels if panels["ECE (%)"] else {}
+
+
+def _lambda_sweeps(main: Comparison, weights: Sequence[Comparison], column: Column, suffix: str) -> NamedFigure:
+    sweeps: dict[str, dict[float, Point]] = {}
+    for comparison in weights:
+        sweeps.update(lambda_points(comparison, column))
+    others = {row.method: point(cell) for row, cell in main.cells_on(column) if row.method not in sweeps}
+    return lambda_figure(main, column, sweeps, others, suffix)
+
+
+def lambda_figure(
+    comparison: Comparison, column: Column, sweeps: Mapping[str, Mapping[float, Point]], others: Mapping[str, Point],
+    suffix: str = "",
+) -> NamedFigure:
+    """The accuracy–ECE plane: swept methods as paths, the others as marks."""
+    name = comparison.column_label(column)
+    caption = (
+        f"Accuracy and ECE over λ, {name}, {comparison.backbone_label}; lower right is best. "
+        f"{comparison.images([column])}"
+    )
+    return NamedFigure(f"lambda_{_slug(name)}{suffix}", caption, draw_plane(name, sweeps, others))
 
 
 def lambda_points(comparison: Comparison, column: Column) -> dict[str, dict[float, Point]]:
     sweeps: dict[str, dict[float, Point]] = {}
-    for row in comparison.rows:
-        if (row, column) in comparison.cells:
-            cell = comparison.cells[row, column]
-            sweeps.setdefault(row.method, {})[cell[0].run.weight] = point(cell)
+    for row, cell in comparison.cells_on(column):
+        if (weight := cell[0].run.weight) is not None:
+            sweeps.setdefault(row.method, {})[weight] = point(cell)
     return sweeps
+
+
+def prompt_figure(comparison: Comparison, column: Column, suffix: str = "") -> NamedFigure:
+    name = comparison.column_label(column)
+    caption = f"ECE by initial prompt on {name}, {comparison.backbone_label}. {comparison.images([column])}"
+    return NamedFigure(f"prompts_{_slug(name)}{suffix}", caption, draw_prompts(name, prompt_errors(comparison, column)))
 
 
 def prompt_errors(comparison: Comparison, column: Column) -> dict[str, dict[str, float]]:
     """ECE in percent by prompt and method."""
     errors: dict[str, dict[str, float]] = {}
-    for row in comparison.rows:
-        if (row, column) in comparison.cells:
-            cell = comparison.cells[row, column]
-            errors.setdefault(cell[0].run.prompt, {})[row.method] = in_percent(cell, "ece")
+    for row, cell in comparison.cells_on(column):
+        errors.setdefault(cell[0].run.prompt, {})[row.method] = percent(cell, "ece")
     return errors
 
 
-def pair_pictures(
-    comparison: Comparison, column: Column, similarity: Callable[[Run], Array | None],
-    methods: Sequence[str] = (), suffix: str = "",
-) -> Iterator[Picture]:
-    """The mistakes of some methods, or of all, by pair of classes; nothing where it cannot be told how alike they
-    are, or where the classes are too many to be seen."""
-    cells = {
-        row.method: cell for row in comparison.rows if not methods or method_key(row.method) in methods
-        for at, cell in cells_of(comparison, row) if at == column
-    }
-    data = {
-        method: errors for method, cell in cells.items()
-        if cell[0].run.results["classes"] in range(2, MOST_CLASSES_OF_PAIRS + 1)
-        and (errors := pair_errors_of(cell, similarity)) is not None
-    }
+def pair_figures(
+    comparison: Comparison, column: Column, similarity: Similarity, methods: Sequence[str] = (), suffix: str = "",
+) -> Iterator[NamedFigure]:
+    """The mistakes of some methods, or of all, by pair of classes; none if the similarity of the classes is unknown or
+    there are too many of them."""
+    data = {}
+    for row, cell in comparison.cells_on(column):
+        wanted = not methods or method_key(row.method) in methods
+        if wanted and 2 <= cell[0].run.results["classes"] <= MAX_CLASSES and (
+                errors := pair_errors_of(cell, similarity)):
+            data[row.method] = errors
     if data:
         name = comparison.column_label(column)
         caption = (
-            f"Mistakes of {' and '.join(method_info(method).label for method in data)} on {name}, {comparison.backbone}, by pair of classes:"
-            " how sure of itself is the model when it takes one class for another, and how alike are the two to "
-            f"zero-shot CLIP? {comparison.images([column])}{comparison.of_first_seed}"
+            f"Mistakes of {' and '.join(method_info(method).label for method in data)} on {name}, "
+            f"{comparison.backbone_label}, by pair of classes: the confidence of mistaking one class for another, by "
+            "the similarity of the two for zero-shot CLIP. "
+            f"{comparison.images([column])}{comparison.of_first_seed}"
         )
-        yield Picture(f"class_pairs_{slug(name)}{suffix}", caption, class_pairs.draw_pair_errors(data, name))
+        yield NamedFigure(f"class_pairs_{_slug(name)}{suffix}", caption, draw_pair_errors(data, name))
 
 
-def pair_errors_of(
-    cell: Sequence[Measured], similarity: Callable[[Run], Array | None],
-) -> class_pairs.PairErrors | None:
-    """Mistakes of a cell's first run by pair of classes; None without the weights that tell how alike classes are."""
+def pair_errors_of(cell: Sequence[Measured], similarity: Similarity) -> PairErrors | None:
+    """Mistakes of a cell's first run by pair of classes; None if the similarity of its classes is unknown."""
     matrix = similarity(cell[0].run)
     if matrix is None:
         return None
     predictions = cell[0].run.load_predictions()
-    return class_pairs.pair_errors(predictions.logits, predictions.label, matrix)
+    return pair_errors(predictions.logits, predictions.label, matrix)
+
+
+def plane_figure(comparison: Comparison, columns: Sequence[Column], name: str) -> NamedFigure:
+    """Accuracy against ECE, both averaged over these columns."""
+    points = {
+        row.method: Point(*(100 * comparison.mean(row, columns, metric) for metric in ("accuracy", "ece")))
+        for row in comparison.rows_on(columns)
+    }
+    title = comparison.column_label(columns[0]) if len(columns) == 1 else f"average of {len(columns)} data sets"
+    caption = (
+        f"Accuracy against ECE, {title}, {comparison.backbone_label}; lower right is best. A dashed line joins the "
+        "methods that no other beats in both, if there are several. "
+        f"{comparison.images(columns)}"
+    )
+    return NamedFigure(name, caption, draw_plane(title, {}, points))
+
+
+def histogram_figures(comparison: Comparison, columns: Sequence[Column], name: str) -> Iterator[NamedFigure]:
+    """Confidence before and after adaptation, the columns' images together."""
+    data = {}
+    for row in comparison.rows_on(columns):
+        runs = [comparison.cells[row, column][0] for column in columns]
+        if method_info(row.method).tuned and all(m.run.has_zero_shot for m in runs):
+            data[row.method] = Histogram(np.concatenate([m.zero_shot.confidence for m in runs]),
+                                         np.concatenate([m.tuned.confidence for m in runs]))
+    if data:
+        caption = (
+            f"Confidence before and after tuning, {comparison.backbone_label}: which methods raise it? "
+            f"{comparison.images(columns)}{comparison.of_first_seed}"
+        )
+        yield NamedFigure(name, caption, draw_histograms(data))
+
+
+def slope_figures(comparison: Comparison, column: Column, read_image: ReadImage, name: str) -> Iterator[NamedFigure]:
+    """Two images: the most confident mistake, and the one on which the methods agree least."""
+    runs = _adapted_runs(comparison, column)
+    if not runs:
+        return
+    chosen = list(runs.items())[:MAX_METHODS]
+    data = {row.method: run.load_predictions() for row, run in chosen}
+    (_, first), *_ = chosen
+    reference, names = data[chosen[0][0].method], first.classnames
+    cases = [
+        Slopes(names[reference.label[at]], {method: _top(columns, at, names) for method, columns in data.items()},
+               read_image(first, int(reference.index[at])))
+        for at in telling_images(data)
+    ]
+    caption = (
+        f"Top classes of single images before and after tuning, {comparison.column_label(column)}, "
+        f"{comparison.backbone_label}, confidence in %: the most confident mistake, and the image on which methods "
+        f"agree least.{f' The first {len(data)} of {len(runs)} methods.' if len(runs) > len(data) else ''}"
+        f"{comparison.of_first_seed}"
+    )
+    yield NamedFigure(name, caption, draw_slopes(cases))
+
+
+def _adapted_runs(comparison: Comparison, column: Column) -> dict[Row, Run]:
+    """The first run of each tuned method on a column, if it has zero-shot predictions."""
+    return {row: cell[0].run for row, cell in comparison.cells_on(column)
+            if method_info(row.method).tuned and cell[0].run.has_zero_shot}
+
+
+def telling_images(data: Mapping[str, Predictions]) -> list[int]:
+    """Positions of the most confident mistake and of the image on which methods agree least, which may be the same."""
+    after = np.stack([np.exp(log_softmax(columns.logits)) for columns in data.values()])  # (M, N, K)
+    label = next(iter(data.values())).label
+    true = after[:, np.arange(len(label)), label]  # (M, N)
+    mistake = np.where(after.argmax(axis=2) == label, 0, after.max(axis=2)).max(axis=0)
+    return list(dict.fromkeys([int(mistake.argmax()), int(np.ptp(true, axis=0).argmax())]))
+
+
+def _top(data: Predictions, at: int, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    before, after = (np.exp(log_softmax(z[at])) for z in (data.zero_shot_logits, data.logits))
+    chosen = dict.fromkeys([*np.argsort(-after, kind="stable")[:TOP].tolist(), int(data.label[at])])
+    return {names[k]: (float(before[k]), float(after[k])) for k in chosen}
+
+
+def point(cell: Sequence[Measured]) -> Point:
+    return Point(percent(cell, "accuracy"), percent(cell, "ece"))
+
+
+def percent(cell: Sequence[Measured], metric: str) -> float:
+    """The mean over a cell's seeds, in percent."""
+    return 100 * float(np.mean([m.value(metric) for m in cell]))
+
+
+def _slug(text: str) -> str:
+    """A label as a part of a file name."""
+    return re.sub(r"\W+", "_", text.lower(), flags=re.ASCII).strip("_") or "data"

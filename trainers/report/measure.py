@@ -1,4 +1,4 @@
-"""Everything the report says about one run, computed from its predictions alone: no model, no images."""
+"""Metrics, class statistics and mistakes of one run, computed from its predictions without model or images."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -9,16 +9,15 @@ from ..functional import calibration as cal
 from ..functional.arrays import Array, log_softmax
 from ..functional.calibration import Interval
 from ..functional.posthoc import cross_fit_temperature, fit_temperature
-from .metrics import METRICS, Samples
-from .posthoc_metrics import rescaled_metrics
-from .reading import Predictions, Run
+from .load import Predictions, Run
+from .metrics import METRICS, Samples, posthoc_metrics
 
-MISTAKES = 12  # kept of each run
+MISTAKES = 12  # kept per run
 
 
 @dataclass(frozen=True)
 class TopClass:
-    """Top-class confidence and correctness of each image, both (N,)."""
+    """Confidence and correctness of the top class of each image, both (N,)."""
 
     confidence: Array
     correct: Array
@@ -26,7 +25,7 @@ class TopClass:
 
 @dataclass(frozen=True)
 class ClassRow:
-    """One class's line: how often it occurs, how often it is found, and how sure the model is on its images."""
+    """Statistics of one class."""
 
     name: str
     n: int
@@ -42,7 +41,7 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong prediction with the top three classes before and after tuning, as (name, probability)."""
+    """A wrong prediction with the top three classes before and after adaptation, as (name, probability)."""
 
     index: int
     truth: str
@@ -60,35 +59,35 @@ class Measured:
     tuned: TopClass
     zero_shot: TopClass
     metrics: dict[str, Interval]
-    zero_shot_metrics: dict[str, Interval]  # none where the run kept no zero-shot logits
+    zero_shot_metrics: dict[str, Interval]  # empty if the run has no zero-shot logits
     temperatures: tuple[float, ...] | None  # one from the validation split, or two from halves of the test images
     classes: list[ClassRow]
     mistakes: list[Mistake]
-    derived: bool = False  # the zero-shot part of a tuned run, standing for a zero-shot run
+    derived: bool = False  # the zero-shot part of a tuned run, used as a zero-shot run
+
+    def value(self, metric: str) -> float:
+        return float(self.metrics[metric].value)
 
 
 def measure(
-    run: Run, bins: int = 20, repeats: int = 0, validation: Run | None = None, posthoc: bool = False,
+    run: Run, bins: int = cal.BINS, repeats: int = 0, validation: Run | None = None, posthoc: bool = False,
 ) -> Measured:
-    """All metrics of a run with `bins` bins; with bootstrap intervals if `repeats` is above 0; with those of label-free
-    post-hoc scaling and the time an image took if `posthoc`.
+    """All metrics of a run; with bootstrap intervals if `repeats` is above 0, and with those of label-free post-hoc
+    scaling if `posthoc`.
 
-    Temperature scaling is fitted on `validation`, the same method on the validation split, or cross-fitted without it.
+    Temperature scaling is fitted on `validation`, the same method on the validation split, or else cross-fitted.
     """
     data = run.load_predictions()
     held_out = validation.load_predictions() if validation else None
     metrics, tuned, temperatures = _metrics(
-        data.logits, data, bins, repeats, held_out and (held_out.logits, held_out.label),
-    )
+        data.logits, data, bins, repeats, (held_out.logits, held_out.label) if held_out else None)
     before, zero_shot, _ = _metrics(
-        data.zero_shot_logits, data, bins, 0, held_out and (held_out.zero_shot_logits, held_out.label),
-    )
+        data.zero_shot_logits, data, bins, 0, (held_out.zero_shot_logits, held_out.label) if held_out else None)
     if posthoc:
-        after, after_before = rescaled_metrics(run, data, bins)
-        metrics = {key: {**metrics, **after}[key] for key in METRICS if key in metrics or key in after}
-        before = {key: {**before, **after_before}[key] for key in METRICS if key in before or key in after_before}
+        scaled, scaled_before = posthoc_metrics(run, data, bins)
+        metrics, before = _in_order({**metrics, **scaled}), _in_order({**before, **scaled_before})
     classes, mistakes = class_rows(data, run.classnames), worst_mistakes(data, run.classnames)
-    if not run.has_zero_shot:  # what stands in its place is no reference
+    if not run.has_zero_shot:  # its `zero_shot_logits` are its own and no reference
         before = {}
         del metrics["ece_sals"]
         classes = [replace(row, zero_shot_accuracy=np.nan) for row in classes]
@@ -102,10 +101,11 @@ def _metrics(
     """The metrics of one set of logits, its top classes, and the fitted temperatures (two if cross-fitted)."""
     label = data.label
     top = cal.top_class(logits, label)
-    rescaled = cal.sals(logits, data.zero_shot_logits)
+    rescaled = np.asarray(cal.sals(logits, data.zero_shot_logits))
     if not np.array_equal(rescaled.argmax(axis=1), logits.argmax(axis=1)):
         raise ValueError("SaLS changed a predicted class.")
-    temperatures, with_temperature = None, None
+    temperatures: tuple[float, ...] | None = None
+    with_temperature = None
     if held_out:
         temperatures = (fit_temperature(*held_out),)
         with_temperature = cal.top_class(logits / temperatures[0], label)
@@ -119,8 +119,12 @@ def _metrics(
     return {key: value for key, value in measured.items() if value is not None}, TopClass(*top), temperatures
 
 
+def _in_order(metrics: dict[str, Interval]) -> dict[str, Interval]:
+    return {key: metrics[key] for key in METRICS if key in metrics}
+
+
 def class_rows(data: Predictions, names: list[str]) -> list[ClassRow]:
-    """A line for each class that occurs, the worst gap between confidence and accuracy first."""
+    """A line for each class that occurs; the largest gap between confidence and accuracy first."""
     predicted, before = data.logits.argmax(axis=1), data.zero_shot_logits.argmax(axis=1)
     confidence = np.exp(log_softmax(data.logits).max(axis=1))
     rows = []
@@ -137,7 +141,7 @@ def class_rows(data: Predictions, names: list[str]) -> list[ClassRow]:
 
 
 def worst_mistakes(data: Predictions, names: list[str], count: int = MISTAKES) -> list[Mistake]:
-    """The wrong predictions of highest confidence, first by confidence, then by place in the test list."""
+    """The wrong predictions of highest confidence; equal ones in the order of the test list."""
     log_p = log_softmax(data.logits)
     confidence, predicted = np.exp(log_p.max(axis=1)), log_p.argmax(axis=1)
     wrong = np.flatnonzero(predicted != data.label)

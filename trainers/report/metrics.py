@@ -1,4 +1,4 @@
-"""The metrics of the report: one entry each. Adding one is adding its line; tables, page and CSV follow."""
+"""The metrics of the report. Adding one is adding its entry to METRICS; tables, page and CSV follow."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,13 +10,16 @@ import numpy as np
 from ..functional import calibration as cal
 from ..functional.arrays import Array
 from ..functional.calibration import Interval
+from ..functional.posthoc import cots, ecots, fixed_temperature, replaced_confidence
+from ..registry import method_info
+from .load import Predictions, Run
 
-Top = tuple[Array, Array]  # confidence and correctness of each image's top class, both (N,)
+Top = tuple[Array, Array]  # confidence and correctness of the top class of each image, both (N,)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What a metric may look at: a row an image, and the number of bins."""
+    """What a metric is computed from, one row per image."""
 
     logits: Array  # (N, K)
     probabilities: Array  # (N, K)
@@ -29,16 +32,16 @@ class Samples:
 
 @dataclass(frozen=True)
 class Metric:
-    """How a metric is called and shown, and of what it is computed."""
+    """How a metric is named, shown and computed."""
 
     label: str
-    # A function and the arrays that it takes, of which the bootstrap redraws rows; None where there is nothing to
-    # compute it from. Metrics without one are filled in from elsewhere.
+    # A function and its arrays, whose rows the bootstrap redraws; None if the run lacks them. Metrics without `of` are
+    # computed by `posthoc_metrics`.
     of: Callable[[Samples], tuple | None] | None = None
     percent: bool = True
     higher_is_better: bool | None = False
-    digits: int = 0  # after the point; 0 = 1 of percent, 3 of other numbers
-    most_values: float = np.inf  # that its bootstrap may touch; beyond that it is given without an interval
+    digits: int = 0  # after the point; 0 means 1 for percentages and 3 otherwise
+    max_values: float = np.inf  # redrawn values up to which there is a bootstrap interval
 
     @property
     def scale(self) -> int:
@@ -46,16 +49,11 @@ class Metric:
         return 100 if self.percent else 1
 
     @property
-    def range(self) -> tuple[float, float]:
-        """What values are possible, in fractions: an error or a share has no sign, a direction has one."""
-        return -1.0 if self.higher_is_better is None else 0.0, 1.0 if self.percent else np.inf
-
-    @property
     def decimals(self) -> int:
         return self.digits or (1 if self.percent else 3)
 
     def show(self, value: float) -> str:
-        """A value in fractions as every table prints it, without its unit."""
+        """A value in fractions as tables print it, without its unit."""
         return f"{self.scale * value:.{self.decimals}f}"
 
     def measure(self, samples: Samples, repeats: int) -> Interval | None:
@@ -63,15 +61,12 @@ class Metric:
         if chosen is None:
             return None
         function, *arrays = chosen
-        if repeats and np.asarray(arrays[0]).size * repeats <= self.most_values:
-            found = cal.bootstrap(function, *arrays, repeats=repeats, centred=True)
-            low, high = self.range
-            return Interval(found.value, max(found.low, low), min(found.high, high))  # a shift may lead out of it
-        return Interval(function(*arrays), np.nan, np.nan)
-
-
-def mean(terms: Array) -> float:
-    return float(np.mean(terms))
+        if not repeats or np.asarray(arrays[0]).size * repeats > self.max_values:
+            return _point(float(function(*arrays)))
+        found = cal.bootstrap(function, *arrays, repeats=repeats, centred=True)
+        # The bias correction may shift an end out of the possible range.
+        low, high = -1.0 if self.higher_is_better is None else 0.0, 1.0 if self.percent else np.inf
+        return Interval(found.value, max(float(found.low), low), min(float(found.high), high))
 
 
 METRICS = {
@@ -91,25 +86,79 @@ METRICS = {
     "ace": Metric("ACE", lambda s: (partial(cal.ace, bins=s.bins), *s.top)),
     "mce": Metric("MCE", lambda s: (partial(cal.mce, bins=s.bins), *s.top)),
     "classwise_ece": Metric(
-        "Classwise ECE", lambda s: (partial(cal.classwise_ece, bins=s.bins), s.probabilities, s.label), most_values=2e7,
+        "Classwise ECE", lambda s: (partial(cal.classwise_ece, bins=s.bins), s.probabilities, s.label), max_values=2e7,
     ),
     "signed_error": Metric("Over-confidence", lambda s: (cal.signed_error, *s.top), higher_is_better=None),
     "auroc": Metric("AUROC", lambda s: (cal.auroc, *s.top), higher_is_better=True),
     "aurc": Metric("AURC", lambda s: (cal.aurc, *s.top)),
-    "brier": Metric("Brier", lambda s: (mean, cal.brier_terms(s.probabilities, s.label)), percent=False),
-    "nll": Metric("NLL", lambda s: (mean, cal.nll_terms(s.logits, s.label)), percent=False),
-    "seconds": Metric("Seconds an image", percent=False, digits=4),
+    "brier": Metric("Brier", lambda s: (np.mean, cal.brier_terms(s.probabilities, s.label)), percent=False),
+    "nll": Metric("NLL", lambda s: (np.mean, cal.nll_terms(s.logits, s.label)), percent=False),
+    "seconds": Metric("Seconds per image", percent=False, digits=4),
 }
+POSTHOC = ("ece_cots", "ece_ecots", "accuracy_ecots", "ece_cor", "ece_fixed")  # label-free post-hoc scaling
 TEMPERATURE_NOTE = (
-    "† temperature scaling needs labels, which test-time tuning never sees: a reference. It is fitted on a run over "
-    "the validation split (TEST.SPLIT val) where there is one, else each half of the test images is scaled by the "
-    "temperature fitted on the other half."
+    "† temperature scaling needs labels, which test-time tuning never sees: a reference, not a method. It is fitted on "
+    "a run over the validation split (TEST.SPLIT val) if there is one; otherwise each half of the test images is "
+    "scaled by the temperature fitted on the other half."
 )
 INTERVAL_NOTE = (
     "Brackets: 95 % bootstrap interval of one run, corrected for bias: redrawn images raise a binned error, so the "
-    "mean shift of the redraws is taken off. ±: standard deviation over seeds."
+    "mean shift of the redraws is subtracted. ±: standard deviation over seeds."
 )
 DEBIASED_NOTE = (
-    "ECE, debiased: less what chance alone adds to each bin's |gap| (a folded normal distribution in place of the "
-    "simulation of Kumar, Liang and Ma, 2019); with few images in a bin the plain ECE is too high."
+    "ECE, debiased: without what chance alone adds to the |gap| of each bin (a folded normal distribution in place of "
+    "the simulation of Kumar, Liang and Ma, 2019); with few images per bin the plain ECE is too high."
 )
+POSTHOC_NOTE = (
+    "CoTS and E-CoTS rescale each image by its own strong views; they need a method that uses several views. A method "
+    "that does not change the prompt has τ = 1 everywhere. E-CoTS weights the plain view by the mean cosine a of the "
+    "classes: where class features are nearly orthogonal, as those of small models are, the strong views decide alone "
+    "and accuracy falls. Fixed temperature: 1.16 for transformers, 1.15 for ResNets, as in C-TPT's code."
+)
+
+
+def posthoc_metrics(run: Run, data: Predictions, bins: int) -> tuple[dict[str, Interval], dict[str, Interval]]:
+    """The metrics after each kind of label-free scaling, of a run's predictions and of its zero-shot predictions; and
+    the run's time per image."""
+    own = _scaled_metrics(_scaled_logits(data, run.backbone, method_info(run.trainer).tuned), data.label, bins)
+    seconds = run.results.get("adapt_seconds_per_image") or run.results.get("seconds_per_image")
+    if seconds is not None:
+        own["seconds"] = _point(float(seconds))
+    if not run.has_zero_shot:
+        del own["ece_cor"]
+        return own, {}
+    logits = data.zero_shot_logits
+    before = {"ece_cots": logits, "ece_cor": logits, "ece_fixed": logits / fixed_temperature(run.backbone)}
+    return own, _scaled_metrics(before, data.label, bins)
+
+
+def _scaled_logits(data: Predictions, backbone: str, adapts: bool) -> dict[str, Array]:
+    """The logits after each kind of scaling, by the name of its ECE."""
+    logits = data.logits
+    found = {
+        "ece_cor": replaced_confidence(logits, data.zero_shot_logits),
+        "ece_fixed": logits / fixed_temperature(backbone),
+    }
+    tau = data.cots_tau if adapts else np.ones(len(logits))
+    if tau is not None:
+        tau = np.where(data.flagged | ~np.isfinite(tau), 1, tau)  # images that fell back to zero-shot are not rescaled
+        found["ece_cots"] = cots(logits, tau)
+        if data.cots_tau is not None and data.strong_log_p is not None and data.text is not None:
+            kept = ~np.isfinite(data.strong_log_p).all(axis=1, keepdims=True) | data.flagged[:, None]
+            found["ece_ecots"] = np.where(kept, logits, ecots(logits, tau, np.nan_to_num(data.strong_log_p), data.text))
+    return found
+
+
+def _scaled_metrics(scaled: dict[str, Array], label: Array, bins: int) -> dict[str, Interval]:
+    metrics = {}
+    for name, logits in scaled.items():
+        confidence, correct = cal.top_class(logits, label)
+        metrics[name] = _point(cal.ece(confidence, correct, bins))
+        if name == "ece_ecots":  # the only one that changes predicted classes
+            metrics["accuracy_ecots"] = _point(cal.accuracy(confidence, correct))
+    return metrics
+
+
+def _point(value: float) -> Interval:
+    """A value without an interval."""
+    return Interval(value, np.nan, np.nan)

@@ -1,7 +1,7 @@
-"""Two methods on the same images: which is better, by how much, and whether the images at hand can tell."""
+"""Pairs of methods on the same images: differences in ECE and accuracy, with a paired bootstrap and McNemar's test."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -12,29 +12,29 @@ from ..functional import calibration as cal
 from ..functional.arrays import Array
 from ..functional.significance import Difference, mcnemar, paired_bootstrap
 from ..registry import method_info
-from .grid import Column, Comparison, Row
+from .comparison import Column, Comparison, Row
 from .table_model import Entry, RowBlock, Signed, Table, TableRow
 
-MOST_PAIRS = 21  # of methods in one table; beyond that each is compared with the best alone
+MAX_PAIRS = 21  # in one table; with more, each method is compared with the best one only
 NOTE = (
-    "Second less first, in percentage points: a negative difference in ECE means that the second is better calibrated. "
-    "Brackets: 95 % interval of a paired bootstrap (every redraw takes the same images of both, data set by data set); "
-    "that of ECE is corrected for the bias of the redraws. Bold where it leaves zero out, and of accuracy only where p "
-    "is below 0.05 too. p: McNemar's exact test of accuracy, first seed, all data sets together. On few images a small "
-    "ECE comes out too large, so what truly lies between two methods tends to be more than what is shown."
+    "Second minus first, in percentage points: a negative difference in ECE means that the second is better "
+    "calibrated. Brackets: 95 % interval of a paired bootstrap (every redraw takes the same images of both, data set "
+    "by data set); that of ECE is corrected for the bias of the redraws. Bold if it excludes zero and, for accuracy, "
+    "if p is below 0.05 too. p: McNemar's exact test of accuracy, first seed, all data sets together. On few images a "
+    "small ECE comes out too large, so true differences tend to be larger than those shown."
 )
 
 
 @dataclass(frozen=True)
-class Comparable:
-    """The images that two methods share: a row an image, a column a seed, and the data set that each row is of."""
+class Paired:
+    """Two methods on the images that both have: one row per image, one column per seed."""
 
     confidence: tuple[Array, Array]  # (N, S) of each method
     correct: tuple[Array, Array]
-    group: Array  # (N,)
+    group: Array  # (N,), the data set of each image
 
-    def difference(self, metric, repeats: int, centred: bool = True) -> Difference:
-        """`metric(confidence, correct)` of the second less that of the first, averaged over seeds and data sets."""
+    def difference(self, metric: Callable[..., float], repeats: int, centred: bool = True) -> Difference:
+        """`metric(confidence, correct)` of the second minus that of the first, averaged over seeds and data sets."""
         parts = [self.group == g for g in np.unique(self.group)]
 
         def averaged(confidence: Array, correct: Array) -> float:
@@ -46,58 +46,55 @@ class Comparable:
         return paired_bootstrap(averaged, first, second, repeats=repeats, centred=centred, group=self.group)
 
 
-def comparable(comparison: Comparison, first: Row, second: Row, columns: Sequence[Column]) -> Comparable | None:
-    """The data of two rows on these columns; None where they share no seed."""
-    parts: list[tuple[list, list]] = []
+def pair(comparison: Comparison, first: Row, second: Row, columns: Sequence[Column]) -> Paired | None:
+    """The data of two rows on these columns; None if they share no seed."""
+    seedless = any(method_info(row.method).zero_shot for row in (first, second))  # zero-shot runs fit any seed
+    matched = []  # per column, the runs of both rows
     for column in columns:
-        runs = [{m.run.seed: m for m in comparison.cells[row, column]} for row in (first, second)]
-        derived = any(m.derived for row in (first, second) for m in comparison.cells[row, column])
-        # What CLIP says before tuning has no seed: it stands beside any.
-        seeds = [(a, b) for a in runs[0] for b in runs[1] if a == b or derived or _seedless(first, second)]
-        parts.append(([runs[0][a].tuned for a, _ in seeds], [runs[1][b].tuned for _, b in seeds]))
-    count = min(len(part[0]) for part in parts)
-    if not count:
+        cells = [comparison.cells[row, column] for row in (first, second)]
+        any_seed = seedless or any(m.derived for cell in cells for m in cell)
+        by_seed = [{m.run.seed: m.tuned for m in cell} for cell in cells]
+        matched.append([(a, b) for s, a in by_seed[0].items() for t, b in by_seed[1].items() if s == t or any_seed])
+    seeds = min(map(len, matched))
+    if not seeds:
         return None
 
-    def joined(side: int, name: str) -> Array:
-        return np.concatenate([
-            np.stack([getattr(top, name) for top in part[side][:count]], axis=1) for part in parts
-        ])
+    def joined(name: str) -> tuple[Array, Array]:
+        first, second = (np.concatenate([
+            np.stack([getattr(both[side], name) for both in runs[:seeds]], axis=1) for runs in matched
+        ]) for side in (0, 1))
+        return first, second
 
-    group = np.concatenate([np.full(len(part[0][0].correct), k) for k, part in enumerate(parts)])
-    return Comparable(*((joined(0, name), joined(1, name)) for name in ("confidence", "correct")), group)
-
-
-def _seedless(*rows: Row) -> bool:
-    return any(method_info(row.method).zero_shot for row in rows)
+    group = np.repeat(np.arange(len(columns)), [len(runs[0][0].correct) for runs in matched])
+    return Paired(joined("confidence"), joined("correct"), group)
 
 
 def ece_difference(
     comparison: Comparison, first: Row, second: Row, columns: Sequence[Column], repeats: int,
 ) -> Difference | None:
-    """How far the second's ECE is from the first's; None without shared seeds or without a bootstrap."""
-    shared = comparable(comparison, first, second, columns) if repeats else None
-    return shared and shared.difference(partial(cal.ece, bins=comparison.bins), repeats)
+    """The second's ECE minus the first's; None without shared seeds or without a bootstrap."""
+    shared = pair(comparison, first, second, columns) if repeats else None
+    return shared.difference(partial(cal.ece, bins=comparison.bins), repeats) if shared else None
 
 
 def paired_table(comparison: Comparison, name: str, title: str, repeats: int) -> Table | None:
-    """Every pair of methods on the images that all have; None where there are no two, or no bootstrap is wanted."""
+    """Every pair of methods on the images that all have; None if there are no two methods or no bootstrap."""
     columns = comparison.common_columns()
     rows = comparison.rows_on(columns)
     if not columns or not repeats or len(rows) < 2:
         return None
     pairs = list(combinations(rows, 2))
-    if len(pairs) > MOST_PAIRS:
-        best = min(filter(lambda row: method_info(row.method).tuned, rows), key=lambda row: comparison.mean(row, columns, "ece"),
-                   default=rows[-1])
+    if len(pairs) > MAX_PAIRS:
+        tuned = [row for row in rows if method_info(row.method).tuned]
+        best = min(tuned, key=lambda row: comparison.mean(row, columns, "ece"), default=rows[-1])
         pairs = [(row, best) for row in rows if row != best]
     lines = []
     for first, second in pairs:
-        if shared := comparable(comparison, first, second, columns):
+        if shared := pair(comparison, first, second, columns):
             ece = shared.difference(partial(cal.ece, bins=comparison.bins), repeats)
-            accuracy = shared.difference(cal.accuracy, repeats, centred=False)  # it has no bias
-            p = mcnemar(*(correct[:, 0] for correct in shared.correct))
-            # A handful of images on which two methods differ is too few for a bootstrap: the exact test must agree.
+            accuracy = shared.difference(cal.accuracy, repeats, centred=False)  # accuracy has no bias
+            p = mcnemar(shared.correct[0][:, 0], shared.correct[1][:, 0])
+            # A bootstrap is unreliable where the methods differ on a handful of images: the exact test must agree.
             seeds = shared.correct[0].shape[1]
             entries = [_points(ece, ece.real, seeds), _points(accuracy, accuracy.real and p < 0.05, seeds), Entry(p, 3)]
             lines.append(TableRow(f"{first.label} → {second.label}", second.method, entries))
@@ -106,5 +103,5 @@ def paired_table(comparison: Comparison, name: str, title: str, repeats: int) ->
 
 
 def _points(difference: Difference, real: bool, seeds: int) -> Signed:
-    low, high = 100 * difference.low, 100 * difference.high
-    return Signed(100 * difference.value, seeds=seeds, low=low, high=high, best=real)
+    value, low, high = (100 * float(number) for number in (difference.value, difference.low, difference.high))
+    return Signed(value, seeds=seeds, low=low, high=high, best=real)

@@ -1,4 +1,4 @@
-"""The paper's tables as data: every cell as printed, and a check of the paper against its own arithmetic."""
+"""Published tables as data: every cell as printed, and a check of their averages and differences."""
 from __future__ import annotations
 
 import json
@@ -6,21 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from pathlib import Path
 
+from ..config import CONFIGS
 from ..registry import method_key
 
-# In a checkout and in an installed package alike, `configs` lies beside `trainers`.
-BASELINE = "otpt"  # what the paper measures differences against
-FILE = Path(__file__).resolve().parents[2] / "configs" / "experiments" / "published.json"
+FILE = CONFIGS / "experiments" / "published.json"
+BASELINE = "otpt"  # the method that the paper's differences refer to
 HIGHER_IS_BETTER = {"accuracy"}
 AVERAGE = "Average"
-SOC = "soc"  # the source whose tables the experiments make again; others stand for themselves, never averaged
+SOC = "soc"  # the source of the tables that the experiments reproduce
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One published number. `difference` and `colour` are what the paper prints beside it, where it does."""
+    """One published number. `difference` and `colour` are printed beside it in some tables."""
 
     table: str
     metric: str
@@ -35,10 +34,14 @@ class Cell:
     def value(self) -> Decimal:
         return Decimal(self.printed.replace(",", ""))
 
+    @property
+    def decimals(self) -> int:
+        return len(self.printed.partition(".")[2])
+
 
 @dataclass(frozen=True)
 class Slip:
-    """A printed figure that its own neighbours do not yield. `rounding`: hidden digits could still explain it."""
+    """A printed number that does not follow from the other printed cells. `rounding`: hidden digits may explain it."""
 
     cell: Cell
     kind: str  # average, difference or colour
@@ -54,17 +57,17 @@ class Slip:
 
 @cache
 def content() -> dict:
-    """The data file as it is."""
+    """The whole data file."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
 def tables() -> dict:
-    """The paper's tables: name -> number, columns and rows."""
+    """The SoC paper's tables by name."""
     return {name: table for name, table in content()["tables"].items() if "source" not in table}
 
 
 def tables_of(source: str | None) -> dict:
-    """The tables of a source, or of all."""
+    """The tables of one source, or of all."""
     others = {name: table for name, table in content()["tables"].items() if "source" in table}
     if source == SOC:
         return tables()
@@ -72,17 +75,17 @@ def tables_of(source: str | None) -> dict:
 
 
 def source_of(table: str) -> str:
-    """Who printed a table."""
+    """The source of a table."""
     return tables_of(None)[table].get("source", SOC)
 
 
 def source_name(source: str) -> str:
-    """A source as a reader knows it."""
+    """The name of a source in a sentence."""
     return content()["sources"][source]["name"]
 
 
 def where_printed(table: str) -> str:
-    """Where a table is printed: its number in the paper, or the other source."""
+    """Where a table is printed: its number in the SoC paper, or the other source."""
     own = tables_of(None)[table]
     source = own.get("source", SOC)
     return f"Table {own['table']} ({own['label']})" if source == SOC else content()["sources"][source]["where"]
@@ -100,7 +103,7 @@ def cells(table: str | None = None) -> Iterator[Cell]:
 
 
 def find(table: str, metric: str, method: str, column: str) -> Cell | None:
-    """The cell of a method (in any spelling) and a data set (registry name), or None if the paper has none."""
+    """The cell of a method (in any spelling) and a data set (registry name); None if the table has none."""
     for cell in cells(table):
         if (cell.metric, method_key(cell.method), cell.column) == (metric, method_key(method), column):
             return cell
@@ -111,7 +114,7 @@ def find_for_run(
     metric: str, method: str, dataset: str, backbone: str, steps: int = 1, sals: bool = False,
     source: str = SOC,
 ) -> Cell | None:
-    """The cell that a source printed for a run's conditions, or None."""
+    """The cell that a source prints for the conditions of a run; None if it has none."""
     for name, own in tables_of(source).items():
         conditions = (own.get("backbone"), own.get("steps", 1), own.get("sals", False))
         if conditions == (backbone, steps, sals) and (cell := find(name, metric, method, dataset)):
@@ -120,8 +123,7 @@ def find_for_run(
 
 
 def slips(source: str | None = SOC) -> list[Slip]:
-    """Averages, differences against O-TPT and their colours that the printed cells of a source, or of all, do not
-    yield."""
+    """Averages, differences against O-TPT and their colours that do not follow from the printed cells."""
     found = []
     for name in tables_of(source):
         grid = {(c.metric, method_key(c.method), c.column): c for c in cells(name)}
@@ -130,29 +132,26 @@ def slips(source: str | None = SOC) -> list[Slip]:
                 row = [other for key, other in grid.items() if key[:2] == (metric, method) and other is not cell]
                 found += _check_average(cell, row)
             if cell.difference is not None:
-                found += _check_difference(cell, grid[metric, BASELINE, column])
+                found += _check_difference(cell, cell.difference, grid[metric, BASELINE, column])
     return found
 
 
-def _unit(cell: Cell) -> Decimal:
-    """One step of the last printed digit."""
-    return Decimal(1).scaleb(cell.value.as_tuple().exponent)
-
-
 def _check_average(cell: Cell, parts: list[Cell]) -> list[Slip]:
-    mean = sum(part.value for part in parts) / len(parts)
-    unit = _unit(cell)
-    if abs(mean - cell.value) <= unit / 2:
+    mean = sum((part.value for part in parts), Decimal()) / len(parts)
+    unit = Decimal(1).scaleb(-cell.decimals)
+    off = abs(mean - cell.value)
+    if off <= unit / 2:
         return []
     # Each part and the average itself may be off by half a unit.
-    return [Slip(cell, "average", cell.printed, str(mean.quantize(unit / 10)), abs(mean - cell.value) <= unit)]
+    return [Slip(cell, "average", cell.printed, str(mean.quantize(unit / 10)), off <= unit)]
 
 
-def _check_difference(cell: Cell, baseline: Cell) -> list[Slip]:
+def _check_difference(cell: Cell, printed: str, baseline: Cell) -> list[Slip]:
     actual = cell.value - baseline.value
-    off = abs(Decimal(cell.difference) - actual)
-    found = [] if off == 0 else [Slip(cell, "difference", cell.difference, f"{actual:+}", off <= _unit(cell))]
+    off = abs(Decimal(printed) - actual)
+    rounding = off <= Decimal(1).scaleb(-cell.decimals)
+    found = [] if off == 0 else [Slip(cell, "difference", printed, f"{actual:+}", rounding)]
     better = actual >= 0 if cell.metric in HIGHER_IS_BETTER else actual <= 0
     if (cell.colour == "better") != better:
-        found.append(Slip(cell, "colour", cell.colour, "better" if better else "worse", False))
+        found.append(Slip(cell, "colour", str(cell.colour), "better" if better else "worse", False))
     return found

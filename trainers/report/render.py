@@ -1,4 +1,4 @@
-"""One table, four forms: for the terminal, Markdown, LaTeX and CSV."""
+"""Tables as text: for the terminal, as Markdown, LaTeX and CSV."""
 from __future__ import annotations
 
 import csv
@@ -26,7 +26,7 @@ LATEX_SPECIAL = {
 
 
 def terminal(table: Table, colour: bool = False) -> str:
-    """A plain table; `colour` adds bold for the best and green or red for differences, else the best has a star."""
+    """A plain table. With `colour` the best is bold and differences are green or red; without, the best has a star."""
     def cell(entry: Entry | None, row: TableRow) -> str:
         if entry is None:
             return ""
@@ -70,7 +70,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A booktabs table that fits the line; `LATEX_HEAD` goes before the first."""
+    """A booktabs table, shrunk to the line width if it is wider; `LATEX_HEAD` goes before the first."""
     def cell(entry: Entry | None) -> str:
         if entry is None:
             return ""
@@ -95,7 +95,6 @@ def latex(table: Table) -> str:
         for row in block.rows:
             label = rf"\textit{{{_tex(row.label)}}}" if row.published else _tex(row.label)
             lines.append(f"{label} & {' & '.join(cell(entry) for entry in row.entries)} \\\\")
-    # Only a table wider than the text is shrunk.
     lines += [
         r"\bottomrule", r"\end{tabular}}",
         r"\ifdim\wd0>\linewidth \resizebox{\linewidth}{!}{\usebox0}\else \usebox0\fi", r"\end{table*}",
@@ -104,7 +103,7 @@ def latex(table: Table) -> str:
 
 
 def to_csv(tables: Iterable[Table]) -> str:
-    """One line for each cell of all tables, unrounded."""
+    """One line per cell of all tables, unrounded."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["table", "block", "row", "column", "value", "std", "seeds", "low", "high", "difference", "best",
@@ -115,15 +114,15 @@ def to_csv(tables: Iterable[Table]) -> str:
                 for column, entry in zip(table.columns, row.entries, strict=True):
                     if entry is not None:
                         writer.writerow([
-                            *map(_harmless, (table.name, block.label, row.label, column)), entry.value,
+                            *map(_no_formula, (table.name, block.label, row.label, column)), entry.value,
                             _blank(entry.std), entry.seeds, _blank(entry.low), _blank(entry.high),
                             _blank(entry.difference), int(entry.best), int(row.published),
                         ])
     return out.getvalue()
 
 
-def _harmless(text: str) -> str:
-    """A spreadsheet takes a cell that begins like this for a formula, and may start programs by it."""
+def _no_formula(text: str) -> str:
+    """Spreadsheets run cells that begin with these characters as formulas."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
@@ -133,11 +132,11 @@ def _blank(value: float | None) -> float | str:
 
 def _md(text: str) -> str:
     text = " ".join(text.split())
-    for sign in "\\|*_`[]<>":
-        text = text.replace(sign, f"\\{sign}")
+    for letter in "\\|*_`[]<>":
+        text = text.replace(letter, f"\\{letter}")
     return text
 
 
 def _tex(text: str) -> str:
     text = " ".join(text.split())  # an empty line would end a paragraph inside an argument
-    return "".join(LATEX_SPECIAL.get(sign, sign if sign.isprintable() and ord(sign) < 0x250 else "?") for sign in text)
+    return "".join(LATEX_SPECIAL.get(c, c if c.isprintable() and ord(c) < 0x250 else "?") for c in text)

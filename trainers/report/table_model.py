@@ -1,6 +1,7 @@
-"""What a table is made of: cells in the units they are shown in, rows, blocks of rows, and the notes under them."""
+"""A table as data: cells in the units they are shown in, rows, blocks of rows, and notes."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell in the units it is shown in. Several seeds give `std`, one seed its bootstrap interval, if any."""
+    """One cell. Several seeds have `std`, one seed may have a bootstrap interval."""
 
     value: float
     decimals: int = 1
@@ -17,7 +18,7 @@ class Entry:
     low: float | None = None
     high: float | None = None
     difference: float | None = None  # against O-TPT
-    better: bool | None = None  # what that difference means
+    better: bool | None = None  # whether that difference is an improvement
     best: bool = False
 
     @property
@@ -38,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Signed(Entry):
-    """A difference: always with its sign."""
+    """A difference, always with its sign."""
 
     @property
     def text(self) -> str:
@@ -46,17 +47,17 @@ class Signed(Entry):
 
     @property
     def spread(self) -> str:
-        return "" if self.low is None else f"[{self._signed(self.low)}, {self._signed(self.high)}]"
+        return "" if self.low is None or self.high is None else f"[{self._signed(self.low)}, {self._signed(self.high)}]"
 
     def _signed(self, value: float) -> str:
-        return f"{round(value, self.decimals) + 0.0:+.{self.decimals}f}"  # without a minus before zero
+        return f"{round(value, self.decimals) + 0.0:+.{self.decimals}f}"  # + 0.0 avoids -0.0
 
 
 @dataclass(frozen=True)
 class TableRow:
     label: str
     method: str
-    entries: list[Entry | None]
+    entries: Sequence[Entry | None]
     published: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Tables in the paper's layout as data: methods × data sets, a block for each metric, averages and differences."""
+"""The report's tables: methods × data sets in the paper's layout, all metrics, and conformal sets."""
 from __future__ import annotations
 
 from collections import defaultdict
@@ -8,28 +8,37 @@ from dataclasses import replace
 import numpy as np
 
 from ...datasets.base import dataset_info
-from ..registry import method_info, method_key
+from ..functional.conformal import KINDS, Sets, conformal
+from ..registry import method_info, method_key, method_order
 from . import published as paper
-from .grid import Column, Comparison, Row
+from .comparison import Column, Comparison, Row, non_default_settings
+from .load import Run
 from .measure import Measured
-from .metrics import DEBIASED_NOTE, INTERVAL_NOTE, METRICS, TEMPERATURE_NOTE
-from .posthoc_metrics import POSTHOC_NOTE
-from .published import BASELINE
-from .reading import Run
-from .settings import unusual_settings
+from .metrics import DEBIASED_NOTE, INTERVAL_NOTE, METRICS, POSTHOC_NOTE, TEMPERATURE_NOTE
 from .table_model import Entry, RowBlock, Table, TableRow
+
+Grid = Mapping[Row, Sequence[Entry | None]]
+
+ALPHAS = (0.1, 0.05)  # share of conformal sets that may miss the truth
+CONFORMAL_NOTE = (
+    "Conformal sets of predictions: a seeded half of each class's test images, with their labels, gives the threshold; "
+    "the numbers are of the other half. Coverage: share of sets that hold the true class. Size: classes per set. Gap: "
+    "mean over classes of the distance between a class's coverage and the nominal one. LAC, APS, RAPS (λ 0.001, one "
+    "free rank)."
+)
 
 
 def paper_table(
     comparison: Comparison, name: str, title: str, metrics: Sequence[str], with_published: bool = False,
     source: str = paper.SOC,
 ) -> Table:
-    """Rows of methods, columns of data sets and their average, a block for each metric; on demand with what `source`
-    printed."""
+    """Rows of methods, columns of data sets and their average, a block for each metric; optionally with the rows that
+    `source` has published."""
     common = comparison.common_columns()
     average = len(common) > 1
     columns = [comparison.column_label(column) for column in comparison.columns] + ["Average"] * average
-    blocks, sources = [], set()
+    blocks: list[RowBlock] = []
+    sources: set[str] = set()
     for metric in metrics:
         grid = {}
         for row in comparison.rows:
@@ -40,9 +49,8 @@ def paper_table(
         if with_published:
             rows, used = _add_published(rows, comparison, metric, average, source)
             sources |= used
-        unit = " (%)" if METRICS[metric].percent else ""
-        blocks.append(RowBlock(METRICS[metric].label + unit, rows))
-    notes = [*comparison.notes, *_legend(blocks, comparison)]
+        blocks.append(RowBlock(METRICS[metric].label + (" (%)" if METRICS[metric].percent else ""), rows))
+    notes = [*comparison.notes, _legend(blocks, comparison)]
     if "ece_temperature" in metrics:
         notes.append(TEMPERATURE_NOTE)
     if "ece_cots" in metrics:
@@ -57,7 +65,7 @@ def metrics_table(comparison: Comparison, name: str, title: str, bins: int) -> T
     keys = [key for key in METRICS if any(key in m.metrics for group in comparison.cells.values() for m in group)]
     blocks = []
     for column in comparison.columns:
-        rows = [row for row in comparison.rows if (row, column) in comparison.cells]
+        rows = [row for row, _ in comparison.cells_on(column)]
         by_metric = []
         for key in keys:
             marked = mark({row: [_cell(comparison, row, column, key, interval=True)] for row in rows}, key)
@@ -66,68 +74,62 @@ def metrics_table(comparison: Comparison, name: str, title: str, bins: int) -> T
         lines = [
             TableRow(row.label, row.method, [entries[at] for entries in by_metric]) for at, row in enumerate(rows)
         ]
-        blocks.append(RowBlock(comparison.column_title(column), lines))
-    labels = [METRICS[key].label for key in keys]
+        blocks.append(RowBlock(comparison.column_label(column, with_count=True), lines))
     notes = [
         f"{bins} bins. In percent, but for Brier (0 to 2) and NLL (nats). {INTERVAL_NOTE}", DEBIASED_NOTE,
-        "Over-confidence: mean confidence − accuracy. AUROC and AURC: how well confidence sorts right from wrong.",
+        "Over-confidence: mean confidence − accuracy. AUROC and AURC: how well confidence separates right from wrong.",
     ]
     if "ece_temperature" in keys:
         notes.append(TEMPERATURE_NOTE)
-    return Table(name, title, labels, blocks, notes)
+    return Table(name, title, [METRICS[key].label for key in keys], blocks, notes)
 
 
-def _cell(
-    comparison: Comparison, row: Row, column: Column, metric: str, interval: bool = False,
-) -> Entry | None:
+def _cell(comparison: Comparison, row: Row, column: Column, metric: str, interval: bool = False) -> Entry | None:
     group = comparison.cells.get((row, column))
     if not group or any(metric not in m.metrics for m in group):
         return None
     scale, decimals = METRICS[metric].scale, METRICS[metric].decimals
-    values = [scale * m.metrics[metric].value for m in group]
+    values = [scale * m.value(metric) for m in group]
     entry = Entry(float(np.mean(values)), decimals, seeds=len(values))
     if len(values) > 1:
         return replace(entry, std=float(np.std(values, ddof=1)))
     only = group[0].metrics[metric]
     if interval and not np.isnan(only.low):
-        return replace(entry, low=scale * only.low, high=scale * only.high)
+        return replace(entry, low=scale * float(only.low), high=scale * float(only.high))
     return entry
 
 
 def _average(comparison: Comparison, row: Row, columns: Sequence[Column], metric: str) -> Entry | None:
-    """The mean over columns; its deviation is that of the seeds' own averages, where all columns share the seeds."""
-    cells = [_cell(comparison, row, column, metric) for column in columns]
-    if any(cell is None for cell in cells):
+    """The mean over columns; its deviation is that of the seeds' averages, if all columns have the same seeds."""
+    cells = [cell for column in columns if (cell := _cell(comparison, row, column, metric))]
+    if len(cells) < len(columns):
         return None
     entry = Entry(float(np.mean([cell.value for cell in cells])), cells[0].decimals)
     groups = [comparison.cells[row, column] for column in columns]
     if len({tuple(m.run.seed for m in group) for group in groups}) == 1 and len(groups[0]) > 1:
-        by_seed = np.array([[_shown(m, metric) for m in group] for group in groups]).mean(axis=0)
+        scale = METRICS[metric].scale
+        by_seed = np.array([[scale * m.value(metric) for m in group] for group in groups]).mean(axis=0)
         return replace(entry, std=float(by_seed.std(ddof=1)), seeds=len(by_seed))
     return entry
 
 
-def _shown(measured: Measured, metric: str) -> float:
-    return measured.metrics[metric].value * METRICS[metric].scale
-
-
-def mark(grid: dict[Row, list[Entry | None]], metric: str) -> list[TableRow]:
-    """Adds the difference against O-TPT to the method that came after it, where that is one, as in the paper, and not
-    a whole family; and marks the best of the tuned methods."""
+def mark(grid: Grid, metric: str) -> list[TableRow]:
+    """Marks the best of the tuned methods. If a single method is newer than O-TPT, as in the paper, adds its difference
+    against O-TPT."""
     higher = METRICS[metric].higher_is_better
     tuned = [row for row in grid if method_info(row.method).tuned]
     within = _by_setting(tuned)
     lines = []
     for row, entries in grid.items():
         rivals = [other for other in tuned if other.variant == row.variant or not within]
-        baselines = [other for other in rivals if method_key(other.method) == BASELINE]
-        newer = {other.method for other in rivals if method_info(other.method).order > method_info(BASELINE).order}
+        baselines = [other for other in rivals if method_key(other.method) == paper.BASELINE]
+        newer = {other.method for other in rivals if method_order(other.method) > method_order(paper.BASELINE)}
         later = newer == {row.method} and len(baselines) == 1
         marked = []
         for at, entry in enumerate(entries):
             if entry and later:
                 entry = _with_difference(entry, grid[baselines[0]][at], higher)
-            values = [round(grid[other][at].value, grid[other][at].decimals) for other in rivals if grid[other][at]]
+            values = [round(cell.value, cell.decimals) for other in rivals if (cell := grid[other][at])]
             if entry and row in tuned and higher is not None and len(values) > 1:
                 top = max(values) if higher else min(values)
                 entry = replace(entry, best=round(entry.value, entry.decimals) == top)
@@ -137,8 +139,8 @@ def mark(grid: dict[Row, list[Entry | None]], metric: str) -> list[TableRow]:
 
 
 def _by_setting(rows: Sequence[Row]) -> bool:
-    """Whether rows compete within a setting only: so where every setting in a table is that of several methods (one and
-    two steps, prompts). Where only one method has settings (λ), all compete with all."""
+    """Whether methods are compared within one setting only: if every setting of a table is that of several methods
+    (steps, prompts). If only one method has settings (λ), all rows are compared."""
     methods = defaultdict(set)
     for row in rows:
         methods[row.variant].add(row.method)
@@ -146,7 +148,7 @@ def _by_setting(rows: Sequence[Row]) -> bool:
 
 
 def _with_difference(entry: Entry, base: Entry | None, higher: bool | None) -> Entry:
-    """The difference of what is printed, so that a reader can check it."""
+    """The difference of the printed values, so that a reader can check it."""
     if base is None or np.isnan(entry.value - base.value):
         return entry
     change = round(float(entry.text) - float(base.text), entry.decimals)
@@ -157,13 +159,13 @@ def _with_difference(entry: Entry, base: Entry | None, higher: bool | None) -> E
 def _add_published(
     rows: list[TableRow], comparison: Comparison, metric: str, average: bool, source: str,
 ) -> tuple[list[TableRow], set[str]]:
-    """Each method's published line after its own, where the paper has one under the same conditions."""
+    """After each method's row its published one, if there is one under the same conditions."""
     by_label = {row.label: row for row in comparison.rows}
     datasets = [column.dataset for column in comparison.columns]
     lines, sources = [], set()
     for line in rows:
         lines.append(line)
-        runs = [m.run for (row, _), group in comparison.cells.items() if row == by_label[line.label] for m in group]
+        runs = [m.run for _, group in comparison.cells_of(by_label[line.label]) for m in group]
         steps = {run.steps for run in runs} if method_info(line.method).tuned else {1}
         if len(steps) != 1 or any(map(_unlike_published, runs)):
             continue
@@ -173,15 +175,15 @@ def _add_published(
             cells.append(_published_average(datasets, *where))
         if any(cells):
             sources |= {cell.source for cell in cells if cell}
-            entries = [cell and Entry(float(cell.value), -cell.value.as_tuple().exponent) for cell in cells]
             by = "" if source == paper.SOC else f" by {paper.source_name(source)}"
+            entries = [Entry(float(cell.value), cell.decimals) if cell else None for cell in cells]
             lines.append(TableRow(f"{line.label} (published{by})", line.method, entries, published=True))
     return lines, sources
 
 
 def _unlike_published(run: Run) -> dict[str, object]:
-    """The settings of a run that are not the paper's, as far as the table itself does not show them."""
-    return {key: value for key, value in unusual_settings(run).items() if key != "TTA.STEPS"}
+    """The settings of a run that differ from the paper's and are not part of the table."""
+    return {key: value for key, value in non_default_settings(run).items() if key != "TTA.STEPS"}
 
 
 def _published_cell(
@@ -194,7 +196,7 @@ def _published_cell(
 def _published_average(
     datasets: list[str], method: str, backbone: str, steps: int, metric: str, source: str,
 ) -> paper.Cell | None:
-    """The source's own average, if it is over exactly these data sets."""
+    """The source's average, if it is over exactly these data sets."""
     for content in paper.tables_of(source).values():
         if sorted(content["columns"]) == sorted([*datasets, paper.AVERAGE]):
             cell = _published_cell(datasets[0], method, backbone, steps, metric, source)
@@ -205,13 +207,13 @@ def _published_average(
 def _published_notes(comparison: Comparison, sources: set[str], source: str) -> list[str]:
     notes, whose = [], paper.source_name(source)
     for (row, _), group in comparison.cells.items():
-        odd = [f"{key} {value}" for m in group for key, value in _unlike_published(m.run).items()]
-        note = f"{row.label} has other settings than the paper's ({', '.join(dict.fromkeys(odd))}): no published row."
-        if odd and not row.variant and note not in notes:
+        other = [f"{key} {value}" for m in group for key, value in _unlike_published(m.run).items()]
+        note = f"{row.label} has other settings than the paper's ({', '.join(dict.fromkeys(other))}): no published row."
+        if other and not row.variant and note not in notes:
             notes.append(note)
     if not sources:
         who = whose[0].upper() + whose[1:]
-        return [*notes, f"{who} prints no figures for {comparison.backbone} under these settings."]
+        return [*notes, f"{who} prints no numbers for {comparison.backbone_label} under these settings."]
     return [
         *notes, f"Rows marked published are {whose}'s ({', '.join(sorted(sources))}) and were not measured here.",
         *fewer_images({column.dataset: column.n for column in comparison.columns}),
@@ -219,18 +221,18 @@ def _published_notes(comparison: Comparison, sources: set[str], source: str) -> 
 
 
 def fewer_images(counts: Mapping[str, int]) -> list[str]:
-    """A note on the data sets of which fewer images were tested than the paper's."""
-    whole = {dataset: paper.find("datasets", "images", "", dataset) for dataset in counts}
-    smaller = [
-        f"{dataset_info(dataset).label} {count:,} of {whole[dataset].value:,}" for dataset, count in counts.items()
-        if whole[dataset] and whole[dataset].value != count
-    ]
+    """A note on the data sets of which fewer images were tested than in the paper."""
+    smaller = []
+    for dataset, count in counts.items():
+        whole = paper.find("datasets", "images", "", dataset)
+        if whole and whole.value != count:
+            smaller.append(f"{dataset_info(dataset).label} {count:,} of {whole.value:,}")
     if not smaller:
         return []
-    return [f"Published figures are on the whole test sets, ours on fewer images: {', '.join(smaller)}."]
+    return [f"Published numbers are on the whole test sets, ours on fewer images: {', '.join(smaller)}."]
 
 
-def _legend(blocks: list[RowBlock], comparison: Comparison) -> list[str]:
+def _legend(blocks: list[RowBlock], comparison: Comparison) -> str:
     entries = [entry for block in blocks for row in block.rows for entry in row.entries if entry]
     legend = [f"{comparison.images()} {comparison.bins} bins."]
     if any(entry.best for entry in entries):
@@ -242,4 +244,43 @@ def _legend(blocks: list[RowBlock], comparison: Comparison) -> list[str]:
         online = [row.label for row in comparison.rows if method_info(row.method).online]
         orders = f", which for {' and '.join(online)} are orders of the images" if online else ""
         legend.append(f"±: standard deviation over seeds{orders}.")
-    return [" ".join(legend)]
+    return " ".join(legend)
+
+
+def conformal_tables(comparison: Comparison, name: str) -> list[Table]:
+    """A table of conformal sets for each nominal coverage, with a block for each data set."""
+    sets = {key: [found for m in cell if (found := _conformal_sets(m))] for key, cell in comparison.cells.items()}
+    labels = [f"{kind} {what}" for kind in KINDS for what in ("coverage (%)", "size", "gap (%)")]
+    tables = []
+    for alpha in ALPHAS:
+        blocks = []
+        for column in comparison.columns:
+            rows = [
+                TableRow(row.label, row.method, [
+                    entry for kind in KINDS for entry in _set_entries([one[kind, alpha] for one in sets[row, column]])])
+                for row in comparison.rows if sets.get((row, column))
+            ]
+            if rows:
+                blocks.append(RowBlock(f"{comparison.column_label(column)} ({column.n:,} images)", rows))
+        title = f"Sets of predictions with nominal coverage {100 * (1 - alpha):g} %, {comparison.backbone_label}"
+        notes = [CONFORMAL_NOTE, *comparison.notes]
+        tables.append(Table(f"{name}_{round(100 * alpha)}", title, labels, blocks, notes))
+    return tables
+
+
+def _conformal_sets(measured: Measured) -> dict[tuple[str, float], Sets]:
+    data = measured.run.load_predictions()
+    logits = data.zero_shot_logits if measured.derived else data.logits
+    if len(data.label) < 2:
+        return {}
+    return {(kind, alpha): conformal(logits, data.label, kind, alpha) for kind in KINDS for alpha in ALPHAS}
+
+
+def _set_entries(seeds: list[Sets]) -> list[Entry]:
+    """Means over seeds, with their deviation if there are several."""
+    entries = []
+    for field, scale, decimals in (("coverage", 100, 1), ("size", 1, 2), ("gap", 100, 1)):
+        values = [scale * getattr(sets, field) for sets in seeds]
+        std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        entries.append(Entry(float(np.mean(values)), decimals, std=std, seeds=len(values)))
+    return entries

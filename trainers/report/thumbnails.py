@@ -1,4 +1,4 @@
-"""What a report can show only where the data are still at hand: pictures of mistakes."""
+"""Test images for a report, where the data set is still available."""
 from __future__ import annotations
 
 import base64
@@ -10,9 +10,9 @@ from functools import lru_cache
 from PIL import Image, ImageOps
 
 from ...datasets import Dataset, build_dataset
-from ...datasets.utils.errors import UserError
+from ...datasets.utils.errors import DataError, UserError
+from .load import Run
 from .measure import Mistake
-from .reading import Run
 
 logger = logging.getLogger(__name__)
 
@@ -20,49 +20,42 @@ SIDE = 128  # pixels of a thumbnail
 
 
 def thumbnails(run: Run, mistakes: Sequence[Mistake]) -> dict[int, str]:
-    """Data URIs of small JPEGs by index; empty, with a line in the log, where the images cannot be read."""
+    """Data URIs of small JPEGs by index; none, with a line in the log, if the data set is not available."""
     try:
-        dataset = _dataset(run)
-    except (UserError, OSError) as error:
-        _tell(f"no pictures of {run.dataset}: {error}")
-        return {}
-    names, made = run.classnames, {}
-    for mistake in mistakes:
-        if mistake.index >= len(dataset.test) or names[dataset.test[mistake.index].label] != mistake.truth:
-            _tell(f"no pictures of {run.dataset}: the data below {dataset.root} is not what the run saw")
-            return {}
-        try:
-            made[mistake.index] = data_uri(square(dataset.read_image(dataset.test[mistake.index])))
-        except (UserError, OSError) as error:
-            _tell(f"no picture: {error}")
-    return made
-
-
-def read_picture(run: Run, index: int) -> Image.Image | None:
-    """A small square of one test image; None where the data are not at hand or not what the run saw."""
-    try:
-        dataset = _dataset(run)
-        names = run.classnames
-        item = dataset.test[index]
-        return square(dataset.read_image(item)) if names[item.label] == dataset.classnames[item.label] else None
+        dataset, names = _dataset(run), run.classnames
+        if any(names[dataset.test[mistake.index].label] != mistake.truth for mistake in mistakes):
+            raise DataError(f"the data below {dataset.root} is not what the run used")
     except (UserError, OSError, LookupError) as error:
-        _tell(f"no pictures of {run.dataset}: {error}")
+        _log_once(f"no images of {run.dataset}: {error}")
+        return {}
+    images = {mistake.index: read_image(run, mistake.index) for mistake in mistakes}
+    return {index: data_uri(image) for index, image in images.items() if image is not None}
+
+
+def read_image(run: Run, index: int) -> Image.Image | None:
+    """A small square of one test image; None if the data set is not available or is not the one that the run used."""
+    try:
+        dataset = _dataset(run)
+        item = dataset.test[index]
+        same = run.classnames[item.label] == dataset.classnames[item.label]
+        return square(dataset.read_image(item)) if same else None
+    except (UserError, OSError, LookupError) as error:
+        _log_once(f"no images of {run.dataset}: {error}")
         return None
 
 
 @lru_cache(maxsize=64)
-def _tell(line: str) -> None:
-    """Once, however many runs it is true of."""
+def _log_once(line: str) -> None:
     logger.info("%s", line)
 
 
 def square(image: Image.Image) -> Image.Image:
-    """A picture of `SIDE` pixels."""
+    """An image of `SIDE` × `SIDE` pixels."""
     return ImageOps.fit(image.convert("RGB"), (SIDE, SIDE))
 
 
 def data_uri(image: Image.Image) -> str:
-    """A JPEG that a page can hold."""
+    """A JPEG inside a page."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=82)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
@@ -70,7 +63,7 @@ def data_uri(image: Image.Image) -> str:
 
 @lru_cache(maxsize=4)
 def _read(name: str, root: str, classes: str) -> Dataset:
-    return build_dataset(name, root, subsample_classes=classes)  # no shots: the test images are the same without
+    return build_dataset(name, root, subsample_classes=classes)  # few-shot sampling does not change the test images
 
 
 def _dataset(run: Run) -> Dataset:

@@ -1,5 +1,4 @@
-"""The answer in a few sentences: which method is best calibrated, how the others miss, and whether it is more than
-chance."""
+"""The verdict: which method is best calibrated, how the others err, and whether the lead is more than chance."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from ...datasets.base import dataset_info
 from ..functional.significance import Difference
 from ..registry import method_info
-from .grid import Comparison, Row
+from .comparison import Comparison, Row
 from .paired import ece_difference
 
 PERCENT = "\u00a0%"  # a number and its sign stay on one line
@@ -16,7 +15,7 @@ PERCENT = "\u00a0%"  # a number and its sign stay on one line
 
 @dataclass(frozen=True)
 class Line:
-    """One method's average over the data sets that all methods have, in percent."""
+    """Averages of one method over the data sets that all methods have, in percent."""
 
     row: Row
     ece: float
@@ -50,8 +49,8 @@ class Verdict:
 
 
 def judge(comparison: Comparison, repeats: int = 0) -> Verdict | None:
-    """Distributed the methods of a main table by ECE; None if they share no data set. `repeats` redraws of a paired bootstrap
-    say whether the lead is more than chance; without them nothing is said of it."""
+    """Sorts the methods of a main table by ECE; None if they share no data set. A paired bootstrap with `repeats`
+    redraws tests whether the lead is more than chance; 0 means no test."""
     columns = comparison.common_columns()
     if not columns:
         return None
@@ -62,13 +61,10 @@ def judge(comparison: Comparison, repeats: int = 0) -> Verdict | None:
     lines.sort(key=lambda line: line.ece)
     tuned = [line for line in lines if method_info(line.method).tuned] or lines
     sets = ", ".join(f"{dataset_info(column.dataset).label} {column.n:,}" for column in columns)
-    images = sum(column.n for column in columns)
-    basis = (f"ECE in percent, {comparison.bins} bins; lower is better. {comparison.backbone}, {images:,} test images: "
-             f"{sets}.")
-    lead = None
-    if len(tuned) > 1:
-        lead = ece_difference(comparison, tuned[1].row, tuned[0].row, columns, repeats)
-    return Verdict(lines, tuned[0].method, _sentence(lines, tuned, lead), basis, comparison.backbone)
+    basis = (f"ECE in percent, {comparison.bins} bins; lower is better. Backbone {comparison.backbone_label}, "
+             f"{sum(column.n for column in columns):,} test images: {sets}.")
+    lead = ece_difference(comparison, tuned[1].row, tuned[0].row, columns, repeats) if len(tuned) > 1 else None
+    return Verdict(lines, tuned[0].method, _sentence(lines, tuned, lead), basis, comparison.backbone_label)
 
 
 def _sentence(lines: Sequence[Line], tuned: Sequence[Line], lead: Difference | None) -> str:
@@ -77,19 +73,15 @@ def _sentence(lines: Sequence[Line], tuned: Sequence[Line], lead: Difference | N
         sentence = f"{best.label} has an ECE of {best.ece:.1f}{PERCENT}: {best.direction}"
     else:
         rival = tuned[1]
-        between = ""
-        if lead is not None:
-            between = (f" (difference {100 * lead.value:+.1f} points, paired 95{PERCENT} interval "
-                       f"{100 * lead.low:+.1f} to {100 * lead.high:+.1f})")
+        lowest = f"{best.label} has the lowest ECE of the tuned methods, {best.ece:.1f}{PERCENT}"
+        other = f"{rival.label} with {rival.ece:.1f}{PERCENT}"
         if lead is None:
-            sentence = (f"{best.label} has the lowest ECE of the tuned methods, {best.ece:.1f}{PERCENT}, before "
-                        f"{rival.label} with {rival.ece:.1f}{PERCENT}; whether by chance was not tested")
+            sentence = f"{lowest}, before {other}; whether by chance was not tested"
         elif lead.real:
             sentence = (f"{best.label} is the best calibrated of the tuned methods: ECE {best.ece:.1f}{PERCENT}, "
-                        f"against {rival.ece:.1f}{PERCENT} for {rival.label}{between}")
+                        f"against {rival.ece:.1f}{PERCENT} for {rival.label}{_interval(lead)}")
         else:
-            sentence = (f"{best.label} has the lowest ECE of the tuned methods, {best.ece:.1f}{PERCENT}, but these "
-                        f"images show no difference to {rival.label} with {rival.ece:.1f}{PERCENT}{between}")
+            sentence = f"{lowest}, but these images show no difference to {other}{_interval(lead)}"
         worst = tuned[-1]
         if worst is not rival:
             sentence += f"; {worst.label} has {worst.ece:.1f}{PERCENT} and is {worst.direction}"
@@ -98,3 +90,8 @@ def _sentence(lines: Sequence[Line], tuned: Sequence[Line], lead: Difference | N
         name = f"{zero[0].label} CLIP" if not zero[0].row.name else f"The {zero[0].label}"
         sentence += f". {name} has {zero[0].ece:.1f}{PERCENT}"
     return sentence + "."
+
+
+def _interval(lead: Difference) -> str:
+    value, low, high = (100 * float(number) for number in (lead.value, lead.low, lead.high))
+    return f" (difference {value:+.1f} points, paired 95{PERCENT} interval {low:+.1f} to {high:+.1f})"

@@ -1,8 +1,8 @@
-"""From run folders to tables, figures and one page."""
+"""Writes a report: from run folders to tables, figures and one page."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,26 +10,27 @@ from tqdm import tqdm
 
 from ...datasets.base import dataset_info
 from ...datasets.utils.cli import counted, tool
-from ...datasets.utils.errors import DataError
-from ...datasets.utils.files import write_text
+from ...datasets.utils.errors import DataError, UserError, one_line
+from ...datasets.utils.files import read_json, write_json, write_text
+from ..functional import BINS
 from ..registry import method_info
-from .boards import link_boards
-from .compare import compare
-from .conformal_tables import sets_tables
-from .gallery import Picture, pictures
-from .grid import Comparison
-from .measure import measure
-from .output import write_figures, write_tables
-from .page.page import Page, render_page
+from . import render
+from .comparison import Comparison, compare
+from .figures import style
+from .gallery import NamedFigure, make_figures
+from .load import Run, find_runs, text_similarity
+from .measure import Measured, measure
+from .metrics import POSTHOC
+from .page import Page, render_page
 from .paired import paired_table
-from .posthoc_metrics import POSTHOC
-from .reading import find_runs, text_similarity
 from .table_model import Table
-from .tables import metrics_table, paper_table
-from .thumbnails import read_picture, thumbnails
+from .tables import conformal_tables, metrics_table, paper_table
+from .thumbnails import read_image, thumbnails
 from .verdict import Verdict, judge
 
 logger = logging.getLogger(__name__)
+
+LIST = "figures.json"  # files that the last report wrote into figures/, which the next one may remove
 
 
 @dataclass(frozen=True)
@@ -43,28 +44,45 @@ class Report:
 
 
 def write_report(
-    paths: Sequence[str | Path], out: Path, bins: int = 20, repeats: int = 300, published: bool = False,
-    with_figures: bool = True, first: Sequence[Picture] = (), remarks: Sequence[str] = (), posthoc: bool = False,
+    paths: Sequence[str | Path], out: Path, bins: int = BINS, repeats: int = 300, published: bool = False,
+    with_figures: bool = True, first: Sequence[NamedFigure] = (), remarks: Sequence[str] = (), posthoc: bool = False,
     demo: bool = False,
 ) -> Report:
     """Reads all finished runs below `paths` and writes tables.{md,tex,csv}, figures/ and report.html into `out`.
 
-    The caller's own pictures stand `first` among the figures, its `remarks` first among the notes.
-    Runs on embedded tiles are left out where there are others, unless `demo` asks for them.
-    `posthoc` adds label-free post-hoc scaling and sets of predictions.
+    `first` are figures to show before all others, `remarks` notes to show before all others. Runs on embedded data are
+    left out if there are others, unless `demo`. `posthoc` adds label-free post-hoc scaling and conformal sets.
     """
     runs, notes = find_runs(paths)
     if not runs:
         hint = f" ({notes[0]})" if notes else ""
         raise DataError(f"no finished run below {', '.join(map(str, paths))}{hint}; make one with {tool('train')}")
-    if not demo and (own := [run for run in runs if not dataset_info(run.dataset).embedded]) and len(own) < len(runs):
-        notes.append(f"{counted(len(runs) - len(own), 'run')} on embedded demo data left out; --demo shows them too.")
-        runs = own
-    validation = {run.same_but_split(): run for run in runs if run.split == "val"}
+    real = [run for run in runs if not dataset_info(run.dataset).embedded]
+    if not demo and real and len(real) < len(runs):
+        notes.append(f"{counted(len(runs) - len(real), 'run')} on embedded demo data left out; --demo shows them too.")
+        runs = real
+    measured = _measure_all(runs, notes, bins, repeats, posthoc)
+    comparisons = compare(measured)
+    tables = make_tables(comparisons, bins, published, posthoc, repeats)
+    verdicts = [verdict for c in comparisons if not c.swept and (verdict := judge(c, repeats))]
+    write_tables(out, tables)
+    figures = (*first, *make_figures(comparisons, text_similarity, read_image)) if with_figures else ()
+    drawn, problems = write_figures(out, figures)
+    notes = [*remarks, *notes, *problems]
+    images = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in measured}
+    leading = sum(not comparison.swept for comparison in comparisons)
+    page = Page(verdicts, tables, drawn, measured, images, notes, leading=leading)
+    write_text(out / "report.html", render_page(page))
+    return Report(tables, verdicts, notes, out / "report.html")
+
+
+def _measure_all(runs: Sequence[Run], notes: list[str], bins: int, repeats: int, posthoc: bool) -> list[Measured]:
+    """The runs on test splits, measured; those on validation splits fit their temperatures."""
+    validation = {run.split_key(): run for run in runs if run.split == "val"}
     runs = [run for run in runs if run.split == "test"]
     measured = []
     for run in tqdm(runs, desc="measuring", unit="run", disable=len(runs) < 3):
-        held_out = validation.get(run.same_but_split())
+        held_out = validation.get(run.split_key())
         try:
             if held_out:
                 held_out.load_predictions()
@@ -78,43 +96,64 @@ def write_report(
     if not measured:
         raise DataError(f"no run could be measured: {notes[-1] if notes else 'all are on the validation split'}")
     measured.sort(key=lambda m: (*dataset_info(m.run.dataset).order, *method_info(m.run.trainer).order, m.run.seed))
-    comparisons = compare(measured)
-    tables = make_tables(comparisons, bins, published, posthoc, repeats)
-    verdicts = [verdict for c in comparisons if not c.swept and (verdict := judge(c, repeats))]
-    write_tables(out, tables)
-    figures = (*first, *pictures(comparisons, text_similarity, read_picture)) if with_figures else ()
-    drawn, problems = write_figures(out, figures)
-    notes += problems
-    shown = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in measured}
-    notes = [*remarks, *notes]
-    board = link_boards(out, measured)
-    if board:
-        notes.append(f"Curves of these runs, by name: tensorboard --logdir {board}")
-    leading = sum(not comparison.swept for comparison in comparisons)
-    page = Page(verdicts, tables, drawn, measured, shown, notes, leading=leading)
-    write_text(out / "report.html", render_page(page))
-    return Report(tables, verdicts, notes, out / "report.html")
+    return measured
 
 
 def make_tables(
     comparisons: Sequence[Comparison], bins: int, published: bool, posthoc: bool = False, repeats: int = 0,
 ) -> list[Table]:
-    """The main table of each backbone; then for each pairs of methods, post-hoc scaling, ACE and all metrics; then a
-    table for each sweep."""
-    main, tables = [], []
+    """The main table of each backbone; then for each backbone pairs of methods, post-hoc scaling, ACE and all metrics;
+    then a table for each sweep."""
+    main: list[Table] = []
+    tables: list[Table | None] = []
     for number, c in enumerate((c for c in comparisons if not c.swept), start=1):
-        name, bare = f"results_{number}", replace(c, notes=[])  # what must be known of its runs stands once
-        main.append(paper_table(c, name, f"Accuracy and ECE, {c.backbone}", ["accuracy", "ece"], published))
+        name, backbone = f"results_{number}", c.backbone_label
+        bare = replace(c, notes=[])  # the notes on its runs are under the main table
+        main.append(paper_table(c, name, f"Accuracy and ECE, {backbone}", ["accuracy", "ece"], published))
         tables += [
-            paired_table(c, f"{name}_paired", f"Pairs of methods on the same images, {c.backbone}", repeats),
-            paper_table(bare, f"{name}_posthoc", f"ECE after post-hoc scaling, {c.backbone}",
+            paired_table(c, f"{name}_paired", f"Pairs of methods on the same images, {backbone}", repeats),
+            paper_table(bare, f"{name}_posthoc", f"ECE after post-hoc scaling, {backbone}",
                         ["ece_sals", "ece_temperature", *(POSTHOC if posthoc else ())], published),
-            paper_table(bare, f"{name}_ace", f"Adaptive calibration error, {c.backbone}", ["ace"], published),
-            metrics_table(c, f"{name}_metrics", f"All metrics, {c.backbone}", bins),
+            paper_table(bare, f"{name}_ace", f"Adaptive calibration error, {backbone}", ["ace"], published),
+            metrics_table(c, f"{name}_metrics", f"All metrics, {backbone}", bins),
         ]
         if posthoc:
-            tables += sets_tables(c, f"{name}_sets")
+            tables += conformal_tables(c, f"{name}_sets")
     for number, c in enumerate((c for c in comparisons if c.swept), start=1):
         same = published and c.swept == "TTA.STEPS"  # the only sweep of which the paper prints every cell
         tables.append(paper_table(c, f"sweep_{number}", c.title, ["accuracy", "ece"], same))
-    return [table for table in (*main, *tables) if table is not None]
+    return [*main, *(table for table in tables if table is not None)]
+
+
+def write_tables(out: Path, tables: Sequence[Table]) -> None:
+    """tables.md, tables.tex and tables.csv."""
+    write_text(out / "tables.md", "\n".join(map(render.markdown, tables)))
+    write_text(out / "tables.tex", render.LATEX_HEAD + "\n".join(map(render.latex, tables)))
+    write_text(out / "tables.csv", render.to_csv(tables))
+
+
+def write_figures(out: Path, figures: Iterable[NamedFigure]) -> tuple[list[NamedFigure], list[str]]:
+    """Writes PNG and PDF of each figure into figures/ and removes those of an earlier report.
+
+    Returns the figures that were written, and a note on each that could not be drawn.
+    """
+    folder = out / "figures"
+    drawn: list[NamedFigure] = []
+    notes: list[str] = []
+    written: list[str] = []
+    for figure in figures:
+        try:
+            written += [path.name for path in style.save(figure.figure, folder / figure.name)]
+            drawn.append(figure)
+        except (UserError, OSError):  # a full disk, for instance
+            raise
+        except Exception as error:
+            notes.append(f"Figure {figure.name} is left out: {one_line(error, 200)}.")
+            logger.warning("%s", notes[-1])
+    before = read_json(folder / LIST)
+    for name in before if isinstance(before, list) else ():
+        if isinstance(name, str) and name not in written and Path(name).name == name:
+            (folder / name).unlink(missing_ok=True)
+    if written or before:
+        write_json(folder / LIST, written)
+    return drawn, notes

@@ -1,4 +1,4 @@
-"""One run folder, one owner."""
+"""The lock of a run folder: two processes never work in one folder."""
 from __future__ import annotations
 
 import json
@@ -6,160 +6,117 @@ import os
 import secrets
 import socket
 import threading
-import time
-from _thread import start_new_thread
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
 
 from ...datasets.utils.errors import UserError
 from ...datasets.utils.files import read_json
 
-BEAT = 10.0  # seconds between signs of life
-SILENCE = 120.0  # seconds without one after which an owner on another machine counts as gone
-HELD: set[str] = set()  # marks of the locks that this process holds
-TURN = threading.RLock()  # one thread of this process at a time makes or removes a lock file
+TOUCH_SECONDS = 10.0  # between touches of the file
+SILENCE = 120.0  # seconds without a touch after which an owner on another machine counts as dead
+HELD: set[str] = set()  # tokens of the locks that this process holds; a file that it left behind has another one
 
 
 class RunLock:
-    """A file that names the owner's host and process, and is touched while the owner lives.
+    """A file that names its owner's host and process, and is touched while the owner lives.
 
-    A lock is stale, and taken over, when its process on this host is gone, when it is this process but nobody in it
-    holds that lock, or when its owner elsewhere has been silent. A process on this host that is merely stopped (Ctrl-Z)
-    keeps it. Clocks need not agree, and may be set back: silence is measured by the shared file system's own.
-
-    By hand, because `filelock` needs a file system with locks, which cluster disks often are mounted without; there it
-    cannot keep two machines apart, nor take over from one that has crashed. And it cannot say who holds a lock.
+    The lock of a dead process on this host, or of a silent one on another host, is taken over. A process on this host
+    that is only stopped (Ctrl-Z) keeps its lock. Not `filelock`: it needs a file system with locks, which cluster disks
+    are often mounted without, and it cannot name the owner.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "lock"
         pid = os.getpid()
-        self.owner = {"host": socket.gethostname(), "system": system(), "pid": pid, "started": started(pid),
-                      "mark": secrets.token_hex(8)}
+        self.token = secrets.token_hex(8)
+        self.owner = {"host": socket.gethostname(), "system": system_id(), "pid": pid, "started": start_time(pid),
+                      "token": self.token}
 
     @contextmanager
     def held(self) -> Iterator[RunLock]:
-        """Holds the lock, or raises what `taken` returns.
-
-        A thread of its own makes and removes the file, because what signals raise (Ctrl-C, SIGTERM, torch's word of a
-        dead worker) may strike the main thread between any two steps, there and in every `__exit__` written in Python.
-        The thread holds on until a plain lock is let go, whose `with` ends in one step; and it is begun in one step,
-        which `threading.Thread` is not.
-        """
-        wanted, answers = threading.Lock(), SimpleQueue()
-        begun = False
+        """Holds the lock, or raises what `taken` returns."""
+        released = threading.Event()
         try:
-            with wanted:
-                start_new_thread(self.keep, (wanted, answers))
-                begun = True
-                if (failure := answers.get()) is not None:
-                    begun = False
-                    raise failure
-                yield self
+            self.take()
+            threading.Thread(target=self.touch_until, args=(released,), daemon=True).start()
+            yield self
         finally:
-            if begun and os.getpid() == self.owner["pid"]:  # a forked process has not got the thread
-                answers.get()
-
-    def keep(self, wanted: threading.Lock, answers: SimpleQueue) -> None:
-        """The keeper's life: takes the lock and says so, gives signs of life for as long as it is wanted, removes it
-        and says so."""
-        try:
-            if wanted.locked():  # else interrupted before this thread began
-                self.take()
-        except OSError as error:
-            answers.put(UserError(f"cannot write {self.path}: {error.strerror}; choose another --output-dir"))
-            return
-        except BaseException as error:
-            answers.put(error)
-            return
-        answers.put(None)
-        while not wanted.acquire(timeout=BEAT):
-            with suppress(OSError):  # a shared disk may be away for a while
-                if self.ours():
-                    os.utime(self.path)
-        self.release()
-        answers.put(None)
+            released.set()
+            HELD.discard(self.token)
+            if self.is_ours() and os.getpid() == self.owner["pid"]:  # a forked process leaves it to its parent
+                with suppress(OSError):  # of a lost disk: the file is taken over later
+                    self.path.unlink()
 
     def take(self) -> None:
-        with TURN:
+        HELD.add(self.token)
+        try:
             for _ in range(2):
-                try:
-                    self.make(self.owner)
-                except FileExistsError:
+                with suppress(FileExistsError):
+                    return self.create(self.owner)
+                with suppress(FileNotFoundError):  # released, or taken over by another process, in the meantime
                     self.remove_if_stale()
-                    continue
-                HELD.add(self.owner["mark"])
-                return
-            raise self.taken()
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --output-dir") from error
+        raise self.taken()
 
-    def make(self, owner: dict) -> None:
-        """Makes the file, unless there is one; of several processes that do this, one succeeds."""
+    def touch_until(self, released: threading.Event) -> None:
+        while not released.wait(TOUCH_SECONDS):
+            with suppress(OSError):  # a shared disk may be away for a while
+                if self.is_ours():
+                    os.utime(self.path)
+
+    def create(self, owner: dict) -> None:
+        """Creates the file. Only one of several processes that try at the same time succeeds."""
         descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         try:
             with os.fdopen(descriptor, "w") as file:
                 json.dump(owner, file)
-        except OSError:  # a full disk, which must not leave a lock that names nobody
+        except OSError:  # a full disk must not leave a file without an owner
             self.path.unlink()
             raise
 
-    def release(self) -> None:
-        with TURN:
-            HELD.discard(self.owner["mark"])
-            with suppress(OSError):  # a disk that is gone: whoever finds the file there later takes it over
-                if self.ours():
-                    self.path.unlink()
-
-    def ours(self) -> bool:
-        """Whether the lock still names this process: another may have taken it for gone."""
+    def is_ours(self) -> bool:
+        """Whether the file still names this owner: another process may have taken it over."""
         return read_owner(self.path) == self.owner
 
     def remove_if_stale(self) -> None:
-        with TURN:
-            owner = read_owner(self.path)
-            if not owner:  # its writer is between making and filling it, or was killed there
-                time.sleep(0.2)
-                owner = read_owner(self.path)
-            if not self.gone(owner):
-                raise self.taken()
-            self.take_away(owner)
-
-    def gone(self, owner: dict) -> bool:
-        mine = self.owner
-        if (owner.get("host"), owner.get("system", mine["system"])) != (mine["host"], mine["system"]):
-            return self.silence() > SILENCE
-        if (owner["pid"], owner.get("started")) == (mine["pid"], mine["started"]):
-            return owner.get("mark") not in HELD
-        return not alive(owner)
-
-    def take_away(self, owner: dict) -> None:
-        """Removes the lock of an owner that is gone, but not that of somebody who has just taken it over."""
-        aside = self.path.with_name(f".lock.{os.getpid()}")
-        try:
-            self.path.rename(aside)  # of several processes that do this, one succeeds
-        except FileNotFoundError:
-            return
+        """Removes the file of an owner that is gone; raises what `taken` returns if the owner lives."""
+        owner = read_owner(self.path)
+        if not self.is_gone(owner):
+            raise self.taken()
+        aside = self.path.with_name(f".lock.{self.token}")
+        self.path.rename(aside)  # only one of several processes succeeds
         found = read_owner(aside)
         aside.unlink()
-        if found != owner:
+        if found != owner:  # the new lock of another process that was faster
             with suppress(FileExistsError):
-                self.make(found)
+                self.create(found)
             raise self.taken()
 
-    def silence(self) -> float:
-        """Seconds since the owner's last sign of life, by the clock of the file system that both share."""
+    def is_gone(self, owner: dict) -> bool:
+        """Whether the owner is dead. A file that names no owner may be about to be written."""
+        if (owner.get("host"), owner.get("system")) != (self.owner["host"], self.owner["system"]):
+            return self.silence() > SILENCE
+        if owner["pid"] == os.getpid():
+            return owner.get("token") not in HELD
         try:
-            last = self.path.stat().st_mtime
-        except FileNotFoundError:
-            return float("inf")
-        probe = self.path.with_name(f".clock.{os.getpid()}")
+            os.kill(owner["pid"], 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except PermissionError:
+            pass  # it lives, and belongs to another user
+        return start_time(owner["pid"]) != owner.get("started")  # another process with the same number
+
+    def silence(self) -> float:
+        """Seconds since the last touch, by the clock of the file system, which all machines share."""
+        probe = self.path.with_name(f".clock.{self.token}")
         probe.touch()
         now = probe.stat().st_mtime
         probe.unlink()
-        return now - last
+        return now - self.path.stat().st_mtime
 
-    def taken(self) -> UserError:
+    def taken(self) -> Exception:
         owner = read_owner(self.path)
         return UserError(
             f"{self.path.parent} is in use by process {owner.get('pid', '?')} on {owner.get('host', '?')}: wait for "
@@ -168,34 +125,23 @@ class RunLock:
 
 
 def read_owner(path: Path) -> dict:
-    """Who a lock file names; empty where it names nobody."""
+    """The owner that a lock file names; empty if it names none."""
     owner = read_json(path)
-    pid = owner.get("pid") if isinstance(owner, dict) else None
-    return owner if isinstance(pid, int) and pid > 0 else {}  # 0 and below would stand for groups of processes
+    if not isinstance(owner, dict) or not isinstance(owner.get("pid"), int):
+        return {}
+    return owner if owner["pid"] > 0 else {}  # 0 and below are groups of processes
 
 
-def alive(owner: dict) -> bool:
-    """Whether the process that a lock names is still there, and is not another one that was given its number."""
-    try:
-        os.kill(owner["pid"], 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass  # it is there, and somebody else's
-    return owner.get("started") in (None, started(owner["pid"]))
-
-
-def system() -> str:
-    """What a process number is good for: this start of this machine, and the container in it, which may share its
-    name with others; empty where the system does not tell."""
+def system_id() -> str:
+    """This boot of this machine and this container, within which process numbers are unique; "" if unknown."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
 
 
-def started(pid: int) -> str | None:
-    """When a process began, in the system's own count; None where the system does not tell."""
+def start_time(pid: int) -> str | None:
+    """When a process started, in the system's own unit; None if unknown."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

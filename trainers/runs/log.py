@@ -5,7 +5,7 @@ import errno
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from logging.handlers import WatchedFileHandler
+from logging.handlers import MemoryHandler, WatchedFileHandler
 from pathlib import Path
 
 from ...datasets.utils.cli import LOGGER
@@ -13,7 +13,7 @@ from ...datasets.utils.files import writing
 
 
 class RunLog(WatchedFileHandler):
-    """A disk that is full, or a folder that somebody removes, is told by what matters more than a line of the log."""
+    """Ignores write errors: a full disk or a removed folder is reported when results are written."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):
@@ -23,35 +23,24 @@ class RunLog(WatchedFileHandler):
         pass
 
 
-class Early(logging.Handler):
-    """Keeps lines until there is a file for them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-
-
 @contextmanager
 def early_lines() -> Iterator[list[logging.LogRecord]]:
-    """What is said while this lasts, for the log of a run whose folder is not known yet."""
-    handler = Early()
+    """Collects log lines while a run has no folder yet."""
+    handler = MemoryHandler(capacity=10_000, flushLevel=logging.CRITICAL + 1)
     LOGGER.addHandler(handler)
     try:
-        yield handler.records
+        yield handler.buffer
     finally:
         LOGGER.removeHandler(handler)
 
 
 @contextmanager
 def log_to_file(path: Path, early: Sequence[logging.LogRecord] = ()) -> Iterator[None]:
-    """Adds `path` to where lines go, for a while, those that came too `early` first; a continued run appends."""
+    """Writes log lines to `path` too, those that came `early` first. A resumed run appends."""
     with writing(path):
-        if path.is_fifo():  # which would be waited for
+        if path.is_fifo():  # opening it would wait for a reader
             raise OSError(errno.EINVAL, "Not a regular file")
-        handler = RunLog(path, encoding="utf-8", errors="surrogateescape")  # file names may be of any alphabet
+        handler = RunLog(path, encoding="utf-8", errors="surrogateescape")  # file names may be in any encoding
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for record in early:
         handler.handle(record)

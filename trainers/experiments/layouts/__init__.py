@@ -10,10 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from ...report.gallery import Picture
+from ...report.gallery import NamedFigure
 from ...report.table_model import Table
 
-Shown = tuple[list[Table], Iterable[Picture]]
+Shown = tuple[list[Table], Iterable[NamedFigure]]
 
 
 def layout_names() -> list[str]:

@@ -5,10 +5,9 @@ import numpy as np
 
 from ....datasets.base import dataset_info, dataset_order
 from ...registry import method_info
-from ...report.grid import Row
+from ...report.comparison import Row, show_setting
 from ...report.measure import Measured
 from ...report.metrics import METRICS
-from ...report.settings import show_setting
 from ...report.table_model import Entry, Table
 from ...report.tables import fewer_images
 from ..finished_runs import Material, listed, mean

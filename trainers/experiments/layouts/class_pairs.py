@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...report.gallery import Picture, pair_errors_of, pair_pictures
-from ...report.reading import text_similarity
+from ...report.gallery import NamedFigure, pair_errors_of, pair_figures
+from ...report.load import text_similarity
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ..finished_runs import Material
 from . import Shown
@@ -46,7 +46,7 @@ def tables(material: Material) -> list[Table]:
     return made
 
 
-def pictures(material: Material) -> Iterator[Picture]:
+def pictures(material: Material) -> Iterator[NamedFigure]:
     for comparison in material.comparisons():
         for column in comparison.columns:
-            yield from pair_pictures(comparison, column, text_similarity)
+            yield from pair_figures(comparison, column, text_similarity)

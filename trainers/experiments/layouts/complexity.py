@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from ...functional.flop_counts import REGULARISERS
-from ...report.grid import Row
+from ...report.comparison import Row
 from ...report.table_model import Entry, Table
 from ..finished_runs import Material
 from ..vs_published import block_beside, source_of, with_gaps

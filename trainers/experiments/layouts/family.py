@@ -3,8 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...report.metrics import METRICS
-from ...report.posthoc_metrics import POSTHOC, POSTHOC_NOTE
+from ...report.metrics import METRICS, POSTHOC, POSTHOC_NOTE
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...report.tables import mark
 from ..finished_runs import Material, mean

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ...report import published as paper
 from ...report.figures.comparison import Point
-from ...report.gallery import Picture, lambda_picture, lambda_points, point
+from ...report.gallery import NamedFigure, lambda_figure, lambda_points, point
 from ..finished_runs import Material, swept_key
 from . import Shown
 from .results import by_setting
@@ -15,7 +15,7 @@ def show(material: Material) -> Shown:
     return by_setting(material), pictures(material)
 
 
-def pictures(material: Material, key: str = "") -> Iterator[Picture]:
+def pictures(material: Material, key: str = "") -> Iterator[NamedFigure]:
     key = key or swept_key(material.experiment)
     for comparison in material.comparisons(key):
         for column in comparison.columns:
@@ -32,4 +32,4 @@ def pictures(material: Material, key: str = "") -> Iterator[Picture]:
                              for metric in ("accuracy", "ece")]
                     if all(cells):
                         references[label] = Point(*(float(cell.value) for cell in cells))
-            yield lambda_picture(comparison, column, sweeps, references)
+            yield lambda_figure(comparison, column, sweeps, references)

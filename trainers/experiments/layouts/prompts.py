@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...registry import method_order
-from ...report.gallery import Picture, prompt_picture
-from ...report.grid import Row
+from ...report.comparison import Row
+from ...report.gallery import NamedFigure, prompt_figure
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ..finished_runs import Material, mean
 from . import Shown
@@ -51,7 +51,7 @@ def summary(material: Material) -> list[Table]:
     return tables
 
 
-def pictures(material: Material) -> Iterator[Picture]:
+def pictures(material: Material) -> Iterator[NamedFigure]:
     for comparison in material.comparisons(KEY):
         for column in comparison.columns:
-            yield prompt_picture(comparison, column)
+            yield prompt_figure(comparison, column)

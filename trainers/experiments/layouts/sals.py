@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ....datasets.base import dataset_info
 from ...report import published as paper
 from ...report.figures.comparison import Pair, draw_pairs
-from ...report.gallery import Picture, sals_pictures
+from ...report.gallery import NamedFigure, sals_figures
 from ..finished_runs import Material
 from ..vs_published import PRINTED, printed
 from . import Shown
@@ -19,9 +19,9 @@ def show(material: Material) -> Shown:
     return results(material), pictures(material)
 
 
-def pictures(material: Material) -> Iterator[Picture]:
+def pictures(material: Material) -> Iterator[NamedFigure]:
     for comparison in material.comparisons():
-        yield from sals_pictures(comparison, "sals")
+        yield from sals_figures(comparison, "sals")
     if material.compared:
         groups = {
             dataset_info(column).label: {
@@ -30,5 +30,5 @@ def pictures(material: Material) -> Iterator[Picture]:
             }
             for column in paper.tables()["vitl_sals"]["columns"]
         }
-        yield Picture("sals_published", f"Tables 1 and 10. {PRINTED}",
+        yield NamedFigure("sals_published", f"Tables 1 and 10. {PRINTED}",
                       draw_pairs(groups, "ECE (%)", "plain", "with SaLS", "published (Tables 1 and 10)"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...functional.calibration import selective
-from ...report.gallery import Picture, selective_picture
+from ...report.gallery import NamedFigure, selective_figure
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ..finished_runs import Material, listed
 from . import Shown
@@ -40,7 +40,7 @@ def tables(material: Material) -> list[Table]:
     return made
 
 
-def pictures(material: Material) -> Iterator[Picture]:
+def pictures(material: Material) -> Iterator[NamedFigure]:
     for comparison in material.comparisons():
         if columns := comparison.common_columns():
-            yield selective_picture(comparison, columns, "selective")
+            yield selective_figure(comparison, columns, "selective")

@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ...registry import method_info
+from ...report.comparison import Comparison
 from ...report.figures.style import COLUMN, PAGE, grid_lines, new_figure, styled
-from ...report.gallery import Picture
-from ...report.grid import Comparison
+from ...report.gallery import NamedFigure
 from ..finished_runs import Material, mean, swept_key
 from . import Shown
 from .results import by_setting
@@ -19,13 +19,13 @@ def show(material: Material) -> Shown:
     return by_setting(material), pictures(material)
 
 
-def pictures(material: Material) -> Iterator[Picture]:
+def pictures(material: Material) -> Iterator[NamedFigure]:
     key = swept_key(material.experiment)
     for comparison in material.comparisons(key):
         if comparison.columns:
             caption = (f"{material.experiment.title}, {comparison.backbone}. Bold: average of the data sets; dashed: "
                        f"the other methods' average. {comparison.images()}")
-            yield Picture(material.experiment.name, caption, draw_setting(comparison, key))
+            yield NamedFigure(material.experiment.name, caption, draw_setting(comparison, key))
 
 
 def draw_setting(comparison: Comparison, key: str) -> Figure:

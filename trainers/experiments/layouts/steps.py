@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...report.figures.comparison import Pair, draw_two_panels
-from ...report.gallery import Picture, step_pictures
+from ...report.gallery import NamedFigure, step_figures
 from ..finished_runs import Material
 from ..vs_published import PRINTED, printed
 from . import Shown
@@ -15,9 +15,9 @@ def show(material: Material) -> Shown:
     return by_setting(material), pictures(material)
 
 
-def pictures(material: Material) -> Iterator[Picture]:
+def pictures(material: Material) -> Iterator[NamedFigure]:
     for comparison in material.comparisons("TTA.STEPS"):
-        yield from step_pictures(comparison)
+        yield from step_figures(comparison)
     if material.compared:
         methods = ("C-TPT", "O-TPT", "SoC")
         panels = {
@@ -25,5 +25,5 @@ def pictures(material: Material) -> Iterator[Picture]:
                     for method in methods}
             for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy"))
         }
-        yield Picture("steps_published", f"Averages of Tables 1 and 9. {PRINTED}",
+        yield NamedFigure("steps_published", f"Averages of Tables 1 and 9. {PRINTED}",
                       draw_two_panels(panels, "one step", "two steps", "published (Tables 1 and 9)"))

@@ -13,12 +13,12 @@ import torch
 
 from ....datasets.base import dataset_info
 from ....datasets.utils.files import write_arrays
-from ...config.merging import read_yaml
+from ...config.safe_yaml import read_yaml
 from ...functional import theory
 from ...functional.arrays import Array
 from ...registry import build_trainer, method_info, zero_shot_name
 from ...report.figures.class_pairs import Spread, draw_spread, spread
-from ...report.gallery import Picture
+from ...report.gallery import NamedFigure
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ..definition import dataset_file
 from ..finished_runs import Material
@@ -105,7 +105,7 @@ def episodes(trainer) -> Iterator[tuple[Array, ...]]:
 
 def illustrate(
     found: dict[str, Adaptation], dataset: str, backbone: str, step: float,
-) -> tuple[list[Table], list[Picture]]:
+) -> tuple[list[Table], list[NamedFigure]]:
     first = next(iter(found.values()))
     matrix = theory.similarity(first.before)
     mu = theory.coherence(matrix)
@@ -147,8 +147,8 @@ def illustrate(
         f"One gradient step (η = {step:g}) on the prototypes themselves, {where}: first order against measurement.",
     )
     return [tuned, shifted], [
-        Picture(f"theory_{dataset}", captions[0], draw_spread(tuned_picture, f"{where}: {tuning}")),
-        Picture(f"theory_{dataset}_first_order", captions[1],
+        NamedFigure(f"theory_{dataset}", captions[0], draw_spread(tuned_picture, f"{where}: {tuning}")),
+        NamedFigure(f"theory_{dataset}_first_order", captions[1],
                 draw_spread(steps, f"{where}: one step on the prototypes")),
     ]
 

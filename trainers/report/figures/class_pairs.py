@@ -1,4 +1,4 @@
-"""Figures about class similarity: mistakes by class pair (the paper's Fig. 2) and the confidence floor."""
+"""Mistakes by pair of classes (Fig. 2 of the SoC paper), and the confidence floor of Proposition 1."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class PairErrors:
 
 @dataclass(frozen=True)
 class Spread:
-    """One method's prototypes before and after its step; pairs as Δs, predicted to first order and measured."""
+    """The prototypes of a method before and after its step; Δs of all pairs, predicted to first order and measured."""
 
     mu_before: float
     mu_after: float
@@ -40,7 +40,7 @@ class Spread:
 
 
 def pair_errors(logits: ArrayLike, labels: ArrayLike, similarity: ArrayLike) -> PairErrors:
-    """The wrong predictions of a run, grouped by (predicted i, label j)."""
+    """The wrong predictions of a run, grouped by predicted class and label."""
     logits, labels = check_scores(logits, labels, "logits")
     similarity = np.asarray(similarity, dtype=np.float64)
     if similarity.shape != (logits.shape[1],) * 2:
@@ -61,23 +61,20 @@ def spread(before: ArrayLike, after: ArrayLike, scale: float, predicted: ArrayLi
     s_before, s_after = theory.similarity(before), theory.similarity(after)
     mu = theory.coherence(s_before), theory.coherence(s_after)
     floor = theory.confidence_floor(mu, len(s_before), scale)
-    pairs = (None, None)
-    if predicted is not None:
-        pairs = theory.pairs(predicted), theory.pairs(s_after - s_before)
-    return Spread(*mu, float(floor[0]), float(floor[1]), *pairs)
+    shifts = None if predicted is None else (theory.pairs(predicted), theory.pairs(s_after - s_before))
+    return Spread(*mu, float(floor[0]), float(floor[1]), *(shifts or ()))
 
 
 def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figure:
-    """One panel a method: error of the wrong predictions against zero-shot similarity, circle size = count."""
+    """One panel per method: confidence of the wrong predictions by zero-shot similarity; circles by their number."""
     with styled():
         figure = new_figure(max(COLUMN, 1.1 + 2.1 * len(methods)), 2.55)
         largest = max((data.count.max() for data in methods.values() if len(data.count)), default=1)
         panels = figure.subplots(1, len(methods), sharex=True, sharey=True, squeeze=False)[0]
         for axes, (method, data) in zip(panels, methods.items(), strict=True):
-            axes.scatter(
-                data.similarity, 100 * data.error, s=_area(data.count, largest), color=method_info(method).colour, alpha=0.45,
-                edgecolor=method_info(method).colour, linewidth=0.6,
-            )
+            info = method_info(method)
+            axes.scatter(data.similarity, 100 * data.error, s=_area(data.count, largest), color=info.colour, alpha=0.45,
+                         edgecolor=info.colour, linewidth=0.6)
             if len(data.count):
                 mean = 100 * np.average(data.error, weights=data.count)
                 axes.axhline(mean, color=INK, linestyle=(0, (4, 3)), linewidth=0.7)
@@ -86,7 +83,7 @@ def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figu
                     textcoords="offset points", fontsize=6.5,
                     bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
                 )
-            axes.set_title(f"{short(method_info(method).label)}: {data.count.sum():,} mistakes")
+            axes.set_title(f"{short(info.label)}: {data.count.sum():,} mistakes")
             axes.set_ylim(-3, 107)  # room for the circles at either end
             axes.set_yticks(range(0, 101, 20))
             axes.margins(x=0.08)
@@ -105,7 +102,7 @@ def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figu
 
 
 def draw_spread(methods: Mapping[str, Spread], title: str = "") -> Figure:
-    """μ and the confidence floor before (hollow) and after (filled) the step; first order against measurement."""
+    """μ and the confidence floor before (hollow) and after (filled) the step; Δs predicted against measured."""
     shown = {name: data for name, data in methods.items() if data.predicted is not None}
     with styled():
         figure = new_figure(PAGE, 2.5)
@@ -122,12 +119,14 @@ def draw_spread(methods: Mapping[str, Spread], title: str = "") -> Figure:
 
 
 def _draw_first_order(axes: Axes, methods: Mapping[str, Spread]) -> None:
-    every = np.concatenate([part for data in methods.values() for part in (data.predicted, data.measured)])
-    low, high = every.min(), every.max()
-    axes.plot([low, high], [low, high], color=INK, linestyle=(0, (4, 3)), linewidth=0.8)
+    ends = []
     for name, data in methods.items():
-        axes.scatter(data.predicted, data.measured, s=5, color=method_info(name).colour, alpha=0.5, linewidth=0,
-                     label=method_info(name).label)
+        predicted, measured = np.asarray(data.predicted), np.asarray(data.measured)
+        ends += [predicted.min(), predicted.max(), measured.min(), measured.max()]
+        info = method_info(name)
+        axes.scatter(predicted, measured, s=5, color=info.colour, alpha=0.5, linewidth=0, label=info.label)
+    line = [min(ends), max(ends)]
+    axes.plot(line, line, color=INK, linestyle=(0, (4, 3)), linewidth=0.8, zorder=0)
     axes.set(xlabel="Δs predicted, first order", ylabel="Δs measured")
     axes.locator_params(nbins=4)
     grid_lines(axes, "both")
@@ -140,9 +139,10 @@ def _area(count: Array, largest: int) -> Array:
 
 def _arrows(axes: Axes, values: Mapping[str, tuple[float, float]]) -> None:
     for y, (name, (before, after)) in enumerate(values.items()):
-        axes.plot([before, after], [y, y], color=lighter(method_info(name).colour, 0.4), linewidth=1.6, zorder=1)
-        axes.scatter([before], [y], facecolor="white", edgecolor=method_info(name).colour, marker=method_info(name).marker, s=26, zorder=2)
-        axes.scatter([after], [y], color=method_info(name).colour, marker=method_info(name).marker, s=30, zorder=3)
+        info = method_info(name)
+        axes.plot([before, after], [y, y], color=lighter(info.colour, 0.4), linewidth=1.6, zorder=1)
+        axes.scatter([before], [y], facecolor="white", edgecolor=info.colour, marker=info.marker, s=26, zorder=2)
+        axes.scatter([after], [y], color=info.colour, marker=info.marker, s=30, zorder=3)
         axes.annotate(f"{after:.4g}", (after, y), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=6.5)
     axes.axvline(next(iter(values.values()))[0], color=FAINT, linewidth=0.8, zorder=0)
     axes.set_yticks(range(len(values)), [method_info(name).label for name in values])

@@ -1,10 +1,12 @@
-"""Figures that set methods or settings side by side: SaLS, one against two steps, λ, prompts."""
+"""Figures that compare methods or settings: pairs of bars (SaLS, steps) and initial prompts."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -14,13 +16,12 @@ from ...registry import method_info, method_order
 from .style import COLUMN, FAINT, GREY, ON_LIGHT, PAGE, grid_lines, lighter, new_figure, short, styled
 
 HATCH = "//////"
-
-LEGEND_ENTRY, LONG_LEGEND_ENTRY = 0.62, 0.9  # inches: of the usual names, of any
+LEGEND_ENTRY, LONG_LEGEND_ENTRY = 0.62, 0.9  # inches, of our methods' names and of any name
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A figure without and with something, in percent: SaLS, or a second step."""
+    """A value without and with SaLS or a second step, in percent."""
 
     before: float
     after: float
@@ -28,7 +29,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Point:
-    """One setting's place in the accuracy–ECE plane, in percent."""
+    """Accuracy and ECE of one setting, in percent."""
 
     accuracy: float
     ece: float
@@ -51,7 +52,7 @@ def draw_pairs(
 
 
 def draw_two_panels(panels: Mapping[str, Mapping[str, Pair]], before: str, after: str, title: str = "") -> Figure:
-    """One panel a metric (`panels[metric][method]`), for instance ECE and accuracy after one and two steps."""
+    """One panel per metric (`panels[metric][method]`), for instance ECE and accuracy after one and two steps."""
     methods = methods_of(panels)
     with styled():
         figure = new_figure(max(COLUMN * 1.25, 0.9 * len(panels) * len(methods), _legend_width(methods)), 2.5)
@@ -59,7 +60,7 @@ def draw_two_panels(panels: Mapping[str, Mapping[str, Pair]], before: str, after
             _pair_bars(axes, {"": row}, methods, numbers=True)
             axes.set_ylabel(metric)
             values = [value for pair in row.values() for value in (pair.before, pair.after)]
-            low = min(values) - 3 if min(values) > 30 else 0  # accuracies: from zero, no difference would be seen
+            low = min(values) - 3 if min(values) > 30 else 0  # accuracies differ too little for an axis from 0
             axes.set_ylim(low, max(values) + 0.12 * (max(values) - low))  # room for the numbers
             if low:
                 axes.text(0, -0.09, "axis does not start at 0", transform=axes.transAxes, fontsize=6, color=GREY)
@@ -69,7 +70,7 @@ def draw_two_panels(panels: Mapping[str, Mapping[str, Pair]], before: str, after
 
 
 def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: float = PAGE * 0.62) -> Figure:
-    """ECE by initial prompt, `ece[prompt][method]` in percent: a row a prompt, a mark a method."""
+    """ECE by initial prompt, `ece[prompt][method]` in percent: one row per prompt, one mark per method."""
     prompts = sort_prompts(ece)
     methods = methods_of(ece)
     with styled():
@@ -79,9 +80,10 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: floa
             values = list(ece[prompt].values())
             axes.plot([min(values), max(values)], [y, y], color=FAINT, linewidth=1.2, zorder=1)
         for method in methods:
+            info = method_info(method)
             at = [(ece[prompt][method], y) for y, prompt in enumerate(prompts) if method in ece[prompt]]
-            axes.scatter(*zip(*at, strict=True), color=method_info(method).colour, marker=method_info(method).marker, s=20, zorder=2,
-                         label=method_info(method).label)
+            x, y_of = zip(*at, strict=True)
+            axes.scatter(x, y_of, color=info.colour, marker=info.marker, s=20, zorder=2, label=info.label)
         words = [f"“{short(prompt, 40)} […]”" if prompt else "“[…]” alone" for prompt in prompts]
         axes.set_yticks(range(len(prompts)), words)
         axes.invert_yaxis()
@@ -97,12 +99,12 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: floa
 
 
 def sort_prompts(ece: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Prompts by the worst ECE they give any method, lowest first."""
+    """Prompts by the highest ECE of any method, lowest first."""
     return sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))
 
 
 def methods_of(rows: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """The methods of `rows[…][method]` as papers list them, whichever of them the first row has."""
+    """The methods of `rows[…][method]` in the order of papers."""
     return sorted({method for row in rows.values() for method in row}, key=method_order)
 
 
@@ -110,22 +112,20 @@ def _pair_bars(
     axes: Axes, groups: Mapping[str, Mapping[str, Pair]], methods: Sequence[str], numbers: bool = False,
 ) -> None:
     step = 0.8 / len(methods)
+    bar: dict[str, Any] = {"width": step * 0.46, "edgecolor": ON_LIGHT, "linewidth": 0.4}
     for m, method in enumerate(methods):
+        colour = method_info(method).colour
         for g, row in enumerate(groups.values()):
             if method not in row:
                 continue
-            x = g + (m - (len(methods) - 1) / 2) * step
-            look = {"width": step * 0.46, "edgecolor": ON_LIGHT, "linewidth": 0.4}
-            axes.bar(x - step * 0.235, row[method].before, color=method_info(method).colour, **look)
-            axes.bar(x + step * 0.235, row[method].after, color=lighter(method_info(method).colour, 0.6), hatch=HATCH, **look)
-            if numbers:
-                for offset, value in ((-step * 0.235, row[method].before), (step * 0.235, row[method].after)):
-                    axes.annotate(
-                        f"{value:.1f}", (x + offset, value), xytext=(0, 1.5), textcoords="offset points", ha="center",
-                        fontsize=6,
-                    )
+            x, pair = g + (m - (len(methods) - 1) / 2) * step, row[method]
+            axes.bar(x - step * 0.235, pair.before, color=colour, **bar)
+            axes.bar(x + step * 0.235, pair.after, color=lighter(colour, 0.6), hatch=HATCH, **bar)
+            for offset, value in ((-step * 0.235, pair.before), (step * 0.235, pair.after)) if numbers else ():
+                axes.annotate(f"{value:.1f}", (x + offset, value), xytext=(0, 1.5), textcoords="offset points",
+                              ha="center", fontsize=6)
     labels = list(groups)
-    slant = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(labels) > 6 else {}
+    slant: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(labels) > 6 else {}
     axes.set_xticks(np.arange(len(labels)), labels, **slant)
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.55, len(labels) - 0.45)
@@ -133,16 +133,18 @@ def _pair_bars(
 
 
 def _legend_width(methods: Sequence[str]) -> float:
-    """Inches that the legend of pairs takes in one line, and no figure may be narrower."""
+    """Width in inches of the legend of pairs in one line; no figure is narrower."""
     return LEGEND_ENTRY * (len(methods) + 3)
 
 
 def _pair_legend(figure: Figure, methods: Sequence[str], before: str, after: str) -> None:
-    handles = [Patch(facecolor=method_info(m).colour, edgecolor=ON_LIGHT, linewidth=0.4, label=method_info(m).label) for m in methods]
+    edge: dict[str, Any] = {"edgecolor": ON_LIGHT, "linewidth": 0.4}
+    handles: list[Artist] = [
+        Patch(facecolor=info.colour, label=info.label, **edge) for info in map(method_info, methods)]
     in_one_line = _legend_width(methods) <= figure.get_figwidth()
     if in_one_line:
         handles.append(Line2D([], [], linestyle="none", label=""))
-    handles.append(Patch(facecolor="#9A9A9A", edgecolor=ON_LIGHT, linewidth=0.4, label=before))
-    handles.append(Patch(facecolor="#E0E0E0", edgecolor=ON_LIGHT, linewidth=0.4, hatch=HATCH, label=after))
+    handles.append(Patch(facecolor="#9A9A9A", label=before, **edge))
+    handles.append(Patch(facecolor="#E0E0E0", hatch=HATCH, label=after, **edge))
     columns = len(handles) if in_one_line else int(figure.get_figwidth() / LONG_LEGEND_ENTRY)
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, columnspacing=1.0)

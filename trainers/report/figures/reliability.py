@@ -1,8 +1,9 @@
-"""Reliability diagrams, one or a grid of them, and selective accuracy. Data first, drawing second."""
+"""Reliability diagrams, single or as a grid, and selective accuracy."""
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,18 +18,19 @@ from ...functional.arrays import Array
 from ...registry import method_info
 from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, grid_lines, lighter, new_figure, short, styled
 
-ACROSS = 6  # panels of a line that may be broken
+ACROSS = 6  # panels per line of a grid with one row
 DENSITY_CELLS = 100
-PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g} %")  # as many decimals as tell the ticks apart
+NARROW = {"hspace": 0.02, "h_pad": 0.02}  # gaps between the panels
+PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g} %")
 THRESHOLDS = np.arange(0, 100, 5) / 100
-# Grey that lets the page shine through, in either theme.
+# Transparent grey, for light and dark themes.
 DENSITY = LinearSegmentedColormap.from_list("density", ["#80808000", "#808080FF"])
 OVER_HATCH, UNDER_HATCH = "/////", "\\" * 5
 
 
 @dataclass(frozen=True)
 class Diagram:
-    """What one reliability diagram shows."""
+    """The data of one reliability diagram."""
 
     title: str
     method: str
@@ -40,16 +42,7 @@ class Diagram:
     n: int
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Accuracy and coverage above each threshold."""
-
-    thresholds: Array
-    accuracy: Array
-    coverage: Array
-
-
-def diagram(title: str, method: str, confidence: Array, correct: Array, bins: int = 20) -> Diagram:
+def diagram(title: str, method: str, confidence: Array, correct: Array, bins: int = cal.BINS) -> Diagram:
     density, _ = np.histogram(confidence, bins=DENSITY_CELLS, range=(0, 1))
     return Diagram(
         title, method, cal.reliability(confidence, correct, bins), density / len(confidence),
@@ -58,15 +51,10 @@ def diagram(title: str, method: str, confidence: Array, correct: Array, bins: in
     )
 
 
-def selection(confidence: Array, correct: Array, thresholds: Array = THRESHOLDS) -> Selection:
-    return Selection(np.asarray(thresholds), *cal.selective(confidence, correct, thresholds))
-
-
 def draw_diagram(data: Diagram) -> Figure:
     """Bins and their gaps above, a density strip, and the share of samples with accuracy and mean confidence below."""
     with styled():
-        figure = new_figure(COLUMN, 3.9)
-        figure.get_layout_engine().set(hspace=0.02, h_pad=0.02)
+        figure = new_figure(COLUMN, 3.9, **NARROW)
         top, strip, low = figure.subplots(3, 1, sharex=True, height_ratios=[1, 0.055, 0.34])
         draw_bins(top, data)
         top.set_title(data.title, fontweight="bold", loc="left")
@@ -92,8 +80,8 @@ def draw_diagram(data: Diagram) -> Figure:
 
 
 def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
-    """The paper's grid, methods × data sets (`diagrams[method][data set]`); what there is more of runs across. A single
-    line that is too long goes on below. Missing runs stay blank."""
+    """A grid of methods × data sets (`diagrams[method][data set]`), wider than high. A single row that is too long is
+    continued below. Missing runs are blank."""
     methods = {method: short(method_info(method).label, 22) for method in diagrams}
     sets = {name: short(name, 22) for row in diagrams.values() for name in row}
     upright = len(methods) <= len(sets)
@@ -104,8 +92,7 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
         lines = [lines[0][start : start + ACROSS] for start in range(0, len(columns), ACROSS)]
     width = len(lines[0])
     with styled():
-        figure = new_figure(max(COLUMN, 0.55 + 1.6 * width), 0.55 + 1.5 * len(lines))
-        figure.get_layout_engine().set(hspace=0.02, h_pad=0.02)
+        figure = new_figure(max(COLUMN, 0.55 + 1.6 * width), 0.55 + 1.5 * len(lines), **NARROW)
         panels = figure.subplots(
             2 * len(lines), width, sharex=True, squeeze=False, height_ratios=[1, 0.07] * len(lines),
         )
@@ -137,7 +124,7 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
 
 
 def _blank(axes: Axes) -> None:
-    """The place of a run that is missing: its row keeps its name."""
+    """A missing run; the axes keep the label of the row."""
     axes.set_yticks([])
     axes.tick_params(bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
@@ -145,23 +132,24 @@ def _blank(axes: Axes) -> None:
 
 
 def _gap_handles() -> list[Patch]:
-    """What the hatching of a bar means."""
+    """The legend of the hatching."""
     return [
         Patch(facecolor="white", edgecolor=OVER, hatch=OVER_HATCH, label="over-confidence"),
         Patch(facecolor="white", edgecolor=UNDER, hatch=UNDER_HATCH, label="under-confidence"),
     ]
 
 
-def draw_selective(series: Mapping[str, Selection], title: str = "") -> Figure:
-    """Selective accuracy by threshold for all methods, and the share of samples that remain."""
+def draw_selective(series: Mapping[str, tuple[Array, Array]], title: str = "") -> Figure:
+    """Selective accuracy by method, and the share of images that remain: `series[method]` are both at THRESHOLDS."""
     with styled():
         figure = new_figure(COLUMN, 3.5 + 0.17 * -(-len(series) // 3))
         top, low = figure.subplots(2, 1, sharex=True, height_ratios=[1, 0.5])
-        for method, data in series.items():
-            look = {"color": method_info(method).colour, "marker": method_info(method).marker, "markersize": 3, "markevery": 2}
-            look["linestyle"] = "-" if method_info(method).tuned else "--"
-            top.plot(data.thresholds, data.accuracy, label=method_info(method).label, **look)
-            low.plot(data.thresholds, data.coverage, **look)
+        for method, (accuracy, coverage) in series.items():
+            info = method_info(method)
+            look: dict[str, Any] = {"color": info.colour, "marker": info.marker, "markersize": 3, "markevery": 2,
+                                    "linestyle": "-" if info.tuned else "--"}
+            top.plot(THRESHOLDS, accuracy, label=info.label, **look)
+            low.plot(THRESHOLDS, coverage, **look)
         for axes in (top, low):
             grid_lines(axes)
             axes.yaxis.set_major_formatter(PERCENT)
@@ -186,7 +174,7 @@ def _width(data: Diagram) -> float:
 
 
 def draw_bins(axes: Axes, data: Diagram, small: bool = False) -> None:
-    """Bars of accuracy, a hatched bar from accuracy to mean confidence, the diagonal, ECE in the corner."""
+    """Bars of accuracy, hatched bars from accuracy to mean confidence, the diagonal, and ECE in the corner."""
     filled = data.table.count > 0
     x, width = _centres(data)[filled], _width(data)
     accuracy, gap = data.table.accuracy[filled], data.table.gap[filled]
@@ -206,7 +194,7 @@ def draw_bins(axes: Axes, data: Diagram, small: bool = False) -> None:
 
 
 def _draw_strip(axes: Axes, data: Diagram) -> None:
-    """How densely confidence is populated, as a strip of grey; the root makes thin regions visible beside a spike."""
+    """The density of confidence as a strip of grey. The square root makes sparse regions visible beside a spike."""
     axes.imshow(np.sqrt(data.density)[None], cmap=DENSITY, aspect="auto", extent=(0, 1, 0, 1), vmin=0)
     axes.set(yticks=[], xlim=(0, 1), xticks=[0, 0.5, 1])
     axes.spines[["top", "right"]].set_visible(True)

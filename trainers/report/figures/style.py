@@ -1,4 +1,4 @@
-"""One look for all figures: colours that colour-blind readers tell apart, type that survives a two-column page."""
+"""One style for all figures, for print in two columns, and the ways to save a figure: PNG, PDF, SVG for a page."""
 from __future__ import annotations
 
 import io
@@ -6,8 +6,9 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rc_context
@@ -24,11 +25,13 @@ logger = logging.getLogger(__name__)
 COLUMN, PAGE = 3.4, 7.0  # widths of a figure in inches, in a column and across the page
 
 INK, GREY, FAINT, GRID = "#222222", "#666666", "#C9C9C9", "#E4E4E4"
-OVER, UNDER = "#B2182B", "#1B4F9C"  # too sure of itself, or too modest
-# What is drawn on a coloured area, whose colour no theme changes: so these must not follow the page's theme either.
-ON_LIGHT, ON_DARK = "#010101", "#FEFEFE"  # one of the two has a contrast of 4.5 with any colour
+OVER, UNDER = "#B2182B", "#1B4F9C"  # over- and under-confidence
+ON_LIGHT = "#010101"  # black on coloured areas, which look the same in every theme
+# Colours that follow the theme of a page. Colours of methods are the same in every theme.
+THEMED = {INK: "--ink", GREY: "--soft", GRID: "--line", FAINT: "--line", "#ffffff": "--paper", OVER: "--over",
+          UNDER: "--under"}
 
-RC = {
+RC: Any = {
     "font.family": "sans-serif", "font.size": 8, "axes.titlesize": 8.5, "axes.labelsize": 8, "legend.fontsize": 7.5,
     "xtick.labelsize": 7, "ytick.labelsize": 7, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
     "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5, "axes.edgecolor": INK,
@@ -36,41 +39,36 @@ RC = {
     "axes.spines.right": False, "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.5,
     "lines.linewidth": 1.4, "patch.linewidth": 0.5, "hatch.linewidth": 0.7, "legend.frameon": False,
     "legend.handlelength": 1.6, "figure.facecolor": "white", "savefig.facecolor": "white", "pdf.fonttype": 42,
-    "text.parse_math": False,  # names of classes and data sets may hold dollars
+    "text.parse_math": False,  # names may contain dollar signs
     "svg.fonttype": "none", "svg.hashsalt": "promptcal", "figure.dpi": 100,
 }
 
-MISSING_SIGN = re.compile(r"Glyph (\d+) .*missing from")
-told: set[str] = set()  # signs that the font lacks
+MISSING_GLYPH = re.compile(r"Glyph (\d+) .*missing from")
+reported: set[str] = set()  # glyphs that the font lacks, for one warning per process
 
 
 def lighter(colour: str, amount: float = 0.55) -> str:
     """A colour mixed with white."""
-    return to_hex([part + (1 - part) * amount for part in to_rgb(colour)]).upper()
-
-
-def luminance(colour: str | Sequence[float]) -> float:
-    """Relative luminance as WCAG 2 has it, from which contrasts are computed."""
-    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour)]
-    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+    red, green, blue = (part + (1 - part) * amount for part in to_rgb(colour))
+    return to_hex((red, green, blue)).upper()
 
 
 def short(name: str, most: int = 24) -> str:
-    """A name that fits its place."""
+    """A name of at most `most` letters."""
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
-def styled():
-    """A context in which figures are drawn and saved."""
+def styled() -> AbstractContextManager[None]:
+    """The context in which figures are drawn and saved."""
     return rc_context(RC)
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """A figure without pyplot, so that nothing global is kept."""
-    return Figure(figsize=(width, height), layout="constrained")
+def new_figure(width: float, height: float, **layout: Any) -> Figure:
+    """A figure without pyplot and its global state. `layout` are paddings of the constrained layout."""
+    return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(**layout))
 
 
-def grid_lines(axes: Axes, axis: str = "y") -> None:
+def grid_lines(axes: Axes, axis: Literal["both", "x", "y"] = "y") -> None:
     axes.grid(True, axis=axis)
 
 
@@ -86,12 +84,12 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("png", "pdf")) -> l
 
 
 def encode(figure: Figure, kind: str, dpi: int) -> bytes:
-    """A figure as a file of this kind. Without dates in it, so that equal results give equal files."""
+    """A figure as a file of this kind. It holds no date: equal results give equal files."""
     buffer = io.BytesIO()
-    with styled(), telling_of_missing_signs():
+    with styled(), reporting_missing_glyphs():
         lay_out(figure)
         figure.set_dpi(dpi)
-        # Figure.savefig would draw the figure once more before it draws it, for a layout that is already made.
+        # Figure.savefig would draw twice, for a layout that is already computed.
         if kind == "png":
             FigureCanvasAgg(figure).print_png(buffer)
         elif kind == "pdf":
@@ -102,8 +100,8 @@ def encode(figure: Figure, kind: str, dpi: int) -> bytes:
 
 
 def rendered(figure: Figure, dpi: int) -> np.ndarray:
-    """The pixels that a png of it would have, uint8 (H, W, 4)."""
-    with styled(), telling_of_missing_signs():
+    """The pixels of a figure, uint8 (H, W, 4)."""
+    with styled(), reporting_missing_glyphs():
         lay_out(figure)
         figure.set_dpi(dpi)
         canvas = FigureCanvasAgg(figure)
@@ -112,44 +110,62 @@ def rendered(figure: Figure, dpi: int) -> np.ndarray:
 
 
 @contextmanager
-def telling_of_missing_signs() -> Iterator[None]:
-    """One line for all the signs that the font lacks, once; matplotlib warns of each in each figure."""
+def reporting_missing_glyphs() -> Iterator[None]:
+    """One warning for all glyphs that the font lacks; matplotlib warns about each in each figure."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         yield
-    signs = set()
+    missing = set()
     for warning in found:
-        number = MISSING_SIGN.match(str(warning.message))
-        if number:
-            signs.add(chr(int(number[1])))
+        if number := MISSING_GLYPH.match(str(warning.message)):
+            missing.add(chr(int(number[1])))
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    if signs - told:
-        logger.warning("figures have boxes for %s, which the font lacks: name one that has them, sans-serif in "
-                       "matplotlib's font settings", " ".join(sorted(signs - told)))
-    told.update(signs)
+    if missing - reported:
+        logger.warning("figures show boxes for %s, which the font lacks: set font.sans-serif in matplotlib's settings "
+                       "to one that has them", " ".join(sorted(missing - reported)))
+    reported.update(missing)
 
 
 def lay_out(figure: Figure) -> None:
-    """Puts everything in its place, once for all kinds of file."""
+    """Computes the layout once, for all kinds of file."""
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
-        with telling_of_missing_signs():
+        with reporting_missing_glyphs():
             engine.execute(figure)
         figure.set_layout_engine("none")
 
 
+def inline_svg(figure: Figure, name: str) -> str:
+    """A figure as SVG for a page, in the page's colours. Ids begin with `name`, since several figures share a page."""
+    text = encode(figure, "svg", dpi=100).decode()
+    text = text[text.index("<svg") :]
+    # A style element would apply to the whole page.
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL)
+    used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
+    text = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", text)
+    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
+    for colour, variable in THEMED.items():
+        text = re.sub(rf"{colour}\b", f"var({variable}, {colour})", text, flags=re.IGNORECASE)
+
+    def shortened(tag: re.Match) -> str:  # half the characters: the page sets the font, two decimals are enough
+        short = re.sub(r' ?font-family: [^;"]*;?| transform="rotate\(-?0 [^)]*\)"', "", tag[0])
+        return re.sub(r"\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), short)
+
+    return re.sub(r"\s*\n\s*", "\n", re.sub(r"<[^>]*>", shortened, text))
+
+
 def stamped(figure: Figure, text: str) -> Figure:
-    """The figure with a line of small print below it, which cannot be overlooked or cut off by accident."""
+    """The figure with a line of small print below it."""
     with styled():
-        lay_out(figure)  # from here on everything only moves up
+        lay_out(figure)  # everything in it moves up
         width, height = figure.get_size_inches()
         extra = 0.2
         share = extra / (height + extra)
         boxes = [(axes, axes.get_position()) for axes in figure.axes]
         figure.set_size_inches(width, height + extra)
         for axes, box in boxes:
-            axes.set_position([box.x0, share + box.y0 * (1 - share), box.width, box.height * (1 - share)])
+            axes.set_position((box.x0, share + box.y0 * (1 - share), box.width, box.height * (1 - share)))
         for words in figure.texts:
             words.set_y(share + words.get_position()[1] * (1 - share))
         for legend in figure.legends:

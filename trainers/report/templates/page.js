@@ -1,6 +1,6 @@
 "use strict";
 
-// Sorts the rows by a column; a second click turns the order round. Empty cells stay last.
+// Sorts the rows by a column; a second click reverses the order. Empty cells stay last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.querySelectorAll("th")];
   heads.forEach((head, column) => head.querySelector("button")?.addEventListener("click", () => {
@@ -18,7 +18,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }));
 }
 
-// A table that does not fit says so. What is folded away is not measured: that would lay out every run.
+// Marks tables that are wider than the page. Closed sections are skipped: measuring would lay out every run.
 function measureBoxes(part) {
   for (const box of part.querySelectorAll(".scroll")) {
     if (!box.closest("details:not([open])")) box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
@@ -28,7 +28,7 @@ addEventListener("resize", () => measureBoxes(document));
 document.addEventListener("toggle", event => { if (event.target.open) measureBoxes(event.target); }, true);
 measureBoxes(document);
 
-// A figure enlarges on click; where the screen is smaller than the figure, it scrolls there.
+// A click enlarges a figure, which scrolls if the screen is smaller.
 const dialog = document.getElementById("enlarged");
 document.querySelectorAll("button.zoom").forEach(button => button.addEventListener("click", () => {
   const large = button.querySelector("svg").cloneNode(true);
@@ -40,7 +40,7 @@ dialog?.addEventListener("click", event => {
   if (event.target === dialog || event.target.classList.contains("close")) dialog.close();
 });
 
-// Filters hide rows of the list of runs and the sections that belong to them.
+// Filters hide rows of the list of runs and their sections.
 const filters = [...document.querySelectorAll("[data-filter]")];
 const rows = [...document.querySelectorAll("table.runs tbody tr")];
 function filterRuns() {
@@ -60,7 +60,7 @@ filters.forEach(field => field.addEventListener("input", filterRuns));
 document.querySelector(".filters")?.addEventListener("submit", event => event.preventDefault());
 if (rows.length) filterRuns();
 
-// Each picture is kept once, however many runs mistook it, and decoded when its run is opened.
+// Each thumbnail is stored once and decoded when a run that shows it is opened.
 const store = document.getElementById("thumbnails");
 const thumbnails = store ? JSON.parse(store.textContent) : {};
 document.addEventListener("toggle", event => {

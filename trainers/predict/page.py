@@ -1,4 +1,4 @@
-"""A page about single pictures: what was kept of their views, and each method's confidences before and after."""
+"""A page about single images: the views selected for tuning, and the confidences of each method."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -13,43 +13,44 @@ from ...datasets.views.images import open_image
 from ..api import Adapter
 from ..functional.objectives import class_logits, entropy
 from ..registry import method_info, zero_shot_name
-from ..report.page.page import render
+from ..report.page import render
 from ..report.thumbnails import data_uri
+from ..tpt import TPT
 from ..vlm.image_tower import encode_views
 from .predict import Prediction
 
-LARGE, SMALL = 384, 96  # pixels of a picture's longer side, and of a view
-MOST_VIEWS = 24  # shown of a picture
+IMAGE_SIDE, VIEW_SIDE = 384, 96  # pixels: longer side of an image, side of a view
+MAX_VIEWS = 24  # shown per image
 NOTE = (
-    "Bold: the predicted class. Zero-shot: before tuning. + SaLS: after tuning, with the logits brought back into the "
-    "range that they had before it; that needs no labels."
+    "Bold: the predicted class. Zero-shot: before tuning. + SaLS: after tuning, with the logits scaled back to the "
+    "range that they had before it; this needs no labels."
 )
 
 
 def write_page(
-    path: Path, found: Mapping[str, Sequence[Prediction]], classnames: Sequence[str], kept: Sequence[Sequence[dict]],
-    notes: Sequence[str], top: int = 5,
+    path: Path, found: Mapping[str, Sequence[Prediction]], classnames: Sequence[str],
+    selected: Sequence[Sequence[dict]], notes: Sequence[str], top: int = 5,
 ) -> None:
-    """`found[method]` are its predictions, `kept` the views that tuning keeps, both picture by picture."""
+    """`found[method]` are the predictions of a method, `selected` the views that it is tuned on, both per image."""
     methods = [{"label": method_info(name).label} for name in found]
-    pictures = []
-    for place, own in enumerate(kept):
-        predictions = {name: listed[place] for name, listed in found.items()}
+    images = []
+    for at, views in enumerate(selected):
+        predictions = {name: listed[at] for name, listed in found.items()}
         first = next(iter(predictions.values()))
-        pictures.append({
-            "name": first.path.name, "image": data_uri(shrunk(open_image(first.path))),
+        images.append({
+            "name": first.path.name, "uri": data_uri(shrunk(open_image(first.path))),
             "rows": rows(predictions, classnames, top),
             "failed": [method_info(name).label for name, prediction in predictions.items() if prediction.failed],
-            "views": list(own)[:MOST_VIEWS],
-            "kept": f"Those of lowest entropy (in nats) before tuning, lowest first: {len(own)}"
-                    f"{f', of which {MOST_VIEWS} are shown' if len(own) > MOST_VIEWS else ''}.",
+            "views": views[:MAX_VIEWS],
+            "kept": f"Those of lowest entropy (in nats) before tuning, lowest first: {len(views)}"
+                    f"{f', of which {MAX_VIEWS} are shown' if len(views) > MAX_VIEWS else ''}.",
         })
-    title = f"Predictions: {pictures[0]['name']}" if len(pictures) == 1 else f"Predictions: {len(pictures)} pictures"
-    write_text(path, render("pictures.html", title, methods=methods, pictures=pictures, page_notes=[*notes, NOTE]))
+    title = f"Predictions: {images[0]['name'] if len(images) == 1 else f'{len(images)} images'}"
+    write_text(path, render("predictions.html", title, methods=methods, images=images, page_notes=[*notes, NOTE]))
 
 
 def rows(predictions: Mapping[str, Prediction], classnames: Sequence[str], top: int) -> list[dict]:
-    """The classes that are among the `top` of any method, by their largest confidence."""
+    """The classes among the `top` of any method, sorted by their largest confidence."""
     first = next(iter(predictions.values()))
     columns = [(zero_shot_name(), first.logits[0])]
     for name, prediction in predictions.items():
@@ -67,31 +68,31 @@ def rows(predictions: Mapping[str, Prediction], classnames: Sequence[str], top: 
     ]
 
 
-def kept_views(adapter: Adapter, path: Path) -> list[dict]:
-    """The views of a picture that a method tunes on, most certain first; none of a method that looks at one alone."""
+def selected_views(adapter: Adapter, path: Path) -> list[dict]:
+    """The views of an image that a method is tuned on, lowest entropy first; none for methods that select no views."""
     method = adapter.method
-    if not (method_info(method.cfg.TRAINER.NAME).tuned and hasattr(method, "select")):
+    if not isinstance(method, TPT) or not method.tuned:
         return []
     with torch.no_grad():
         views, _ = next(adapter.batches([path]))  # (1, V, 3, H, W), pixel values
         features = encode_views(method.backbone, views, method.precision, normalised=False)
         logits = class_logits(features, method.prompt.text, method.scale)[0]  # (V, K)
         places = method.select(logits).tolist()
-    unsure = entropy(logits)
+    entropies = entropy(logits)
     return [
-        {"image": data_uri(as_picture(views[0, place])), "words": f"{'plain view' if place == 0 else f'view {place}'}, "
-         f"entropy {float(unsure[place]):.2f}"}
+        {"image": data_uri(as_image(views[0, place])), "words": f"{'plain view' if place == 0 else f'view {place}'}, "
+         f"entropy {float(entropies[place]):.2f}"}
         for place in places
     ]
 
 
-def as_picture(view: Tensor) -> Image.Image:
-    """Pixel values (3, H, W) as a small picture."""
+def as_image(view: Tensor) -> Image.Image:
+    """Pixel values (3, H, W) as a small image."""
     pixels = view.detach().float().cpu().clamp(0, 255).round().byte().permute(1, 2, 0).numpy()
-    return ImageOps.fit(Image.fromarray(pixels), (SMALL, SMALL))
+    return ImageOps.fit(Image.fromarray(pixels), (VIEW_SIDE, VIEW_SIDE))
 
 
 def shrunk(image: Image.Image) -> Image.Image:
     image = image.convert("RGB")
-    image.thumbnail((LARGE, LARGE))
+    image.thumbnail((IMAGE_SIDE, IMAGE_SIDE))
     return image

@@ -1,4 +1,4 @@
-"""Reading finished runs. Everything the report knows of a run folder's layout is in this file."""
+"""Reads finished runs. This is the only file of the report that knows the layout of a run folder."""
 from __future__ import annotations
 
 import logging
@@ -18,22 +18,23 @@ from .schema import read_columns, read_results, read_settings
 
 logger = logging.getLogger(__name__)
 
-STRONG = ("cots_tau", "strong_log_p")
-FAILURE = "failure.json"  # in place of results, of a run that `reproduce` could not make
+STRONG = ("cots_tau", "strong_log_p")  # columns that only methods with several views write
+BACKBONE_LABELS = {"small": "small CLIP"}  # the embedded model; results.json keeps its short name
+FAILURE = "failure.json"  # written by `reproduce` in place of results.json when a run fails
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Per-image outputs of a run: `logits` after tuning, `zero_shot_logits` before it, both (N, K)."""
+    """Per-image outputs of a run: `logits` after adaptation, `zero_shot_logits` before it, both (N, K)."""
 
-    index: Array  # (N,), place of the image in the test list
+    index: Array  # (N,), position of the image in the test list
     label: Array  # (N,)
     logits: Array
     zero_shot_logits: Array
     flagged: Array  # (N,), images that fell back to zero-shot
-    text: Array | None = None  # (K, d), the class features before tuning; version 0.1 kept none
-    cots_tau: Array | None = None  # (N,), CoTS's temperatures, where a method looks at several views
-    strong_log_p: Array | None = None  # (N, K), the strong views' mean prediction at these
+    text: Array | None = None  # (K, d), the class features before adaptation
+    cots_tau: Array | None = None  # (N,), CoTS's temperatures, of methods that use several views
+    strong_log_p: Array | None = None  # (N, K), the strong views' mean log-prediction at these temperatures
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,18 @@ class Run:
     def split(self) -> str:
         return self.results.get("split", "test")
 
-    def same_but_split(self) -> tuple:
-        """What a validation run shares with the test run that it belongs to."""
-        settings = compared_settings(self.settings, self.trainer)
-        values = tuple(sorted((key, repr(value)) for key, value in settings.items()))  # lists cannot be hashed
+    @property
+    def backbone_label(self) -> str:
+        return backbone_label(self.backbone)
+
+    @property
+    def compared(self) -> dict[str, object]:
+        """The settings that define the run's experiment, without those of other methods."""
+        return compared_settings(self.settings, self.trainer)
+
+    def split_key(self) -> tuple:
+        """What a validation run and the test run that it belongs to have in common."""
+        values = tuple(sorted((key, repr(value)) for key, value in self.compared.items()))  # lists are not hashable
         return self.trainer, self.dataset, self.backbone, self.seed, values
 
     @property
@@ -84,26 +93,24 @@ class Run:
 
     @property
     def weight(self) -> float | None:
-        """λ of the run's own method, where it has one."""
+        """λ of the run's method; None if it has none."""
         value = self.settings.get(f"TRAINER.{branch_of(self.trainer)}.LAMBDA")
         return float(value) if isinstance(value, int | float) else None
 
     @property
     def classnames(self) -> list[str]:
-        """By label; numbers, where the run did not keep the names."""
+        """By label; numbers if the run has no names."""
         names, count = self.results.get("classnames") or [], self.results["classes"]
         return list(names) if len(names) == count else [str(k) for k in range(count)]
 
     @property
     def has_zero_shot(self) -> bool:
-        """Whether the run kept what the model said before it was adapted. Those of other toolboxes do not."""
+        """Whether the run has zero-shot predictions. Runs of other toolboxes do not."""
         return self.results.get("zero_shot") is not False
 
     def load_predictions(self) -> Predictions:
-        """The arrays of predictions.npz, checked against results.json. Not kept: they can be hundreds of megabytes.
-
-        Without zero-shot logits, the run's own stand in their place.
-        """
+        """The arrays of predictions.npz, checked against results.json and sorted by index. Not cached: they can take
+        hundreds of megabytes. Without zero-shot logits, `zero_shot_logits` are the run's own."""
         path = self.folder / "predictions.npz"
         n, classes = self.results["n"], self.results["classes"]
         shapes = {
@@ -118,7 +125,7 @@ class Run:
             if isinstance(damage.__cause__, FileNotFoundError):
                 raise DataError(f"{path} is missing; run the evaluation again to get per-image predictions") from damage
             raise DataError(f"{path} cannot be read ({damage}); run the evaluation again") from damage
-        order = np.argsort(columns["index"], kind="stable")  # online methods see images in an order of their own
+        order = np.argsort(columns["index"], kind="stable")  # online methods shuffle the images
         if (np.diff(order) != 1).any():
             columns = {name: column if name == "text" else column[order] for name, column in columns.items()}
         label = columns["label"]
@@ -130,17 +137,19 @@ class Run:
         return Predictions(**{"zero_shot_logits": columns["logits"], **columns})
 
 
+def backbone_label(backbone: str) -> str:
+    """A backbone as tables and captions name it."""
+    return BACKBONE_LABELS.get(backbone, backbone)
+
+
 def text_similarity(run: Run) -> Array | None:
-    """K×K cosines of the run's class features before tuning; None if it kept none."""
+    """K×K cosines of the run's class features before adaptation; None if it has none, as runs of other toolboxes."""
     text = run.load_predictions().text
-    if text is None:
-        logger.info("no class pairs for %s: version 0.1 kept no class features, run it again to see them", run.folder)
-        return None
-    return text @ text.T
+    return None if text is None else text @ text.T
 
 
 def read_run(folder: Path) -> Run:
-    """The run in `folder`; a DataError says what keeps it from being a finished one."""
+    """The run in `folder`; a DataError says why it is not a finished one."""
     path = folder / "results.json"
     if not path.exists():
         raise DataError(f"{path} is missing; only finished runs have it")
@@ -151,9 +160,11 @@ def read_run(folder: Path) -> Run:
 
 
 def find_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
-    """All finished runs at or below the paths, a line on each results.json that is none, and one on how many runs have
-    none yet."""
-    runs, notes, unfinished = {}, [], set()
+    """All finished runs at or below the paths; and notes: one about each unusable results.json, one that counts the
+    unfinished runs."""
+    runs: dict[Path, Run] = {}
+    notes: list[str] = []
+    unfinished: set[Path] = set()
     for path in map(Path, paths):
         if not path.exists():
             raise DataError(f"{path} does not exist; give a run folder or a folder that holds some")
@@ -167,5 +178,5 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
     if unfinished:
         more = " and others" if len(unfinished) > 1 else ""
         notes.append(f"{counted(len(unfinished), 'unfinished run')} left out ({min(unfinished)}{more}): the command "
-                     "that began a run continues it.")
+                     "that started a run continues it.")
     return list(runs.values()), notes
