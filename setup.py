@@ -20,8 +20,9 @@ class WithReference(build_py):
 
     def run(self) -> None:
         super().run()
-        for file in [] if self.editable_mode else sorted((HERE / "tests").glob("reference*.py")):
-            self.copy_file(str(file), str(Path(self.build_lib, "promptcal", "tools", file.name)))
+        if not self.editable_mode:
+            target = Path(self.build_lib, "promptcal", "tools", "reference.py")
+            self.copy_file(str(HERE / "tests" / "reference.py"), str(target))
 
 
 setup(

@@ -1,11 +1,12 @@
-"""The slow, obvious version of the whole episode: the oracle for correctness and the baseline for speed.
+"""The slow, obvious version of the whole episode: the reference of the tests and the baseline of the benchmark.
 
-All 77 tokens for every class, one image at a time, `torch.optim.AdamW`, O-TPT with its K×K×K reflectors. It shares
-nothing with the fast engine but OpenAI's model.
+All 77 tokens of every class, one image at a time, `torch.optim.AdamW`, O-TPT with its K×K×K reflectors. It shares only
+OpenAI's model with the package.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,8 @@ class Episode:
     logits: Tensor  # (K,)
     zero_shot_logits: Tensor  # (K,)
     ctx: Tensor  # (n_ctx, width)
-    gradients: list[Tensor] = field(default_factory=list)  # of the context, one a step
+    view_logits: Tensor  # (V, K)
+    gradients: list[Tensor]  # of the context, one per step
 
 
 def encode_prompts(model: CLIP, tokens: Tensor, context: Tensor) -> Tensor:
@@ -52,7 +54,10 @@ def soc_penalty(text: Tensor) -> Tensor:
     return F.huber_loss(scaled, torch.zeros_like(scaled), delta=delta)
 
 
-def regularised(method: str, loss: Tensor, text: Tensor, weight: float) -> Tensor:
+def loss_of(method: str, logits: Tensor, first: Tensor, text: Tensor, weight: float) -> Tensor:
+    """Of the kept views' logits (n, K), most confident first; `first` are those of the first step."""
+    mean = logits.softmax(1).mean(0)
+    loss = -(mean * mean.log()).sum()
     if method == "CTPT":
         return loss - weight * (text - text.mean(0)).norm(dim=1).mean()
     if method == "OTPT":
@@ -65,34 +70,33 @@ def regularised(method: str, loss: Tensor, text: Tensor, weight: float) -> Tenso
 
 def run_episode(
     model: CLIP, classnames: list[str], views: Tensor, method: str, weight: float = 0.0, steps: int = 1,
-    ctx_init: str = "a photo of a", select: float = 0.1,
+    ctx_init: str = "a photo of a", select: float = 0.1, loss_of: Callable[..., Tensor] = loss_of,
+    shifts_features: bool = False,
 ) -> Episode:
-    """One image's normalised views (V, 3, H, W), view 0 the plain one, through the whole published procedure."""
+    """One image's normalised views (V, 3, H, W), view 0 the plain one, through the whole published procedure. Tunes the
+    context or, as TPS does, a shift of the class features."""
     tokens = clip.tokenize([f"{ctx_init} {name.replace('_', ' ')}." for name in classnames])
     n_ctx = len(clip.clip._tokenizer.encode(ctx_init))
     scale = model.logit_scale.exp()
     with torch.no_grad():
         images = model.encode_image(views)
         images = images / images.norm(dim=-1, keepdim=True)
-    context = model.token_embedding(tokens[0, 1 : 1 + n_ctx]).detach().clone().requires_grad_()
-    optimizer = torch.optim.AdamW([context], lr=0.005, weight_decay=0.01)
-
-    episode = Episode(None, None, None)
-    kept = None
+        context = model.token_embedding(tokens[0, 1 : 1 + n_ctx]).clone()
+        initial = encode_prompts(model, tokens, context) if shifts_features else None
+    tuned = (context if initial is None else torch.zeros_like(initial)).requires_grad_()
+    optimizer = torch.optim.AdamW([tuned], lr=0.005, weight_decay=0.01)
+    gradients: list[Tensor] = []
     for step in range(steps + 1):
-        text = encode_prompts(model, tokens, context)
+        text = encode_prompts(model, tokens, tuned) if initial is None else F.normalize(initial + tuned, dim=-1)
         logits = scale * images @ text.T  # (V, K)
         if step == 0:
-            episode.zero_shot_logits = logits[0].detach()
-            probabilities = logits.softmax(1)
-            entropies = -(probabilities * probabilities.log()).sum(1)
+            first = logits.detach()
+            entropies = -(first.softmax(1) * first.log_softmax(1)).sum(1)
             kept = entropies.argsort()[: int(len(views) * select)]
         if step == steps:
-            episode.logits, episode.ctx = logits[0].detach(), context.detach().clone()
-            return episode
-        mean = logits[kept].softmax(1).mean(0)
-        loss = regularised(method, -(mean * mean.log()).sum(), text, weight)
+            break
         optimizer.zero_grad()
-        loss.backward()
-        episode.gradients.append(context.grad.clone())
+        loss_of(method, logits[kept], (first if step else logits)[kept], text, weight).backward()
+        gradients.append(tuned.grad.clone())
         optimizer.step()
+    return Episode(logits[0].detach(), first[0], tuned.detach().clone(), logits.detach(), gradients)

@@ -1,14 +1,15 @@
-"""The other methods, slow and plain: one image at a time, loops in the place of tensors, whole prompts.
+"""The other methods, slow and plain: one image at a time, loops instead of tensor operations, whole prompts.
 
-They share nothing with the engine but OpenAI's model. `views` are unit features (V, d), `text` (K, d).
+They share only OpenAI's model with the package. `views` are unit features (V, d), `text` (K, d).
 """
 from __future__ import annotations
 
 import math
 
 import torch
-from promptcal.trainers.vlm.openai_clip import CLIP, clip
-from reference import encode_prompts
+import torch.nn.functional as F
+from promptcal.trainers.vlm.openai_clip import CLIP
+from reference import run_episode
 from torch import Tensor
 
 
@@ -30,8 +31,8 @@ def angles(text: Tensor) -> Tensor:
     return torch.stack(found).mean()
 
 
-def loss_of(method: str, logits: Tensor, text: Tensor, weight: float, first: Tensor) -> Tensor:
-    """The loss of kept views' logits (n, K), most confident first."""
+def loss_of(method: str, logits: Tensor, first: Tensor, text: Tensor, weight: float) -> Tensor:
+    """Of the kept views' logits (n, K), most confident first; `first` are those of the first step."""
     low, high = first[0].min(), first[0].max()
     if method == "ZSNorm":
         logits = torch.stack([(z - z.min()) / (z.max() - z.min()) * (high - low) + low for z in logits])
@@ -57,41 +58,18 @@ def reliable(views: Tensor, logits: Tensor, neighbours: int = 20, temperature: f
     return sum(w * z for w, z in zip(weights, logits, strict=True)) / sum(weights)
 
 
-def tuned(
-    model: CLIP, classnames: list[str], images: Tensor, method: str, weight: float = 0.0, steps: int = 1,
-) -> Tensor:
-    """Logits (K,) of a method that tunes the context or, TPS, a shift of the class features; `images` are pixels."""
-    tokens = clip.tokenize([f"a photo of a {name.replace('_', ' ')}." for name in classnames])
-    scale = model.logit_scale.exp()
+def tuned(model: CLIP, classnames: list[str], images: Tensor, method: str, weight: float, steps: int) -> Tensor:
+    """Logits (K,) of a method that tunes by gradients; `images` are the pixels of the views."""
+    episode = run_episode(model, classnames, images, method, weight, steps, loss_of=loss_of,
+                          shifts_features=method == "TPS")
+    if method != "RTPT":
+        return episode.logits
     with torch.no_grad():
-        views = model.encode_image(images)
-        views = views / views.norm(dim=-1, keepdim=True)
-        context = model.token_embedding(tokens[0, 1:5]).clone()
-        initial = encode_prompts(model, tokens, context)
-    variable = (torch.zeros_like(initial) if method == "TPS" else context).requires_grad_()
-    optimizer = torch.optim.AdamW([variable], lr=0.005, weight_decay=0.01)
-
-    def features() -> Tensor:
-        if method == "TPS":
-            moved = initial + variable
-            return moved / moved.norm(dim=-1, keepdim=True)
-        return encode_prompts(model, tokens, variable)
-
-    kept = by_entropy(scale * views @ initial.T)[: int(len(views) * 0.1)]
-    first = None
-    for step in range(steps):
-        text = features()
-        logits = scale * views[kept] @ text.T
-        first = logits if step == 0 else first.detach()
-        optimizer.zero_grad()
-        loss_of(method, logits, text, weight, first).backward()
-        optimizer.step()
-    logits = (scale * views @ features().T).detach()
-    return reliable(views, logits) if method == "RTPT" else logits[0]
+        return reliable(F.normalize(model.encode_image(images), dim=-1), episode.view_logits)
 
 
 def votes(logits: Tensor, share: float = 0.3) -> tuple[list[float], float]:
-    """ZERO: votes of each class, and how many votes there were."""
+    """ZERO: the votes of each class, and the number of votes."""
     order, classes = by_entropy(logits), logits.shape[1]
     kept = int(len(logits) * share)
     count = [0.0] * classes
@@ -110,7 +88,7 @@ def votes(logits: Tensor, share: float = 0.3) -> tuple[list[float], float]:
 
 
 def mode(views: Tensor, logits: Tensor) -> Tensor:
-    """MTA, one number at a time where that is bearable."""
+    """MTA's mode."""
     count = len(views)
     near = int(0.3 * (count - 1))
     bandwidths = []
@@ -150,8 +128,8 @@ def mean_of_confident(views: Tensor, logits: Tensor, share: float = 0.1) -> Tens
     return sum(views[i] for i in kept) / len(kept)
 
 
-def keep_surest(held: list[tuple], new: tuple, most: int) -> None:
-    """The surest few, as the public cache has it: a new one replaces the last if it is surer; then all are sorted."""
+def keep_lowest(held: list[tuple], new: tuple, most: int) -> None:
+    """As the public cache: a new item replaces the last one if its entropy is lower; then all are sorted."""
     if len(held) < most:
         held.append(new)
     elif new[0] < held[-1][0]:
@@ -160,7 +138,7 @@ def keep_surest(held: list[tuple], new: tuple, most: int) -> None:
 
 
 def tda(images: list[Tensor], text: Tensor, scale: float, alpha: float = 2.0, beta: float = 5.0) -> list[Tensor]:
-    """TDA over a sequence of images: features (d,), or kept views (n, d) whose mean is looked at."""
+    """TDA over a sequence of images, given as features (d,) or as kept views (n, d), which are averaged."""
     positive: dict[int, list] = {}
     negative: dict[int, list] = {}
     outputs = []
@@ -169,9 +147,9 @@ def tda(images: list[Tensor], text: Tensor, scale: float, alpha: float = 2.0, be
         logits = scale * views @ text.T
         x, z, p = views.mean(0), logits.mean(0), logits.softmax(1).mean(0)
         h, k = entropy_of(p).item(), int(z.argmax())
-        keep_surest(positive.setdefault(k, []), (h, x), 3)
+        keep_lowest(positive.setdefault(k, []), (h, x), 3)
         if len(text) > 1 and 0.2 < h / math.log2(len(text)) < 0.5:
-            keep_surest(negative.setdefault(k, []), (h, x, p), 2)
+            keep_lowest(negative.setdefault(k, []), (h, x, p), 2)
         z = z.clone()
         for label, held in positive.items():
             for _, key in held:

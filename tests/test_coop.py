@@ -1,11 +1,10 @@
-"""CoOp: its schedule, its steps against plain autograd, training that continues where it was cut off, its prompts."""
+"""CoOp's runs: settings, results, training that continues where it was interrupted, prompts that others start from."""
 from __future__ import annotations
 
 import json
 import logging
 import re
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from common import make_image_folder, run_tool
-from processes import Process
+from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import adapt, build_cfg, build_trainer
-from promptcal.trainers.coop import epochs_of, trained_prompt
+from promptcal.trainers.coop import CoOp, epochs_of, trained_prompt
 from promptcal.trainers.fewshot.training import PromptLearner
 from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.openai_clip import CLIP
@@ -24,13 +23,12 @@ from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from yacs.config import CfgNode
 
-NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "dog"]
 SHORT = ("OPTIM.MAX_EPOCH", 3, "TRAINER.COOP.N_CTX", 4, "DATALOADER.TRAIN_X.BATCH_SIZE", 4, "DATASET.NUM_SHOTS", 2)
 
 
 @pytest.fixture
 def splits(tmp_path: Path) -> Path:
-    """An image folder with train and test, three and two pictures a class."""
+    """An image folder with train and test, three and two images per class."""
     make_image_folder(tmp_path / "data" / "train")
     make_image_folder(tmp_path / "data" / "test", images=2)
     return tmp_path / "data"
@@ -38,7 +36,7 @@ def splits(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def config(splits: Path, clip_file: Path, tmp_path: Path) -> Callable[..., CfgNode]:
-    """The settings of a short run on that folder; the run folder is tmp_path/run."""
+    """The settings of a short run on that folder; the run directory is tmp_path/run."""
     return lambda *opts: build_cfg("CoOp", "configs/datasets/image_folder.yaml", opts=[
         "DATASET.ROOT", splits, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / "run",
         "DATALOADER.NUM_WORKERS", 0, *SHORT, *opts])
@@ -46,41 +44,34 @@ def config(splits: Path, clip_file: Path, tmp_path: Path) -> Callable[..., CfgNo
 
 @pytest.fixture
 def coop(config: Callable[..., CfgNode]) -> Callable[..., dict]:
-    """Such a run, as the command does it."""
     return lambda *opts, train=True: build_trainer(config(*opts)).run(train)
 
 
 @pytest.fixture
 def command(splits: Path, clip_file: Path, tmp_path: Path) -> list[str]:
-    """The command for such a run."""
     return ["train.py", "--trainer", "CoOp", "--dataset-config-file", "configs/datasets/image_folder.yaml",
             "--root", str(splits), "--backbone", str(clip_file), "--output-dir", str(tmp_path / "run"),
             *map(str, SHORT)]
 
 
 @pytest.mark.parametrize(("shots", "dataset", "epochs"), [
-    (1, "UCF101", 50), (2, "UCF101", 100), (4, "UCF101", 100), (8, "UCF101", 200), (16, "UCF101", 200),
-    (-1, "UCF101", 200), (16, "ImageNet", 50),
+    (1, "UCF101", 50), (2, "UCF101", 100), (4, "UCF101", 100), (8, "UCF101", 200), (-1, "UCF101", 200),
+    (16, "ImageNet", 50),
 ])
-def test_epochs_follow_from_the_shots(shots: int, dataset: str, epochs: int):
-    opts = ["DATASET.NUM_SHOTS", shots, "DATASET.NAME", dataset]
-    assert epochs_of(build_cfg("CoOp", opts=opts)) == epochs
-    assert epochs_of(build_cfg("CoOp", opts=[*opts, "OPTIM.MAX_EPOCH", 7])) == 7
-
-
-def test_defaults_are_coops():
-    cfg = build_cfg("CoOp")
+def test_defaults_are_coops(shots: int, dataset: str, epochs: int):
+    cfg = build_cfg("CoOp", opts=["DATASET.NUM_SHOTS", shots, "DATASET.NAME", dataset])
+    assert epochs_of(cfg) == epochs and epochs_of(build_cfg("CoOp", opts=["OPTIM.MAX_EPOCH", 7])) == 7
     assert (cfg.OPTIM.NAME, cfg.OPTIM.LR, cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY) == ("sgd", 0.002, 0.9, 5e-4)
     assert (cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR, cfg.DATALOADER.TRAIN_X.BATCH_SIZE) == (1, 1e-5, 32)
-    assert (cfg.TRAINER.COOP.N_CTX, cfg.TRAINER.COOP.CSC, cfg.DATASET.NUM_SHOTS) == (16, False, 16)
+    assert (cfg.TRAINER.COOP.N_CTX, cfg.TRAINER.COOP.CSC, build_cfg("CoOp").DATASET.NUM_SHOTS) == (16, False, 16)
 
 
 @pytest.mark.parametrize(("opts", "shape"), [
-    ((), (4, 64)), (("TRAINER.COOP.CTX_INIT", "a photo of one"), (4, 64)), (("TRAINER.COOP.CSC", True), (4, 4, 64)),
+    ((), (4, 64)), (("TRAINER.COOP.CTX_INIT", "a photo of one"), (4, 64)),
     (("TRAINER.COOP.CSC", True, "TRAINER.COOP.CTX_INIT", "itap of the"), (4, 4, 64)),
-    (("TRAINER.COOP.FIXED_VIEWS", True), (4, 64)), (("MODEL.PREC", "bf16"), (4, 64)),
-], ids=["random", "words", "class-specific", "class-specific words", "fixed views", "amp"])
-def test_what_a_run_leaves(coop, splits: Path, clip_file: Path, tmp_path: Path, opts: tuple, shape: tuple):
+    (("TRAINER.COOP.FIXED_VIEWS", True, "TRAINER.COOP.CSC", True), (4, 4, 64)), (("MODEL.PREC", "bf16"), (4, 64)),
+], ids=["random", "words", "class-specific words", "fixed views, class-specific", "amp"])
+def test_results_of_a_run(coop, splits: Path, clip_file: Path, tmp_path: Path, opts: tuple, shape: tuple):
     results = coop(*opts)
     run, training = tmp_path / "run", results["training"]
     assert (training["images"], training["shots"], training["epochs"]) == (8, 2, 3)
@@ -89,12 +80,11 @@ def test_what_a_run_leaves(coop, splits: Path, clip_file: Path, tmp_path: Path, 
     context, *_ = read_context(run / training["checkpoint"])
     assert tuple(context.shape) == tuple(training["context"]) == shape and context.dtype == torch.float32
 
-    board = EventAccumulator(str(run / "tensorboard" / "training")).Reload()
-    assert [event.step for event in board.Scalars("training/loss")] == [1, 2, 3]
-    assert board.Scalars("training/lr")[0].value == pytest.approx(1e-5)
-    assert board.Scalars("training/loss")[-1].value == pytest.approx(training["loss"], rel=1e-5)
+    curves = EventAccumulator(str(run / "tensorboard" / "training")).Reload()
+    assert [event.step for event in curves.Scalars("training/loss")] == [1, 2, 3]
+    assert curves.Scalars("training/lr")[0].value == pytest.approx(1e-5)
 
-    # ZeroShot from the checkpoint predicts the same; without it, what CoOp calls zero-shot.
+    # ZeroShot from the checkpoint predicts the same; without it, CoOp's zero-shot logits.
     logits = {}
     for name, weights in (("zero_shot_logits", ""), ("logits", run / training["checkpoint"])):
         build_trainer(build_cfg("ZeroShot", "configs/datasets/image_folder.yaml", opts=[
@@ -111,38 +101,28 @@ def test_the_command_trains_tests_and_saves(command: list[str], image_folder: Pa
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         "config.yaml", "log.txt", "results.json", "predictions.npz", "tensorboard", "prompt_learner"}
-    assert "prompt learnt from 8 images (new random crops in each epoch) in 3 epochs" in done.stdout
+    assert "prompt trained on 8 images (new random crops in each epoch) in 3 epochs" in done.stdout
     assert "Zero-shot" in done.stdout and "\nCoOp " in done.stdout
 
-    # CoOp's --eval-only: the prompt of one data set on the images of another, which has no training images.
-    here = ("--root", image_folder, "OUTPUT_DIR", tmp_path / "elsewhere")
-    done = run_tool(*command, *here, "--eval-only", "--model-dir", tmp_path / "run")
+    # CoOp's --eval-only: the prompt of one data set on another one, which has no training images.
+    elsewhere = tmp_path / "elsewhere"
+    done = run_tool(*command, "--root", image_folder, "OUTPUT_DIR", elsewhere, "--eval-only", "--model-dir",
+                    tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "elsewhere" / "results.json").read_text())
+    results = json.loads((elsewhere / "results.json").read_text())
     assert results["init_weights"].endswith("model.pth.tar-3") and results["n"] == 12 and "training" not in results
-    assert not (tmp_path / "elsewhere" / "prompt_learner").exists()
-
-
-def test_nothing_to_test_or_to_learn_from(coop, image_folder: Path):
-    with pytest.raises(ConfigError, match="there is no prompt to test: give --model-dir DIR"):
-        coop(train=False)
-    with pytest.raises(DataError, match="has no training images .* --eval-only"):
-        coop("DATASET.ROOT", image_folder, "DATASET.NUM_SHOTS", -1)
-
-
-def contents(run: Path) -> tuple[dict, dict, dict]:
-    checkpoint = torch.load(find_prompt(run), weights_only=True)
-    results = json.loads((run / "results.json").read_text())
-    return checkpoint, results, RunDir(run).predictions()
+    assert not (elsewhere / "prompt_learner").exists()
 
 
 def assert_same_run(run: Path, other: Path) -> None:
-    (ours, results, predictions), (theirs, others, expected) = contents(run), contents(other)
-    assert all(torch.equal(ours["state_dict"][name], theirs["state_dict"][name]) for name in theirs["state_dict"])
-    momentum = [content["optimizer"]["state"][0]["momentum_buffer"] for content in (ours, theirs)]
-    assert torch.equal(*momentum) and ours["scheduler"] == theirs["scheduler"]
+    ours, expected = (torch.load(find_prompt(folder), weights_only=True) for folder in (run, other))
+    results, others = (json.loads((folder / "results.json").read_text()) for folder in (run, other))
+    assert all(torch.equal(ours["state_dict"][name], tensor) for name, tensor in expected["state_dict"].items())
+    momentum = [content["optimizer"]["state"][0]["momentum_buffer"] for content in (ours, expected)]
+    assert torch.equal(*momentum) and ours["scheduler"] == expected["scheduler"]
     assert results["training"] == others["training"] and results["accuracy"] == others["accuracy"]
-    assert all(np.array_equal(predictions[name], expected[name]) for name in expected)
+    predictions = RunDir(run).predictions()
+    assert all(np.array_equal(predictions[name], column) for name, column in RunDir(other).predictions().items())
 
 
 def interrupt(*_: object) -> None:
@@ -150,10 +130,10 @@ def interrupt(*_: object) -> None:
 
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["crops", "fixed views"])
-def test_training_goes_on_as_if_never_interrupted(
+def test_interrupted_training_continues_bit_equal(
     coop, config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fixed: bool,
 ):
-    """Cut off after the second of three epochs and again after training; workers change nothing either."""
+    """Interrupted after the second of three epochs, and again after training; workers change nothing either."""
     opts = ("TRAINER.COOP.FIXED_VIEWS", fixed)
     coop(*opts, "OUTPUT_DIR", tmp_path / "whole")
     cut = config(*opts, "DATALOADER.NUM_WORKERS", 2)
@@ -169,33 +149,17 @@ def test_training_goes_on_as_if_never_interrupted(
     with pytest.raises(KeyboardInterrupt):
         build_trainer(cut).run()
     assert not (tmp_path / "run" / "results.json").exists()
-    trainer = build_trainer(cut)
-    monkeypatch.setattr(trainer, "predict_images", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        trainer.run()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(CoOp, "test", interrupt)
+        build_trainer(cut).run()
     build_trainer(cut).run()
     assert saved == [1, 2, 3]  # no epoch was run twice
     assert_same_run(tmp_path / "run", tmp_path / "whole")
     assert not (tmp_path / "run" / "parts").exists()
 
 
-@pytest.mark.slow
-def test_a_killed_command_goes_on(coop, command: list[str], tmp_path: Path):
-    """kill -9 in the middle of training; the same command then ends as an uninterrupted one."""
-    long = ("OPTIM.MAX_EPOCH", 40, "TRAINER.COOP.FIXED_VIEWS", True)
-    coop(*long, "OUTPUT_DIR", tmp_path / "whole")
-    process = Process(*command, *long)
-    process.wait_for((tmp_path / "run" / "parts" / "training.pt").exists)
-    process.send_all(signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "run" / "results.json").exists()
-    done = run_tool(*command, *long)
-    assert done.returncode == 0 and "going on after epoch" in done.stdout
-    assert_same_run(tmp_path / "run", tmp_path / "whole")
-
-
-def test_other_training_is_another_run(coop, splits: Path, caplog):
-    coop()
+def test_other_training_is_another_run(coop, splits: Path, tmp_path: Path, caplog):
+    results = coop()
     with caplog.at_level(logging.INFO):
         coop()
     assert "nothing to compute" in caplog.text
@@ -206,31 +170,29 @@ def test_other_training_is_another_run(coop, splits: Path, caplog):
     ):
         with pytest.raises(ConfigError, match=difference):
             coop(*opts)
-    for number in range(3):  # every training image of a class is another one now
+    prompt = tmp_path / "run" / results["training"]["checkpoint"]
+    tested = ("MODEL.INIT_WEIGHTS", prompt, "OUTPUT_DIR", tmp_path / "test")
+    coop(*tested, train=False)
+    with pytest.raises(ConfigError, match="training_data was 'none: not trained here'"):
+        coop(*tested)
+    for number in range(3):  # replaces every training image of a class
         shutil.copy(splits / "test" / "kind_a" / "0.png", splits / "train" / "kind_a" / f"{number}.png")
     with pytest.raises(ConfigError, match="training_data was"):
         coop()
 
 
-def test_a_test_without_training_is_another_run(coop, tmp_path: Path):
-    weights = ("MODEL.INIT_WEIGHTS", tmp_path / "run" / coop()["training"]["checkpoint"])
-    coop(*weights, "OUTPUT_DIR", tmp_path / "test", train=False)
-    with pytest.raises(ConfigError, match="training_data was 'none: not trained here'"):
-        coop(*weights, "OUTPUT_DIR", tmp_path / "test")
-
-
 def test_training_starts_from_init_weights(coop, tmp_path: Path):
-    """With a vanishing rate it stays there. n_ctx follows the file, and a copy for each class is made on demand."""
+    """With a tiny learning rate the context stays there. n_ctx is the file's; with CSC each class gets a copy."""
     coop("TRAINER.COOP.N_CTX", 8)
     first, *_ = read_context(find_prompt(tmp_path / "run"))
-    still = ("MODEL.INIT_WEIGHTS", find_prompt(tmp_path / "run"), "OPTIM.LR", 1e-12, "OPTIM.WARMUP_CONS_LR", 1e-12)
+    tiny = ("MODEL.INIT_WEIGHTS", find_prompt(tmp_path / "run"), "OPTIM.LR", 1e-12, "OPTIM.WARMUP_CONS_LR", 1e-12)
     for csc in (False, True):
-        coop(*still, "OUTPUT_DIR", tmp_path / f"more{csc}", "TRAINER.COOP.CSC", csc)
+        coop(*tiny, "OUTPUT_DIR", tmp_path / f"more{csc}", "TRAINER.COOP.CSC", csc)
         second, *_ = read_context(find_prompt(tmp_path / f"more{csc}"))
         torch.testing.assert_close(first.expand(4, 8, 64) if csc else first, second, atol=1e-9, rtol=0)
 
 
-def test_bad_training_images_stop_or_are_listed(coop, splits: Path, tmp_path: Path):
+def test_unreadable_training_images_stop_the_run_or_are_listed(coop, splits: Path, tmp_path: Path):
     (splits / "train" / "kind_b" / "1.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"kind_b.1\.png.*ON_BAD_IMAGE skip"):
         coop("DATASET.NUM_SHOTS", -1)
@@ -239,7 +201,7 @@ def test_bad_training_images_stop_or_are_listed(coop, splits: Path, tmp_path: Pa
     assert training["images"] == 11 and "kind_b/1.png" in training["skipped"][0]
 
 
-@pytest.mark.parametrize(("args", "message"), [
+@pytest.mark.parametrize(("opts", "message"), [
     (("TRAINER.COOP.CLASS_TOKEN_POSITION", "begin"), "TRAINER.COOP.CLASS_TOKEN_POSITION is 'begin'"),
     (("TRAINER.COOP.N_CTX", 0), "TRAINER.COOP.N_CTX is 0"),
     (("OPTIM.NAME", "adamw"), "OPTIM.NAME is 'adamw'; it must be one of sgd"),
@@ -247,38 +209,32 @@ def test_bad_training_images_stop_or_are_listed(coop, splits: Path, tmp_path: Pa
     (("TRAINER.COOP.CTX_INIT", " _ "), "TRAINER.COOP.CTX_INIT is ' _ '; it must be empty (a random start), or have a"),
     (("TRAINER.COOP.N_CTX", 75), "has 80 tokens, but the model takes 77"),
     (("OPTIM.LR", 1e30), "the loss is not finite in epoch"),
+    (("DATASET.ROOT", "IMAGES", "DATASET.NUM_SHOTS", -1), "has no training images"),
 ])
-def test_settings_that_cannot_work(coop, args: tuple, message: str):
+def test_settings_that_cannot_work(coop, image_folder: Path, opts: tuple, message: str):
     with pytest.raises(UserError, match=re.escape(message)):
-        coop(*args)
+        coop(*(image_folder if opt == "IMAGES" else opt for opt in opts))
 
 
-def test_a_damaged_state_is_named(config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    trainer = build_trainer(config())
-    monkeypatch.setattr(trainer, "predict_images", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        trainer.run()
-    (tmp_path / "run" / "parts" / "training.pt").write_bytes(b"half")
-    with pytest.raises(ConfigError, match=r"cannot go on from .*training\.pt.*remove it to train from the beginning"):
-        build_trainer(config()).run()
-
-
-def test_missing_training_files_are_named_before_the_model_loads(config, splits: Path):
-    trainer = build_trainer(config("DATASET.NUM_SHOTS", -1))
-    trainer.build_data()
-    (splits / "train" / "kind_c" / "2.png").unlink()
-    with pytest.raises(DataError, match=r"1 of 12 images are missing: .*kind_c.2\.png"):
-        trainer.check_training_images()
-
-
-def test_adapt_needs_a_prompt(clip_model: CLIP):
-    views = torch.rand(1, 1, 3, 32, 32)
+def test_other_errors_get_one_line(coop, config, splits: Path, clip_model: CLIP, tmp_path: Path, monkeypatch):
+    with pytest.raises(ConfigError, match="there is no prompt to test: give --model-dir DIR"):
+        coop(train=False)
     with pytest.raises(ConfigError, match="CoOp has no prompt yet"):
-        adapt("CoOp", clip_model, NAMES, views)
+        adapt("CoOp", clip_model, ["cat", "dog"], torch.randn(1, 1, 3, 32, 32))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(CoOp, "test", interrupt)
+        coop()
+    (tmp_path / "run" / "parts" / "training.pt").write_bytes(b"half")
+    with pytest.raises(ConfigError, match=r"cannot continue from .*training\.pt.*remove it to train from the start"):
+        coop()
+    dataset = build_dataset("ImageFolder", splits)
+    (splits / "train" / "kind_c" / "2.png").unlink()
+    with pytest.raises(DataError, match=r"kind_c.2\.png"):
+        CoOp(config("DATASET.NUM_SHOTS", -1), dataset).build_data()
 
 
 def test_trained_prompt_trains_once(config, tmp_path: Path):
-    """What an experiment calls: trains if absent, else only finds; a prompt that was removed comes back the same."""
+    """Trains if needed, and restores a prompt that was removed."""
     path = trained_prompt(config())
     assert path == find_prompt(tmp_path / "run")
     made, context = path.stat().st_mtime_ns, read_context(path)[0]

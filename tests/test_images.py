@@ -1,4 +1,4 @@
-"""Any picture becomes 8-bit RGB; what is no picture is an error with its path."""
+"""Any image file becomes 8-bit RGB; anything else is an error with its path."""
 import contextlib
 import io
 import os
@@ -36,24 +36,19 @@ def pixels(path) -> np.ndarray:
     return np.asarray(image).astype(int)
 
 
-def test_png_under_a_jpeg_name(tmp_path):
+def test_the_content_decides_and_not_the_name(tmp_path):
     path = tmp_path / "ILSVRC2012_val_00000001.JPEG"
     Image.fromarray(COLOUR).save(path, format="PNG")
     assert (pixels(path) == COLOUR).all()
 
 
 def test_cmyk(tmp_path):
-    found = pixels(save(tmp_path / "a.jpg", COLOUR, "CMYK", quality=95))
-    assert abs(found - COLOUR).mean() < 8
+    assert abs(pixels(save(tmp_path / "a.jpg", COLOUR, "CMYK", quality=95)) - COLOUR).mean() < 8
 
 
-def test_grey(tmp_path):
-    found = pixels(save(tmp_path / "a.png", RAMP))
-    assert (found == RAMP[:, :, None]).all()
-
-
-def test_grey_with_alpha(tmp_path):
-    assert (pixels(save(tmp_path / "a.png", RAMP, "LA")) == RAMP[:, :, None]).all()
+@pytest.mark.parametrize("mode", ["L", "LA"])
+def test_grey_with_and_without_alpha(mode, tmp_path):
+    assert (pixels(save(tmp_path / "a.png", RAMP, mode)) == RAMP[:, :, None]).all()
 
 
 def test_palette_with_alpha(tmp_path):
@@ -63,8 +58,9 @@ def test_palette_with_alpha(tmp_path):
     assert (pixels(path) == np.asarray(image.convert("RGB"))).all()
 
 
-def test_sixteen_bit_grey_is_scaled_not_clipped(tmp_path):
-    found = pixels(save(tmp_path / "a.png", RAMP.astype(np.uint16) * 257))
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_sixteen_bit_grey_is_scaled_not_clipped(suffix, tmp_path):
+    found = pixels(save(tmp_path / f"a.{suffix}", RAMP.astype(np.uint16) * 257))
     assert abs(found - RAMP[:, :, None]).max() <= 1
 
 
@@ -84,13 +80,12 @@ def test_brightness_is_what_a_viewer_shows(values, format, shown, tmp_path):
 
 def test_white_is_zero_in_some_tiffs(tmp_path):
     Image.fromarray(np.uint16([[0, 65535]])).save(tmp_path / "a.tif", tiffinfo={262: 0})
-    assert pixels(tmp_path / "a.tif")[0, :, 0].tolist() in ([255, 0], [0, 255])
     with Image.open(tmp_path / "a.tif") as image:
         expected = [255, 0] if image.tag_v2[262] == 0 else [0, 255]
     assert pixels(tmp_path / "a.tif")[0, :, 0].tolist() == expected
 
 
-def test_pictures_that_show_as_black_or_white_are_said_once(tmp_path, monkeypatch, caplog):
+def test_images_that_show_as_black_or_white_get_one_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(images, "warned", set())
     open_image(save(tmp_path / "dark.png", np.full((4, 4), 200, np.uint16)))
     open_image(save(tmp_path / "light.tif", np.full((4, 4), 200, np.float32)))
@@ -102,8 +97,15 @@ def test_pictures_that_show_as_black_or_white_are_said_once(tmp_path, monkeypatc
     assert "right.tif" not in caplog.text
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA", "CMYK", "YCbCr", "I;16", "F"])
-@pytest.mark.parametrize("format", ["PNG", "TIFF", "JPEG", "GIF", "BMP", "WEBP", "PPM"])
+MODES = {  # that Pillow can write
+    "PNG": ("1", "L", "P", "LA", "RGBA", "I;16"), "TIFF": ("1", "L", "P", "LA", "RGBA", "CMYK", "YCbCr", "I;16", "F"),
+    "JPEG": ("1", "L", "CMYK", "YCbCr"), "GIF": ("1", "L", "P", "LA", "RGBA"),
+    "BMP": ("1", "L", "P", "RGBA"), "WEBP": ("1", "L", "P", "LA", "RGBA", "CMYK", "YCbCr"),
+    "PPM": ("1", "L", "RGBA", "I;16", "F"),
+}
+
+
+@pytest.mark.parametrize(("format", "mode"), [(format, mode) for format, modes in MODES.items() for mode in modes])
 def test_half_grey_is_half_grey_in_every_mode(mode, format, tmp_path):
     grey = Image.new("L", (9, 9), 128)
     image = {
@@ -112,19 +114,8 @@ def test_half_grey_is_half_grey_in_every_mode(mode, format, tmp_path):
         "1": lambda: Image.new("1", (9, 9), 1),
         "P": lambda: grey.convert("RGB").quantize(4),
     }.get(mode, lambda: (grey if mode in "LA" else grey.convert("RGB")).convert(mode))()
-    if mode in ("I;16", "F") and format in ("GIF", "WEBP"):
-        pytest.skip("Pillow clips them to eight bits when it writes")
-    try:
-        image.save(tmp_path / "a", format=format)
-    except (OSError, KeyError, ValueError):
-        pytest.skip(f"Pillow writes no {mode} as {format}")
-    expected = 255 if mode == "1" else 128
-    assert abs(pixels(tmp_path / "a") - expected).max() <= 2
-
-
-def test_sixteen_bit_tiff(tmp_path):
-    found = pixels(save(tmp_path / "a.tif", RAMP.astype(np.uint16) * 257))
-    assert abs(found - RAMP[:, :, None]).max() <= 1
+    image.save(tmp_path / "a", format=format)
+    assert abs(pixels(tmp_path / "a") - (255 if mode == "1" else 128)).max() <= 2
 
 
 def test_broken_exif(tmp_path):
@@ -134,7 +125,7 @@ def test_broken_exif(tmp_path):
         assert open_image(path).size == (64, 48)
 
 
-def test_the_exif_orientation_is_left_alone(tmp_path):
+def test_the_exif_orientation_is_ignored(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     assert open_image(save(tmp_path / "a.jpg", COLOUR, exif=exif)).size == (64, 48)
@@ -183,10 +174,10 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(trace) 
 
 @pytest.mark.parametrize(("content", "kind"), [
     (EPS, "an EPS drawing"), (b"%PDF-1.4\n", "a PDF"), (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "an SVG drawing"),
-    (b"<?xml version='1.0'?><svg/>", "an XML file"), (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "a HEIC picture"),
-    (b"\0\0\0\x1cftypavif\0\0\0\0avifmif1", "an AVIF picture"), (b"DDS " + bytes(124), "a DDS texture"),
-    (b"BLP2" + bytes(160), "no picture of a kind that is read"), (b"<html>quota</html>", "a web page"),
-    (b"\x0a\x05\x01\x08" + bytes(124), "no picture"), (b"\xff\xd8\xff", "damaged"), (b"\x89PNG\r\n\x1a\n", "damaged"),
+    (b"<?xml version='1.0'?><svg/>", "an XML file"), (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "a HEIC image"),
+    (b"\0\0\0\x1cftypavif\0\0\0\0avifmif1", "an AVIF image"), (b"DDS " + bytes(124), "a DDS texture"),
+    (b"BLP2" + bytes(160), "no image of a supported format"), (b"<html>quota</html>", "a web page"),
+    (b"\x0a\x05\x01\x08" + bytes(124), "no image"), (b"\xff\xd8\xff", "damaged"), (b"\x89PNG\r\n\x1a\n", "damaged"),
     (b"GIF89a", "damaged"), (b"RIFF\0\0\0\0WEBPVP8 ", ""), (b"II*\0\x08\0\0\0\xff\xff", ""), (b"P6 9 9 255\n", ""),
     (b"P6 99999999999999 9 255\n", ""), (b"BM" + bytes(60), ""),
 ], ids=range(18))
@@ -202,14 +193,14 @@ def test_only_raster_formats_are_opened(content, kind, tmp_path, monkeypatch):
 
 
 def test_only_regular_files_are_opened(tmp_path):
-    """A pipe would be waited on for ever, a device may do anything."""
+    """Reading a pipe may never end, and a device may do anything."""
     os.mkfifo(tmp_path / "pipe.jpg")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "socket.jpg"))
         (tmp_path / "folder.jpg").mkdir()
         (tmp_path / "zero.jpg").symlink_to("/dev/zero")
         for name in ("pipe.jpg", "socket.jpg", "folder.jpg", "zero.jpg"):
-            with pytest.raises(BadImageError, match=f"{name}: it is no regular file"):
+            with pytest.raises(BadImageError, match=f"{name}: it is not a regular file"):
                 open_image(tmp_path / name)
 
 
@@ -229,7 +220,7 @@ def grown(name, content, tmp_path):
     return tmp_path / name
 
 
-def test_huge_pictures_take_no_memory(tmp_path):
+def test_huge_images_take_no_memory(tmp_path):
     """30,000 × 30,000 pixels in a few bytes: whole, as a file of any kind can have them."""
     png = save(tmp_path / "whole.png", RAMP).read_bytes()
     bmp, gif = save(tmp_path / "whole.bmp", RAMP).read_bytes(), save(tmp_path / "whole.gif", RAMP).read_bytes()
@@ -256,7 +247,7 @@ def test_an_animation_is_its_first_frame(tmp_path):
 
 
 def test_a_file_that_grows_while_it_is_read(tmp_path):
-    """Whatever is there of it at each moment: the picture, or one line; never half of a picture."""
+    """Whatever is there of it at each moment: the image, or one line; never half of an image."""
     whole = save(tmp_path / "whole.png", COLOUR).read_bytes()
     for length in range(0, len(whole) + 1, 7):
         path = grown("a.png", whole[:length], tmp_path)
@@ -269,7 +260,7 @@ def test_a_file_that_grows_while_it_is_read(tmp_path):
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"]),
        st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=8))
-def test_any_damage_to_a_picture(format, changes):
+def test_any_damage_to_an_image(format, changes):
     buffer = io.BytesIO()
     Image.fromarray(COLOUR).save(buffer, format=format)
     content = bytearray(buffer.getvalue())
@@ -280,6 +271,6 @@ def test_any_damage_to_a_picture(format, changes):
         assert open_image(grown("x.jpg", content, Path(folder))).mode == "RGB"
 
 
-def test_names_of_pictures():
+def test_names_of_images():
     assert all(map(is_image_name, ("a.jpg", "a.JPEG", "b.Png", "c.webp")))
     assert not any(map(is_image_name, (".jpg", "._a.jpg", "notes.txt", "jpg")))

@@ -1,114 +1,110 @@
-"""Workers that decode: in any number and order, lost, killed or interrupted."""
+"""The loader's threads: any number of them gives the same images in the same order, and they end with their caller."""
 from __future__ import annotations
 
-import multiprocessing
+import _thread
 import os
-import signal
-import subprocess
-import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from promptcal.datasets import build_dataset
-from promptcal.datasets.utils.errors import UserError, explaining_faults
+from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views import ViewMaker
-from promptcal.datasets.views.loader import end_quietly, noticing_lost_workers, view_loader
+from promptcal.datasets.views.images import BadImageError
+from promptcal.datasets.views.loader import LoadedBatch, load_batches, num_threads
+from promptcal.trainers import build_cfg
+
+NUMBERS = SimpleNamespace(read_image=lambda item: item)  # "images" that need no decoding
 
 
-def test_workers_and_order_change_no_view(image_folder: Path):
+def pool_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("views")]
+
+
+def test_threads_and_order_change_no_view(image_folder: Path):
     dataset = build_dataset("ImageFolder", image_folder)
-    maker = ViewMaker(count=5, size=16, augmix=True, seed=0)
-    found = {}
+    maker = ViewMaker(5, 16, augmix=True, seed=0)
+    found: dict[int, torch.Tensor] = {}
     orders = [[0, 1, 2], [3, 4, 5, 6]], [[6, 5], [4], [3, 2, 1, 0]], [[k] for k in range(7)]
-    for workers, batches in zip((0, 1, 3), orders, strict=True):
-        for batch in view_loader(dataset, dataset.test, maker, batches, workers, pin_memory=False):
-            for index, views in zip(batch.index, batch.views, strict=True):
+    for threads, batches in zip((0, 1, 3), orders, strict=True):
+        for batch, places in zip(load_batches(dataset, dataset.test, maker, batches, threads), batches, strict=True):
+            assert batch.index == list(places)
+            for index, views in zip(batch.index, batch.made, strict=True):
                 assert torch.equal(found.setdefault(index, views), views)
     assert sorted(found) == list(range(7))
 
 
-@pytest.mark.parametrize("error", [ConnectionResetError(), EOFError(), FileNotFoundError(2, "No such file", "/tmp/x")])
-def test_a_worker_lost_while_it_hands_over_a_batch(error: Exception):
-    def broken():
-        yield 1
-        raise error
+@pytest.mark.parametrize(("threads", "ahead", "most"), [(3, 0, 6), (4, 2, 2), (2, 7, 7)])
+def test_images_ahead_are_bounded_and_in_order(threads: int, ahead: int, most: int):
+    begun: list[int] = []
+    waits = np.random.default_rng(0).uniform(0, 0.003, 60)
 
-    batches = noticing_lost_workers(broken())
-    assert next(batches) == 1
-    with pytest.raises(UserError, match="use fewer DATALOADER.NUM_WORKERS"), explaining_faults():
-        next(batches)
+    def make(number: int, index: int) -> int:
+        begun.append(index)
+        time.sleep(waits[index])
+        return 10 * number
 
-
-def test_a_workers_death_is_told_to_nobody_but_who_waits_for_it(image_folder: Path):
-    """torch would raise in the midst of whatever this process does when the signal comes, or in its next loader."""
-    dataset = build_dataset("ImageFolder", image_folder)
-    maker = ViewMaker(count=2, size=16, augmix=False, seed=0)
-    batches = [[k] for k in range(7)]
-    for _ in range(2):  # torch sets its handler at the first loader of a process only
-        before = signal.getsignal(signal.SIGCHLD)
-        loader = view_loader(dataset, dataset.test, maker, batches, 1, pin_memory=False)
-        next(loader)
-        (worker,) = multiprocessing.active_children()
-        os.kill(worker.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-        assert sum(range(10_000)) == 49_995_000  # the signal has come
-        assert signal.getsignal(signal.SIGCHLD) is before
-        with pytest.raises(UserError, match="use fewer DATALOADER.NUM_WORKERS"), explaining_faults():
-            list(loader)
-        assert len(list(view_loader(dataset, dataset.test, maker, batches[:2], 1, pin_memory=False))) == 2
+    batches = [range(start, start + 4) for start in range(0, 60, 4)]
+    for n, batch in enumerate(load_batches(NUMBERS, range(60), make, batches, threads, ahead)):
+        assert batch == LoadedBatch(list(batches[n]), [10 * index for index in batches[n]], {})
+        assert len(begun) <= 4 * (n + 1) + most
+    assert len(begun) == 60 and not pool_threads()
 
 
-KILLED = """
-import multiprocessing, time
-from types import SimpleNamespace
-from promptcal.datasets.views.loader import view_loader
+@pytest.mark.parametrize("threads", [0, 2])
+def test_unreadable_images_are_collected(threads: int):
+    def make(number: int, index: int) -> int:
+        if index % 3 == 1:
+            raise BadImageError(f"cannot read image {number}")
+        return number
 
-def make(picture, index):
-    return bytes(200_000)  # more than a pipe holds
-
-pictures = SimpleNamespace(read_image=lambda item: item)
-batches = view_loader(pictures, range(40), make, [[k] for k in range(40)], 2, pin_memory=False)
-next(batches)
-print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
-time.sleep(600)
-"""
+    first, second = load_batches(NUMBERS, range(5), make, [[0, 1, 2], [4]], threads)
+    assert first == LoadedBatch([0, 2], [0, 2], {1: "cannot read image 1"})
+    assert second == LoadedBatch([], [], {4: "cannot read image 4"})
 
 
-@pytest.mark.slow
-def test_workers_do_not_outlive_a_killed_run():
-    """Not even those that wait for room in the pipe to it."""
-    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as process:
-        workers = process.stdout.readline().split()
-        time.sleep(1)  # they go on until the pipe is full
-        process.kill()
-
-    def lives(worker: str) -> bool:
-        try:
-            return Path("/proc", worker, "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-        except OSError:
-            return False
-
-    deadline = time.monotonic() + 20
-    while any(map(lives, workers)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert len(workers) == 2 and not any(map(lives, workers))
+def test_a_caller_that_stops_early_ends_the_threads():
+    begun = []
+    batches = load_batches(NUMBERS, range(99), lambda number, index: begun.append(index), [[k] for k in range(99)], 2)
+    next(batches)
+    batches.close()
+    assert len(begun) <= 6 and not pool_threads()
 
 
-def test_what_a_worker_itself_raises_is_kept():
-    def failing():
-        raise OSError("Caught OSError in DataLoader worker process 0.")
-        yield
+@pytest.mark.parametrize("how", ["error", "Ctrl-C"])
+def test_errors_and_ctrl_c_end_the_threads(how: str):
+    begun = []
 
-    with pytest.raises(OSError, match="Caught"):
-        next(noticing_lost_workers(failing()))
+    def make(number: int, index: int) -> int:
+        begun.append(index)
+        if index == 3 and how == "error":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if index == 3:
+            _thread.interrupt_main()
+        time.sleep(0.05)
+        return number
+
+    with pytest.raises(torch.OutOfMemoryError if how == "error" else KeyboardInterrupt):
+        list(load_batches(NUMBERS, range(1000), make, [range(1000)], 2))
+    assert len(begun) < 20 and not pool_threads()
 
 
-def test_a_worker_whose_run_was_interrupted_says_nothing(monkeypatch: pytest.MonkeyPatch):
-    told = []
-    monkeypatch.setattr("sys.excepthook", lambda kind, *_: told.append(kind))
-    end_quietly()
-    for kind in (EOFError, ConnectionResetError, BrokenPipeError, KeyError):
-        sys.excepthook(kind, kind(), None)
-    assert told == [KeyError]
+def test_torch_computes_with_one_thread_in_each():
+    before = torch.get_num_threads()
+    (batch,) = load_batches(NUMBERS, range(4), lambda *_: torch.get_num_threads(), [range(4)], 2)
+    assert batch.made == [1] * 4 and torch.get_num_threads() == before
+
+
+def test_auto_threads_are_the_available_cores_divided_among_processes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)), raising=False)
+    assert num_threads(5) == 5 and num_threads(0) == 0 and num_threads(-1) == 12
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert num_threads(-1) == 1
+    assert build_cfg("TPT").DATALOADER.NUM_WORKERS == -1
+    assert build_cfg("TPT", opts=["DATALOADER.NUM_WORKERS", "auto"]).DATALOADER.NUM_WORKERS == -1
+    with pytest.raises(ConfigError, match="0 or more, or auto"):
+        build_cfg("TPT", opts=["DATALOADER.NUM_WORKERS", -2])

@@ -6,7 +6,7 @@ import torch
 from promptcal.tools.benchmark_inputs import class_names
 from promptcal.tools.measuring import extra_memory, in_fresh_process
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.functional import objectives, pairwise
+from promptcal.trainers.functional import objectives
 from promptcal.trainers.vlm import backbone
 from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
@@ -47,7 +47,7 @@ def test_blocks_of_rows_change_neither_value_nor_gradient(name: str, twins: bool
     text = features(23, twins=twins)
     expected = value_and_gradient(REGULARISERS[name], text)
     for cosines in (23 * 22, 23 * 5, 1):  # two blocks, several, one row each
-        monkeypatch.setattr(pairwise, "COSINES_AT_ONCE", cosines)
+        monkeypatch.setattr(objectives, "COSINES_AT_ONCE", cosines)
         found = value_and_gradient(REGULARISERS[name], text)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
@@ -55,7 +55,7 @@ def test_blocks_of_rows_change_neither_value_nor_gradient(name: str, twins: bool
 def test_blocks_of_several_episodes(monkeypatch):
     text = torch.stack([features(11, seed) for seed in range(3)])
     expected = {name: value_and_gradient(function, text) for name, function in REGULARISERS.items()}
-    monkeypatch.setattr(pairwise, "COSINES_AT_ONCE", 33)
+    monkeypatch.setattr(objectives, "COSINES_AT_ONCE", 33)
     for name, function in REGULARISERS.items():
         found = value_and_gradient(function, text)
         assert found[0].shape == (3,), name
@@ -65,9 +65,9 @@ def test_blocks_of_several_episodes(monkeypatch):
 def test_pairs_are_found_by_their_place_in_the_packed_order():
     for classes in (2, 3, 9):
         text = features(classes)
-        every = pairwise.pair_similarities(text)
-        assert torch.equal(pairwise.packed_similarities(text), every)
-        torch.testing.assert_close(pairwise.pairs_at(text, torch.arange(len(every))), every)
+        every = objectives.pair_similarities(text)
+        assert torch.equal(objectives.packed_similarities(text), every)
+        torch.testing.assert_close(objectives.pairs_at(text, torch.arange(len(every))), every)
 
 
 def test_a_term_sees_the_shared_features_once_a_run(clip_model):
@@ -105,7 +105,7 @@ def test_activations_of_many_classes_wait_in_groups(clip_model, monkeypatch):
 def episode_memory() -> int | None:
     """Bytes that a whole episode of SoC takes with 4,000 classes in sixteen blocks of rows, at the real width of the
     features; the text tower is narrow, for its share is bounded apart."""
-    pairwise.COSINES_AT_ONCE = 1 << 20
+    objectives.COSINES_AT_ONCE = 1 << 20
     torch.manual_seed(0)
     model = CLIP(512, 32, 1, 64, 16, 77, 49408, 64, 1, 1).eval().requires_grad_(False)
     trainer = build_trainer(build_cfg("SoC", opts=["DEVICE", "cpu"]))

@@ -7,7 +7,7 @@ and AugMix with Pillow, view by view.
 from __future__ import annotations
 
 import copy
-import importlib.util
+import importlib
 import logging
 import sys
 import time
@@ -25,6 +25,7 @@ import torchvision.transforms as T
 from PIL import Image
 from promptcal.datasets.views.maker import ViewMaker
 from promptcal.datasets.views.pixels import OPENAI_MEAN, OPENAI_STD, Pixels
+from promptcal.datasets.views.reference import chains
 from promptcal.tools.benchmark_inputs import SHAPES, class_names, random_clip, random_features
 from promptcal.tools.measuring import extra_memory, in_fresh_process, interleaved
 from promptcal.trainers.config.build import build_cfg
@@ -92,15 +93,18 @@ def measure(settings: Settings) -> list[Row]:
     return rows + (memory(settings) if settings.memory else [])
 
 
-def first_module(*names: str) -> ModuleType:
-    """The first module that exists, in the package or among the tests, which an installed package does not have."""
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-    return importlib.import_module(next(name for name in names if importlib.util.find_spec(name)))
+def slow_reference() -> ModuleType:
+    """`tests/reference.py`; an installed package has a copy beside this file."""
+    try:
+        return importlib.import_module("promptcal.tools.reference")
+    except ModuleNotFoundError:
+        sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+        return importlib.import_module("reference")
 
 
 def plain_text_side(model: CLIP, names: Sequence[str], features: Tensor) -> Callable[[], object]:
     """The reference's episode on view features (V, d): on a model whose images are already encoded."""
-    encoded, run_episode = copy.copy(model), first_module("promptcal.tools.reference", "reference").run_episode
+    encoded, run_episode = copy.copy(model), slow_reference().run_episode
     encoded.__dict__["encode_image"] = lambda features: features
     return torch.enable_grad()(lambda: run_episode(encoded, names, features, METHOD, WEIGHT))
 
@@ -122,12 +126,11 @@ def episodes(settings: Settings) -> list[Row]:
     """Seconds per image: of the text side, which is all that is left where view features are cached, and of a whole
     image. The reference encodes the views with CLIP's own tower, then adapts."""
     logger.info("episodes: %s, %d classes", settings.shape, settings.classes)
-    model, names = random_clip(settings.shape), class_names(settings.classes)
-    size, at_once = settings.size, settings.episodes
+    model, names, at_once = random_clip(settings.shape), class_names(settings.classes), settings.episodes
     features = random_features(at_once, NUM_VIEWS, model.text_projection.shape[1])
     method, with_jacobian = build_method(model, names), build_method(model, names, jacobian=True)
-    image, make_views = settings.images[0], ViewMaker(NUM_VIEWS, size, True, 0)
-    chunks = normalise_pixels(make_views(image, 0), Pixels(size)).split(CHUNK)
+    image, make_views = settings.images[0], ViewMaker(NUM_VIEWS, settings.size, True, 0)
+    chunks = normalise_pixels(make_views(image, 0), Pixels(settings.size)).split(CHUNK)
     half = len(chunks) // 2
 
     def tower(some: Sequence[Tensor]) -> None:
@@ -186,7 +189,6 @@ def public_views(image: Image.Image, size: int, augmix: bool) -> Tensor:
     finish = T.Compose([T.ToTensor(), T.Normalize(OPENAI_MEAN, OPENAI_STD)])
     plain = T.Compose([T.Resize(size, T.InterpolationMode.BICUBIC), T.CenterCrop(size), finish])
     crop = T.Compose([T.RandomResizedCrop(size), T.RandomHorizontalFlip()])
-    chains = first_module("promptcal.datasets.views.reference", "reference_views").chains
     rng, made = np.random.default_rng(0), [plain(image)]
     for _ in range(NUM_VIEWS - 1):
         parts = chains(crop(image), rng) if augmix else [(1.0, crop(image))]
@@ -227,6 +229,5 @@ def memory(settings: Settings) -> list[Row]:
 def text_peak(shape: str, classes: int) -> int | None:
     torch.set_num_threads(1)
     model = random_clip(shape)
-    with torch.no_grad():
-        build_method(model, class_names(3))  # what torch allocates on first use
-        return extra_memory(lambda: build_method(model, class_names(classes)))
+    build_method(model, class_names(3))  # what torch allocates on first use
+    return extra_memory(lambda: build_method(model, class_names(classes)))

@@ -15,7 +15,6 @@ from promptcal.trainers.vlm.openai_clip import CLIP, tokenizer
 from torch import Tensor
 
 IMAGE_SIZE = (500, 375)  # a common size in ImageNet
-LOGIT_SCALE = 100.0  # of OpenAI's models
 
 
 SHAPES = {  # embedding; image: size, layers, width, patch; text: length, vocabulary, width, heads, layers
@@ -32,7 +31,7 @@ def random_clip(shape: str) -> CLIP:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = CLIP(*SHAPES[shape]).eval().requires_grad_(False)
-    model.logit_scale.fill_(np.log(LOGIT_SCALE))
+    model.logit_scale.fill_(np.log(100.0))  # as in OpenAI's models
     return model
 
 

@@ -1,11 +1,9 @@
 """Checks a machine in half a minute: what torch sees, whether its numbers are right, and what limits the speed of runs.
 
-Each part of a run is timed; the slowest is named, with the setting to change.
+Each part of a run is timed; the slowest is named, with the setting to change. Exit status 1 means a fault.
 
     python tools/doctor.py --root DATA --backbone ViT-B/16
     python tools/doctor.py --json > doctor.json     to attach to a question
-
-Exit status: 0 if all is well, 1 if something is not, 2 for a wrong command.
 """
 from __future__ import annotations
 

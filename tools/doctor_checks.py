@@ -45,7 +45,7 @@ ADVICE = {
     TOWER: "set CACHE.DIR FOLDER, which keeps view features for every later run; or use a GPU",
     EPISODE: "set TTA.JACOBIAN on where thousands of images follow; or a larger TTA.EPISODES",
 }
-TOWER_VIEWS = 8  # encoded to time the image tower: all of them take a CPU seconds
+TOWER_VIEWS = 8  # encoded to time the image tower; 64 take a CPU seconds
 
 
 class Check(NamedTuple):
@@ -92,9 +92,9 @@ def diagnose(
     slowest = max(stage, key=lambda part: stage[part])
     checks += [unless(part == slowest, f"speed: {part}", f"{1000 * needed:.3g} ms per image", ADVICE[part])
                for part, needed in seconds.items()]
-    faults = ", ".join(check.what for check in checks if check.state == FAULT)
-    verdict = f"{slowest} is the bottleneck, about {1 / sum(stage.values()):.3g} images per second: {ADVICE[slowest]}"
-    verdict = f"not well: {faults}; {verdict}" if faults else verdict
+    faults = [f"{check.what} is not well; " for check in checks if check.state == FAULT]
+    rate = f"about {1 / sum(stage.values()):.3g} images per second"
+    verdict = f"{''.join(faults)}{slowest} is the bottleneck, {rate}: {ADVICE[slowest]}"
     return checks, {"verdict": verdict, "bottleneck": slowest, "seconds_per_image": seconds}
 
 

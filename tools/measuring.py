@@ -24,7 +24,6 @@ from promptcal.trainers.runs.environment import environment
 T = TypeVar("T")
 K = TypeVar("K")
 Task = Callable[[], object]
-
 MIN_SECONDS = 0.3  # a quick task repeats for at least this long per round
 
 
@@ -43,8 +42,7 @@ def interleaved(tasks: Mapping[K, Task], rounds: int, clock: Callable = time.pro
 
 
 def in_fresh_process(job: Callable[..., T], *args: object) -> T | None:
-    """The result of `job` in a new process; None if the system kills it because memory is short. The job must be a
-    function of a module, so that the process can import it."""
+    """The result of `job`, a function of a module, in a new process; None if the system kills it to free memory."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
             return pool.submit(job, *args).result()

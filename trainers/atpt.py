@@ -1,4 +1,4 @@
-"""A-TPT: widen the angle between each class and its nearest neighbour."""
+"""A-TPT: TPT with a penalty on small angles between each class and its nearest one."""
 from __future__ import annotations
 
 from torch import Tensor
@@ -15,7 +15,7 @@ class ATPT(TPT):
     """L_TPT − λ · mean_i min_j angle(t_i, t_j). (Ahamed et al., A-TPT, ICLR 2026.)
 
     The public script for fine-grained sets adds the angle instead of subtracting it, which pulls nearest classes
-    together; `SIGN code` does as it does.
+    together: `SIGN code`.
     """
 
     label, colour, marker, display_order = "A-TPT", "#CC79A7", "<", 35

@@ -51,7 +51,7 @@ class CoOp(BaseTrainer):
         cfg.DATALOADER.TRAIN_X = CfgNode()
         cfg.DATALOADER.TRAIN_X.BATCH_SIZE = 32  # training images per step
         cfg.OPTIM.MOMENTUM = 0.9  # of sgd
-        cfg.OPTIM.MAX_EPOCH = 0  # epochs of training; 0 = as CoOp: 50 for 1 shot and ImageNet, 100 up to 4, else 200
+        cfg.OPTIM.MAX_EPOCH = 0  # epochs of training; 0 = as CoOp: 50 for 1 shot and ImageNet, 100 up to 4, 200 above
         cfg.OPTIM.WARMUP_EPOCH = 1  # first epochs of training at OPTIM.WARMUP_CONS_LR; a cosine from OPTIM.LR follows
         cfg.OPTIM.WARMUP_CONS_LR = 1e-5  # learning rate in the warm-up
 
@@ -109,7 +109,7 @@ class CoOp(BaseTrainer):
         self.hand_written = tower.text(context[None])[0]  # (K, d), the zero-shot features
 
     def starting_context(self) -> Tensor:
-        """MODEL.INIT_WEIGHTS, else the words of CTX_INIT, else random numbers; one copy per class with CSC."""
+        """MODEL.INIT_WEIGHTS, or the words of CTX_INIT, or random numbers; one copy per class with CSC."""
         own, classes = self.cfg.TRAINER.COOP, len(self.classnames)
         if self.cfg.MODEL.INIT_WEIGHTS:
             context = self.prompt.context
@@ -145,7 +145,7 @@ class CoOp(BaseTrainer):
         skipped = images.leave_out_unreadable()
         if skipped and cfg.DATALOADER.ON_BAD_IMAGE == "error":
             raise DataError(f"{skipped[0]}; fix the file, or skip such images: DATALOADER.ON_BAD_IMAGE skip")
-        # The training state lies with the parts, and is removed with them when the run is finished.
+        # The training state is stored with the parts, and removed with them when the run is finished.
         path = self.run_dir.path
         run_epochs(learner, images, self.run_dir.parts / "training.pt", path / "tensorboard" / "training")
         write_checkpoint(
@@ -161,12 +161,12 @@ class CoOp(BaseTrainer):
             "checkpoint": self.checkpoint.relative_to(path).as_posix(),
         }
 
-    def metadata(self) -> dict:
+    def metadata(self) -> dict[str, object]:
         return {**super().metadata(), **({"training": self.training} if self.training else {})}
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        """The plain view against the learnt prompt, beside the hand-written one (PROMPT.CTX_INIT)."""
+        """Logits of the plain view with the learnt prompt; the zero-shot ones are those of PROMPT.CTX_INIT."""
         if not self.has_prompt:
             raise ConfigError(f"CoOp has no prompt yet: train one with {tool('train')} or give MODEL.INIT_WEIGHTS FILE")
         plain = views[:, :1]

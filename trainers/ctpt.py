@@ -1,4 +1,4 @@
-"""C-TPT: keep class features apart from their centroid."""
+"""C-TPT: TPT with a penalty on class features near their centroid."""
 from __future__ import annotations
 
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The base of methods that make one prediction of an image's views and learn nothing."""
+"""The base class of methods that combine an image's views into a prediction without tuning anything."""
 from __future__ import annotations
 
 import torch
@@ -12,11 +12,14 @@ from .functional.posthoc import cots_columns
 
 
 class GradientFree(BaseTrainer):
-    """A method says what it makes of the views, by `combine`. The prompt stays as it is."""
+    """A method defines `combine`. The prompt does not change."""
+
+    selects_views = True  # uses TTA.SELECT
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
-        require_kept_views(cfg)
+        if cls.selects_views:
+            require_kept_views(cfg)
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
@@ -25,4 +28,4 @@ class GradientFree(BaseTrainer):
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:
         """Logits (B, K) of B images, given unit view features (B, V, d) and their logits (B, V, K)."""
-        raise TypeError(f"{type(self).__name__} does not say what it makes of the views")
+        raise TypeError(f"{type(self).__name__} does not define combine()")

@@ -1,4 +1,4 @@
-"""MTA: the mode of the views, found by mean shift, stands for the image."""
+"""MTA: predicts from the mode of the view features, found by mean shift."""
 from __future__ import annotations
 
 from torch import Tensor
@@ -12,10 +12,11 @@ from .registry import TRAINER_REGISTRY
 class MTA(GradientFree):
     """α · mode(views) · Tᵀ, with the published constants for all data sets. (Zanella and Ben Ayed, MTA, CVPR 2024.)
 
-    The mode has unit length and lies in the midst of a cluster, which makes it more confident than any one view.
+    The mode has unit length and lies at the centre of a cluster, which makes it more confident than single views.
     """
 
     label, colour, marker, display_order = "MTA", "#3B3B98", "h", 62
+    selects_views = False
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:
         return self.prompt.logits(view_mode(views, logits), self.scale)

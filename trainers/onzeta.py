@@ -1,4 +1,4 @@
-"""OnZeta: class shares and class vectors that are learnt while the images pass."""
+"""OnZeta: learns class proportions and class vectors online, image by image."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,19 +24,25 @@ SHARE_RATE, VECTOR_RATE = 20.0, 0.5  # of the class shares and of the vectors, o
 class OnZeta(BaseTrainer):
     """b v + (1 − b) t: text label t balanced over classes, vision label v from vectors W. (Qian and Hu, ECCV 2024.)
 
-    b = β √(i/n) grows with the images met. The published β and α differ between data sets; here they are one.
+    b = β √(i/n) grows with the number i of images seen. The published α and β differ between data sets; here all data
+    sets have the same.
     """
 
     label, colour, marker, display_order = "OnZeta", "#6699CC", "8", 72
     online = True
+    text_scale: Tensor | float
+    total: int  # images that will come
+    seen: Tensor
+    dual: Tensor  # ρ (K,)
+    vectors: Tensor  # W (K, d)
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
         cfg.TRAINER.ONZETA = CfgNode()
-        cfg.TRAINER.ONZETA.ALPHA = 1.0  # share of 1/K that every class gets at least; 0 = none
+        cfg.TRAINER.ONZETA.ALPHA = 1.0  # least share of every class, in units of 1/K; 0 = none
         cfg.TRAINER.ONZETA.BETA = 0.4  # weight of the vision label at the last image; 0.8 is published for ImageNet
         cfg.TRAINER.ONZETA.TEMPERATURE = 0.01  # of the text label, as published; 0 = the backbone's own
-        cfg.TRAINER.ONZETA.IMAGES = 0  # n, how many will come; 0 = the run's, or those so far where there is no run
+        cfg.TRAINER.ONZETA.IMAGES = 0  # n, images that will come; 0 = the run's, or those so far outside a run
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
@@ -55,7 +61,7 @@ class OnZeta(BaseTrainer):
         self.text_scale = 1 / own.TEMPERATURE if own.TEMPERATURE else self.scale
         self.total = own.IMAGES or len(self.indices)
         self.seen = torch.zeros((), dtype=torch.long)
-        self.dual, self.vectors = torch.zeros_like(text[:, 0]), text.clone()  # ρ (K,), W (K, d)
+        self.dual, self.vectors = torch.zeros_like(text[:, 0]), text.clone()
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:

@@ -1,4 +1,4 @@
-"""O-TPT: drive class features towards orthogonality."""
+"""O-TPT: TPT with a penalty on class features that are not orthogonal."""
 from __future__ import annotations
 
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Penalty: logits of tuned views are held within the range of the most confident one."""
+"""Penalty: TPT with a penalty on logits outside the range of the most confident view."""
 from __future__ import annotations
 
 from torch import Tensor
@@ -14,8 +14,8 @@ from .tpt import TPT
 class Penalty(TPT):
     """L_TPT + λ · (mean relu(z − max) + mean relu(min − z)). (Murugesan et al., ECCV 2024.)
 
-    Range: that of the most confident kept view in the first step, where, as in the public code, gradients run through
-    it; that code is written for one step. The paper speaks of the zero-shot logits.
+    The range is that of the most confident kept view in the first step, where, as in the public code, gradients flow
+    through it; that code takes one step. The paper describes it as the range of the zero-shot logits.
     """
 
     label, colour, marker, display_order = "Penalty", "#882255", "1", 15
@@ -24,7 +24,7 @@ class Penalty(TPT):
     def extend_defaults(cls, cfg: CfgNode) -> None:
         cfg.TRAINER.PENALTY = CfgNode()
         cfg.TRAINER.PENALTY.LAMBDA = 10.0  # λ
-        cfg.TRAINER.PENALTY.RANGE = "flow"  # gradients of the first step run through the range too; or detached
+        cfg.TRAINER.PENALTY.RANGE = "flow"  # gradients of the first step flow through the range too; or detached
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:

@@ -1,4 +1,4 @@
-"""R-TPT: every confident view is to be sure by itself, and views that many others resemble speak louder."""
+"""R-TPT: minimises each confident view's entropy; views are weighted by their similarity to their neighbours."""
 from __future__ import annotations
 
 from torch import Tensor
@@ -13,7 +13,7 @@ from .tpt import TPT
 
 @TRAINER_REGISTRY.register()
 class RTPT(TPT):
-    """min mean_i H(p_i), then Σ_i w_i z_i over all views, w by reliability. (Sheng et al., R-TPT, CVPR 2025.)"""
+    """min mean_i H(p_i), then Σ_i w_i z_i over all views, w their reliability. (Sheng et al., R-TPT, CVPR 2025.)"""
 
     label, colour, marker, display_order = "R-TPT", "#7B4FA3", ">", 12
 
@@ -22,7 +22,7 @@ class RTPT(TPT):
         cfg.TRAINER.RTPT = CfgNode()
         cfg.TRAINER.RTPT.NEIGHBOURS = 20  # nearest other views whose mean cosine is a view's reliability
         cfg.TRAINER.RTPT.TEMPERATURE = 0.01  # of the softmax that turns reliabilities into weights
-        cfg.TRAINER.RTPT.DIAGONAL = "index"  # a view is told from others by its index; code: by a cosine >= 1
+        cfg.TRAINER.RTPT.DIAGONAL = "index"  # how a view is excluded from its neighbours: index, or code: cosine >= 1
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:

@@ -30,9 +30,9 @@ class SoC(TPT):
         cfg.TRAINER.SOC.DELTA = 20.0  # margin δ, as a percentile (0–100) of the normalised similarities
         cfg.TRAINER.SOC.NORM = "minmax"  # s̃: minmax (s−min)/(max−min), max s/max, shift s−min
         # w: inverse |L_TPT|/|L_Huber|, ratio |L_Huber|/|L_TPT|, none 1, all detached; live is the ratio with gradients
-        # running through it, the printed formula taken literally
+        # flowing through it, the printed formula taken literally
         cfg.TRAINER.SOC.SCALE = "inverse"
-        cfg.TRAINER.SOC.STATS = "detached"  # or flow: gradients run through min and max; flow_delta: through δ too
+        cfg.TRAINER.SOC.STATS = "detached"  # or flow: gradients flow through min and max; flow_delta: through δ too
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
@@ -47,9 +47,9 @@ class SoC(TPT):
         super().use_model(model, classnames)
         if not self.penalty(self.prompt.text) > 0:
             logger.warning(
-                "SoC's term is zero for these %d classes, so SoC is TPT: with two classes, or where more pairs than "
-                "TRAINER.SOC.DELTA says share the lowest cosine, %s similarities have δ = 0 (TRAINER.SOC.NORM max does "
-                "not)",
+                "SoC's term is zero for these %d classes, so SoC is TPT: with two classes, or where a larger share of "
+                "the pairs than TRAINER.SOC.DELTA has the lowest cosine, δ is 0 with %s similarities (use "
+                "TRAINER.SOC.NORM max)",
                 len(classnames), self.cfg.TRAINER.SOC.NORM,
             )
 

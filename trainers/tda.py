@@ -1,4 +1,4 @@
-"""TDA: a training-free adapter whose keys are the images seen so far."""
+"""TDA: a training-free cache adapter whose keys are the test images seen so far."""
 from __future__ import annotations
 
 import logging
@@ -25,7 +25,7 @@ POSITIVE, NEGATIVE = 3, 2  # images per class in each cache
 UNSURE = (0.2, 0.5)  # entropy over log₂ K of images for the negative cache; natural logarithm over log₂, as published
 ALPHA, BETA = 0.117, 1.0  # of the negative cache
 UNLIKELY = 0.03  # an uncertain image counts against the classes above this probability
-# α and β of the positive cache, published for each data set. They were tuned on test accuracy.
+# Published α and β of the positive cache, tuned on each data set's test accuracy.
 PAPER = {
     "ImageNet": (2, 5), "ImageNetA": (2, 5), "ImageNetV2": (1, 8), "ImageNetR": (1, 8), "ImageNetSketch": (2.363, 7.45),
     "Caltech101": (5, 5), "DescribableTextures": (2, 3), "EuroSAT": (4, 8), "FGVCAircraft": (2, 2), "Food101": (1, 1),
@@ -37,18 +37,22 @@ PAPER = {
 class TDA(BaseTrainer):
     """z + α Σ₊ e^{−β(1−⟨x,x'⟩)} onehot(k') − α₋ Σ₋ e^{−β₋(1−⟨x,x'⟩)} 1[p' > 0.03]. (Karmanov et al., TDA, CVPR 2024.)
 
-    An image is stored before it is predicted, as published, so it votes for itself at cosine 1.
+    As published, an image is stored before it is predicted, so it votes for itself with cosine 1.
     """
 
     label, colour, marker, display_order = "TDA", "#AA4499", "H", 70
     online = True
+    alpha: float
+    beta: float
+    positive: KeyCache
+    negative: KeyCache
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
         cfg.TRAINER.TDA = CfgNode()
-        cfg.TRAINER.TDA.ALPHA = 2.0  # α of the positive cache, for all data sets; ImageNet's
+        cfg.TRAINER.TDA.ALPHA = 2.0  # α of the positive cache; ImageNet's published value
         cfg.TRAINER.TDA.BETA = 5.0  # β of the positive cache
-        cfg.TRAINER.TDA.VALUES = "given"  # ALPHA and BETA; paper: each data set's, which were tuned on test accuracy
+        cfg.TRAINER.TDA.VALUES = "given"  # ALPHA and BETA; paper: published per data set, tuned on test accuracy
         cfg.TRAINER.TDA.VIEWS = "plain"  # or confident: the mean of those, as published for ImageNet-A/V2/R/Sketch
 
     @classmethod
@@ -80,7 +84,7 @@ class TDA(BaseTrainer):
         chosen = torch.zeros_like(logits[:, :1, 0], dtype=torch.long)  # the plain view
         if self.cfg.TRAINER.TDA.VIEWS == "confident":
             chosen = confident_views(logits, self.cfg.TTA.SELECT)
-        x = views.take_along_dim(chosen[..., None], dim=1)[0].mean(0)  # (d,), as published not of unit length again
+        x = views.take_along_dim(chosen[..., None], dim=1)[0].mean(0)  # (d,), not normalised, as published
         kept = logits.take_along_dim(chosen[..., None], dim=1)[0]  # (n, K)
         z, p = kept.mean(0), kept.softmax(-1).mean(0)
         self.remember(x, p, z.argmax())

@@ -1,4 +1,4 @@
-"""TPS: shift the class features themselves, so that no text tower runs at test time."""
+"""TPS: tunes a shift of the class features, so that no text tower runs at test time."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from .vlm.openai_clip import CLIP
 class TPS(TPT):
     """min over s of L_TPT with class features unit(T + s), s = 0 at first. (Sui et al., TPS, WACV 2025.)
 
-    The first step is s = −lr · g/(|g| + 1e-8) in closed form. Every regulariser can be added to it: see
-    TRAINER.REGULARISERS.
+    The first step is s = −lr · g/(|g| + 1e-8) in closed form.
     """
 
     label, colour, marker, display_order = "TPS", "#44AA99", "p", 50
     tunes_context = False
+    shifted: ShiftedText
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)

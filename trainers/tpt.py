@@ -1,5 +1,7 @@
-"""TPT: test-time prompt tuning by the entropy of confident views, and the base of the calibrated methods."""
+"""TPT: test-time prompt tuning by the entropy of confident views, and the base class of the calibrated methods."""
 from __future__ import annotations
+
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -8,7 +10,7 @@ from yacs.config import CfgNode
 from ..datasets import Dataset
 from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
-from .config.validation import parse_regularisers, require_one_of
+from .config.validation import parse_regularisers, require_kept_views, require_one_of
 from .engine.adapted import Adapted
 from .engine.oom import adapt_within_memory
 from .engine.tta_loop import Regulariser, tune_and_predict
@@ -29,17 +31,16 @@ class TPT(BaseTrainer):
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
+        if cfg.TTA.STEPS:
+            require_kept_views(cfg)
         require_one_of(cfg, "OPTIM.NAME", "adamw")
         for name in parse_regularisers(cfg.TRAINER.REGULARISERS):
-            known = [other for other in TRAINER_REGISTRY if is_regulariser(TRAINER_REGISTRY.get(other))]
-            if not is_regulariser(find_method(name)):
-                raise ConfigError(f"TRAINER.REGULARISERS names {name!r}, which is no regulariser: use some of "
-                                  f"{', '.join(map(method_key, known))}, each as name:weight")
+            find_regulariser(name)
 
     def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
         super().__init__(cfg, dataset)
         added = parse_regularisers(cfg.TRAINER.REGULARISERS)
-        self.added = [with_weight(find_method(name), cfg, weight) for name, weight in added.items()]
+        self.added = [with_weight(find_regulariser(name), cfg, weight) for name, weight in added.items()]
 
     def select(self, logits: Tensor) -> Tensor:
         """The views to learn from, (B, V, K) -> (B, n)."""
@@ -50,7 +51,7 @@ class TPT(BaseTrainer):
         return marginal_entropy(logits)
 
     def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
-        """`view_loss`, for methods that also look at the same views' logits of the first step."""
+        """`view_loss`, for methods that also use the same views' logits in the first step."""
         return self.view_loss(logits)
 
     def penalty(self, text: Tensor) -> Tensor | None:
@@ -75,9 +76,19 @@ class TPT(BaseTrainer):
         )
 
 
-def is_regulariser(method: type | None) -> bool:
+def is_regulariser(method: type | None) -> TypeGuard[type[TPT]]:
     """Whether a method is TPT plus a weighted penalty, which other methods can add."""
     return isinstance(method, type) and issubclass(method, TPT) and method.penalty is not TPT.penalty
+
+
+def find_regulariser(name: str) -> type[TPT]:
+    """The regulariser of this name, in any spelling."""
+    method = find_method(name)
+    if is_regulariser(method):
+        return method
+    known = [method_key(other) for other in TRAINER_REGISTRY if is_regulariser(TRAINER_REGISTRY.get(other))]
+    raise ConfigError(f"TRAINER.REGULARISERS names {name!r}, which is no regulariser: use some of {', '.join(known)}, "
+                      f"each as name:weight")
 
 
 def with_weight(method: type[TPT], cfg: CfgNode, weight: float) -> TPT:

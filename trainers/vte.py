@@ -1,4 +1,4 @@
-"""VTE: the mean of confident views stands for the image."""
+"""VTE: predicts from the mean feature of confident views."""
 from __future__ import annotations
 
 from torch import Tensor
@@ -12,8 +12,7 @@ from .registry import TRAINER_REGISTRY
 class VTE(GradientFree):
     """α · mean of the confident views' features · Tᵀ. (Döbler et al., VTE, ECCV 2024 workshop.)
 
-    The mean is not brought back to unit length, as published: the less the views agree, the shorter it is, which acts
-    as a temperature.
+    As published, the mean is not normalised: the less the views agree, the shorter it is, which acts as a temperature.
     """
 
     label, colour, marker, display_order = "VTE", "#117733", "*", 60

@@ -1,4 +1,4 @@
-"""ZERO: confident views vote, at temperature zero."""
+"""ZERO: a vote of confident views, the limit of their mean prediction at temperature zero."""
 from __future__ import annotations
 
 from torch import Tensor
@@ -12,8 +12,8 @@ from .registry import TRAINER_REGISTRY
 class ZERO(GradientFree):
     """The class with the most votes of confident views. (Farina et al., ZERO, NeurIPS 2024.)
 
-    The confidence that it states is the share of the votes. Views are crops and flips alone on every data set, as
-    published: its yaml stands above the data set's.
+    Its confidence is the share of the votes. As published, views are only cropped and flipped on every data set: its
+    yaml overrides the data set's.
     """
 
     label, colour, marker, display_order = "ZERO", "#8C6D1F", "d", 64

@@ -1,4 +1,4 @@
-"""CLIP as it is: hand-written prompts, no adaptation."""
+"""Zero-shot CLIP: hand-written prompts, no adaptation."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -23,6 +23,8 @@ class ZeroShot(BaseTrainer):
 
     label, colour, marker, display_order = "Zero-shot", "#767676", "X", 0
     tuned, takes_templates = False, True
+    templates: list[str]
+    text: Tensor  # (K, d)
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
@@ -36,13 +38,13 @@ class ZeroShot(BaseTrainer):
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
-        own = self.dataset.template if self.dataset else None  # `adapt` has no data set
+        own = self.dataset.template if self.dataset else None  # None with `adapt`
         self.templates = find_templates(self.cfg.PROMPT.TEMPLATE, self.cfg.DATASET.NAME, own)
-        self.text = self.prompt.text  # (K, d)
+        self.text = self.prompt.text
         if self.templates:
             self.text = template_features(self.backbone, self.templates, classnames, self.precision)
 
-    def metadata(self) -> dict:
+    def metadata(self) -> dict[str, object]:
         return {**super().metadata(), **({"templates": self.templates} if self.templates else {})}
 
     @torch.no_grad()

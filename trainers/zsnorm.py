@@ -1,4 +1,4 @@
-"""ZS-Norm: the entropy is that of logits stretched to the range of the most confident view."""
+"""ZS-Norm: TPT on logits scaled to the range of the most confident view."""
 from __future__ import annotations
 
 from torch import Tensor
@@ -14,8 +14,8 @@ from .tpt import TPT
 class ZSNorm(TPT):
     """L_TPT of z' = (z − min z)/(max z − min z) · (high − low) + low, view by view. (Murugesan et al., ECCV 2024.)
 
-    Range: that of the most confident kept view in the first step, where, as in the public code, gradients run through
-    it. Predictions are not stretched.
+    The range is that of the most confident kept view in the first step, where, as in the public code, gradients flow
+    through it. Predictions are not scaled.
     """
 
     label, colour, marker, display_order = "ZS-Norm", "#999933", "2", 16
@@ -23,7 +23,7 @@ class ZSNorm(TPT):
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
         cfg.TRAINER.ZSNORM = CfgNode()
-        cfg.TRAINER.ZSNORM.RANGE = "flow"  # gradients of the first step run through the range too; or detached
+        cfg.TRAINER.ZSNORM.RANGE = "flow"  # gradients of the first step flow through the range too; or detached
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:

@@ -1,20 +1,23 @@
-"""From pictures to the views that test-time tuning looks at."""
+"""From an image file to the views that test-time adaptation uses."""
+from functools import cache
 from importlib import import_module
 
-# Goes with every result and every view feature that is kept, and changes whenever views do. Version 0.1, which did not
-# name it, made views with Pillow ("pillow-1").
-PIPELINE = "tensor-4"
+# The name goes with every result and every cached view feature. It changes whenever views do.
+PIPELINE = "views-1"  # the compiled kernels
+FALLBACK = "pillow-1"  # where numba does not work: other last bits where AugMix mixes
 PUBLIC = {"ViewMaker": ".maker", "make_views": ".maker"}
 
-__all__ = ["PIPELINE", *PUBLIC]
+__all__ = ["FALLBACK", "PIPELINE", "pipeline", *PUBLIC]
+
+
+@cache
+def pipeline() -> str:
+    """The name of the pipeline in use on this machine."""
+    return PIPELINE if import_module(".kernel_cache", __name__).numba_works() else FALLBACK
 
 
 def __getattr__(name: str) -> object:
-    """Imported on first use: opening a picture needs no torch."""
+    """Imported on first use: opening an image needs no torch."""
     if name not in PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(PUBLIC[name], __name__), name)
-
-
-def pipeline() -> str:
-    return PIPELINE

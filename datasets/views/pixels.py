@@ -1,6 +1,6 @@
-"""How a backbone wants its pictures: their size, how they get it, and the numbers that normalise them.
+"""How a backbone needs its images: their size, how they are resized, and how they are normalised.
 
-Says nothing about torch, so that a config can be read and a cache be found without it.
+Does not import torch, so that a config can be read and a cache be found without it.
 """
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ INTERPOLATIONS = ("bicubic", "bilinear")
 
 @dataclass(frozen=True)
 class Pixels:
-    """What the plain view of a picture is made by, and what every view is normalised by. The defaults are OpenAI's."""
+    """How the plain view is made, and how every view is normalised. The defaults are OpenAI's."""
 
-    size: int  # pixels a side
+    size: int  # pixels per side
     mean: tuple[float, ...] = OPENAI_MEAN
     std: tuple[float, ...] = OPENAI_STD
     resize: str = "shortest"  # the shorter side to `size`, then the central square; squash: both sides to `size`
@@ -31,9 +31,9 @@ class Pixels:
             raise ConfigError(f"pixels need three means and three positive deviations, not {self.mean}, {self.std}")
         for value, choices in ((self.resize, RESIZES), (self.interpolation, INTERPOLATIONS)):
             if value not in choices:
-                raise ConfigError(f"pixels that are made by '{value}' are not known: only {' and '.join(choices)}")
+                raise ConfigError(f"'{value}' is no way to resize images: use {' or '.join(choices)}")
 
     def non_default(self) -> dict[str, object]:
-        """What differs from OpenAI's way, the size apart: empty for OpenAI's models, whose caches are keyed without."""
-        usual = asdict(Pixels(self.size))
-        return {name: value for name, value in asdict(self).items() if value != usual[name]}
+        """The fields that differ from OpenAI's, apart from the size."""
+        default = asdict(Pixels(self.size))
+        return {name: value for name, value in asdict(self).items() if value != default[name]}

@@ -31,8 +31,7 @@ def get_cfg_default() -> CfgNode:
     cfg.INPUT.PIXEL_STD = []  # their standard deviations
 
     cfg.DATALOADER = CfgNode()
-    cfg.DATALOADER.NUM_WORKERS = 2  # processes that decode images, or auto (-1) = the cores at hand, shared among ranks
-    cfg.DATALOADER.JPEG = "pillow"  # or device: views' JPEGs are decoded on the GPU, some pixels a few levels off
+    cfg.DATALOADER.NUM_WORKERS = -1  # threads that decode images and make views; auto (-1) = the available cores
     cfg.DATALOADER.ON_BAD_IMAGE = "error"  # error, or skip: leave unreadable images out, counted and listed
 
     cfg.MODEL = CfgNode()

@@ -12,7 +12,7 @@ from yacs.config import CfgNode
 from ...datasets.base import run_name
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.files import read_regular
-from ...datasets.views import PIPELINE
+from ...datasets.views import pipeline
 from ..registry import TRAINER_REGISTRY
 from .defaults import get_cfg_default
 from .roles import influential_settings, leaves, setting_of
@@ -27,7 +27,7 @@ def make_fingerprint(cfg: CfgNode, **facts: str) -> dict[str, object]:
     fixed = {key: value for key, value in settings.items() if setting_of(key).fixed}
     settings = {**influential_settings(settings, cfg.TRAINER.NAME), **fixed}
     settings = {key: value for key, value in settings.items() if not setting_of(key).hashed}
-    return {**settings, **facts, **user_code(cfg.TRAINER.NAME), "engine": ENGINE, "views": PIPELINE}
+    return {**settings, **facts, **user_code(cfg.TRAINER.NAME), "engine": ENGINE, "views": pipeline()}
 
 
 def user_code(trainer: str) -> dict[str, str]:

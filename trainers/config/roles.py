@@ -56,7 +56,6 @@ SETTINGS: Mapping[str, Setting] = {
     "DATASET.SUBSAMPLE_CLASSES": Setting(Role.DATA),
     "INPUT.": Setting(Role.ZERO_SHOT),
     "DATALOADER.NUM_WORKERS": Setting(Role.SPEED),
-    "DATALOADER.JPEG": Setting(Role.ZERO_SHOT, compared=False),
     "DATALOADER.ON_BAD_IMAGE": Setting(Role.DATA),
     "DATALOADER.TRAIN_X.": Setting(Role.METHOD),
     "MODEL.BACKBONE.NAME": Setting(Role.ZERO_SHOT, hashed=True, in_path=True, compared=False),

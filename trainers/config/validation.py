@@ -50,7 +50,6 @@ def validate(cfg: CfgNode) -> None:
     require(cfg, all(cfg.INPUT.PIXEL_STD), "INPUT.PIXEL_STD", "above 0")
     require(cfg, cfg.DATALOADER.NUM_WORKERS >= -1, "DATALOADER.NUM_WORKERS", "0 or more, or auto")
     require_one_of(cfg, "DATALOADER.ON_BAD_IMAGE", "error", "skip")
-    require_one_of(cfg, "DATALOADER.JPEG", "pillow", "device")
     require_one_of(cfg, "MODEL.ACTIVATION", "", "quick_gelu", "gelu")
     require(cfg, cfg.MODEL.HEAD_WIDTH >= 0, "MODEL.HEAD_WIDTH", "0 (64) or a width")
     require_one_of(cfg, "MODEL.PREC", "auto", "fp32", "fp16", "bf16")
@@ -66,8 +65,6 @@ def validate(cfg: CfgNode) -> None:
             "empty: terms can be added to methods that tune by gradients, such as TPT, RTPT and TPS")
     require(cfg, cfg.TTA.VIEWS >= 1, "TTA.VIEWS", "at least 1")
     require(cfg, 0 < cfg.TTA.SELECT <= 1, "TTA.SELECT", "a share above 0 and up to 1")
-    if cfg.TTA.STEPS:
-        require_kept_views(cfg)
     require(cfg, cfg.TTA.STEPS >= 0, "TTA.STEPS", "0 (zero-shot) or more")
     require_one_of(cfg, "TTA.AUGMIX", "auto", "on", "off")
     require(cfg, cfg.TTA.EPISODES >= 1, "TTA.EPISODES", "at least 1")

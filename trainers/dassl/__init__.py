@@ -1,4 +1,4 @@
-"""promptcal inside a user's Dassl checkout: CoOp, MaPLe, KgCoOp and their kin. See README.md here.
+"""promptcal inside a Dassl checkout such as CoOp, MaPLe or KgCoOp. See README.md in this folder.
 
-Nothing is imported yet: `plugin` is what mends Dassl and adds to it, `__main__` runs a checkout's train.py with it.
+This package imports nothing: `plugin` patches Dassl and extends it, `__main__` runs a checkout's train.py with it.
 """

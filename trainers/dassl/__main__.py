@@ -1,8 +1,8 @@
-"""Runs a Dassl checkout's own train.py, as it is, with our trainers and evaluator in it.
+"""Runs a Dassl checkout's own, unchanged train.py with promptcal's trainers and evaluator.
 
     python -m promptcal.trainers.dassl train.py --trainer SoC --dataset-config-file configs/datasets/eurosat.yaml ...
 
-Everything after train.py is its own. Before it: --dassl FOLDER, a clone of Dassl.pytorch that is not installed.
+Everything after train.py is passed to it. Before it: --dassl FOLDER, a clone of Dassl.pytorch that is not installed.
 """
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m promptcal.trainers.dassl", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--dassl", metavar="FOLDER", help="a clone of Dassl.pytorch; default: the installed one, else "
-                                                          "a folder Dassl.pytorch here, beside or above")
+    parser.add_argument("--dassl", metavar="FOLDER", help="a clone of Dassl.pytorch; default: the installed one, or a "
+                                                          "folder Dassl.pytorch here, beside or above")
     parser.add_argument("script", help="the checkout's train.py")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, default=[], help="its arguments")
     return parser.parse_args(argv)
@@ -34,19 +34,19 @@ def main(argv: list[str] | None = None) -> None:
     if not script.is_file():
         raise UserError(f"no {script} here: run this in the folder of a CoOp checkout, or give the path of its "
                         f"train.py")
-    sys.path[0] = str(script.resolve().parent)  # as Python has it when it runs a script
+    sys.path[0] = str(script.resolve().parent)  # as `python train.py` sets it
     if args.dassl:
         if not Path(args.dassl, "dassl").is_dir():
             raise UserError(f"{args.dassl} holds no folder dassl: give the clone of Dassl.pytorch")
         sys.path.insert(1, str(Path(args.dassl).resolve()))
-    bring_in()
+    install_plugin()
     sys.argv = [args.script, *args.arguments]
     runpy.run_path(args.script, run_name="__main__")
 
 
-def bring_in() -> None:
-    """The plugin, and our settings in what train.py will import by name as Dassl's `get_cfg_default`."""
-    from . import plugin  # mends Dassl, which can be imported only then
+def install_plugin() -> None:
+    """Imports the plugin, and adds our settings to Dassl's `get_cfg_default`, which train.py imports by name."""
+    from . import plugin  # patches Dassl, which can be imported only then
 
     import dassl.config  # isort: skip
     import dassl.utils  # isort: skip

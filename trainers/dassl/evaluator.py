@@ -1,8 +1,9 @@
-"""`TEST.EVALUATOR Calibration`: Dassl's own lines, then calibration, and the run in our format, for any trainer."""
+"""`TEST.EVALUATOR Calibration`: Dassl's own lines, then calibration metrics, and the run in our format."""
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +17,30 @@ from yacs.config import CfgNode
 from ...datasets.utils.errors import DataError, WeightsError
 from ...datasets.utils.files import write_arrays, write_json, write_text
 from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
-from ..base import now
 from ..config.roles import leaves
 from ..functional.arrays import log_softmax
-from ..functional.calibration import BINS, ace, brier_terms, ece, top_class
+from ..functional.calibration import BINS, brier
 from ..runs.environment import environment
-from ..runs.summary import percent_lines
+from ..runs.summary import metrics_of, percent_lines
 from ..vlm.loading import pick_device, weights_hash
-from .data import TheirData
+from .data import DasslDataset
 
 logger = logging.getLogger(__name__)
 
-STATISTICS = {"INPUT.PIXEL_MEAN": OPENAI_MEAN, "INPUT.PIXEL_STD": OPENAI_STD}
-
-UNNAMED = "no name"  # of a checkout's backbone that its config does not tell
+CLIP_PIXELS = {"INPUT.PIXEL_MEAN": OPENAI_MEAN, "INPUT.PIXEL_STD": OPENAI_STD}
+UNNAMED = "no name"  # of a backbone that the checkout's config does not name
 
 
 @EVALUATOR_REGISTRY.register()
 class Calibration(Classification):
-    """Keeps every output of the model, taken as logits, besides what Dassl's evaluator counts."""
+    """Dassl's evaluator, which also stores the model's outputs as logits."""
 
     def __init__(self, cfg: CfgNode, lab2cname: dict[int, str] | None = None, **kwargs: Any) -> None:
         super().__init__(cfg, lab2cname=lab2cname, **kwargs)
         self.names = lab2cname or {}
-        self.trainer: Any = None  # whose outputs these are, where `introduce` has told
+        self.trainer: Any = None  # whose outputs these are; set by `connect`
         self.split = cfg.TEST.SPLIT
-        self.writes = True  # a trainer of ours keeps its own records
+        self.writes = True  # False for our trainers, which write their own results
         self.outputs: list[np.ndarray] = []
 
     def reset(self) -> None:
@@ -57,21 +56,19 @@ class Calibration(Classification):
         logits, labels = np.concatenate(self.outputs), np.array(self._y_true, dtype=np.int64)
         lost = int((~np.isfinite(logits)).any(axis=1).sum())
         if lost:
-            print(f"calibration is not measured: {lost} of {len(logits)} outputs hold numbers that are not finite")
+            print(f"calibration is not measured: {lost} of {len(logits)} outputs are not finite")
             return results
         bins = self.cfg.TEST.get("BINS") or BINS
-        confidence, correct = top_class(logits, labels)
-        results["ece"] = 100 * ece(confidence, correct, bins)
-        results["ace"] = 100 * ace(confidence, correct, bins)
-        results["brier"] = 100 * float(np.mean(brier_terms(np.exp(log_softmax(logits)), labels)))
-        results["confidence"] = 100 * float(confidence.mean())
+        found = metrics_of(logits, labels, bins)
+        results |= {"ece": found["ece"], "ace": found["ace"], "brier": 100 * brier(np.exp(log_softmax(logits)), labels),
+                    "confidence": found["confidence"]}
         print("\n".join(percent_lines(results, ("ece", "ace", "brier", "confidence"))))
         if self.writes and self.cfg.OUTPUT_DIR:
             self.write(logits, labels, results, bins)
         return results
 
     def write(self, logits: np.ndarray, labels: np.ndarray, figures: dict[str, float], bins: int) -> None:
-        """predictions.npz, results.json and config.yaml, by which `report` shows the run beside ours."""
+        """Writes predictions.npz, results.json and config.yaml, which `report` reads."""
         cfg, folder = self.cfg, Path(self.cfg.OUTPUT_DIR)
         count = logits.shape[1]
         names = [str(self.names.get(label, label)) for label in range(count)]
@@ -79,25 +76,26 @@ class Calibration(Classification):
             folder / "predictions.npz", index=np.arange(len(labels)), label=labels, logits=logits,
             flagged=np.zeros(len(labels), dtype=bool),
         )
-        write_text(folder / "config.yaml", yaml.safe_dump(chosen(cfg)))
+        write_text(folder / "config.yaml", yaml.safe_dump(given_settings(cfg)))
         write_json(folder / "results.json", {
             "trainer": cfg.TRAINER.NAME, "dataset": cfg.DATASET.NAME, "backbone": cfg.MODEL.BACKBONE.NAME or UNNAMED,
             "seed": max(cfg.SEED, 0), "n": len(labels), "classes": count, "split": self.split,
             **{name: figures[name] for name in ("accuracy", "confidence", "ece", "ace", "brier")}, "bins": bins,
-            "flagged": 0, "skipped": [], "zero_shot": False, "finished": now(), "data_hash": self.data_hash(labels),
-            "weights_hash": known_weights(cfg.MODEL.BACKBONE.NAME),
+            "flagged": 0, "skipped": [], "zero_shot": False,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"), "data_hash": self.data_hash(labels),
+            "weights_hash": openai_hash(cfg.MODEL.BACKBONE.NAME),
             **environment(pick_device("auto" if cfg.USE_CUDA else "cpu")),
             "classnames": names, "fingerprint": {"TRAINER.NAME": cfg.TRAINER.NAME, "engine": "Dassl"}, "complete": True,
         })
         print(f"predictions and results in {folder}")
 
     def data_hash(self, labels: np.ndarray) -> str:
-        """As our own runs on these images have it; nothing where the order of the images is not known."""
+        """The hash that our own runs on these images have; empty where the order of the images is unknown."""
         dataset = getattr(getattr(self.trainer, "dm", None), "dataset", None)
         if dataset is None:
             return ""
         try:
-            data = TheirData(dataset, self.cfg)
+            data = DasslDataset(dataset, self.cfg)
             items = data.val if self.split == "val" else data.test
             known = [item.label for item in items] == labels.tolist()
             return data.fingerprint(items) if known else ""
@@ -106,20 +104,20 @@ class Calibration(Classification):
             return ""
 
 
-def known_weights(name: str) -> str:
-    """OpenAI's are known by name; what else a checkout may load is not."""
+def openai_hash(name: str) -> str:
+    """The hash of OpenAI's weights of this name; empty for others, which a checkout may load in any way."""
     try:
         return weights_hash(name)
     except WeightsError:
         return ""
 
 
-def chosen(cfg: CfgNode) -> dict:
-    """The settings that have a value, as a tree of plain data. Left out is how pictures are prepared where it is CLIP's
-    own way, which ours are without being told."""
-    tree: dict = {}
+def given_settings(cfg: CfgNode) -> dict[str, Any]:
+    """The settings that have a value, as a tree of plain data, without those of the pixels that equal CLIP's own."""
+    tree: dict[str, Any] = {}
     for key, value in leaves(cfg).items():
-        if value is None or key == "INPUT.SIZE" or (key in STATISTICS and tuple(value) == STATISTICS[key]):
+        is_clip = isinstance(value, list | tuple) and tuple(value) == CLIP_PIXELS.get(key)
+        if value is None or key == "INPUT.SIZE" or is_clip:
             continue
         *groups, leaf = key.split(".")
         node = tree

@@ -1,8 +1,8 @@
-"""Our settings inside Dassl's config, and ours made again from its config.
+"""promptcal's settings inside Dassl's config, and the config of a run made from Dassl's.
 
-Keys of ours stand in Dassl's tree under their own names and hold None, which means: as the method has it. Where Dassl
-has a key of the same name, its value is taken if it means the same. OPTIM does not: a yaml of CoOp's describes how
-prompts are learnt there, so the step at test time has TTA.OPTIM for itself.
+Our keys are added to Dassl's tree with the value None, which means the method's default. Where Dassl has a key of the
+same name, its value is used if it means the same. OPTIM does not: CoOp's yaml files describe there how prompts are
+trained, so the optimizer at test time has TTA.OPTIM.
 """
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SHARED = (  # Dassl's keys that mean the same here
     "DATASET.ROOT", "DATASET.SUBSAMPLE_CLASSES", "DATALOADER.NUM_WORKERS", "MODEL.BACKBONE.NAME", "MODEL.INIT_WEIGHTS",
     "OUTPUT_DIR", "TEST.SPLIT",
 )
-OF_TRAINING = ("OPTIM.", "DATALOADER.TRAIN_X.", "DATASET.NUM_SHOTS")  # those that do for methods that learn from labels
-ELSEWHERE = ("SEED", "TAG", "TRAINER.NAME", "DATASET.NAME", "INPUT.SIZE")  # seen to one by one, or not set there at all
-AT_TEST_TIME = "TTA."  # before OPTIM.*: the step that adapts to an image
+OF_TRAINING = ("OPTIM.", "DATALOADER.TRAIN_X.", "DATASET.NUM_SHOTS")  # keys that do so for methods that are trained
+SEPARATE = ("SEED", "TAG", "TRAINER.NAME", "DATASET.NAME", "INPUT.SIZE")  # handled one by one, or not read at all
+AT_TEST_TIME = "TTA."  # prefix of OPTIM.* for the step that adapts to an image
 
 
 def add_settings(cfg: CfgNode) -> None:
-    """Adds what our methods can be told."""
+    """Adds the settings of all our methods."""
     for key in leaves(get_cfg_default()):
         add_key(cfg, key)
         if key.startswith("OPTIM."):
@@ -33,7 +33,7 @@ def add_settings(cfg: CfgNode) -> None:
 
 
 def add_key(cfg: CfgNode, key: str) -> None:
-    """`key` with the value None, unless the config has it."""
+    """Adds `key` with the value None unless the config has it."""
     *groups, leaf = key.split(".")
     node = cfg
     for group in groups:
@@ -42,22 +42,22 @@ def add_key(cfg: CfgNode, key: str) -> None:
 
 
 def our_cfg(theirs: CfgNode, method: str, prompt: str = "") -> CfgNode:
-    """The config of our engine for a config of Dassl's; `prompt` is a checkpoint that was asked for in its manner."""
+    """Our config for a config of Dassl's; `prompt` is the checkpoint that --model-dir names."""
     from dassl.config import cfg_default
 
-    given, usual = leaves(theirs), leaves(cfg_default)
+    given, defaults = leaves(theirs), leaves(cfg_default)
     trained = TRAINER_REGISTRY.get(method).trained
     pairs: dict[str, Any] = {}
     for key in leaves(get_cfg_default()):
         source = f"{AT_TEST_TIME}{key}" if key.startswith("OPTIM.") and not trained else key
         value = given.get(source)
-        theirs_too = source in usual and source not in SHARED
-        if value is None or source in ELSEWHERE or (theirs_too and not (trained and source.startswith(OF_TRAINING))):
+        in_dassl = source in defaults and source not in SHARED
+        if value is None or source in SEPARATE or (in_dassl and not (trained and source.startswith(OF_TRAINING))):
             continue
-        if theirs_too and value == usual[source]:
-            continue  # nobody chose it
+        if in_dassl and value == defaults[source]:
+            continue
         pairs[key] = value
-    pairs["SEED"] = max(theirs.SEED, 0)  # a negative one is Dassl's way of saying any
+    pairs["SEED"] = max(theirs.SEED, 0)  # Dassl's negative seed means any
     if not theirs.USE_CUDA:
         pairs["DEVICE"] = "cpu"
     if prompt:
@@ -67,6 +67,6 @@ def our_cfg(theirs: CfgNode, method: str, prompt: str = "") -> CfgNode:
         item for key, value in pairs.items() if value != "" for item in (key, value)
     ])
     cfg.defrost()
-    cfg.DATASET.NAME = name  # which only Dassl need know
+    cfg.DATASET.NAME = name  # may be a data set of the checkout, which our registry does not know
     cfg.freeze()
     return cfg

@@ -1,7 +1,7 @@
-"""What keeps Dassl (last changed in 2023) from running on current Python, numpy and torch, mended from outside.
+"""Patches that make Dassl (last changed in 2023) run on current Python, numpy and torch.
 
-Each patch says why it is there and is applied only where what it mends is found, so that a Dassl that its users have
-repaired, or an old environment in which it never broke, is left as it is.
+Each patch states its reason and is applied only where its fault is found: a repaired Dassl, or an old environment in
+which it works, is not changed.
 """
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ..vlm.checkpoints import StandIn, read_checkpoint
 
 logger = logging.getLogger(__name__)
 
-PLACES = (".", "..", "../..")  # where READMEs of CoOp's kin have Dassl cloned, or their own version of it
-NEEDED = {"sklearn": "scikit-learn", "scipy": "scipy", "ftfy": "ftfy", "regex": "regex"}  # modules of theirs: packages
+PLACES = (".", "..", "../..")  # where READMEs of CoOp and its successors clone Dassl or their version of it
+NEEDED = {"sklearn": "scikit-learn", "scipy": "scipy", "ftfy": "ftfy", "regex": "regex"}  # modules that Dassl imports
 WILDS = "dassl.data.datasets.dg.wilds"  # three data sets, FMoW, IWildCam and Camelyon17
 
 
 @dataclass(frozen=True)
 class Patch:
-    """A breakage: how it is told, and what is done about it."""
+    """A fault of Dassl: how it is detected, and how it is fixed."""
 
     name: str
     reason: str
@@ -40,7 +40,7 @@ class Patch:
 
 
 def apply_patches() -> list[str]:
-    """Makes Dassl run here; the names of the patches that it needed. A second call finds nothing left to do."""
+    """Applies the patches that are needed and returns their names. A second call applies none."""
     missing = [package for module, package in NEEDED.items() if not has_module(module)]
     if missing:
         raise UserError(f"Dassl and CoOp import {' and '.join(missing)}, not installed here: "
@@ -58,36 +58,37 @@ def has_module(name: str) -> bool:
     return sys.modules.get(name) is not None or importlib.util.find_spec(name) is not None
 
 
-def is_set_up() -> bool:
-    """Not so a mere folder of that name, a clone for one, which Python would take for an empty package."""
+def is_installed() -> bool:
+    """Whether Dassl can be imported. A plain folder `dassl`, such as a clone, is only a namespace package."""
     spec = importlib.util.find_spec("dassl")
     return spec is not None and spec.origin is not None
 
 
 def use_checkout() -> None:
-    """Puts a Dassl that was cloned but could not be set up on the path: the nearest one, and of two in one place that
-    of the usual name."""
+    """Adds a cloned Dassl that is not installed to the path: the nearest one; of two in one place, Dassl.pytorch."""
     for place in map(Path, PLACES):
         names = {path.parents[1].name for path in place.glob("[Dd]assl*/dassl/__init__.py")}
         if names:
             name = "Dassl.pytorch" if "Dassl.pytorch" in names else min(names)
             sys.path.append(str((place / name).resolve()))
             return
-    raise UserError("Dassl is not installed, nor cloned here as Dassl.pytorch: clone it beside this folder, or say "
-                    "where it is with --dassl FOLDER before train.py; it need not be set up")
+    raise UserError("Dassl is not installed, nor cloned here as Dassl.pytorch: clone it beside this folder, or give "
+                    "its path with --dassl FOLDER before train.py; it need not be installed")
 
 
-def wilds_is_in_the_way() -> bool:
-    place = Path(importlib.util.find_spec("dassl").origin).parent.joinpath(*WILDS.split(".")[1:])
-    return WILDS not in sys.modules and place.is_dir() and not all(map(has_module, ("wilds", "pandas")))
+def lacks_wilds() -> bool:
+    spec = importlib.util.find_spec("dassl")
+    assert spec is not None and spec.origin is not None  # `use_checkout` has run
+    folder = Path(spec.origin).parent.joinpath(*WILDS.split(".")[1:])
+    return WILDS not in sys.modules and folder.is_dir() and not all(map(has_module, ("wilds", "pandas")))
 
 
-def leave_out_wilds() -> None:
-    """Its data sets are not registered; who names one is told by Dassl which there are."""
+def skip_wilds() -> None:
+    """Its data sets are then not registered: Dassl refuses their names and lists the others."""
     sys.modules[WILDS] = types.ModuleType(WILDS)
 
 
-def is_muted() -> bool:
+def disables_logging() -> bool:
     importlib.import_module("dassl.data")
     return logging.root.manager.disable >= logging.WARNING
 
@@ -97,15 +98,15 @@ def lacks_int() -> bool:
 
 
 def add_int() -> None:
-    np.int = int
+    np.int = int  # type: ignore[attr-defined]
 
 
 def warmup_schedulers() -> types.ModuleType:
     return importlib.import_module("dassl.optim.lr_scheduler")
 
 
-def fails_to_start() -> bool:
-    """Whether a warm-up of one epoch cannot even be made."""
+def warmup_fails() -> bool:
+    """Whether a warm-up scheduler cannot be constructed."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     successor = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
     try:
@@ -115,13 +116,13 @@ def fails_to_start() -> bool:
     return False
 
 
-def mend_warmup() -> None:
+def fix_warmup() -> None:
     def start(self: Any, optimizer: Any, successor: Any, warmup_epoch: int, last_epoch: int = -1, *_: Any) -> None:
         self.successor, self.warmup_epoch = successor, warmup_epoch
         LRScheduler.__init__(self, optimizer, last_epoch)
 
     def restore(self: Any, state: dict[str, Any]) -> None:
-        """The scheduler of the file, its successor's plain numbers included; objects stay those of this process."""
+        """Restores the scheduler and its successor's plain numbers; objects stay those of this process."""
         state = dict(state)
         successor = state.pop("successor", None)
         LRScheduler.load_state_dict(self, state)
@@ -135,33 +136,33 @@ def mend_warmup() -> None:
 
 
 def refuses_objects() -> bool:
-    """Whether torch.load takes plain data only, unless told otherwise: the default since 2.6."""
+    """Whether torch.load accepts only plain data by default, as since 2.6."""
     tools = importlib.import_module("dassl.utils.torchtools")
     return torch.__version__ >= torch.torch_version.TorchVersion("2.6") and tools.load_checkpoint is not load_checkpoint
 
 
 def load_checkpoint(fpath: str) -> Any:
-    """What `dassl.utils.load_checkpoint` returns, without executing what the file holds."""
+    """Replaces `dassl.utils.load_checkpoint`, which executes what the file contains."""
     return read_checkpoint(fpath)
 
 
 def read_as_data() -> None:
-    """Those who imported the function by its name have it under that name."""
+    """Replaces the function in every module that has imported it by name."""
     for name in ("dassl.utils.torchtools", "dassl.utils", "dassl.engine.trainer"):
-        importlib.import_module(name).load_checkpoint = load_checkpoint
+        setattr(importlib.import_module(name), "load_checkpoint", load_checkpoint)  # noqa: B010
 
 
 PATCHES = (
-    Patch("set-up", "its setup.py fails on Python 3.13 and wants packages of 2019; a checkout is enough",
-          lambda: not is_set_up(), use_checkout),
+    Patch("set-up", "its setup.py fails on Python 3.13 and requires packages of 2019; a clone is enough",
+          lambda: not is_installed(), use_checkout),
     Patch("wilds", "FMoW, IWildCam and Camelyon17 import wilds and pandas, without which no other data set works",
-          wilds_is_in_the_way, leave_out_wilds),
-    Patch("logging", "its data sets switch off the log lines of the whole process",
-          is_muted, lambda: logging.disable(logging.NOTSET)),
+          lacks_wilds, skip_wilds),
+    Patch("logging", "its data sets disable the log lines of the whole process",
+          disables_logging, lambda: logging.disable(logging.NOTSET)),
     Patch("np.int", "numpy 1.24 removed it, and its autoaugment and randaugment use it",
           lacks_int, add_int),
-    Patch("warm-up", "its scheduler passes `verbose`, which current torch does not take, so that CoOp cannot train",
-          fails_to_start, mend_warmup),
+    Patch("warm-up", "its scheduler passes `verbose`, which current torch does not accept, so that CoOp cannot train",
+          warmup_fails, fix_warmup),
     Patch("checkpoints", "torch 2.6 refuses the live objects that it saves; they are read as data instead",
           refuses_objects, read_as_data),
 )

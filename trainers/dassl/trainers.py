@@ -1,4 +1,4 @@
-"""Our methods as trainers of Dassl's: their data, their commands and their result lines around our engine."""
+"""promptcal's methods as Dassl trainers: Dassl's data, commands and result lines around our runs."""
 from __future__ import annotations
 
 import functools
@@ -7,62 +7,64 @@ from typing import Any
 
 import torch
 from dassl.data.datasets import build_dataset
-from dassl.engine import TRAINER_REGISTRY as THEIRS
+from dassl.engine import TRAINER_REGISTRY as DASSL_REGISTRY
 from dassl.engine import TrainerX
 from yacs.config import CfgNode
 
+from ..base import BaseTrainer
 from ..registry import TRAINER_REGISTRY
+from ..runs.run_dir import Results
 from ..runs.summary import END_OF_TRAINING
 from ..vlm.prompt_files import find_prompt
-from .data import TheirData
+from .data import DasslDataset
 from .evaluator import Calibration
 from .keys import our_cfg
 
 logger = logging.getLogger(__name__)
 
-TAKEN = "PromptCal"  # before a name that the checkout uses itself
+PREFIX = "PromptCal"  # of a method whose name the checkout uses
 
 
-class EngineTrainer(TrainerX):
-    """Dassl's life of a trainer. The model is loaded when it is known which prompt to start from, just before testing;
-    views follow from seed and image, so that there are no loaders of Dassl's."""
+class PromptCalTrainer(TrainerX):
+    """A method as a Dassl trainer. The model is loaded just before testing, when the initial prompt is known. Views
+    follow from seed and image, so Dassl's data loaders are not used."""
 
     method = ""  # the name in our registry
+    engine: BaseTrainer
+    prompt = ""  # checkpoint to start from
 
     def build_data_loader(self) -> None:
-        self.theirs = build_dataset(self.cfg)
+        self.source = build_dataset(self.cfg)
         self.train_loader_x = self.train_loader_u = self.val_loader = self.test_loader = None
-        self.num_classes, self.lab2cname = self.theirs.num_classes, self.theirs.lab2cname
+        self.num_classes, self.lab2cname = self.source.num_classes, self.source.lab2cname
         self.num_source_domains = len(self.cfg.DATASET.SOURCE_DOMAINS)
 
     def build_model(self) -> None:
-        """Refuses settings that cannot work while nothing has been computed."""
-        self.data = TheirData(self.theirs, self.cfg)
-        self.prompt = ""
+        """Refuses settings that cannot work before anything is computed."""
+        self.data = DasslDataset(self.source, self.cfg)
         our_cfg(self.cfg, self.method)
         if self.cfg.SEED < 0:
-            logger.info("SEED is %d, which leaves it open: views are those of seed 0", self.cfg.SEED)
+            logger.info("SEED is %d, which means any: views are those of seed 0", self.cfg.SEED)
         if not TRAINER_REGISTRY.get(self.method).trained:
             logger.info("%s adapts to each test image: OPTIM.* is not used, TTA.OPTIM.* is its step", self.method)
 
     def load_model(self, directory: str, epoch: int | None = None) -> None:
-        """A prompt of CoOp's to start from, read as data."""
+        """Finds the prompt of a CoOp run to start from."""
         if directory:
             self.prompt = str(find_prompt(directory, epoch))
         else:
             print("no --model-dir: the prompt is PROMPT.CTX_INIT")
 
     def train(self) -> None:
-        learns = TRAINER_REGISTRY.get(self.method).trained
-        results = self.run_engine(train=learns)
+        results = self.run_engine(train=TRAINER_REGISTRY.get(self.method).trained)
         print("\n".join(END_OF_TRAINING))
-        self.show(results)
+        self.evaluate(results)
 
     def test(self, split: str | None = None) -> float:
-        return self.show(self.run_engine(train=False, split=split))
+        return self.evaluate(self.run_engine(train=False, split=split))
 
-    def run_engine(self, train: bool, split: str | None = None) -> Any:
-        """Our whole run: cache, resume and ranks as in tools/train.py."""
+    def run_engine(self, train: bool, split: str | None = None) -> Results:
+        """A whole run, with cache, resume and several processes as in tools/train.py."""
         cfg = our_cfg(self.cfg, self.method, self.prompt)
         if split:
             cfg.defrost()
@@ -77,10 +79,11 @@ class EngineTrainer(TrainerX):
             write_tensorboard_figures(self.engine.run_dir.path)
         return results
 
-    def show(self, results: dict) -> float:
-        """Dassl's evaluator, whichever was asked for, says the result."""
-        if not self.runs.dist.is_main:
+    def evaluate(self, results: Results) -> float:
+        """Prints the result through Dassl's evaluator."""
+        if not self.engine.dist.is_main:
             return results["accuracy"]
+        assert self.engine.run_dir is not None
         predictions = self.engine.run_dir.predictions()
         self.evaluator.writes = False
         self.evaluator.reset()
@@ -89,47 +92,46 @@ class EngineTrainer(TrainerX):
 
 
 def register_trainers() -> dict[str, str]:
-    """Adds our methods to Dassl's registry, once; the name of each there."""
-    taken = set(THEIRS.registered_names())
-    names = {}
+    """Adds our methods to Dassl's registry, once. Returns the name of each there."""
+    trainers = {name: DASSL_REGISTRY.get(name) for name in DASSL_REGISTRY.registered_names()}
+    names = {cls.method: name for name, cls in trainers.items() if issubclass(cls, PromptCalTrainer)}
     for method in TRAINER_REGISTRY:
-        ours = {name for name in taken if getattr(THEIRS.get(name), "method", None) == method}
-        if ours:
-            names[method] = ours.pop()
+        if method in names:
             continue
-        names[method] = f"{TAKEN}{method}" if method in taken else method
-        if method in taken:
+        names[method] = f"{PREFIX}{method}" if method in trainers else method
+        if method in trainers:
             logger.info("%s is a trainer of this checkout; ours is --trainer %s", method, names[method])
-        THEIRS.register(type(names[method], (EngineTrainer,), {"method": method}))
+        DASSL_REGISTRY.register(type(names[method], (PromptCalTrainer,), {"method": method}))
     return names
 
 
-def introducing(build_trainer: Any) -> Any:
-    """Dassl's `build_trainer`, after which the evaluator knows whose outputs it gets, and of which split, and the log
-    of a training has the line that the checkout's parse_test_res.py waits for, whichever Dassl that was made for."""
+def connecting_evaluator(build_trainer: Any) -> Any:
+    """Dassl's `build_trainer`, which also connects the evaluator `Calibration` to the trainer that it builds."""
     @functools.wraps(build_trainer)
     def build(cfg: CfgNode) -> Any:
         trainer = build_trainer(cfg)
         evaluator = getattr(trainer, "evaluator", None)
         if isinstance(evaluator, Calibration):
-            introduce(evaluator, trainer)
+            connect(evaluator, trainer)
         return trainer
     return build
 
 
-def introduce(evaluator: Calibration, trainer: Any) -> None:
+def connect(evaluator: Calibration, trainer: Any) -> None:
+    """Tells the evaluator whose outputs it gets and of which split, and ends the log of a training with the line that
+    parse_test_res.py looks for, whichever version of Dassl it was written for."""
     test, after_train = trainer.test, trainer.after_train
     evaluator.trainer = trainer
 
     @functools.wraps(test)
-    def told(split: str | None = None, *args: Any, **kwargs: Any) -> Any:
+    def test_split(split: str | None = None, *args: Any, **kwargs: Any) -> Any:
         wanted = split or trainer.cfg.TEST.SPLIT
-        evaluator.split = "val" if wanted == "val" and trainer.val_loader is not None else "test"  # as Dassl has it
+        evaluator.split = "val" if wanted == "val" and trainer.val_loader is not None else "test"  # as Dassl does
         return test(split, *args, **kwargs)
 
     @functools.wraps(after_train)
-    def ended() -> None:
+    def end_training() -> None:
         print("\n".join(END_OF_TRAINING))
         after_train()
 
-    trainer.test, trainer.after_train = told, ended
+    trainer.test, trainer.after_train = test_split, end_training

@@ -95,6 +95,7 @@ class ViewFeatures:
         that features do not depend on the batch; for a GPU the threads make views ahead."""
         on_cpu = self.backbone.device.type == "cpu"
         make = self.encode_image if on_cpu else self.make_views
+        self.maker.warm_up()
         for batch in load_batches(self.dataset, self.items, make, wanted, self.threads):
             if not batch.made:
                 features = torch.empty(0, self.num_views, self.backbone.features, device=self.backbone.device)

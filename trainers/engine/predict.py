@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...datasets.utils.errors import ConfigError, UserError, fault_of_machine, one_line
+from ...datasets.utils.errors import ConfigError, UserError, machine_fault, one_line
 from ..runs.parts import Columns, chunks, joined, shuffled
 from ..runs.progress import Progress
 from ..runs.run_dir import RunDir
@@ -147,7 +147,7 @@ def adapt_images(method: BaseTrainer, views: Tensor, names: Sequence[object]) ->
     except UserError:
         raise
     except Exception as error:  # a user's own method may raise anything: say which, where, and at which image
-        if fault_of_machine(error):
+        if machine_fault(error):
             raise
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
         place = f"line {frames[-1].lineno} of {frames[-1].filename}"

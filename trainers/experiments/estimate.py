@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from ...datasets.utils.cli import counted
-from ...datasets.views.loader import worker_count
+from ...datasets.views.loader import num_threads
 from ...datasets.views.maker import ViewMaker
 from ..registry import method_info
 from ..runs.run_dir import RunDir
@@ -194,7 +194,7 @@ def seconds_here(run: PlannedRun, work: Work, machine: Machine, known: Mapping[t
     if per_image is not None and not work.views:
         return run.size[0] * per_image
     pixels = BACKBONES.get(run.backbone, BACKBONES["ViT-L/14"]).pixels
-    return machine.seconds(work, pixels, worker_count(run.cfg.DATALOADER.NUM_WORKERS))
+    return machine.seconds(work, pixels, num_threads(run.cfg.DATALOADER.NUM_WORKERS))
 
 
 def known_speeds(finished: Collection[PlannedRun]) -> dict[tuple, float]:

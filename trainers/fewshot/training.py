@@ -29,7 +29,7 @@ START_STD = 0.02  # of random contexts, as in CLIP's own initialisation
 
 @dataclass(frozen=True)
 class Schedule:
-    """Dassl's learning rates: constant in the warm-up, then a cosine over the number of all epochs that starts after
+    """Dassl's learning rates: constant in the warm-up, then a cosine of the length of all epochs that starts after
     it, so that the last epoch's rate is slightly above zero."""
 
     epochs: int
@@ -48,11 +48,15 @@ def random_context(shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 class PromptLearner:
-    """A context (n_ctx, width) or (K, n_ctx, width) that learns from labelled image features by cross entropy.
+    """Trains a context (n_ctx, width) or (K, n_ctx, width) on labelled image features by cross entropy.
 
-    Towers and image features are frozen: only the context and its optimizer, SGD with momentum, have a state. Batches
-    and learning rates depend on the epoch alone, so a restored learner continues exactly.
+    The backbone is frozen: only the context and its optimizer, SGD with momentum, have a state. Batches and learning
+    rates depend only on the epoch, so a restored learner continues exactly.
     """
+
+    seen: int  # images in this epoch
+    loss: Tensor  # their summed loss, on the device: no step synchronises
+    correct: Tensor
 
     def __init__(
         self, tower: ClassTowers, context: Tensor, scale: Tensor, schedule: Schedule, momentum: float,
@@ -66,7 +70,8 @@ class PromptLearner:
 
     def begin_epoch(self) -> None:
         self.seen = 0
-        self.loss = self.correct = torch.zeros((), device=self.context.device)  # on the device: no step synchronises
+        self.loss = torch.zeros((), dtype=torch.float64, device=self.context.device)
+        self.correct = torch.zeros((), dtype=torch.long, device=self.context.device)
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(self.epoch)
 
@@ -100,7 +105,7 @@ class PromptLearner:
         self.figures = {"loss": loss / self.seen, "accuracy": 100 * correct / self.seen}
 
     def scheduler_state(self) -> dict[str, Any]:
-        """What Dassl's scheduler would save of the same schedule, as plain data."""
+        """The state of Dassl's scheduler for the same schedule, as plain data."""
         return {"last_epoch": self.epoch, "base_lrs": [self.schedule.lr], "_last_lr": [self.schedule(self.epoch)]}
 
     def save(self, path: Path) -> None:
@@ -111,7 +116,7 @@ class PromptLearner:
         write_atomically(path, lambda file: torch.save(content, file))
 
     def restore(self, path: Path) -> None:
-        """Continues from a saved state, if there is one."""
+        """Continues from a saved state if there is one."""
         if not path.is_file():
             return
         try:
@@ -126,9 +131,9 @@ class PromptLearner:
 
 
 def run_epochs(learner: PromptLearner, images: TrainingImages, saved: Path, tensorboard: Path) -> None:
-    """Trains until the schedule ends. The state after each epoch goes to `saved`, from which a later call continues.
+    """Trains until the schedule ends. The state after each epoch is saved to `saved`; a later call continues from it.
 
-    `tensorboard` is a TensorBoard run of its own: here a step is an epoch, in the other curves it is a test image.
+    `tensorboard` is a separate TensorBoard run: here a step is an epoch, in the other curves it is a test image.
     """
     learner.restore(saved)
     start, stop = learner.epoch, learner.schedule.epochs

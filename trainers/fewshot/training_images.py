@@ -1,8 +1,9 @@
-"""What a context learns from: unit features of labelled images in batches, new crops each epoch or fixed views."""
+"""Training data of a prompt: unit features of labelled images in batches, new crops in each epoch or fixed views."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,14 +12,15 @@ from torch import Tensor
 
 from ...datasets.base import Dataset, Datum
 from ...datasets.utils.errors import DataError
-from ...datasets.views.crops import draw_crops
-from ...datasets.views.loader import Maker, ViewBatch, view_loader
+from ...datasets.views.loader import LoadedBatch, load_batches, num_threads
 from ...datasets.views.maker import ViewMaker
+from ...datasets.views.reference import BICUBIC, crops, to_tensor
 from ..vlm.backbone import Backbone
 from ..vlm.image_tower import encode_views
 
-# Independent streams of random numbers for one seed.
-ORDER, CROPS = 1, 2
+ORDER, CROPS = 1, 2  # independent streams of random numbers for one seed
+
+T = TypeVar("T")
 
 
 def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[list[int]]:
@@ -33,28 +35,17 @@ def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[list[int
 class TrainingCrop:
     """CoOp's training view: a random crop (bicubic) that is flipped half of the time, drawn by seed and index alone."""
 
-    size: int  # pixels a side
+    size: int  # pixels per side
     seed: int
 
     def __call__(self, image: Image.Image, index: int) -> Tensor:
         """A uint8 view (1, 3, size, size)."""
         rng = np.random.default_rng([self.seed, CROPS, index])
-        ((left, top, width, height),), (flip,) = draw_crops(image.size, 1, rng)
-        # First cropped, as torchvision does: resizing a box would let the filter see what lies around it.
-        view = image.crop((left, top, left + width, top + height))
-        view = view.resize((self.size, self.size), Image.Resampling.BICUBIC)
-        if flip:
-            view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return torch.from_numpy(np.array(view)).permute(2, 0, 1)[None].contiguous()
-
-
-def nothing(image: Image.Image, index: int) -> Tensor:
-    """The view for a pass that only finds out which images can be read."""
-    return torch.empty(0)
+        return torch.stack([to_tensor(crop) for crop in crops(image, 1, self.size, rng, BICUBIC)])
 
 
 class Repeated(Sequence[Datum]):
-    """The same items again in every epoch: place epoch · n + i is item i."""
+    """The same items in every epoch: position epoch · n + i is item i."""
 
     def __init__(self, items: Sequence[Datum], times: int) -> None:
         self.items, self.times = items, times
@@ -62,8 +53,8 @@ class Repeated(Sequence[Datum]):
     def __len__(self) -> int:
         return self.times * len(self.items)
 
-    def __getitem__(self, place: int) -> Datum:
-        return self.items[place % len(self.items)]
+    def __getitem__(self, index: int) -> Datum:
+        return self.items[index % len(self.items)]
 
 
 @dataclass
@@ -74,22 +65,21 @@ class TrainingImages:
     dataset: Dataset
     items: Sequence[Datum]
     fixed: bool  # every image's plain view, encoded once, instead of a new crop in each epoch
-    batch: int  # images a step
+    batch: int  # images per step
     seed: int
     precision: str
-    workers: int
+    workers: int  # DATALOADER.NUM_WORKERS
 
     @property
     def views(self) -> str:
         return "fixed plain views" if self.fixed else "new random crops in each epoch"
 
     def leave_out_unreadable(self) -> list[str]:
-        """Drops the images that cannot be read, and tells what is wrong with them."""
-        places = range(len(self.items))
+        """Drops the images that cannot be read, and returns what is wrong with them."""
         bad: dict[int, str] = {}
-        for found in self.load(self.items, nothing, [list(places[i : i + 64]) for i in places[::64]]):
-            bad.update(found.bad)
-        self.items = [item for place, item in enumerate(self.items) if place not in bad]
+        for batch in self.load(self.items, lambda image, index: None, consecutive(len(self.items), 64)):
+            bad.update(batch.bad)
+        self.items = [item for index, item in enumerate(self.items) if index not in bad]
         if not self.items:
             raise DataError(f"no training image can be read: {next(iter(bad.values()))}")
         return list(bad.values())
@@ -104,22 +94,32 @@ class TrainingImages:
             for batches in plan.values():
                 yield ((features[batch], labels[batch]) for batch in batches)
             return
-        # One loader for the whole training: its workers prepare the next epoch while this one ends.
-        places = [[epoch * count + i for i in batch] for epoch, batches in plan.items() for batch in batches]
-        loaded = self.load(Repeated(self.items, stop), TrainingCrop(self.backbone.pixels.size, self.seed), places)
+        # One loader for the whole training: the next epoch begins while this one ends.
+        crops_of_epochs = [[epoch * count + i for i in batch] for epoch, batches in plan.items() for batch in batches]
+        loaded = self.load(
+            Repeated(self.items, stop), TrainingCrop(self.backbone.pixels.size, self.seed), crops_of_epochs)
         for batches in plan.values():
-            yield ((self.encode(next(loaded).views), labels[batch]) for batch in batches)
+            yield ((self.encode(next(loaded)), labels[batch]) for batch in batches)
 
     def plain_features(self) -> Tensor:
         """Features (n, d) of every image's plain view, encoded once."""
-        places = range(len(self.items))
         maker = ViewMaker.of(1, self.backbone.pixels, augmix=False, seed=self.seed)
-        batches = self.load(self.items, maker, [list(places[i : i + 32]) for i in places[::32]])
-        return torch.cat([self.encode(batch.views) for batch in batches])
+        maker.warm_up()
+        loaded = self.load(self.items, maker, consecutive(len(self.items), 32))
+        return torch.cat([self.encode(batch) for batch in loaded])
 
-    def load(self, items: Sequence[Datum], maker: Maker, batches: Sequence[Sequence[int]]) -> Iterator[ViewBatch]:
-        pinned = self.backbone.device.type == "cuda"
-        return view_loader(self.dataset, items, maker, batches, self.workers, pinned)
+    def load(
+        self, items: Sequence[Datum], make: Callable[[Image.Image, int], T], batches: Sequence[Sequence[int]],
+    ) -> Iterator[LoadedBatch[T]]:
+        return load_batches(self.dataset, items, make, batches, num_threads(self.workers))
 
-    def encode(self, views: Tensor) -> Tensor:
+    def encode(self, batch: LoadedBatch[Tensor]) -> Tensor:
+        views = torch.stack(batch.made)
+        if self.backbone.device.type == "cuda":
+            views = views.pin_memory()  # copied without blocking
         return encode_views(self.backbone, views, self.precision)[:, 0]
+
+
+def consecutive(count: int, size: int) -> list[range]:
+    """Batches of all positions in order."""
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]

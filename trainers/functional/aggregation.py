@@ -1,4 +1,4 @@
-"""Formulas that make one prediction of many views without a gradient.
+"""Aggregation of many views into one prediction, without gradients.
 
 `views` are unit view features (B, V, d), `logits` those of every view (B, V, K); view 0 is the plain one.
 """
@@ -12,19 +12,19 @@ from torch import Tensor
 
 from .objectives import entropy, unit
 
-NO_VOTE = 1e-12  # the share of a class without votes, so that its logarithm is a number
-EVEN = 1e-3  # votes that differ by less are equal, such as 3 and nine thirds
-ALIKE = 1e-12  # squared distances below it are rounding
-FAR = -1e4  # a cosine for what is no neighbour
+NO_VOTE = 1e-12  # share of a class without votes, so that its logarithm is finite
+TIE = 1e-3  # votes that differ by less are equal, such as 3 and nine thirds
+LEAST_DISTANCE = 1e-12  # squared distances below it are rounding errors
+EXCLUDED = -1e4  # cosine of a view that is not a neighbour
 
 
 def vote_shares(logits: Tensor, share: float) -> Tensor:
     """Each class's share (B, K) of the votes of the `int(V · share)` most confident views.
 
-    A view votes for its best class; classes that are exactly equal there, such as two of one name, share it. Of
-    classes that tie, the first to be the best of one of the other views, in order of entropy, gets one more vote,
-    which counts among all votes too. Where none of them is, the public code returns some class, even one outside the
-    tie; here the kept views are then asked in the same way.
+    A view votes for its best class; classes with exactly equal logits, such as two of the same name, share the vote. A
+    tie is broken by the other views in order of entropy: the first whose best class is among the tied ones adds a vote
+    for it, which counts in the total. If there is no such view, the public code returns some class, even one outside
+    the tie; here the kept views then break the tie in the same way.
     """
     count, classes = logits.shape[-2:]
     kept = int(count * share)
@@ -32,23 +32,23 @@ def vote_shares(logits: Tensor, share: float) -> Tensor:
     best = (logits == logits.amax(-1, keepdim=True)).to(logits.dtype)
     ballots = best / best.sum(-1, keepdim=True)
     votes = ballots.take_along_dim(order[:, :kept, None], dim=1).sum(1)  # (B, K)
-    tied = votes > votes.amax(-1, keepdim=True) - EVEN
+    tied = votes > votes.amax(-1, keepdim=True) - TIE
     decided = (tied.sum(-1, keepdim=True) == 1).to(votes.dtype)
-    asked = best.argmax(-1).take_along_dim(order.roll(-kept, dims=-1), dim=-1)  # (B, V) the others, then the kept
-    first = tied.take_along_dim(asked, dim=-1).int().argmax(-1, keepdim=True)
-    extra = F.one_hot(asked.take_along_dim(first, dim=-1)[:, 0], classes) * (1 - decided)
+    breakers = best.argmax(-1).take_along_dim(order.roll(-kept, dims=-1), dim=-1)  # (B, V) the others, then the kept
+    first = tied.take_along_dim(breakers, dim=-1).int().argmax(-1, keepdim=True)
+    extra = F.one_hot(breakers.take_along_dim(first, dim=-1)[:, 0], classes) * (1 - decided)
     return (votes + extra) / (kept + 1 - decided)
 
 
 def reliability(views: Tensor, neighbours: int, temperature: float, by_index: bool = True) -> Tensor:
     """R-TPT's weights (B, V): softmax of each view's mean cosine with its nearest other views.
 
-    The public code takes a cosine of 1 or more for the view itself, which rounding decides: about every second view
-    counts as its own neighbour there. By index, none does.
+    The public code identifies the view itself by a cosine of at least 1, which depends on rounding: about every second
+    view counts as its own neighbour there. With `by_index` none does.
     """
     cosines = views @ views.mT
     itself = torch.eye(views.shape[-2], dtype=torch.bool, device=views.device) if by_index else cosines >= 1
-    cosines = cosines.masked_fill(itself, FAR)
+    cosines = cosines.masked_fill(itself, EXCLUDED)
     nearest = cosines.topk(max(1, min(neighbours, views.shape[-2] - 1)), dim=-1).values
     return (nearest.mean(-1) / temperature).softmax(-1)
 
@@ -58,16 +58,16 @@ def view_mode(
 ) -> Tensor:
     """MTA's robust mode (B, d) of the views, of unit length. (Zanella and Ben Ayed, CVPR 2024.)
 
-    Mean shift from the plain view, in which each view's inlierness y is estimated too. Bandwidths are half the mean
-    squared distance to the share `near` of the other views.
+    Mean shift from the plain view, which also estimates an inlierness score y of each view. A view's bandwidth is half
+    its mean squared distance to the nearest views, a share `near` of all others.
     """
     count = views.shape[1]
     if count == 1:
         return views[:, 0]
     distances = squared_distances(views, views).sort(dim=-1).values[..., 1:]
-    bandwidth = distances[..., : max(1, int(near * (count - 1)))].mean(-1).clamp(min=ALIKE) / 2  # (B, V)
+    bandwidth = distances[..., : max(1, int(near * (count - 1)))].mean(-1).clamp(min=LEAST_DISTANCE) / 2  # (B, V)
     p = logits.softmax(-1)
-    alike = p @ p.mT  # (B, V, V)
+    similarity = p @ p.mT  # (B, V, V)
     inlier = torch.full_like(bandwidth, 1 / count)
     mode = views[:, 0]
 
@@ -79,18 +79,18 @@ def view_mode(
         return unit((weight / weight.sum(-1, keepdim=True))[:, None] @ views)[:, 0]
 
     def inliers(y: Tensor) -> Tensor:
-        return ((dense + affinity * (alike @ y[..., None])[..., 0]) / smoothness).softmax(-1)
+        return ((dense + affinity * (similarity @ y[..., None])[..., 0]) / smoothness).softmax(-1)
 
     for _ in range(rounds):
         dense = density(mode)
-        inlier = settled(inliers, inlier, rounds)
-        mode = settled(shifted, mode, rounds)
+        inlier = iterate(inliers, inlier, rounds)
+        mode = iterate(shifted, mode, rounds)
     return mode
 
 
-def settled(step: Callable[[Tensor], Tensor], x: Tensor, most: int, tolerance: float = 1e-6) -> Tensor:
-    """`step` again and again, at most so often, until it moves a row of x by less than the tolerance; each row stops
-    on its own, so that no image depends on those beside it."""
+def iterate(step: Callable[[Tensor], Tensor], x: Tensor, most: int, tolerance: float = 1e-6) -> Tensor:
+    """Applies `step` at most so many times. Each row of x stops separately, when a step moves it by less than the
+    tolerance, so that no image depends on the others of its batch."""
     moving = torch.ones_like(x[:, :1], dtype=torch.bool)
     for _ in range(most):
         following = torch.where(moving, step(x), x)
@@ -100,5 +100,5 @@ def settled(step: Callable[[Tensor], Tensor], x: Tensor, most: int, tolerance: f
 
 
 def squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    """Between all rows, by differences: products would lose the digits of small ones."""
+    """Between all rows, from differences: matrix products lose the precision of small distances."""
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square()

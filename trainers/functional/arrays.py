@@ -1,4 +1,4 @@
-"""Arrays in, checked arrays out: what the metrics accept, and the words in which they refuse the rest."""
+"""Input checks of the metrics: tensors, arrays and lists become checked arrays, or a ValueError says why not."""
 from __future__ import annotations
 
 from typing import Any
@@ -24,7 +24,7 @@ def to_numpy(values: ArrayLike) -> Array:
 
 
 def number_array(values: ArrayLike, name: str, ndim: int | None = None) -> Array:
-    """Finite numbers as a floating-point array of the asked dimension, or a ValueError that names the argument."""
+    """Finite numbers as a floating-point array of `ndim` dimensions, or a ValueError that names the argument."""
     array = to_numpy(values)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} must be numbers, got {array.dtype}.")
@@ -41,9 +41,9 @@ def check_bins(bins: int) -> None:
 
 
 def bin_index(values: Array, bins: int) -> Array:
-    """Which bin (lo, hi] each value falls into; 0 goes to the first.
+    """The bin (lo, hi] of each value; 0 goes to the first.
 
-    The edges are rounded as the values are, so that 0.15 lies on its edge in any precision.
+    The edges have the precision of the values, so that 0.15 lies on its edge in any precision.
     """
     check_bins(bins)
     edges = (np.arange(bins + 1) / bins).astype(values.dtype)

@@ -1,13 +1,14 @@
-"""How far confidence is from truth: calibration metrics and SaLS, as pure functions in fractions of one.
+"""Calibration metrics, as fractions of one, with their bootstrap intervals; and SaLS.
 
-Every function takes arrays or tensors and refuses what it cannot measure (NaN, values out of range, shapes that do not
-fit, nothing at all) with a ValueError. `confidence` (N,) is the largest softmax of each sample, `correct` (N,) says
-whether that class was right, `probabilities` and `logits` are (N, K), `labels` (N,) integers below K.
+Every function takes arrays or tensors. Bad input (NaN, values out of range, shapes that do not fit, no samples) raises
+a ValueError. `confidence` (N,) is the largest softmax probability of each sample, `correct` (N,) whether that class is
+the true one, `probabilities` and `logits` are (N, K), `labels` (N,) integers below K.
 """
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from .arrays import (
 
 @dataclass(frozen=True)
 class Reliability:
-    """What a reliability diagram shows, bin by bin; empty bins have NaN for accuracy and confidence."""
+    """A reliability diagram, bin by bin; empty bins have NaN for accuracy and confidence."""
 
     edges: Array  # (bins + 1,)
     count: Array  # (bins,)
@@ -48,7 +49,7 @@ class Reliability:
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with its bootstrap confidence interval; arrays, where the metric gives several figures."""
+    """A value with its bootstrap confidence interval; arrays where the metric returns several values."""
 
     value: float | Array
     low: float | Array
@@ -73,11 +74,11 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
 
 
 def debiased_ece(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
-    """ECE less its bias, after Kumar, Liang and Ma (NeurIPS 2019): even a perfectly calibrated model has an ECE above
-    0, because |gap| of a bin with n images grows by chance.
+    """ECE minus its bias, after Kumar, Liang and Ma (NeurIPS 2019): even a perfectly calibrated model has an ECE above
+    0, because |gap| of a bin with few images is above 0 by chance.
 
     With a bin's accuracy a taken as normal around its true value with variance a (1 − a) / n, |gap| has the mean of a
-    folded normal distribution; what that exceeds |gap| by is taken off. Kumar et al. simulate it. Not below 0.
+    folded normal distribution; the excess of that mean over |gap| is subtracted. Kumar et al. simulate it. At least 0.
     """
     table = reliability(confidence, correct, bins)
     full = table.count > 0
@@ -96,9 +97,9 @@ def mce(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
 
 
 def ace(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
-    """Adaptive calibration error: as ECE, in bins of equal mass by rank (ties keep the order they come in).
+    """Adaptive calibration error: as ECE, in bins of equal mass by rank (ties keep their order in the input).
 
-    With fewer samples than bins, every sample is its own bin.
+    With fewer samples than bins, every sample is a bin.
     """
     confidence, correct = check_confidence(confidence, correct)
     check_bins(bins)
@@ -114,12 +115,13 @@ def signed_error(confidence: ArrayLike, correct: ArrayLike) -> float:
 
 
 def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """The share of correct samples; takes confidence too, so that it can be used wherever the other metrics are."""
+    """The share of correct samples; takes confidence too, as the other metrics do."""
     return float(check_confidence(confidence, correct)[1].mean())
 
 
 def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """The chance that a correct sample is more confident than a wrong one (ties count half); NaN if all are alike."""
+    """The probability that a correct sample is more confident than a wrong one (ties count half); NaN if there is only
+    one kind."""
     confidence, correct = check_confidence(confidence, correct)
     positives = correct.sum()
     negatives = len(correct) - positives
@@ -142,7 +144,7 @@ def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
 
 
 def selective(confidence: ArrayLike, correct: ArrayLike, thresholds: ArrayLike) -> tuple[Array, Array]:
-    """Accuracy and coverage of the samples whose confidence exceeds each threshold; accuracy of none is NaN."""
+    """Accuracy and coverage of the samples whose confidence exceeds each threshold; the accuracy of none is NaN."""
     confidence, correct = check_confidence(confidence, correct)
     thresholds = number_array(thresholds, "thresholds", ndim=1)
     order = np.argsort(confidence, kind="stable")
@@ -154,7 +156,7 @@ def selective(confidence: ArrayLike, correct: ArrayLike, thresholds: ArrayLike) 
 
 
 def classwise_ece(probabilities: ArrayLike, labels: ArrayLike, bins: int = BINS) -> float:
-    """The ECE of each class's probability as a statement about that class, averaged over the classes."""
+    """The ECE of each class's probability against membership of that class, averaged over the classes."""
     probabilities, labels = check_scores(probabilities, labels, "probabilities")
     total = 0.0
     for k in range(probabilities.shape[1]):
@@ -178,7 +180,7 @@ def brier_terms(probabilities: ArrayLike, labels: ArrayLike) -> Array:
 
 
 def nll(logits: ArrayLike, labels: ArrayLike) -> float:
-    """Mean −log p of the true class, from logits, so that a saturated softmax pays its true price and not infinity."""
+    """Mean −log p of the true class, computed from logits, so that it is finite where softmax saturates."""
     return float(nll_terms(logits, labels).mean())
 
 
@@ -189,7 +191,7 @@ def nll_terms(logits: ArrayLike, labels: ArrayLike) -> Array:
 
 
 def top_class(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
-    """`confidence` and `correct` of a set of logits, as the other metrics want them."""
+    """`confidence` and `correct` of logits, the arguments of most metrics."""
     logits, labels = check_scores(logits, labels, "logits")
     return np.exp(log_softmax(logits).max(axis=-1)).clip(0, 1), logits.argmax(axis=-1) == labels
 
@@ -198,12 +200,12 @@ def bootstrap(
     metric: Callable[..., float], *samples: ArrayLike, repeats: int = 1000, level: float = 0.95, seed: int = 0,
     centred: bool = False, group: ArrayLike | None = None,
 ) -> Interval:
-    """`metric(*samples)` with a percentile interval over `repeats` redraws of the rows with replacement; where rows are
-    of several groups (N,), such as data sets, each group is redrawn on its own and keeps its places.
+    """`metric(*samples)` with a percentile interval over `repeats` redraws of the rows with replacement. With `group`
+    (N,), such as the data set of each row, each group is redrawn separately.
 
-    A metric may give one figure or an array of them, as `selective` does; redraws without a figure (NaN) are left out.
-    A binned error is biased upwards on redrawn rows. `centred` takes that bias, the mean of the redraws less the figure
-    itself, off both ends; without it, the interval is widened where needed to hold the figure itself.
+    A metric may return one value or an array of them, as `selective` does; NaN redraws are ignored. A binned error is
+    biased upwards on redrawn rows. `centred` subtracts that bias, the mean of the redraws minus the value, from both
+    ends; without it, the interval is widened where needed to contain the value.
     """
     rows = [to_numpy(sample) for sample in samples]
     if not rows or len({len(row) for row in rows}) != 1 or len(rows[0]) == 0:
@@ -212,8 +214,8 @@ def bootstrap(
         raise ValueError(f"Needs repeats ≥ 1 and a level between 0 and 1, got {repeats} and {level}.")
     value = np.asarray(metric(*rows), dtype=np.float64)
     generator = np.random.default_rng(seed)
-    places = np.zeros(len(rows[0]), int) if group is None else to_numpy(group)
-    parts = [np.flatnonzero(places == one) for one in np.unique(places)]
+    groups = np.zeros(len(rows[0]), int) if group is None else to_numpy(group)
+    parts = [np.flatnonzero(groups == one) for one in np.unique(groups)]
 
     def redrawn() -> Array:
         draw = np.empty(len(rows[0]), int)
@@ -222,7 +224,7 @@ def bootstrap(
         return draw
 
     drawn = np.array([value, *(metric(*(row[draw] for row in rows)) for draw in (redrawn() for _ in range(repeats)))])
-    drawn = np.where(np.isnan(value), 0, drawn)  # what has no figure gets no interval: NaN, two lines below
+    drawn = np.where(np.isnan(value), 0, drawn)  # its interval becomes NaN below
     low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     if centred:
         bias = np.nanmean(drawn, axis=0) - np.where(np.isnan(value), 0, value)
@@ -231,11 +233,19 @@ def bootstrap(
     return Interval(*(map(float, found) if value.ndim == 0 else found))
 
 
+@overload
+def sals(logits: torch.Tensor, zero_shot_logits: ArrayLike) -> torch.Tensor: ...
+
+
+@overload
+def sals(logits: Array, zero_shot_logits: ArrayLike) -> Array: ...
+
+
 def sals(logits: ArrayLike, zero_shot_logits: ArrayLike) -> torch.Tensor | Array:
-    """SaLS (Murugesan et al., ECCV 2024): each sample's logits (..., K) rescaled into its zero-shot logits' range.
+    """SaLS (Murugesan et al., ECCV 2024): each sample's logits (..., K) rescaled to the range of its zero-shot logits.
 
     The predicted class never changes; constant logits become the middle of the zero-shot range. Tensors give a tensor,
-    arrays an array, of the input's precision (single, where that was half).
+    arrays an array, in the input's precision, at least fp32.
     """
     z, z0 = to_tensor(logits), to_tensor(zero_shot_logits)
     if z.ndim == 0 or z.shape != z0.shape or z.numel() == 0:
@@ -248,7 +258,7 @@ def sals(logits: ArrayLike, zero_shot_logits: ArrayLike) -> torch.Tensor | Array
     low0, span0 = z0.amin(-1, keepdim=True), z0.amax(-1, keepdim=True) - z0.amin(-1, keepdim=True)
     unit = torch.where(span > 0, (z - low) / span.clamp_min(torch.finfo(torch.float64).tiny), 0.5)
     scaled = (unit * span0 + low0).to(dtype)
-    # Rounding may merge the two highest logits; one step up gives the winner back its lead.
+    # Rounding may merge the two highest logits; then the winner is raised to the next floating-point number.
     winner = z.argmax(-1, keepdim=True)
     top = scaled.amax(-1, keepdim=True)
     above = torch.nextafter(top, torch.full_like(top, torch.inf))

@@ -1,7 +1,7 @@
-"""Sets of predictions that hold the true class with a promised probability: split conformal prediction.
+"""Split conformal prediction: prediction sets that contain the true class with a given probability.
 
-A threshold on a score is taken from labelled images, so that new, exchangeable images keep the promise whatever the
-model. `p` are probabilities (N, K); scores are (N, K), lower for classes that belong into a set more.
+A threshold on a score is computed from labelled images. The coverage then holds for new, exchangeable images, whatever
+the model. `p` are probabilities (N, K); scores are (N, K), lower for more probable classes.
 """
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 
 from .arrays import Array, ArrayLike, check_scores, log_softmax
 
-PENALTY, FREE = 0.001, 1  # RAPS: what each rank beyond the first ones costs, and how many are free
+PENALTY, FREE = 0.001, 1  # RAPS: the penalty per rank, and the number of ranks without one
 KINDS = ("LAC", "APS", "RAPS")
 
 
 class Sets(NamedTuple):
-    """How sets did: the share that hold the truth, their mean size, and the mean over classes of how far each class's
-    share is from the promise."""
+    """Evaluation of prediction sets: the share that contain the true class, their mean size, and the mean over classes
+    of the distance between a class's coverage and 1 − α."""
 
     coverage: float
     size: float
@@ -26,10 +26,10 @@ class Sets(NamedTuple):
 
 
 def scores(p: Array, uniform: Array, kind: str) -> Array:
-    """LAC: 1 − p_k. (Sadinle et al., JASA 2019.) APS: the mass of all classes before k, and a random share of its own.
-    (Romano et al., NeurIPS 2020.) RAPS: APS and a penalty on far ranks. (Angelopoulos et al., ICLR 2021.)
+    """LAC: 1 − p_k. (Sadinle et al., JASA 2019.) APS: the mass of all classes before k, and a random share of p_k.
+    (Romano et al., NeurIPS 2020.) RAPS: APS and a penalty on high ranks. (Angelopoulos et al., ICLR 2021.)
 
-    `uniform` (N,) are the random shares, one an image, for all of its classes.
+    `uniform` (N,) are the random shares, one per image.
     """
     if kind == "LAC":
         return 1 - p
@@ -44,13 +44,14 @@ def scores(p: Array, uniform: Array, kind: str) -> Array:
 
 
 def threshold(true_scores: Array, alpha: float) -> float:
-    """The ⌈(n + 1)(1 − α)⌉-th smallest score of n labelled images; infinite, so that sets hold all, if n is too few."""
+    """The ⌈(n + 1)(1 − α)⌉-th smallest score of n labelled images; infinite, so that sets hold all classes, if n is too
+    small."""
     rank = math.ceil((len(true_scores) + 1) * (1 - alpha) - 1e-9)
     return float(np.sort(true_scores)[rank - 1]) if rank <= len(true_scores) else math.inf
 
 
 def halves(labels: Array, seed: int) -> Array:
-    """Which images are for calibration: a random half of each class, odd ones by turns, as the seed has it."""
+    """Which images are for calibration: a seeded random half of each class; odd ones go to either half in turn."""
     rng = np.random.default_rng(seed)
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -60,7 +61,7 @@ def halves(labels: Array, seed: int) -> Array:
 
 
 def conformal(logits: ArrayLike, labels: ArrayLike, kind: str, alpha: float = 0.1, seed: int = 0) -> Sets:
-    """Sets for one half of the images with the threshold of the other half. It sees labels: a reference."""
+    """Sets for one half of the images with the threshold of the other half, whose labels it uses."""
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}.")
     if not 0 < alpha < 1:

@@ -1,7 +1,6 @@
-"""Operations in the value of each regulariser, for K classes and d features.
+"""Operations that the value of each regulariser takes, for K classes and d features.
 
-One for each addition, multiplication, division, root or comparison of numbers; the sorting behind SoC's δ is not
-counted.
+Each addition, multiplication, division, root or comparison counts as one; sorting for SoC's δ is not counted.
 """
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ Count = Callable[[int, int], int]  # (K, d) -> operations
 @dataclass(frozen=True)
 class Operations:
     products: Count  # in products of matrices
-    singles: Count  # on single numbers
+    singles: Count  # elementwise
 
     def total(self, classes: int, features: int) -> int:
         return self.products(classes, features) + self.singles(classes, features)
@@ -33,7 +32,7 @@ REGULARISERS = {
     ),
     "SoC": Operations(
         lambda k, d: 2 * k**2 * d,
-        # a pair: minimum, maximum, two of the normalisation, margin, half, difference, product, sum
+        # per pair: minimum, maximum, two of the normalisation, margin, half, difference, product, sum
         lambda k, d: 9 * k * (k - 1) // 2,
     ),
     "C-TPT": Operations(

@@ -1,17 +1,19 @@
-"""The formulas of the methods, as pure functions.
+"""The losses and penalties of the methods.
 
 `text` is the matrix T of L2-normalised class text features, shape (..., K, d); S = T Tᵀ holds the cosines s_ij.
 Leading dimensions are episodes: every function works on one episode or on a batch of them.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from .pairwise import above_diagonal, by_rows, fits_at_once, packed_similarities, pair_similarities, pairs_at
-
-LEAST_ENTROPY = 1e-3  # nats; below it an episode has nothing left to be made sure of
+LEAST_ENTROPY = 1e-3  # nats; the lower bound of H in the denominator of SoC's `live` scale
+COSINES_AT_ONCE = 1 << 24  # 64 MB in fp32, a few times that with intermediate results
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -38,7 +40,7 @@ def marginal_entropy(logits: Tensor) -> Tensor:
 
 
 def mean_entropy(logits: Tensor) -> Tensor:
-    """R-TPT's loss: each kept view's own entropy, averaged; not the entropy of their average. (..., n, K) -> (...)"""
+    """R-TPT's loss: the mean of the kept views' entropies, not the entropy of their mean. (..., n, K) -> (...)"""
     return entropy(logits).mean(-1)
 
 
@@ -52,7 +54,7 @@ def leading_range(first: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def range_excess(logits: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """How far logits leave a range, on average: mean relu(z − high) + mean relu(low − z). (..., n, K) -> (...)
+    """Mean distance of logits from a range: mean relu(z − high) + mean relu(low − z). (..., n, K) -> (...)
 
     (Penalty: Murugesan et al., ECCV 2024.)
     """
@@ -60,9 +62,9 @@ def range_excess(logits: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def into_range(logits: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Each view's logits stretched linearly to a range. (ZS-Norm: Murugesan et al., ECCV 2024.)
+    """Each view's logits scaled linearly to a range. (ZS-Norm: Murugesan et al., ECCV 2024.)
 
-    A view whose logits are all alike, as with one class, goes to the lower end.
+    A view whose logits are all equal, as with one class, goes to the lower end.
     """
     bottom, top = logits.amin(-1, keepdim=True), logits.amax(-1, keepdim=True)
     span = top - bottom
@@ -70,9 +72,9 @@ def into_range(logits: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def dispersion(text: Tensor) -> Tensor:
-    """Mean distance of the classes from their centroid, which is not normalised again. (C-TPT, Yoon et al., ICLR 2024.)
+    """Mean distance of the classes from their centroid, which is not normalised. To be maximised.
 
-    To be maximised.
+    (C-TPT, Yoon et al., ICLR 2024.)
     """
     centroid = text.mean(-2, keepdim=True)
     return (text - centroid).norm(dim=-1).mean(-1)
@@ -90,9 +92,7 @@ def orthogonality(text: Tensor) -> Tensor:
 def frobenius_orthogonality(text: Tensor) -> Tensor:
     """‖S − I‖², O-TPT's penalty as the SoC paper prints it (Sec. 3.2)."""
     def squares(rows: Tensor, start: int) -> Tensor:
-        identity = torch.zeros_like(rows)
-        identity.diagonal(start, -2, -1).fill_(1)
-        return (rows - identity).square().sum(-1)
+        return (rows - diagonal_like(rows, start)).square().sum(-1)
 
     return by_rows(text, squares).sum(-1)
 
@@ -100,12 +100,10 @@ def frobenius_orthogonality(text: Tensor) -> Tensor:
 def nearest_angle(text: Tensor, limit: float = 0.99999) -> Tensor:
     """Mean angle between each class and the class nearest to it. To be maximised. (A-TPT: Ahamed et al., ICLR 2026.)
 
-    Cosines are clamped to ±limit, where arccos is steep: two classes of one name add nothing to the gradient.
+    Cosines are clamped to ±limit, where arccos is steep: two classes of the same name add nothing to the gradient.
     """
     def nearest(rows: Tensor, start: int) -> Tensor:
-        own = torch.zeros_like(rows)
-        own.diagonal(start, -2, -1).fill_(1)
-        others = rows - 2 * rows * own  # a class's own cosine becomes −1
+        others = rows - 2 * rows * diagonal_like(rows, start)  # a class's cosine with itself becomes −1
         return others.max(-1).values  # one of several equal ones gets the gradient
 
     return by_rows(text, nearest).clamp(-limit, limit).arccos().mean(-1)
@@ -114,8 +112,8 @@ def nearest_angle(text: Tensor, limit: float = 0.99999) -> Tensor:
 def normalise(similarity: Tensor, how: str, flow: bool = False) -> Tensor:
     """s̃ of the SoC paper's Appendix: `minmax` (s−min)/(max−min), `max` s/max, `shift` s−min.
 
-    The minimum and the maximum are detached, unless gradients shall `flow` through them too. Where a denominator
-    vanishes (all pairs alike, two classes) the difference itself is kept: s̃ is 0, never NaN.
+    The minimum and the maximum are detached unless `flow`. Where a denominator is zero (all pairs equal, two classes),
+    it is replaced by 1: s̃ is 0, never NaN.
     """
     source = similarity if flow else similarity.detach()
     return rescale(similarity, source.amin(-1, keepdim=True), source.amax(-1, keepdim=True), how)
@@ -132,7 +130,7 @@ def rescale(similarity: Tensor, low: Tensor, high: Tensor, how: str) -> Tensor:
 
 
 def huber(similarity: Tensor, delta: Tensor | float) -> Tensor:
-    """s²/2 up to the margin δ, then the line δ(s − δ/2): repulsion stops growing for classes that are close.
+    """s²/2 up to the margin δ, then the line δ(s − δ/2): the gradient of similar classes is bounded.
 
     With m = min(s, δ) both pieces are m (s − m/2).
     """
@@ -143,8 +141,8 @@ def huber(similarity: Tensor, delta: Tensor | float) -> Tensor:
 def semantic_separation(text: Tensor, percentile: float, normalisation: str, statistics: str = "detached") -> Tensor:
     """L_Huber of SoC: mean over pairs i < j of Huber(s̃_ij, δ), δ the given percentile of s̃. (Sec. 4.)
 
-    What the paper leaves open is through which `statistics` gradients run: through none (`detached`), through minimum
-    and maximum (`flow`), or through δ as well (`flow_delta`). A single class has no pairs: 0.
+    The paper does not say through which `statistics` gradients flow: none (`detached`), minimum and maximum (`flow`),
+    or δ as well (`flow_delta`). A single class has no pairs: 0.
     """
     if text.shape[-2] < 2:
         return text.sum((-2, -1)) * 0
@@ -159,25 +157,24 @@ def semantic_separation(text: Tensor, percentile: float, normalisation: str, sta
 
 def separation_by_rows(text: Tensor, percentile: float, normalisation: str, statistics: str) -> Tensor:
     """`semantic_separation` of so many classes (K, d) that not all pairs can be kept for the gradient. The statistics
-    are found first; where gradients flow through one, it is computed anew from the pairs that it is."""
+    are found first; where gradients flow through one, it is computed again from the pairs that attain it."""
     cosines = packed_similarities(text)
     low, high = cosines.amin(), cosines.amax()
     lowest, highest = (torch.nonzero(cosines == extreme)[:, 0] for extreme in (low, high))
     cosines = rescale(cosines, low, high, normalisation)
     pairs = len(cosines)
     below, share = rank_of(percentile, pairs)
-    around = [cosines.kthvalue(min(below + k, pairs)) for k in (1, 2)]
+    lower, upper = (cosines.kthvalue(min(below + k, pairs)) for k in (1, 2))
     del cosines
-    delta = torch.lerp(*(found.values for found in around), share)
-    if statistics != "detached":  # the gradient of an extreme that several pairs share is shared out evenly
+    delta = torch.lerp(lower.values, upper.values, share)
+    if statistics != "detached":  # several pairs at an extreme share its gradient evenly
         low, high = pairs_at(text, lowest).mean(), pairs_at(text, highest).mean()
     if statistics == "flow_delta":
-        values = rescale(pairs_at(text, torch.stack([found.indices for found in around])), low, high, normalisation)
-        delta = torch.lerp(*values, share)
+        values = rescale(pairs_at(text, torch.stack([lower.indices, upper.indices])), low, high, normalisation)
+        delta = torch.lerp(values[0], values[1], share)
 
     def sums(rows: Tensor, start: int) -> Tensor:
-        above = above_diagonal(*rows.shape, start, rows.device)
-        return (huber(rescale(rows, low, high, normalisation), delta) * above).sum(-1)
+        return (huber(rescale(rows, low, high, normalisation), delta) * above_diagonal(rows, start)).sum(-1)
 
     return by_rows(text, sums).sum(-1) / pairs
 
@@ -185,7 +182,7 @@ def separation_by_rows(text: Tensor, percentile: float, normalisation: str, stat
 def percentile_of(values: Tensor, percentile: float) -> Tensor:
     """The percentile (0–100) over the last dimension, kept, with linear interpolation between ranks."""
     below, share = rank_of(percentile, values.shape[-1])
-    low = values.kthvalue(below + 1, dim=-1, keepdim=True).values  # finds one rank in less time than sorting all
+    low = values.kthvalue(below + 1, dim=-1, keepdim=True).values  # faster than sorting all
     if share == 0:
         return low
     high = values.kthvalue(below + 2, dim=-1, keepdim=True).values
@@ -193,7 +190,7 @@ def percentile_of(values: Tensor, percentile: float) -> Tensor:
 
 
 def rank_of(percentile: float, count: int) -> tuple[int, float]:
-    """The rank, from 0, below a percentile of so many numbers, and how far it lies towards the next."""
+    """The position, from 0, at or below a percentile of `count` sorted numbers, and the fraction towards the next."""
     rank = percentile / 100 * (count - 1)
     return int(rank), rank % 1
 
@@ -202,9 +199,9 @@ def balance(loss: Tensor, penalty: Tensor, scale: str) -> Tensor:
     """SoC's weight w, which keeps the penalty in proportion to the loss. (Appendix, "Implementation".)
 
     `ratio` |penalty|/|loss| as printed; `inverse` |loss|/|penalty|, which makes the term λ·|loss| on every data set;
-    `none` 1. These are detached, and a vanishing denominator gives 0. `live` is the ratio with gradients running
-    through it: the gradient of H + λ(R/H)R is (1 − λR²/H²)∇H + 2λ(R/H)∇R, which reverses the entropy term where
-    H < R√λ. Below LEAST_ENTROPY the H in its denominator is a constant.
+    `none` 1. These are detached, and a zero denominator gives 0. `live` is the ratio with gradients flowing through it:
+    the gradient of H + λ(R/H)R is (1 − λR²/H²)∇H + 2λ(R/H)∇R, which reverses the entropy term where H < R√λ. Below
+    LEAST_ENTROPY the H in its denominator is a constant.
     """
     if scale == "live":
         return penalty / loss.clamp(min=LEAST_ENTROPY)
@@ -221,4 +218,78 @@ def class_logits(images: Tensor, text: Tensor, scale: Tensor | float) -> Tensor:
 
 
 def unit(features: Tensor) -> Tensor:
+    """Features in fp32, normalised to length 1."""
     return F.normalize(features.float(), dim=-1)
+
+
+# The cosines of all pairs of classes. Up to a few thousand classes S is computed at once. Beyond, it is computed in
+# blocks of rows that are reduced and dropped, and computed again for the gradient: memory grows with K, not with K².
+
+def rows_at_once(classes: int) -> int:
+    return max(1, COSINES_AT_ONCE // classes)
+
+
+def fits_at_once(classes: int) -> bool:
+    return rows_at_once(classes) >= classes
+
+
+def by_rows(text: Tensor, of_rows: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """One number per class, (..., K), by a function of a block of rows of S (..., rows, K) and its first row."""
+    classes = text.shape[-2]
+    if fits_at_once(classes):
+        return of_rows(text @ text.mT, 0)
+
+    def block(text: Tensor, start: int, stop: int) -> Tensor:
+        return of_rows(text[..., start:stop, :] @ text.mT, start)
+
+    size = rows_at_once(classes)
+    return torch.cat([
+        checkpoint(block, text, start, min(start + size, classes), use_reentrant=False)
+        for start in range(0, classes, size)
+    ], dim=-1)
+
+
+def diagonal_like(rows: Tensor, start: int) -> Tensor:
+    """The same rows of the identity matrix, for a block of rows (..., rows, K)."""
+    identity = torch.zeros_like(rows)
+    identity.diagonal(start, -2, -1).fill_(1)
+    return identity
+
+
+def above_diagonal(rows: Tensor, start: int) -> Tensor:
+    """Which entries of a block of rows (rows, K) are pairs i < j."""
+    count, classes = rows.shape
+    own = torch.arange(start, start + count, device=rows.device)
+    return torch.arange(classes, device=rows.device) > own[:, None]
+
+
+def pair_similarities(text: Tensor) -> Tensor:
+    """The cosines s_ij of all pairs i < j. (..., K, d) -> (..., K(K−1)/2)"""
+    classes = text.shape[-2]
+    rows, columns = torch.triu_indices(classes, classes, offset=1, device=text.device)
+    return (text @ text.mT).flatten(-2).index_select(-1, rows * classes + columns)
+
+
+@torch.no_grad()
+def packed_similarities(text: Tensor) -> Tensor:
+    """The same numbers in the same order for one episode (K, d), without gradients, and without K² numbers at once."""
+    classes, size = len(text), rows_at_once(len(text))
+    packed = torch.empty(classes * (classes - 1) // 2, dtype=text.dtype, device=text.device)
+    filled = 0
+    for start in range(0, classes, size):
+        block = text[start : start + size] @ text.mT
+        some = block[above_diagonal(block, start)]
+        packed[filled : filled + len(some)] = some
+        filled += len(some)
+    return packed
+
+
+def pairs_at(text: Tensor, positions: Tensor) -> Tensor:
+    """The cosines, with gradients, of pairs given by their positions (n,) in the packed order."""
+    classes = len(text)
+    own = torch.arange(classes, device=text.device)
+    ends = (own + 1) * (classes - 1) - own * (own + 1) // 2  # pairs up to and including each row
+    row = torch.searchsorted(ends, positions, right=True)
+    before = row * (classes - 1) - row * (row - 1) // 2  # pairs in the rows before
+    column = positions - before + row + 1
+    return (text[row] * text[column]).sum(-1)

@@ -1,5 +1,5 @@
-"""Confidence mended after the method. Temperature scaling, the classic reference, needs labels; CoTS, E-CoTS, replaced
-confidence and the papers' fixed temperatures need none, nor does SaLS, which is in `calibration`."""
+"""Post-hoc calibration of a method's logits. Temperature scaling needs labels; CoTS, E-CoTS, replaced confidence and
+fixed temperatures need none, nor does SaLS, which is in `calibration`."""
 from __future__ import annotations
 
 import math
@@ -12,18 +12,18 @@ from torch import Tensor
 from .arrays import Array, ArrayLike, check_scores, log_softmax, number_array
 from .objectives import entropy
 
-TAU = (0.01, 100.0)  # temperatures that CoTS looks among
-CELLS, PIECES = 32, 4  # how many cells of log τ are looked at first, and into how many one is cut in each round
-ROUNDS = 32  # of cutting; tests show how near the least misfit they lead
-AT_ONCE = 11  # temperatures, so that memory stays small
-SAME = 1e-12  # misfits that differ by less are equal
+TAU = (0.01, 100.0)  # range of CoTS's temperatures
+CELLS, PIECES = 32, 4  # cells of log τ at first, and pieces that one cell is cut into in each round
+ROUNDS = 32  # of cutting; tests show how close to the minimum they get
+AT_ONCE = 11  # temperatures per block, to save memory
+SAME = 1e-12  # misfits whose relative difference is less are equal
 
 
 def fit_temperature(logits: ArrayLike, labels: ArrayLike, bounds: tuple[float, float] = (0.01, 100.0)) -> float:
     """The temperature T that minimises the NLL of logits / T (Guo et al., ICML 2017), within `bounds`.
 
-    The NLL is convex in 1/T, so L-BFGS finds its one minimum; where there is none, as when every prediction is right,
-    the nearer bound is taken.
+    The NLL is convex in 1/T, so L-BFGS finds its only minimum; if there is none, as when every prediction is right, the
+    result is the nearer bound.
     """
     logits, labels = check_scores(logits, labels, "logits")
     z, target = torch.from_numpy(logits.astype(np.float64)), torch.from_numpy(labels.astype(np.int64))
@@ -44,38 +44,38 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike, bounds: tuple[float, f
 def cross_fit_temperature(logits: ArrayLike, labels: ArrayLike, seed: int = 0) -> tuple[Array, tuple[float, float]]:
     """Temperature scaling without a second data set: each half is divided by the T fitted on the other half.
 
-    Returns the scaled logits and both temperatures. It sees labels, which test-time tuning never does: a reference.
+    Returns the scaled logits and both temperatures. Unlike test-time tuning it uses labels.
     """
     logits, labels = check_scores(logits, labels, "logits")
     if len(labels) < 2:
         raise ValueError("Two samples at least are needed, one for each half.")
-    half = np.array_split(np.random.default_rng(seed).permutation(len(labels)), 2)
-    temperatures = tuple(fit_temperature(logits[part], labels[part]) for part in half)
+    first, second = np.array_split(np.random.default_rng(seed).permutation(len(labels)), 2)
+    temperatures = fit_temperature(logits[first], labels[first]), fit_temperature(logits[second], labels[second])
     scaled = logits.astype(np.float64)
-    for part, temperature in zip(half, reversed(temperatures), strict=True):
-        scaled[part] /= temperature
+    scaled[second] /= temperatures[0]
+    scaled[first] /= temperatures[1]
     return scaled, temperatures
 
 
 def confidence_at(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Top probability of logits (..., K) divided by a temperature (...). It falls as the temperature grows."""
+    """Top probability of logits (..., K) divided by a temperature (...). It decreases with the temperature."""
     gap = logits - logits.amax(-1, keepdim=True)
     return 1 / (gap / temperature[..., None]).exp().sum(-1)
 
 
 def strong_views(logits: Tensor, share: float = 0.1) -> Tensor:
-    """The views that CoTS looks at: the tenth of lowest entropy among all but the plain one, which is view 0.
+    """The strongly augmented views that CoTS uses: the tenth of lowest entropy among all but the plain one, view 0.
 
-    (B, V, K) -> (B, n). The paper's Algorithm 1 takes their places among the others for places among all.
+    (B, V, K) -> (B, n). The paper's Algorithm 1 uses their indices among the others as indices among all.
     """
     strong = logits[:, 1:]
     return entropy(strong).argsort(dim=-1, stable=True)[:, : max(1, int(strong.shape[1] * share))] + 1
 
 
 def consistent_temperature(adapted: Tensor, before: Tensor) -> Tensor:
-    """CoTS: the τ (B,) at which adapted views (B, n, K) are as sure as they were before, in the mean square.
+    """CoTS: the τ (B,) at which the confidence of adapted views (B, n, K) is closest to that before, in mean square.
 
-    (Liang et al., 2026, Sec. 3.) Where 1 does as well, it is 1: a method that changes nothing is not rescaled.
+    (Liang et al., 2026, Sec. 3.) τ is 1 where that fits equally well: a method that changes nothing is not rescaled.
     """
     before = before.double()
     return least_misfit(adapted.double(), confidence_at(before, torch.ones_like(before[..., 0])))[0].exp()
@@ -83,19 +83,20 @@ def consistent_temperature(adapted: Tensor, before: Tensor) -> Tensor:
 
 def least_misfit(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The log τ (B,) of the least misfit f = mean_i (c_i(τ) − target_i)², where c_i is the confidence of view i of
-    (B, n, K), with f there and a number below which f falls nowhere.
+    (B, n, K); f there; and a lower bound of f over all τ.
 
     Branch and bound (Piyavskii, 1972; Shubert, 1972). Let β = 1/τ, g_k the gap from a view's highest logit to its k-th,
-    and p its softmax: c(β) = 1 / Σ e^{−βg} rises, because c' = c m with m = Σ p g ≥ 0, and m falls, because
-    m' = −Var_p(g). So between two temperatures c and m stay between their values at both, hence also each term of f and
-    of f' = 2 mean_i (c_i − target_i) c_i m_i. Both bound f from below in a cell; where f' has one sign, the bound is f
-    at an end. Again and again the cell of the lowest bound is cut: none that could hold the minimum is ever given up,
-    and as cells shrink, the bound rises to the least value found.
+    and p its softmax: c(β) = 1 / Σ e^{−βg} increases, because c' = c m with m = Σ p g ≥ 0, and m decreases, because
+    m' = −Var_p(g). So between two temperatures c and m stay between their values at both, and so does each term of f
+    and of f' = 2 mean_i (c_i − target_i) c_i m_i. Both bound f from below in a cell; where f' has one sign, the bound
+    is f at an end. In each round the cell with the lowest bound is cut: no cell that may contain the minimum is
+    dropped, and as cells shrink, the bound rises to the least value found.
     """
     gaps = logits.amax(-1, keepdim=True) - logits  # (B, n, K)
     best = torch.zeros_like(gaps[:, 0, 0])  # log τ
     least = (confidence_at(logits, torch.ones_like(target)) - target).square().mean(-1)
-    edges = torch.linspace(*map(math.log, TAU), CELLS + 1, dtype=gaps.dtype, device=gaps.device).expand(len(gaps), -1)
+    low_tau, high_tau = map(math.log, TAU)
+    edges = torch.linspace(low_tau, high_tau, CELLS + 1, dtype=gaps.dtype, device=gaps.device).expand(len(gaps), -1)
     low = high = bound = gaps.new_empty(len(gaps), 0)
     for _ in range(ROUNDS + 1):
         misfit, below = misfit_and_bounds(gaps, target, edges)
@@ -107,12 +108,12 @@ def least_misfit(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor
         lowest, chosen = bound.min(-1, keepdim=True)
         start, end = low.gather(1, chosen), high.gather(1, chosen)
         edges = torch.lerp(start, end, torch.linspace(0, 1, PIECES + 1, dtype=gaps.dtype, device=gaps.device))
-        bound = bound.scatter(1, chosen, torch.inf)  # its pieces take its place
+        bound = bound.scatter(1, chosen, torch.inf)  # its pieces replace it
     return best, least, torch.minimum(lowest[:, 0], least)
 
 
 def misfit_and_bounds(gaps: Tensor, target: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-    """The misfit (B, E) at each log τ of `edges`, and a lower bound of it (B, E − 1) between each two."""
+    """The misfit (B, E) at each log τ of `edges`, and its lower bound (B, E − 1) between each two."""
     inverse = (-edges).exp()  # β (B, E)
     sums = []
     for some in inverse.split(AT_ONCE, dim=1):
@@ -122,21 +123,21 @@ def misfit_and_bounds(gaps: Tensor, target: Tensor, edges: Tensor) -> tuple[Tens
     c, m = 1 / total, gap / total
     error = c - target[..., None]
     misfit = error.square().mean(1)
-    high, low = error[..., :-1], error[..., 1:]  # c falls and m rises as τ grows
+    high, low = error[..., :-1], error[..., 1:]  # c decreases and m increases with τ
     most, least = c[..., :-1] * m[..., 1:], c[..., 1:] * m[..., :-1]  # of c m in each cell
-    nearest = torch.where(low > 0, low, torch.where(high < 0, high, 0))  # of the error to 0
-    slowest = 2 * (low * torch.where(low > 0, least, most)).mean(1)  # f' is nowhere below
-    fastest = 2 * (high * torch.where(high > 0, most, least)).mean(1)  # nor above
+    nearest = torch.where(low > 0, low, torch.where(high < 0, high, 0))  # the error closest to 0
+    slowest = 2 * (low * torch.where(low > 0, least, most)).mean(1)  # lower bound of f'
+    fastest = 2 * (high * torch.where(high > 0, most, least)).mean(1)  # upper bound of f'
     width = inverse[:, :-1] - inverse[:, 1:]
     from_right, from_left = misfit[:, 1:] + slowest.clamp(max=0) * width, misfit[:, :-1] - fastest.clamp(min=0) * width
     return misfit, torch.stack([nearest.square().mean(1), from_right, from_left]).amax(0)
 
 
 def cots_columns(before: Tensor, adapted: Tensor) -> dict[str, Tensor]:
-    """What CoTS and E-CoTS need of an image's views, given their logits (B, V, K) before and after adaptation.
+    """What CoTS and E-CoTS need to know of an image's views, given their logits (B, V, K) before and after adaptation.
 
-    Two confidences of each strong view would not do: τ depends on how the rest is spread, so it is solved here, where
-    all logits are, and kept with the mean prediction of the strong views at τ: 4 + 2 K bytes an image.
+    The confidences of the strong views before and after are not enough: τ depends on all logits. So it is solved here
+    and stored with the mean prediction of the strong views at τ: 4 + 2 K bytes per image.
     """
     if before.shape[1] == 1:
         return {}
@@ -148,15 +149,15 @@ def cots_columns(before: Tensor, adapted: Tensor) -> dict[str, Tensor]:
 
 
 def cots(logits: ArrayLike, tau: ArrayLike) -> Array:
-    """Logits over each image's own τ: the predicted class stays."""
+    """Logits divided by each image's τ; the predicted class does not change."""
     return number_array(logits, "logits", ndim=2) / number_array(tau, "tau", ndim=1)[:, None]
 
 
 def ecots(logits: ArrayLike, tau: ArrayLike, strong_log_p: ArrayLike, text: ArrayLike) -> Array:
     """E-CoTS, as log-probabilities: a · p(τ) + (1 − a) · mean of the strong views' p(τ), a the classes' mean cosine.
 
-    Where class features are nearly orthogonal a is small, and the strong views decide alone: see the paper's CLIPs,
-    whose a is 0.6 to 0.8. The class features are those before adaptation, on which the paper is silent.
+    The paper's CLIPs have a of 0.6 to 0.8. Where class features are nearly orthogonal, a is small and the strong views
+    dominate. The class features are those before adaptation; the paper does not say which.
     """
     weight = mean_cosine(text)
     plain = np.exp(log_softmax(cots(logits, tau)))
@@ -165,7 +166,7 @@ def ecots(logits: ArrayLike, tau: ArrayLike, strong_log_p: ArrayLike, text: Arra
 
 
 def mean_cosine(text: ArrayLike) -> float:
-    """Mean cosine of different classes, within 0 and 1; 1 for a single class."""
+    """Mean cosine of different classes, clipped to [0, 1]; 1 for a single class."""
     text = number_array(text, "text", ndim=2).astype(np.float64)
     classes = len(text)
     if classes == 1:
@@ -175,7 +176,8 @@ def mean_cosine(text: ArrayLike) -> float:
 
 
 def replaced_confidence(logits: ArrayLike, zero_shot_logits: ArrayLike) -> Array:
-    """The method's class with the zero-shot confidence, as log-probabilities; all other classes share the rest."""
+    """The method's class with the zero-shot confidence, as log-probabilities; the other classes share the rest
+    equally."""
     logits = number_array(logits, "logits", ndim=2)
     confidence = np.exp(log_softmax(zero_shot_logits)).max(axis=1, keepdims=True)
     others = (1 - confidence) / max(logits.shape[1] - 1, 1)
@@ -183,6 +185,10 @@ def replaced_confidence(logits: ArrayLike, zero_shot_logits: ArrayLike) -> Array
     return np.log(np.maximum(np.where(chosen, confidence, others), np.finfo(np.float64).tiny))
 
 
-def fixed_temperature(backbone: str) -> float:
-    """C-TPT's `tpt_ts`: one temperature for all data sets, 1.16 for transformers and 1.15 for ResNets."""
-    return 1.15 if backbone.split(":")[-1].startswith("RN") else 1.16
+def fixed_temperature(backbone: str, architecture: str = "") -> float:
+    """C-TPT's `tpt_ts`: one temperature for all data sets, 1.16 for transformers and 1.15 for ResNets.
+
+    `architecture` is the image tower's, "resnet" or "transformer". Without it, the backbone's name decides.
+    """
+    is_resnet = architecture == "resnet" if architecture else backbone.split(":")[-1].startswith("RN")
+    return 1.15 if is_resnet else 1.16

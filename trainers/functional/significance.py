@@ -1,4 +1,4 @@
-"""Two methods on the same images: how far a figure moves between them, and whether that is more than chance."""
+"""Comparison of two methods on the same images: paired bootstrap and McNemar's test."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -13,17 +13,18 @@ from .calibration import Interval, bootstrap
 
 @dataclass(frozen=True)
 class Difference(Interval):
-    """How far a figure moves from one method to another, with its interval."""
+    """The difference of a metric between two methods, with its interval."""
 
     @property
     def real(self) -> bool:
-        """Whether the interval leaves zero out: the images at hand tell the two methods apart."""
+        """Whether the interval excludes zero."""
         return bool(self.low > 0 or self.high < 0)
 
 
 def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
-    """McNemar's exact test of two methods' correctness (N,) on the same images: how probable is a split of the images
-    that only one of them gets right that is at least as uneven, if both are equally good? 1 where there are none."""
+    """The p-value of McNemar's exact test of two methods' correctness (N,) on the same images: the probability, if both
+    are equally good, of a split of the images that only one gets right that is at least as uneven. 1 if there are
+    none."""
     first, second = (number_array(values, "correct", ndim=1) > 0 for values in (first, second))
     if first.shape != second.shape:
         raise ValueError(f"Both methods need the same images, got {len(first)} and {len(second)}.")
@@ -41,9 +42,9 @@ def paired_bootstrap(
 ) -> Difference:
     """`metric(*second) − metric(*first)` for two methods on the same images, each given as the metric's arguments.
 
-    Every redraw takes the same rows of both, so what the images themselves add to both figures cancels: two methods
-    whose own intervals overlap can still differ. Redrawn rows raise a binned error more where it is small, which pulls
-    the difference towards zero: the interval errs on the side of "no difference", unless it is `centred`.
+    Every redraw takes the same rows of both, so that the variance between images cancels: two methods whose own
+    intervals overlap can still differ. Redrawing raises small binned errors more than large ones, which pulls the
+    difference towards zero: the interval is conservative unless it is `centred`.
     """
     if not first or len(first) != len(second):
         raise ValueError(f"Both methods need the same arrays, got {len(first)} and {len(second)}.")

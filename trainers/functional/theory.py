@@ -1,4 +1,4 @@
-"""The paper's geometry of confidence: coherence μ, the confidence floor, and what one step does to similarities.
+"""The SoC paper's geometry of confidence: coherence μ, the confidence floor, and the effect of a step on similarities.
 
 `features` is the K×d matrix T of unit class prototypes, `similarity` S = T Tᵀ. Everything is computed in float64.
 """
@@ -47,7 +47,7 @@ def huber_slope(matrix: ArrayLike, delta: float) -> Array:
 def shift_orthogonal(matrix: ArrayLike, step: float) -> Array:
     """First-order Δs_ij of one step along O-TPT's printed gradient 2 Σ_{k≠i} s_ik t_k: −4η (S²)_ij.
 
-    The sum leaves out k = i, so one factor of the product has a zero diagonal.
+    The sum excludes k = i, so one factor of the product has a zero diagonal.
     """
     matrix = _square(matrix)
     return -4 * step * (_hollow(matrix) @ matrix)
@@ -56,7 +56,7 @@ def shift_orthogonal(matrix: ArrayLike, step: float) -> Array:
 def shift_huber(matrix: ArrayLike, step: float, delta: float) -> Array:
     """First-order Δs_ij of one gradient step on Σ_{i<j} Huber(s_ij, δ) (SoC): −2η (GS)_ij, G = g_δ(S) without diagonal.
 
-    G S is not symmetric in general; what a step changes is the mean of (GS)_ij and (GS)_ji.
+    G S is not symmetric in general; a step changes s_ij by the mean of (GS)_ij and (GS)_ji.
     """
     matrix = _square(matrix)
     product = _hollow(huber_slope(matrix, delta)) @ matrix
