@@ -1,14 +1,14 @@
-"""What the tests share: small CLIPs with random weights in OpenAI's format, an image folder, the real command."""
+"""Shared by the tests: small CLIPs with random weights in OpenAI's format, an image folder, commands in process."""
 from __future__ import annotations
 
 import importlib
 import io
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -30,8 +30,7 @@ DRAWINGS = {(module, name): getattr(module, name) for module, name in (
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
-    """A command that a test has run in this process must not go on writing log lines to the next test's output, nor
-    may the next test compute with its threads."""
+    """Undoes what a command has set for the whole process: log handlers and torch's number of threads."""
     torch.set_num_threads(1)
     yield
     for handler in [handler for handler in cli.LOGGER.handlers if isinstance(handler, cli.TerminalHandler)]:
@@ -39,7 +38,7 @@ def nothing_left_behind():
 
 
 class EmptyPdf:
-    """In place of matplotlib's: to cut the fonts of a PDF takes longer than to draw the figure twice."""
+    """In place of matplotlib's canvas: embedding the fonts takes longer than drawing the figure."""
 
     def __init__(self, figure: Figure) -> None:
         pass
@@ -50,9 +49,8 @@ class EmptyPdf:
 
 @pytest.fixture(scope="session", autouse=True)
 def small_pictures() -> Iterator[None]:
-    """Every run ends with drawings for TensorBoard, which take longer than a small run itself. Tests that do not look
-    at them get a grey square for each, with the tags, curves and histograms of a real run; and figures that are saved
-    are real as PNG and SVG, but empty as PDF."""
+    """TensorBoard's figures take longer to draw than a small run. They are grey squares, and PDFs are empty, in tests
+    that do not use `real_pictures`."""
     grey = np.full((8, 8, 3), 128, np.uint8)
     with mock.patch.multiple(tensorboard_figures, draw_diagram=lambda drawn: None, pixels=lambda figure: grey), \
             mock.patch.object(style, "FigureCanvasPdf", EmptyPdf):
@@ -61,7 +59,7 @@ def small_pictures() -> Iterator[None]:
 
 @pytest.fixture
 def real_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what is drawn."""
+    """For tests of figures."""
     for (module, name), drawing in DRAWINGS.items():
         monkeypatch.setattr(module, name, drawing)
 
@@ -82,7 +80,7 @@ def random_clip(seed: int = 0, resnet: bool = False, width: int = 64, layers: in
 
 
 def openai_state(model: CLIP) -> dict[str, torch.Tensor]:
-    """A state dict with the three entries by which OpenAI's archives are known."""
+    """A state dict with the three entries that only OpenAI's archives have."""
     marks = {"input_resolution": model.visual.input_resolution, "context_length": 77, "vocab_size": 49408}
     return {**model.state_dict(), **{name: torch.tensor(value) for name, value in marks.items()}}
 
@@ -100,7 +98,7 @@ def clip_file(clip_model: CLIP, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def make_image_folder(root: Path, classes: int = 4, images: int = 3, size: tuple[int, int] = (48, 40)) -> Path:
-    """`root/<class>/<n>.png` with pictures that differ."""
+    """`root/<class>/<n>.png`, each another image."""
     rng = np.random.default_rng(0)
     for k in range(classes):
         folder = root / f"kind_{'abcdefgh'[k]}"
@@ -130,9 +128,8 @@ def server() -> Iterator[FileServer]:
         yield server
 
 
-@dataclass
-class Done:
-    """What a command has left: like a subprocess's outcome."""
+class Done(NamedTuple):
+    """A finished command."""
 
     returncode: int
     stdout: str
@@ -140,12 +137,11 @@ class Done:
 
 
 def run_tool(name: str, *args: object, **env: str) -> Done:
-    """`python tools/<name> args` as a user would type it, from another folder than the project's: here, through the
-    same frame. `processes.Process` is the one that has a process of its own."""
-    elsewhere = os.environ.get("TMPDIR", "/tmp")
+    """`python tools/<name> args`, typed in another folder than the project's, but in this process. `processes.Process`
+    starts a real one."""
     tool = importlib.import_module(f"promptcal.tools.{name.removesuffix('.py')}")
     out, err = io.StringIO(), io.StringIO()
-    with chdir(elsewhere), redirect_stdout(out), redirect_stderr(err), mock.patch.dict(os.environ, env):
+    with chdir(tempfile.gettempdir()), redirect_stdout(out), redirect_stderr(err), mock.patch.dict(os.environ, env):
         try:
             status = cli.outcome(lambda: tool.main([str(arg) for arg in args]))
         except SystemExit as end:  # argparse's own

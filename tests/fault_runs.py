@@ -1,4 +1,4 @@
-"""A run of many small parts that faults are tried on, and what it gives when nothing disturbs it."""
+"""A run of many small parts for tests of faults, and its predictions without any fault."""
 from __future__ import annotations
 
 import shutil
@@ -24,14 +24,14 @@ class FaultRuns:
         shutil.copy(self.images / "kind_b" / "0.png", self.images / "kind_d" / "9.png")
 
     def arguments(self, run: Path, *args: object) -> list[object]:
-        """Of tools/train.py, which loads images in a process of its own."""
+        """Of tools/train.py."""
         return ["--trainer", "SoC", "--dataset-config-file", "configs/datasets/image_folder.yaml", "--root",
                 self.images, "--backbone", self.weights, "--output-dir", run, "TEST.PART", 2, "TTA.VIEWS", 16,
-                "TTA.SELECT", 0.25, "TTA.EPISODES", 2, "TTA.JACOBIAN", "off", "DATALOADER.NUM_WORKERS", 1, *args]
+                "TTA.SELECT", 0.25, "TTA.EPISODES", 2, "TTA.JACOBIAN", "off", *args]
 
     def here(self, run: Path, *args: object) -> Done:
-        """The command without a process of its own."""
-        return run_tool("train.py", *self.arguments(run, "DATALOADER.NUM_WORKERS", 0, *args))
+        """The command in this process."""
+        return run_tool("train.py", *self.arguments(run, *args))
 
     def finish_here(self, run: Path, *args: object) -> None:
         done = self.here(run, *args)
@@ -50,7 +50,7 @@ class FaultRuns:
 
 
 def assert_same(run: Path, expected: dict[str, np.ndarray]) -> None:
-    """Bit for bit, over exactly the same samples; and nothing but the results is left."""
+    """Bit for bit, for the same samples; and only the results are left."""
     predictions = RunDir(run).predictions()
     assert predictions.keys() == expected.keys()
     assert all(np.array_equal(predictions[name], expected[name]) for name in expected)

@@ -1,54 +1,83 @@
-"""Real processes, for tests of kills, signals, ranks, full disks and streams."""
+"""Commands in processes of their own, for kills, signals, ranks, full disks and closed streams.
+
+They are forked from a server that has imported torch (multiprocessing's forkserver), which saves each of them seconds.
+"""
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import os
 import resource
+import runpy
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
+from unittest import mock
 
 PROJECT = Path(__file__).resolve().parents[1]
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload([  # no modules of the project: they read the environment while they are imported
+    "torch._dynamo", "torch.distributed", "torch.utils.tensorboard", "torchvision", "matplotlib.pyplot", "yacs.config",
+    "tqdm", "tabulate", "safetensors.torch", "ftfy", "regex"])
 
 
 def user_environment(**changes: str) -> dict[str, str]:
-    """The environment of a user's shell, without the number of threads that the tests set."""
+    """The shell's environment: the tests' own number of threads is not a user's setting."""
     return {**{key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}, **changes}
 
 
-class Process(subprocess.Popen):
-    """`python tools/<name> args`, or a script elsewhere, started from another folder and in a session of its own.
+class Process:
+    """`python tools/<name> args`, or a script elsewhere, while it runs; with the methods of a Popen."""
 
-    No file that it writes may grow beyond `limit` bytes. Streams that are not given are read by `communicate`.
-    """
+    def __init__(self, name: str, *args: object, limit: int = resource.RLIM_INFINITY, out: BinaryIO | None = None,
+                 err: BinaryIO | None = None, **env: str) -> None:
+        """It may not write files of more than `limit` bytes. `env` is added to the user's environment. `communicate`
+        returns what it writes to streams that are not given."""
+        self.streams = [tempfile.TemporaryFile() for _ in (1, 2)]  # noqa: SIM115
+        ends = [Connection(os.dup((given or own).fileno()), readable=False)
+                for given, own in zip((out, err), self.streams, strict=True)]  # files themselves cannot be sent
+        words = [str(PROJECT / "tools" / name), *map(str, args)]
+        self.process = SERVER.Process(target=run_script, args=(words, user_environment(**env), limit, *ends))
+        with mock.patch.dict(os.environ, user_environment(), clear=True):  # of the server, when it is started
+            self.process.start()
+        for end in ends:
+            end.close()
+        self.pid: int = self.process.pid
 
-    def __init__(self, name: str | Path, *args: object, limit: int = resource.RLIM_INFINITY,
-                 out: IO | int = subprocess.PIPE, err: IO | int = subprocess.PIPE, **env: str) -> None:
-        def prepare() -> None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job ignores Ctrl-C
+    def poll(self) -> int | None:
+        """The exit status once it has ended; minus the signal's number if it was killed."""
+        return self.process.exitcode
 
-        super().__init__([sys.executable, PROJECT / "tools" / name, *map(str, args)], stdout=out, stderr=err, text=True,
-                         env=user_environment(**env), cwd=tempfile.gettempdir(), start_new_session=True,
-                         preexec_fn=prepare)
+    returncode = property(poll)
 
-    def communicate(self, input: str | None = None, timeout: float | None = 300) -> tuple[str, str]:
-        return super().communicate(input, timeout)
+    def wait(self, timeout: float = 300) -> int:
+        self.process.join(timeout)
+        assert self.poll() is not None, f"process {self.pid} does not end"
+        return self.poll()
+
+    def communicate(self, timeout: float = 300) -> tuple[str, str]:
+        """Standard output and standard error, after its end."""
+        self.wait(timeout)
+        for stream in self.streams:
+            stream.seek(0)
+        out, err = (stream.read().decode() for stream in self.streams)
+        return out, err
 
     def send(self, sent: signal.Signals) -> None:
         os.kill(self.pid, sent)
 
     def send_all(self, sent: signal.Signals) -> None:
-        """To it and to all that it has started, as Ctrl-C in a terminal."""
+        """To it and to all that it has started, like Ctrl-C in a terminal."""
         os.killpg(self.pid, sent)
 
     def wait_for(self, condition: Callable[[], object]) -> None:
-        """Until the process has made a condition true."""
+        """Until the process has made something true."""
         until = time.monotonic() + 240
         while not condition():
             assert self.poll() is None, self.communicate()
@@ -56,25 +85,41 @@ class Process(subprocess.Popen):
             time.sleep(0.01)
 
 
+def run_script(words: list[str], env: dict[str, str], limit: int, out: Connection, err: Connection) -> None:
+    """In the new process."""
+    os.setsid()
+    redirect_streams(out.fileno(), err.fileno())
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(tempfile.gettempdir())
+    sys.argv = words
+    sys.path.insert(0, str(Path(words[0]).parent))
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # not run by multiprocessing
+
+
+def redirect_streams(out: int, err: int) -> None:
+    for fd, target in ((out, 1), (err, 2)):
+        os.dup2(fd, target)
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
+
+
 def children(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         yield from map(int, (task / "children").read_text().split())
 
 
-def finish(name: str, *args: object, **env: str) -> str:
-    """The output of a process that must end well."""
-    process = Process(name, *args, **env)
-    out, complaint = process.communicate(timeout=600)
-    assert process.returncode == 0, complaint
-    return out
-
-
 def start_ranks(count: int, name: str, *args: object) -> list[Process]:
-    """The processes that `torchrun --nproc-per-node count` would start, without torchrun."""
+    """The processes that `torchrun --nproc-per-node count` would start, without torchrun itself."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+    common = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
               "OMP_NUM_THREADS": 1}
-    return [Process(name, *args, **{key: str(value) for key, value in {**shared, "RANK": k, "LOCAL_RANK": k}.items()})
+    return [Process(name, *args, **{key: str(value) for key, value in {**common, "RANK": k, "LOCAL_RANK": k}.items()})
             for k in range(count)]

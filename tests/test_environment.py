@@ -1,27 +1,28 @@
-"""Setting up: quiet, once, again when setup.py changes, and one clear line when the index is not reached. pip itself is
-played by a script, because the tests are offline."""
+"""Set-up: quiet, done once, again when setup.py changes, one line when it fails; and which `promptcal` is imported. pip
+is replaced by a script, because the tests are offline."""
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from common import PROJECT
 
-# Stands for python3 and for .venv/bin/python: makes the environment, answers as pip does.
+# In place of python3 and .venv/bin/python: makes the environment, answers as pip does.
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
     *"-m venv"*) mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
-    *"pip install"*)
-        echo "pip $*" >> calls
+    *"--editable"*)
+        echo "${@: -1}" >> calls
         echo "Collecting torch"
         echo "  Downloading torch-2.15-cp311-manylinux_x86_64.whl (900.1 MB)"
         echo "SetuptoolsDeprecationWarning: ******** setup.py install is deprecated ********" >&2
         echo "Installing collected packages: torch"
         if [ -f offline ]; then
             echo "WARNING: Retrying after connection broken by 'NewConnectionError': Name resolution failed" >&2
-            echo "ERROR: No matching distribution found for torch" >&2
             exit 1
         elif [ -f impossible ]; then
             echo "ERROR: torch needs another Python" >&2
@@ -44,42 +45,84 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def set_up(checkout: Path) -> subprocess.CompletedProcess:
-    return subprocess.run(["bash", "-c", "source tools/environment.sh; echo done"], cwd=checkout, capture_output=True,
-                          text=True, env={"PATH": f"{checkout / 'bin'}:/usr/bin:/bin"}, timeout=60)
+def set_up(checkout: Path, what: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["bash", "-c", f"source tools/environment.sh {what}; echo done"], cwd=checkout, capture_output=True, text=True,
+        env={"PATH": f"{checkout / 'bin'}:/usr/bin:/bin"}, timeout=60)
 
 
-def calls(checkout: Path) -> int:
-    return len((checkout / "calls").read_text().splitlines())
-
-
-def test_it_is_quiet_and_done_once(checkout: Path):
-    first = set_up(checkout)
+def test_the_demo_installs_what_it_needs_and_the_tests_add_the_rest(checkout: Path):
+    first = set_up(checkout, "demo")
     assert first.returncode == 0 and first.stdout.splitlines()[-2:] == ["Environment ready.", "done"], first
     assert "torch-2.15" in first.stdout and "(900.1 MB)" in first.stdout
     assert "deprecated" not in first.stdout + first.stderr and "Collecting" not in first.stdout
-    again = set_up(checkout)
-    assert again.stdout == "done\n" and calls(checkout) == 2
+    assert set_up(checkout, "demo").stdout == "done\n"
+    assert "Adding to .venv what the tests need" in set_up(checkout, "tests").stdout
+    assert [set_up(checkout, what).stdout for what in ("tests", "demo")] == ["done\n", "done\n"]
+    assert (checkout / "calls").read_text().split() == [".", ".[dev]"]
 
 
-def test_a_changed_setup_is_noticed(checkout: Path):
-    set_up(checkout)
-    for text in ("second", "first"):  # and changed back
-        (checkout / "setup.py").write_text(text)
-        assert "setup.py has changed" in set_up(checkout).stdout
-    assert calls(checkout) == 6
+def test_the_tests_alone_install_everything_at_once(checkout: Path):
+    assert "Environment ready." in set_up(checkout, "tests").stdout
+    assert set_up(checkout, "demo").stdout == "done\n"
+    assert (checkout / "calls").read_text().split() == [".[dev]"]
+
+
+def test_changes_are_noticed(checkout: Path):
+    set_up(checkout, "tests")
+    for name in ("setup.py", "pyproject.toml"):
+        for text in ("second", "first"):  # and changed back
+            (checkout / name).write_text(text)
+            assert "setup.py has changed" in set_up(checkout, "tests").stdout
     (checkout / ".venv" / "bin" / "python").unlink()
-    assert "Environment ready." in set_up(checkout).stdout
+    assert "Environment ready." in set_up(checkout, "tests").stdout
 
 
-@pytest.mark.parametrize(("fault", "said"), [
-    ("offline", "error: the package index is not reached: check the network"),
+@pytest.mark.parametrize(("fault", "message"), [
+    ("offline", "error: cannot reach the package index: check the network"),
     ("impossible", "error: pip could not install what setup.py asks for"),
 ])
-def test_what_fails_is_told_in_a_line(checkout: Path, fault: str, said: str):
+def test_a_failure_is_one_line(checkout: Path, fault: str, message: str):
     (checkout / fault).touch()
-    done = set_up(checkout)
+    done = set_up(checkout, "demo")
     assert done.returncode == 1 and "done" not in done.stdout
-    assert done.stderr.splitlines()[-1].startswith(said) and "deprecated" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(message) and "deprecated" not in done.stderr
     (checkout / fault).unlink()
-    assert set_up(checkout).returncode == 0
+    assert set_up(checkout, "demo").returncode == 0
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """Another clone, whose commands say so."""
+    ignored = shutil.ignore_patterns(".git", ".venv", ".*_cache", "output", "tests")
+    clone = Path(shutil.copytree(PROJECT, tmp_path / "promptcal", symlinks=True, ignore=ignored))
+    with (clone / "datasets" / "utils" / "cli.py").open("a") as file:
+        file.write('print("the other clone")\n')
+    return clone
+
+
+def python(*args: object, cwd: Path) -> str:
+    done = subprocess.run([sys.executable, *map(str, args)], cwd=cwd, capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": str(PROJECT / ".package")})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_promptcal_is_a_regular_package_wherever_python_starts(clone: Path):
+    """The clone's parent has a folder `promptcal`, the clone, which must not be taken for the package."""
+    code = "import promptcal; from promptcal import datasets; print(promptcal.__version__, datasets.__file__)"
+    version, file = python("-c", code, cwd=clone.parent).split()
+    assert version == python("-m", "promptcal", "--version", cwd=clone).split()[1]
+    assert Path(file).samefile(PROJECT / "datasets" / "__init__.py")
+
+
+def test_a_folder_beside_a_script_does_not_shadow_the_package(tmp_path: Path):
+    (tmp_path / "promptcal").mkdir()
+    (tmp_path / "script.py").write_text("import promptcal.trainers; print(promptcal.trainers.__file__)")
+    assert Path(python("script.py", cwd=tmp_path).strip()).samefile(PROJECT / "trainers" / "__init__.py")
+
+
+def test_a_script_runs_the_code_of_its_own_clone(clone: Path):
+    """Also in the environment of another clone."""
+    assert "the other clone" in python(clone / "tools" / "train.py", "--help", cwd=PROJECT)
+    assert "the other clone" not in python(PROJECT / "tools" / "train.py", "--help", cwd=clone)

@@ -1,14 +1,16 @@
-"""Arbitrary files: settings, splits and checkpoints either work or end in a line for the user, never in a crash."""
+"""Arbitrary settings, splits and checkpoints either work or end in one line for the user, never in a crash; valid ones
+work."""
 from __future__ import annotations
 
 import contextlib
 import json
 import tempfile
+from functools import reduce
 from pathlib import Path
 
 import torch
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import UserError
@@ -19,9 +21,9 @@ from promptcal.trainers.vlm.checkpoints import read_checkpoint
 from promptcal.trainers.vlm.loading import load_clip
 from promptcal.trainers.vlm.openai_clip import CLIP
 
-KEYS = sorted(leaves(get_cfg_default()))
+DEFAULTS = leaves(get_cfg_default())
 scalars = st.none() | st.booleans() | st.integers(-5, 200) | st.floats() | st.text(max_size=8)
-# What yaml takes for a date, a number or a structure before it finds out that it is none.
+# Looks like a date, a number or a structure to yaml, but is none.
 odd = st.sampled_from(
     ["2024-13-45", "0x_", "0b_", "!!int ''", "!!timestamp x", "!!bool x", "&a [*a]", "1e400", "[" * 999])
 anything = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
@@ -30,10 +32,28 @@ anything = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(["SoC", ""]), st.lists(
-    st.tuples(st.sampled_from(["TRAINER.NAME", *KEYS]) | st.text(max_size=12), scalars | odd), max_size=3))
+    st.tuples(st.sampled_from(["TRAINER.NAME", *DEFAULTS]) | st.text(max_size=12), scalars | odd), max_size=3))
 def test_any_pairs(trainer, pairs):
     with contextlib.suppress(UserError):
         build_cfg(trainer, opts=[word for pair in pairs for word in pair])
+
+
+def read_config(trainer, text):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "c.yaml"
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        return build_cfg(trainer, config_file=str(path))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sets(st.sampled_from(sorted(DEFAULTS)), max_size=5))
+def test_defaults_are_accepted_as_pairs_and_as_files(keys):
+    pairs, tree = [], {}
+    for key in keys - {"TRAINER.NAME"}:
+        *groups, name = key.split(".")
+        reduce(lambda node, group: node.setdefault(group, {}), groups, tree)[name] = DEFAULTS[key]
+        pairs += [key, DEFAULTS[key]]
+    assert build_cfg("SoC") == build_cfg("SoC", opts=pairs) == read_config("SoC", yaml.safe_dump(tree))
 
 
 trees = st.dictionaries(st.sampled_from(["TTA", "OPTIM", "SEED", "X"]), anything) | st.fixed_dictionaries(
@@ -43,26 +63,41 @@ trees = st.dictionaries(st.sampled_from(["TTA", "OPTIM", "SEED", "X"]), anything
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(["SoC", ""]), st.text(max_size=60) | trees.map(yaml.dump) | odd.map("SEED: {}".format) | odd)
 def test_any_config_file(trainer, text):
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(UserError):
-        path = Path(folder) / "c.yaml"
-        path.write_bytes(text.encode("utf-8", "surrogatepass"))
-        build_cfg(trainer, config_file=str(path))
+    with contextlib.suppress(UserError):
+        read_config(trainer, text)
 
 
 entries = st.lists(st.tuples(st.sampled_from(["a.jpg", "b/c.jpg", "../x", ""]), st.integers(-1, 3) | scalars,
                              st.sampled_from(["river", "sea", ""]) | scalars).map(list) | anything, max_size=4)
 
 
+def read_split(text):
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root) / "eurosat"
+        (folder / "2750").mkdir(parents=True)
+        for name in "abcdef":
+            (folder / "2750" / f"{name}.jpg").touch()
+        (folder / "split_zhou_EuroSAT.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+        return build_dataset("EuroSAT", root)
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.fixed_dictionaries({}, optional={"train": entries, "val": entries, "test": entries}).map(json.dumps)
        | anything.map(json.dumps) | st.text(max_size=30))
 def test_any_split_file(text):
-    with tempfile.TemporaryDirectory() as root, contextlib.suppress(UserError):
-        folder = Path(root) / "eurosat"
-        (folder / "2750").mkdir(parents=True)
-        (folder / "2750" / "a.jpg").touch()
-        (folder / "split_zhou_EuroSAT.json").write_bytes(text.encode("utf-8", "surrogatepass"))
-        build_dataset("EuroSAT", root)
+    with contextlib.suppress(UserError):
+        read_split(text)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations("abcdef"), st.permutations(["river", "sea"]))
+def test_valid_split_files_are_read(files, names):
+    rows = [[f"{file}.jpg", i % 2, names[i % 2]] for i, file in enumerate(files)]
+    dataset = read_split(json.dumps({"train": rows[:2], "val": rows[2:4], "test": rows[4:]}))
+    assert dataset.classnames == names and [datum.label for datum in dataset.test] == [0, 1]
+
+
+CTX = torch.randn(4, 8)
 
 
 @settings(max_examples=150, deadline=None)
@@ -75,7 +110,8 @@ def test_any_damage_to_a_checkpoint(changes, length):
         for place, value in changes:
             content[int(place * (len(content) - 1))] = value
         path.write_bytes(content[: max(1, int((0.5 + length) * len(content)))])
-        read_checkpoint(path)
+        with contextlib.suppress(UserError):
+            read_checkpoint(path)
 
 
 def tiny_state() -> dict[str, torch.Tensor]:
@@ -92,10 +128,12 @@ names = st.sampled_from([*STATE, "token_embedding.rows"])
 
 @settings(max_examples=60, deadline=None)
 @given(st.sets(names, max_size=3), st.dictionaries(names, shapes.map(torch.ones) | scalars, max_size=2), st.booleans())
+@example(set(), {}, False)
 def test_any_weights(absent, changed, endless):
     state = {name: tensor for name, tensor in STATE.items() if name not in absent} | changed
     if endless:
         state["model"] = state
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(UserError):
+    valid = contextlib.nullcontext() if state.keys() == STATE.keys() and not changed else contextlib.suppress(UserError)
+    with tempfile.TemporaryDirectory() as folder, valid:
         torch.save(state, Path(folder) / "x.pt")
         assert load_clip(str(Path(folder) / "x.pt"), "cpu")

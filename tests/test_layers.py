@@ -18,7 +18,7 @@ LAYERS = (
     "datasets/download/install", "datasets/download/verify",
     "trainers/functional", "trainers/registry", "trainers/config", "trainers/vlm", "trainers/vlm/small",
     "trainers/engine", "trainers/runs", "trainers/fewshot", "trainers", "trainers/report", "trainers/predict",
-    "trainers/experiments", "trainers/dassl", "tools/speed", "tools/checkup", "tools",
+    "trainers/experiments", "trainers/dassl", "tools",
 )
 # The report reads run folders. It must work without weights and data.
 REPORT_IMPORTS = {"datasets/utils", "datasets/views", "datasets", "trainers/functional", "trainers/registry",

@@ -1,4 +1,4 @@
-"""What the READMEs print must run as printed."""
+"""The READMEs' examples run as printed; their links, commands and promises name what exists."""
 from __future__ import annotations
 
 import re
@@ -9,20 +9,18 @@ from common import PROJECT
 from forked import forked
 from PIL import Image
 
-FILES = sorted(path for path in [PROJECT / "README.md", *(
-    file for top in ("datasets", "trainers", "configs", "tools", "tests") for file in (PROJECT / top).rglob("README.md")
-)])
-README = (PROJECT / "README.md").read_text(encoding="utf-8")
-LINKS = [
-    (file, link) for file in FILES
-    for link in sorted(set(re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", file.read_text(encoding="utf-8"))))
-]
+FILES = [PROJECT / "README.md"]
+for top in ("configs", "datasets", "tests", "tools", "trainers"):
+    FILES += sorted((PROJECT / top).rglob("README.md"))
+TEXTS = {file: file.read_text(encoding="utf-8") for file in FILES}
+README = TEXTS[PROJECT / "README.md"]
 
 
 def block_after(heading: str, file: str = "README.md") -> str:
     """The first Python block below a heading."""
-    text = (PROJECT / file).read_text(encoding="utf-8")
-    return re.search(rf"^## {heading}$.*?```python\n(.*?)```", text, re.DOTALL | re.MULTILINE).group(1)
+    found = re.search(rf"^## {heading}$.*?```python\n(.*?)```", TEXTS[PROJECT / file], re.DOTALL | re.MULTILINE)
+    assert found, heading
+    return found[1]
 
 
 def run(code: str) -> str:
@@ -32,8 +30,9 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_the_main_one_is_short_enough_to_be_read():
+def test_the_main_readme_is_short_and_has_the_main_command():
     assert len(README.splitlines()) <= 190
+    assert "python tools/train.py --trainer SoC --dataset-config-file configs/datasets/ucf101.yaml\n" in README
 
 
 def test_the_python_example():
@@ -70,42 +69,28 @@ print(birds.classnames, len(birds.train), len(birds.test))
     assert run(block_after("Add your own data set", "datasets/README.md") + use).strip() == "['robin', 'wren'] 2 2"
 
 
-@pytest.mark.parametrize(("file", "path"), LINKS, ids=[f"{file.parent.name}-{path}" for file, path in LINKS])
-def test_links_lead_somewhere(file: Path, path: str):
-    assert path.startswith("http") or (file.parent / path).exists()
-
-
-def test_promises_name_tests_that_exist():
-    named_at_all = 0
-    for row in (PROJECT / "tests" / "README.md").read_text(encoding="utf-8").splitlines():
-        file = ""
-        for name in re.findall(r"`(test_\w+\.py(?:::\w+)?|::\w+)`", row):
-            named, _, test = name.partition("::")
-            file = named or file
-            source = (PROJECT / "tests" / file).read_text(encoding="utf-8")
-            assert not test or f"def {test}(" in source, name
-            named_at_all += 1
-    assert named_at_all > 20
-
-
-COMMANDS = sorted({
-    line.split()[1] for file in FILES
-    for line in re.findall(r"^(?:python|bash) tools/\S+", file.read_text(encoding="utf-8"), re.MULTILINE)
-})
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_name_tools_that_exist(command: str):
-    assert (PROJECT / command).is_file()
-
-
-def test_the_main_command_is_there_whole():
-    assert "python tools/train.py --trainer SoC --dataset-config-file configs/datasets/ucf101.yaml\n" in README
-
-
 def test_add_a_library_of_backbones(tmp_path: Path):
-    text = (PROJECT / "trainers" / "vlm" / "README.md").read_text(encoding="utf-8")
-    module, use = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    module, use = re.findall(r"```python\n(.*?)```", TEXTS[PROJECT / "trainers/vlm/README.md"], re.DOTALL)
     (tmp_path / "toy.py").write_text(module)
     out = run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{use}")
     assert out.split() == ["torch.Size([2,", "3])", "True"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PROJECT)))
+def test_links_and_commands_lead_somewhere(file: Path):
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", TEXTS[file]):
+        assert link.startswith("http") or (file.parent / link).exists(), link
+    for command in re.findall(r"^(?:python|bash) (tools/\S+)", TEXTS[file], re.MULTILINE):
+        assert (PROJECT / command).is_file(), command
+
+
+def test_promises_name_tests_that_exist():
+    named = 0
+    for row in TEXTS[PROJECT / "tests/README.md"].splitlines():
+        file = ""
+        for name in re.findall(r"`(test_\w+\.py(?:::\w+)?|::\w+)`", row):
+            file, test = name.partition("::")[0] or file, name.partition("::")[2]
+            source = (PROJECT / "tests" / file).read_text(encoding="utf-8")
+            assert not test or f"def {test}(" in source, name
+            named += 1
+    assert named > 20

@@ -1,60 +1,84 @@
-"""Measures the engine beside the slow, obvious way: time, memory, views a second, operations.
+"""Measures speed beside the slow reference: episodes, whole images, views, threads, memory.
 
     python tools/benchmark.py --quick
-    python tools/benchmark.py --scale                   only the growth with the number of classes, up to 21,000
-    python tools/benchmark.py --out output/benchmark
+    python tools/benchmark.py --photos ~/photos --json benchmark.json
 
-Needs no weights and no data: shapes are CLIP's, weights random. Everything is timed on one core, by what the processor
-spends on it; still, close other programs first: they share its caches.
+Needs no weights and no data: models have CLIP's shapes and random weights. Times are CPU seconds on one thread. Close
+other programs first, because they share the processor's caches.
 """
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
-from promptcal.tools.speed.suite import FULL, QUICK, SCALE, Suite, run
-from promptcal.tools.speed.view_cases import pictures_of
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # holds reference.py
+SHAPES = ("ViT-B/16", "ViT-L/14", "tiny")
 
 
-def parse(argv: Sequence[str] | None) -> tuple[Suite, Path]:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    how_much = parser.add_mutually_exclusive_group()
-    how_much.add_argument("--quick", action="store_true", help="ViT-B/16, up to 100 classes: under 4 minutes")
-    how_much.add_argument("--scale", action="store_true", help="10 to 21,000 classes: half an hour, 6 GB of memory")
-    parser.add_argument("--out", type=Path, default=Path("output/benchmark"), help="folder for tables, JSON and charts")
-    parser.add_argument("--backbones", nargs="+", metavar="NAME",
-                        help="ViT-B/16, ViT-L/14, tiny; or open_clip:MODEL/TAG, hf:FOLDER: their text side alone")
-    parser.add_argument("--classes", nargs="+", type=int, metavar="K", help="numbers of classes of the text side")
-    parser.add_argument("--photos", metavar="FOLDER", help="photographs that views are made of")
-    parser.add_argument("--rounds", type=int, help="how often the ways take turns; medians are reported")
+    parser.add_argument("--quick", action="store_true", help="one round, few images, no memory: about three minutes")
+    parser.add_argument("--photos", type=Path, metavar="DIR", help="photographs to make views of (default: drawn ones)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    parser.add_argument("--backbone", choices=SHAPES, default=SHAPES[0], help="shape of the CLIP (default: ViT-B/16)")
+    parser.add_argument("--classes", type=int, default=100, help="number of classes (default: 100)")
     args = parser.parse_args(argv)
-    wanted = {
-        "backbones": args.backbones, "classes": args.classes, "memory_classes": args.classes, "rounds": args.rounds,
-        "photos": args.photos,
-    }
-    given = {name: value for name, value in wanted.items() if value is not None}
-    if args.scale and args.classes:
-        given["scale_classes"] = given.pop("classes")
-        del given["memory_classes"]
-    return replace(SCALE if args.scale else QUICK if args.quick else FULL, **given), args.out
+    if args.classes < 3:
+        parser.error("--classes must be 3 or more: with fewer the reference's SoC is not defined")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
     log_to_terminal()
-    suite, out = parse(argv)
-    if suite.photos:
-        pictures_of(suite.photos, out)  # what is wrong with it is told before anything is measured
-    print(run(suite, out))
-    print(f"\nwritten to {out}: benchmark.txt, benchmark.json, and charts")
+
+    from promptcal.datasets.utils.files import write_json  # after parsing: usage errors need no torch
+    from promptcal.tools.benchmark_cases import Settings, measure
+    from promptcal.tools.benchmark_inputs import drawn_images, photographs
+    from promptcal.tools.measuring import load, machine
+
+    count = 4 if args.quick else 8
+    images = photographs(args.photos, count) if args.photos else drawn_images(count)
+    source = f"{count} {'photographs' if args.photos else 'drawn images'}"
+    settings = Settings(args.backbone, args.classes, images, source, rounds=1 if args.quick else 3,
+                        memory=not args.quick)
+    found, started = machine(), time.process_time()
+    rows = measure(settings)
+    found |= {"load_at_end": load(), "cpu_seconds": round(time.process_time() - started)}
+    print(table(rows))
+    print(f"\n{found['processor']}, {found['cores']} cores; load {found['load']} at the start, {found['load_at_end']} "
+          f"at the end; {found['cpu_seconds']} CPU seconds; fp32, random weights\n"
+          f"{', '.join(f'{name} {version}' for name, version in found['versions'].items())}")
+    if args.json:
+        figures = [{**asdict(row), "ratio": row.ratio, "reached": row.reached} for row in rows]
+        write_json(args.json, {"machine": found, "rows": figures})
+        print(f"written to {args.json}")
+
+
+def table(rows: Sequence) -> str:
+    from tabulate import tabulate
+
+    body = [[
+        row.what, amount(row.ours, row.unit), row.reference and amount(row.reference, row.unit),
+        row.ratio and amount(row.ratio, "×"), row.goal and f"{'≤' if row.cost else '≥'} {row.goal:g} ×",
+        {None: "", True: "reached", False: "missed"}[row.reached], row.measured_on,
+    ] for row in rows]
+    headers = ("", "promptcal", "reference", "measured", "goal", "", "measured on")
+    return tabulate(body, headers, disable_numparse=True, colalign=("left", *["right"] * 4, "left", "left"))
+
+
+def amount(value: float, unit: str) -> str:
+    """Three significant digits, and the unit."""
+    value, unit = (1000 * value, "ms") if unit == "s" and value < 1 else (value, unit)
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 if __name__ == "__main__":

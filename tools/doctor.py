@@ -1,11 +1,9 @@
-"""Looks over a machine in half a minute: what torch sees, whether its numbers are right, and what slows runs down.
+"""Checks a machine in half a minute: what torch sees, whether its numbers are right, and what limits the speed of runs.
 
-Each part of a run is timed; the slowest is named, with the setting to change.
+Each part of a run is timed; the slowest is named, with the setting to change. Exit status 1 means a fault.
 
     python tools/doctor.py --root DATA --backbone ViT-B/16
-    python tools/doctor.py --json > doctor.json     to send along with a question
-
-Exit status: 0 if all is well, 1 if something is not, 2 for a wrong command.
+    python tools/doctor.py --json > doctor.json     to attach to a question
 """
 from __future__ import annotations
 
@@ -28,9 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, help="folder that holds the data sets in CoOp's layout")
     parser.add_argument("--backbone", help="as MODEL.BACKBONE.NAME (default: the best whose weights are here)")
     parser.add_argument("--device", default="auto", help="as DEVICE")
-    parser.add_argument("--workers", default="2", help="as DATALOADER.NUM_WORKERS: a number, or auto")
-    parser.add_argument("--cache", type=Path, help="as CACHE.DIR: judge runs that find view features there")
-    parser.add_argument("--classes", type=int, default=100, help="classes of the episodes that are timed (default 100)")
+    parser.add_argument("--workers", default="auto", help="as DATALOADER.NUM_WORKERS: a number of threads, or auto")
+    parser.add_argument("--cache", type=Path, help="as CACHE.DIR: assume that runs find their view features there")
+    parser.add_argument("--classes", type=int, default=100, help="number of classes to adapt with (default: 100)")
     parser.add_argument("--json", action="store_true", help="everything as JSON")
     parser.add_argument("opts", nargs="*", metavar="KEY VALUE", help="settings of the runs, e.g. TTA.VIEWS 32")
     args = parser.parse_args(argv)
@@ -40,20 +38,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--classes must be 3 or more")
     root = data_root(args.root) if args.root else None
 
-    from promptcal.tools.checkup.checkup import Wishes, check_up  # only now: they import torch
+    from promptcal.tools.doctor_checks import FAULT, diagnose, table  # after parsing: usage errors need no torch
     from promptcal.trainers.predict.predict import default_backbone
 
-    with redirect_stdout(sys.stderr):  # whatever is said on the way: standard output has the table or the JSON alone
-        found = check_up(Wishes(
-            args.backbone or default_backbone(), root, args.cache, args.device,
-            -1 if args.workers == "auto" else int(args.workers), classes=args.classes, opts=args.opts,
-        ))
+    with redirect_stdout(sys.stderr):  # standard output has the table or the JSON alone
+        checks, summary = diagnose(args.backbone or default_backbone(), root, args.cache, args.device, args.workers,
+                                   args.classes, args.opts)
     if args.json:
-        print(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
+        print(json.dumps({**summary, "checks": [check._asdict() for check in checks]}, indent=2, ensure_ascii=False))
     else:
-        print(found.table())
-        print(f"\n{found.verdict}")
-    return int(found.faulty)
+        print(f"{table(checks)}\n\n{summary['verdict']}")
+    return int(any(check.state == FAULT for check in checks))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""The benchmark against the slow reference."""
