@@ -138,18 +138,13 @@ def fix_warmup() -> None:
 def refuses_objects() -> bool:
     """Whether torch.load accepts only plain data by default, as since 2.6."""
     tools = importlib.import_module("dassl.utils.torchtools")
-    return torch.__version__ >= torch.torch_version.TorchVersion("2.6") and tools.load_checkpoint is not load_checkpoint
-
-
-def load_checkpoint(fpath: str) -> Any:
-    """Replaces `dassl.utils.load_checkpoint`, which executes what the file contains."""
-    return read_checkpoint(fpath)
+    return torch.__version__ >= torch.torch_version.TorchVersion("2.6") and tools.load_checkpoint is not read_checkpoint
 
 
 def read_as_data() -> None:
-    """Replaces the function in every module that has imported it by name."""
+    """Replaces `load_checkpoint`, which executes what a file contains, in every module that has imported it by name."""
     for name in ("dassl.utils.torchtools", "dassl.utils", "dassl.engine.trainer"):
-        setattr(importlib.import_module(name), "load_checkpoint", load_checkpoint)  # noqa: B010
+        setattr(importlib.import_module(name), "load_checkpoint", read_checkpoint)  # noqa: B010
 
 
 PATCHES = (
