@@ -55,7 +55,7 @@ def install_plugin() -> None:
         return cfg
 
     dassl.config.get_cfg_default = extended
-    if not FIRST:  # of several processes the first alone speaks, and log.txt is its own
+    if not FIRST:  # of several processes only the first one writes log lines and log.txt
         dassl.utils.setup_logger = lambda output=None: None
 
 
