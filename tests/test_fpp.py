@@ -11,7 +11,7 @@ import torch
 from common import openai_state, random_clip
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
-from promptcal.trainers.engine.pretraining import NOISE, class_weight, random_start
+from promptcal.trainers.fpp import NOISE, class_weight, random_start
 from promptcal.trainers.functional.objectives import unit
 from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.loading import as_backbone

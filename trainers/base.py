@@ -271,10 +271,10 @@ class BaseTrainer:
         return self.run_dir.finish(results, cfg)
 
     def metadata(self) -> dict[str, object]:
-        """What else belongs in results.json: the initial prompt, the pixels, and what a method adds."""
+        """What else belongs in results.json: the initial prompt, facts about the backbone, and what a method adds."""
         return {
             "init_weights": self.cfg.MODEL.INIT_WEIGHTS, "init_weights_hash": self.fingerprint["prompt"],
-            "pixels": asdict(self.backbone.pixels),
+            "pixels": asdict(self.backbone.pixels), "architecture": self.backbone.architecture,
         }
 
     def update_metrics(self, results: Results) -> Results:

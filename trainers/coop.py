@@ -87,19 +87,16 @@ class CoOp(BaseTrainer):
         return super().run(train)
 
     def make_fingerprint(self, dataset: Dataset) -> dict[str, object]:
-        training = self.training_images_hash(dataset) if self.learns else "none: not trained here"
-        return {**super().make_fingerprint(dataset), "training_data": training}
-
-    def training_images_hash(self, dataset: Dataset) -> str:
-        name = self.cfg.DATASET.NAME
+        if not self.learns:
+            return {**super().make_fingerprint(dataset), "training_data": "none: not trained here"}
         if not dataset.train:
-            raise DataError(f"{name} has no training images; to test a prompt that was trained elsewhere: --eval-only "
-                            f"--model-dir DIR")
+            raise DataError(f"{self.cfg.DATASET.NAME} has no training images; to test a prompt that was trained "
+                            f"elsewhere: --eval-only --model-dir DIR")
         absent = len(dataset.classnames) - len({item.label for item in dataset.train})
         if absent:
             logger.warning("%d classes have no training image", absent)
-        logger.info("%s: %d training images", name, len(dataset.train))
-        return dataset.fingerprint(dataset.train)
+        logger.info("%s: %d training images", self.cfg.DATASET.NAME, len(dataset.train))
+        return {**super().make_fingerprint(dataset), "training_data": dataset.fingerprint(dataset.train)}
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)

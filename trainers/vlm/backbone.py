@@ -42,6 +42,12 @@ class Backbone(ABC):
         """Of the token embeddings and so of the context."""
         return self.embedding.weight.shape[1]
 
+    @property
+    def architecture(self) -> str:
+        """Of the image tower: resnet or transformer."""
+        is_resnet = any("ResNet" in type(module).__name__ for module in self.module.modules())
+        return "resnet" if is_resnet else "transformer"
+
     def embed(self, tokens: Sequence[Sequence[int]]) -> Tensor:
         """Token embeddings (K, length, width) of rows of equal length."""
         return self.embedding(torch.tensor(tokens, dtype=torch.long, device=self.device)).detach().float()

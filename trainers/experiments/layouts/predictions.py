@@ -69,7 +69,8 @@ def class_pair_tables(finished: FinishedRuns) -> list[Table]:
         if blocks:
             notes = ["Mistakes sorted by the zero-shot similarity of predicted and true class. Accuracy among mistakes "
                      "is 0, so their mean confidence is their ECE.", comparison.images(), *comparison.notes]
-            tables.append(Table(experiment.name, f"{experiment.title}, {comparison.backbone_label}", THIRDS, blocks, notes))
+            title = f"{experiment.title}, {comparison.backbone_label}"
+            tables.append(Table(experiment.name, title, THIRDS, blocks, notes))
     return tables
 
 

@@ -72,8 +72,8 @@ def step_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
 def setting_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
     for comparison in finished.comparisons(finished.experiment.swept_key):
         if comparison.columns:
-            caption = (f"{finished.experiment.title}, {comparison.backbone_label}. Bold: average of the data sets; dashed: "
-                       f"the other methods' average. {comparison.images()}")
+            caption = (f"{finished.experiment.title}, {comparison.backbone_label}. Bold: average of the data sets; "
+                       f"dashed: the other methods' average. {comparison.images()}")
             yield NamedFigure(finished.experiment.name, caption, draw_setting(comparison))
 
 

@@ -109,7 +109,8 @@ def studies(finished: FinishedRuns) -> Iterator[Study]:
             adapted = {method: adaptation(limited, method, dataset, backbone, out) for method in study["methods"]}
             name = dataset_info(read_yaml(dataset_file(dataset))["DATASET"]["NAME"]).label
             classes = len(next(iter(adapted.values())).before)
-            yield Study(dataset, f"{name}, {backbone_label(backbone)}, {classes} classes", float(study["step"]), adapted)
+            where = f"{name}, {backbone_label(backbone)}, {classes} classes"
+            yield Study(dataset, where, float(study["step"]), adapted)
 
 
 def adaptation(workspace: Workspace, method: str, dataset: str, backbone: str, out: Path) -> Adaptation:
