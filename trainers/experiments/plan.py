@@ -83,7 +83,7 @@ class PlannedRun:
 
     @property
     def finished(self) -> bool:
-        return RunDir(self.folder).results() is not None
+        return RunDir(self.folder).results is not None
 
     @property
     def dataset_name(self) -> str:
@@ -217,7 +217,7 @@ def differs(run: PlannedRun) -> str:
 
     The image files of a data set are not checked: listing them would take longer than everything else.
     """
-    results = RunDir(run.folder).results() or {}
+    results = RunDir(run.folder).results or {}
     facts = {"weights": weights_hash(run.backbone, run.cfg.MODEL.ACTIVATION, run.cfg.MODEL.HEAD_WIDTH)}
     if run.data_state is None:
         facts["data"] = embedded_data_hash(run.dataset_name, run.cfg.TEST.SPLIT, run.cfg.TEST.LIMIT)

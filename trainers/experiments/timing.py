@@ -95,7 +95,7 @@ def finished_times(finished: Collection[PlannedRun]) -> dict[tuple, list[float]]
     """Seconds per image of finished runs by kind."""
     times: dict[tuple, list[float]] = {}
     for run in finished:
-        if seconds := (RunDir(run.folder).results() or {}).get("seconds_per_image"):
+        if seconds := (RunDir(run.folder).results or {}).get("seconds_per_image"):
             times.setdefault(kind(run), []).append(seconds)
     return times
 
