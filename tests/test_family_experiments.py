@@ -21,7 +21,7 @@ def test_one_more_method_is_one_file(clip_file, image_folder, tmp_path: Path):
         (package / folder).symlink_to(PROJECT / folder)
     for part in (PROJECT / "trainers").iterdir():
         (package / "trainers" / part.name).symlink_to(part)
-    (package / "__init__.py").touch()
+    (package / "__init__.py").symlink_to(PROJECT / ".package" / "promptcal" / "__init__.py")
     (package / "trainers" / "closestpair.py").write_text(block_after("Add your own method"), encoding="utf-8")
 
     given = ["--dataset-config-file", "configs/datasets/image_folder.yaml", "--root", str(image_folder), "--backbone",

@@ -17,7 +17,7 @@ LAYERS = (
     "datasets/utils", "datasets/views", "datasets/synthetic", "datasets/download", "datasets",
     "datasets/download/install", "datasets/download/verify",
     "trainers/functional", "trainers/registry", "trainers/config", "trainers/vlm", "trainers/vlm/small",
-    "trainers/engine", "trainers/runs", "trainers/fewshot", "trainers", "trainers/report", "trainers/predict",
+    "trainers/runs", "trainers/engine", "trainers/fewshot", "trainers", "trainers/report", "trainers/predict",
     "trainers/experiments", "trainers/dassl", "tools",
 )
 # The report reads run folders. It must work without weights and data.
@@ -26,7 +26,6 @@ REPORT_IMPORTS = {"datasets/utils", "datasets/views", "datasets", "trainers/func
 MODULES = {
     file.relative_to(PROJECT).with_suffix("").as_posix().removesuffix("/__init__"): file
     for top in ("datasets", "trainers", "tools") for file in sorted((PROJECT / top).rglob("*.py"))
-    if "package" not in file.parts
 }
 
 
@@ -34,11 +33,20 @@ def layer_of(module: str) -> str:
     return max((layer for layer in LAYERS if f"{module}/".startswith(f"{layer}/")), key=len)
 
 
-def imports(module: str) -> Iterator[str]:
-    """The project's modules that a module imports anywhere in its text, also lazily or for types alone."""
+def statements(node: ast.AST, lazy: bool) -> Iterator[ast.AST]:
+    """All statements but those for type checkers and, unless `lazy`, those inside functions."""
+    for child in ast.iter_child_nodes(node):
+        for_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+        if not for_types and (lazy or not isinstance(child, ast.FunctionDef)):
+            yield child
+            yield from statements(child, lazy)
+
+
+def imports(module: str, lazy: bool = True) -> Iterator[str]:
+    """The project's modules that a module imports, also inside functions if `lazy`."""
     file = MODULES[module]
     package = file.parent.relative_to(PROJECT).parts
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    for node in statements(ast.parse(file.read_bytes()), lazy):
         if isinstance(node, ast.Import):
             names = [alias.name.split(".") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -71,7 +79,7 @@ def test_no_circular_imports():
         if module in path:
             circles.append(" -> ".join([*path[path.index(module) :], module]))
         elif module not in done:
-            for target in imports(module):
+            for target in imports(module, lazy=False):
                 visit(target, (*path, module))
             done.add(module)
 

@@ -177,7 +177,7 @@ def test_all_ways_to_name_a_prompt_give_the_same_run(train, tmp_path: Path, clip
 @pytest.mark.parametrize("classes", [0, 4], ids=["shared", "class-specific"])
 def test_every_method_starts_from_a_prompt(tmp_path: Path, clip_model: CLIP, method: str, classes: int):
     path, prompt = save_as_dassl(tmp_path, clip_model, NAMES, random_prompt(classes=classes)), random_prompt(4, classes)
-    views = torch.rand(2, 8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    views = torch.randn(2, 8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     adapted = adapt(method, clip_model, NAMES, views, ["MODEL.INIT_WEIGHTS", path, "TTA.SELECT", 0.25])
     plain = adapt(method, clip_model, NAMES, views, ["TTA.SELECT", 0.25])
     moved = (adapted.ctx - prompt).abs().amax()

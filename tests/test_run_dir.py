@@ -86,8 +86,8 @@ def test_a_refused_run_leaves_nothing_that_looks_unfinished(tmp_path: Path, comp
         if computed:
             run_dir.write_part([4, 5, 6], one_part())
         raise UserError("no such weights")
-    left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left == ({"config.yaml", "log.txt", "parts"} if computed else set())
+    left = {path.name for path in (tmp_path / "run").glob("*")}
+    assert left == ({"config.yaml", "log.txt", "parts"} if computed else set()) and run_dir.path.exists() == computed
 
 
 def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -32,7 +32,7 @@ def test_every_trainer_end_to_end(train, image_folder: Path, tmp_path: Path, tra
     with np.load(run / "predictions.npz") as file:
         predictions = dict(file)
     tuned = set() if trainer == "ZeroShot" else {"loss", "penalty", "cots_tau", "strong_log_p"}
-    assert set(predictions) == {"index", "label", "logits", "zero_shot_logits", "flagged", "text", *tuned}
+    assert set(predictions) == {"index", "filename", "label", "logits", "zero_shot_logits", "flagged", "text", *tuned}
     assert predictions["index"].tolist() == list(range(12)) and predictions["logits"].shape == (12, 4)
     assert predictions["label"].tolist() == [k for k in range(4) for _ in range(3)]
 
@@ -140,7 +140,7 @@ def test_bad_images_stop_the_run_or_are_listed(train, tmp_path: Path, image_fold
     done = train("ZeroShot")
     assert done.returncode == 2 and "kind_b/1.png" in done.stderr and "ON_BAD_IMAGE skip" in done.stderr
     done = train("ZeroShot", "DATALOADER.ON_BAD_IMAGE", "skip", "OUTPUT_DIR", tmp_path / "skip")
-    assert done.returncode == 0 and "1 unreadable images left out" in done.stdout
+    assert done.returncode == 0 and "1 unreadable images skipped" in done.stdout
     results = json.loads((tmp_path / "skip" / "results.json").read_text())
     assert results["n"] == 11 and "kind_b/1.png" in results["skipped"][0]
     assert 4 not in np.load(tmp_path / "skip" / "predictions.npz")["index"]
@@ -189,7 +189,7 @@ def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(train, tmp_path: Pa
     assert done.returncode == 0 and predictions["flagged"].nonzero()[0].tolist() == [1, 9]
     for row in (1, 9):
         assert np.array_equal(predictions["logits"][row], predictions["zero_shot_logits"][row])
-    assert "TPT: 2 images fell back" in done.stdout
+    assert "TPT: 2 images have their zero-shot prediction" in done.stdout
 
 
 def test_a_learning_rate_that_loses_all_numbers(train, tmp_path: Path):

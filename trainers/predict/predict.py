@@ -76,7 +76,7 @@ def predict(
 ) -> Iterator[Prediction]:
     """Predictions of each image on its own, as in an evaluation: the order of the images has no influence."""
     for part in chunks(paths, AT_ONCE):
-        adapted = adapter(part)
+        adapted = adapter(part, index=[0] * len(part))
         before, after = adapted.zero_shot_logits.float().cpu(), adapted.logits.float().cpu()
         scaled = torch.as_tensor(sals(after, before))
         flagged = [False] * len(part) if adapted.flagged is None else adapted.flagged.tolist()

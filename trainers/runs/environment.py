@@ -6,7 +6,8 @@ import sys
 from importlib import metadata
 
 import torch
-from promptcal import __version__
+
+from ... import __version__
 
 PACKAGES = ("torch", "torchvision", "openai-clip", "numpy", "pillow")
 # Named if they were imported: module -> package.

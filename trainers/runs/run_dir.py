@@ -71,6 +71,8 @@ class RunDir:
             return
         with ExitStack() as stack:
             if dist.is_main:
+                if not run_dir.path.exists():
+                    stack.callback(run_dir.remove_if_empty)
                 make_folder(run_dir.path)
                 stack.enter_context(RunLock(run_dir.path).held())
                 stack.enter_context(run_dir.removed_if_refused())
@@ -108,6 +110,10 @@ class RunDir:
                     with suppress(OSError):
                         (self.path / name).unlink()
             raise
+
+    def remove_if_empty(self) -> None:
+        with suppress(OSError):
+            self.path.rmdir()
 
     @property
     def has_parts(self) -> bool:
