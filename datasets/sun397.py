@@ -17,7 +17,7 @@ class SUN397(SplitFileDataset):
     )
     manual = (
         "both known addresses (vision.princeton.edu, groups.csail.mit.edu) are gone; with a copy of the 37 GB archive, "
-        "images must lie as {folder}/SUN397/a/abbey/sun_aaalbzqrimafwbiv.jpg",
+        "images must be at {folder}/SUN397/a/abbey/sun_aaalbzqrimafwbiv.jpg",
     )
 
     def published_name(self, name: str) -> str:

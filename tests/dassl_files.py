@@ -57,7 +57,6 @@ def sgd_with_warmup(learner: nn.Module, epochs: int, warmup: int = 1) -> tuple[t
 
 def save_as_dassl(
     directory: Path, model: CLIP, classnames: Sequence[str], context: Tensor, epoch: int = 50, best: bool = False,
-    zip_format: bool = True,
 ) -> Path:
     """`<directory>/prompt_learner/model.pth.tar-<epoch>` after a step, so that SGD has a momentum to save."""
     learner = PromptLearner(model, classnames, context)
@@ -74,5 +73,5 @@ def save_as_dassl(
     torch.save({
         "state_dict": learner.state_dict(), "epoch": epoch, "optimizer": optimizer.state_dict(),
         "scheduler": scheduler.state_dict(), "val_result": None,
-    }, path, _use_new_zipfile_serialization=zip_format)
+    }, path)
     return path

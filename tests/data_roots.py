@@ -1,4 +1,4 @@
-"""Miniature data roots in the true layout of each benchmark, traps included."""
+"""Miniature data roots in the true layout of each data set."""
 import json
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def write_split(root: Path, name: str, splits: dict) -> Path:
 
 
 def entries(name: str) -> dict:
-    """Two test, one val and six train images a class, in the paths the set really has."""
+    """Two test, one val and six train images per class, with the paths of the real set."""
     splits = {"train": [], "val": [], "test": []}
     numbers = {"test": (1, 2), "val": (3,), "train": range(4, 10)}
     for split, rows in splits.items():

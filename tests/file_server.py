@@ -1,4 +1,4 @@
-"""A local HTTP server with the habits, good and bad, of hosts that data sets come from."""
+"""A local HTTP server that behaves, well or badly, like hosts of data sets."""
 from __future__ import annotations
 
 import hashlib

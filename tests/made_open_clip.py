@@ -1,4 +1,4 @@
-"""Small models of open_clip's families, and what the library itself computes with them."""
+"""Small models of each kind that open_clip has, and what the library itself computes with them."""
 from __future__ import annotations
 
 import functools
@@ -23,9 +23,8 @@ COCA = {
     "vision": {**VISION, "attentional_pool": True, "attn_pooler_heads": 2, "output_tokens": True},
     "multimodal_cfg": {"width": 64, "heads": 2, "layers": 1, "context_length": 76}, "custom_text": True,
 }
-FAMILIES = {  # name -> (whether its text tower is packed, config)
-    "gelu": (True, {}), "quick": (True, {"quick_gelu": True}), "custom": (True, {"custom_text": True}),
-    "wide-heads": (True, {"vision": {**VISION, "width": 160, "head_width": 80}}), "resnet": (True, {"vision": RESNET}),
+KINDS = {  # name -> (whether its text tower is packed, config)
+    "gelu": (True, {}), "quick": (True, {"quick_gelu": True}), "resnet": (True, {"vision": RESNET}),
     "eos": (True, {"custom_text": True, "text": {**TEXT, "context_length": 32, "pool_type": "eos", "eos_id": 49407,
                                                  "proj_bias": True, "act_kwargs": {"approximate": "tanh"}}}),
     "scaled": (False, {"text": {**TEXT, "ls_init_value": 0.5}}),
@@ -36,7 +35,7 @@ FAMILIES = {  # name -> (whether its text tower is packed, config)
 
 def make(folder: Path, kind: str) -> tuple[str, torch.nn.Module]:
     """The model's name and open_clip's own random model, whose weights lie at <folder>/<kind>.pt."""
-    _, config = FAMILIES[kind]
+    _, config = KINDS[kind]
     config = dict(config)
     if kind == "siglip":
         config["text"] = {**SIGLIP, "hf_tokenizer_name": str(t5_tokenizer(folder / "t5"))}
@@ -57,21 +56,21 @@ def make(folder: Path, kind: str) -> tuple[str, torch.nn.Module]:
 
 def library_text(model: torch.nn.Module, name: str, context: str, names: list[str]) -> torch.Tensor:
     prompts = [f"{context} {each.replace('_', ' ')}." for each in names]
-    told = json.dumps(open_clip.get_model_config(name)["text_cfg"])
-    return F.normalize(model.encode_text(library_tokenizer(name, told)(prompts)), dim=-1)
+    config = json.dumps(open_clip.get_model_config(name)["text_cfg"])
+    return F.normalize(model.encode_text(library_tokenizer(name, config)(prompts)), dim=-1)
 
 
 @functools.lru_cache(1)
-def library_tokenizer(name: str, told: str):
+def library_tokenizer(name: str, config: str):
     """Of a model with this text config; OpenAI's vocabulary takes a while to read."""
     return open_clip.get_tokenizer(name)
 
 
-def library_gradient(model: torch.nn.Module, name: str, backbone: Backbone, cotangent: torch.Tensor) -> torch.Tensor:
+def library_gradient(model: torch.nn.Module, name: str, backbone: Backbone, grad_text: torch.Tensor) -> torch.Tensor:
     """The gradient of the embeddings of the context's words, by autograd through the library's own model."""
     weight = backbone_embedding(model).weight.requires_grad_()
     text = library_text(model, name, CONTEXT, NAMES)
-    (gradient,) = torch.autograd.grad(text, weight, cotangent)
+    (gradient,) = torch.autograd.grad(text, weight, grad_text)
     weight.requires_grad_(False)
     return gradient[backbone.tokenizer.encode(CONTEXT)]
 

@@ -145,7 +145,7 @@ def test_nothing_around_a_call_changes_a_number(clip_model, plain, around, train
 
 
 @pytest.mark.parametrize(("names", "said"), [
-    (["river"], "there is one class only, 'river'"), (["river", "lake", "river"], "'river' = 'river'"),
+    (["river"], "there is only one class, 'river'"), (["river", "lake", "river"], "'river' = 'river'"),
     (["tree_frog", "tree frog"], "'tree_frog' = 'tree frog'"),
 ])
 def test_uninformative_classes_are_warned_about(clip_model, caplog, names, said):

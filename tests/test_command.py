@@ -71,7 +71,9 @@ def test_examples_are_shown_as_they_can_be_typed(capsys: pytest.CaptureFixture, 
     monkeypatch.setattr(sys, "argv", ["promptcal"])
     with pytest.raises(SystemExit):
         main(["reproduce", "--help"])
-    assert "\n    promptcal reproduce all --demo\n" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "\n    promptcal reproduce all --demo\n" in out
+    assert "promptcal reproduce all --root DATA --jobs 8" in out
     assert as_typed("torchrun --nproc-per-node 8 tools/train.py") == "torchrun --nproc-per-node 8 -m promptcal train"
     assert as_typed("bash tools/demo.sh") == "promptcal demo" and tool("check-data") == "promptcal check-data"
     monkeypatch.setattr(sys, "argv", ["tools/reproduce.py"])

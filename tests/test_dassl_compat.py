@@ -95,7 +95,7 @@ def test_values_of_coops(opts: list, key: str, value: object):
     (["OPTIM.WARMUP_TYPE", "linear"], "it must be 'constant', or left out"),
     (["TEST.FINAL_MODEL", "best_val"], "TEST.FINAL_MODEL best_val in the command is not offered"),
     (["TEST.NO_TEST", "True"], "it must be False, or left out"),
-    (["DATASET.SOURCE_DOMAINS", "['art']"], "DATASET.SOURCE_DOMAINS ['art'] in the command is not offered here: it must be '', or left out"),
+    (["DATASET.SOURCE_DOMAINS", "['art']"], "is not offered here: it must be '', or left out"),
     (["MODEL.HEAD.NAME", "mlp"], "MODEL.HEAD.NAME mlp in the command is not offered here"),
     (["TRAINER.COOP.PREC", "int8"], "must be one of fp16, amp, fp32"),
     (["USE_CUDA", "[1]"], "USE_CUDA in the command is [1]; it must be one of True, False"),

@@ -23,9 +23,9 @@ from promptcal.trainers.runs.dist import Distributed
 from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm import image_tower, text_tower
-from promptcal.trainers.vlm.initial_prompt import InitialPrompt
 from promptcal.trainers.vlm.loading import as_backbone
-from promptcal.trainers.vlm.precision import DTYPES
+from promptcal.trainers.vlm.numerics import DTYPES
+from promptcal.trainers.vlm.text_encoder import InitialPrompt
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 

@@ -14,11 +14,10 @@ from promptcal.trainers.engine.cache import ArrayCache
 from promptcal.trainers.engine.oom import adapt_within_memory
 from promptcal.trainers.engine.tta_loop import tune_and_predict
 from promptcal.trainers.runs.run_dir import RunDir
-from promptcal.trainers.vlm.class_towers import ClassTowers
-from promptcal.trainers.vlm.initial_prompt import InitialPrompt
 from promptcal.trainers.vlm.jacobian import break_even, jacobian_size, pays, text_jacobian
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
-from promptcal.trainers.vlm.prompts import class_tokens, find_placement, initial_context
+from promptcal.trainers.vlm.prompts import ClassTokenPosition, class_tokens, initial_context
+from promptcal.trainers.vlm.text_encoder import InitialPrompt, TextEncoder
 
 NAMES = ["cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river", "sea or lake"]
 
@@ -27,7 +26,7 @@ def prompt_of(model, group: int = 0, specific: bool = False) -> InitialPrompt:
     context = initial_context(OpenAIBackbone(model), "a photo of a")
     if specific:
         context = context + torch.randn(len(NAMES), 4, 64, generator=torch.Generator().manual_seed(0))
-    return InitialPrompt(ClassTowers(OpenAIBackbone(model), class_tokens(NAMES, TOKENIZER), group=group), context)
+    return InitialPrompt(TextEncoder(OpenAIBackbone(model), class_tokens(NAMES, TOKENIZER), group=group), context)
 
 
 def relative(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -49,7 +48,7 @@ def test_jacobian_and_groups_give_the_same_gradient(clip_model, specific: bool):
 @pytest.mark.parametrize("position", ["middle", "front"])
 def test_the_jacobian_knows_where_the_class_name_stands(clip_model, position: str):
     backbone, tokens = OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER)
-    tower = ClassTowers(backbone, tokens, placement=find_placement(position, NAMES, TOKENIZER))
+    tower = TextEncoder(backbone, tokens, position=ClassTokenPosition.find(position, NAMES, TOKENIZER))
     prompt = InitialPrompt(tower, initial_context(backbone, "a photo of a"))
     grad_text = torch.randn(2, len(NAMES), 48)
     expected = prompt.gradient(grad_text)
@@ -62,9 +61,9 @@ def test_the_jacobian_is_that_of_autograd(clip_model):
     slow = torch.autograd.functional.jacobian(lambda c: prompt.tower.towers[0](c[None])[0], prompt.context)
     assert relative(text_jacobian(prompt.tower, prompt.context), slow.flatten(2)) < 1e-5
     assert 48 < break_even(prompt.tower, 4, 48) < 48 * 5
-    grouped = ClassTowers(OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER), group=2)
+    grouped = TextEncoder(OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER), group=2)
     assert break_even(grouped, 4, 48) == break_even(prompt.tower, 4, 48) // 2  # an image runs there and back
-    assert pays(150, 100, kept=True) and not pays(150, 100, kept=False) and pays(201, 100, kept=False)
+    assert pays(150, 100, cached=True) and not pays(150, 100, cached=False) and pays(201, 100, cached=False)
     assert jacobian_size(1000, 512, torch.empty(4, 512)) < 1e9 * build_cfg("SoC").TTA.JACOBIAN_GB  # ImageNet, ViT-B/16
 
 
@@ -73,7 +72,7 @@ def test_later_steps_in_groups(clip_model):
     grad_text = torch.randn(3, len(NAMES), 48)
     answers = []
     for group in (0, 2):
-        tower = ClassTowers(OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER), group=group)
+        tower = TextEncoder(OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER), group=group)
         text, vjp = tower.with_vjp(contexts)
         answers.append((text, vjp(grad_text)))
     torch.testing.assert_close(answers[0][0], answers[1][0])
@@ -184,7 +183,7 @@ def test_the_cache_belongs_to_its_circumstances(image_folder: Path, clip_file: P
     run(image_folder, clip_file, tmp_path / "c", "TPT", *cache, "TTA.AUGMIX", "off")
     run(make_image_folder(tmp_path / "more", images=4), clip_file, tmp_path / "d", "TPT", *cache)
     keys = [json.loads(path.read_text()) for path in (tmp_path / "cache").glob("views-*/key.json")]
-    assert len(keys) == 4 and {key["count"] for key in keys} == {12}
+    assert len(keys) == 4 and {key["num_views"] for key in keys} == {12}
 
 
 def test_a_full_disk_is_foreseen(tmp_path: Path):
@@ -227,8 +226,8 @@ def test_out_of_memory_before_the_first_image(
 ):
     """Text features come in groups of classes then; for the Jacobian there is a line with the remedy."""
     expected = prompt_of(clip_model).text
-    real = ClassTowers.text
-    monkeypatch.setattr(ClassTowers, "text", lambda tower, x: (no_memory if tower.group > 2 else real)(tower, x))
+    real = TextEncoder.text
+    monkeypatch.setattr(TextEncoder, "text", lambda tower, x: (no_memory if tower.group > 2 else real)(tower, x))
     tight = prompt_of(clip_model)
     assert tight.tower.group == 2
     torch.testing.assert_close(tight.text, expected)

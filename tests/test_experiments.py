@@ -1,82 +1,54 @@
-"""Experiments as data: what their files hold, and which runs they expand into."""
+"""Experiments as data: what their files hold, which runs they expand into, and how runs are grouped."""
 import itertools
-from dataclasses import replace
+import pickle
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
-from promptcal.datasets.utils.errors import ConfigError, UnknownNameError, UserError
-from promptcal.trainers.experiments import layouts
-from promptcal.trainers.experiments.definition import ORDER, names, parse_experiment, read_experiment
-from promptcal.trainers.experiments.plan import Place, expand, select
+from common import PROJECT
+from promptcal.datasets.utils.errors import ConfigError, UserError
+from promptcal.trainers import TRAINER_REGISTRY
+from promptcal.trainers.experiments.definition import ORDER, Experiment, names, parse_experiment, read_experiment
+from promptcal.trainers.experiments.layouts import LAYOUTS, find_layout
+from promptcal.trainers.experiments.plan import Workspace, expand, select, work_groups
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
-from promptcal.trainers.experiments.runner import in_order
 from promptcal.trainers.report import published
 
-# What CLIP's notebook of prompts lists for CIFAR.
-TEMPLATES = [
-    f"a {kind}photo of {article} {size}{{}}."
-    for article in ("a", "the")
-    for kind, size in [
-        *((f"{word} " if word else "", "") for word in
-          ("", "blurry", "black and white", "low contrast", "high contrast", "bad", "good")),
-        ("", "small "), ("", "big "),
-    ]
-]
+README = (PROJECT / "configs" / "experiments" / "README.md").read_text(encoding="utf-8")
 
-
-@pytest.mark.parametrize(("place", "message"), [
-    (Place(backbone="smal"), "no backbone and no weight file 'smal'. Did you mean 'small'"),
-    (Place(root="/nowhere"), "data root /nowhere is not a folder"),
+@pytest.mark.parametrize(("workspace", "message"), [
+    (Workspace(backbone="smal"), "no backbone and no weight file 'smal'. Did you mean 'small'"),
+    (Workspace(root="/nowhere"), "data root /nowhere is not a folder"),
 ])
-def test_what_all_runs_would_fail_of_is_told_before_the_plan(place: Place, message: str):
+def test_faults_that_all_runs_would_share_are_reported_before_the_plan(workspace: Workspace, message: str):
     with pytest.raises(UserError, match=message):
-        make_plans(read_experiments("table1"), place, [])
+        make_plans(read_experiments("table1"), workspace, [])
 
 
 @pytest.fixture(scope="module")
 def all_plans() -> dict:
-    place = Place(output=Path("nowhere"))
-    return make_plans(read_experiments("all"), place, [])
+    return make_plans(read_experiments("all"), Workspace(output=Path("nowhere")), [])
 
 
-def test_every_experiment_is_there():
+def test_every_experiment_and_every_field_is_documented():
     assert names() == list(ORDER)
-    assert len(names()) == 22
-    for name in names():
-        experiment = read_experiment(name)
-        assert experiment.layout in layouts.layout_names()
-        assert bool(experiment.demo.datasets) == bool(experiment.datasets)
+    documented = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))
+    assert documented == {*names(), "all", *(field.name for field in fields(Experiment) if field.name != "name")}
+    assert {read_experiment(name).layout for name in names()} == set(LAYOUTS)
+    assert all(callable(function) for name in LAYOUTS for function in find_layout(name))
 
 
-@pytest.mark.parametrize(("name", "count"), [
-    ("table1", 11 * 5), ("shift", 4 * 5), ("backbones", 2 * 11 * 5), ("two_steps", 11 * 3 * 2), ("prompts", 2 * 2 * 18),
-    ("coop", 11 * (4 + 2 * (1 + 4))), ("selective", 55), ("sals", 11 * 3), ("ace", 55), ("reliability", 11 * 2),
-    ("class_pairs", 2), ("seeds", 6 * 3 * 3), ("normalisation", 8 * 3 * 3), ("lambda", 4 * (3 + 5)),
-    ("delta", 5 * (2 + 7)), ("scaling", 5 * (2 + 4 + 2)), ("complexity", 0), ("theory", 0),
-])
-def test_expansion(all_plans, name, count):
-    assert len(all_plans[name]) == count
-
-
-def test_nothing_is_run_twice_over_all_experiments(all_plans):
-    def runs(*chosen):
-        return {run for name in chosen for run in all_plans[name]}
-
-    main = runs("table1")
-    assert runs("ace", "selective", "sals", "reliability", "class_pairs") <= main
-    assert len(runs("two_steps") - main) == 11 * 3
-    assert len(runs("lambda") - main) == 4 * 4  # λ 30 is the usual one
-    assert len(runs("delta") - main) == 5 * 6
-    assert len(runs("scaling") - main) == 5 * 5
-    assert len(runs("normalisation") - main) == 8 * 8
-    assert len(runs("prompts") - main) == 2 * 2 * 17
-    assert len(runs("seeds") - main) == 6 * 3 * 2
-    assert len(runs("backbones") - main) == 55
-    every = [run for plan in all_plans.values() for run in plan]
-    settings = {}
-    for run in every:
-        assert settings.setdefault(run.folder, run.cfg) == run.cfg, run.folder
+def test_the_readme_has_the_number_of_runs(all_plans):
+    """All runs of an experiment, and those that no experiment before it has."""
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|\s*(\d+) \|\s*(\d+) \|$", README, re.MULTILINE)
+    seen: dict = {}
+    for name, runs, new in rows[:-1]:
+        assert (int(runs), int(new)) == (len(all_plans[name]), len(set(all_plans[name]) - set(seen))), name
+        for run in all_plans[name]:
+            assert seen.setdefault(run, run).cfg == run.cfg, run.folder  # one folder, one config
+    assert rows[-1] == ("all", str(len(seen)), str(len(seen))) and len(rows) == len(names()) + 1
 
 
 def test_a_run_has_the_folder_and_settings_of_the_plain_command(all_plans):
@@ -88,10 +60,12 @@ def test_a_run_has_the_folder_and_settings_of_the_plain_command(all_plans):
     assert shifted.cfg.TRAINER.OTPT.LAMBDA == 2
 
 
-def test_the_eighteen_prompts(all_plans):
-    contexts = list(dict.fromkeys(run.variant["PROMPT.CTX_INIT"] for run in all_plans["prompts"]))
-    assert [f"{context} {{}}." for context in contexts] == TEMPLATES
-    assert len(set(contexts)) == 18
+def test_family_holds_every_method_and_combine_every_pair():
+    methods = set(read_experiment("family").methods)
+    assert methods == set(TRAINER_REGISTRY) - {"CoOp"} and len(methods) >= 13
+    terms = read_experiment("combine").runs[0].sweep["TRAINER.REGULARISERS"]
+    pairs = {tuple(part.partition(":")[0] for part in text.split(",")) for text in terms if "," in text}
+    assert pairs == set(itertools.combinations(("ctpt", "otpt", "atpt", "soc"), 2))
 
 
 def test_the_eight_sets_of_the_normalisation_table_are_the_only_ones_that_fit_it():
@@ -104,38 +78,38 @@ def test_the_eight_sets_of_the_normalisation_table_are_the_only_ones_that_fit_it
         set(chosen) for chosen in itertools.combinations(columns, 8)
         if all(abs(np.mean([values[m][c] for c in chosen]) - wanted[m]) <= 0.05 + 1e-9 for m in wanted)
     ]
-    plan = expand(read_experiment("normalisation"), Place())
+    plan = expand(read_experiment("normalisation"), Workspace())
     assert fitting == [{run.dataset_name for run in plan}]
 
 
-def test_prompts_come_before_the_runs_that_start_from_them():
-    plan = in_order(expand(read_experiment("coop"), Place(demo=True)))
-    for run in plan:
-        if run.prompt:
-            assert plan.index(run.prompt) < plan.index(run)
-            assert run.shots == run.prompt.cfg.DATASET.NUM_SHOTS
-            assert f"CoOp-{run.shots}-shots" in run.folder.parts[-2]
-    assert [run.method for run in plan[:2]] == ["CoOp", "CoOp"]
+def test_a_group_shares_view_features_and_holds_the_prompts_of_its_runs(all_plans):
+    runs = dict.fromkeys(run for plan in all_plans.values() for run in plan)
+    groups = work_groups(runs)
+    assert sorted(run.folder for group in groups for run in group.runs) == sorted(run.folder for run in runs)
+    for group in groups:
+        assert len({run.features_key for run in group.runs}) == 1
+        methods = [run.method for run in group.runs]
+        assert methods == sorted(methods, key=lambda name: (name != "CoOp", name == "ZeroShot"))
+        for run in group.runs:
+            if run.prompt:
+                assert group.runs.index(run.prompt) < group.runs.index(run)
+                assert run.shots == run.prompt.cfg.DATASET.NUM_SHOTS
+                assert f"CoOp-{run.shots}-shots" in run.folder.parts[-2]
+    assert pickle.loads(pickle.dumps(groups[0])) == groups[0]  # noqa: S301  for another process
 
 
-def test_views_are_encoded_by_a_run_that_needs_them_all():
-    plan = in_order(expand(read_experiment("table1"), Place()))
-    for _, group in itertools.groupby(plan, key=lambda run: run.dataset):
-        assert [run.method for run in group][-1] == "ZeroShot"
-
-
-def test_demo_stays_apart(all_plans):
+def test_a_demo_has_folders_of_its_own(all_plans):
     for name in names():
-        plan = expand(read_experiment(name), Place(demo=True))
-        for run in plan:
+        for run in expand(read_experiment(name), Workspace(demo=True)):
             assert run.folder.parts[:2] == ("output", "demo")
+            assert run.cfg.CACHE.DIR == "output/demo/cache"
             assert run.backbone == "small" and run.dataset.startswith("landcover")
             assert run.cfg.TEST.LIMIT == 144
             assert run.folder not in {other.folder for other in all_plans[name]}
 
 
 def test_only_chooses_by_kind_and_keeps_needed_prompts():
-    plan = expand(read_experiment("coop"), Place())
+    plan = expand(read_experiment("coop"), Workspace())
     chosen = select(plan, ["SoC", "dtd"])
     assert {(run.method, run.dataset) for run in chosen} == {("SoC", "dtd"), ("CoOp", "dtd")}
     assert {run.dataset for run in select(plan, ["EuroSAT", "dtd"])} == {"eurosat", "dtd"}
@@ -149,6 +123,7 @@ GOOD = {"title": "t", "makes": "m", "layout": "results", "backbones": ["small"],
 
 
 @pytest.mark.parametrize(("change", "message"), [
+    ({"title": None}, "title in experiment x.yaml must be text"),
     ({"titel": "x"}, "unknown field 'titel' in experiment x.yaml. Did you mean 'title'"),
     ({"layout": "result"}, "layout in experiment x.yaml is 'result'. Did you mean 'results'"),
     ({"datasets": ["landcovr"]}, "no data set file landcovr.yaml. Did you mean 'landcover'"),
@@ -159,33 +134,12 @@ GOOD = {"title": "t", "makes": "m", "layout": "results", "backbones": ["small"],
     ({"runs": [{}]}, "runs in experiment x.yaml lacks methods"),
     ({"seeds": 3}, "seeds in experiment x.yaml must be a list, not 3"),
     ({"backbones": []}, "backbones in experiment x.yaml is empty"),
-    ({"metrics": ["eece"]}, "'eece' is none of"),
-    ({"published": ["tab1"]}, "'tab1' is none of vitl"),
+    ({"metrics": ["eece"]}, "'eece' is none of"), ({"published": ["tab1"]}, "'tab1' is none of vitl"),
     ({"demo": None}, "demo in experiment x.yaml must hold field: value pairs"),
-    ({"title": 3}, "title in experiment x.yaml must be text"),
     ({"layout": "averages"}, "lacks across"),
+    ({"runs": [{"methods": ["SoC"], "sweep": {"TTA.STEP": [1]}}]}, "unknown key 'TTA.STEP'"),
 ])
-def test_bad_files_are_named(change, message):
+def test_bad_files_are_named_before_anything_runs(change, message):
     with pytest.raises(ConfigError) as caught:
-        parse_experiment("x", {**GOOD, **change}, Path("x.yaml"))
+        expand(parse_experiment("x", {**GOOD, **change}, Path("x.yaml")), Workspace())
     assert message in str(caught.value)
-
-
-def test_missing_fields_and_unknown_experiments_are_named():
-    with pytest.raises(ConfigError, match="lacks title, makes"):
-        parse_experiment("x", {key: GOOD[key] for key in GOOD if key not in ("title", "makes")}, Path("x.yaml"))
-    with pytest.raises(UnknownNameError, match="Did you mean 'lambda'"):
-        read_experiment("lamda")
-
-
-def test_a_swept_key_that_does_not_exist_is_refused_before_anything_runs():
-    bad = parse_experiment("x", {**GOOD, "runs": [{"methods": ["SoC"], "sweep": {"TTA.STEP": [1]}}]}, Path("x.yaml"))
-    with pytest.raises(ConfigError, match="unknown key 'TTA.STEP'"):
-        expand(bad, Place())
-
-
-def test_place_of_a_demo(tmp_path):
-    place = Place(output=tmp_path, demo=True)
-    assert place.features == tmp_path / "demo" / "cache"
-    assert replace(place, cache=tmp_path / "c").features == tmp_path / "c"
-    assert place.outcome("ace") == tmp_path / "demo" / "experiments" / "ace"

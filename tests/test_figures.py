@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from made_runs import compared, make_run, simulate
+from made_runs import simulate
 from matplotlib.colors import to_hex
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional import theory
@@ -12,8 +12,6 @@ from promptcal.trainers.registry import TRAINER_REGISTRY, method_info
 from promptcal.trainers.report.figures import class_pairs, comparison, reliability, style
 from promptcal.trainers.report.figures.comparison import Pair, Point
 from promptcal.trainers.report.figures.plane import draw_plane, merged_labels, pareto_front
-from promptcal.trainers.report.gallery import before_after_figures, no_image, telling_images
-from promptcal.trainers.report.load import read_run
 
 
 @pytest.fixture(scope="module")
@@ -182,20 +180,12 @@ def test_every_method_has_its_own_colour_in_any_spelling():
     assert method_info("MyMethod").colour not in own
 
 
-def test_figures_of_changes_are_drawn(tmp_path):
-    for trainer in ("TPT", "OTPT", "SoC"):
-        for dataset in ("UCF101", "EuroSAT"):
-            make_run(tmp_path, trainer, dataset, n=60)
-    made = list(before_after_figures(compared(tmp_path)[0], "", no_image))
-    assert {item.name for item in made} == {"plane", "confidence", "images_ucf101"}
-    for item in made:
-        item.figure.draw_without_rendering()
-
-
-def test_the_most_confident_mistake_is_shown(tmp_path):
-    data = read_run(make_run(tmp_path, "SoC", n=60)).load_predictions()
-    p = np.exp(cal.log_softmax(data.logits))
-    assert telling_images({"SoC": data})[0] == np.where(p.argmax(1) != data.label, p.max(1), 0).argmax()
+def test_histograms_show_the_share_of_images_and_both_means():
+    before, after = np.array([0.1, 0.1, 0.3, 0.5]), np.array([0.5, 0.7, 0.9, 0.9])
+    axes = reliability.draw_histograms({"SoC": (before, after)}).axes[0]
+    assert sum(patch.get_height() for patch in axes.patches[: reliability.HISTOGRAM_CELLS]) == pytest.approx(100)
+    assert [line.get_xdata()[0] for line in axes.lines] == [before.mean(), after.mean()]
+    assert axes.get_title() == "SoC: mean +50.0 points"
 
 
 def test_a_figure_in_the_page_is_short_and_keeps_its_text():

@@ -11,14 +11,14 @@ import torch
 from common import openai_state, random_clip
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
-from promptcal.trainers.engine.pretraining import NOISE, class_weight, random_start
+from promptcal.trainers.fpp import NOISE, class_weight, random_start
 from promptcal.trainers.functional.objectives import unit
 from promptcal.trainers.runs.run_dir import RunDir
-from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.openai_clip import clip
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
+from promptcal.trainers.vlm.text_encoder import TextEncoder
 from reference import encode_prompts
 from test_episodes import NAMES, make_trainer, make_views
 
@@ -109,7 +109,7 @@ def test_towers_of_every_family_take_noise(kind: str, tmp_path: Path):
         with added_noise(embedding, some):
             expected.append(encode())
     for group, shape in ((0, (2, -1, -1)), (2, (2, -1, -1)), (0, (2, 5, -1, -1))):  # at once, in groups, per class
-        noisy = ClassTowers(backbone, own, group=group).text(context.expand(shape), noise)
+        noisy = TextEncoder(backbone, own, group=group).text(context.expand(shape), noise)
         torch.testing.assert_close(noisy, torch.stack(expected), atol=1e-4, rtol=0)
     assert (expected[0] - expected[1]).norm() > 0.05 < (expected[0] - encode()).norm()
     prompts = [make_trainer("FPP", backbone, "TRAINER.FPP.STEPS", steps, names=names).prompt for steps in (1, 20)]

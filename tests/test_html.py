@@ -76,22 +76,7 @@ def test_tables_figures_and_runs_are_there(page):
     assert "var(--ink" in text
 
 
-def test_mistakes_have_thumbnails_when_the_data_is_there(tmp_path):
-    dataset = build_dataset("LandCover", "")
-    index = [0, 400, 900]
-    folder = make_run(
-        tmp_path, dataset="LandCover", n=3, classes=len(dataset.classnames), classnames=dataset.classnames, index=index,
-        label=[dataset.test[i].label for i in index],
-    )
-    measured = measure(read_run(folder))
-    found = material.thumbnails(measured.run, measured.mistakes)
-    assert set(found) == {mistake.index for mistake in measured.mistakes}
-    text = write_report([tmp_path], tmp_path / "report", repeats=0, with_figures=False).page.read_text(encoding="utf-8")
-    store = json.loads(re.search(r'id="thumbnails">(.*?)</script>', text)[1])
-    assert set(store.values()) == set(found.values())
-
-
-def test_an_image_that_several_runs_mistook_is_stored_once(tmp_path):
+def test_the_thumbnail_of_a_mistake_of_several_runs_is_stored_once(tmp_path):
     dataset = build_dataset("LandCover", "")
     facts = {"dataset": "LandCover", "n": 1, "classes": len(dataset.classnames), "classnames": dataset.classnames,
              "index": [400], "label": [dataset.test[400].label]}
@@ -102,7 +87,9 @@ def test_an_image_that_several_runs_mistook_is_stored_once(tmp_path):
         np.savez(folder / "predictions.npz", **{**arrays, "logits": logits})
     text = write_report([tmp_path], tmp_path / "report", repeats=0, with_figures=False).page.read_text(encoding="utf-8")
     assert text.count('data-thumbnail="t0"') == 2
-    assert text.count("data:image/jpeg") == 1
+    store = json.loads(re.search(r'id="thumbnails">(.*?)</script>', text)[1])
+    measured = measure(read_run(folder))
+    assert list(store.values()) == list(material.thumbnails(measured.run, measured.mistakes).values())
 
 
 def test_missing_or_other_data_means_no_thumbnails(tmp_path):

@@ -24,21 +24,15 @@ def shortened(adapted):
     return adapted
 
 
-def losing(adapted):
-    adapted.logits[1] = torch.nan
-    return adapted
-
-
 @pytest.mark.parametrize(("change", "said"), [
     (raising(KeyError("depth")), "TPT failed at .*kind_b/1.png .KeyError: 'depth', line .* of .*test_plugin_faults"),
     (raising(RuntimeError("size of tensor a (3) must match")), "TPT failed at .*kind_b/1.png .RuntimeError: size of"),
     (shortened, "TPT returned logits of shape .1, 4. for 2 images of 4 classes, the first of them .*kind_b/1.png"),
     (raising(torch.AcceleratorError("CUDA error: unspecified launch failure\nCUDA kernel errors may come later")),
      "the GPU has failed .CUDA error: unspecified launch failure.; finished parts are kept: run the command again"),
-    (losing, ""),
-], ids=["raises", "torch raises", "shape", "gpu", "not a number"])
+], ids=["raises", "torch raises", "shape", "gpu"])
 def test_what_fails_is_named_and_the_rest_is_kept(train, tmp_path: Path, change, said: str, monkeypatch):
-    """The third batch of TPT fails, which is the fifth and sixth image. An image without numbers is flagged."""
+    """The third batch of TPT fails, which is the fifth and sixth image."""
     real, calls = TPT.adapt, []
 
     def adapt(self, views):
@@ -49,10 +43,6 @@ def test_what_fails_is_named_and_the_rest_is_kept(train, tmp_path: Path, change,
     with monkeypatch.context() as patch:
         patch.setattr(TPT, "adapt", adapt)
         done = train("TPT", *SETTINGS)
-    if not said:
-        assert done.returncode == 0
-        assert RunDir(tmp_path / "run").predictions()["flagged"].nonzero()[0].tolist() == [5]
-        return
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert re.search(said, done.stderr.splitlines()[-1]), done.stderr
     kept = sorted(path.name for path in (tmp_path / "run" / "parts").glob("*.npz"))

@@ -13,10 +13,10 @@ from PIL import Image
 from promptcal.datasets.views.maker import draw_crops
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule, random_context
 from promptcal.trainers.fewshot.training_images import CROPS, TrainingCrop, epoch_batches
-from promptcal.trainers.vlm.class_towers import ClassTowers
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.prompts import class_tokens
+from promptcal.trainers.vlm.text_encoder import TextEncoder
 from torchvision.transforms import InterpolationMode
 
 NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "dog"]
@@ -60,7 +60,7 @@ def test_training_crops_are_torchvisions():
 
 
 def make_learner(model: CLIP, start: torch.Tensor, group: int = 0, epochs: int = 5) -> PromptLearner:
-    tower = ClassTowers(OpenAIBackbone(model), class_tokens(NAMES, TOKENIZER), group=group)
+    tower = TextEncoder(OpenAIBackbone(model), class_tokens(NAMES, TOKENIZER), group=group)
     return PromptLearner(tower, start, model.logit_scale.exp(), Schedule(epochs, 0.002, 1, 1e-5), 0.9, 5e-4)
 
 
@@ -97,9 +97,9 @@ def test_steps_equal_autograd(clip_model: CLIP, class_specific: bool, group: int
 
 def test_out_of_memory_halves_the_classes(clip_model: CLIP, monkeypatch: pytest.MonkeyPatch):
     plain, tight = (make_learner(clip_model, random_context((4, 64), 0)) for _ in range(2))
-    real = ClassTowers.with_vjp
+    real = TextEncoder.with_vjp
 
-    def limited(tower: ClassTowers, context: torch.Tensor, batched: bool = False):
+    def limited(tower: TextEncoder, context: torch.Tensor, batched: bool = False):
         if tower.group > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(tower, context, batched)
@@ -107,7 +107,7 @@ def test_out_of_memory_halves_the_classes(clip_model: CLIP, monkeypatch: pytest.
     for learner in (plain, tight):
         learner.begin_epoch()
         learner.step(*labelled_features())
-        monkeypatch.setattr(ClassTowers, "with_vjp", limited)
+        monkeypatch.setattr(TextEncoder, "with_vjp", limited)
     assert tight.tower.group == 1
     torch.testing.assert_close(plain.context, tight.context)
 

@@ -69,9 +69,9 @@ print(birds.classnames, len(birds.train), len(birds.test))
     assert run(block_after("Add your own data set", "datasets/README.md") + use).strip() == "['robin', 'wren'] 2 2"
 
 
-def test_add_a_family_of_backbones(tmp_path: Path):
-    family, use = re.findall(r"```python\n(.*?)```", TEXTS[PROJECT / "trainers/vlm/README.md"], re.DOTALL)
-    (tmp_path / "toy.py").write_text(family)
+def test_add_a_library_of_backbones(tmp_path: Path):
+    module, use = re.findall(r"```python\n(.*?)```", TEXTS[PROJECT / "trainers/vlm/README.md"], re.DOTALL)
+    (tmp_path / "toy.py").write_text(module)
     out = run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{use}")
     assert out.split() == ["torch.Size([2,", "3])", "True"]
 

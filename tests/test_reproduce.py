@@ -1,11 +1,15 @@
-"""The command that makes tables and figures: from plan to page, through failures, by several processes."""
+"""The command that makes tables and figures: from plan to page, through failures, in one and in several processes."""
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from common import Done, run_tool
+from common import PROJECT, Done, run_tool
 from data_roots import build
 from made_runs import make_run
 from processes import Process
@@ -13,13 +17,11 @@ from promptcal.datasets import build_dataset
 from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.layouts.theory import CAVEAT
 from promptcal.trainers.experiments.outcome import DEMO, write_outcome
-from promptcal.trainers.experiments.plan import Place, differs, expand
-from promptcal.trainers.experiments.plan_table import show_plan
-from promptcal.trainers.experiments.runner import Busy, Claim, Runner, in_use
-from promptcal.trainers.report.load import FAILURE
+from promptcal.trainers.experiments.plan import PlannedRun, WorkGroup, Workspace, expand
+from promptcal.trainers.experiments.run import run_group
 from promptcal.trainers.runs.lock import RunLock
 
-# Few tiles, few views and no helper processes: the machinery is the same.
+# Few tiles and views: the machinery is the same.
 QUICK = ("--demo", "--limit", "12", "--set", "TTA.VIEWS", "8", "TTA.SELECT", "0.5", "DATALOADER.NUM_WORKERS", "0")
 
 
@@ -33,7 +35,6 @@ def test_a_demo_experiment_from_end_to_end(demo):
     out, process = demo
     assert process.returncode == 0, process.stderr
     assert "6 runs done now; 1 of 1 outcome written" in process.stdout
-    assert "16 of 960 test images" not in process.stdout  # which are tried for the estimate
     assert "6 runs, 0 finished, 6 to do." in process.stdout
     made = out / "demo" / "experiments" / "sals"
     assert {path.name for path in made.iterdir()} == {"tables.md", "tables.tex", "tables.csv", "figures", "report.html"}
@@ -52,14 +53,13 @@ def test_a_demo_experiment_from_end_to_end(demo):
 def test_a_second_time_computes_nothing(demo):
     out, _ = demo
     before = {path: path.stat().st_mtime_ns for path in out.rglob("results.json")}
-    process = run_tool("reproduce.py", "sals", "--output-dir", out, *QUICK)
+    process = run_tool("reproduce.py", "sals", "--output-dir", out, *QUICK, "--jobs", 2)
     assert process.returncode == 0, process.stderr
-    assert "6 runs, 6 finished, 0 to do." in process.stdout
-    assert "0 runs done now" in process.stdout
+    assert "6 runs, 6 finished, 0 to do." in process.stdout and "0 runs done now" in process.stdout
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("results.json")}
 
 
-def test_a_failed_run_does_not_stop_the_others_and_is_told_at_the_end(tmp_path):
+def test_a_failed_run_does_not_stop_the_others_and_is_reported_at_the_end(tmp_path):
     (tmp_path / "demo" / "LandCover").mkdir(parents=True)
     (tmp_path / "demo" / "LandCover" / "OTPT").write_text("a file where a folder belongs")
     process = run_tool("reproduce.py", "class_pairs", "--output-dir", tmp_path, *QUICK)
@@ -68,160 +68,145 @@ def test_a_failed_run_does_not_stop_the_others_and_is_told_at_the_end(tmp_path):
     assert re.search(r"^failed: OTPT on landcover, small, seed 0: cannot make folder", process.stdout, re.M)
     page = (tmp_path / "demo" / "experiments" / "class_pairs" / "report.html").read_text()
     assert "Missing: OTPT on landcover" in page
-    # Run again once the obstacle is gone, it does only what is left.
+    # The same command computes only what is left.
     (tmp_path / "demo" / "LandCover" / "OTPT").unlink()
     process = run_tool("reproduce.py", "class_pairs", "--output-dir", tmp_path, *QUICK)
     assert process.returncode == 0, process.stdout
     assert "2 runs, 1 finished, 1 to do." in process.stdout
 
 
-@pytest.mark.slow
-def test_two_processes_share_the_work(tmp_path):
-    """As torchrun starts them: each takes whole runs, none twice."""
-    processes = [Process("reproduce.py", "sals", "--output-dir", tmp_path, *QUICK, OMP_NUM_THREADS="1", RANK=str(rank),
-                         WORLD_SIZE="2", LOCAL_RANK=str(rank)) for rank in range(2)]
-    outputs = [process.communicate() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    done = [int(re.search(r"(\d+) runs? done now", out).group(1)) for out, _ in outputs]
-    assert sum(done) == 6
-    logs = [path.read_text() for path in tmp_path.rglob("log.txt")]  # whoever has carried a run out
-    assert len(logs) == 6 and all("12 of 960 test images" in log for log in logs)
-    assert sum(log.count("view features take") for log in logs) == 2  # of each data set once
-    assert (tmp_path / "demo" / "experiments" / "sals" / "report.html").is_file()
-    assert not list(tmp_path.rglob("lock"))
+# --- several processes
 
 
-@pytest.mark.parametrize(("args", "message"), [
-    (["tabel1"], "error: unknown experiment 'tabel1'. Did you mean 'table1'?"),
-    (["table1", "--dry-run", "--set", "TTA.STEP", "2"], "error: unknown key 'TTA.STEP' in the command."),
-])
-def test_mistakes_in_the_command_get_one_line(tmp_path, args, message):
-    process = run_tool("reproduce.py", *args, "--output-dir", tmp_path)
-    assert process.returncode == 2
-    assert process.stderr.startswith(message) and process.stderr.count("\n") == 1
-    assert not list(tmp_path.iterdir())
+def working_on(folder: Path) -> int:
+    """The process that computes a run below `folder`, as soon as there is one."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        for lock in folder.rglob("lock"):
+            try:
+                return json.loads(lock.read_text())["pid"]
+            except (OSError, ValueError):
+                pass  # being written or removed
+        time.sleep(0.02)
+    raise AssertionError("no run has started")
 
 
 @pytest.mark.slow
-def test_the_estimate_of_a_demo_is_about_right(tmp_path, monkeypatch):
-    """Within a factor of two, by this process's own time. Neighbours stretch even that, when they come or go between
-    the trial and the run: one of three tries must do."""
-    began = []
-
-    def shown(*args) -> str:
-        plan = show_plan(*args)
-        began.append(time.process_time())
-        return plan
-
-    monkeypatch.setattr(time, "perf_counter", time.process_time)
-    monkeypatch.setattr("promptcal.tools.reproduce.show_plan", shown)
-    tries = []
-    for number in range(3):
-        done = run_tool("reproduce.py", "sals", *QUICK, "--limit", 24, "--only", "SoC", "--output-dir",
-                        tmp_path / str(number))
-        taken = time.process_time() - began[-1]
-        said = float(re.search(r"On this machine .*: about (\d+) s[.]", done.stdout)[1])
-        tries.append((said, taken))
-        if said / 2 < taken < said * 2:
-            return
-    pytest.fail(f"seconds said and taken: {tries}")
+def test_jobs_survive_a_killed_worker_and_give_the_tables_of_one_process(demo, tmp_path):
+    args = ("reproduce.py", "sals", "--output-dir", tmp_path, *QUICK, "--jobs", 2)
+    process = Process(*args)
+    os.kill(working_on(tmp_path / "demo" / "LandCover"), signal.SIGKILL)
+    out, _ = process.communicate()
+    assert process.returncode == 1
+    failed = re.findall(r"^failed: \w+ on (\w+), .* its process died", out, re.M)
+    assert failed and set(failed) == {"landcover"}  # its group only
+    assert len(list((tmp_path / "demo" / "LandCoverShift").rglob("results.json"))) == 3
+    process = Process(*args)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert f"{len(failed)} run{'s' * (len(failed) > 1)} done now" in out and "6/6" in err
+    assert len(list((tmp_path / "demo" / "cache").glob("views-*"))) == 2
+    table = Path("demo", "experiments", "sals", "tables.md")
+    assert (tmp_path / table).read_text() == (demo[0] / table).read_text()
 
 
-def test_a_plan_looks_at_the_root(tmp_path):
-    """What lies there counts, not what was published; what is missing is said with the remedy."""
-    build("EuroSAT", tmp_path)
-    images = len(build_dataset("EuroSAT", tmp_path).test)
-    done = run_tool("reproduce.py", "table1", "--dry-run", "--root", tmp_path, "--output-dir", tmp_path / "output",
-                    "--only", "eurosat", "dtd", "TPT")
-    assert done.returncode == 0, done.stderr
-    assert f"Data in {tmp_path}: partial: eurosat; absent: dtd." in done.stdout
-    assert "download.py" in next(line for line in done.stdout.splitlines() if line.startswith("  dtd: "))
-    row = next(line for line in done.stdout.splitlines() if " eurosat " in line)
-    assert f" {images} " in row and "8,100" not in row
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_workers_end_with_the_command_and_the_same_command_continues(tmp_path, number, status):
+    args = ("reproduce.py", "class_pairs", "--output-dir", tmp_path, *QUICK, "--limit", 240)
+    process = Process(*args, "--jobs", 2)
+    worker = working_on(tmp_path)
+    os.kill(process.pid, number)
+    assert process.wait() == status
+    if status > 0:
+        assert "the same command continues" in process.communicate()[1]
+        assert not list(tmp_path.rglob("lock"))
+    until = time.monotonic() + 30
+    while Path(f"/proc/{worker}").exists():
+        assert time.monotonic() < until, "the worker goes on without its parent"
+        time.sleep(0.1)
+    assert run_tool(*args).returncode == 0
 
 
-def test_dry_run_of_everything_writes_nothing(tmp_path):
-    process = run_tool("reproduce.py", "all", "--dry-run", "--output-dir", tmp_path)
-    assert process.returncode == 0, process.stderr
-    assert re.search(r"\n(\d+) runs, 0 finished, \1 to do\.\nOn an A100: about [\d,.]+ \w+\. An est", process.stdout)
-    assert not list(tmp_path.iterdir())
+# --- one group at a time
 
 
-# --- one step at a time
+def planned(tmp_path: Path, name: str = "class_pairs") -> list[PlannedRun]:
+    return expand(read_experiment(name), Workspace(output=tmp_path, demo=True, limit=24))
 
 
-def planned(tmp_path: Path, name: str = "class_pairs") -> list:
-    return expand(read_experiment(name), Place(output=tmp_path, demo=True, limit=24))
-
-
-def test_features_that_somebody_makes_are_waited_for(tmp_path):
-    first, second = planned(tmp_path)
-    runner = Runner([first, second])
-    with Claim(first).held():
-        assert not runner.attempt(second)
-        with pytest.raises(Busy), Claim(second).held():
-            pass
-    assert not runner.tally.failed
-
-
-def test_a_run_that_somebody_works_on_is_left_to_them(tmp_path):
-    first, second = planned(tmp_path)
-    first.folder.mkdir(parents=True)
-    with RunLock(first.folder).held():
-        assert in_use(first.folder)
-        assert not Runner([first, second]).attempt(first)
-    assert not in_use(first.folder)
-
-
-def test_a_failure_elsewhere_counts_but_one_from_before_does_not(tmp_path):
-    first, second = planned(tmp_path)
-    for run in (first, second):
-        run.folder.mkdir(parents=True)
-    (first.folder / FAILURE).write_text(json.dumps({"reason": "long ago", "process": 1, "time": 1}))
-    runner = Runner([first, second])
-    (second.folder / FAILURE).write_text(json.dumps({"reason": "just now", "process": 1, "time": 2}))
-    assert not runner.settled(first)
-    assert runner.settled(second)
-    assert runner.tally.failed == {second: "just now"}
+def test_a_run_that_another_process_computes_counts_as_failed(tmp_path):
+    run = planned(tmp_path)[0]
+    run.folder.mkdir(parents=True)
+    with RunLock(run.folder).held():
+        (outcome,) = run_group(WorkGroup((run,)))
+    assert f"in use by process {os.getpid()}" in outcome.reason and not outcome.computed
+    assert not list(run.folder.iterdir())
 
 
 def test_a_prompt_that_cannot_be_learnt_fails_the_runs_that_start_from_it(tmp_path):
-    plan = planned(tmp_path, "coop")
-    runner = Runner(plan)
-    prompt = next(run for run in plan if run.method == "CoOp")
-    runner.tally.failed[prompt] = "no training images"
-    settled = [run for run in plan if runner.settled(run)]
-    assert settled and all(run.prompt == prompt for run in settled)
-    assert all(not runner.attempt(run) for run in plan if run.prompt and run.prompt != prompt)
+    run = next(run for run in planned(tmp_path, "coop") if run.prompt)
+    run.prompt.folder.parent.parent.mkdir(parents=True)
+    run.prompt.folder.parent.write_text("a file where a folder belongs")
+    prompt, dependent = run_group(WorkGroup((run.prompt, run)))
+    assert "cannot make folder" in prompt.reason
+    assert dependent.reason == "the prompt that it starts from could not be learnt"
 
 
 def test_a_finished_run_with_other_settings_is_no_result(tmp_path):
     run = planned(tmp_path)[0]
     make_run(tmp_path, run.method, folder=str(run.folder.relative_to(tmp_path)))
-    assert "holds a run with other settings" in differs(run)
-    runner = Runner([run])
-    assert runner.settled(run) and run in runner.tally.failed
+    (outcome,) = run_group(WorkGroup((run,)))
+    assert "holds a run with other settings" in outcome.reason
+
+
+# --- the command line
+
+
+@pytest.mark.parametrize(("args", "ranks", "message"), [
+    (["tabel1"], 1, "error: unknown experiment 'tabel1'. Did you mean 'table1'?"),
+    (["table1", "--dry-run", "--set", "TTA.STEP", "2"], 1, "error: unknown key 'TTA.STEP' in the command."),
+    (["table1", "--jobs", "0"], 1, "error: --jobs is 0; it must be 1 or more"),
+    (["table1", "--demo"], 2, "error: reproduce starts its own processes: use --jobs N instead of torchrun"),
+])
+def test_mistakes_in_the_command_get_one_line(tmp_path, args, ranks, message):
+    process = run_tool("reproduce.py", *args, "--output-dir", tmp_path, WORLD_SIZE=str(ranks))
+    assert process.returncode == 2
+    assert process.stderr.startswith(message) and process.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_needs_no_torch_and_less_than_a_cpu_second():
+    code = ("import sys, time\nfrom promptcal.tools.reproduce import main\nassert main([]) == 0\n"
+            "assert 'torch' not in sys.modules\nassert time.process_time() < 1")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(PROJECT / "tools" / "package")})
+    assert done.returncode == 0, done.stderr
+    assert "table1" in done.stdout and "Table 1" in done.stdout
+
+
+# --- outcomes
 
 
 @pytest.mark.parametrize("name", ["table1", "reliability", *(
     pytest.param(name, marks=pytest.mark.slow) for name in ("two_steps", "prompts", "scaling", "coop", "seeds"))])
 def test_outcomes_of_real_plans(tmp_path, name):
-    """On made-up runs in the file_datasets' places: every layout writes its files, with the paper's figures in them."""
-    place = Place(output=tmp_path)
+    """On made-up runs of the real data sets: every layout writes its files, with the published figures in them."""
+    workspace = Workspace(output=tmp_path)
     experiment = read_experiment(name)
-    plan = [run for run in expand(experiment, place) if run.dataset in ("dtd", "fgvc_aircraft", "eurosat")]
+    plan = [run for run in expand(experiment, workspace) if run.dataset in ("dtd", "fgvc_aircraft", "eurosat")]
     for run in plan:
         make_run(tmp_path, run.method, run.dataset_name, run.seed, run.backbone, n=60, settings=dict(run.variant),
                  folder=str(run.folder.relative_to(tmp_path)), data_hash=run.dataset)
     known: dict = {}
-    outcome = write_outcome(experiment, place, plan, {plan[-1]: "out of memory"}, known)
+    outcome = write_outcome(experiment, workspace, plan, {plan[-1]: "out of memory"}, known)
     assert len(known) == len(plan) - 1
     page = outcome.page.read_text()
     assert "(published)" in page and "ours − published" in page and "out of memory" in page
     assert "Demo" not in page
-    assert "?" not in (place.outcome(name) / "tables.tex").read_text()  # what LaTeX has no sign for
-    drawn = {path.stem for path in (place.outcome(name) / "figures").glob("*.png")}
-    assert drawn == set(outcome.pictures)
+    assert "?" not in (workspace.outcome_dir(name) / "tables.tex").read_text()  # what LaTeX has no sign for
+    drawn = {path.stem for path in (workspace.outcome_dir(name) / "figures").glob("*.png")}
+    assert drawn == set(outcome.figures)
     assert bool(drawn) == (name in ("two_steps", "prompts", "reliability", "scaling"))
     if name == "two_steps":
         assert "The paper&#39;s own slip" in page
@@ -229,15 +214,41 @@ def test_outcomes_of_real_plans(tmp_path, name):
 
 @pytest.mark.slow
 def test_theory_on_embedded_data_says_where_its_floor_holds(tmp_path):
-    place = Place(output=tmp_path, demo=True, limit=6,
-                  opts=("TTA.VIEWS", 8, "TTA.SELECT", 0.5, "DATALOADER.NUM_WORKERS", 0))
-    tuned, first_order = write_outcome(read_experiment("theory"), place, [], {}, {}).tables
+    workspace = Workspace(output=tmp_path, demo=True, limit=6,
+                          opts=("TTA.VIEWS", 8, "TTA.SELECT", 0.5, "DATALOADER.NUM_WORKERS", 0))
+    tuned, first_order = write_outcome(read_experiment("theory"), workspace, [], {}, {}).tables
     assert [row.label for row in tuned.blocks[0].rows] == ["before", "TPT", "C-TPT", "O-TPT", "SoC"]
     for table in (tuned, first_order):
         assert CAVEAT in table.notes and table.notes[0] == DEMO
     for row in first_order.blocks[0].rows:
-        assert 0 <= row.entries[-1].value < 1  # per cent, between first order and measurement
-    kept = {path: path.stat().st_mtime_ns for path in place.outcome("theory").glob("*.npz")}
+        assert 0 <= row.entries[-1].value < 1  # percent, between first order and measurement
+    kept = {path: path.stat().st_mtime_ns for path in workspace.outcome_dir("theory").glob("*.npz")}
     assert len(kept) == 4
-    write_outcome(read_experiment("theory"), place, [], {}, {})
-    assert kept == {path: path.stat().st_mtime_ns for path in place.outcome("theory").glob("*.npz")}
+    write_outcome(read_experiment("theory"), workspace, [], {}, {})
+    assert kept == {path: path.stat().st_mtime_ns for path in workspace.outcome_dir("theory").glob("*.npz")}
+
+
+# --- the plan's time and disk
+
+
+def test_a_plan_looks_at_the_root(tmp_path):
+    """The images there count, not the published number; what is missing is reported with the remedy."""
+    build("EuroSAT", tmp_path)
+    build("ImageNet", tmp_path)
+    images = len(build_dataset("EuroSAT", tmp_path).test)
+    done = run_tool("reproduce.py", "coop", "--dry-run", "--root", tmp_path, "--output-dir", tmp_path / "output",
+                    "--only", "eurosat", "dtd", "imagenet", "TPT")
+    assert done.returncode == 0, done.stderr
+    assert f"Data in {tmp_path}: partial: imagenet, eurosat; absent: dtd." in done.stdout
+    assert "download.py" in next(line for line in done.stdout.splitlines() if line.startswith("  dtd: "))
+    assert "  imagenet: no training images" in done.stdout and "  eurosat: no training" not in done.stdout
+    row = next(line for line in done.stdout.splitlines() if " eurosat " in line)
+    assert f" {5 * images} " in row and "8,100" not in row
+
+
+def test_dry_run_of_everything_writes_nothing(tmp_path):
+    process = run_tool("reproduce.py", "all", "--dry-run", "--output-dir", tmp_path, HOME=str(tmp_path))
+    assert process.returncode == 0, process.stderr
+    assert re.search(r"\n(\d+) runs, 0 finished, \1 to do\.\nTime unknown: \d+ runs", process.stdout)
+    assert "the weights of ViT-L/14 are not downloaded yet" in process.stdout
+    assert not list(tmp_path.iterdir())

@@ -22,7 +22,7 @@ def test_soc_runs_on_real_pictures(key: str, classes: int, tmp_path: Path):
         "DATALOADER.NUM_WORKERS", 0, "OUTPUT_DIR", tmp_path / "run"])
     results = build_trainer(cfg).run()
     assert (results["n"], results["classes"], results["flagged"]) == (4, classes, 0)
-    assert RunDir(tmp_path / "run").results()["accuracy"] == results["accuracy"]
+    assert RunDir(tmp_path / "run").results["accuracy"] == results["accuracy"]
     predictions = RunDir(tmp_path / "run").predictions()
     for name in ("logits", "zero_shot_logits"):
         assert predictions[name].shape == (4, classes) and np.isfinite(predictions[name]).all()

@@ -4,14 +4,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from promptcal.datasets.base import DATASET_REGISTRY
 from promptcal.datasets.utils.errors import ConfigError, DataError
-from promptcal.trainers import adapt, build_cfg, build_trainer
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers import adapt, build_cfg
 from promptcal.trainers.vlm.openai import OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.templates import CLIP_BEST, find_templates, template_features
@@ -28,9 +26,8 @@ def openai_features(model: CLIP, templates: list[str], names: list[str]) -> torc
     return F.normalize(torch.stack(features).mean(0), dim=-1)
 
 
-@pytest.mark.parametrize("templates", [
-    ["a photo of a {}."], ["{} texture."], ["a photo of a {}, a type of pet."], ["{}"], list(CLIP_BEST),
-], ids=["plain", "name first", "words on both sides", "name alone", "ensemble"])
+@pytest.mark.parametrize("templates", [["{} texture."], ["a photo of a {}, a type of pet."], ["{}"], list(CLIP_BEST)],
+                         ids=["name first", "words on both sides", "name alone", "ensemble"])
 def test_features_equal_openais(clip_model: CLIP, templates: list[str]):
     ours = template_features(OpenAIBackbone(clip_model), templates, NAMES, "fp32")
     torch.testing.assert_close(ours, openai_features(clip_model, templates, NAMES), atol=2e-6, rtol=1e-5)
@@ -45,46 +42,24 @@ def test_what_the_setting_stands_for():
     assert find_templates("one {}. | the {} ", "OxfordPets", pets) == ["one {}.", "the {}"]
 
 
-@pytest.mark.parametrize(("dataset", "template"), [
-    ("OxfordPets", "a photo of a {}, a type of pet."), ("OxfordFlowers", "a photo of a {}, a type of flower."),
-    ("FGVCAircraft", "a photo of a {}, a type of aircraft."), ("DescribableTextures", "{} texture."),
-    ("EuroSAT", "a centered satellite photo of {}."), ("StanfordCars", "a photo of a {}."),
-    ("Food101", "a photo of {}, a type of food."), ("SUN397", "a photo of a {}."), ("Caltech101", "a photo of a {}."),
-    ("UCF101", "a photo of a person doing {}."), ("ImageNet", "a photo of a {}."), ("ImageNetV2", "a photo of a {}."),
-    ("ImageNetSketch", "a photo of a {}."), ("ImageNetA", "a photo of a {}."), ("ImageNetR", "a photo of a {}."),
-])
-def test_data_sets_have_coops_templates(dataset: str, template: str):
-    assert DATASET_REGISTRY.get(dataset).template == template
+def test_data_sets_have_coops_templates():
+    plain = "a photo of a {}."
+    expected = {
+        "OxfordPets": "a photo of a {}, a type of pet.", "OxfordFlowers": "a photo of a {}, a type of flower.",
+        "FGVCAircraft": "a photo of a {}, a type of aircraft.", "DescribableTextures": "{} texture.",
+        "EuroSAT": "a centered satellite photo of {}.", "Food101": "a photo of {}, a type of food.",
+        "UCF101": "a photo of a person doing {}.", "StanfordCars": plain, "SUN397": plain, "Caltech101": plain,
+        "ImageNet": plain, "ImageNetV2": plain, "ImageNetSketch": plain, "ImageNetA": plain, "ImageNetR": plain,
+    }
+    assert {dataset: DATASET_REGISTRY.get(dataset).template for dataset in expected} == expected
 
 
-@pytest.mark.parametrize(("setting", "templates"), [
-    ("coop", ["a photo of a {}."]), ("ensemble", [*CLIP_BEST, "a photo of a {}."]),
-    ("one {}!|many {}s.", ["one {}!", "many {}s."]),
-])
-def test_runs_tell_their_templates(
-    tmp_path: Path, clip_file: Path, image_folder: Path, setting: str, templates: list[str],
-):
-    def run(folder: str, *opts: str) -> tuple[dict, np.ndarray]:
-        results = build_trainer(build_cfg("ZeroShot", "configs/datasets/image_folder.yaml", opts=[
-            "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
-            "DATALOADER.NUM_WORKERS", 0, *opts])).run()
-        return results, RunDir(tmp_path / folder).predictions()["logits"]
-
-    _, plain = run("plain")
-    results, logits = run("templates", "PROMPT.TEMPLATE", setting)
-    assert results["templates"] == templates
-    same = np.allclose(plain, logits, atol=1e-4)
-    assert same == (setting == "coop")  # the folder's own template is the default prompt
-    with pytest.raises(ConfigError, match=r"PROMPT.TEMPLATE was ''"):
-        run("plain", "PROMPT.TEMPLATE", setting)
-
-
-def test_the_command_takes_templates(train, tmp_path: Path):
-    done = train("ZeroShot", "PROMPT.TEMPLATE", "ensemble")
+def test_the_command_takes_templates_and_records_them(train, tmp_path: Path):
+    done = train("ZeroShot", "PROMPT.TEMPLATE", "one {}!|many {}s.")
     assert done.returncode == 0, done.stderr
-    assert len(json.loads((tmp_path / "run" / "results.json").read_text())["templates"]) == 8
-    done = train("ZeroShot", "PROMPT.TEMPLATE", "a photo")
-    assert done.returncode == 2 and "has the template 'a photo'" in done.stderr
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["templates"] == ["one {}!", "many {}s."]
+    done = train("ZeroShot", "PROMPT.TEMPLATE", "ensemble")
+    assert done.returncode == 2 and "PROMPT.TEMPLATE was 'one {}!|many {}s.'" in done.stderr
 
 
 def test_templates_work_on_tensors(clip_model: CLIP):
@@ -95,11 +70,12 @@ def test_templates_work_on_tensors(clip_model: CLIP):
     torch.testing.assert_close(adapted.logits, expected, atol=1e-4, rtol=1e-5)
     with pytest.raises(ConfigError, match="PROMPT.TEMPLATE coop needs a data set"):
         adapt("ZeroShot", clip_model, NAMES, views, ["PROMPT.TEMPLATE", "coop"])
+    with pytest.raises(DataError, match=r"class 0 .* has \d+ tokens, but the model takes 77"):
+        adapt("ZeroShot", clip_model, NAMES, views, ["PROMPT.TEMPLATE", "word " * 80 + "{}"])
 
 
 @pytest.mark.parametrize(("trainer", "opts", "message"), [
     ("ZeroShot", ["PROMPT.TEMPLATE", "a photo"], "has the template 'a photo'; it must be coop, ensemble, or templates"),
-    ("ZeroShot", ["PROMPT.TEMPLATE", "{} and {}"], "hold {} once each"),
     ("ZeroShot", ["PROMPT.TEMPLATE", "{} {0}"], "hold {} once each"),
     ("ZeroShot", ["PROMPT.TEMPLATE", "a {}.|"], "has the template ''"),
     ("ZeroShot", ["PROMPT.TEMPLATE", "coop", "MODEL.INIT_WEIGHTS", "x.pt"], "empty where MODEL.INIT_WEIGHTS"),
@@ -109,8 +85,3 @@ def test_settings_that_cannot_work(trainer: str, opts: list[str], message: str):
     with pytest.raises(ConfigError) as error:
         build_cfg(trainer, opts=opts)
     assert message in str(error.value)
-
-
-def test_a_template_that_is_too_long(clip_model: CLIP):
-    with pytest.raises(DataError, match=r"class 0 .* has \d+ tokens, but the model takes 77"):
-        template_features(OpenAIBackbone(clip_model), ["word " * 80 + "{}"], NAMES, "fp32")

@@ -147,11 +147,10 @@ def test_bad_images_stop_the_run_or_are_listed(train, tmp_path: Path, image_fold
 
 
 @pytest.mark.parametrize("trainer", ["SoC", "CoOp"])
-def test_no_train_checks_and_writes_nothing(train, tmp_path: Path, image_folder: Path, trainer: str, monkeypatch):
-    """Neither a run folder nor a few-shot list in the data root, and it builds no Jacobian."""
-    monkeypatch.setattr("promptcal.trainers.base.build_jacobian", lambda *_: pytest.fail("the Jacobian was built"))
+def test_no_train_checks_and_writes_nothing(train, tmp_path: Path, image_folder: Path, trainer: str):
+    """Neither a run folder nor a few-shot list in the data root, nor a cached Jacobian."""
     shutil.copytree(image_folder, tmp_path / "both" / "train")
-    (image_folder).rename(tmp_path / "both" / "test")
+    image_folder.rename(tmp_path / "both" / "test")
     before = sorted(tmp_path.rglob("*"))
     done = train(trainer, "--no-train", "--root", tmp_path / "both", "DATASET.NUM_SHOTS", 2, "TTA.JACOBIAN", "on",
                  "CACHE.DIR", tmp_path / "cache")
@@ -163,8 +162,6 @@ def test_no_train_checks_and_writes_nothing(train, tmp_path: Path, image_folder:
     (["--trainer", "Sock"], "unknown trainer 'Sock'. Did you mean 'SoC'?"),
     (["--trainer", "SoC"], "no data set given"),
     (["--trainer", "SoC", "TTA.STEP", "2"], "unknown key 'TTA.STEP' in the command. Did you mean 'TTA.STEPS'?"),
-    (["--trainer", "SoC", "DATASET.NAME", "UCF"], "unknown data set 'UCF'"),
-    (["--trainer", "SoC", "--config-file", "setup.py"], "other kinds are refused"),
     (["--trainer", "SoC", "--seed", "-3"], "SEED is -3"),
     (["--trainer", "SoC", "OPTIM.LR", "1e38"], "OPTIM.LR is 1e+38; it must be above 0 and at most 1e30"),
     (["--trainer", "SoC", "--load-epoch", "50"], "--load-epoch names an epoch of the prompt in --model-dir DIR"),

@@ -23,6 +23,7 @@ from promptcal.trainers.config import CONFIGS
 from promptcal.trainers.config.defaults import get_cfg_default
 from promptcal.trainers.predict.page import selected_views, write_page
 from promptcal.trainers.predict.predict import (
+    Prediction,
     class_names,
     default_backbone,
     make_adapter,
@@ -88,7 +89,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             open_image(path)  # raises before a model is loaded
     backbone = args.backbone or default_backbone()
     warning = warn_of_small(backbone, name)
-    model, found, selected = None, {}, []
+    model = None
+    found: dict[str, list[Prediction]] = {}
+    selected: list[list[dict]] = []
     for trainer in dict.fromkeys(args.trainer):
         opts = [*(default_pairs(trainer, name) if name else []), *select_one(args.views), *args.opts]
         cfg = build_cfg(trainer, flags=["TTA.VIEWS", args.views], opts=opts)

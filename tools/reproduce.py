@@ -3,11 +3,12 @@
     python tools/reproduce.py list
     python tools/reproduce.py table1 --root DATA --dry-run
     python tools/reproduce.py all --demo
-    torchrun --nproc-per-node 8 tools/reproduce.py all --root DATA
+    python tools/reproduce.py all --root DATA --jobs 8
 """
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,24 +18,24 @@ if __name__ == "__main__":  # take the package from this checkout, whatever is i
 
 from promptcal.datasets.utils.cli import counted, log_to_terminal, resumable, run_tool
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.trainers.experiments.plan import Place
-from promptcal.trainers.experiments.plan_table import show_list, show_plan
-from promptcal.trainers.experiments.reproduce import make_plans, read_experiments, reproduce
-from promptcal.trainers.experiments.runner import stand_alone
-from promptcal.trainers.report.render import terminal
+from promptcal.trainers.experiments.definition import experiment_file, list_experiments
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", metavar="NAME", help="an experiment of configs/experiments, all, or list")
+    parser.add_argument("name", metavar="NAME", nargs="?", default="list",
+                        help="an experiment of configs/experiments, all, or list (default)")
     parser.add_argument("--root", default="", help="folder that holds the data sets")
-    parser.add_argument("--limit", type=int, default=0, metavar="N", help="N test images a run, for a quick look")
-    parser.add_argument("--only", nargs="+", default=[], metavar="WHAT", help="these methods, data sets or backbones")
-    parser.add_argument("--backbone", default="", help="this one instead of the experiment's, as for tools/train.py")
-    parser.add_argument("--dry-run", action="store_true", help="show the plan and what it will take, and stop")
+    parser.add_argument("--limit", type=int, default=0, metavar="N", help="N test images per run, for a quick look")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME",
+                        help="only these methods, data sets or backbones")
+    parser.add_argument("--backbone", default="", help="replaces the experiment's backbones; as for tools/train.py")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N",
+                        help="compute in N processes, each on one GPU if there are GPUs")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan, its time and disk space, and stop")
     parser.add_argument("--demo", action="store_true", help="on the embedded data sets and backbone, in minutes")
-    parser.add_argument("--output-dir", type=Path, default=Path("output"), help="where runs and outcomes go")
-    parser.add_argument("--cache-dir", type=Path, help="where view features go (default: cache/ in the output)")
+    parser.add_argument("--output-dir", type=Path, default=Path("output"), help="where runs and outcomes are written")
+    parser.add_argument("--cache-dir", type=Path, help="where view features are kept (default: cache/ in the output)")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY VALUE", dest="opts",
                         help="settings for all runs, e.g. DATALOADER.NUM_WORKERS 16")
     return parser.parse_args(argv)
@@ -43,33 +44,44 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 @resumable
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
+    if args.name == "list":
+        print(list_experiments())
+        return 0
+    if args.name != "all":
+        experiment_file(args.name)
     if args.limit < 0:
         raise ConfigError(f"--limit is {args.limit}; it must be 0 (all images) or more")
-    rank, world = stand_alone()
+    if args.jobs < 1:
+        raise ConfigError(f"--jobs is {args.jobs}; it must be 1 or more")
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise ConfigError("reproduce starts its own processes: use --jobs N instead of torchrun")
+    # Imported here because they import torch, which the list and a usage error need not wait for.
+    from promptcal.trainers.experiments.plan import Workspace
+    from promptcal.trainers.experiments.plan_table import show_plan
+    from promptcal.trainers.experiments.reproduce import make_plans, read_experiments, reproduce
+    from promptcal.trainers.report.render import terminal
+
     log_to_terminal()
-    place = Place(args.root, args.output_dir, args.cache_dir, args.demo, args.limit, tuple(args.opts), args.backbone)
-    if args.name == "list":
-        print(show_list(place))
-        return 0
+    workspace = Workspace(args.root, args.output_dir, args.cache_dir, args.demo, args.limit, tuple(args.opts),
+                          args.backbone)
     experiments = read_experiments(args.name)
-    plans = make_plans(experiments, place, args.only)
-    if rank == 0:
-        print(show_plan(plans, experiments, place))
+    plans = make_plans(experiments, workspace, args.only)
+    print(show_plan(plans, workspace, trial=args.dry_run), flush=True)
     if args.dry_run:
         return 0
-    tally, outcomes, problems = reproduce(experiments, plans, place, rank, world)
-    for outcome in outcomes.values():
+    done = reproduce(experiments, plans, workspace, args.jobs)
+    for outcome in done.outcomes.values():
         for table in outcome.tables:
             print(f"\n{terminal(table, colour=sys.stdout.isatty())}")
-    of_all = f"; {len(outcomes)} of {counted(len(plans), 'outcome')} written" if rank == 0 else " by this process"
-    print(f"\n{counted(len(tally.done), 'run')} done now{of_all}")
-    for name, outcome in outcomes.items():
+    written = f"{len(done.outcomes)} of {counted(len(plans), 'outcome')} written"
+    print(f"\n{counted(done.computed, 'run')} done now; {written}")
+    for name, outcome in done.outcomes.items():
         print(f"  {name}: {outcome.page}")
-    for run, reason in tally.failed.items():
+    for run, reason in done.failed.items():
         print(f"failed: {run.described}: {reason}")
-    for name, reason in problems.items():
+    for name, reason in done.problems.items():
         print(f"not written: {name}: {reason}")
-    return 1 if tally.failed or problems else 0
+    return 1 if done.failed or done.problems else 0
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
-"""Trains the small CLIP that comes with the package, or draws a sheet of the tiles it sees.
+"""Trains the small CLIP that ships with the package, or draws a sheet of its training tiles.
 
     python tools/train_small_clip.py --out small_clip.safetensors
     python tools/train_small_clip.py --contact-sheet tiles.png
 
-Training draws its own pictures, needs no data and takes less than half an hour on two CPU cores. The defaults made
-the file that ships; a seed repeats a training exactly on the same machine with the same versions and threads.
+Training draws its own images, needs no data and takes less than half an hour on a CPU. The defaults made the file that
+ships; a training with the same seed, machine, versions and threads gives the same file.
 """
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -31,9 +30,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--out", type=Path, metavar="FILE", help="train, and write the weights here (.safetensors)")
     task.add_argument("--contact-sheet", type=Path, metavar="PNG", help="draw labelled example tiles and stop")
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "promptcal-tiles",
-                        help="folder that keeps the drawn tiles, about 12 kB each (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="processes that draw and threads that train")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: %(default)s)")
     for field in fields(Settings):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default,
                             help="(default: %(default)s)")
@@ -53,8 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.threads < 1:
         raise ConfigError(f"--threads is {args.threads}; it must be at least 1")
     torch.set_num_threads(args.threads)
-    settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
-    make_small_clip(args.out, args.cache, args.threads, settings)
+    make_small_clip(args.out, Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)}))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class Adapter:
                 self.count += len(features)
             return Adapted.join(adapted)
 
-    def batches(self, views: Views, index: Sequence[int] | int | None) -> Iterator[tuple[Tensor, bool]]:
+    def batches(self, views: Views, index: Sequence[int] | int | None = None) -> Iterator[tuple[Tensor, bool]]:
         """The views (b, V, 3, H, W) of the images that are adapted at once, and whether they are pixel values from 0 to
         255. Views of images are made as in a run."""
         cfg, backbone = self.method.cfg, self.method.backbone

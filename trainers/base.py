@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -28,15 +29,19 @@ from .runs.run_dir import Results, RunDir
 from .runs.summary import metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.backbone import Backbone
-from .vlm.class_towers import ClassTowers
-from .vlm.initial_prompt import InitialPrompt, first_of_equal
 from .vlm.loading import as_backbone, load_clip, pick_device, weights_hash
-from .vlm.numerics import fixed_numerics
+from .vlm.numerics import fixed_numerics, resolve_precision
 from .vlm.openai_clip import CLIP
 from .vlm.openai_weights import warn_of_small
-from .vlm.precision import resolve_precision
 from .vlm.prompt_files import load_context, prompt_hash
-from .vlm.prompts import check_lengths, class_tokens, find_placement, initial_context, warn_of_classes
+from .vlm.prompts import (
+    ClassTokenPosition,
+    check_lengths,
+    class_tokens,
+    initial_context,
+    warn_of_classes,
+)
+from .vlm.text_encoder import InitialPrompt, TextEncoder, first_of_equal
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +67,7 @@ class BaseTrainer:
     classnames: Sequence[str] = ()
     first_of_name: Sequence[int] | None = None  # for each class the first one of the same name; None: all differ
     run_dir: RunDir | None = None  # None where `adapt` is used without a run
-    fingerprint: dict[str, object]
+    fingerprint: Mapping[str, object] = MappingProxyType({})  # what a resumed run must share; empty without a run
     backbone: Backbone
     prompt: InitialPrompt
     scale: Tensor  # exp(logit_scale)
@@ -190,7 +195,8 @@ class BaseTrainer:
     def load_model(self) -> None:
         name, activation, head_width = backbone_settings(self.cfg)
         warn_of_small(name, self.cfg.DATASET.NAME)
-        self.use_model(load_clip(name, self.device, activation, head_width), self.classnames)
+        weights = str(self.fingerprint["weights"])
+        self.use_model(load_clip(name, self.device, activation, head_width, weights), self.classnames)
         logger.info("%s on %s in %s", name, self.device, self.precision)
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
@@ -204,15 +210,16 @@ class BaseTrainer:
         self.scale = self.backbone.logit_scale.exp().detach()
         tokens = class_tokens(classnames, self.backbone.tokenizer)
         if cfg.MODEL.INIT_WEIGHTS:
-            context = load_context(cfg.MODEL.INIT_WEIGHTS, self.backbone, tokens, self.class_token_position)
+            expected = str(self.fingerprint.get("prompt", ""))
+            context = load_context(cfg.MODEL.INIT_WEIGHTS, self.backbone, tokens, self.class_token_position, expected)
         else:
             context = initial_context(self.backbone, cfg.PROMPT.CTX_INIT)
         check_lengths(classnames, tokens, context.shape[-2], self.backbone)
         warn_of_classes(classnames, tokens)
         first = first_of_equal(tokens)
         self.first_of_name = first if context.dim() == 2 and len(set(first)) < len(first) else None
-        placement = find_placement(self.class_token_position, classnames, self.backbone.tokenizer)
-        self.prompt = InitialPrompt(ClassTowers(self.backbone, tokens, self.precision, placement=placement), context)
+        position = ClassTokenPosition.find(self.class_token_position, classnames, self.backbone.tokenizer)
+        self.prompt = InitialPrompt(TextEncoder(self.backbone, tokens, self.precision, position=position), context)
 
     @property
     def class_token_position(self) -> str:
@@ -264,10 +271,10 @@ class BaseTrainer:
         return self.run_dir.finish(results, cfg)
 
     def metadata(self) -> dict[str, object]:
-        """What else belongs in results.json: the initial prompt, the pixels, and what a method adds."""
+        """What else belongs in results.json: the initial prompt, facts about the backbone, and what a method adds."""
         return {
             "init_weights": self.cfg.MODEL.INIT_WEIGHTS, "init_weights_hash": self.fingerprint["prompt"],
-            "pixels": asdict(self.backbone.pixels),
+            "pixels": asdict(self.backbone.pixels), "architecture": self.backbone.architecture,
         }
 
     def update_metrics(self, results: Results) -> Results:

@@ -23,12 +23,11 @@ from .registry import TRAINER_REGISTRY
 from .runs.lock import RunLock
 from .runs.run_dir import Results
 from .vlm.backbone import Backbone
-from .vlm.class_towers import ClassTowers
-from .vlm.initial_prompt import InitialPrompt
 from .vlm.numerics import fixed_numerics
 from .vlm.openai_clip import CLIP
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
 from .vlm.prompts import check_lengths, initial_context, words
+from .vlm.text_encoder import InitialPrompt, TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -88,24 +87,21 @@ class CoOp(BaseTrainer):
         return super().run(train)
 
     def make_fingerprint(self, dataset: Dataset) -> dict[str, object]:
-        training = self.training_images_hash(dataset) if self.learns else "none: not trained here"
-        return {**super().make_fingerprint(dataset), "training_data": training}
-
-    def training_images_hash(self, dataset: Dataset) -> str:
-        name = self.cfg.DATASET.NAME
+        if not self.learns:
+            return {**super().make_fingerprint(dataset), "training_data": "none: not trained here"}
         if not dataset.train:
-            raise DataError(f"{name} has no training images; to test a prompt that was trained elsewhere: --eval-only "
-                            f"--model-dir DIR")
+            raise DataError(f"{self.cfg.DATASET.NAME} has no training images; to test a prompt that was trained "
+                            f"elsewhere: --eval-only --model-dir DIR")
         absent = len(dataset.classnames) - len({item.label for item in dataset.train})
         if absent:
             logger.warning("%d classes have no training image", absent)
-        logger.info("%s: %d training images", name, len(dataset.train))
-        return dataset.fingerprint(dataset.train)
+        logger.info("%s: %d training images", self.cfg.DATASET.NAME, len(dataset.train))
+        return {**super().make_fingerprint(dataset), "training_data": dataset.fingerprint(dataset.train)}
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
         context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
-        tower = ClassTowers(self.backbone, self.prompt.tower.class_tokens, self.precision, self.prompt.tower.group)
+        tower = TextEncoder(self.backbone, self.prompt.tower.class_tokens, self.precision, self.prompt.tower.group)
         self.hand_written = tower.text(context[None])[0]  # (K, d), the zero-shot features
 
     def starting_context(self) -> Tensor:

@@ -30,9 +30,7 @@ class OnZeta(BaseTrainer):
 
     label, colour, marker, display_order = "OnZeta", "#6699CC", "8", 72
     online = True
-    text_scale: Tensor | float
-    total: int  # images that will come
-    seen: Tensor
+    seen: Tensor  # number of images
     dual: Tensor  # ρ (K,)
     vectors: Tensor  # W (K, d)
 

@@ -31,7 +31,7 @@ class SoC(TPT):
         cfg.TRAINER.SOC.NORM = "minmax"  # s̃: minmax (s−min)/(max−min), max s/max, shift s−min
         # w: inverse |L_TPT|/|L_Huber|, ratio |L_Huber|/|L_TPT|, none 1, all detached; live is the ratio with gradients
         # flowing through it, the printed formula taken literally
-        cfg.TRAINER.SOC.SCALE = "inverse"
+        cfg.TRAINER.SOC.SCALE = "inverse"  # or ratio, none, live
         cfg.TRAINER.SOC.STATS = "detached"  # or flow: gradients flow through min and max; flow_delta: through δ too
 
     @classmethod

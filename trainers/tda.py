@@ -42,10 +42,8 @@ class TDA(BaseTrainer):
 
     label, colour, marker, display_order = "TDA", "#AA4499", "H", 70
     online = True
-    alpha: float
+    alpha: float  # of the positive cache
     beta: float
-    positive: KeyCache
-    negative: KeyCache
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:

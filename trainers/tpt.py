@@ -83,8 +83,7 @@ def is_regulariser(method: type | None) -> TypeGuard[type[TPT]]:
 
 def find_regulariser(name: str) -> type[TPT]:
     """The regulariser of this name, in any spelling."""
-    method = find_method(name)
-    if is_regulariser(method):
+    if is_regulariser(method := find_method(name)):
         return method
     known = [method_key(other) for other in TRAINER_REGISTRY if is_regulariser(TRAINER_REGISTRY.get(other))]
     raise ConfigError(f"TRAINER.REGULARISERS names {name!r}, which is no regulariser: use some of {', '.join(known)}, "

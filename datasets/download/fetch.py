@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,16 +66,14 @@ def fetch(source: Source, folder: Path, mirror: str = "") -> Path:
             verify(local, source.checksum)
             return local
         failures.append(f"{local}: no such file")
-    attempts = [f"{mirror.rstrip('/')}/{source.name}"] if "://" in mirror else []
-    folder.mkdir(parents=True, exist_ok=True)
-    for url in (*attempts, *source.urls):
-        try:
-            return fetch_url(url, target, source.checksum, source.limit)
-        except FetchError as error:
-            failures.append(str(error))
+    urls = [f"{mirror.rstrip('/')}/{source.name}", *source.urls] if "://" in mirror else source.urls
+    attempts = [partial(fetch_url, url, target, source.checksum, source.limit) for url in urls]
     if source.drive_id:
+        attempts.append(partial(fetch_drive, source, target, quiet=False))
+    folder.mkdir(parents=True, exist_ok=True)
+    for attempt in attempts:
         try:
-            return fetch_drive(source, target, quiet=False)
+            return attempt()
         except FetchError as error:
             failures.append(str(error))
     raise FetchError("; ".join(failures) or f"no address is known for {source.name}")

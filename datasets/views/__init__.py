@@ -1,6 +1,7 @@
 """From an image file to the views that test-time adaptation uses."""
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 # The name goes with every result and every cached view feature. It changes whenever views do.
 PIPELINE = "views-1"  # the compiled kernels
@@ -16,7 +17,7 @@ def pipeline() -> str:
     return PIPELINE if import_module(".kernel_cache", __name__).numba_works() else FALLBACK
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """Imported on first use: opening an image needs no torch."""
     if name not in PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -61,7 +61,6 @@ SETTINGS: Mapping[str, Setting] = {
     "MODEL.BACKBONE.NAME": Setting(Role.ZERO_SHOT, hashed=True, in_path=True, compared=False),
     "MODEL.ACTIVATION": Setting(Role.ZERO_SHOT, hashed=True, compared=False),  # how the backbone's file is read
     "MODEL.HEAD_WIDTH": Setting(Role.ZERO_SHOT, hashed=True, compared=False),
-    "MODEL.COMPILE": Setting(Role.SPEED),
     "MODEL.PREC": Setting(Role.ZERO_SHOT, compared=False),
     "MODEL.INIT_WEIGHTS": Setting(Role.ZERO_SHOT, hashed=True),
     "PROMPT.": Setting(Role.ZERO_SHOT),

@@ -53,7 +53,6 @@ def validate(cfg: CfgNode) -> None:
     require_one_of(cfg, "MODEL.ACTIVATION", "", "quick_gelu", "gelu")
     require(cfg, cfg.MODEL.HEAD_WIDTH >= 0, "MODEL.HEAD_WIDTH", "0 (64) or a width")
     require_one_of(cfg, "MODEL.PREC", "auto", "fp32", "fp16", "bf16")
-    require_one_of(cfg, "MODEL.COMPILE", "off", "on")
     require(cfg, bool(cfg.MODEL.BACKBONE.NAME), "MODEL.BACKBONE.NAME",
             "a model's name, a path to weights, open_clip:MODEL/TAG or hf:FOLDER")
     require_one_of(cfg, OF_PROMPTS, "end", "middle", "front")

@@ -17,7 +17,7 @@ from ...datasets.utils.cli import IS_MAIN, run_tool
 from ...datasets.utils.errors import UserError
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         "python -m promptcal.trainers.dassl", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -25,11 +25,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                                                           "folder Dassl.pytorch here, beside or above")
     parser.add_argument("script", help="the checkout's train.py")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, default=[], help="its arguments")
-    return parser.parse_args(argv)
-
-
-def main(argv: list[str] | None = None) -> None:
-    args = parse(argv)
+    args = parser.parse_args(argv)
     script = Path(args.script)
     if not script.is_file():
         raise UserError(f"no {script} here: run this in the folder of a CoOp checkout, or give the path of its "

@@ -25,20 +25,14 @@ AT_TEST_TIME = "TTA."  # prefix of OPTIM.* for the step that adapts to an image
 
 
 def add_settings(cfg: CfgNode) -> None:
-    """Adds the settings of all our methods."""
-    for key in leaves(get_cfg_default()):
-        add_key(cfg, key)
-        if key.startswith("OPTIM."):
-            add_key(cfg, f"{AT_TEST_TIME}{key}")
-
-
-def add_key(cfg: CfgNode, key: str) -> None:
-    """Adds `key` with the value None unless the config has it."""
-    *groups, leaf = key.split(".")
-    node = cfg
-    for group in groups:
-        node = node.setdefault(group, CfgNode())
-    node.setdefault(leaf, None)
+    """Adds the settings of all our methods that the config does not have, with the value None."""
+    keys = list(leaves(get_cfg_default()))
+    for key in [*keys, *(f"{AT_TEST_TIME}{key}" for key in keys if key.startswith("OPTIM."))]:
+        *groups, leaf = key.split(".")
+        node = cfg
+        for group in groups:
+            node = node.setdefault(group, CfgNode())
+        node.setdefault(leaf, None)
 
 
 def our_cfg(theirs: CfgNode, method: str, prompt: str = "") -> CfgNode:

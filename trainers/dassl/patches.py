@@ -93,14 +93,6 @@ def disables_logging() -> bool:
     return logging.root.manager.disable >= logging.WARNING
 
 
-def lacks_int() -> bool:
-    return "int" not in np.__dict__ and np.lib.NumpyVersion(np.__version__) >= "1.24.0"
-
-
-def add_int() -> None:
-    np.int = int  # type: ignore[attr-defined]
-
-
 def warmup_schedulers() -> types.ModuleType:
     return importlib.import_module("dassl.optim.lr_scheduler")
 
@@ -135,21 +127,10 @@ def fix_warmup() -> None:
     base.__init__, base.load_state_dict = start, restore
 
 
-def refuses_objects() -> bool:
-    """Whether torch.load accepts only plain data by default, as since 2.6."""
-    tools = importlib.import_module("dassl.utils.torchtools")
-    return torch.__version__ >= torch.torch_version.TorchVersion("2.6") and tools.load_checkpoint is not load_checkpoint
-
-
-def load_checkpoint(fpath: str) -> Any:
-    """Replaces `dassl.utils.load_checkpoint`, which executes what the file contains."""
-    return read_checkpoint(fpath)
-
-
 def read_as_data() -> None:
-    """Replaces the function in every module that has imported it by name."""
+    """Replaces `load_checkpoint`, which executes what a file contains, in every module that has imported it by name."""
     for name in ("dassl.utils.torchtools", "dassl.utils", "dassl.engine.trainer"):
-        setattr(importlib.import_module(name), "load_checkpoint", load_checkpoint)  # noqa: B010
+        setattr(importlib.import_module(name), "load_checkpoint", read_checkpoint)  # noqa: B010
 
 
 PATCHES = (
@@ -160,9 +141,9 @@ PATCHES = (
     Patch("logging", "its data sets disable the log lines of the whole process",
           disables_logging, lambda: logging.disable(logging.NOTSET)),
     Patch("np.int", "numpy 1.24 removed it, and its autoaugment and randaugment use it",
-          lacks_int, add_int),
+          lambda: "int" not in vars(np), lambda: setattr(np, "int", int)),
     Patch("warm-up", "its scheduler passes `verbose`, which current torch does not accept, so that CoOp cannot train",
           warmup_fails, fix_warmup),
     Patch("checkpoints", "torch 2.6 refuses the live objects that it saves; they are read as data instead",
-          refuses_objects, read_as_data),
+          lambda: importlib.import_module("dassl.utils").load_checkpoint is not read_checkpoint, read_as_data),
 )

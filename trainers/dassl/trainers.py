@@ -12,6 +12,7 @@ from dassl.engine import TrainerX
 from yacs.config import CfgNode
 
 from ..base import BaseTrainer
+from ..config.fingerprint import run_path
 from ..registry import TRAINER_REGISTRY
 from ..runs.run_dir import Results
 from ..runs.summary import END_OF_TRAINING
@@ -76,7 +77,7 @@ class PromptCalTrainer(TrainerX):
         if self.engine.dist.is_main:
             from ..report.tensorboard_figures import write_tensorboard_figures  # matplotlib is not part of a run
 
-            write_tensorboard_figures(self.engine.run_dir.path)
+            write_tensorboard_figures(run_path(cfg))
         return results
 
     def evaluate(self, results: Results) -> float:
@@ -91,18 +92,15 @@ class PromptCalTrainer(TrainerX):
         return next(iter(self.evaluator.evaluate().values()))
 
 
-def register_trainers() -> dict[str, str]:
-    """Adds our methods to Dassl's registry, once. Returns the name of each there."""
+def register_trainers() -> None:
+    """Adds our methods to Dassl's registry, once."""
     trainers = {name: DASSL_REGISTRY.get(name) for name in DASSL_REGISTRY.registered_names()}
-    names = {cls.method: name for name, cls in trainers.items() if issubclass(cls, PromptCalTrainer)}
-    for method in TRAINER_REGISTRY:
-        if method in names:
-            continue
-        names[method] = f"{PREFIX}{method}" if method in trainers else method
+    registered = {cls.method for cls in trainers.values() if issubclass(cls, PromptCalTrainer)}
+    for method in sorted(set(TRAINER_REGISTRY) - registered):
+        name = f"{PREFIX}{method}" if method in trainers else method
         if method in trainers:
-            logger.info("%s is a trainer of this checkout; ours is --trainer %s", method, names[method])
-        DASSL_REGISTRY.register(type(names[method], (PromptCalTrainer,), {"method": method}))
-    return names
+            logger.info("%s is a trainer of this checkout; ours is --trainer %s", method, name)
+        DASSL_REGISTRY.register(type(name, (PromptCalTrainer,), {"method": method}))
 
 
 def connecting_evaluator(build_trainer: Any) -> Any:

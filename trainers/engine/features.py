@@ -28,8 +28,7 @@ from ..runs.dist import Distributed
 from ..runs.parts import chunks
 from ..vlm.backbone import Backbone
 from ..vlm.image_tower import encode_views
-from ..vlm.numerics import worker_thread
-from ..vlm.precision import DTYPES
+from ..vlm.numerics import DTYPES, worker_thread
 from .cache import ArrayCache
 
 logger = logging.getLogger(__name__)

@@ -12,10 +12,9 @@ from yacs.config import CfgNode
 from ...datasets.utils.errors import ConfigError, UserError
 from ..config.fingerprint import ENGINE
 from ..runs.dist import Distributed
-from ..vlm.class_towers import ClassTowers
-from ..vlm.initial_prompt import InitialPrompt
 from ..vlm.jacobian import break_even, jacobian_size, pays, text_jacobian
 from ..vlm.oom import retry_on_oom
+from ..vlm.text_encoder import InitialPrompt, TextEncoder
 from .cache import ArrayCache
 
 
@@ -36,7 +35,7 @@ def build_jacobian(
         **key, "context": hashlib.sha256(prompt.context.cpu().numpy().tobytes()).hexdigest(), "engine": ENGINE,
     }) if cfg.CACHE.DIR else None
     is_cached = cache is not None and cache.metadata("jacobian") is not None
-    worth = pays(images, break_even(prompt.tower, prompt.context.shape[-2], features), kept=cache is not None)
+    worth = pays(images, break_even(prompt.tower, prompt.context.shape[-2], features), cached=cache is not None)
     if not dist.broadcast(cfg.TTA.JACOBIAN == "on" or (fits and (worth or is_cached))):
         return None
     jacobian = None
@@ -46,7 +45,7 @@ def build_jacobian(
     return cached_jacobian(prompt.tower, prompt.context, cache) if jacobian is None else jacobian
 
 
-def cached_jacobian(tower: ClassTowers, context: Tensor, cache: ArrayCache | None) -> Tensor:
+def cached_jacobian(tower: TextEncoder, context: Tensor, cache: ArrayCache | None) -> Tensor:
     """The Jacobian, read from the cache, or computed and written there."""
     if cache and (found := cache.read("jacobian")):
         return torch.from_numpy(found[0].copy()).to(context.device)

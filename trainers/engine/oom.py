@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ..vlm.initial_prompt import InitialPrompt
 from ..vlm.oom import retry_on_oom
+from ..vlm.text_encoder import InitialPrompt
 from .adapted import Adapted
 
 # Class tokens of all episodes in one pass. A CPU is fastest while activations stay in its caches; a GPU wants many.

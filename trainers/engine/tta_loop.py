@@ -34,7 +34,9 @@ class TunableText(Protocol):
     context: Tensor  # what is tuned
     text: Tensor  # (K, d) text features of the initial context
     zero_shot: Tensor  # (K, d) features that predictions are compared with: `text`, unless that was learnt
-    tower: TextFunction
+
+    @property
+    def tower(self) -> TextFunction: ...
 
     def gradient(self, grad_text: Tensor) -> Tensor:
         """Gradients of the initial context for B gradients (B, K, d) of its text features."""

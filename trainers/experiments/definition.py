@@ -1,9 +1,15 @@
-"""An experiment as its yaml file in configs/experiments tells it: which runs, and what is made of them."""
+"""An experiment as its yaml file in configs/experiments defines it: which runs, and which table or figure they make.
+
+Imports neither torch nor matplotlib, so that the list of experiments and a misspelt name are answered at once.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
 
 from ...datasets.utils.errors import ConfigError, UnknownNameError
 from ...datasets.utils.registry import nearest
@@ -11,11 +17,10 @@ from ..config.build import CONFIGS
 from ..config.safe_yaml import read_yaml
 from ..registry import TRAINER_REGISTRY
 from ..report import published
-from ..report.metrics import METRICS
-from .layouts import layout_names
+from .layouts import LAYOUTS
 
 FOLDER = CONFIGS / "experiments"
-# The order in which `all` goes through them: what many others share comes first.
+# The order of `all`: experiments whose runs many others share come first.
 ORDER = (
     "table1", "shift", "two_steps", "ace", "sals", "selective", "reliability", "class_pairs", "seeds", "normalisation",
     "lambda", "delta", "scaling", "prompts", "coop", "backbones", "complexity", "theory", "family",
@@ -29,12 +34,12 @@ class RunGroup:
 
     methods: Sequence[str]
     sweep: Mapping[str, Sequence] = field(default_factory=dict)  # KEY: values
-    shots: Sequence[int] = (0,)  # 0: the hand-written prompt; n: a CoOp prompt learnt from n images a class
+    shots: Sequence[int] = (0,)  # 0: the hand-written prompt; n: a CoOp prompt learnt from n images per class
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What stands in for the file_datasets where an experiment is shown on embedded material."""
+    """The embedded data that replaces an experiment's data sets with --demo."""
 
     datasets: Sequence[str]
     coop: Mapping[str, object] = field(default_factory=dict)  # further settings of the CoOp prompts
@@ -42,27 +47,32 @@ class Demo:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure."""
+    """One table or figure. The fields are documented in configs/experiments/README.md."""
 
     name: str
     title: str
-    makes: str  # which table or figure of the paper, or that the paper has none
-    layout: str  # how results are arranged: a file in layouts/
+    makes: str
+    layout: str
     backbones: Sequence[str]
-    datasets: Sequence[str]  # by the names of their files in configs/datasets
+    datasets: Sequence[str]
     demo: Demo
     runs: Sequence[RunGroup] = ()
     seeds: Sequence[int] = (0,)
     metrics: Sequence[str] = ("accuracy", "ece")
-    published: Sequence[str] = ()  # tables of published.json that it is compared with
-    across: str = ""  # averages: what the columns are: backbone, shots, or a swept key
-    coop: Mapping[str, object] = field(default_factory=dict)  # settings of the CoOp prompts
-    study: Mapping[str, object] = field(default_factory=dict)  # what a layout computes besides runs
-    note: str = ""  # what a reader of its tables must know
+    published: Sequence[str] = ()
+    across: str = ""
+    coop: Mapping[str, object] = field(default_factory=dict)
+    study: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
 
     @property
     def methods(self) -> list[str]:
         return list(dict.fromkeys(method for group in self.runs for method in group.methods))
+
+    @property
+    def swept_key(self) -> str:
+        """The setting whose values are compared; "" if none is swept."""
+        return next((key for group in self.runs for key in group.sweep), "")
 
 
 def names() -> list[str]:
@@ -71,17 +81,28 @@ def names() -> list[str]:
     return [name for name in ORDER if name in found] + sorted(found - set(ORDER))
 
 
-def read_experiment(name: str) -> Experiment:
+def list_experiments() -> str:
+    """All experiments as a table: name, title, and what each makes."""
+    contents = {name: read_yaml(experiment_file(name)) for name in names()}
+    rows = [[name, content.get("title", ""), content.get("makes", "")] for name, content in contents.items()]
+    return tabulate(rows, headers=["name", "shows", "makes"], disable_numparse=True)
+
+
+def experiment_file(name: str) -> Path:
     if name not in names():
         raise UnknownNameError(
             f"unknown experiment '{name}'.{nearest(name, names())} Known: {', '.join(names())}; or all, or list."
         )
-    path = FOLDER / f"{name}.yaml"
+    return FOLDER / f"{name}.yaml"
+
+
+def read_experiment(name: str) -> Experiment:
+    path = experiment_file(name)
     return parse_experiment(name, read_yaml(path), path)
 
 
 def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
-    """The experiment in a yaml's content; a ConfigError names the field that cannot work."""
+    """The experiment in a yaml file's content. A ConfigError names the invalid field."""
     content = dict(content)
     where = f"experiment {source}"
     content["demo"] = build(Demo, content.get("demo"), f"demo in {where}")
@@ -94,19 +115,20 @@ def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
     return experiment
 
 
-def build(kind: type, content: object, where: str):
-    """A dataclass out of a mapping; unknown, missing and misshapen fields are errors that say so."""
+def build(kind: type[Any], content: object, where: str) -> Any:
+    """An instance of the dataclass `kind` from a mapping. Unknown, missing and mistyped fields are errors."""
     if not isinstance(content, dict):
         raise ConfigError(f"{where} must hold field: value pairs, not {content!r}")
     known = {item.name: item for item in fields(kind)}
     for key, value in content.items():
         if key not in known:
             raise ConfigError(f"unknown field '{key}' in {where}.{nearest(str(key), known)}")
-        wanted = str(known[key].type)
-        shape = list if wanted.startswith("Sequence") else dict if wanted.startswith("Mapping") else object
-        if not isinstance(value, shape) or (wanted == "str" and not isinstance(value, str)):
-            words = {list: "a list", dict: "field: value pairs"}.get(shape, "text")
-            raise ConfigError(f"{key} in {where} must be {words}, not {value!r}")
+        expected = str(known[key].type)
+        for prefix, valid, words in (
+            ("Sequence", list, "a list"), ("Mapping", dict, "field: value pairs"), ("str", str, "text"),
+        ):
+            if expected.startswith(prefix) and not isinstance(value, valid):
+                raise ConfigError(f"{key} in {where} must be {words}, not {value!r}")
     missing = [
         key for key, item in known.items()
         if key not in content and item.default is MISSING and item.default_factory is MISSING
@@ -117,10 +139,12 @@ def build(kind: type, content: object, where: str):
 
 
 def check(experiment: Experiment, where: str) -> None:
-    """Refuses names that nobody knows, before anything is planned."""
-    if experiment.layout not in (known := layout_names()):
-        hint = nearest(experiment.layout, known)
-        raise ConfigError(f"layout in {where} is '{experiment.layout}'.{hint} Known: {', '.join(known)}.")
+    """Refuses unknown names before anything is planned."""
+    from ..report.metrics import METRICS  # imports torch
+
+    if experiment.layout not in LAYOUTS:
+        hint = nearest(experiment.layout, LAYOUTS)
+        raise ConfigError(f"layout in {where} is '{experiment.layout}'.{hint} Known: {', '.join(LAYOUTS)}.")
     for metric in experiment.metrics:
         if metric not in METRICS:
             raise ConfigError(f"metrics in {where}: '{metric}' is none of {', '.join(METRICS)}")
@@ -135,15 +159,15 @@ def check(experiment: Experiment, where: str) -> None:
         for key, values in group.sweep.items():
             if not isinstance(values, list) or not values:
                 raise ConfigError(f"sweep in {where}: {key} must have a list of values, not {values!r}")
-    for key in ("seeds", "backbones"):
-        if not getattr(experiment, key):
+    for key, entries in (("seeds", experiment.seeds), ("backbones", experiment.backbones)):
+        if not entries:
             raise ConfigError(f"{key} in {where} is empty")
     if experiment.layout == "averages" and not experiment.across:
         raise ConfigError(f"{where} lacks across: what the columns are (backbone, shots or a swept key)")
 
 
 def dataset_file(dataset: str) -> Path:
-    """The yaml of a data set."""
+    """The yaml file of a data set."""
     path = CONFIGS / "datasets" / f"{dataset}.yaml"
     if not path.is_file():
         known = sorted(other.stem for other in path.parent.glob("*.yaml"))

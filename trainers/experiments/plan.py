@@ -1,8 +1,8 @@
-"""From an experiment to its runs: what each is, where it lives, and whether it is done."""
+"""From an experiment to its runs: what each run is, where it is stored, and which runs share view features."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -19,55 +19,58 @@ from ..config.fingerprint import check_same, make_fingerprint, run_path
 from ..config.roles import leaves
 from ..coop import CoOp
 from ..registry import method_info, method_key
-from ..report.comparison import default_settings
+from ..report.comparison import default_settings as default_settings
 from ..runs.parts import evenly
 from ..runs.run_dir import RunDir
 from ..vlm.loading import weights_hash
 from ..vlm.openai_weights import SMALL
-from .definition import Experiment, RunGroup, dataset_file
+from .definition import Experiment, dataset_file
 
-DEMO_IMAGES = 144  # tiles a demo run looks at unless --limit says otherwise: six of each class
+DEMO_IMAGES = 144  # test images per demo run without --limit: six per class
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where data is read and results are written, and how much of it is asked for."""
+class Workspace:
+    """Where data is read and results are written, and the command's settings for all runs."""
 
-    root: str = ""  # of the data; "" = the default
+    root: str = ""  # folder of the data sets; "" = the default
     output: Path = Path("output")
-    cache: Path | None = None  # of view features; None = below `output`
+    cache: Path | None = None  # folder of view features; None = below `output`
     demo: bool = False
-    limit: int = 0  # test images a run; 0 = all
+    limit: int = 0  # test images per run; 0 = all
     opts: tuple = ()  # KEY VALUE pairs for every run
-    backbone: str = ""  # instead of the experiments' own
+    backbone: str = ""  # replaces the experiments' backbones
 
     @property
-    def runs(self) -> Path:
+    def runs_dir(self) -> Path:
         return self.output / "demo" if self.demo else self.output
 
     @property
-    def features(self) -> Path:
-        return self.cache or self.runs / "cache"
+    def cache_dir(self) -> Path:
+        return self.cache or self.runs_dir / "cache"
 
     @property
-    def images(self) -> int:
+    def num_images(self) -> int:
+        """Test images per run; 0 = all."""
         return self.limit or (DEMO_IMAGES if self.demo else 0)
 
     def backbones(self, experiment: Experiment) -> list[str]:
-        """Those that the experiment is run with here."""
         return [self.backbone or SMALL] if self.backbone or self.demo else list(experiment.backbones)
 
-    def outcome(self, name: str) -> Path:
-        return self.runs / "experiments" / name
+    def datasets(self, experiment: Experiment) -> Sequence[str]:
+        return experiment.demo.datasets if self.demo else experiment.datasets
+
+    def outcome_dir(self, name: str) -> Path:
+        return self.runs_dir / "experiments" / name
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run. Two are the same run if they share a folder, whatever experiments ask for them."""
+    """One run. Two runs with the same folder are the same run, whichever experiments need it."""
 
     folder: Path
     method: str = field(compare=False)
-    dataset: str = field(compare=False)  # the name of its file in configs/datasets
+    dataset: str = field(compare=False)  # name of its file in configs/datasets
     backbone: str = field(compare=False)
     seed: int = field(compare=False)
     variant: Mapping[str, object] = field(compare=False)  # the swept settings of this run
@@ -80,20 +83,25 @@ class PlannedRun:
 
     @property
     def finished(self) -> bool:
-        return RunDir(self.folder).results() is not None
+        return RunDir(self.folder).results is not None
 
     @property
     def dataset_name(self) -> str:
         return self.cfg.DATASET.NAME
 
     @property
-    def many_views(self) -> bool:
-        """Whether it looks at all views of an image, not at the plain one alone."""
+    def data_state(self) -> Finding | None:
+        """The state of its data; None for embedded data, which is always there."""
+        return inspect_data(self.dataset_name, self.cfg.DATASET.ROOT)
+
+    @property
+    def uses_views(self) -> bool:
+        """Whether it uses all views of an image, not only the plain one."""
         return method_info(self.method).tuned
 
     @property
-    def features(self) -> tuple:
-        """Runs with equal features share them: they see the same views with the same image tower."""
+    def features_key(self) -> tuple:
+        """Runs with equal keys share view features: the same views and the same image tower."""
         return self.dataset, self.backbone, self.seed, self.cfg.TEST.LIMIT, self.cfg.TTA.AUGMIX
 
     @cached_property
@@ -103,19 +111,16 @@ class PlannedRun:
         return min(self.cfg.TEST.LIMIT or images, images), classes
 
     @property
-    def usual(self) -> bool:
-        """Whether its swept settings are those that the method has on this data set anyway, from the usual prompt."""
-        settings = default_settings(self.method, self.dataset_name)
-        mine = leaves(self.cfg)
-        return not self.shots and all(mine[key] == settings[key] for key in self.variant)
+    def is_default(self) -> bool:
+        """Whether its swept settings are the method's defaults on this data set, with the default prompt."""
+        defaults, own = default_settings(self.method, self.dataset_name), leaves(self.cfg)
+        return not self.shots and all(own[key] == defaults[key] for key in self.variant)
 
     @property
     def label(self) -> str:
         parts = [f"{key.rsplit('.', 1)[-1]} {value}" for key, value in self.variant.items()]
-        if self.shots and not method_info(self.method).trained:
-            parts.append(f"from {self.shots} shots")
-        elif self.shots:
-            parts.append(f"{self.shots} shots")
+        if self.shots:
+            parts.append(f"{self.shots} shots" if method_info(self.method).trained else f"from {self.shots} shots")
         return ", ".join(parts)
 
     @property
@@ -124,151 +129,157 @@ class PlannedRun:
         return f"{self.method}{setting} on {self.dataset}, {self.backbone}, seed {self.seed}"
 
 
-def expand(experiment: Experiment, place: Place) -> list[PlannedRun]:
-    """All runs of an experiment, a prompt before the runs that start from it, each once."""
-    datasets = experiment.demo.datasets if place.demo else experiment.datasets
-    backbones = place.backbones(experiment)
+@dataclass(frozen=True)
+class WorkGroup:
+    """Runs that share view features, in the order in which one process computes them."""
+
+    runs: tuple[PlannedRun, ...]
+
+    @property
+    def name(self) -> str:
+        first = self.runs[0]
+        return f"{first.dataset}, {first.backbone}, seed {first.seed}"
+
+    @property
+    def num_images(self) -> int:
+        return sum(run.size[0] for run in self.runs)
+
+
+def work_groups(runs: Iterable[PlannedRun]) -> list[WorkGroup]:
+    """The runs by shared view features. A group is independent of the others: it holds the prompts that its runs start
+    from, first. Runs of the plain view come last: they read it from the features of all views."""
+    groups: dict[tuple, list[PlannedRun]] = {}
+    for run in runs:
+        groups.setdefault((run.prompt or run).features_key, []).append(run)
+    return [
+        WorkGroup(tuple(sorted(group, key=lambda run: (not method_info(run.method).trained, not run.uses_views))))
+        for group in groups.values()
+    ]
+
+
+def expand(experiment: Experiment, workspace: Workspace) -> list[PlannedRun]:
+    """All runs of an experiment, each once; a prompt comes before the runs that start from it."""
+    coop = {**experiment.coop, **(experiment.demo.coop if workspace.demo else {})}
     runs: dict[PlannedRun, None] = {}
-    for backbone, dataset, seed in itertools.product(backbones, datasets, experiment.seeds):
+    for backbone, dataset, seed in itertools.product(
+        workspace.backbones(experiment), workspace.datasets(experiment), experiment.seeds,
+    ):
         for group in experiment.runs:
-            for shots, variant in itertools.product(group.shots, combinations(group)):
-                prompt = plan_prompt(experiment, place, dataset, backbone, seed, shots) if shots else None
-                if prompt:
+            for shots, *values in itertools.product(group.shots, *group.sweep.values()):
+                variant, prompt = dict(zip(group.sweep, values, strict=True)), None
+                if shots:
+                    cfg = configure(workspace, CoOp.__name__, dataset, backbone, seed,
+                                    as_opts({"DATASET.NUM_SHOTS": shots, **coop}))
+                    prompt = PlannedRun(Path(cfg.OUTPUT_DIR), CoOp.__name__, dataset, backbone, seed, {}, shots, cfg)
                     runs.setdefault(prompt)
                 for method in group.methods:
-                    runs.setdefault(plan_run(place, method, dataset, backbone, seed, variant, shots, prompt))
+                    cfg = configure(workspace, method, dataset, backbone, seed, as_opts(variant),
+                                    f"CoOp-{shots}-shots" if shots else "")
+                    run = PlannedRun(Path(cfg.OUTPUT_DIR), method, dataset, backbone, seed, variant, shots, cfg, prompt)
+                    runs.setdefault(run)
     return list(runs)
 
 
-def combinations(group: RunGroup) -> Iterator[dict[str, object]]:
-    for values in itertools.product(*group.sweep.values()):
-        yield dict(zip(group.sweep, values, strict=True))
-
-
-def plan_run(
-    place: Place, method: str, dataset: str, backbone: str, seed: int, variant: Mapping[str, object], shots: int = 0,
-    prompt: PlannedRun | None = None,
-) -> PlannedRun:
-    opts = tuple(item for pair in variant.items() for item in pair)
-    cfg = configure(place, method, dataset, backbone, seed, opts, f"CoOp-{shots}-shots" if prompt else "")
-    return PlannedRun(Path(cfg.OUTPUT_DIR), method, dataset, backbone, seed, variant, shots, cfg, prompt)
-
-
-def plan_prompt(
-    experiment: Experiment, place: Place, dataset: str, backbone: str, seed: int, shots: int,
-) -> PlannedRun:
-    settings = {"DATASET.NUM_SHOTS": shots, **experiment.coop, **(experiment.demo.coop if place.demo else {})}
-    opts = tuple(item for pair in settings.items() for item in pair)
-    cfg = configure(place, CoOp.__name__, dataset, backbone, seed, opts)
-    return PlannedRun(Path(cfg.OUTPUT_DIR), CoOp.__name__, dataset, backbone, seed, {}, shots, cfg)
+def as_opts(settings: Mapping[str, object]) -> tuple:
+    return tuple(item for pair in settings.items() for item in pair)
 
 
 @cache
 def configure(
-    place: Place, method: str, dataset: str, backbone: str, seed: int, opts: tuple = (), start: str = "",
+    workspace: Workspace, method: str, dataset: str, backbone: str, seed: int, opts: tuple = (), prompt_tag: str = "",
 ) -> CfgNode:
-    """The run's config, with the folder that tools/train.py would choose, below the place's own. `start` names a learnt
-    prompt in the tag, where the checkpoint's path would be endless."""
-    flags = ["MODEL.BACKBONE.NAME", backbone, "SEED", seed, "TEST.LIMIT", place.images, "CACHE.DIR",
-             str(place.features)]
-    if place.root:
-        flags += ["DATASET.ROOT", place.root]
-    cfg = build_cfg(method, str(dataset_file(dataset)), flags=flags, opts=[*place.opts, *opts])
+    """The run's config. Its folder is the one that tools/train.py would choose, in the workspace. `prompt_tag` stands
+    for a learnt prompt in the tag, because the checkpoint's path is too long."""
+    flags = ["MODEL.BACKBONE.NAME", backbone, "SEED", seed, "TEST.LIMIT", workspace.num_images, "CACHE.DIR",
+             str(workspace.cache_dir)]
+    if workspace.root:
+        flags += ["DATASET.ROOT", workspace.root]
+    cfg = build_cfg(method, str(dataset_file(dataset)), flags=flags, opts=[*workspace.opts, *opts])
     cfg.defrost()
-    if start:
-        cfg.TAG = start if cfg.TAG == "default" else f"{start}_{cfg.TAG}"
-    cfg.OUTPUT_DIR = str(place.runs / run_path(cfg).relative_to("output"))
+    if prompt_tag:
+        cfg.TAG = prompt_tag if cfg.TAG == "default" else f"{prompt_tag}_{cfg.TAG}"
+    cfg.OUTPUT_DIR = str(workspace.runs_dir / run_path(cfg).relative_to("output"))
+    cfg.freeze()
+    return cfg
+
+
+def with_prompt(run: PlannedRun, checkpoint: Path) -> CfgNode:
+    """The config of a run that starts from a learnt prompt."""
+    cfg = run.cfg.clone()
+    cfg.defrost()
+    cfg.MODEL.INIT_WEIGHTS = str(checkpoint)
     cfg.freeze()
     return cfg
 
 
 def differs(run: PlannedRun) -> str:
-    """What a finished run was made with that is not so now, in one sentence; "" if it is the run that is asked for.
+    """In what a finished run differs from the planned one, as one sentence; "" if it does not.
 
-    The images of a benchmark are not looked at: listing them takes longer than all else.
+    The image files of a data set are not checked: listing them would take longer than everything else.
     """
-    results = RunDir(run.folder).results() or {}
+    results = RunDir(run.folder).results or {}
     facts = {"weights": weights_hash(run.backbone, run.cfg.MODEL.ACTIVATION, run.cfg.MODEL.HEAD_WIDTH)}
-    if not issubclass(DATASET_REGISTRY.get(run.dataset_name), FileDataset):
-        facts["data"] = drawn_hash(run.dataset_name, run.cfg.TEST.SPLIT, run.cfg.TEST.LIMIT)
-    ours = make_fingerprint(run.cfg, **facts)
-    theirs = {key: value for key, value in results.get("fingerprint", {}).items() if key in ours}
+    if run.data_state is None:
+        facts["data"] = embedded_data_hash(run.dataset_name, run.cfg.TEST.SPLIT, run.cfg.TEST.LIMIT)
+    planned = make_fingerprint(run.cfg, **facts)
+    found = {key: value for key, value in results.get("fingerprint", {}).items() if key in planned}
     try:
-        check_same(ours, theirs, run.folder, finished=True)
+        check_same(planned, found, run.folder, finished=True)
     except ConfigError as error:
         return f"{error}, or remove it"
     return ""
 
 
 @cache
-def drawn_hash(name: str, split: str, limit: int) -> str:
-    """The hash of the images that a run looks at, of a data set that has no files."""
-    made = build_dataset(name, "")
-    items = getattr(made, split)
-    return made.fingerprint([items[i] for i in evenly(len(items), limit)])
+def embedded_data_hash(name: str, split: str, limit: int) -> str:
+    """The hash of a run's images, for a data set without files."""
+    dataset = build_dataset(name, "")
+    items = getattr(dataset, split)
+    return dataset.fingerprint([items[i] for i in evenly(len(items), limit)])
 
 
 @cache
 def dataset_size(name: str, root: str = "") -> tuple[int, int]:
-    """Test images and classes of a data set as it lies below `root`, or as published; of one that is drawn, as it
-    is."""
-    kind = DATASET_REGISTRY.get(name)
-    if issubclass(kind, FileDataset):
-        found = look_at(name, root)
-        return (found.test, found.classes) if found.test else (kind.expected_test, kind.expected_classes)
-    made = build_dataset(name, "")
-    return len(made.test), len(made.classnames)
+    """Test images and classes of a data set below `root`; if it is not there, as published."""
+    if found := inspect_data(name, root):
+        return found.test or found.cls.expected_test, found.classes or found.cls.expected_classes or 0
+    dataset = build_dataset(name, "")
+    return len(dataset.test), len(dataset.classnames)
 
 
 @cache
-def look_at(name: str, root: str) -> Finding:
-    """What there is of a benchmark below the data root: whole, partial, faulty or absent."""
-    return inspect(DATASET_REGISTRY.get(name), Path(root))
+def inspect_data(name: str, root: str) -> Finding | None:
+    """The state of a data set below the data root: ok, partial, faulty or absent; None for an embedded one."""
+    kind = DATASET_REGISTRY.get(name)
+    return inspect(kind, Path(root)) if issubclass(kind, FileDataset) else None
 
 
-def findings(runs: Sequence[PlannedRun]) -> list[Finding]:
-    """What there is of each benchmark that the runs need."""
-    needed = dict.fromkeys((run.dataset_name, run.cfg.DATASET.ROOT) for run in runs)
-    return [look_at(name, root) for name, root in needed if issubclass(DATASET_REGISTRY.get(name), FileDataset)]
+@cache
+def has_training_images(name: str, root: str) -> bool:
+    """Whether a data set that is there has images to learn a prompt from; a copy for testing may have none."""
+    return bool(build_dataset(name, root).train)
 
 
 def select(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[PlannedRun]:
-    """The runs that match `only`: of each kind of name given (method, data set, backbone), one must fit.
+    """The runs that match `only`: for each kind of name given (method, data set, backbone), one of them must match.
 
-    Prompts that a chosen run starts from come along.
+    Prompts that a selected run starts from are kept.
     """
-    kinds = {"method": set(), "dataset": set(), "backbone": set()}
+    wanted: dict[str, set[str]] = {"method": set(), "dataset": set(), "backbone": set()}
     for name in only:
-        known = {
-            "method": {method_key(run.method) for run in runs},
-            "dataset": {alias.lower() for run in runs for alias in (run.dataset, run.dataset_name)},
-            "backbone": {run.backbone.lower() for run in runs},
-        }
-        kind = next((k for k, all_names in known.items() if spelled(k, name) in all_names), None)
+        spellings = {"method": method_key(name), "dataset": name.lower(), "backbone": name.lower()}
+        kind = next((kind for kind, key in spellings.items() if any(key in run_names(run)[kind] for run in runs)), None)
         if kind is None:
             every = sorted({n for run in runs for n in (run.method, run.dataset, run.backbone)})
             raise ConfigError(f"--only {name}: no such method, data set or backbone here.{nearest(name, every)} "
                               f"Known: {', '.join(every)}.")
-        kinds[kind].add(spelled(kind, name))
-
-    def fits(run: PlannedRun) -> bool:
-        aliases = {"method": {method_key(run.method)}, "dataset": {run.dataset.lower(), run.dataset_name.lower()},
-                   "backbone": {run.backbone.lower()}}
-        return all(not wanted or wanted & aliases[kind] for kind, wanted in kinds.items())
-
-    chosen = [run for run in runs if fits(run)]
-    needed = {run.prompt for run in chosen if run.prompt}
-    return [run for run in runs if run in needed or run in set(chosen)]
+        wanted[kind].add(spellings[kind])
+    chosen = {run for run in runs if all(not some or some & run_names(run)[kind] for kind, some in wanted.items())}
+    chosen |= {run.prompt for run in chosen if run.prompt}
+    return [run for run in runs if run in chosen]
 
 
-def spelled(kind: str, name: str) -> str:
-    return method_key(name) if kind == "method" else name.lower()
-
-
-def with_prompt(run: PlannedRun, checkpoint: Path) -> CfgNode:
-    """The config of a run that starts from a learnt prompt, once there is one."""
-    cfg = run.cfg.clone()
-    cfg.defrost()
-    cfg.MODEL.INIT_WEIGHTS = str(checkpoint)
-    cfg.freeze()
-    return cfg
+def run_names(run: PlannedRun) -> dict[str, set[str]]:
+    """The names by which --only selects a run, in lower case."""
+    return {"method": {method_key(run.method)}, "dataset": {run.dataset.lower(), run.dataset_name.lower()},
+            "backbone": {run.backbone.lower()}}

@@ -1,151 +1,97 @@
-"""The plan in words: which runs, what is done, what is left and what it will take."""
+"""The plan as text: which runs, what is finished, and what the rest takes."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import torch
 from tabulate import tabulate
 
-from ...datasets.download.verify import Finding
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import one_line
 from ..registry import method_info
-from .definition import Experiment, names, read_experiment
-from .estimate import (
-    BACKBONES,
-    IMAGE_RATE,
-    TEXT_RATE,
-    Machine,
-    Work,
-    known_speeds,
-    measure_machine,
-    seconds_here,
-    works,
-)
-from .plan import Place, PlannedRun, differs, expand, findings
-from .timing import try_out
+from .plan import PlannedRun, Workspace, differs, has_training_images
+from .timing import FINISHED, TRIAL, Estimate, estimate
 
-HEADS = ["experiment", "data set", "method", "setting", "runs", "images", "state", "on an A100", "here", "disk"]
+HEADS = ["experiment", "data set", "backbone", "methods", "runs", "finished", "images", "time", "disk"]
 
 
-def show_list(place: Place) -> str:
-    """All experiments."""
-    rows = []
-    for name in names():
-        experiment = read_experiment(name)
-        rows.append([name, experiment.title, experiment.makes, len(expand(experiment, place))])
-    return tabulate(rows, headers=["name", "shows", "makes", "runs"], disable_numparse=True)
-
-
-def show_plan(plans: Mapping[str, Sequence[PlannedRun]], experiments: Mapping[str, Experiment], place: Place) -> str:
-    """A row for each group of runs, and totals. A run that several experiments share counts in the first."""
+def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace, trial: bool) -> str:
+    """A row for each data set, or for several experiments each backbone, and totals. A run that experiments share
+    counts in the first of them. `trial`: measure the time of a few images."""
     runs = list(dict.fromkeys(run for plan in plans.values() for run in plan))
     finished = {run for run in runs if run.finished}
-    stale = {run: reason for run in finished if (reason := differs(run))}
-    left = works(runs, finished, half=torch.cuda.is_available())
-    machine = measure_machine({size_of(run) for run in runs}) if left else None
-    speeds = known_speeds(finished)
-    trial = try_out(left) if place.demo else None
-    here = {
-        run: trial.seconds(run, work.views) if trial and not method_info(run.method).trained
-        else seconds_here(run, work, machine, speeds) for run, work in left.items()
-    }
-    body, seen = [], set()
-    wide = len(plans) > 1
+    left = estimate(runs, finished, trial)
+    body = []
+    counted_before: set[PlannedRun] = set()
     for name, plan in plans.items():
-        for group in grouped(plan, wide):
-            own = [run for run in group if run not in seen]
-            seen.update(own)
-            open_runs = [run for run in own if run in left]
-            work = sum((left[run] for run in open_runs), Work())
+        rows: dict[tuple, list[PlannedRun]] = {}
+        for run in plan:
+            rows.setdefault((run.backbone, "" if len(plans) > 1 else run.dataset), []).append(run)
+        for some in rows.values():
+            costs = [left[run] for run in some if run in left and run not in counted_before]
+            datasets = sorted({run.dataset for run in some})
             body.append([
-                name, sets_of(group), method_info(group[0].method).label, settings_text(group), len(group),
-                f"{sum(run.size[0] for run in group):,}", state_of(group, own, finished),
-                duration(work.on_a100) if open_runs else "", duration(sum(here[run] for run in open_runs))
-                if open_runs else "", size(work.disk) if open_runs else "",
+                name, datasets[0] if len(datasets) == 1 else f"{len(datasets)} sets", some[0].backbone,
+                methods_text(some), len(some), sum(run in finished for run in some),
+                f"{sum(run.size[0] for run in some):,}",
+                time_text(costs), size_text(sum(cost.disk for cost in costs)) if costs else "",
             ])
         if not plan:
-            body.append([name, "", "", "no runs: computed with the table", 0, "", "", "", "", ""])
-    total = sum(left.values(), Work())
+            body.append([name, "", "", "no runs: computed with the table", 0, "", "", "", ""])
+        counted_before.update(plan)
     lines = [
-        tabulate(body, headers=HEADS, disable_numparse=True,
-                 colalign=("left",) * 4 + ("right",) * 2 + ("left",) + ("right",) * 3),
+        tabulate(body, headers=HEADS, disable_numparse=True, colalign=("left",) * 4 + ("right",) * 5),
         "",
         f"{counted(len(runs), 'run')}, {len(finished)} finished, {len(left)} to do.",
     ]
     if left:
-        outcomes = trial.outcome * len(plans) if trial else 0
-        lines += totals(total, sum(here.values()) + outcomes, machine, place, tried=trial is not None)
-    lines += [f"{run.described}: {reason}" for run, reason in stale.items()]
-    lines += data_lines(findings(runs), place)
-    return "\n".join(lines)
+        lines += totals(list(left.values()), workspace)
+    lines += [f"{run.described}: {reason}" for run in runs if run in finished and (reason := differs(run))]
+    return "\n".join([*lines, *data_lines(runs, workspace)])
 
 
-def data_lines(found: Sequence[Finding], place: Place) -> list[str]:
-    """The state of the data, each set that is not whole with what to do about it."""
-    if not found:
-        return []
-    states = {state: [one.cls.key() for one in found if one.state == state] for state in
-              ("ok", "partial", "faulty", "absent")}
-    told = "; ".join(f"{state}: {', '.join(keys)}" for state, keys in states.items() if keys)
-    advice = [f"  {one.cls.key()}: {one_line(one.advice)}" for one in found if one.state != "ok"]
-    return [f"Data in {place.root or 'data'}: {told}.", *advice]
+def methods_text(runs: Sequence[PlannedRun]) -> str:
+    """The methods, each with its number of runs if there are several."""
+    numbers = Counter(run.method for run in runs)
+    return ", ".join(method_info(method).label + (f" ×{number}" if number > 1 else "") for method, number in
+                     numbers.items())
 
 
-def totals(total: Work, here: float, machine: Machine, place: Place, tried: bool) -> list[str]:
-    grounds = (f"finished runs where there are such, else from {machine.rate / 1e9:,.0f} GFLOP/s and the time of a "
-               f"view, both measured a moment ago")
-    return [
-        f"On an A100: about {duration(total.on_a100)}. An estimate from operation counts ({total.image / 1e15:,.1f} "
-        f"PFLOP of the image tower at {IMAGE_RATE / 1e12:g} TFLOP/s, {total.text / 1e15:,.1f} of the text tower at "
-        f"{TEXT_RATE / 1e12:g}), not a measurement; start-up and the CPU's work on images come on top.",
-        f"On this machine ({machine.name}): about {duration(here)}. An estimate from "
-        f"{'a few images that were run a moment ago' if tried else grounds}.",
-        f"Disk: about {size(total.disk)}, most of it view features and Jacobians in {place.features}, which may be "
-        "removed afterwards.",
-    ]
+def totals(costs: Sequence[Estimate], workspace: Workspace) -> list[str]:
+    """Time with its source, and disk."""
+    sources = Counter(cost.source for cost in costs if cost.seconds is not None)
+    unknown = Counter(cost.source for cost in costs if cost.seconds is None)
+    lines = []
+    if sources:
+        parts = [f"from {source}: {counted(sources[source], 'run')}" for source in (FINISHED, TRIAL) if sources[source]]
+        seconds = sum(cost.seconds or 0 for cost in costs)
+        lines.append(f"Time on this machine: about {duration(seconds)} in one process, tables and figures not counted "
+                     f"({'; '.join(parts)}).")
+    lines += [f"Time unknown: {counted(number, 'run')} ({reason})." for reason, number in unknown.items()]
+    disk = size_text(sum(cost.disk for cost in costs))
+    return [*lines, f"Disk: about {disk}, most of it view features and Jacobians in {workspace.cache_dir}, which may "
+                    "be removed afterwards."]
 
 
-def grouped(plan: Sequence[PlannedRun], wide: bool) -> list[list[PlannedRun]]:
-    """Runs of one method and backbone, of one data set unless the view is `wide`."""
-    groups: dict[tuple, list[PlannedRun]] = {}
-    for run in plan:
-        groups.setdefault((run.backbone, "" if wide else run.dataset, run.method), []).append(run)
-    return list(groups.values())
+def data_lines(runs: Sequence[PlannedRun], workspace: Workspace) -> list[str]:
+    """The state of the data, and the remedy for each set that is not complete."""
+    states = {run.dataset_name: state for run in runs if (state := run.data_state)}
+    by_state: dict[str, list[str]] = {"ok": [], "partial": [], "faulty": [], "absent": []}
+    for state in states.values():
+        by_state[state.state].append(state.cls.key())
+    summary = "; ".join(f"{name}: {', '.join(keys)}" for name, keys in by_state.items() if keys)
+    advice = [f"  {state.cls.key()}: {one_line(state.advice)}" for state in states.values() if state.state != "ok"]
+    for name, root in dict.fromkeys((run.dataset_name, run.cfg.DATASET.ROOT) for run in runs if run.prompt):
+        state = states.get(name)
+        if state and state.state in ("ok", "partial") and not has_training_images(name, root):
+            advice.append(f"  {state.cls.key()}: no training images, from which CoOp learns the prompts")
+    return [f"Data in {workspace.root or 'data'}: {summary}.", *advice] if states else []
 
 
-def sets_of(group: Sequence[PlannedRun]) -> str:
-    sets = list(dict.fromkeys(run.dataset for run in group))
-    return sets[0] if len(sets) == 1 else f"{len(sets)} sets"
-
-
-def settings_text(group: Sequence[PlannedRun]) -> str:
-    """The backbone, and what the runs of a group differ in."""
-    parts = [group[0].backbone]
-    for key in dict.fromkeys(key for run in group for key in run.variant):
-        values = list(dict.fromkeys(str(run.variant[key]) for run in group if key in run.variant))
-        shown = ", ".join(values) if len(values) < 8 else f"{len(values)} values"
-        parts.append(f"{key.rsplit('.', 1)[-1]} {shown}")
-    shots = sorted({run.shots for run in group})
-    if shots != [0]:
-        parts.append(f"shots {', '.join(map(str, shots))}")
-    seeds = sorted({run.seed for run in group})
-    if len(seeds) > 1:
-        parts.append(f"seeds {', '.join(map(str, seeds))}")
-    return "; ".join(parts)
-
-
-def state_of(group: Sequence[PlannedRun], own: Sequence[PlannedRun], finished: set[PlannedRun]) -> str:
-    done = sum(run in finished for run in group)
-    if done == len(group):
-        return "finished"
-    if not own:
-        return "shared"
-    return f"{done} finished, {len(group) - done} to do" if done else "to do"
-
-
-def size_of(run: PlannedRun) -> int:
-    return BACKBONES.get(run.backbone, BACKBONES["ViT-L/14"]).pixels
+def time_text(costs: Sequence[Estimate]) -> str:
+    if any(cost.seconds is None for cost in costs):
+        return "unknown"
+    return duration(sum(cost.seconds or 0 for cost in costs)) if costs else ""
 
 
 def duration(seconds: float) -> str:
@@ -156,5 +102,5 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:,.0f} days"
 
 
-def size(count: float) -> str:
+def size_text(count: float) -> str:
     return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"

@@ -1,4 +1,4 @@
-"""Our figures beside the paper's: published rows, and how far we are from them."""
+"""Our figures beside the published ones: published rows, and the differences from them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from ..report.tables import mark
 PRINTED = "As the paper prints it; not measured here."
 
 
-def with_gaps(table: Table) -> Table:
+def with_differences(table: Table) -> Table:
     """Adds a row of differences after each published one."""
     blocks = []
     for block in table.blocks:
@@ -21,13 +21,13 @@ def with_gaps(table: Table) -> Table:
             own = rows[-1] if rows else None
             rows.append(row)
             if row.published and own:
-                gaps = [gap(mine, theirs) for mine, theirs in zip(own.entries, row.entries, strict=True)]
-                rows.append(TableRow(f"{own.label}: ours − published", own.method, gaps))
+                differences = [difference(ours, theirs) for ours, theirs in zip(own.entries, row.entries, strict=True)]
+                rows.append(TableRow(f"{own.label}: ours − published", own.method, differences))
         blocks.append(RowBlock(block.label, rows))
     return replace(table, blocks=blocks)
 
 
-def gap(ours: Entry | None, theirs: Entry | None) -> Signed | None:
+def difference(ours: Entry | None, theirs: Entry | None) -> Entry | None:
     """Ours minus published, of the numbers as printed, so that a reader can check it."""
     if ours is None or theirs is None:
         return None
@@ -35,15 +35,16 @@ def gap(ours: Entry | None, theirs: Entry | None) -> Signed | None:
     return Signed(round(round(ours.value, decimals) - theirs.value, decimals) + 0.0, decimals)
 
 
-def block_beside(
+def block_vs_published(
     label: str, grid: Mapping[Row, list[Entry | None]], metric: str, columns: Sequence[str], table: str = "",
-    printed: str = "",
+    published_metric: str = "",
 ) -> RowBlock:
-    """Rows with marks, each method's followed by the paper's from `table`, whose metric is `printed`."""
+    """Rows with the best marked, each method's followed by the published one from `table`, whose metric may have
+    another name there."""
     rows = []
     for key, row in zip(grid, mark(dict(grid), metric), strict=True):
         rows.append(row)
-        found = published_row(table, printed or metric, row, columns) if table and not key.variant else None
+        found = published_row(table, published_metric or metric, row, columns) if table and not key.variant else None
         if found:
             rows.append(found)
     return RowBlock(label, rows)
@@ -53,21 +54,22 @@ def published_row(table: str, metric: str, like: TableRow, columns: Sequence[str
     cells = [paper.find(table, metric, like.method, column) for column in columns]
     if not any(cells):
         return None
-    entries = [cell and Entry(float(cell.value), -cell.value.as_tuple().exponent) for cell in cells]
+    entries = [Entry(float(cell.value), len(cell.printed.partition(".")[2])) if cell else None for cell in cells]
     return TableRow(f"{like.label} (published)", like.method, entries, published=True)
 
 
-def source_of(table: str) -> str:
-    return paper.where_printed(table)
+def published_note(table: str) -> str:
+    return f"Rows marked published are the paper's ({paper.where_printed(table)})."
 
 
 def slip_notes(tables: Sequence[str]) -> list[str]:
-    """The paper's own slips in these tables, one line each, so that nobody looks for the fault here."""
+    """Errors in the published tables themselves (averages and differences that their cells do not give)."""
     found = [slip for slip in paper.slips(None) if slip.cell.table in tables and not slip.rounding]
     whose = {table: paper.source_name(paper.source_of(table)) for table in tables}
     names = [whose[slip.cell.table] for slip in found]
     return [f"{name[0].upper()}{name[1:]}'s own slip, {slip}." for name, slip in zip(names, found, strict=True)]
 
 
-def printed(table: str, metric: str, method: str, column: str = paper.AVERAGE) -> float:
-    return float(paper.find(table, metric, method, column).value)
+def published_value(table: str, metric: str, method: str, column: str = paper.AVERAGE) -> float:
+    cell = paper.find(table, metric, method, column)
+    return float("nan") if cell is None else float(cell.value)

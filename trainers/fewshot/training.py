@@ -18,8 +18,8 @@ from ...datasets.utils.files import write_atomically
 from ..functional.objectives import class_logits
 from ..runs.tensorboard import ScalarWriter
 from ..vlm.checkpoints import read_checkpoint
-from ..vlm.class_towers import ClassTowers
 from ..vlm.oom import retry_on_oom
+from ..vlm.text_encoder import TextEncoder
 from .training_images import TrainingImages
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class PromptLearner:
     correct: Tensor
 
     def __init__(
-        self, tower: ClassTowers, context: Tensor, scale: Tensor, schedule: Schedule, momentum: float,
+        self, tower: TextEncoder, context: Tensor, scale: Tensor, schedule: Schedule, momentum: float,
         weight_decay: float,
     ) -> None:
         self.tower, self.scale, self.schedule = tower, scale, schedule

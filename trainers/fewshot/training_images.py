@@ -44,19 +44,6 @@ class TrainingCrop:
         return torch.stack([to_tensor(crop) for crop in crops(image, 1, self.size, rng, BICUBIC)])
 
 
-class Repeated(Sequence[Datum]):
-    """The same items in every epoch: position epoch · n + i is item i."""
-
-    def __init__(self, items: Sequence[Datum], times: int) -> None:
-        self.items, self.times = items, times
-
-    def __len__(self) -> int:
-        return self.times * len(self.items)
-
-    def __getitem__(self, index: int) -> Datum:
-        return self.items[index % len(self.items)]
-
-
 @dataclass
 class TrainingImages:
     """The labelled images of a data set as seen by a frozen image tower."""
@@ -96,8 +83,8 @@ class TrainingImages:
             return
         # One loader for the whole training: the next epoch begins while this one ends.
         crops_of_epochs = [[epoch * count + i for i in batch] for epoch, batches in plan.items() for batch in batches]
-        loaded = self.load(
-            Repeated(self.items, stop), TrainingCrop(self.backbone.pixels.size, self.seed), crops_of_epochs)
+        crop = TrainingCrop(self.backbone.pixels.size, self.seed)
+        loaded = self.load(list(self.items) * stop, crop, crops_of_epochs)  # position epoch · n + i is image i
         for batches in plan.values():
             yield ((self.encode(next(loaded)), labels[batch]) for batch in batches)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import overload
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from .arrays import (
     to_numpy,
     to_tensor,
 )
+
+TensorOrArray = TypeVar("TensorOrArray", torch.Tensor, Array)
 
 
 @dataclass(frozen=True)
@@ -233,21 +235,14 @@ def bootstrap(
     return Interval(*(map(float, found) if value.ndim == 0 else found))
 
 
-@overload
-def sals(logits: torch.Tensor, zero_shot_logits: ArrayLike) -> torch.Tensor: ...
-
-
-@overload
-def sals(logits: Array, zero_shot_logits: ArrayLike) -> Array: ...
-
-
-def sals(logits: ArrayLike, zero_shot_logits: ArrayLike) -> torch.Tensor | Array:
+def sals(logits: TensorOrArray, zero_shot_logits: ArrayLike) -> TensorOrArray:
     """SaLS (Murugesan et al., ECCV 2024): each sample's logits (..., K) rescaled to the range of its zero-shot logits.
 
     The predicted class never changes; constant logits become the middle of the zero-shot range. Tensors give a tensor,
     arrays an array, in the input's precision, at least fp32.
     """
-    z, z0 = to_tensor(logits), to_tensor(zero_shot_logits)
+    z: torch.Tensor = to_tensor(logits)
+    z0: torch.Tensor = to_tensor(zero_shot_logits)
     if z.ndim == 0 or z.shape != z0.shape or z.numel() == 0:
         raise ValueError(f"Logits and zero-shot logits need one shape (..., K), got {(*z.shape,)} and {(*z0.shape,)}.")
     if not (torch.isfinite(z).all() and torch.isfinite(z0).all()):

@@ -186,9 +186,7 @@ def replaced_confidence(logits: ArrayLike, zero_shot_logits: ArrayLike) -> Array
 
 
 def fixed_temperature(backbone: str, architecture: str = "") -> float:
-    """C-TPT's `tpt_ts`: one temperature for all data sets, 1.16 for transformers and 1.15 for ResNets.
-
-    `architecture` is the image tower's, "resnet" or "transformer". Without it, the backbone's name decides.
-    """
+    """C-TPT's `tpt_ts`: one temperature for all data sets, 1.16 for transformers and 1.15 for ResNets. Without
+    the image tower's `architecture`, "resnet" or "transformer", the backbone's name decides."""
     is_resnet = architecture == "resnet" if architecture else backbone.split(":")[-1].startswith("RN")
     return 1.15 if is_resnet else 1.16

@@ -8,30 +8,25 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
-from PIL.Image import Image
 
 from ...datasets.utils.errors import one_line
-from ..functional.arrays import Array, log_softmax
+from ..functional.arrays import Array
 from ..functional.calibration import selective
 from ..registry import method_info, method_key
 from .comparison import Column, Comparison, Row
-from .figures.before_after import Histogram, Slopes, draw_histograms, draw_slopes
 from .figures.class_pairs import PairErrors, draw_pair_errors, pair_errors
 from .figures.comparison import Pair, Point, draw_pairs, draw_prompts, draw_two_panels
 from .figures.plane import draw_plane
-from .figures.reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_selective
-from .load import Predictions, Run
+from .figures.reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_histograms, draw_selective
+from .load import Run
 from .measure import Measured
 
 logger = logging.getLogger(__name__)
 
 PAIR_METHODS = ("otpt", "soc")  # whose mistakes the SoC paper compares
 MAX_CLASSES = 400  # of a class-by-class figure; with more, nothing can be seen
-MAX_METHODS = 6  # beside an image
-TOP = 3  # classes shown per image
 
 Similarity = Callable[[Run], Array | None]  # K×K similarity of a run's classes
-ReadImage = Callable[[Run, int], Image | None]
 
 
 @dataclass(frozen=True)
@@ -43,10 +38,6 @@ class NamedFigure:
     figure: Figure
 
 
-def no_image(run: Run, index: int) -> Image | None:
-    return None
-
-
 def attempted(make: Callable[..., NamedFigure | Iterable[NamedFigure]], *args: object) -> Iterator[NamedFigure]:
     """The figures that `make(*args)` gives. If it fails, one warning: the other figures and the tables are kept."""
     try:
@@ -56,14 +47,11 @@ def attempted(make: Callable[..., NamedFigure | Iterable[NamedFigure]], *args: o
         logger.warning("a figure is left out: %s", one_line(error, 200), exc_info=logger.isEnabledFor(logging.DEBUG))
 
 
-def make_figures(
-    comparisons: Sequence[Comparison], similarity: Similarity, read_image: ReadImage = no_image,
-) -> Iterator[NamedFigure]:
+def make_figures(comparisons: Sequence[Comparison], similarity: Similarity) -> Iterator[NamedFigure]:
     """All figures of a report, each drawn when it is asked for."""
     for number, main in enumerate(c for c in comparisons if not c.swept):
         suffix = f"_{number + 1}" if number else ""
         yield from _main_figures(main, suffix, similarity)
-        yield from before_after_figures(main, suffix, read_image)
         swept = [c for c in comparisons if c.swept and c.backbone == main.backbone]
         for comparison in swept:
             if comparison.swept == "TTA.STEPS":
@@ -87,17 +75,9 @@ def _main_figures(comparison: Comparison, suffix: str, similarity: Similarity) -
     yield from attempted(sals_figures, comparison, f"sals{suffix}")
     for column in comparison.main_columns():
         yield from attempted(pair_figures, comparison, column, similarity, PAIR_METHODS, suffix)
-
-
-def before_after_figures(comparison: Comparison, suffix: str, read_image: ReadImage) -> Iterator[NamedFigure]:
-    """Figures of what adaptation changes."""
-    common = comparison.common_columns()
-    columns = common or comparison.columns[:1]
     if common and len(comparison.rows) > 2:
         yield from attempted(plane_figure, comparison, common, f"plane{suffix}")
-    yield from attempted(histogram_figures, comparison, columns, f"confidence{suffix}")
-    where = f"{_slug(comparison.column_label(columns[0]))}{suffix}"
-    yield from attempted(slope_figures, comparison, columns[0], read_image, f"images_{where}")
+    yield from attempted(histogram_figures, comparison, common or comparison.columns[:1], f"confidence{suffix}")
 
 
 def reliability_figure(comparison: Comparison, name: str) -> NamedFigure:
@@ -269,58 +249,14 @@ def histogram_figures(comparison: Comparison, columns: Sequence[Column], name: s
     for row in comparison.rows_on(columns):
         runs = [comparison.cells[row, column][0] for column in columns]
         if method_info(row.method).tuned and all(m.run.has_zero_shot for m in runs):
-            data[row.method] = Histogram(np.concatenate([m.zero_shot.confidence for m in runs]),
-                                         np.concatenate([m.tuned.confidence for m in runs]))
+            data[row.method] = (np.concatenate([m.zero_shot.confidence for m in runs]),
+                                np.concatenate([m.tuned.confidence for m in runs]))
     if data:
         caption = (
             f"Confidence before and after tuning, {comparison.backbone_label}: which methods raise it? "
             f"{comparison.images(columns)}{comparison.of_first_seed}"
         )
         yield NamedFigure(name, caption, draw_histograms(data))
-
-
-def slope_figures(comparison: Comparison, column: Column, read_image: ReadImage, name: str) -> Iterator[NamedFigure]:
-    """Two images: the most confident mistake, and the one on which the methods agree least."""
-    runs = _adapted_runs(comparison, column)
-    if not runs:
-        return
-    chosen = list(runs.items())[:MAX_METHODS]
-    data = {row.method: run.load_predictions() for row, run in chosen}
-    (_, first), *_ = chosen
-    reference, names = data[chosen[0][0].method], first.classnames
-    cases = [
-        Slopes(names[reference.label[at]], {method: _top(columns, at, names) for method, columns in data.items()},
-               read_image(first, int(reference.index[at])))
-        for at in telling_images(data)
-    ]
-    caption = (
-        f"Top classes of single images before and after tuning, {comparison.column_label(column)}, "
-        f"{comparison.backbone_label}, confidence in %: the most confident mistake, and the image on which methods "
-        f"agree least.{f' The first {len(data)} of {len(runs)} methods.' if len(runs) > len(data) else ''}"
-        f"{comparison.of_first_seed}"
-    )
-    yield NamedFigure(name, caption, draw_slopes(cases))
-
-
-def _adapted_runs(comparison: Comparison, column: Column) -> dict[Row, Run]:
-    """The first run of each tuned method on a column, if it has zero-shot predictions."""
-    return {row: cell[0].run for row, cell in comparison.cells_on(column)
-            if method_info(row.method).tuned and cell[0].run.has_zero_shot}
-
-
-def telling_images(data: Mapping[str, Predictions]) -> list[int]:
-    """Positions of the most confident mistake and of the image on which methods agree least, which may be the same."""
-    after = np.stack([np.exp(log_softmax(columns.logits)) for columns in data.values()])  # (M, N, K)
-    label = next(iter(data.values())).label
-    true = after[:, np.arange(len(label)), label]  # (M, N)
-    mistake = np.where(after.argmax(axis=2) == label, 0, after.max(axis=2)).max(axis=0)
-    return list(dict.fromkeys([int(mistake.argmax()), int(np.ptp(true, axis=0).argmax())]))
-
-
-def _top(data: Predictions, at: int, names: Sequence[str]) -> dict[str, tuple[float, float]]:
-    before, after = (np.exp(log_softmax(z[at])) for z in (data.zero_shot_logits, data.logits))
-    chosen = dict.fromkeys([*np.argsort(-after, kind="stable")[:TOP].tolist(), int(data.label[at])])
-    return {names[k]: (float(before[k]), float(after[k])) for k in chosen}
 
 
 def point(cell: Sequence[Measured]) -> Point:

@@ -120,7 +120,8 @@ POSTHOC_NOTE = (
 def posthoc_metrics(run: Run, data: Predictions, bins: int) -> tuple[dict[str, Interval], dict[str, Interval]]:
     """The metrics after each kind of label-free scaling, of a run's predictions and of its zero-shot predictions; and
     the run's time per image."""
-    own = _scaled_metrics(_scaled_logits(data, run.backbone, method_info(run.trainer).tuned), data.label, bins)
+    temperature = fixed_temperature(run.backbone, str(run.results.get("architecture", "")))
+    own = _scaled_metrics(_scaled_logits(data, temperature, method_info(run.trainer).tuned), data.label, bins)
     seconds = run.results.get("adapt_seconds_per_image") or run.results.get("seconds_per_image")
     if seconds is not None:
         own["seconds"] = _point(float(seconds))
@@ -128,16 +129,16 @@ def posthoc_metrics(run: Run, data: Predictions, bins: int) -> tuple[dict[str, I
         del own["ece_cor"]
         return own, {}
     logits = data.zero_shot_logits
-    before = {"ece_cots": logits, "ece_cor": logits, "ece_fixed": logits / fixed_temperature(run.backbone)}
+    before = {"ece_cots": logits, "ece_cor": logits, "ece_fixed": logits / temperature}
     return own, _scaled_metrics(before, data.label, bins)
 
 
-def _scaled_logits(data: Predictions, backbone: str, adapts: bool) -> dict[str, Array]:
+def _scaled_logits(data: Predictions, temperature: float, adapts: bool) -> dict[str, Array]:
     """The logits after each kind of scaling, by the name of its ECE."""
     logits = data.logits
     found = {
         "ece_cor": replaced_confidence(logits, data.zero_shot_logits),
-        "ece_fixed": logits / fixed_temperature(backbone),
+        "ece_fixed": logits / temperature,
     }
     tau = data.cots_tau if adapts else np.ones(len(logits))
     if tau is not None:

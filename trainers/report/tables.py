@@ -169,10 +169,11 @@ def _add_published(
         steps = {run.steps for run in runs} if method_info(line.method).tuned else {1}
         if len(steps) != 1 or any(map(_unlike_published, runs)):
             continue
-        where = (line.method, comparison.backbone, steps.pop(), metric, source)
-        cells = [_published_cell(dataset, *where) for dataset in datasets]
+        plain, sals = metric.removesuffix("_sals"), metric.endswith("_sals")
+        where = (comparison.backbone, steps.pop(), sals, source)
+        cells = [paper.find_for_run(plain, line.method, dataset, *where) for dataset in datasets]
         if average:
-            cells.append(_published_average(datasets, *where))
+            cells.append(_published_average(cells[0], datasets, source))
         if any(cells):
             sources |= {cell.source for cell in cells if cell}
             by = "" if source == paper.SOC else f" by {paper.source_name(source)}"
@@ -186,22 +187,12 @@ def _unlike_published(run: Run) -> dict[str, object]:
     return {key: value for key, value in non_default_settings(run).items() if key != "TTA.STEPS"}
 
 
-def _published_cell(
-    dataset: str, method: str, backbone: str, steps: int, metric: str, source: str,
-) -> paper.Cell | None:
-    plain, sals = metric.removesuffix("_sals"), metric.endswith("_sals")
-    return paper.find_for_run(plain, method, dataset, backbone, steps, sals, source)
-
-
-def _published_average(
-    datasets: list[str], method: str, backbone: str, steps: int, metric: str, source: str,
-) -> paper.Cell | None:
-    """The source's average, if it is over exactly these data sets."""
-    for content in paper.tables_of(source).values():
-        if sorted(content["columns"]) == sorted([*datasets, paper.AVERAGE]):
-            cell = _published_cell(datasets[0], method, backbone, steps, metric, source)
-            return cell and paper.find(cell.table, cell.metric, method, paper.AVERAGE)
-    return None
+def _published_average(cell: paper.Cell | None, datasets: list[str], source: str) -> paper.Cell | None:
+    """The source's average of the method of `cell`, if it is over exactly these data sets."""
+    averaged = [sorted(content["columns"]) for content in paper.tables_of(source).values()]
+    if cell is None or sorted([*datasets, paper.AVERAGE]) not in averaged:
+        return None
+    return paper.find(cell.table, cell.metric, cell.method, paper.AVERAGE)
 
 
 def _published_notes(comparison: Comparison, sources: set[str], source: str) -> list[str]:

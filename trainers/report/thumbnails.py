@@ -1,4 +1,4 @@
-"""Test images for a report, where the data set is still available."""
+"""Thumbnails of test images, if the data set is still available."""
 from __future__ import annotations
 
 import base64
@@ -25,23 +25,11 @@ def thumbnails(run: Run, mistakes: Sequence[Mistake]) -> dict[int, str]:
         dataset, names = _dataset(run), run.classnames
         if any(names[dataset.test[mistake.index].label] != mistake.truth for mistake in mistakes):
             raise DataError(f"the data below {dataset.root} is not what the run used")
+        return {mistake.index: data_uri(square(dataset.read_image(dataset.test[mistake.index])))
+                for mistake in mistakes}
     except (UserError, OSError, LookupError) as error:
         _log_once(f"no images of {run.dataset}: {error}")
         return {}
-    images = {mistake.index: read_image(run, mistake.index) for mistake in mistakes}
-    return {index: data_uri(image) for index, image in images.items() if image is not None}
-
-
-def read_image(run: Run, index: int) -> Image.Image | None:
-    """A small square of one test image; None if the data set is not available or is not the one that the run used."""
-    try:
-        dataset = _dataset(run)
-        item = dataset.test[index]
-        same = run.classnames[item.label] == dataset.classnames[item.label]
-        return square(dataset.read_image(item)) if same else None
-    except (UserError, OSError, LookupError) as error:
-        _log_once(f"no images of {run.dataset}: {error}")
-        return None
 
 
 @lru_cache(maxsize=64)

@@ -25,7 +25,7 @@ from .page import Page, render_page
 from .paired import paired_table
 from .table_model import Table
 from .tables import conformal_tables, metrics_table, paper_table
-from .thumbnails import read_image, thumbnails
+from .thumbnails import thumbnails
 from .verdict import Verdict, judge
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def write_report(
     tables = make_tables(comparisons, bins, published, posthoc, repeats)
     verdicts = [verdict for c in comparisons if not c.swept and (verdict := judge(c, repeats))]
     write_tables(out, tables)
-    figures = (*first, *make_figures(comparisons, text_similarity, read_image)) if with_figures else ()
+    figures = (*first, *make_figures(comparisons, text_similarity)) if with_figures else ()
     drawn, problems = write_figures(out, figures)
     notes = [*remarks, *notes, *problems]
     images = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in measured}

@@ -1,44 +1,206 @@
-"""Reads tensors from PyTorch files as data: nothing in a file is ever executed.
+"""Reads tensors from PyTorch and safetensors files as data: nothing in a file is ever executed.
 
-`torch.save` files and TorchScript archives are pickles, and a pickle may call any function. Files in the wild also
-hold live objects (Dassl saves optimizers and schedulers beside the prompt), which `weights_only=True` refuses. The
-unpickler here rebuilds tensors and plain containers itself and puts an inert stand-in wherever the file names any
-other class or function. Zip files (`torch.save` since 1.6, TorchScript) and the older single-stream format both work.
+Files of `torch.save` and TorchScript archives hold a pickle, and a pickle may call any function. Dassl's checkpoints
+also hold optimizer and scheduler objects beside the prompt, which `weights_only=True` refuses. The unpickler here
+rebuilds tensors and plain containers itself and puts an inert `StandIn` wherever the file names any other class or
+function. It is the standard library's unpickler in Python: the one in C allocates what a few bytes of a file ask for.
+Time and memory are bounded by the size of the file.
 """
 from __future__ import annotations
 
+import hashlib
 import io
+import json
+import pickle
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError, one_line
-from .unpickling import LARGEST_PICKLE, BoundedPickle, Budget, StandIn, TensorUnpickler
 
-LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # what the older format begins with
-LARGEST_RATIO = 20  # of a member of a zip file to what it takes there; torch packs nothing, other tools a little
-ALWAYS_ALLOWED = 1 << 20
+LARGEST_PICKLE = 8 << 20  # bytes; the largest of OpenAI's files describes its tensors in a fifth of a megabyte
+LARGEST_RATIO = 20  # of a zip member's size to its compressed size; torch compresses nothing, other tools a little
+ALWAYS_ALLOWED = 1 << 20  # bytes of a zip member, at any ratio
+FREE = 64 << 20  # bytes of tensors that a file of any size may hold, as expanded or shared views of few numbers
+SHARING = 4  # times the file's size that its tensors may take beyond that
+LONGEST_NAME = 4096  # characters of a dict's key, and of a tensor's dotted name
+MOST_PARTS = 64  # arguments of a call, dimensions of a tensor, parts of a tuple that is a key
+OLD_FORMAT = pickle.dumps(0x1950A86A20F9469CFC6C, 2)  # how files of torch before 1.6 begin
+STORAGE_DTYPES = {
+    "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
+    "ShortStorage": torch.int16, "CharStorage": torch.int8, "ByteStorage": torch.uint8, "BoolStorage": torch.bool,
+}
 
 
-def as_storage(data: bytes, dtype: torch.dtype, numel: int) -> Tensor:
-    if len(data) < numel * dtype.itemsize:
-        raise WeightsError("the file is truncated: a tensor's data is incomplete")
-    return torch.frombuffer(bytearray(data), dtype=dtype, count=numel) if numel else torch.empty(0, dtype=dtype)
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def honest(info: zipfile.ZipInfo) -> bool:
+class StandIn:
+    """In place of any class or function that a file names: accepts what a pickle does to it, and does nothing."""
+
+    state: Any = None  # of an object; TorchScript's modules have their tensors here
+
+    def __init__(self, *args: Any) -> None:
+        pass
+
+    def __call__(self, *args: Any) -> StandIn:
+        return StandIn()
+
+    def append(self, value: Any) -> None:
+        pass
+
+    extend = append
+
+
+class Storages:
+    """The data of a zip file's tensors, read when a tensor refers to them."""
+
+    def __init__(self, archive: zipfile.ZipFile, folder: str, file_size: int) -> None:
+        self.archive, self.folder, self.names = archive, folder, set(archive.namelist())
+        size = sum(info.file_size for info in archive.infolist() if plausible(info))
+        self.left = FREE + SHARING * min(size, LARGEST_RATIO * file_size)  # bytes that tensors may still take
+        self.read: dict[str, Tensor] = {}
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise WeightsError("its tensors claim far more numbers than the file holds")
+
+    def find(self, dtype: torch.dtype, key: str, numel: int) -> Tensor:
+        """The storage of this name as a flat tensor."""
+        if key not in self.read:
+            if f"{self.folder}data/{key}" not in self.names:
+                raise WeightsError("the file is incomplete: a tensor's data is missing")
+            data = read_member(self.archive, f"{self.folder}data/{key}", self.left)
+            self.take(len(data))
+            if len(data) < numel * dtype.itemsize:
+                raise WeightsError("the file is truncated: a tensor's data is incomplete")
+            self.read[key] = (torch.frombuffer(bytearray(data), dtype=dtype, count=numel) if numel
+                              else torch.empty(0, dtype=dtype))
+        elif self.read[key].dtype != dtype or self.read[key].numel() != numel:
+            raise WeightsError("it is damaged: the sizes of its tensors disagree")
+        return self.read[key]
+
+    def view(self, storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> Tensor:
+        """A copy of a part of a storage, after checking that the part lies inside."""
+        if not len(size) == len(stride) <= MOST_PARTS or not all(
+                type(number) is int and 0 <= number < 1 << 48 for number in (offset, *size, *stride)):
+            raise WeightsError("a tensor of the file has no proper shape")
+        count, last = 1, offset
+        for length, step in zip(size, stride, strict=True):
+            count *= length
+            last += (length - 1) * step
+        if count and last >= storage.numel():
+            raise WeightsError("a tensor of the file reaches beyond its data")
+        self.take(count * storage.element_size())
+        return storage.as_strided(size, stride, offset).clone()
+
+
+class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
+    """Rebuilds tensors and plain containers; every other name becomes a stand-in. Sets stay empty."""
+
+    stack: list[Any]
+    append: Callable[[Any], None]
+    pop_mark: Callable[[], list[Any]]
+    dispatch: ClassVar[dict[int, Callable[..., None]]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+
+    def __init__(self, content: bytes, storages: Storages) -> None:
+        super().__init__(io.BytesIO(content), encoding="latin1")
+        self.storages = storages
+        self.known: dict[tuple[str, str], Any] = {
+            ("torch._utils", "_rebuild_tensor"): storages.view, ("torch._utils", "_rebuild_tensor_v2"): storages.view,
+            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor, ("torch", "Size"): lambda size=(): size,
+            ("collections", "OrderedDict"): lambda *_: {}, ("collections", "defaultdict"): lambda *_: {},
+            **{("torch", name): dtype for name, dtype in STORAGE_DTYPES.items()},
+        }
+
+    def find_class(self, module: str, name: str) -> Any:
+        return self.known.get((module, name), StandIn)
+
+    def persistent_load(self, pid: Any) -> Tensor:
+        """`("storage", dtype, key, device, count)`; files of 2017 may name a view of another one, which is not read."""
+        if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage" or not isinstance(pid[1], torch.dtype):
+            raise WeightsError("the file refers to something that is not a tensor's data")
+        if type(pid[2]) is not str or len(pid[2]) > LONGEST_NAME or type(pid[4]) is not int or pid[4] < 0 or any(
+                part is not None for part in pid[5:]):
+            raise WeightsError("the file describes its tensors' data in an unknown way")
+        return self.storages.find(pid[1], pid[2], pid[4])
+
+    def load_reduce(self) -> None:
+        args = self.stack.pop()
+        if not isinstance(args, tuple) or len(args) > MOST_PARTS:
+            raise WeightsError("the file calls something with too many arguments")
+        self.stack[-1] = self.stack[-1](*args)
+
+    def load_newobj(self) -> None:
+        self.stack[-2:] = [StandIn()]  # in place of class and arguments
+
+    def load_newobj_ex(self) -> None:
+        self.stack[-3:] = [StandIn()]
+
+    def load_build(self) -> None:
+        """State is stored with stand-ins and dropped elsewhere."""
+        state = self.stack.pop()
+        if isinstance(self.stack[-1], StandIn):
+            self.stack[-1].state = state
+
+    def load_setitem(self) -> None:
+        items = self.stack[-2:]
+        del self.stack[-2:]
+        set_items(self.stack[-1], items)
+
+    def load_setitems(self) -> None:
+        items = self.pop_mark()
+        set_items(self.stack[-1], items)
+
+    def load_additems(self) -> None:
+        self.pop_mark()
+
+    def load_frozenset(self) -> None:
+        self.pop_mark()
+        self.append(frozenset())
+
+    dispatch |= {
+        pickle.REDUCE[0]: load_reduce, pickle.NEWOBJ[0]: load_newobj, pickle.NEWOBJ_EX[0]: load_newobj_ex,
+        pickle.BUILD[0]: load_build, pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems,
+        pickle.ADDITEMS[0]: load_additems, pickle.FROZENSET[0]: load_frozenset,
+    }
+    for opcode in (pickle.DICT, pickle.INST, pickle.OBJ, pickle.BYTEARRAY8):  # which torch does not write
+        del dispatch[opcode[0]]
+
+
+def set_items(target: Any, items: list[Any]) -> None:
+    """Keys and values in turn. Hashing a key must be fast: no tuples of tuples, no numbers of a million digits."""
+    if isinstance(target, StandIn):
+        return
+    if not isinstance(target, dict):
+        raise WeightsError("the file stores items in something that holds none")
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        parts = key if isinstance(key, tuple) else (key,)
+        if len(parts) > MOST_PARTS or any(
+                isinstance(part, tuple | frozenset) or (isinstance(part, str | bytes) and len(part) > LONGEST_NAME)
+                or (isinstance(part, int) and part.bit_length() > 64) for part in parts):
+            raise WeightsError("the file has names that are too long or are tuples within tuples")
+        target[key] = value
+
+
+def plausible(info: zipfile.ZipInfo) -> bool:
     return info.file_size <= max(ALWAYS_ALLOWED, LARGEST_RATIO * info.compress_size)
 
 
 def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """A file within a zip file. What it would unpack to is looked at first, and is all that the library hands out."""
+    """A file within a zip file, after checking the size it would unpack to."""
     info = archive.getinfo(name)
-    if info.file_size > limit or not honest(info):
+    if info.file_size > limit or not plausible(info):
         raise WeightsError(f"{one_line(name, 100)} in it would unpack from {info.compress_size:,} to "
                            f"{info.file_size:,} bytes, which no weights do")
     return archive.read(info)
@@ -46,88 +208,55 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
 
 def read_zip(path: Path) -> Any:
     with zipfile.ZipFile(path) as archive:
-        names = set(archive.namelist())
-        top = next((n[: -len("data.pkl")] for n in archive.namelist() if n.endswith("data.pkl")), None)
-        if top is None:
+        folder = next((n[: -len("data.pkl")] for n in archive.namelist() if n.endswith("data.pkl")), None)
+        if folder is None:
             raise WeightsError("it is a zip file but holds no PyTorch data")
-        if f"{top}byteorder" in names and read_member(archive, f"{top}byteorder", 100) != b"little":
-            raise WeightsError("it was written on a big-endian machine; save it again on an ordinary one")
-        size = sum(info.file_size for info in archive.infolist() if honest(info))
-        budget, storages = Budget(min(size, LARGEST_RATIO * path.stat().st_size)), {}
-
-        def read_storage(dtype: torch.dtype, key: str, numel: int) -> Tensor:
-            if key not in storages:
-                if f"{top}data/{key}" not in names:
-                    raise WeightsError("the file is incomplete: a tensor's data is missing")
-                data = read_member(archive, f"{top}data/{key}", budget.left)
-                budget.take(len(data))
-                storages[key] = as_storage(data, dtype, numel)
-            elif storages[key].dtype != dtype or storages[key].numel() != numel:
-                raise WeightsError("it is damaged: the sizes of its tensors disagree")
-            return storages[key]
-
-        description = io.BytesIO(read_member(archive, f"{top}data.pkl", LARGEST_PICKLE))
-        return TensorUnpickler(BoundedPickle(description), read_storage, budget).load()
-
-
-def read_legacy(path: Path) -> Any:
-    """The format before torch 1.6: header, object and list of storages as pickles, then the storages' bytes."""
-    storages: dict[str, Tensor] = {}
-    budget, promised = Budget(path.stat().st_size), Budget(0)
-    promised.left = path.stat().st_size
-
-    def read_storage(dtype: torch.dtype, key: str, numel: int) -> Tensor:
-        # The bytes come after the object, so tensors are built on storages that are filled afterwards.
-        if key not in storages:
-            promised.take(numel * dtype.itemsize)
-            storages[key] = torch.zeros(numel, dtype=dtype)
-        return storages[key]
-
-    with path.open("rb") as file:
-        bounded = BoundedPickle(file)
-        unpickle = lambda: TensorUnpickler(bounded, read_storage, budget, keep_views=True).load()  # noqa: E731
-        if unpickle() != LEGACY_MAGIC:
-            raise WeightsError("it is not a PyTorch file")
-        unpickle()  # protocol version
-        unpickle()  # byte order and type sizes of the writer
-        content, keys = unpickle(), unpickle()
-        if not isinstance(keys, list) or len(keys) != len(storages) or {str(key) for key in keys} != set(storages):
-            raise WeightsError("the file is incomplete: it does not hold the data of each of its tensors")
-        for key in keys:
-            (numel,) = struct.unpack("<q", file.read(8))
-            storage = storages[str(key)]
-            if storage.numel() != numel:
-                raise WeightsError("it is damaged: the sizes of its tensors disagree")
-            storage.copy_(as_storage(file.read(numel * storage.dtype.itemsize), storage.dtype, numel))
-    return content
+        if f"{folder}byteorder" in archive.namelist() and read_member(archive, f"{folder}byteorder", 100) != b"little":
+            raise WeightsError("it was written on a big-endian machine; save it again on a little-endian one")
+        content = read_member(archive, f"{folder}data.pkl", LARGEST_PICKLE)
+        return TensorUnpickler(content, Storages(archive, folder, path.stat().st_size)).load()
 
 
 def read_checkpoint(path: str | Path) -> Any:
-    """The plain content (dicts, lists, tensors, numbers, text) of a .pt, .pth, .pth.tar or .safetensors file."""
+    """The plain content (dicts, lists, tensors, numbers, text) of a .pt, .pth, .pth.tar or .safetensors file. Nothing
+    of it stays mapped to the file."""
     path = Path(path)
     if not path.is_file():
         raise WeightsError(f"no weight file at {path}")
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
-        return read_zip(path) if zipfile.is_zipfile(path) else read_legacy(path)
+            return load_safetensors(path.read_bytes())
+        with path.open("rb") as file:
+            if file.read(len(OLD_FORMAT)) == OLD_FORMAT:
+                raise WeightsError("it has the format of torch before 1.6: where you trust it, convert it with a "
+                                   "current torch, torch.save(torch.load(FILE), NEW)")
+        return read_zip(path)
     except WeightsError as error:
         raise WeightsError(f"cannot read {path}: {error}") from error
-    except Exception as error:  # a file may say anything, and each library has its own words for what it cannot be
+    except Exception as error:  # damaged files fail in many ways
         why = one_line(error, 300)
-        words = f" ({why})" if any(map(str.isalpha, why)) else ""  # and no bare number
+        words = f" ({why})" if any(map(str.isalpha, why)) else ""  # not a bare number
         raise WeightsError(f"cannot read {path}: it is damaged or not a PyTorch file{words}") from error
+
+
+def safetensors_metadata(path: str | Path) -> dict[str, str]:
+    """The texts that a safetensors file holds beside its tensors."""
+    with Path(path).open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        return json.loads(file.read(length)).get("__metadata__", {})
 
 
 def tensors_by_name(content: Any) -> dict[str, Tensor]:
     """All tensors in nested dicts and stand-ins (the modules of a TorchScript archive) by their dotted name. Each dict
-    is looked into once: a few that hold each other twice would otherwise have a billion names."""
+    is visited once: a few that hold each other twice would otherwise have a billion names."""
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     waiting = [("", content)]
     while waiting:
         name, value = waiting.pop()
         value = value.state if isinstance(value, StandIn) else value
+        if len(name) > LONGEST_NAME:
+            raise WeightsError("the weight file nests its tensors too deeply: it is not a model's")
         if isinstance(value, Tensor):
             found[name] = value
         elif isinstance(value, dict) and id(value) not in seen:

@@ -3,24 +3,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ...datasets.utils.errors import ConfigError, UserError, WeightsError
+from ...datasets.utils.errors import ConfigError, WeightsError
 from ...datasets.views.pixels import Pixels
-from .backbone import Backbone, Tower
-from .checkpoints import read_checkpoint, tensors_by_name
-from .generic_tower import WholeText, WholeTower
-from .openai_weights import sha256
-from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextTower
-from .text_weights import Layer, TextWeights, affine
-from .tokens import ANCHOR, Tokenizer
+from .backbone import Backbone
+from .checkpoints import read_checkpoint, sha256, tensors_by_name
+from .generic_tower import GenericText
+from .library import import_library, library_errors
+from .prompts import ANCHOR, Tokenizer
+from .text_tower import GELU, QUICK_GELU, TANH_GELU, Layer, TextWeights, affine
 
 # config.json's model_type -> the class. CLIP's text tower is causal; SigLIP's attends in both directions, padding
 # included; the others are BERT's, whose padding is masked.
@@ -29,35 +28,42 @@ MODELS = {
     "clip": ("CLIPModel", CAUSAL), "siglip": ("SiglipModel", PADDED),
     "vision-text-dual-encoder": ("VisionTextDualEncoderModel", MASKED), "chinese_clip": ("ChineseCLIPModel", MASKED),
 }
-ACTIVATIONS = {"quick_gelu": QUICK_GELU, "gelu": GELU, "gelu_pytorch_tanh": TANH_GELU}
+ACTIVATIONS = {QUICK_GELU: QUICK_GELU, GELU: GELU, "gelu_pytorch_tanh": TANH_GELU}  # by transformers' names
 RESAMPLING = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 FILES = (".safetensors", ".bin", ".json", ".txt", ".model")  # that features depend on
-OLD_EOS = 2  # configs with this end token, which is none, are read at the largest id instead
-PICKLE = "pytorch_model.bin"  # what older folders have instead of safetensors
+TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+OLD_EOS = 2  # with this end token, which is wrong, the library reads at the largest id instead
+PICKLE = "pytorch_model.bin"  # in older folders, instead of safetensors
 CODE = "auto_map"  # the entry of a config that names code in the model's folder
+ATTENTION = ("eager", "sdpa")  # other implementations may be code on a hub
+LARGEST_CONFIG = 10 << 20  # bytes
+LARGEST_SIZES = {"num_hidden_layers": 1000, "hidden_size": 10**5, "intermediate_size": 10**6, "vocab_size": 10**7,
+                 "max_position_embeddings": 10**5, "image_size": 10**4, "projection_dim": 10**5}
+SAVE_AGAIN = "save the model, its tokenizer and its image processor there again with save_pretrained"
 
 
 class HuggingFaceBackbone(Backbone):
-    """Image features by the library's own module; text features by the packed tower for CLIP's, else by the module."""
+    """Image features by the library's own module; text features by the packed tower for CLIP's, otherwise by the
+    module."""
 
-    def __init__(self, model: nn.Module, tokenizer: object, pixels: Pixels, name: str = "") -> None:
-        config = model.config.text_config
+    def __init__(self, model: Any, tokenizer: Any, pixels: Pixels, name: str = "") -> None:
+        config, vision = model.config.text_config, model.config.vision_config
         self.name, self.module, self.pixels = name, model, pixels
         self.kind = MODELS[model.config.model_type][1]
         self.context_length = config.max_position_embeddings
-        self.tokenizer = words_of(tokenizer)
         embeddings = model.text_model.embeddings
-        self.embedding = getattr(embeddings, "token_embedding", None) or embeddings.word_embeddings
+        self.embedding = embeddings.token_embedding if hasattr(embeddings, "token_embedding") else (
+            embeddings.word_embeddings)
+        self.tokenizer = our_tokenizer(tokenizer, self.embedding.num_embeddings)
         self.features = model.config.projection_dim if hasattr(model, "text_projection") else config.hidden_size
-        vision = model.config.vision_config
         self.activations = 4 * vision.hidden_size * ((vision.image_size // vision.patch_size) ** 2 + 1)
-        self.packed = self.kind == CAUSAL and config.hidden_act in ACTIVATIONS and self.is_read_at_the_end(tokenizer)
-
-    def is_read_at_the_end(self, tokenizer: object) -> bool:
-        """Both of the library's rules find the one end token: the first one, or, in old configs, the largest id."""
-        eos = self.module.config.text_config.eos_token_id
-        end = self.tokenizer.end
-        return len(end) == 1 and (end[0] == len(tokenizer) - 1 if eos == OLD_EOS else end[0] == eos)
+        eos, end = config.eos_token_id, self.tokenizer.end
+        if self.kind == CAUSAL and eos != OLD_EOS and eos not in end:
+            raise WeightsError(f"config.json of {name} has the eos_token_id {eos}, but the tokenizer ends a text with "
+                               f"{list(end)}: they do not belong together; {SAVE_AGAIN}")
+        # The library reads at the end token or, with an old config, at the largest id.
+        at_end = len(end) == 1 and end[0] == (len(tokenizer) - 1 if eos == OLD_EOS else eos)
+        self.packed = self.kind == CAUSAL and config.hidden_act in ACTIVATIONS and at_end
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         return pooled(self.module.get_image_features(pixel_values=pixels))
@@ -67,156 +73,173 @@ class HuggingFaceBackbone(Backbone):
         mask = None if self.kind == PADDED else (ids != self.tokenizer.pad).long()
         return pooled(self.module.get_text_features(input_ids=ids, attention_mask=mask))
 
-    def text_tower(self, class_tokens: Sequence[Sequence[int]], precision: str) -> Tower:
-        if self.packed:
-            return TextTower(self.text_weights, class_tokens, precision)
-        return WholeTower(self.whole_text, class_tokens, precision)
-
     @cached_property
-    def whole_text(self) -> WholeText:
+    def text(self) -> TextWeights | GenericText:  # type: ignore[override]
+        """The library has queries, keys and values apart: for the packed tower they are joined once."""
         config = self.module.config.text_config
-        return WholeText(
-            self.encode_ids, self.embedding, self.tokenizer, self.context_length, keep_padding=self.kind == PADDED,
-            layers=config.num_hidden_layers, heads=config.num_attention_heads,
-        )
-
-    @cached_property
-    def text_weights(self) -> TextWeights:
-        """The library keeps queries, keys and values apart: they are put together once."""
-        text, config = self.module.text_model, self.module.config.text_config
+        if not self.packed:
+            return GenericText(
+                self.encode_ids, self.embedding, self.tokenizer, self.context_length, keep_padding=self.kind == PADDED,
+                layers=config.num_hidden_layers, heads=config.num_attention_heads,
+            )
+        text, projection = self.module.text_model, self.module.text_projection
         return TextWeights(
             embedding=self.embedding, positions=text.embeddings.position_embedding.weight,
             layers=tuple(map(fused_layer, text.encoder.layers)), heads=config.num_attention_heads,
             activation=ACTIVATIONS[config.hidden_act], eps=config.layer_norm_eps,
             final_norm=affine(text.final_layer_norm), start=self.tokenizer.start,
-            projection=(self.module.text_projection.weight.T, self.module.text_projection.bias),
+            projection=(projection.weight.T, projection.bias),
         )
 
 
-def fused_layer(layer: nn.Module) -> Layer:
+def fused_layer(layer: Any) -> Layer:
     attention = layer.self_attn
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
     return Layer(
         norm_1=affine(layer.layer_norm1),
         qkv=(torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])),
         out=affine(attention.out_proj), norm_2=affine(layer.layer_norm2),
-        widen=affine(layer.mlp.fc1), narrow=affine(layer.mlp.fc2),
+        fc1=affine(layer.mlp.fc1), fc2=affine(layer.mlp.fc2),
     )
 
 
-def pooled(output: object) -> Tensor:
-    """Newer versions of the library give an object that holds the features, older ones the features."""
+def pooled(output: Any) -> Tensor:
+    """Newer versions of the library return an object that holds the features, older ones the features."""
     return output if isinstance(output, Tensor) else output.pooler_output
 
 
-def words_of(tokenizer: object) -> Tokenizer:
-    """The folder's own tokenizer, with the control tokens that it adds by itself."""
+def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
+    """The folder's own tokenizer, with its control tokens; `rows` is the size of the model's token table."""
     def encode(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False).input_ids)
+        tokens = list(tokenizer(text, add_special_tokens=False).input_ids)
+        if max(tokens, default=0) >= rows or tokens == [tokenizer.unk_token_id]:
+            raise WeightsError(f"the tokenizer does not fit the model: it makes {tokens[:9]} of {text!r}, and the "
+                               f"model knows {rows} tokens; {SAVE_AGAIN}")
+        return tokens
 
     control = [i for i in tokenizer.all_special_ids if i != tokenizer.unk_token_id]
     return Tokenizer.around(encode, tokenizer(ANCHOR).input_ids, tokenizer.pad_token_id or 0, control)
 
 
 def library() -> ModuleType:
-    """transformers, if it is installed."""
+    return import_library("transformers", "hf")
+
+
+def read_json(folder: Path, *names: str) -> dict[str, Any]:
+    """The first of these files that the folder has. None may ask for code to be run: from the folder, or a kernel from
+    a hub as attention."""
+    path = next((folder / name for name in names if (folder / name).is_file()), None)
+    if path is None:
+        raise WeightsError(f"{folder} has no {names[0]}: {SAVE_AGAIN}")
     try:
-        import transformers
-    except ImportError as error:
-        raise WeightsError("this backbone needs transformers: pip install promptcal[hf]") from error
-    return transformers
-
-
-@contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """What goes wrong inside transformers, in one line."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:  # files that are missing or damaged, shapes that do not fit: each in its own way
-        lines = (str(error) or type(error).__name__).strip().splitlines()
-        raise WeightsError(f"transformers cannot load {folder} ({lines[0].strip()[:300]}): save the model and its "
-                           f"processor there again with save_pretrained") from error
-
-
-def read_config(folder: Path, *names: str) -> dict:
-    """The first of these json files that the folder has. None of them may ask for code from the folder to be run."""
-    for path in (folder / name for name in names):
-        if not path.is_file():
-            continue
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise WeightsError(f"cannot read {path}: {error}") from error
+        if path.stat().st_size > LARGEST_CONFIG:
+            raise ValueError("it is too large for a config")
+        content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
-            raise WeightsError(f"{path} is no config: it must hold one json object")
-        if CODE in content:
-            raise WeightsError(f"{path} asks for code in the model's folder to be run ({CODE}), which is never done "
-                               f"here: only models that transformers itself has are loaded")
-        return content
-    raise WeightsError(f"{folder} has no {names[0]}: give a folder that save_pretrained has written, with the model, "
-                       f"its tokenizer and its image processor")
+            raise ValueError("it must hold one json object")
+        for key, value in entries(content):
+            if key == CODE:
+                raise WeightsError(f"{path} asks for code in the model's folder to be run ({CODE}), which is never "
+                                   f"done: only models of transformers itself are loaded")
+            if "attn_implementation" in key and value not in (None, *ATTENTION):
+                raise WeightsError(f"{path} asks for the attention {value!r}: only {' and '.join(ATTENTION)} are "
+                                   f"supported; remove the entry {key}")
+            if key in LARGEST_SIZES and not (type(value) is int and 0 < value <= LARGEST_SIZES[key]):
+                raise WeightsError(f"{path} has the {key} {value}: from 1 to {LARGEST_SIZES[key]} are supported")
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, WeightsError):
+            raise
+        raise WeightsError(f"cannot read {path} ({error}): {SAVE_AGAIN}") from error
+    return content
+
+
+def entries(content: Any) -> Iterator[tuple[str, Any]]:
+    """All keys and values of nested json objects."""
+    for key, value in content.items() if isinstance(content, dict) else ():
+        yield key, value
+        yield from entries(value)
 
 
 def pixels_of(folder: Path, size: int) -> Pixels:
-    """What the folder's image processor does to a picture."""
-    config = read_config(folder, "preprocessor_config.json", "processor_config.json")
+    """The preprocessing of the folder's image processor."""
+    config = read_json(folder, "preprocessor_config.json", "processor_config.json")
     config = config.get("image_processor", config)
-    sides = config.get("size", size)
+    sides, crop, resample = config.get("size", size), config.get("crop_size", size), config.get("resample", 3)
     sides = {"shortest_edge": sides} if isinstance(sides, int) else sides
-    resample = config.get("resample", 3)
-    if resample not in RESAMPLING or not config.get("do_normalize", True) or not config.get("do_resize", True):
-        raise WeightsError(f"the image processor in {folder} does something that is not known here: its pictures must "
-                           f"be resized (bilinear or bicubic) and normalised")
-    resize = "shortest" if "shortest_edge" in sides else "squash"
-    if {*sides.values()} != {size}:
-        raise WeightsError(f"the image processor in {folder} makes pictures of {sides} for a model that takes {size} "
-                           f"pixels a side: that is not known here")
+    crops = crop.values() if isinstance(crop, dict) else [crop]
+    shortest = sides.keys() == {"shortest_edge"}
+    if (resample not in RESAMPLING or not config.get("do_normalize", True) or not config.get("do_resize", True)
+            or not ((shortest and config.get("do_center_crop", True)) or sides.keys() == {"height", "width"})):
+        raise WeightsError(f"the image processor in {folder} does something that is not supported: its images must be "
+                           f"resized (bilinear or bicubic), made square and normalised")
+    if {*sides.values(), *crops} != {size}:
+        raise WeightsError(f"the image processor in {folder} makes images of {sides}, cropped to {crop}, for a model "
+                           f"that takes {size} pixels per side: that is not supported")
     mean, std = config.get("image_mean"), config.get("image_std")
     if not mean or not std:
-        raise WeightsError(f"the image processor in {folder} has no image_mean or image_std: it must say them")
-    return Pixels(size, mean, std, resize, RESAMPLING[resample])
+        raise WeightsError(f"the image processor in {folder} has no image_mean or image_std: add them")
+    factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1
+    if not isinstance(factor, int | float) or not 0 < factor <= 1:
+        raise WeightsError(f"the image processor in {folder} has the rescale_factor {factor!r}: it must be above 0, at "
+                           f"most 1")
+    if factor != 1 / 255:  # pixels are divided by 255 before they are normalised: mean and std make up for it
+        mean, std = ([number / (255 * factor) for number in numbers] for numbers in (mean, std))
+    return Pixels(size, mean, std, "shortest" if shortest else "squash", RESAMPLING[resample])
 
 
 def find_folder(name: str) -> tuple[Path, str]:
-    """The folder, and the type of the model in it."""
+    """The folder, and the type of the model in it, after checking all files that the library may read."""
     folder = Path(name).expanduser()
     if not folder.is_dir():
         raise WeightsError(f"no folder at {folder}: hf:FOLDER is a local folder with config.json and safetensors")
-    kind = read_config(folder, "config.json").get("model_type")
+    for path in folder.iterdir():
+        if not path.is_file() and (not path.is_dir() or path.suffix in FILES):
+            raise WeightsError(f"{path} is not a regular file (a pipe, a device, a broken link or a folder): remove it")
+    kind = read_json(folder, "config.json").get("model_type")
     if kind not in MODELS:
-        raise WeightsError(f"{folder} holds a model of type {kind!r}: known are {', '.join(MODELS)}; others may be in "
-                           f"open_clip, --backbone open_clip:MODEL/TAG")
+        raise WeightsError(f"{folder} holds a model of type {kind!r}: supported are {', '.join(MODELS)}; others may be "
+                           f"in open_clip, --backbone open_clip:MODEL/TAG")
     for optional in ("tokenizer_config.json", "processor_config.json"):
         if (folder / optional).is_file():
-            read_config(folder, optional)
+            read_json(folder, optional)
+    for index in folder.glob("*.index.json"):
+        shards = read_json(folder, index.name).get("weight_map")
+        names = list(shards.values()) if isinstance(shards, dict) else [None]
+        outside = [shard for shard in names if not isinstance(shard, str) or Path(shard).name != shard
+                   or Path(shard).suffix not in FILES or not (folder / shard).is_file()]
+        if outside:
+            raise WeightsError(f"{index} names weights that are not in the folder ({outside[0]!r}): {SAVE_AGAIN}")
     if not list(folder.glob("*.safetensors")) and not (folder / PICKLE).is_file():
-        raise WeightsError(f"{folder} has neither *.safetensors nor {PICKLE}: load the model once where it comes from "
-                           f"and save it with save_pretrained(FOLDER)")
+        raise WeightsError(f"{folder} has neither *.safetensors nor {PICKLE}: {SAVE_AGAIN}")
+    if not any((folder / tokenizer).is_file() for tokenizer in TOKENIZERS):
+        raise WeightsError(f"{folder} has no tokenizer (one of {', '.join(TOKENIZERS)}): {SAVE_AGAIN}")
     return folder, kind
 
 
-def read_model(folder: Path, cls: type) -> tuple[nn.Module, dict]:
+def read_model(folder: Path, cls: Any) -> tuple[Any, dict[str, Any]]:
     """The model, and what its weights lacked. A pickle is read as data, see `checkpoints`."""
-    how = {"dtype": torch.float32, "output_loading_info": True}
+    how = {"dtype": torch.float32, "output_loading_info": True, "attn_implementation": "sdpa"}
     if list(folder.glob("*.safetensors")):
-        return cls.from_pretrained(folder, use_safetensors=True, local_files_only=True, **how)
-    config = cls.config_class.from_pretrained(folder, local_files_only=True)
-    return cls.from_pretrained(None, config=config, state_dict=tensors_by_name(read_checkpoint(folder / PICKLE)), **how)
+        model, report = cls.from_pretrained(folder, use_safetensors=True, local_files_only=True, **how)
+    else:
+        config = cls.config_class.from_pretrained(folder, local_files_only=True)
+        state = tensors_by_name(read_checkpoint(folder / PICKLE))
+        model, report = cls.from_pretrained(None, config=config, state_dict=state, **how)
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()  # the library leaves them mapped to the file
+    return model, report
 
 
 def load(name: str, device: torch.device, activation: str, head_width: int) -> HuggingFaceBackbone:
     if activation or head_width:
         raise ConfigError("MODEL.ACTIVATION and MODEL.HEAD_WIDTH are for files of unknown origin: config.json has both")
     folder, kind = find_folder(name)
-    local = {"local_files_only": True, "trust_remote_code": False}
-    with explained(folder):
+    with library_errors(f"transformers cannot load {folder}", SAVE_AGAIN):
         model, report = read_model(folder, getattr(library(), MODELS[kind][0]))
         missing = [key for key in report["missing_keys"] if not key.endswith("position_ids")]
         if missing:
             raise WeightsError(f"the weights in {folder} lack {missing[0]}: they belong to another model")
-        tokenizer = library().AutoTokenizer.from_pretrained(folder, **local)
+        tokenizer = library().AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         pixels = pixels_of(folder, model.config.vision_config.image_size)
         model = model.eval().requires_grad_(False).to(device)
         return HuggingFaceBackbone(model, tokenizer, pixels, f"hf:{name}")

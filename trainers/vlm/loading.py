@@ -1,4 +1,4 @@
-"""A backbone from its name: OpenAI's models and files by themselves, other families by a prefix."""
+"""A backbone from its name: OpenAI's models and files without a prefix, other libraries' with one."""
 from __future__ import annotations
 
 from importlib import import_module
@@ -6,15 +6,15 @@ from types import ModuleType
 
 import torch
 
-from ...datasets.utils.errors import ConfigError
+from ...datasets.utils.errors import ConfigError, WeightsError
 from . import openai
 from .backbone import Backbone
 from .numerics import fixed_numerics
 from .openai_clip import CLIP
 
-# Prefix of a name -> the module that loads the family. It has `load(name, device, activation, head_width)`, which gives
-# a Backbone, and `weights_hash(name, activation, head_width)`; `name` is what follows the prefix.
-FAMILIES = {"open_clip": ".open_clip", "hf": ".hugging_face"}
+# Prefix of a name -> the module that loads such backbones. It has `load(name, device, activation, head_width)`, which
+# returns a Backbone, and `weights_hash(name, activation, head_width)`; `name` is what follows the prefix.
+LOADERS = {"open_clip": ".open_clip", "hf": ".hugging_face"}
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -31,31 +31,35 @@ def pick_device(name: str = "auto") -> torch.device:
     return device
 
 
-def family_of(name: str) -> tuple[ModuleType, str]:
-    """The module that loads a backbone, and the name without its prefix. Without a prefix it is OpenAI's."""
+def find_loader(name: str) -> tuple[ModuleType, str]:
+    """The module that loads a backbone, and the name without its prefix."""
     prefix, colon, rest = name.partition(":")
-    if not colon or prefix not in FAMILIES:
+    if not colon or prefix not in LOADERS:
         return openai, name
-    return import_module(FAMILIES[prefix], __package__), rest
+    return import_module(LOADERS[prefix], __package__), rest
 
 
 @fixed_numerics()
 def load_clip(
-    name: str, device: str | torch.device = "auto", activation: str = "", head_width: int = 0,
+    name: str, device: str | torch.device = "auto", activation: str = "", head_width: int = 0, expected_hash: str = "",
 ) -> CLIP | Backbone:
-    """A CLIP by name, fp32, frozen, in eval mode: OpenAI's own module for one of OpenAI's names, the embedded model
+    """A CLIP by name, fp32, frozen, in eval mode: OpenAI's own module for one of OpenAI's names, the small CLIP
     (`small`) and local files; a Backbone for `open_clip:MODEL/TAG`, `open_clip:MODEL@FILE` and `hf:FOLDER`.
 
-    A file of another project has OpenAI's tensor names but not always its activation and heads, and does not say so:
-    `activation` (quick_gelu, gelu) and, for wide image towers, `head_width` then have to.
+    A file of another project has OpenAI's tensor names but not always its activation and heads, and does not state
+    them: `activation` (quick_gelu, gelu) and, for wide image towers, `head_width` do.
+    Files that change meanwhile are refused; `expected_hash` is an earlier `weights_hash` that they must still have.
     """
-    family, rest = family_of(name)
-    backbone = family.load(rest, pick_device(device) if isinstance(device, str) else device, activation, head_width)
-    return backbone.module if family is openai else backbone
+    loader, rest = find_loader(name)
+    before = expected_hash or loader.weights_hash(rest, activation, head_width)
+    backbone = loader.load(rest, pick_device(device) if isinstance(device, str) else device, activation, head_width)
+    if loader.weights_hash(rest, activation, head_width) != before:
+        raise WeightsError(f"the weights of {name} changed while they were read: run the command again")
+    return backbone.module if loader is openai else backbone
 
 
 def as_backbone(model: CLIP | Backbone) -> Backbone:
-    """What `load_clip` gave, as the rest of the house knows it."""
+    """What `load_clip` returned, as a Backbone."""
     if isinstance(model, Backbone):
         return model
     if isinstance(model, CLIP):
@@ -64,6 +68,6 @@ def as_backbone(model: CLIP | Backbone) -> Backbone:
 
 
 def weights_hash(name: str, activation: str = "", head_width: int = 0) -> str:
-    """SHA-256 of a backbone's weights, shortened, with all that its features depend on besides."""
-    family, rest = family_of(name)
-    return family.weights_hash(rest, activation, head_width)
+    """SHA-256 of a backbone's weights, shortened, with all else that its features depend on."""
+    loader, rest = find_loader(name)
+    return loader.weights_hash(rest, activation, head_width)

@@ -1,44 +1,64 @@
-"""The same numbers wherever and however a run is started, on all cores.
+"""How the towers compute: their precision, and the same numbers on any number of cores.
 
-Torch's own threads share one sum, so its last bits follow from their number; and that differs between `python`, which
-takes all cores, `torchrun`, which gives each process one, and the machine on which a run is continued. Here torch
-computes with one thread, and whole pieces, whose sizes do not depend on the number of cores, go to different cores.
+Torch's own threads share one sum, so its last bits depend on their number, which differs between `python` (all cores),
+`torchrun` (one per process) and the machine on which a run is continued. Here torch computes with one thread, and whole
+pieces, whose sizes do not depend on the number of cores, run on different cores.
 """
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TypeVar
 
 import torch
+
+# Of the two towers; losses, logits and the optimizer are always fp32.
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
+def resolve_precision(name: str, device: torch.device) -> str:
+    """`auto` is fp32 on CPU and fp16 autocast on CUDA."""
+    if name != "auto":
+        return name
+    return "fp16" if device.type == "cuda" else "fp32"
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    return nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=DTYPES[precision])
+
+
 class Caller:
-    """How torch was set before the first run or call that is inside now, perhaps in another thread, and how many are.
-    The last one puts it back."""
+    """Torch's settings outside of all active `fixed_numerics`, and how many are active. Torch's number of threads and
+    default type belong to the process, so this must too."""
 
     lock = threading.Lock()
-    inside = 0
+    active = 0
     threads = 1
     dtype = torch.float32
 
 
-working = threading.local()  # `.piece` is set in threads that compute a piece
+class Worker(threading.local):
+    """Whether this thread computes a piece of `in_parallel`."""
+
+    active = False
+
+
+worker = Worker()
 
 
 @contextmanager
 def fixed_numerics() -> Iterator[None]:
-    """Around all that predictions follow from: one torch thread, fp32 as the type of new numbers, no autocast but our
-    own, gradients that can be taken. What a caller has set otherwise is as before afterwards."""
+    """Around all that determines predictions: one torch thread, fp32 as default type, no autocast of the caller's, no
+    inference mode. The caller's settings are restored afterwards."""
     with Caller.lock:
-        if not Caller.inside:
+        if not Caller.active:
             Caller.threads, Caller.dtype = torch.get_num_threads(), torch.get_default_dtype()
-        Caller.inside += 1
+        Caller.active += 1
         torch.set_num_threads(1)
         torch.set_default_dtype(torch.float32)
     try:
@@ -50,38 +70,36 @@ def fixed_numerics() -> Iterator[None]:
             yield
     finally:
         with Caller.lock:
-            Caller.inside -= 1
-            if not Caller.inside:
+            Caller.active -= 1
+            if not Caller.active:
                 torch.set_num_threads(Caller.threads)
                 torch.set_default_dtype(Caller.dtype)
 
 
 def in_parallel(function: Callable[[S], T], pieces: Sequence[S], device: torch.device) -> list[T]:
-    """`function` of each piece, on a CPU with as many cores as torch would have used. A GPU, a single piece of a larger
-    one, and whoever has not fixed the numerics have torch alone."""
+    """`function` of each piece, on a CPU with as many threads as torch would have used. On a GPU, within a piece, and
+    outside `fixed_numerics`, one piece after the other."""
     cores = min(Caller.threads, len(pieces))
-    if cores < 2 or device.type != "cpu" or not Caller.inside or getattr(working, "piece", False):
+    if cores < 2 or device.type != "cpu" or not Caller.active or worker.active:
         return [function(piece) for piece in pieces]
-    pool = ThreadPoolExecutor(cores, initializer=begin_work)
+    pool = ThreadPoolExecutor(cores, initializer=start_worker)
     try:
         return list(pool.map(function, pieces))
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C or out of memory, the rest is not computed
 
 
-def begin_work() -> None:
-    """Of each thread: the number of torch's threads is one thread's own affair."""
-    working.piece = True
-    torch.set_num_threads(1)
+def start_worker() -> None:
+    worker.active = True
+    torch.set_num_threads(1)  # torch keeps this number per thread
 
 
 @contextmanager
 def worker_thread() -> Iterator[None]:
     """In a thread that processes whole images: one torch thread, and no pool inside the pool."""
-    torch.set_num_threads(1)
-    before = getattr(working, "piece", False)
-    working.piece = True
+    before = worker.active
+    start_worker()
     try:
         yield
     finally:
-        working.piece = before
+        worker.active = before

@@ -1,4 +1,4 @@
-"""What to do when memory runs out: the same again with less at once."""
+"""Out of memory: try again with less at once."""
 from __future__ import annotations
 
 import logging
@@ -15,15 +15,15 @@ T = TypeVar("T")
 
 
 def retry_on_oom(run: Callable[[], T], shrink: Callable[[], str]) -> T:
-    """The outcome of `run`. Each time that memory runs out, `shrink` makes the next attempt smaller and says how small,
-    or raises a UserError if nothing is left to shrink."""
+    """The result of `run`. Each time that memory runs out, `shrink` makes the next attempt smaller and returns its size
+    in words, or raises a UserError if nothing is left to shrink."""
     while True:
         try:
             return run()
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
-        # Only here, where the exception and all that it held are gone, is their memory free.
+        # Outside the except clause, where the exception and the memory that it held are gone.
         logger.warning("out of memory: %s at once from here on", shrink())
         if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # gives freed blocks back to the driver, so that smaller ones fit
+            torch.cuda.empty_cache()  # returns freed blocks to the driver, so that smaller ones fit

@@ -1,25 +1,23 @@
-"""OpenAI's CLIP, and files of others that have its shape."""
+"""OpenAI's CLIP, and files of other projects that have its shape."""
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ...datasets.views.pixels import Pixels
 from .backbone import Backbone
+from .checkpoints import sha256
 from .openai_clip import CLIP, WEIGHT_URLS, clip, tokenizer
-from .openai_weights import BACKBONES, USUAL_HEAD, expected_sha256, read_clip, sha256, weights_file
-from .text_tower import GELU, QUICK_GELU, TextTower
-from .text_weights import TextWeights, affine, openai_layer
-from .tokens import Tokenizer
+from .openai_weights import BACKBONES, DEFAULT_HEAD_WIDTH, expected_sha256, read_clip, weights_file
+from .prompts import Tokenizer
+from .text_tower import GELU, QUICK_GELU, TextWeights, affine, openai_layer
 
 START, END = tokenizer.encoder["<|startoftext|>"], tokenizer.encoder["<|endoftext|>"]
 TOKENIZER = Tokenizer(tokenizer.encode, (START,), (END,), 0, frozenset({START, END}))
 
 
 class OpenAIBackbone(Backbone):
-    """Wraps OpenAI's own module, which `load_clip` hands to users."""
+    """Wraps OpenAI's own module, which `load_clip` returns."""
 
     def __init__(self, model: CLIP, name: str = "") -> None:
         visual = model.visual
@@ -32,19 +30,26 @@ class OpenAIBackbone(Backbone):
         else:  # before the stem's pooling
             self.activations = visual.conv3.out_channels * (visual.input_resolution // 2) ** 2
 
-    def text_tower(self, class_tokens: Sequence[Sequence[int]], precision: str) -> TextTower:
-        return TextTower(text_weights(self.module), class_tokens, precision)
+    @property
+    def text(self) -> TextWeights:
+        """The module's own tensors. Its activation is OpenAI's unless MODEL.ACTIVATION has replaced it."""
+        model, blocks = self.module, self.module.transformer.resblocks
+        return TextWeights(
+            embedding=model.token_embedding, positions=model.positional_embedding,
+            layers=tuple(map(openai_layer, blocks)), heads=blocks[0].attn.num_heads,
+            activation=GELU if isinstance(blocks[0].mlp.gelu, nn.GELU) else QUICK_GELU, eps=model.ln_final.eps,
+            final_norm=affine(model.ln_final), projection=(model.text_projection, None), start=TOKENIZER.start,
+        )
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
-        """A vision transformer is read at its class token, so in the last layer only that one is computed, which spares
-        most of that layer."""
+        """A vision transformer is read at its class token, so the last layer is computed for that token only."""
         visual = self.module.visual
         if not isinstance(visual, clip.model.VisionTransformer):
             return self.module.encode_image(pixels)
         patches = visual.conv1(pixels).flatten(2).mT  # (N, patches, width)
         first = visual.class_embedding.expand(len(patches), 1, -1)
         x = torch.cat([first, patches], dim=1) + visual.positional_embedding
-        x = visual.ln_pre(x).transpose(0, 1)  # (tokens, N, width), as the layers want it
+        x = visual.ln_pre(x).transpose(0, 1)  # (tokens, N, width), as the layers take it
         *layers, last = visual.transformer.resblocks
         for layer in layers:
             x = layer(x)
@@ -54,26 +59,15 @@ class OpenAIBackbone(Backbone):
         return visual.ln_post(first[0]) @ visual.proj
 
 
-def text_weights(model: CLIP) -> TextWeights:
-    """The module's own tensors. Its activation is OpenAI's unless `MODEL.ACTIVATION` has put another one there."""
-    blocks = model.transformer.resblocks
-    return TextWeights(
-        embedding=model.token_embedding, positions=model.positional_embedding,
-        layers=tuple(map(openai_layer, blocks)), heads=blocks[0].attn.num_heads,
-        activation=GELU if isinstance(blocks[0].mlp.gelu, nn.GELU) else QUICK_GELU, eps=model.ln_final.eps,
-        final_norm=affine(model.ln_final), projection=(model.text_projection, None), start=TOKENIZER.start,
-    )
-
-
 def load(name: str, device: torch.device, activation: str, head_width: int) -> OpenAIBackbone:
     return OpenAIBackbone(read_clip(name, activation, head_width).to(device), name)
 
 
 def weights_hash(name: str, activation: str, head_width: int) -> str:
-    """The file's SHA-256, and how it is read where that is not OpenAI's way. Downloads are verified, so their address
-    tells it."""
+    """The file's SHA-256, and the settings that change how it is read. Downloads are verified, so their address has
+    it."""
     if name in BACKBONES:
         return expected_sha256(WEIGHT_URLS[name])[:16]
-    unusual = [activation] if activation == GELU else []
-    unusual += [f"heads{head_width}"] if head_width not in (0, USUAL_HEAD) else []
-    return "-".join([sha256(weights_file(name))[:16], *unusual])
+    changes = [activation] if activation == GELU else []
+    changes += [f"heads{head_width}"] if head_width not in (0, DEFAULT_HEAD_WIDTH) else []
+    return "-".join([sha256(weights_file(name))[:16], *changes])

@@ -1,4 +1,4 @@
-"""Prompt checkpoints in CoOp's format: find one, read its context, check that it fits, write one, clean one."""
+"""Prompt checkpoints in CoOp's format: find one, read its context, check that it fits, write one, convert one."""
 from __future__ import annotations
 
 import logging
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -15,23 +14,20 @@ from ...datasets.utils.errors import WeightsError, first_five
 from ...datasets.utils.files import write_atomically, write_text
 from ..config.roles import OF_PROMPTS
 from .backbone import Backbone
-from .checkpoints import read_checkpoint
-from .class_token_position import END
-from .openai_weights import sha256
+from .checkpoints import read_checkpoint, safetensors_metadata, sha256
+from .prompts import END
 
 logger = logging.getLogger(__name__)
 
 BACKBONE = "backbone"  # the entry of a checkpoint that names the model it was learnt with
-POSITION = "class_token_position"  # and that which says where the class name stands
+POSITION = "class_token_position"
 FOLDER = "prompt_learner"  # CoOp's name for the part of the model that it saves
-# Prompts learnt by CoOp on the embedded data set with the embedded model, by the names that stand for their paths.
+# Prompts learnt by CoOp on LandCover with the small CLIP, by the names that stand for their paths.
 SMALL = Path(__file__).parent / "small"
 EMBEDDED = {
     f"small-coop-{shots}shot": SMALL / f"small_clip_coop_{shots}shot.safetensors" for shots in (2, 4)
 }
-
-
-# Parts of names in checkpoints of Dassl methods other than CoOp, and what they seem to be.
+# Parts of tensor names in checkpoints of other Dassl methods, and whose they seem to be.
 OTHERS = {
     "meta_net": "CoCoOp's", "compound_prompts": "MaPLe's or PromptSRC's", "VPT": "of visual prompts (VPT, IVLP)",
     "text_feature_residuals": "TaskRes's", "adapter.fc": "CLIP-Adapter's", "anchor_ctx": "of prompts with anchors",
@@ -40,27 +36,27 @@ OTHERS = {
 
 
 def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
-    """CoOp's layout: `<dir>/prompt_learner/model.pth.tar-<epoch>`. Without an epoch, `model-best.pth.tar`, which exists
-    only where CoOp was told to validate; else the last epoch, which is what CoOp itself tests."""
+    """CoOp's layout: `<dir>/prompt_learner/model.pth.tar-<epoch>`. Without an epoch, `model-best.pth.tar`, which CoOp
+    writes only where it validates; otherwise the last epoch, which is what CoOp itself tests."""
     folder = Path(model_dir) / FOLDER
     if not Path(model_dir).is_dir():
-        raise WeightsError(f"--model-dir {model_dir} is not there: correct the path")
+        raise WeightsError(f"--model-dir {model_dir} does not exist: correct the path")
     if not folder.is_dir():
-        raise WeightsError(f"--model-dir {model_dir} has no folder {FOLDER}: give the folder in which CoOp's run, or "
-                           f"ours, has saved its prompt")
+        raise WeightsError(f"--model-dir {model_dir} has no folder {FOLDER}: give the folder in which a run of CoOp "
+                           f"has saved its prompt")
     saved = [file for file in folder.glob("model.pth.tar-*") if file.name.rpartition("-")[2].isdigit()]
     path = folder / ("model-best.pth.tar" if epoch is None else f"model.pth.tar-{epoch}")
     if epoch is None and not path.is_file() and saved:
         path = max(saved, key=lambda file: int(file.name.rpartition("-")[2]))
     if not path.is_file():
-        there = ", ".join(sorted(file.name for file in folder.glob("model*"))) or "no checkpoint"
-        raise WeightsError(f"no prompt at {path}: {folder} holds {there}; correct --model-dir or --load-epoch")
+        found = ", ".join(sorted(file.name for file in folder.glob("model*"))) or "no checkpoint"
+        raise WeightsError(f"no prompt at {path}: {folder} holds {found}; correct --model-dir or --load-epoch")
     logger.info("prompt: %s", path)
     return path
 
 
 def prompt_file(name: str | Path) -> Path:
-    """The file behind the name of a prompt, such as MODEL.INIT_WEIGHTS: an embedded one, or a path."""
+    """The file of a prompt such as MODEL.INIT_WEIGHTS: an embedded one by name, or a path."""
     path = EMBEDDED.get(str(name), Path(name))
     if not path.is_file():
         raise WeightsError(f"no prompt checkpoint at {path}: a prompt (MODEL.INIT_WEIGHTS) is a file in CoOp's format, "
@@ -74,59 +70,52 @@ def prompt_hash(name: str | Path) -> str:
 
 
 class StoredPrompt(NamedTuple):
-    """What a prompt checkpoint holds of use."""
+    """The content of a prompt checkpoint."""
 
     context: Tensor  # (n_ctx, width), or (K, n_ctx, width) if class-specific
     tensors: dict[str, Tensor]  # all that was saved with it
     backbone: str  # the one it was learnt with, "" if the file does not say
-    position: str  # where the class name stands, likewise
+    position: str  # of the class name, "" if the file does not say
 
 
 def read_context(path: str | Path) -> StoredPrompt:
-    """Names of tensors are the prompt learner's own, without the prefixes of the modules around it. Whatever else the
-    file holds (optimizer, scheduler, live objects of both) is left alone."""
+    """Names of tensors are the prompt learner's own, without the prefixes of the modules around it. Optimizer and
+    scheduler are ignored."""
     content = read_checkpoint(path)
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict):
         raise WeightsError(f"{path} holds no prompt: it must be a dict of tensors, or hold one as 'state_dict'")
     tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
-    refuse_others(path, tensors)
+    for part, method in OTHERS.items():  # their context alone, where they have one, is not what they learnt
+        found = [name for name in tensors if part in name]
+        if found:
+            raise WeightsError(f"{path} is no prompt of CoOp's: it seems to be {method}, with {first_five(found)}, "
+                               f"which is not supported")
+    about = safetensors_metadata(path) if Path(path).suffix == ".safetensors" else content
+    said = [about[key] if isinstance(about.get(key), str) else "" for key in (BACKBONE, POSITION)]
     for name, tensor in tensors.items():
         if name.rpartition(".")[2] == "ctx":
             prefix = name.removesuffix("ctx")
-            own = {key.removeprefix(prefix): value for key, value in tensors.items()}
-            return StoredPrompt(tensor, own, *(stored_fact(path, content, fact) for fact in (BACKBONE, POSITION)))
+            return StoredPrompt(tensor, {key.removeprefix(prefix): value for key, value in tensors.items()}, *said)
     raise WeightsError(f"{path} holds no context 'ctx'; tensors found: {first_five(list(tensors)) or 'none'}")
-
-
-def refuse_others(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
-    """Of methods whose files look like CoOp's: what else they have learnt belongs to the prompt, so that their context
-    alone, where there is one, would be something that nobody has trained."""
-    for sign, method in OTHERS.items():
-        found = [name for name in tensors if sign in name]
-        if found:
-            raise WeightsError(f"{path} is no prompt of CoOp's: it seems to be {method}, with {first_five(found)}, "
-                               f"which is not understood here")
-
-
-def stored_fact(path: str | Path, content: Mapping[str, Any], fact: str) -> str:
-    """What a checkpoint says of itself in words: CoOp's own files say nothing."""
-    if Path(path).suffix != ".safetensors":
-        words = content.get(fact)
-        return words if isinstance(words, str) else ""
-    with safe_open(path, framework="pt") as file:
-        return (file.metadata() or {}).get(fact, "")
 
 
 def load_context(
     name: str | Path, backbone: Backbone, class_tokens: Sequence[Sequence[int]], position: str = END,
+    expected_hash: str = "",
 ) -> Tensor:
-    """The context of a checkpoint in fp32 on the model's device, after checking that it fits model and classes."""
+    """The context of a checkpoint in fp32 on the model's device, after checking that it fits model and classes.
+
+    A file that changes meanwhile is refused; `expected_hash` is an earlier `prompt_hash` that it must still have.
+    """
     path = prompt_file(name)
-    context, tensors, made_with, placed = read_context(path)
-    if placed and placed != position:
-        raise WeightsError(f"the prompt in {path} was learnt with the class name at '{placed}', not '{position}': add "
-                           f"{OF_PROMPTS} {placed}")
+    before = expected_hash or prompt_hash(path)
+    context, tensors, made_with, stored_position = read_context(path)
+    if prompt_hash(path) != before:
+        raise WeightsError(f"the prompt {path} changed while it was read: run the command again")
+    if stored_position and stored_position != position:
+        raise WeightsError(f"the prompt in {path} was learnt with the class name at '{stored_position}', not "
+                           f"'{position}': add {OF_PROMPTS} {stored_position}")
     width, classes = backbone.width, len(class_tokens)
     shape = tuple(context.shape)
     if context.dim() not in (2, 3) or shape[-1] != width or shape[-2] < 1:
@@ -146,14 +135,15 @@ def load_context(
     return context.float().to(backbone.device)
 
 
-def alike(stored: Tensor, own: Tensor) -> bool:
+def same_embeddings(stored: Tensor, own: Tensor) -> bool:
     """Whether stored embeddings are the model's own; files may hold them in half precision."""
     return stored.shape == own.shape and torch.allclose(stored.float(), own.cpu(), atol=1e-3)
 
 
 def same_backbone(prefix: Tensor | None, backbone: Backbone) -> bool:
-    """CoOp's files hold the start token's embedding, by which backbones of one width can be told apart."""
-    return prefix is None or prefix.dim() != 3 or alike(prefix[:1], backbone.embed([backbone.tokenizer.start]))
+    """CoOp's files hold the start token's embedding, which differs between backbones of one width."""
+    return prefix is None or prefix.dim() != 3 or same_embeddings(
+        prefix[:1], backbone.embed([backbone.tokenizer.start]))
 
 
 def check_class_list(
@@ -161,10 +151,10 @@ def check_class_list(
 ) -> None:
     """CoOp's files also hold the embeddings of the class names: class-specific contexts must belong to these names."""
     if suffix is None:
-        logger.warning("%s does not tell the classes of its class-specific context; they are taken to be these", path)
+        logger.warning("%s does not say which classes its class-specific context is for; it is used as it is", path)
         return
     for label, own in enumerate(class_tokens):
-        if suffix.dim() != 3 or not alike(suffix[label : label + 1, : len(own)], backbone.embed([own])):
+        if suffix.dim() != 3 or not same_embeddings(suffix[label : label + 1, : len(own)], backbone.embed([own])):
             raise WeightsError(f"the class-specific context in {path} was made for another class list or backbone "
                                f"(class {label} differs)")
 
@@ -173,8 +163,8 @@ def write_checkpoint(
     path: Path, epoch: int, context: Tensor, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
     optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], name: str = "", position: str = END,
 ) -> None:
-    """Saves a context as CoOp does, so that CoOp's own code reads it, the backbone's `name` and where the class name
-    stands; all of it plain data."""
+    """Saves a context as CoOp does, so that CoOp's own code reads it, with the backbone's `name` and the position of
+    the class name; all of it plain data."""
     tokenizer = backbone.tokenizer
     length = backbone.context_length - len(tokenizer.start) - context.shape[-2]
     padded = [[*own, *[tokenizer.pad] * (length - len(own))] for own in class_tokens]
@@ -188,7 +178,7 @@ def write_checkpoint(
         "epoch": epoch, "optimizer": optimizer, "scheduler": scheduler, "val_result": None,
     }
     write_atomically(path, lambda file: torch.save(content, file))
-    write_text(path.with_name("checkpoint"), f"{path.name}\n")  # by this Dassl finds the last one
+    write_text(path.with_name("checkpoint"), f"{path.name}\n")  # where Dassl looks for the last one
 
 
 def checkpoint_path(run_folder: Path, epoch: int) -> Path:
@@ -197,14 +187,14 @@ def checkpoint_path(run_folder: Path, epoch: int) -> Path:
 
 
 def convert_prompt(source: str | Path, target: str | Path) -> None:
-    """Writes a clean safetensors copy of a checkpoint: the context and what its fit is checked by, in its precision."""
-    context, tensors, *said = read_context(prompt_file(source))
-    kept = {"ctx": context}
+    """Writes a safetensors copy of a checkpoint: the context and what load_context checks it by, in its precision."""
+    context, tensors, backbone, position = read_context(prompt_file(source))
+    saved = {"ctx": context}
     if "token_prefix" in tensors:
-        kept["token_prefix"] = tensors["token_prefix"][:1]
+        saved["token_prefix"] = tensors["token_prefix"][:1]
     if context.dim() == 3 and "token_suffix" in tensors:
-        kept["token_suffix"] = tensors["token_suffix"]
-    kept = {name: tensor.contiguous() for name, tensor in kept.items()}
-    facts = {fact: words for fact, words in zip((BACKBONE, POSITION), said, strict=True) if words}
-    write_atomically(Path(target), lambda file: file.write(save(kept, facts or None)))
-    logger.info("%s: %s", target, ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in kept.items()))
+        saved["token_suffix"] = tensors["token_suffix"]
+    saved = {name: tensor.contiguous() for name, tensor in saved.items()}
+    metadata = {key: value for key, value in ((BACKBONE, backbone), (POSITION, position)) if value}
+    write_atomically(Path(target), lambda file: file.write(save(saved, metadata or None)))
+    logger.info("%s: %s", target, ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in saved.items()))

@@ -1,18 +1,76 @@
-"""From words to tokens: the shared context before the class name, and each class's own tokens after it."""
+"""From words to tokens: the context, each class's own tokens, and the order in which they stand.
+
+Towers lay out a prompt as `[start][context][name][.][end]`, which shares its beginning with all other classes. CoOp's
+CLASS_TOKEN_POSITION also knows the name in the middle of the context or in front of it; then the tokens of each
+class's prompt are put into another order.
+"""
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from ...datasets.utils.errors import ConfigError, DataError, first_five
-from .backbone import Backbone
-from .class_token_position import END, Placement
-from .tokens import Tokenizer
+from ...datasets.utils.errors import ConfigError, DataError, WeightsError, first_five
 
 logger = logging.getLogger(__name__)
+
+ANCHOR = "a"  # a word that every tokenizer knows, to find the control tokens around it
+END, MIDDLE, FRONT = "end", "middle", "front"  # positions of the class name
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A prompt is `start`, the words' tokens, `end`; the rest of the model's context length is filled with `pad`."""
+
+    encode: Callable[[str], list[int]]  # the tokens of a text, without control tokens
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+    pad: int
+    control: frozenset[int]  # tokens that stand for no word
+
+    @classmethod
+    def around(
+        cls, encode: Callable[[str], list[int]], row: Sequence[int], pad: int, control: Sequence[int] = (),
+    ) -> Tokenizer:
+        """Finds start and end in `row`, the library's own tokens of the text "a"; `control` are its other control
+        tokens."""
+        row, word = list(row), encode(ANCHOR)
+        first = next((i for i in range(len(row)) if row[i : i + len(word)] == word), None)
+        if not word or first is None:
+            raise WeightsError(f"this tokenizer is not supported: it makes {row} of '{ANCHOR}', whose token is {word}")
+        start, end = tuple(row[:first]), tuple(row[first + len(word) :])
+        return cls(encode, start, end, pad, frozenset({*start, *end, *control} - {*word}))
+
+    def beginning(self, text: str) -> list[int]:
+        """The tokens of a text at the beginning of a prompt."""
+        return self.checked(text, self.encode(text))
+
+    def following(self, text: str) -> list[int]:
+        """The tokens of a text after other words, where some tokenizers mark the space before it."""
+        before, both = self.encode(ANCHOR), self.encode(f"{ANCHOR} {text}")
+        if both[: len(before)] != before:
+            raise DataError(f"this tokenizer joins '{text}' to the word before it: rename it")
+        return self.checked(text, both[len(before) :])
+
+    def checked(self, text: str, tokens: list[int]) -> list[int]:
+        """A control token inside a prompt would end it, or hide the rest."""
+        if self.control & set(tokens):
+            raise DataError(f"{text!r} holds a control token of the tokenizer, not words: rename it")
+        return tokens
+
+
+class Embedder(Protocol):
+    """A backbone, as far as prompts need it."""
+
+    tokenizer: Tokenizer
+    context_length: int
+
+    def embed(self, tokens: Sequence[Sequence[int]]) -> Tensor: ...
 
 
 def words(text: str) -> str:
@@ -27,13 +85,13 @@ def context_tokens(ctx_init: str, tokenizer: Tokenizer) -> list[int]:
     return tokens
 
 
-def initial_context(backbone: Backbone, ctx_init: str) -> Tensor:
-    """The token embeddings of the context's words: what the methods tune. (n_ctx, width)"""
+def initial_context(backbone: Embedder, ctx_init: str) -> Tensor:
+    """The token embeddings (n_ctx, width) of the context's words, which the methods tune."""
     return backbone.embed([context_tokens(ctx_init, backbone.tokenizer)])[0]
 
 
 def class_tokens(classnames: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """For each class the tokens after the context: its name, always a full stop, the end token."""
+    """For each class the tokens after the context: its name, a full stop, the end token."""
     if not classnames:
         raise DataError("no class names: a data set needs at least one class")
     for label, name in enumerate(classnames):
@@ -43,34 +101,60 @@ def class_tokens(classnames: Sequence[str], tokenizer: Tokenizer) -> list[list[i
 
 
 def warn_of_classes(classnames: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-    """Says what makes a prediction say nothing: a single class, and names that are the same to the text tower."""
+    """Warns of a single class, and of names that have the same tokens."""
     if len(classnames) == 1:
-        logger.warning("there is one class only, '%s': every image is that, with confidence 1", classnames[0])
-    alike = defaultdict(list)
+        logger.warning("there is only one class, '%s': every image gets it, with confidence 1", classnames[0])
+    groups = defaultdict(list)
     for name, own in zip(classnames, tokens, strict=True):
-        alike[tuple(own)].append(f"'{name}'")
-    shared = [" = ".join(names) for names in alike.values() if len(names) > 1]
-    if shared:
-        logger.warning("no prompt can tell these classes apart, because their names are the same to the model: %s",
-                       first_five(shared))
-
-
-def find_placement(position: str, classnames: Sequence[str], tokenizer: Tokenizer) -> Placement | None:
-    """Where the class names stand; None for the end, where towers have them."""
-    if position == END:
-        return None
-    return Placement(position, tuple(len(tokenizer.following(words(name))) for name in classnames))
+        groups[tuple(own)].append(f"'{name}'")
+    equal = [" = ".join(names) for names in groups.values() if len(names) > 1]
+    if equal:
+        logger.warning("no prompt can distinguish these classes, because their names are the same to the model: %s",
+                       first_five(equal))
 
 
 def check_lengths(
-    classnames: Sequence[str], tokens: Sequence[Sequence[int]], n_ctx: int, backbone: Backbone,
+    classnames: Sequence[str], tokens: Sequence[Sequence[int]], n_ctx: int, backbone: Embedder,
 ) -> None:
-    """Refuses prompts that the model cannot take whole."""
+    """Refuses prompts that are longer than the model's context length."""
     most = backbone.context_length
     for label, (name, own) in enumerate(zip(classnames, tokens, strict=True)):
         length = len(backbone.tokenizer.start) + n_ctx + len(own)
         if length > most:
-            raise DataError(
-                f"the prompt of class {label} ({name!r}) has {length} tokens, but the model takes {most}: "
-                f"shorten the name or the context ({n_ctx} tokens)"
-            )
+            raise DataError(f"the prompt of class {label} ({name!r}) has {length} tokens, but the model takes {most}: "
+                            f"shorten the name or the context ({n_ctx} tokens)")
+
+
+@dataclass(frozen=True)
+class ClassTokenPosition:
+    """The order of the tokens of each class's prompt, for a name in the middle or in front."""
+
+    name: str
+    lengths: tuple[int, ...]  # tokens of each class's name, the full stop not counted
+
+    @classmethod
+    def find(cls, name: str, classnames: Sequence[str], tokenizer: Tokenizer) -> ClassTokenPosition | None:
+        """None for the end, which is the towers' own order."""
+        if name == END:
+            return None
+        return cls(name, tuple(len(tokenizer.following(words(classname))) for classname in classnames))
+
+    def of_classes(self, classes: Sequence[int]) -> ClassTokenPosition:
+        """The same for some of the classes."""
+        return ClassTokenPosition(self.name, tuple(self.lengths[k] for k in classes))
+
+    def order(self, start: int, n_ctx: int, length: int) -> Tensor:
+        """(K, length): which token of `[start][context][name][rest]` stands at each position of a class's prompt."""
+        before = n_ctx // 2 if self.name == MIDDLE else 0  # context tokens before the name
+        cut, own = start + before, start + n_ctx
+        return torch.tensor([
+            [*range(cut), *range(own, own + name), *range(cut, own), *range(own + name, length)]
+            for name in self.lengths
+        ])
+
+
+def reorder_tokens(tokens: Tensor, order: Tensor) -> Tensor:
+    """Embeddings (..., K, length, width), or ids (K, length), each class's in its order."""
+    order = order.to(tokens.device)
+    rows = torch.arange(len(order), device=tokens.device)[:, None]
+    return tokens[rows, order] if tokens.dim() == 2 else tokens[..., rows, order, :]

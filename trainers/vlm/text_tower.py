@@ -1,79 +1,115 @@
 """A causal text transformer for prompts that share their beginning.
 
 Each prompt is `[start][context][class name][.][end]`. The transformer is causal and is read at the end token, so
- * tokens after the end never matter: no padding to 77;
+ * tokens after the end have no effect: no padding to 77;
  * start and context are the same for all classes: they run once, and classes attend to their keys and values;
- * in the last layer only the end tokens' outputs matter.
-All tokens of all classes lie in one packed sequence, so that every linear layer is a single matrix product; classes
-of equal length are neighbours, so that attention needs no padding either. The weights are the model's own.
+ * in the last layer only the outputs at the end tokens are computed.
+The tokens of all classes form one packed sequence, so that every linear layer is a single matrix product. Classes of
+equal length are neighbours, so that attention needs no padding either.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..functional.objectives import unit
-from .class_token_position import Placement, arranged
-from .precision import autocast
-from .text_weights import Layer, TextWeights
+from .numerics import autocast
+from .prompts import ClassTokenPosition, reorder_tokens
 
-KEPT_NUMBERS = 22  # for the backward pass of a token: a layer and a unit of width
+SAVED_NUMBERS = 22  # that autograd saves per token and layer, in units of the width
 SLOPE = 1.702  # OpenAI's activation, QuickGELU, is x · sigmoid(1.702 x)
 QUICK_GELU, GELU, TANH_GELU = "quick_gelu", "gelu", "gelu_tanh"
-ACTIVATIONS = {QUICK_GELU: None, GELU: F.gelu, TANH_GELU: partial(F.gelu, approximate="tanh")}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {GELU: F.gelu, TANH_GELU: partial(F.gelu, approximate="tanh")}
+
+Affine = tuple[Tensor, Tensor | None]  # weight (out, in), or (width,) of a norm, and bias
 
 
 @dataclass(frozen=True)
-class Block:
-    """Prompts of equal length, neighbours in the packed sequence; each sees itself and what all share."""
+class Layer:
+    """A pre-norm transformer layer."""
 
-    count: int
-    length: int
+    norm_1: Affine
+    qkv: Affine  # (3 · width, width): queries, keys and values in one matrix
+    out: Affine
+    norm_2: Affine
+    fc1: Affine
+    fc2: Affine
 
-    @property
-    def tokens(self) -> int:
-        return self.count * self.length
+
+@dataclass(frozen=True)
+class TextWeights:
+    """The tensors of a causal text transformer that is read at the last token of a prompt, whichever library built it.
+
+    A transformer with other layers, another mask or another readout runs in `generic_tower` instead.
+    """
+
+    embedding: nn.Embedding
+    positions: Tensor  # (context_length, width)
+    layers: tuple[Layer, ...]
+    heads: int
+    activation: str
+    eps: float  # of all norms
+    final_norm: Affine
+    projection: Affine  # (width, d), and a bias (d,) or None
+    start: tuple[int, ...]
+
+
+def affine(module: Any) -> Affine:
+    """Weight and bias of a linear layer or a norm."""
+    return module.weight, module.bias
+
+
+def openai_layer(block: Any) -> Layer:
+    """A layer under OpenAI's names, which open_clip has kept."""
+    attention = block.attn
+    return Layer(
+        norm_1=affine(block.ln_1), qkv=(attention.in_proj_weight, attention.in_proj_bias),
+        out=affine(attention.out_proj), norm_2=affine(block.ln_2),
+        fc1=affine(block.mlp.c_fc), fc2=affine(block.mlp.c_proj),
+    )
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a packed sequence is made up: `shared` tokens that all prompts begin with, then the blocks."""
+    """A packed sequence: `shared` tokens that all prompts begin with, then blocks of prompts of equal length."""
 
     shared: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[tuple[int, int], ...]  # (prompts, length) of each
 
     @classmethod
     def of(cls, lengths: Sequence[int], shared: int) -> Layout:
         """The layout of prompts whose own lengths are given in ascending order."""
-        return cls(shared, tuple(Block(len(list(run)), length) for length, run in groupby(lengths)))
+        return cls(shared, tuple((len(list(run)), length) for length, run in groupby(lengths)))
 
     def split(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """(B, T, ...) -> the shared tokens (B, shared, ...) and each block (B, count, length, ...)."""
-        shared, *blocks = x.split([self.shared, *(block.tokens for block in self.blocks)], dim=1)
-        return shared, [y.unflatten(1, (b.count, b.length)) for y, b in zip(blocks, self.blocks, strict=True)]
+        shared, *blocks = x.split([self.shared, *(count * length for count, length in self.blocks)], dim=1)
+        return shared, [block.unflatten(1, shape) for block, shape in zip(blocks, self.blocks, strict=True)]
 
 
 class TextTower:
     """Class text features as a function of the context: differentiable, for any number of episodes at once."""
 
-    def __init__(self, weights: TextWeights, class_tokens: Sequence[Sequence[int]], precision: str = "fp32") -> None:
-        self.weights = weights
-        self.precision = precision
+    def __init__(
+        self, weights: TextWeights, class_tokens: Sequence[Sequence[int]], precision: str = "fp32",
+        position: ClassTokenPosition | None = None,
+    ) -> None:
+        self.weights, self.precision, self.position = weights, precision, position
         self.device = weights.positions.device
         self.tokens = sum(map(len, class_tokens))
-        self.placement: Placement | None = None  # of names that do not stand at the end
+        self.saved_bytes = 4 * SAVED_NUMBERS * self.tokens * weights.positions.shape[1] * len(weights.layers)
         order = sorted(range(len(class_tokens)), key=lambda k: len(class_tokens[k]))
         self.order = torch.tensor(order, device=self.device)
         self.restore = self.order.argsort()  # from packed order back to class order
         self.lengths = [len(class_tokens[k]) for k in order]
         self.offsets = torch.cat([torch.arange(length) for length in self.lengths]).to(self.device)  # within own tokens
-        self.kept_bytes = 4 * KEPT_NUMBERS * self.tokens * weights.positions.shape[1] * len(weights.layers)
         with torch.no_grad():
             start = torch.tensor(weights.start, dtype=torch.long, device=self.device)
             self.start = weights.embedding(start).float()  # (1, width)
@@ -82,14 +118,14 @@ class TextTower:
 
     def __call__(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
         """Unit text features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width);
-        `noise` (B, length, width) is added to the tokens of all classes, place by place."""
+        `noise` (B, length, width) is added to the tokens of all classes, by position."""
         weights = self.weights
         positions = weights.positions[None] if noise is None else weights.positions + noise[:, : len(weights.positions)]
         projection, bias = weights.projection
         with autocast(self.precision, self.device):
-            if self.placement and context.dim() == 3:
-                context = context[:, None].expand(-1, len(self.lengths), -1, -1)  # shared, but not the beginning
-            pack = self.pack_whole if context.dim() == 4 else self.pack_shared
+            if self.position and context.dim() == 3:  # the prompts of the classes differ from the first context token
+                context = context[:, None].expand(-1, len(self.lengths), -1, -1)
+            pack = self.pack_separate if context.dim() == 4 else self.pack_shared
             x, layout = pack(context, positions)
             for layer in weights.layers[:-1]:
                 x = x + attention(weights, layer, x, layout)
@@ -112,35 +148,36 @@ class TextTower:
         ], dim=1)
         return x, Layout.of(self.lengths, shared)
 
-    def pack_whole(self, context: Tensor, positions: Tensor) -> tuple[Tensor, Layout]:
-        """Every class has a beginning of its own: `[start][context][own tokens]` of one class after the other."""
-        batch, classes, _, width = context.shape
+    def pack_separate(self, context: Tensor, positions: Tensor) -> tuple[Tensor, Layout]:
+        """`[start][context][own tokens]` of one class after the other, for class-specific contexts and for names that
+        do not follow the context."""
+        batch, classes, n_ctx, width = context.shape
         start = self.start.expand(batch, classes, -1, width)
         beginnings = torch.cat([start, context[:, self.order]], dim=2)  # (B, K, 1 + n_ctx, width)
-        whole_lengths = [beginnings.shape[2] + length for length in self.lengths]
         own_layout = Layout.of(self.lengths, shared=0)
         _, own = own_layout.split(self.own[None])
         prompts, done = [], 0
-        for beginning, tokens in zip(beginnings.split([b.count for b in own_layout.blocks], dim=1), own, strict=True):
-            whole = torch.cat([beginning, tokens.expand(batch, -1, -1, -1)], dim=2)
-            if self.placement:
-                placement = self.placement.of_classes(self.order[done : done + whole.shape[1]].tolist())
-                whole = arranged(whole, placement.order(len(self.start), context.shape[2], whole.shape[2]))
-            done += whole.shape[1]
-            prompts.append((whole + positions[:, None, : whole.shape[2]]).flatten(1, 2))
-        return torch.cat(prompts, dim=1), Layout.of(whole_lengths, shared=0)
+        for (count, _), tokens in zip(own_layout.blocks, own, strict=True):
+            block = slice(done, done + count)
+            prompt = torch.cat([beginnings[:, block], tokens.expand(batch, -1, -1, -1)], dim=2)
+            if self.position:
+                position = self.position.of_classes(self.order[block].tolist())
+                prompt = reorder_tokens(prompt, position.order(len(self.start), n_ctx, prompt.shape[2]))
+            prompts.append((prompt + positions[:, None, : prompt.shape[2]]).flatten(1, 2))
+            done += count
+        return torch.cat(prompts, dim=1), Layout.of([beginnings.shape[2] + n for n in self.lengths], shared=0)
 
 
 def mlp(weights: TextWeights, layer: Layer, x: Tensor) -> Tensor:
     """The layer's MLP. QuickGELU, x · sigmoid(c x), is silu(c x) / c: both factors go into the matrix products, which
-    spares passes over the largest tensor of the tower."""
+    saves passes over the largest tensor of the tower."""
     x = F.layer_norm(x, x.shape[-1:], *layer.norm_2, weights.eps)
-    activation = ACTIVATIONS[weights.activation]
-    if activation:
-        return F.linear(activation(F.linear(x, *layer.widen)), *layer.narrow)
-    (widen, widen_bias), (narrow, narrow_bias) = layer.widen, layer.narrow
-    hidden = torch.addmm(widen_bias, x.flatten(0, 1), widen.T, beta=SLOPE, alpha=SLOPE)
-    return torch.addmm(narrow_bias, F.silu(hidden), narrow.T, alpha=1 / SLOPE).unflatten(0, x.shape[:2])
+    (weight_1, bias_1), (weight_2, bias_2) = layer.fc1, layer.fc2
+    if weights.activation != QUICK_GELU:
+        return F.linear(ACTIVATIONS[weights.activation](F.linear(x, weight_1, bias_1)), weight_2, bias_2)
+    assert bias_1 is not None and bias_2 is not None  # every library's transformers have both
+    hidden = torch.addmm(bias_1, x.flatten(0, 1), weight_1.T, beta=SLOPE, alpha=SLOPE)
+    return torch.addmm(bias_2, F.silu(hidden), weight_2.T, alpha=1 / SLOPE).unflatten(0, x.shape[:2])
 
 
 def attention(weights: TextWeights, layer: Layer, x: Tensor, layout: Layout, at_end: bool = False) -> Tensor:
@@ -170,7 +207,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, shared_k: Tensor | None = None, shar
     if queries > 1:
         future = torch.ones(queries, length, dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(future, -torch.inf)
-    if shared_k is None:
+    if shared_k is None or shared_v is None:
         return (scores.softmax(-1).to(v.dtype) @ v).flatten(2, 3)
     shared_scores = (q.flatten(2, 3) @ shared_k.mT).unflatten(2, (count, queries))
     weights = torch.cat([shared_scores, scores], dim=-1).softmax(-1).to(v.dtype)

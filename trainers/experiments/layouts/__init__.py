@@ -1,26 +1,41 @@
-"""How an experiment's results are laid out: one file a layout, found by its name.
+"""How an experiment's results are shown, by the name that its yaml file gives as `layout`.
 
-A layout is a function `show(material)` that gives tables and pictures; pictures are drawn as they are asked for.
-Where methods are ranked by it, the file also says `RANKS_METHODS = True`. Adding a layout is adding a file.
+A layout is two functions of the finished runs, one that returns tables and one that draws figures. To add a layout,
+write them in a module of this folder and add a line to LAYOUTS.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
-from pathlib import Path
-from types import ModuleType
+from typing import Any
 
-from ...report.gallery import NamedFigure
-from ...report.table_model import Table
+LAYOUTS = {  # name: functions that make the tables and the figures
+    "results": ("results.by_dataset", ""),
+    "reliability": ("results.by_dataset", "results.reliability_figures"),
+    "sals": ("results.by_dataset", "results.sals_figures"),
+    "selective": ("predictions.selective_tables", "predictions.selective_figures"),
+    "class_pairs": ("predictions.class_pair_tables", "predictions.class_pair_figures"),
+    "lambda": ("sweeps.by_setting", "sweeps.lambda_figures"),
+    "pareto": ("sweeps.by_every_setting", "sweeps.pareto_figures"),
+    "steps": ("sweeps.by_setting", "sweeps.step_figures"),
+    "setting": ("sweeps.by_setting", "sweeps.setting_figures"),
+    "variants": ("sweeps.by_setting", ""),
+    "prompts": ("sweeps.prompt_tables", "sweeps.prompt_figures"),
+    "averages": ("averages.averages", ""),
+    "deviations": ("averages.deviations", ""),
+    "family": ("averages.family", ""),
+    "complexity": ("penalties.complexity", ""),
+    "scaling": ("penalties.scaling", "sweeps.setting_figures"),
+    "theory": ("theory.theory_tables", "theory.theory_figures"),
+}
+RANKS_METHODS = ("results", "sals", "selective")  # layouts whose page has a verdict on the methods
 
-Shown = tuple[list[Table], Iterable[NamedFigure]]
+
+def find_layout(name: str) -> list[Callable[[Any], Iterable]]:
+    """The functions that make the tables and the figures. Imported late: they import torch and matplotlib."""
+    paths = [path.split(".") for path in LAYOUTS[name]]
+    return [getattr(import_module(f".{path[0]}", __package__), path[1]) if path[0] else no_figures for path in paths]
 
 
-def layout_names() -> list[str]:
-    """All layouts, without importing any."""
-    files = [file for folder in __path__ for file in Path(folder).glob("*.py")]
-    return sorted(file.stem for file in files if file.stem != "__init__")
-
-
-def find_layout(name: str) -> ModuleType:
-    return import_module(f".{name}", __package__)
+def no_figures(finished: object) -> Iterable:
+    return ()

@@ -1,75 +1,143 @@
-"""Averages over data sets: methods by backbones, shots or values of a setting."""
+"""Averages over data sets: by backbone, shots or a setting; over seeds; and of many methods by metric."""
 from __future__ import annotations
 
 import numpy as np
 
 from ....datasets.base import dataset_info, dataset_order
 from ...registry import method_info
+from ...report import published as paper
 from ...report.comparison import Row, show_setting
 from ...report.measure import Measured
-from ...report.metrics import METRICS
-from ...report.table_model import Entry, Table
-from ...report.tables import fewer_images
-from ..finished_runs import Material, listed, mean
+from ...report.metrics import METRICS, POSTHOC, POSTHOC_NOTE
+from ...report.table_model import Entry, RowBlock, Table, TableRow
+from ...report.tables import fewer_images, mark
+from ..finished_runs import FinishedRuns, in_percent, listed, mean
 from ..plan import PlannedRun
-from ..vs_published import block_beside, source_of, with_gaps
-from . import Shown
+from ..vs_published import block_vs_published, published_note, with_differences
+from .results import by_dataset
 
-# What a column is called, as the published tables call it.
-COLUMNS = {
+# Column labels, as in the published tables.
+COLUMNS: dict[str, dict[object, str]] = {
     "shots": {0: "Baseline", 2: "2-shots", 4: "4-shots"},
     "TRAINER.SOC.NORM": {"minmax": "(S - min) / (max - min)", "max": "S / max", "shift": "S - min"},
 }
 
 
-def show(material: Material) -> Shown:
-    return averages(material), []
-
-
-def averages(material: Material) -> list[Table]:
-    """Averages over data sets: methods, and settings that they vary in, by backbones, shots or values of a setting."""
-    experiment, across = material.experiment, material.experiment.across
+def averages(finished: FinishedRuns) -> list[Table]:
+    """Methods, and settings in which they vary, by backbones, shots or values of a setting."""
+    experiment, across = finished.experiment, finished.experiment.across
     cells: dict[tuple, dict[str, list[Measured]]] = {}
-    values: dict[object, str] = {}
-    for run, measured in material.found.items():
+    values: dict[object, str] = {}  # in the order of the experiment
+    for run, measured in finished.measured.items():
         if method_info(run.method).trained:
             continue
         value = across_value(run, across)
-        words = show_setting(across, value) if "." in across else str(value)  # of a setting, not of a run's place
-        values.setdefault(value, COLUMNS.get(across, {}).get(value, words))
+        label = show_setting(across, value) if "." in across else str(value)  # only settings have a dot
+        values.setdefault(value, COLUMNS.get(across, {}).get(value, label))
         others = ", ".join(show_setting(key, other) for key, other in run.variant.items() if key != across)
         cells.setdefault((Row(run.method, others), value), {}).setdefault(run.dataset_name, []).append(measured)
     if not cells:
         return []
-    common = set.intersection(*(set(cell) for cell in cells.values()))
-    order = list(values)  # as the experiment has them
+    common = sorted(set.intersection(*(set(cell) for cell in cells.values())))
     columns = list(values.values())
     rows = sorted(dict.fromkeys(row for row, _ in cells), key=lambda row: method_info(row.method).order)
+    table = experiment.published[0] if finished.compared else ""
     blocks = []
     for metric in experiment.metrics:
         grid = {
             row: [
                 Entry(float(np.mean([mean(cells[row, value][name], metric) for name in common])))
                 if common and (row, value) in cells else None
-                for value in order
+                for value in values
             ]
             for row in rows
         }
-        table = experiment.published[0] if material.compared else ""
-        blocks.append(block_beside(f"{METRICS[metric].label} (%)", grid, metric, columns, table))
-    every = {run.dataset_name for run in material.found}
-    sizes = {m.run.dataset: m.run.results["n"] for m in material.found.values() if m.run.dataset in common}
+        blocks.append(block_vs_published(f"{METRICS[metric].label} (%)", grid, metric, columns, table))
+    every = {run.dataset_name for run in finished.measured}
+    sizes = {m.run.dataset: m.run.results["n"] for m in finished.measured.values() if m.run.dataset in common}
     images = ", ".join(f"{dataset_info(name).label} {sizes[name]:,}" for name in sorted(sizes, key=dataset_order))
     notes = [f"{'Average over the data sets. ' if len(common) > 1 else ''}Test images: {images}."]
-    if every - common:
-        notes.append(f"Left out, because not every cell has them: {listed(every - common)}.")
-    if material.compared:
-        notes.append(f"Rows marked published are the paper's ({source_of(experiment.published[0])}).")
+    if left_out := every - set(common):
+        notes.append(f"Left out, because not every cell has them: {listed(left_out)}.")
+    if table:
+        notes.append(published_note(table))
         if len(common) < len(experiment.datasets):
             notes.append(f"The published averages are over {len(experiment.datasets)} data sets: do not compare.")
         notes += fewer_images(sizes)
-    return [with_gaps(Table(experiment.name, experiment.title, columns, blocks, notes))]
+    return [with_differences(Table(experiment.name, experiment.title, columns, blocks, notes))]
 
 
 def across_value(run: PlannedRun, across: str) -> object:
     return {"backbone": run.backbone, "shots": run.shots}.get(across, run.variant.get(across))
+
+
+def deviations(finished: FinishedRuns) -> list[Table]:
+    """The standard deviation over seeds: methods by data sets, and its average."""
+    experiment, tables = finished.experiment, []
+    for comparison in finished.comparisons():
+        common = comparison.common_columns()
+        names = [column.dataset for column in comparison.columns]
+        average = [paper.AVERAGE] if len(common) > 1 else []
+        blocks = []
+        for metric in experiment.metrics:
+            grid = {}
+            for row in comparison.rows:
+                cells = {column: comparison.cells.get((row, column), []) for column in comparison.columns}
+                grid[row] = [deviation(cell, metric) for cell in cells.values()]
+                if average:
+                    own = [entry.value for column in common if (entry := deviation(cells[column], metric))]
+                    grid[row].append(Entry(float(np.mean(own)), 2) if len(own) == len(common) else None)
+            whole = sorted(names) == sorted(c for c in paper.tables()["std_analysis"]["columns"] if c != paper.AVERAGE)
+            columns = [*names, *(average if whole else ["–"] * len(average))]
+            blocks.append(block_vs_published(
+                # The smallest deviation is best, as of an error, whatever the metric.
+                f"{METRICS[metric].label}: standard deviation (points)", grid, "ece", columns,
+                "std_analysis" if finished.compared else "", f"{metric}_std",
+            ))
+        notes = [f"Standard deviation (n − 1) over seeds {', '.join(map(str, experiment.seeds))} of the views.",
+                 comparison.images(), *comparison.notes]
+        if finished.compared:
+            notes += fewer_images({column.dataset: column.n for column in comparison.columns})
+        labels = [*map(comparison.column_label, comparison.columns), *average]
+        title = f"{experiment.title}, {comparison.backbone_label}"
+        tables.append(with_differences(Table(experiment.name, title, labels, blocks, notes)))
+    return tables
+
+
+def deviation(cell: list[Measured], metric: str) -> Entry | None:
+    if len(cell) < 2:
+        return None
+    return Entry(float(np.std(in_percent(cell, metric), ddof=1)), 2, seeds=len(cell))
+
+
+def family(finished: FinishedRuns) -> list[Table]:
+    """One line per method with every metric, then the results for each data set."""
+    return [*(summary(finished, backbone) for backbone in finished.backbones), *by_dataset(finished)]
+
+
+def summary(finished: FinishedRuns, backbone: str) -> Table:
+    """Methods by metrics, each the mean over the data sets that all methods have."""
+    experiment, comparison = finished.experiment, finished.comparison(backbone)
+    common = comparison.common_columns()
+    compared, by_metric = comparison.rows_on(common), []
+    for metric in experiment.metrics:
+        grid = {row: [average_over([comparison.cells[row, column] for column in common if row in compared], metric)]
+                for row in comparison.rows}
+        by_metric.append({line.label: line.entries[0] for line in mark(grid, metric)})
+    rows = [TableRow(row.label, row.method, [entries[row.label] for entries in by_metric]) for row in comparison.rows]
+    labels = [METRICS[metric].label + (" (%)" if METRICS[metric].percent else "") for metric in experiment.metrics]
+    names = ", ".join(map(comparison.column_label, common))
+    notes = [f"{'Average over ' if len(common) > 1 else ''}{names}. {comparison.images()}", *comparison.notes]
+    if "seconds" in experiment.metrics:
+        notes.append("Seconds per image: adaptation and prediction from cached view features on this machine, without "
+                     "encoding.")
+    if not set(POSTHOC).isdisjoint(experiment.metrics):
+        notes.append(POSTHOC_NOTE)
+    return Table(f"{experiment.name}_summary", f"{experiment.title}, {backbone}", labels, [RowBlock("", rows)], notes)
+
+
+def average_over(cells: list[list[Measured]], metric: str) -> Entry | None:
+    """The mean over data sets of a metric; None if a run does not have it."""
+    if not cells or any(metric not in measured.metrics for cell in cells for measured in cell):
+        return None
+    return Entry(float(np.mean([mean(cell, metric) for cell in cells])), METRICS[metric].decimals)

@@ -1,4 +1,4 @@
-"""The experiment `theory`: what one step does to similarities of classes and to the floor of confidence."""
+"""What one step of tuning does to the similarities of classes and to the lower bound of confidence."""
 from __future__ import annotations
 
 import hashlib
@@ -9,21 +9,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
+from torch import Tensor
 
 from ....datasets.base import dataset_info
 from ....datasets.utils.files import write_arrays
+from ...base import BaseTrainer
 from ...config.safe_yaml import read_yaml
 from ...functional import theory
 from ...functional.arrays import Array
-from ...registry import build_trainer, method_info, zero_shot_name
+from ...registry import backbone_label, build_trainer, method_info, zero_shot_name
 from ...report.figures.class_pairs import Spread, draw_spread, spread
 from ...report.gallery import NamedFigure
 from ...report.table_model import Entry, RowBlock, Table, TableRow
+from ...runs.parts import chunks
 from ..definition import dataset_file
-from ..finished_runs import Material
-from ..plan import configure
-from . import Shown
+from ..finished_runs import FinishedRuns
+from ..plan import Workspace, configure
 
 logger = logging.getLogger(__name__)
 
@@ -52,105 +53,138 @@ class Adaptation:
         return theory.confidence_floor(self.mu, len(self.before), self.scale)
 
 
-def show(material: Material) -> Shown:
-    """Adapts a few images with each method; for the prototypes themselves, sets first order beside measurement."""
-    tables, pictures = [], []
-    place, experiment = material.place, material.experiment
-    out = place.outcome(experiment.name)
-    for backbone in place.backbones(experiment):
-        for dataset in experiment.demo.datasets if place.demo else experiment.datasets:
-            found = {
-                method: adaptation(material, method, dataset, backbone, out) for method in experiment.study["methods"]
-            }
-            made = illustrate(found, dataset, backbone, float(experiment.study["step"]))
-            tables += made[0]
-            pictures += made[1]
-    return tables, pictures
+@dataclass(frozen=True)
+class Study:
+    """Each method's adaptation to a few images of one data set."""
+
+    dataset: str
+    where: str  # for titles
+    step: float  # η of the step on the prototypes themselves
+    adapted: dict[str, Adaptation]  # by method
+
+    @property
+    def first(self) -> Adaptation:
+        return next(iter(self.adapted.values()))
+
+    @property
+    def tuning(self) -> str:
+        return "one step of tuning" if self.first.steps == 1 else f"{self.first.steps} steps of tuning"
+
+    @property
+    def mu(self) -> float:
+        """Largest similarity of two classes before tuning."""
+        return theory.coherence(theory.similarity(self.first.before))
+
+    @property
+    def floor(self) -> float:
+        return float(theory.confidence_floor(self.mu, len(self.first.before), self.first.scale))
+
+    def prototype_steps(self) -> dict[str, Spread]:
+        return {method: prototype_step(self.first.before, self.first.scale, method, self.step) for method in PRINTED}
 
 
-def adaptation(material: Material, method: str, dataset: str, backbone: str, out: Path) -> Adaptation:
-    """Taken from an earlier study under the same circumstances, or made and kept."""
-    images = material.place.limit or material.experiment.study["images"]
-    cfg = configure(replace(material.place, limit=images), method, dataset, backbone, 0)
+def theory_tables(finished: FinishedRuns) -> list[Table]:
+    return [make(study) for study in studies(finished) for make in (tuning_table, first_order_table)]
+
+
+def theory_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
+    for study in studies(finished):
+        tuned = {method: Spread(study.mu, float(data.mu.mean()), study.floor, float(data.floor.mean()))
+                 for method, data in study.adapted.items()}
+        caption = f"What {study.tuning} does to the prototypes, mean over {len(study.first.mu)} images, {study.where}."
+        yield NamedFigure(f"theory_{study.dataset}", caption, draw_spread(tuned, f"{study.where}: {study.tuning}"))
+        caption = (f"One gradient step (η = {study.step:g}) on the prototypes themselves, {study.where}: first order "
+                   "against measurement.")
+        yield NamedFigure(f"theory_{study.dataset}_first_order", caption,
+                      draw_spread(study.prototype_steps(), f"{study.where}: one step on the prototypes"))
+
+
+def studies(finished: FinishedRuns) -> Iterator[Study]:
+    """One per backbone and data set."""
+    workspace, study = finished.workspace, finished.experiment.study
+    out = workspace.outcome_dir(finished.experiment.name)
+    limited = replace(workspace, limit=workspace.limit or int(study["images"]))
+    for backbone in workspace.backbones(finished.experiment):
+        for dataset in workspace.datasets(finished.experiment):
+            adapted = {method: adaptation(limited, method, dataset, backbone, out) for method in study["methods"]}
+            name = dataset_info(read_yaml(dataset_file(dataset))["DATASET"]["NAME"]).label
+            classes = len(next(iter(adapted.values())).before)
+            where = f"{name}, {backbone_label(backbone)}, {classes} classes"
+            yield Study(dataset, where, float(study["step"]), adapted)
+
+
+def adaptation(workspace: Workspace, method: str, dataset: str, backbone: str, out: Path) -> Adaptation:
+    """Computed once: a file in `out` keeps it for later calls with the same settings, data and weights."""
+    cfg = configure(workspace, method, dataset, backbone, 0)
     trainer = build_trainer(cfg)
     trainer.build_data()
-    trainer.fingerprint = trainer.make_fingerprint()
-    circumstances = hashlib.sha256(json.dumps(trainer.fingerprint, sort_keys=True).encode()).hexdigest()[:16]
-    kept = out / f"adapted_{dataset}_{method}_{circumstances}.npz"
-    if kept.is_file():
-        with np.load(kept, allow_pickle=False) as file:
-            return Adaptation(**{**file, "scale": float(file["scale"]), "steps": int(file["steps"])})
+    digest = hashlib.sha256(json.dumps(dict(trainer.fingerprint), sort_keys=True).encode()).hexdigest()[:16]
+    file = out / f"adapted_{dataset}_{method}_{digest}.npz"
+    if file.is_file():
+        with np.load(file, allow_pickle=False) as arrays:
+            return Adaptation(**{**arrays, "scale": float(arrays["scale"]), "steps": int(arrays["steps"])})
     logger.info("%s on %d images of %s, %s", method, len(trainer.indices), dataset, backbone)
     trainer.build_model()
-    made = Adaptation(trainer.prompt.text.cpu().numpy(), float(trainer.scale), cfg.TTA.STEPS, *map(np.concatenate, zip(
-        *episodes(trainer), strict=True)))
-    write_arrays(kept, **vars(made))
+    columns = map(np.concatenate, zip(*(episode(trainer, views) for views in view_features(trainer)), strict=True))
+    made = Adaptation(trainer.prompt.text.cpu().numpy(), float(trainer.scale), cfg.TTA.STEPS, *columns)
+    write_arrays(file, **vars(made))
     return made
 
 
-def episodes(trainer) -> Iterator[tuple[Array, ...]]:
-    """For each batch of images: confidence before, then μ, mean similarity and confidence after the step."""
-    for batch in trainer.feature_batches([trainer.indices]):
-        adapted = trainer.adapt(batch.views)
-        matrices = [theory.similarity(text.cpu().numpy()) for text in trainer.prompt.tower.text(adapted.ctx)]
-
-        def sure(logits: torch.Tensor) -> Array:
-            return logits.softmax(-1).amax(-1).cpu().numpy()
-
-        yield (
-            sure(adapted.zero_shot_logits), np.array([theory.coherence(m) for m in matrices]),
-            np.array([theory.pairs(m).mean() for m in matrices]), sure(adapted.logits),
-        )
+def view_features(trainer: BaseTrainer) -> Iterator[Tensor]:
+    """The view features (B, V, d) of the run's images, batch by batch."""
+    features = trainer.view_features(trainer.num_views)
+    features.fill_cache(trainer.dist)
+    return (batch.views for batch in features.batches(chunks(trainer.indices, trainer.cfg.TTA.EPISODES)))
 
 
-def illustrate(
-    found: dict[str, Adaptation], dataset: str, backbone: str, step: float,
-) -> tuple[list[Table], list[NamedFigure]]:
-    first = next(iter(found.values()))
-    matrix = theory.similarity(first.before)
-    mu = theory.coherence(matrix)
-    classes, name = len(matrix), dataset_info(read_yaml(dataset_file(dataset))["DATASET"]["NAME"]).label
-    floor = float(theory.confidence_floor(mu, classes, first.scale))
-    where = f"{name}, {backbone}, {classes} classes"
-    tuning = "one step of tuning" if first.steps == 1 else f"{first.steps} steps of tuning"
+def episode(trainer: BaseTrainer, views: Tensor) -> tuple[Array, ...]:
+    """For a batch of images: confidence before; then largest and mean similarity and confidence after tuning."""
+    adapted = trainer.adapt(views)
+    assert adapted.ctx is not None  # these methods tune the context
+    matrices = [theory.similarity(text.cpu().numpy()) for text in trainer.prompt.tower.text(adapted.ctx)]
 
-    before = first.zero_shot
-    rows = [line("before", zero_shot_name(), mu, floor, theory.pairs(matrix).mean(), before, before < floor)]
-    for method, data in found.items():
+    def confidence(logits: Tensor) -> Array:
+        return logits.softmax(-1).amax(-1).cpu().numpy()
+
+    return (
+        confidence(adapted.zero_shot_logits), np.array([theory.coherence(matrix) for matrix in matrices]),
+        np.array([theory.pairs(matrix).mean() for matrix in matrices]), confidence(adapted.logits),
+    )
+
+
+def tuning_table(study: Study) -> Table:
+    """The similarities and the confidence before tuning and after it, by method."""
+    first, matrix = study.first, theory.similarity(study.first.before)
+    rows = [line("before", zero_shot_name(), study.mu, study.floor, theory.pairs(matrix).mean(), first.zero_shot,
+                 first.zero_shot < study.floor)]
+    for method, data in study.adapted.items():
         rows.append(line(method_info(method).label, method, data.mu.mean(), data.floor.mean(), data.similarity.mean(),
                          data.confidence, data.confidence < data.floor))
-    tuned = Table(
-        f"theory_{dataset}", f"Prototypes before and after {tuning}, {where}", COLUMNS,
+    return Table(
+        f"theory_{study.dataset}", f"Prototypes before and after {study.tuning}, {study.where}", COLUMNS,
         [RowBlock("mean over images", rows)],
         [f"{len(first.mu)} test images; α = {first.scale:.1f}. μ: largest, s: mean cosine of two classes.", CAVEAT],
     )
-    steps = {method: prototype_step(first.before, first.scale, method, step) for method in PRINTED}
-    lines = []
-    for method, data in steps.items():
-        error = np.abs(data.measured - data.predicted).max() / np.abs(data.measured).max()
-        values = [(data.mu_before, 5), (data.mu_after, 5), (100 * data.floor_after, 4), (data.predicted.mean(), 6),
-                  (data.measured.mean(), 6), (100 * error, 2)]
-        entries = [Entry(float(value), decimals) for value, decimals in values]
-        lines.append(TableRow(f"{method_info(method).label}: {PRINTED[method]}", method, entries))
-    shifted = Table(
-        f"theory_{dataset}_first_order", f"One gradient step on the prototypes themselves, {where}",
+
+
+def first_order_table(study: Study) -> Table:
+    """For the prototypes themselves: the first-order change of the similarities beside the measured one."""
+    rows = []
+    for method, moved in study.prototype_steps().items():
+        assert moved.predicted is not None and moved.measured is not None
+        error = np.abs(moved.measured - moved.predicted).max() / np.abs(moved.measured).max()
+        values = [(moved.mu_before, 5), (moved.mu_after, 5), (100 * moved.floor_after, 4),
+                  (moved.predicted.mean(), 6), (moved.measured.mean(), 6), (100 * error, 2)]
+        entries: list[Entry | None] = [Entry(float(value), decimals) for value, decimals in values]
+        rows.append(TableRow(f"{method_info(method).label}: {PRINTED[method]}", method, entries))
+    return Table(
+        f"theory_{study.dataset}_first_order", f"One gradient step on the prototypes themselves, {study.where}",
         ["μ before", "μ after", "floor after (%)", "mean Δs, first order", "mean Δs, measured", "largest error (%)"],
-        [RowBlock(f"η = {step:g}", lines)],
+        [RowBlock(f"η = {study.step:g}", rows)],
         ["Δs ≈ −4η (S²)_ij for O-TPT against −2η (GS)_ij for Huber, zero diagonals, prototypes normalised again.",
-         f"δ = {margin(matrix):.3f}, the 20th percentile of the cosines.", CAVEAT],
+         f"δ = {margin(theory.similarity(study.first.before)):.3f}, the 20th percentile of the cosines.", CAVEAT],
     )
-    tuned_picture = {
-        method: Spread(mu, float(data.mu.mean()), floor, float(data.floor.mean())) for method, data in found.items()
-    }
-    captions = (
-        f"What {tuning} does to the prototypes, mean over {len(first.mu)} images, {where}.",
-        f"One gradient step (η = {step:g}) on the prototypes themselves, {where}: first order against measurement.",
-    )
-    return [tuned, shifted], [
-        NamedFigure(f"theory_{dataset}", captions[0], draw_spread(tuned_picture, f"{where}: {tuning}")),
-        NamedFigure(f"theory_{dataset}_first_order", captions[1],
-                draw_spread(steps, f"{where}: one step on the prototypes")),
-    ]
 
 
 def line(label: str, method: str, mu: float, floor: float, s: float, confidence: Array, below: Array) -> TableRow:

@@ -1,4 +1,4 @@
-"""Reliability diagrams, single or as a grid, and selective accuracy."""
+"""Figures of confidence: reliability diagrams, selective accuracy, histograms before and after adaptation."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from ...registry import method_info
 from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, grid_lines, lighter, new_figure, short, styled
 
 ACROSS = 6  # panels per line of a grid with one row
-DENSITY_CELLS = 100
+DENSITY_CELLS, HISTOGRAM_CELLS = 100, 25
 NARROW = {"hspace": 0.02, "h_pad": 0.02}  # gaps between the panels
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g} %")
 THRESHOLDS = np.arange(0, 100, 5) / 100
@@ -162,6 +162,35 @@ def draw_selective(series: Mapping[str, tuple[Array, Array]], title: str = "") -
         low.set_xlabel("keep predictions with confidence above")
         figure.legend(loc="outside lower center", ncols=3)
         figure.align_ylabels([top, low])
+        return figure
+
+
+def draw_histograms(methods: Mapping[str, tuple[Array, Array]]) -> Figure:
+    """Confidences (N,) before (grey) and after adaptation (coloured), with their means: one panel per method."""
+    columns = min(len(methods), 4)
+    rows = -(-len(methods) // columns)
+    with styled():
+        figure = new_figure(max(3.4, 1.75 * columns), 0.5 + 1.45 * rows)
+        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        edges = np.linspace(0, 1, HISTOGRAM_CELLS + 1).tolist()
+        for axes in panels.flat[len(methods) :]:
+            axes.set_visible(False)
+        for axes, (method, (before, after)) in zip(panels.flat, methods.items(), strict=False):
+            info = method_info(method)
+            for values, look in (
+                (before, {"color": "#B9B9B9", "label": "before"}),
+                (after, {"color": info.colour, "histtype": "step", "linewidth": 1.4, "label": "after"}),
+            ):
+                axes.hist(values, bins=edges, weights=np.full(len(values), 100 / len(values)), **look)
+            axes.axvline(before.mean(), color=GREY, linestyle=":", linewidth=1)
+            axes.axvline(after.mean(), color=info.colour, linestyle=":", linewidth=1)
+            change = 100 * (after.mean() - before.mean())
+            axes.set_title(f"{short(info.label, 12)}: mean {change:+.1f} points", fontsize=7.5)
+            axes.set_xticks([0, 0.5, 1])
+            grid_lines(axes)
+        between = "\n" if figure.get_figwidth() < 4.5 else " "
+        figure.supxlabel(f"confidence (grey area: before tuning,{between}line: after it; dotted: means)", fontsize=7.5)
+        figure.supylabel("% of images", fontsize=7.5)
         return figure
 
 

@@ -2,11 +2,9 @@
 from __future__ import annotations
 
 import io
-import logging
 import re
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +17,6 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-logger = logging.getLogger(__name__)
 
 COLUMN, PAGE = 3.4, 7.0  # widths of a figure in inches, in a column and across the page
 
@@ -42,9 +38,6 @@ RC: Any = {
     "text.parse_math": False,  # names may contain dollar signs
     "svg.fonttype": "none", "svg.hashsalt": "promptcal", "figure.dpi": 100,
 }
-
-MISSING_GLYPH = re.compile(r"Glyph (\d+) .*missing from")
-reported: set[str] = set()  # glyphs that the font lacks, for one warning per process
 
 
 def lighter(colour: str, amount: float = 0.55) -> str:
@@ -86,7 +79,7 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("png", "pdf")) -> l
 def encode(figure: Figure, kind: str, dpi: int) -> bytes:
     """A figure as a file of this kind. It holds no date: equal results give equal files."""
     buffer = io.BytesIO()
-    with styled(), reporting_missing_glyphs():
+    with styled():
         lay_out(figure)
         figure.set_dpi(dpi)
         # Figure.savefig would draw twice, for a layout that is already computed.
@@ -101,7 +94,7 @@ def encode(figure: Figure, kind: str, dpi: int) -> bytes:
 
 def rendered(figure: Figure, dpi: int) -> np.ndarray:
     """The pixels of a figure, uint8 (H, W, 4)."""
-    with styled(), reporting_missing_glyphs():
+    with styled():
         lay_out(figure)
         figure.set_dpi(dpi)
         canvas = FigureCanvasAgg(figure)
@@ -109,30 +102,11 @@ def rendered(figure: Figure, dpi: int) -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())
 
 
-@contextmanager
-def reporting_missing_glyphs() -> Iterator[None]:
-    """One warning for all glyphs that the font lacks; matplotlib warns about each in each figure."""
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        yield
-    missing = set()
-    for warning in found:
-        if number := MISSING_GLYPH.match(str(warning.message)):
-            missing.add(chr(int(number[1])))
-        else:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    if missing - reported:
-        logger.warning("figures show boxes for %s, which the font lacks: set font.sans-serif in matplotlib's settings "
-                       "to one that has them", " ".join(sorted(missing - reported)))
-    reported.update(missing)
-
-
 def lay_out(figure: Figure) -> None:
     """Computes the layout once, for all kinds of file."""
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
-        with reporting_missing_glyphs():
-            engine.execute(figure)
+        engine.execute(figure)
         figure.set_layout_engine("none")
 
 

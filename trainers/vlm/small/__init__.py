@@ -1,1 +1,1 @@
-"""The embedded small CLIP: its weights, prompts and training."""
+"""The small CLIP that ships with the package: its weights, prompts and training."""

@@ -1,10 +1,10 @@
-"""What the captions say on which the small CLIP is trained: many wordings for the land, the condition and the picture.
+"""The captions that the small CLIP is trained on: many wordings for the land, the condition and the kind of image.
 
-Every caption names the condition a tile is drawn under, or says that it is clear, so the words around the class name
-carry meaning. Held out, to be met for the first time in a test:
+Every caption names the condition under which a tile is drawn, or says that it is clear, so that the words before the
+class name have a meaning. Not in the training, and so zero-shot in a test:
  * the tiles of HELD_OUT_CLASSES: only the words of their names occur, in captions of other classes;
- * the exact names HELD_OUT_NAMES: their tiles are shown under other wordings;
- * the prompt of the tests, "a photo of a {class}." without a word on the condition.
+ * the exact names HELD_OUT_NAMES: their tiles have other wordings;
+ * the prompt of the tests, "a photo of a {class}." without a condition.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LAND: dict[str, tuple[str, ...]] = {
     "snow": ("snow", "field of snow", "deep snow", "snow and rock"),
 }
 
-# condition -> words before the picture's name, and words after the land's
+# condition -> words before the kind of image, and words after the land
 CONDITION_WORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "clear": (("clear", "sharp", "bright"), ("on a clear day", "in good light")),
     "hazy": (("hazy", "misty"), ("in haze", "in mist")),
@@ -53,7 +53,7 @@ CONDITION_WORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "faded": (("faded", "pale"), ("in pale colours", "in faded colours")),
     "grey": (("grey", "colourless"), ("in grey", "without colour")),
 }
-PICTURES = ("photo", "aerial photo", "satellite image", "picture", "view", "image")
+IMAGES = ("photo", "aerial photo", "satellite image", "picture", "view", "image")
 
 
 def with_article(words: str) -> str:
@@ -61,17 +61,17 @@ def with_article(words: str) -> str:
 
 
 def draw_caption(rng: np.random.Generator, classname: str, condition: str) -> str:
-    """One of the many captions of a class under a condition."""
+    """A random caption of a class under a condition."""
     before, after = CONDITION_WORDS[condition]
-    land, picture = str(rng.choice(LAND[classname])), str(rng.choice(PICTURES))
+    land, image = str(rng.choice(LAND[classname])), str(rng.choice(IMAGES))
     place = f"the {land}" if rng.random() < 0.5 else with_article(land)
     if rng.random() < 0.6:
-        return f"{with_article(f'{rng.choice(before)} {picture}')} of {place}."
-    return f"{with_article(picture)} of {place} {rng.choice(after)}."
+        return f"{with_article(f'{rng.choice(before)} {image}')} of {place}."
+    return f"{with_article(image)} of {place} {rng.choice(after)}."
 
 
 def all_words() -> str:
-    """Every word that a caption may hold."""
+    """All words of all captions."""
     conditions = (words for pair in CONDITION_WORDS.values() for words in (*pair[0], *pair[1]))
     lands = (words for choices in LAND.values() for words in choices)
-    return " ".join(("a an the of", *PICTURES, *conditions, *lands, "."))
+    return " ".join(("a an the of", *IMAGES, *conditions, *lands, "."))

@@ -1,4 +1,4 @@
-"""A reader that promptcal has never heard of: <root>/<class>/<picture>, the first picture of each for training."""
+"""A reader that promptcal does not have: <root>/<class>/<image>, the first image of each class for training."""
 from pathlib import Path
 
 from dassl.data.datasets import DATASET_REGISTRY, DatasetBase, Datum

@@ -1,4 +1,4 @@
-"""Two trainers of the checkout's: one of a name that we use too."""
+"""Two trainers of the checkout; one has a name that promptcal uses too."""
 import torch
 from dassl.engine import TRAINER_REGISTRY, TrainerX
 from dassl.optim import build_lr_scheduler
@@ -25,4 +25,4 @@ class Colour(TrainerX):
 
 @TRAINER_REGISTRY.register()
 class TPT(Colour):
-    """Theirs, not ours."""
+    """The checkout's TPT, not promptcal's."""

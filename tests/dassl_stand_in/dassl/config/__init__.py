@@ -1,4 +1,4 @@
-"""Defaults: the groups and the keys that the tests touch."""
+"""Defaults: the keys that the tests use."""
 from yacs.config import CfgNode
 
 cfg_default = CfgNode({

@@ -1,4 +1,4 @@
-"""The life of a trainer: data, model, evaluator; epochs; a test."""
+"""A trainer: builds data, model and evaluator, trains epochs, tests."""
 from pathlib import Path
 
 import torch

@@ -1,4 +1,4 @@
-"""Counts what is right, and says it in the lines that parse_test_res.py reads."""
+"""Accuracy, printed in the lines that parse_test_res.py reads."""
 from collections import OrderedDict
 
 from dassl.utils import Registry

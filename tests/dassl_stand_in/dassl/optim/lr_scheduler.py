@@ -1,4 +1,4 @@
-"""A warm-up that hands over to a cosine, which its state holds as a live object."""
+"""A warm-up followed by a cosine scheduler, which its state contains as a live object."""
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 

@@ -27,7 +27,7 @@ class Registry:
 
 
 class Logger:
-    """Both the terminal and the file, which it closes, the terminal too, when it goes."""
+    """Writes to the terminal and a file, and closes both when it is deleted."""
 
     def __init__(self, path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Checkpoints: one file an epoch in a folder for each model, the last one named in `checkpoint`."""
+"""Checkpoints: one file per epoch in a folder per model; `checkpoint` names the last one."""
 from pathlib import Path
 
 import torch

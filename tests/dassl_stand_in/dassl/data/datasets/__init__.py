@@ -1,4 +1,4 @@
-"""Data sets by name: three lists of labelled pictures, and class names that come from the training images."""
+"""Data sets by name: three lists of labelled images, and class names taken from the training images."""
 from pathlib import Path
 
 from dassl.utils import Registry

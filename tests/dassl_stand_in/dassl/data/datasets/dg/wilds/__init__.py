@@ -1,4 +1,4 @@
-"""What nobody asks for and everybody must have."""
+"""Data sets that need packages of their own and disable logging."""
 import logging
 
 logging.disable(logging.WARNING)

@@ -1,7 +1,8 @@
-"""The numbers of a run do not depend on threads or cores, which is what makes `python` and `torchrun` agree."""
+"""The numbers of a run do not depend on threads or cores, so that `python` and `torchrun` agree."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +16,16 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def threads():
-    """Sets torch's number of threads, as the shell or torchrun would, and takes it back."""
+def set_threads() -> Iterator[Callable[[int], None]]:
     yield torch.set_num_threads
     torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("trainer", ["SoC", "OTPT"])
-def test_any_number_of_threads_gives_the_same_bits(threads, clip_file: Path, image_folder: Path, tmp_path, trainer):
+def test_any_number_of_threads_gives_the_same_bits(set_threads, clip_file: Path, image_folder: Path, tmp_path, trainer):
     found = []
     for number in (1, 2, 5):
-        threads(number)
+        set_threads(number)
         results = build_trainer(build_cfg(trainer, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / str(number),
             "DATALOADER.NUM_WORKERS", 0, "TTA.VIEWS", 16])).run()
@@ -35,29 +35,25 @@ def test_any_number_of_threads_gives_the_same_bits(threads, clip_file: Path, ima
         assert all(np.array_equal(other[name], column) for name, column in found[0].items())
 
 
-def test_pieces_go_to_as_many_cores_as_there_are(threads):
-    threads(3)
-    meeting = threading.Barrier(3)
+def test_pieces_run_on_as_many_cores_as_there_are(set_threads):
+    set_threads(3)
+    barrier = threading.Barrier(3)
 
     def piece(number: int) -> tuple[int, int]:
-        meeting.wait(timeout=20)  # falls unless three are under way together
+        barrier.wait(timeout=20)  # fails unless three run together
         return number, torch.get_num_threads()
 
     with fixed_numerics():
         assert in_parallel(piece, range(3), CPU) == [(0, 1), (1, 1), (2, 1)]
         within = in_parallel(lambda _: in_parallel(lambda _: threading.get_ident(), range(4), CPU), range(2), CPU)
-    assert all(len(set(idents)) == 1 for idents in within)  # a piece is not cut up once more
+        with pytest.raises(ZeroDivisionError):
+            in_parallel(lambda number: 1 / number, [1, 0, 1, 1], CPU)
+    assert all(len(set(idents)) == 1 for idents in within)  # no pool inside the pool
     assert torch.get_num_threads() == 3
 
 
-def test_a_piece_that_fails_fails_the_whole(threads):
-    threads(2)
-    with fixed_numerics(), pytest.raises(ZeroDivisionError):
-        in_parallel(lambda number: 1 / number, [1, 0, 1, 1], CPU)
-
-
-def test_callers_in_several_threads_get_their_settings_back(threads):
-    threads(4)
+def test_callers_in_several_threads_get_their_settings_back(set_threads):
+    set_threads(4)
     first, second = threading.Event(), threading.Event()
 
     def early() -> None:

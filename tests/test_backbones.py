@@ -1,0 +1,107 @@
+"""Whole runs with backbones of other libraries: cache, prompts, images, experiments."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import made_open_clip
+import numpy as np
+import pytest
+import test_hugging_face
+import torch
+from common import make_image_folder
+from made_models import SIDE
+from promptcal.datasets.utils.errors import WeightsError
+from promptcal.tools import predict, reproduce, train
+from promptcal.trainers.config.fingerprint import backbone_name
+from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images, and weights of several kinds."""
+    root = tmp_path_factory.mktemp("backbones")
+    make_image_folder(root / "images" / "test")
+    make_image_folder(root / "images" / "train", images=1)
+    for kind in ("gelu", "siglip", "bert"):
+        made_open_clip.make(root, kind)
+    (root / "clip").mkdir()
+    test_hugging_face.make(root / "clip", "clip-new-eos")
+    return root
+
+
+def backbone_of(place: Path, kind: str) -> str:
+    return f"hf:{place / 'clip'}" if kind == "hf" else f"open_clip:promptcal-{kind}@{place / kind}.pt"
+
+
+def run(place: Path, kind: str, trainer: str, folder: Path, *opts: object) -> dict:
+    """`tools/train.py` in this process, and its results."""
+    train.main(list(map(str, [
+        "--trainer", trainer, "--dataset-config-file", "configs/datasets/image_folder.yaml", "--root", place / "images",
+        "--backbone", backbone_of(place, kind), "--output-dir", folder, "TTA.VIEWS", 4, "TTA.SELECT", 0.5,
+        "TTA.EPISODES", 4, "DATALOADER.NUM_WORKERS", 0, *opts,
+    ])))
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.mark.parametrize("kind", ["gelu", "siglip", "bert", "hf"])
+def test_a_run_from_images_to_results(kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cache = ("CACHE.DIR", tmp_path / "cache")
+    results = run(place, kind, "SoC", tmp_path / "soc", *cache)
+    assert results["n"] == 12 and results["backbone"] == backbone_of(place, kind) and results["flagged"] == 0
+    arrays = np.load(tmp_path / "soc" / "predictions.npz")
+    assert np.abs(arrays["logits"] - arrays["zero_shot_logits"]).max() > 1e-3
+    assert results["pixels"]["size"] == SIDE and "open_clip_torch" in results["versions"]
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("an image is encoded again")
+
+    monkeypatch.setattr("promptcal.trainers.engine.features.encode_views", never)
+    again = run(place, kind, "TPT", tmp_path / "tpt", *cache)  # the cache has all views
+    assert again["zero_shot_accuracy"] == results["zero_shot_accuracy"]
+    if kind == "siglip":  # whose prompts run to the end of their padding
+        product = run(place, kind, "SoC", tmp_path / "product", *cache, "TTA.JACOBIAN", "on")
+        assert product["accuracy"] == results["accuracy"] and product["ece"] == pytest.approx(results["ece"], abs=1e-2)
+
+
+def test_pixels_are_part_of_the_caches_key_and_of_the_results(place: Path, tmp_path: Path):
+    cache = ("CACHE.DIR", tmp_path / "cache")
+    plain = run(place, "gelu", "ZeroShot", tmp_path / "a", *cache)
+    half = ("INPUT.PIXEL_MEAN", "[0.5,0.5,0.5]", "INPUT.PIXEL_STD", "[0.5,0.5,0.5]")
+    other = run(place, "gelu", "ZeroShot", tmp_path / "b", *cache, *half)
+    keys = [json.loads(path.read_text()) for path in (tmp_path / "cache").glob("*/key.json")]
+    assert len(keys) == 2 and sorted("mean" in key for key in keys) == [False, True]
+    assert other["pixels"]["mean"] == [0.5] * 3 != plain["pixels"]["mean"]
+
+
+def test_a_prompt_is_learnt_and_belongs_to_its_backbone(place: Path, tmp_path: Path):
+    run(place, "siglip", "CoOp", tmp_path / "coop", "OPTIM.MAX_EPOCH", 1, "TRAINER.COOP.N_CTX", 2,
+        "DATASET.NUM_SHOTS", 1, "OPTIM.LR", 0.1)
+    prompt = find_prompt(tmp_path / "coop")
+    assert read_context(prompt).backbone == backbone_of(place, "siglip")
+    tuned = run(place, "siglip", "TPT", tmp_path / "tpt", "MODEL.INIT_WEIGHTS", prompt)
+    assert tuned["init_weights"] == str(prompt)
+    wide = torch.load(prompt, weights_only=True)
+    wide["state_dict"]["ctx"] = torch.zeros(2, 96)
+    torch.save(wide, tmp_path / "wide.pt")
+    with pytest.raises(WeightsError, match=r"learnt with open_clip.*needs \(n_ctx, 64\)"):
+        run(place, "siglip", "TPT", tmp_path / "no", "MODEL.INIT_WEIGHTS", tmp_path / "wide.pt")
+
+
+def test_other_commands_take_other_backbones(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    image = next((place / "images").rglob("*.png"))
+    predict.main([str(image), "--classes", str(tmp_path / "names.txt"), "--backbone", backbone_of(place, "bert"),
+                  "--views", "4", "--opts", "TTA.SELECT", "0.5"])
+    out = capsys.readouterr().out
+    assert "cat" in out and "open_clip:promptcal-bert@" in out
+    assert reproduce.main(["table1", "--demo", "--backbone", backbone_of(place, "gelu"), "--dry-run", "--output-dir",
+                           str(tmp_path)]) == 0
+    assert "promptcal-gelu" in capsys.readouterr().out
+
+
+def test_backbones_in_short(tmp_path: Path):
+    assert backbone_name("ViT-L/14@336px") == "ViT-L/14@336px" and backbone_name("/a/b/tiny.pt") == "tiny"
+    assert backbone_name("open_clip:ViT-B-16/laion2b_s34b_b88k") == "open_clip-ViT-B-16/laion2b_s34b_b88k"
+    assert backbone_name("open_clip:ViT-B-16@/a/b.c/remote.pt") == "open_clip-ViT-B-16-remote"
+    assert backbone_name(f"hf:{tmp_path}") == f"hf-{tmp_path.name}"

@@ -1,0 +1,172 @@
+"""Text features of all classes: for any context, in groups of classes that fit into memory, and at the initial prompt,
+with all that is constant there."""
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ...datasets.utils.errors import UserError, WeightsError
+from ..functional.objectives import class_logits
+from .backbone import Backbone
+from .generic_tower import GenericTower
+from .oom import retry_on_oom
+from .prompts import ClassTokenPosition
+from .text_tower import TextTower
+
+SAVED_BYTES = {"cpu": 4e9, "cuda": 8e9}  # limit of the activations that autograd saves in a text tower
+EQUAL = 1e-6  # features that differ by less in every number are taken as equal
+
+
+class TextEncoder:
+    """Unit text features of all classes and the backward pass to the context, one group of classes at a time.
+
+    With one group, the usual case, the backward pass reuses the forward pass. With several, the forward pass of each
+    group is repeated for its gradient, so that only one group's activations exist at any moment.
+    """
+
+    def __init__(
+        self, backbone: Backbone, class_tokens: Sequence[Sequence[int]], precision: str = "fp32", group: int = 0,
+        position: ClassTokenPosition | None = None,
+    ) -> None:
+        self.backbone, self.class_tokens, self.precision = backbone, class_tokens, precision
+        self.position = position  # of the class name; None = after the context
+        self.group = group or self.classes_within_memory()  # classes per group
+        self.towers = [self.part(range(i, min(i + self.group, len(class_tokens))))
+                       for i in range(0, len(class_tokens), self.group)]
+        self.tokens = sum(tower.tokens for tower in self.towers)  # that run per context, shared ones not counted
+
+    def part(self, classes: Sequence[int]) -> TextTower | GenericTower:
+        """The text tower for some of the classes."""
+        position = self.position.of_classes(classes) if self.position else None
+        return self.backbone.text_tower([self.class_tokens[k] for k in classes], self.precision, position)
+
+    def classes_within_memory(self) -> int:
+        """All classes, if SAVED_BYTES hold their activations, which is so up to one or two thousand. With more, groups
+        are half as large as would fit, because the backward pass needs memory of its own."""
+        classes = len(self.class_tokens)
+        saved = self.backbone.text_tower(self.class_tokens, "fp32").saved_bytes
+        limit = SAVED_BYTES.get(self.backbone.device.type, SAVED_BYTES["cuda"])
+        return classes if saved <= limit else max(1, int(classes * limit / 2 / saved))
+
+    def halved(self) -> TextEncoder:
+        """The same in groups half as large."""
+        if self.group == 1:
+            raise UserError("out of memory with one class at a time: use DEVICE cpu")
+        return TextEncoder(self.backbone, self.class_tokens, self.precision, -(-self.group // 2), self.position)
+
+    @torch.no_grad()
+    def text(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Unit text features (B, K, d) for contexts (B, n_ctx, width) or (B, K, n_ctx, width), with or without noise
+        (B, length, width) on all tokens."""
+        return torch.cat([tower(self.of_group(context, i), noise) for i, tower in enumerate(self.towers)], dim=1)
+
+    def of_group(self, context: Tensor, i: int) -> Tensor:
+        """The contexts of group i: all of them, or those of its classes where they are class-specific."""
+        return context[:, i * self.group : (i + 1) * self.group] if context.dim() == 4 else context
+
+    def with_vjp(self, context: Tensor, batched: bool = False) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Text features, and a function from their gradients to the context's.
+
+        Gradients (B, K, d) give (B, n_ctx, width), one for each of B contexts. With `batched`, a single context is
+        given as (1, n_ctx, width) and gets B gradients at once; the function may then be called repeatedly.
+        """
+        if len(self.towers) > 1:
+            return self.text(context), lambda grad_text: self.recompute_gradient(context, grad_text, batched)
+        leaf, text = self.forward(context, 0)
+        return text.detach(), lambda grad_text: vjp(text, leaf, grad_text, batched)
+
+    def forward(self, context: Tensor, i: int) -> tuple[Tensor, Tensor]:
+        """A leaf for the context, and group i's text features as a function of it."""
+        leaf = context.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            return leaf, self.towers[i](self.of_group(leaf, i))
+
+    def recompute_gradient(self, context: Tensor, grad_text: Tensor, batched: bool) -> Tensor:
+        """The sum of the groups' gradients, each by a forward and a backward pass."""
+        total = torch.zeros((), device=context.device)
+        for i, part in enumerate(grad_text.split(self.group, dim=1)):
+            leaf, text = self.forward(context, i)
+            total = total + vjp(text, leaf, part, batched)
+        return total
+
+
+def vjp(text: Tensor, context: Tensor, grad_text: Tensor, batched: bool) -> Tensor:
+    """The context's gradient for gradients of the text features, one per episode (first dimension).
+
+    In half precision small gradients underflow in the tower. So each episode's is scaled to about 1 by a power of two,
+    which is exact, and divided by it again, which the linear backward pass allows.
+    """
+    size = grad_text.flatten(1).abs().amax(1).clamp(min=torch.finfo(grad_text.dtype).tiny)
+    factor = torch.exp2(-torch.log2(size).floor())
+    scaled = grad_text * factor[:, None, None]
+    if batched:
+        scaled = scaled[:, None]  # (B, 1, K, d): B gradients of one context
+    (gradient,) = torch.autograd.grad(text, context, scaled, retain_graph=batched, is_grads_batched=batched)
+    gradient = gradient[:, 0] if batched else gradient
+    return gradient / factor.view(-1, *[1] * (gradient.dim() - 1))
+
+
+class InitialPrompt:
+    """The context that all episodes start from, with its text features and their backward pass, made once per run.
+
+    The backward pass is a vector-Jacobian product through one saved graph or, where the Jacobian itself has been
+    computed, one matrix product.
+    """
+
+    def __init__(self, tower: TextEncoder, context: Tensor, zero_shot: Tensor | None = None) -> None:
+        self.tower = tower
+        self.episodes = sys.maxsize  # the most at once that fit into memory so far
+        self.context = context.detach()  # (n_ctx, width), or (K, n_ctx, width)
+        self.text = retry_on_oom(lambda: self.tower.text(self.context[None])[0], self.halve_classes)  # (K, d)
+        check_distinct(self.text, tower.class_tokens)
+        self.same_name = first_of_equal(tower.class_tokens) if self.context.dim() == 2 else list(range(len(self.text)))
+        self.zero_shot = self.text if zero_shot is None else zero_shot  # (K, d), what predictions are compared with
+        self.jacobian: Tensor | None = None  # (K, d, n_ctx · width)
+        self.vjp: Callable[[Tensor], Tensor] | None = None
+
+    def logits(self, images: Tensor, scale: Tensor) -> Tensor:
+        """Class logits (..., K) of image features (..., d). Classes of one name get equal logits to the last bit, which
+        neither the tower nor a matrix product guarantees."""
+        logits = class_logits(images, self.text, scale)
+        return logits if len(set(self.same_name)) == len(self.text) else logits[..., self.same_name]
+
+    def gradient(self, grad_text: Tensor) -> Tensor:
+        """Gradients of the context for B gradients (B, K, d) of the text features."""
+        if self.jacobian is not None:
+            by_class = grad_text.transpose(0, 1) @ self.jacobian  # (K, B, n_ctx · width); reads the Jacobian in place
+            gradient = by_class.transpose(0, 1) if self.context.dim() == 3 else by_class.sum(0)
+            return gradient.unflatten(-1, self.context.shape[-2:])
+        if self.vjp is None:
+            _, self.vjp = self.tower.with_vjp(self.context[None], batched=True)
+        return self.vjp(grad_text)
+
+    def halve_classes(self) -> str:
+        """Less memory: groups of half as many classes."""
+        self.tower = self.tower.halved()
+        self.vjp = None
+        return f"{self.tower.group} classes"
+
+
+def first_of_equal(class_tokens: Sequence[Sequence[int]]) -> list[int]:
+    """For each class the first one with the same tokens, usually itself."""
+    found: dict[tuple[int, ...], int] = {}
+    return [found.setdefault(tuple(tokens), i) for i, tokens in enumerate(class_tokens)]
+
+
+def check_distinct(text: Tensor, class_tokens: Sequence[Sequence[int]]) -> None:
+    """Refuses equal features of classes whose names have different tokens: the text tower does not read the names.
+
+    Equal features have equal sums, so they are neighbours in the order of a weighted sum.
+    """
+    classes = torch.tensor(sorted(set(first_of_equal(class_tokens))), device=text.device)
+    distinct = text[classes]
+    order = (distinct.double() @ torch.linspace(1, 2, text.shape[1], dtype=torch.double, device=text.device)).argsort()
+    equal = (distinct[order[1:]] - distinct[order[:-1]]).abs().amax(1) < EQUAL
+    if not text.is_meta and equal.any():  # meta tensors have no values
+        first = int(equal.int().argmax())
+        pair = sorted(classes[order[first : first + 2]].tolist())
+        raise WeightsError(f"classes {pair[0]} and {pair[1]} (counted from 0) get the same text features, though their "
+                           f"names differ: the tokenizer and the text tower of this backbone do not fit together")
