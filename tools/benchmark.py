@@ -25,7 +25,7 @@ SHAPES = ("ViT-B/16", "ViT-L/14", "tiny")
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one round, few images, no memory: about three minutes")
+    parser.add_argument("--quick", action="store_true", help="one round, few images, no memory: about two minutes")
     parser.add_argument("--photos", type=Path, metavar="DIR", help="photographs to make views of (default: drawn ones)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--backbone", choices=SHAPES, default=SHAPES[0], help="shape of the CLIP (default: ViT-B/16)")

@@ -43,7 +43,7 @@ def interleaved(tasks: Mapping[K, Task], rounds: int, clock: Callable = time.pro
 
 def in_fresh_process(job: Callable[..., T], *args: object) -> T | None:
     """The result of `job`, a function of a module, in a new process; None if the system kills it to free memory."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         try:
             return pool.submit(job, *args).result()
         except BrokenProcessPool:
