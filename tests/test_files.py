@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from promptcal.datasets.utils.files import Damaged, read_arrays, write_arrays, write_text
-from promptcal.datasets.utils.locking import locked
+from promptcal.datasets.utils.files import Damaged, locked, read_arrays, write_arrays, write_text
 
 
 def test_many_writers_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -68,7 +67,7 @@ def test_one_at_a_time(tmp_path: Path):
 
 
 def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path):
-    code = ("import sys, time, pathlib\nfrom promptcal.datasets.utils.locking import locked\n"
+    code = ("import sys, time, pathlib\nfrom promptcal.datasets.utils.files import locked\n"
             "with locked(pathlib.Path(sys.argv[1]), 'works'):\n    print('in', flush=True)\n    time.sleep(60)\n")
     owner = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE, text=True)
     assert owner.stdout.readline() == "in\n"
