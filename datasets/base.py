@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from .utils.errors import DataError, first_five, reading
+from .utils.errors import ConfigError, DataError, first_five, reading
 from .utils.registry import Registry
 from .views.images import open_image
 
@@ -62,7 +62,6 @@ class Dataset:
     template = "a photo of a {}."  # the hand-written prompt of CoOp's zero-shot baseline
     augmix = True  # whether the public test-time scripts use AugMix on this set: what TTA.AUGMIX auto means
     test_only = False  # DATASET.NUM_SHOTS is ignored
-    fewshot_note = ""  # logged when few-shot images are drawn
     fewshot_folder: Path | None = None  # where few-shot lists are kept; None: they are drawn every time
 
     def __init__(self, root: str | Path) -> None:
@@ -82,16 +81,16 @@ class Dataset:
         """The RGB image of a datum. Sets that draw their images override this."""
         return open_image(datum.impath)
 
-    def check_files(self, items: Sequence[Datum]) -> None:
-        """Raises DataError if images of `items` are missing."""
-        self.refuse_missing(missing_files(items), len(items))
-
-    def refuse_missing(self, missing: Sequence[str], total: int) -> None:
-        if missing:
-            raise DataError(f"{type(self).__name__}: {len(missing)} of {total} images are missing: "
-                            f"{first_five(missing)}; {self.remedy()}")
-
     @reading()
+    def check_files(self, items: Sequence[Datum]) -> list[int]:
+        """The sizes of the images' files. Raises DataError if images are missing."""
+        sizes = [file_size(item) for item in items]
+        missing = [item.impath for item, size in zip(items, sizes, strict=True) if size is None]
+        if missing:
+            raise DataError(f"{type(self).__name__}: {len(missing)} of {len(items)} images are missing: "
+                            f"{first_five(missing)}; {self.remedy()}")
+        return [size for size in sizes if size is not None]
+
     def fingerprint(self, items: Sequence[Datum]) -> str:
         """A hash of names, labels and file sizes in order, independent of the root. Raises DataError if files are
         missing, so one pass over the files is enough.
@@ -102,35 +101,19 @@ class Dataset:
         digest = hashlib.sha256()
         for name in self.classnames:
             digest.update(f"{name}\n".encode())
-        missing = []
-        for item in items:
+        for item, size in zip(items, self.check_files(items), strict=True):
             path = Path(item.impath)
-            try:
-                size = path.stat().st_size
-            except (FileNotFoundError, NotADirectoryError):
-                missing.append(item.impath)
-                continue
             relative = path.relative_to(self.root) if path.is_relative_to(self.root) else path
             digest.update(f"{relative.as_posix()}\t{item.label}\t{size}\n".encode())
-        self.refuse_missing(missing, len(items))
         return digest.hexdigest()[:16]
 
 
-@reading()
-def missing_files(items: Sequence[Datum]) -> list[str]:
-    """The images of `items` that are missing. Lists each folder once, which is much faster on network disks."""
-    present: dict[str, set[str]] = {}
-    missing = []
-    for item in items:
-        folder, name = os.path.split(item.impath)
-        if folder not in present:
-            try:
-                present[folder] = set(os.listdir(folder))  # noqa: PTH208 - names are wanted, not paths
-            except (FileNotFoundError, NotADirectoryError):
-                present[folder] = set()
-        if name not in present[folder]:
-            missing.append(item.impath)
-    return missing
+def file_size(item: Datum) -> int | None:
+    """The size of an image's file; None if there is none."""
+    try:
+        return os.stat(item.impath).st_size  # noqa: PTH116 - a Path would take as long as the system call
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def run_name(name: str, root: str | Path) -> str:
@@ -142,7 +125,6 @@ def run_name(name: str, root: str | Path) -> str:
 class DatasetInfo:
     """What tables and figures need to know about a data set, registered or not."""
 
-    name: str
     label: str  # in tables and figures
     order: tuple[int, str]  # sorts data sets as the papers' tables do
     embedded: bool  # drawn by code and shipped with the project
@@ -151,12 +133,7 @@ class DatasetInfo:
 def dataset_info(name: str) -> DatasetInfo:
     """Facts about a data set by its registered name; one that is not registered sorts last."""
     cls = DATASET_REGISTRY.get(name) if name in DATASET_REGISTRY else Dataset
-    return DatasetInfo(name, cls.label or name, (cls.display_order, name), cls.embedded)
-
-
-def dataset_order(name: str) -> tuple[int, str]:
-    """Sort key for data set names."""
-    return dataset_info(name).order
+    return DatasetInfo(cls.label or name, (cls.display_order, name), cls.embedded)
 
 
 def build_dataset(
@@ -164,9 +141,12 @@ def build_dataset(
     fewshot_dir: str | Path = "",
 ) -> Dataset:
     """The registered data set `name`, read from `root`; then few-shot sampling and CoOp's base or new classes."""
-    from .fewshot import check_sampling, sample_shots, select_classes  # which needs the classes above
+    from .fewshot import sample_shots, select_classes  # which needs the classes above
 
-    check_sampling(num_shots, subsample_classes)
+    if subsample_classes not in ("all", "base", "new"):
+        raise ConfigError(f"DATASET.SUBSAMPLE_CLASSES is '{subsample_classes}'; it must be all, base or new")
+    if num_shots == 0 or num_shots < -1:
+        raise ConfigError(f"DATASET.NUM_SHOTS is {num_shots}; it must be -1 (all images) or at least 1")
     dataset: Dataset = DATASET_REGISTRY.get(name)(root)
     if num_shots > 0 and not dataset.test_only:
         sample_shots(dataset, num_shots, seed, fewshot_dir)

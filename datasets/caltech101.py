@@ -3,16 +3,12 @@ from .base import DATASET_REGISTRY
 from .download.sources import Source
 from .splitfile import SplitFileDataset
 
-RENAMED = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"}
-
 
 @DATASET_REGISTRY.register()
 class Caltech101(SplitFileDataset):
     label, display_order = "Caltech", 8
     folder = "caltech-101"
     images = "101_ObjectCategories"
-    dropped = ("BACKGROUND_Google", "Faces_easy")
-    renamed = RENAMED
     expected_classes = 100
     expected_test = 2_465
     published_test = "a88d02786f77"

@@ -6,11 +6,10 @@ import logging
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 
 from .base import Datum
-from .download.sources import LARGEST_LIST
 from .utils.errors import DataError, first_five, one_line
 from .utils.files import is_printable, read_regular
 
@@ -18,10 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_text(path: Path) -> str:
-    """A list or split file as text; refuses one that is larger than any real list."""
-    if path.stat().st_size > LARGEST_LIST:
-        raise DataError(f"{path} has {path.stat().st_size:,} bytes, too many for a list of images; replace it with the "
-                        f"right file")
+    """A list or split file as text."""
     try:
         return read_regular(path).decode()
     except UnicodeDecodeError as error:
@@ -44,9 +40,9 @@ def names_by_label(source: str, entries: Sequence[tuple[str, int, str]]) -> list
         raise DataError(f"{source} has labels with two names: {first_five(clashes)}")
     highest = max(names, default=-1)
     if highest >= len(names):  # a label may be 10³⁰: only the first gaps are listed
-        gaps = list(islice((label for label in count() if label not in names), min(highest + 1 - len(names), 5)))
-        more = f" and {highest - 4 - len(names):,} more" if highest - 4 > len(names) else ""
-        raise DataError(f"{source} has gaps in its labels: no image of label {first_five(gaps)}{more}")
+        gaps = list(islice((label for label in range(highest) if label not in names), 5))
+        raise DataError(f"{source} has gaps in its labels: no image of label {first_five(gaps)}"
+                        f"{' …' if highest + 1 - len(names) > 5 else ''}")
     return [names[label] for label in sorted(names)]
 
 

@@ -3,17 +3,6 @@ from .base import DATASET_REGISTRY
 from .download.sources import Source
 from .splitfile import SplitFileDataset
 
-RENAMED = {
-    "AnnualCrop": "Annual Crop Land",
-    "HerbaceousVegetation": "Herbaceous Vegetation Land",
-    "Highway": "Highway or Road",
-    "Industrial": "Industrial Buildings",
-    "Pasture": "Pasture Land",
-    "PermanentCrop": "Permanent Crop Land",
-    "Residential": "Residential Buildings",
-    "SeaLake": "Sea or Lake",
-}
-
 
 @DATASET_REGISTRY.register()
 class EuroSAT(SplitFileDataset):
@@ -21,7 +10,6 @@ class EuroSAT(SplitFileDataset):
     folder = "eurosat"
     images = "2750"
     template = "a centered satellite photo of {}."
-    renamed = RENAMED
     expected_classes = 10
     expected_test = 8_100
     published_test = "85571e8a16f8"

@@ -12,27 +12,14 @@ from pathlib import Path
 
 from .base import Dataset, Datum, LazyList
 from .checks import split_hash
-from .utils.errors import ConfigError, DataError, UserError, first_five, one_line
+from .utils.errors import DataError, UserError, first_five, one_line
 from .utils.files import read_regular, write_text
-from .utils.registry import nearest
 
 logger = logging.getLogger(__name__)
 
-SUBSAMPLES = ("all", "base", "new")
 VAL_SHOTS = 4  # CoOp validates on at most four images per class
 
 Samples = dict[str, list[Datum]]  # "train" and "val"
-
-
-def check_sampling(num_shots: int, subsample_classes: str) -> None:
-    """Refuses settings that cannot work before any file is read."""
-    if subsample_classes not in SUBSAMPLES:
-        hint = nearest(str(subsample_classes), SUBSAMPLES)
-        raise ConfigError(
-            f"DATASET.SUBSAMPLE_CLASSES is '{subsample_classes}'; it must be one of {', '.join(SUBSAMPLES)}.{hint}"
-        )
-    if num_shots == 0 or num_shots < -1:
-        raise ConfigError(f"DATASET.NUM_SHOTS is {num_shots}; it must be -1 (all images) or at least 1")
 
 
 def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str | Path = "") -> None:
@@ -46,8 +33,6 @@ def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str |
     if not train:
         raise DataError(f"{type(dataset).__name__} has no training images for DATASET.NUM_SHOTS {num_shots}; "
                         f"{dataset.remedy()}")
-    if dataset.fewshot_note:
-        logger.info("%s", dataset.fewshot_note)
     if dataset.fewshot_folder is None:
         samples = draw(train, val, num_shots, seed)
     else:
@@ -118,16 +103,11 @@ def kept_samples(
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         logger.warning("%s cannot be used (%s: %s); drawing again", path, type(error).__name__, one_line(error, 200))
     samples = draw(train, val, num_shots, seed)
-    write_samples(path, dataset.image_dir, drawn_from, samples)
-    return samples
-
-
-def write_samples(path: Path, image_dir: Path, drawn_from: str, samples: Samples) -> None:
-    """One entry per line. Several processes may write the same file at once; each writes it whole."""
     lines = [f'"sampled_from": {json.dumps(drawn_from)}']
     for split, items in samples.items():
-        entries = [[Path(item.impath).relative_to(image_dir).as_posix(), item.label, item.classname] for item in items]
-        rows = ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
+        paths = [Path(item.impath).relative_to(dataset.image_dir).as_posix() for item in items]
+        entries = [[image, item.label, item.classname] for image, item in zip(paths, items, strict=True)]
+        rows = ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in entries)  # one entry per line
         lines.append(f'"{split}": [\n  {rows}\n]')
     try:
         write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
@@ -135,6 +115,7 @@ def write_samples(path: Path, image_dir: Path, drawn_from: str, samples: Samples
         logger.info("few-shot samples are not kept (%s)", error)
     else:
         logger.info("few-shot samples written to %s (set DATASET.FEWSHOT_DIR for another folder)", path)
+    return samples
 
 
 def select_classes(dataset: Dataset, which: str) -> None:

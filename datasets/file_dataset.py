@@ -85,11 +85,8 @@ class FileDataset(Dataset):
         return f"{tool('download')} {cls.key()} --root {root}"
 
     def remedy(self) -> str:
-        """What to do when images are missing or misplaced; download.py does not replace existing folders."""
-        command = self.download_command(self.root)
-        if any(source.link for source in self.archives):
-            return f"move {self.dataset_dir} away and run: {command}"
-        return f"for the expected layout, run: {command}"
+        """What to do when images are missing or misplaced: download.py prints the steps if it cannot do them."""
+        return f"for the expected layout, run: {self.download_command(self.root)}"
 
     def datum(self, path: str, label: int, classname: str) -> Datum:
         """The datum of the image at `path` below the image folder."""
@@ -101,18 +98,12 @@ class FileDataset(Dataset):
             held = f"{self.folder}/" if self.folder else "the class folders"
             raise DataError(f"data root {self.root} is not a folder: give the one that holds {held} with --root or "
                             f"DATASET.ROOT")
-        if not self.dataset_dir.is_dir():
-            above = self.root.parent / self.folder
-            remedy = (
-                f"give the folder above, {self.root.parent}" if self.root.name == self.folder or above.is_dir()
-                else f"correct --root or DATASET.ROOT, or run: {self.download_command(self.root)}"
-            )
-            raise DataError(f"{self.name()} is missing: the data root has no folder {self.dataset_dir}; {remedy}")
-        if not self.test_dir(self.root).is_dir():
-            raise DataError(
-                f"{self.name()} has no images: there is no folder {self.test_dir(self.root)}; "
-                f"run: {self.download_command(self.root)}"
-            )
+        if self.root.name == self.folder and not self.dataset_dir.is_dir():
+            raise DataError(f"{self.root} is not the data root: give the folder above, {self.root.parent}")
+        for what, folder in (("is missing", self.dataset_dir), ("has no images", self.test_dir(self.root))):
+            if not folder.is_dir():
+                raise DataError(f"{self.name()} {what}: there is no folder {folder}; correct --root or DATASET.ROOT, "
+                                f"or run: {self.download_command(self.root)}")
 
     def require(self, source: Source) -> Path:
         """The path of a metadata file, downloaded first if it is missing. It is never generated from official lists:
@@ -120,7 +111,6 @@ class FileDataset(Dataset):
         path = self.locate(self.root, source)
         if path.exists():
             return path
-        path = self.dataset_dir / source.name
         if not source.drive_id:
             raise DataError(f"{self.name()}: {path} is missing; it is part of the images' archive: "
                             f"run {self.download_command(self.root)}")
@@ -128,11 +118,8 @@ class FileDataset(Dataset):
         try:
             fetch_drive(source, path)
         except FetchError as error:
-            raise DataError(
-                f"{self.name()}: {path} is missing and could not be downloaded ({error}); download Google Drive file "
-                f"{source.drive_id}, {source.link}, and save it as {source.name} in {self.dataset_dir} "
-                f"(published numbers need the published file)"
-            ) from error
+            raise DataError(f"{self.name()}: {path} is missing and could not be downloaded ({error}); download "
+                            f"{source.link} and save it as {source.name} in {self.dataset_dir}") from error
         return path
 
     def check(self, splits: Splits) -> None:

@@ -13,7 +13,6 @@ from .utils.errors import DataError, first_five
 
 logger = logging.getLogger(__name__)
 
-NAMES_FILE = "classnames.txt"
 SPLITS = ("train", "val", "test")
 
 
@@ -67,7 +66,7 @@ class ImageFolder(FileDataset):
     def read_names(self, classes: list[str]) -> dict[str, str]:
         """The class name of each folder."""
         names = {folder: folder for folder in classes}
-        path = self.dataset_dir / NAMES_FILE
+        path = self.dataset_dir / "classnames.txt"
         if not path.is_file():
             return names
         wrong = []

@@ -71,12 +71,9 @@ class ImageNetBase(FileDataset):
         """The folder of each WordNet id that has one."""
         found = {entry.name: entry for entry in subfolders(folder)}
         unknown = sorted(set(found) - set(wnids))
-        if unknown:
-            raise DataError(f"{self.name()}: {folder} has folders that are not in {CLASSNAMES.name}: "
-                            f"{first_five(unknown)}; {self.remedy()}")
-        if not found:
-            raise DataError(f"{self.name()}: {folder} has no class folders such as {wnids[0]}; images must be sorted "
-                            f"into one folder per class; {self.remedy()}")
+        if unknown or not found:
+            raise DataError(f"{self.name()}: {folder} must have one folder per class of {CLASSNAMES.name}, such as "
+                            f"{wnids[0]}, not {first_five(unknown) or 'none at all'}; {self.remedy()}")
         return found
 
     def list_images(self, folders: dict[str, Path], wnids: list[str], classnames: list[str]) -> list[Datum]:

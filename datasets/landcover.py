@@ -52,8 +52,9 @@ class LandCover(Dataset):
             raise DataError(f"{datum.impath} is not a tile of {type(self).__name__}: its tiles are {self.folder}/…")
         return Image.fromarray(self.draw_tile(split, name.replace("_", " "), int(PurePosixPath(file).stem)))
 
-    def check_files(self, items: Sequence[Datum]) -> None:
+    def check_files(self, items: Sequence[Datum]) -> list[int]:
         """There are no files."""
+        return []
 
     def fingerprint(self, items: Sequence[Datum]) -> str:
         """A hash of the generator's version, the class names and the items in order."""

@@ -22,6 +22,3 @@ class OxfordPets(SplitFileDataset):
             places={"images": "images"},
         ),
     )
-
-    def published_name(self, name: str) -> str:
-        return name.lower()

@@ -1,6 +1,4 @@
 """Stanford Cars: make, model and year."""
-import re
-
 from .base import DATASET_REGISTRY
 from .download.sources import Source
 from .splitfile import SplitFileDataset
@@ -24,7 +22,3 @@ class StanfordCars(SplitFileDataset):
         "https://www.kaggle.com/datasets/jessicali9530/stanford-cars-dataset, whose doubled folders "
         "(cars_test/cars_test) must become {folder}/cars_test/00001.jpg and {folder}/cars_train/00001.jpg",
     )
-
-    def published_name(self, name: str) -> str:
-        """`Acura RL Sedan 2012` → `2012 Acura RL Sedan`."""
-        return re.sub(r"^(\D.*) (\d{4})$", r"\2 \1", name)

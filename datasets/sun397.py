@@ -19,10 +19,3 @@ class SUN397(SplitFileDataset):
         "both known addresses (vision.princeton.edu, groups.csail.mit.edu) are gone; with a copy of the 37 GB archive, "
         "images must be at {folder}/SUN397/a/abbey/sun_aaalbzqrimafwbiv.jpg",
     )
-
-    def published_name(self, name: str) -> str:
-        """`/a/apartment_building/outdoor` → `outdoor apartment_building`: what distinguishes comes first."""
-        if "/" not in name:
-            return name
-        parts = name.strip("/").split("/")
-        return " ".join(reversed(parts[1:]))

@@ -1,6 +1,4 @@
 """UCF101: human actions, the middle frame of each video."""
-import re
-
 from .base import DATASET_REGISTRY
 from .download.sources import Source
 from .splitfile import SplitFileDataset
@@ -21,7 +19,3 @@ class UCF101(SplitFileDataset):
             "UCF-101-midframes.zip", drive_id="10Jqome3vtUA2keJkNanAiFpgbyC9Hc2O", places={images: images},
         ),
     )
-
-    def published_name(self, name: str) -> str:
-        """`ApplyEyeMakeup` → `Apply_Eye_Makeup`."""
-        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)

@@ -67,7 +67,7 @@ def entries(name: str) -> dict:
     return splits
 
 
-def build(name: str, root: Path, pictures: bool = True) -> list[str]:
+def build(name: str, root: Path) -> list[str]:
     """Makes the set `name` under `root` and returns its class names."""
     images = root / IMAGE_DIRS[name]
     if name.startswith("ImageNet"):
@@ -76,12 +76,8 @@ def build(name: str, root: Path, pictures: bool = True) -> list[str]:
         return build_aircraft(images)
     splits = entries(name)
     write_split(root, name, splits)
-    if pictures:
-        for path, label, _ in (row for rows in splits.values() for row in rows):
-            picture(images / path, label)
-    if name == "Caltech101":  # on disk, but in no split
-        picture(images / "BACKGROUND_Google" / "image_0001.jpg")
-        picture(images / "Faces_easy" / "image_0001.jpg")
+    for path, label, _ in (row for rows in splits.values() for row in rows):
+        picture(images / path, label)
     return [classname for _, _, classname in splits["val"]]
 
 

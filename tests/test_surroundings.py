@@ -16,8 +16,6 @@ from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import make_folder
 from promptcal.trainers import build_cfg
 from promptcal.trainers.config.fingerprint import run_path
-from promptcal.trainers.runs.progress import Progress
-from promptcal.trainers.runs.run_dir import RunDir
 
 TOOL = """
 import logging, sys
@@ -36,16 +34,10 @@ run_tool(main)
 """
 
 
-def assert_finished(run: Path) -> None:
-    assert json.loads((run / "results.json").read_text())["complete"]
-    assert {path.name for path in run.iterdir()} == {
-        "config.yaml", "log.txt", "results.json", "predictions.npz", "tensorboard"}
-
-
 @pytest.mark.parametrize(("line", "status", "said"), [
     ("$COMMAND >/dev/full", 2, "cannot write the output: No space left on device"), ("$COMMAND 2>/dev/full", 0, ""),
     ("$COMMAND >&-", 0, ""), ("$COMMAND 2>&-", 0, ""), ("set -o pipefail; $COMMAND | head -1", 0, ""),
-    ("LC_ALL=POSIX PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 $COMMAND", 0, ""),
+    ("LC_ALL=POSIX $COMMAND", 0, ""),
 ])
 def test_a_command_finishes_its_work_without_a_stream(line: str, status: int, said: str, tmp_path: Path):
     """It is closed, full, a pipe that ends, or in an ASCII locale; the folder's name is in UTF-8."""
@@ -96,15 +88,6 @@ def test_a_log_that_is_a_folder(train, tmp_path: Path):
     assert done.returncode == 2 and "log.txt: Is a directory" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_folder_among_the_parts_is_kept(train, tmp_path: Path):
-    (tmp_path / "run" / "parts" / "x").mkdir(parents=True)
-    (tmp_path / "run" / "parts" / "x" / "mine").touch()
-    for said in ("results in", "nothing to compute"):
-        done = train("ZeroShot")
-        assert done.returncode == 0 and said in done.stdout
-    assert [path.name for path in (tmp_path / "run" / "parts").iterdir()] == ["x"]
-
-
 @pytest.fixture(scope="module")
 def finished(clip_file: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     """The arguments of a run that is done."""
@@ -137,24 +120,6 @@ def test_a_list_of_names_that_is_a_pipe(tmp_path: Path):
     os.mkfifo(tmp_path / "names.txt")
     done = run_tool("predict.py", "a.png", "--classes", tmp_path / "names.txt", "--backbone", "small")
     assert done.returncode == 2 and "names.txt: Not a regular file" in done.stderr
-
-
-def test_a_run_folder_removed_early(train, tmp_path: Path, monkeypatch):
-    """Nothing is lost before the first part: the run is finished and complete."""
-    real = Progress.__enter__
-    monkeypatch.setattr(Progress, "__enter__", lambda self: (shutil.rmtree(tmp_path / "run"), real(self))[1])
-    assert train("ZeroShot").returncode == 0
-    assert_finished(tmp_path / "run")
-
-
-def test_a_run_folder_removed_later(train, tmp_path: Path, monkeypatch):
-    """Parts are lost: the run says so, and the same command computes them again."""
-    real = RunDir.write_part
-    with monkeypatch.context() as patch:
-        patch.setattr(RunDir, "write_part", lambda *args: (real(*args), shutil.rmtree(tmp_path / "run" / "parts")))
-        done = train("ZeroShot", "TEST.PART", 5)
-    assert done.returncode == 2 and "is missing or damaged; the others are kept: run the command again" in done.stderr
-    assert train("ZeroShot", "TEST.PART", 5).returncode == 0
 
 
 @pytest.mark.parametrize("content", ['{"trainer": "SoC", "accuracy": 99', '{"complete": true}',

@@ -25,7 +25,7 @@ EVIDENCE = (
 )
 
 
-@resumable
+@resumable()
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("output/demo"), help="folder for runs and report")

@@ -22,13 +22,12 @@ from promptcal.datasets.utils.cli import resumable, run_tool
 from promptcal.datasets.utils.errors import DataError, reading
 
 
-@resumable
+@resumable()
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "what", nargs="+", metavar="DATASET",
-        help="data sets such as ucf101; or all (every set), splits (only split files and class names), "
-             "coop (the prompts that CoOp's authors trained on ImageNet)",
+        help="data sets such as ucf101; or all (every set), coop (the prompts that CoOp's authors trained on ImageNet)",
     )
     parser.add_argument("--root", required=True, type=Path, help="folder that holds the data sets")
     parser.add_argument(
@@ -47,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in args.what:
         if name == "coop":
             jobs.append(download_coop)
-        elif name in ("all", "splits"):
-            jobs += [partial(download_dataset, cls, images=name == "all") for cls in file_datasets()]
+        elif name == "all":
+            jobs += [partial(download_dataset, cls) for cls in file_datasets()]
         else:
             jobs.append(partial(download_dataset, find_file_dataset(name)))
     complete = [succeeds(job, root, args.mirror) for job in jobs]

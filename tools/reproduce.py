@@ -41,7 +41,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-@resumable
+@resumable()
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     if args.name == "list":

@@ -27,7 +27,7 @@ COOP_FLAGS = {
 LIST_FLAGS = ("--seed", *COOP_FLAGS)
 
 
-@resumable
+@resumable()
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     if args.load_epoch is not None and not args.model_dir:

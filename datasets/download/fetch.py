@@ -7,26 +7,22 @@ from __future__ import annotations
 import hashlib
 import http.client
 import logging
-import re
-import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tqdm import tqdm
 
 from ..utils.errors import ConfigError, DataError, one_line
-from ..utils.files import read_json
-from ..utils.locking import locked
-from .sources import LARGEST, Source
+from ..utils.files import locked, read_json
+from .sources import LARGEST, LARGEST_LIST, Source
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +31,7 @@ ANSWER_WITHIN = 90  # seconds before the first byte of the file, redirections in
 WINDOW, SLOWEST = 60, 1000  # a host must send this many bytes per second, averaged over this many seconds
 CHUNK = 1 << 20
 NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
-MAGIC = {".zip": b"PK", ".gz": b"\x1f\x8b", ".tgz": b"\x1f\x8b"}  # first bytes of archives
-HANDLERS = ("ProxyHandler", "UnknownHandler", "HTTPHandler", "HTTPSHandler", "HTTPDefaultErrorHandler",
-            "HTTPErrorProcessor")  # of urllib; no local files, no ftp
+WEB = ("http://", "https://")
 
 T = TypeVar("T")
 
@@ -47,7 +41,7 @@ class FetchError(DataError):
 
 
 def check_mirror(mirror: str) -> None:
-    if mirror and not mirror.startswith(("http://", "https://")) and not Path(mirror).expanduser().is_dir():
+    if mirror and not mirror.startswith(WEB) and not Path(mirror).expanduser().is_dir():
         raise ConfigError(f"mirror {mirror} is neither a folder nor an address such as https://host/path")
 
 
@@ -60,16 +54,18 @@ def fetch(source: Source, folder: Path, mirror: str = "") -> Path:
     if target.is_file():  # an earlier run was stopped between download and extraction
         return target
     failures = []
-    if mirror and Path(mirror).expanduser().is_dir():
+    urls = source.urls
+    if mirror.startswith(WEB):
+        urls = (f"{mirror.rstrip('/')}/{source.name}", *urls)
+    elif mirror:
         local = Path(mirror).expanduser() / source.name
         if local.is_file():
-            verify(local, source.checksum)
+            verify(local, source.checksum, source.name)
             return local
         failures.append(f"{local}: no such file")
-    urls = [f"{mirror.rstrip('/')}/{source.name}", *source.urls] if "://" in mirror else source.urls
     attempts = [partial(fetch_url, url, target, source.checksum, source.limit) for url in urls]
     if source.drive_id:
-        attempts.append(partial(fetch_drive, source, target, quiet=False))
+        attempts.append(partial(fetch_drive, source, target))
     folder.mkdir(parents=True, exist_ok=True)
     for attempt in attempts:
         try:
@@ -83,14 +79,15 @@ def fetch_once(url: str, folder: Path, checksum: str) -> Path:
     """The file of `url` in `folder`, downloaded unless it is there with the right checksum. Other processes that need
     it wait."""
     target = folder / url.rsplit("/", 1)[-1]
-    if is_complete(target, checksum):
-        return target
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(target.with_name(f".{target.name}.lock"), f"downloads {url}"):
-            return target if is_complete(target, checksum) else fetch_url(url, target, checksum)
+        if not is_complete(target, checksum):
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(target.with_name(f".{target.name}.lock"), f"downloads {url}"):
+                if not is_complete(target, checksum):
+                    fetch_url(url, target, checksum)
     except OSError as error:
-        raise DataError(f"cannot write {target}: {error.strerror}") from error
+        raise DataError(f"cannot read or write {target}: {error.strerror}") from error
+    return target
 
 
 def is_complete(path: Path, checksum: str) -> bool:
@@ -101,87 +98,66 @@ def is_complete(path: Path, checksum: str) -> bool:
     except FetchError as error:
         logger.warning("%s; it is downloaded again", error)
         return False
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
     return True
 
 
 def fetch_url(url: str, target: Path, checksum: str = "", limit: int = LARGEST) -> Path:
-    """Downloads `url` to `target`; continues `<target>.part` if the host still has the same version of the file."""
+    """Downloads `url` to `target`. Continues `<target>.part` if there is a checksum, which tells whether the parts fit
+    together; if not, the download starts again."""
     part = target.with_name(f"{target.name}.part")
     try:
-        resumed = load_part(url, part, limit)
-        try:
-            verify_or_remove(part, checksum, target.name)
-        except FetchError:
-            if not resumed:
-                raise
-            logger.info("%s: the earlier part does not fit; starting again", url)
+        if not checksum:
+            part.unlink(missing_ok=True)
+        if load_part(url, part, limit) and not is_complete(part, checksum):  # an earlier part was continued
+            part.unlink()
             load_part(url, part, limit)
-            verify_or_remove(part, checksum, target.name)
-        part.replace(target)
-        version_file(part).unlink(missing_ok=True)
-    except urllib.error.HTTPError as error:
-        raise FetchError(f"{url}: HTTP {error.code} {error.reason}") from error
-    except FetchError as error:
+        accept(part, target, checksum)
+    except (*NETWORK_ERRORS, ValueError) as error:  # ValueError: a FetchError, or not an address
         raise FetchError(f"{url}: {error}") from error
-    except (*NETWORK_ERRORS, ValueError) as error:  # ValueError: not an address
-        raise FetchError(f"{url}: {innermost(error)}") from error
     except OSError as error:
         raise DataError(f"cannot write {part}: {error.strerror}") from error
     return target
 
 
-def fetch_drive(source: Source, target: Path, quiet: bool = True) -> Path:
-    """Downloads a Google Drive file with gdown.
-
-    `quiet` is for small files that a reader needs: several processes may download one at once, and no partial file
-    stays. Otherwise an interrupted download is resumed.
-    """
+def fetch_drive(source: Source, target: Path) -> Path:
+    """Downloads a Google Drive file with gdown, which resumes interrupted downloads."""
     import gdown  # imports `requests`, which readers do not need otherwise
     from gdown.exceptions import DownloadError
 
+    part = target.with_name(f"{target.name}.drive")  # gdown gives this name to a complete file only
     try:
-        with ExitStack() as stack:
-            if quiet:
-                folder = tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetching-")
-                part = Path(stack.enter_context(folder)) / target.name
-            else:
-                part = target.with_name(f"{target.name}.drive")  # gdown gives this name to a complete file only
+        with locked(target.with_name(f".{target.name}.lock"), f"downloads {target}"):
+            if target.is_file():
+                return target
             gdown.download(
-                id=source.drive_id, output=str(part), quiet=quiet, resume=not quiet, use_cookies=False,
-                timeout=(TIMEOUT / 2, 3 * TIMEOUT),
+                id=source.drive_id, output=str(part), quiet=source.limit == LARGEST_LIST, resume=True,
+                use_cookies=False, timeout=(TIMEOUT / 2, 3 * TIMEOUT),
             )
-            if not part.is_file():
-                raise FetchError("nothing arrived")
             check_limit(part.stat().st_size, source.limit, part)
-            verify_or_remove(part, source.checksum, source.name)
-            part.replace(target)
-    except FetchError as error:
+            accept(part, target, source.checksum)
+    except (FetchError, DownloadError, OSError) as error:  # OSError includes the errors of `requests`
         raise FetchError(f"Google Drive file {source.drive_id}: {error}") from error
-    except (DownloadError, OSError) as error:  # OSError includes the errors of `requests`
-        raise FetchError(f"Google Drive file {source.drive_id}: {innermost(error)}") from error
     return target
 
 
-def verify_or_remove(path: Path, checksum: str, name: str) -> None:
+def accept(part: Path, target: Path, checksum: str) -> None:
+    """Gives a download its final name, or removes one with the wrong content."""
     try:
-        verify(path, checksum, name)
+        verify(part, checksum, target.name)
     except FetchError:
-        path.unlink(missing_ok=True)
-        version_file(path).unlink(missing_ok=True)
+        part.unlink()
         raise
+    part.replace(target)
 
 
 def verify(path: Path, checksum: str = "", name: str = "") -> None:
-    """Refuses an empty file, a web page in place of the file (quota, login), and a wrong checksum or, where there is
-    none, a file of another kind than its `name` says."""
+    """Refuses an empty file, a web page in place of the file (quota, login), and a wrong checksum. Archives without a
+    checksum are checked when they are unpacked; a split file is checked here."""
     with path.open("rb") as file:
-        head = file.read(512)
-        text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+        text = file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n")
         if not text:
             raise FetchError(f"{path.name} is empty")
-        if text.startswith((b"<!doctype html", b"<html")):
+        if text.startswith(b"<"):
             raise FetchError(f"{path.name} is a web page, not the file: the host's quota is used up or it requires a "
                              f"login; try again tomorrow or download it with a browser")
         if checksum:
@@ -190,80 +166,41 @@ def verify(path: Path, checksum: str = "", name: str = "") -> None:
             found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
             if found != expected:
                 raise FetchError(f"{path.name} has the wrong {kind} checksum: {found}, expected {expected}")
-            return
-    if name.endswith(".json"):
-        content = read_json(path)
-        right = isinstance(content, dict) and not content.keys().isdisjoint(("train", "val", "test"))
-    elif name.endswith(".txt"):
-        right = b"\0" not in head and not text.startswith((b"<", b"{"))
-    else:
-        right = head.startswith(MAGIC.get(Path(name).suffix, b""))
-    if not right:
+    content = read_json(path) if name.endswith(".json") else {"test": []}
+    if not isinstance(content, dict) or "test" not in content or (name.endswith(".txt") and text.startswith(b"{")):
         raise FetchError(f"the host did not send {name} but something else, perhaps a message; try again later or "
                          f"download it with a browser")
 
 
-def innermost(error: BaseException) -> str:
-    """One line of a network error. They are nested, and the innermost has the reason."""
-    while isinstance(inner := getattr(error, "reason", None) or next(iter(error.args), None), Exception):
-        error = inner
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__
-
-
-class Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows at most five redirections to other hosts, never from https to http."""
-
-    max_redirections = 5
-
-    def redirect_request(
-        self, request: urllib.request.Request, answer: Any, code: int, message: str, headers: Any, address: str,
-    ) -> urllib.request.Request | None:
-        if not address.startswith("https://" if request.type == "https" else ("http://", "https://")):
-            raise FetchError(f"the host redirects to {one_line(address, 200)}, which is not a {request.type} address")
-        return super().redirect_request(request, answer, code, message, headers, address)
-
-
 def load_part(url: str, part: Path, limit: int) -> bool:
-    """Downloads `url` into `part` to the end. True if an earlier part was continued.
-
-    The version of the part is stored beside it and sent as If-Range: a host whose file has changed sends it whole.
-    """
+    """Downloads `url` into `part` to the end. True if an earlier part was continued."""
+    if not url.startswith(WEB):  # urllib would open local files
+        raise FetchError("not a web address")
     have = part.stat().st_size if part.is_file() else 0
-    lines = version_file(part).read_text(encoding="utf-8").splitlines() if version_file(part).is_file() else []
-    version = lines[1] if len(lines) == 2 and lines[0] == url else ""
     headers = {"User-Agent": "promptcal", "Accept-Encoding": "identity"}
-    resuming = bool(have and version)
-    if resuming:
-        headers |= {"Range": f"bytes={have}-", "If-Range": version}
-    opener = urllib.request.OpenerDirector()
-    for handler in (*(getattr(urllib.request, name)() for name in HANDLERS), Redirects()):
-        opener.add_handler(handler)
+    if have:
+        headers["Range"] = f"bytes={have}-"
     request = urllib.request.Request(url, headers=headers)
     try:
-        response = within(ANSWER_WITHIN, lambda: opener.open(request, timeout=TIMEOUT))
+        response = within(ANSWER_WITHIN, lambda: urllib.request.urlopen(request, timeout=TIMEOUT))
     except urllib.error.HTTPError as error:
-        if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not resuming:
+        if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not have:
             raise
         part.unlink()  # longer than the host's file, so not a part of it
         return load_part(url, part, limit)
     with response:
-        if response.status == HTTPStatus.PARTIAL_CONTENT and not resuming:
-            raise FetchError("the host sent a part, though the whole file was requested")
-        if response.status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
-            raise FetchError(f"HTTP {response.status} {response.reason}")
-        resuming = response.status == HTTPStatus.PARTIAL_CONTENT
-        total = whole_size(response.headers, have if resuming else None)
-        etag = response.headers.get("ETag") or ""
-        version = etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified") or ""
-        version_file(part).write_text(f"{url}\n{one_line(version, 200)}", encoding="utf-8")
-        save(response, part, have if resuming else 0, total, limit)
-    return resuming
-
-
-def version_file(part: Path) -> Path:
-    """Address and version (strong ETag or date) of a part; without a version a stopped download starts again."""
-    return part.with_name(f"{part.name}.version")
+        if not response.url.startswith(("https://", f"{request.type}://")):
+            raise FetchError(f"the host redirects to {one_line(response.url, 200)}, which is no {request.type} address")
+        if response.status == HTTPStatus.OK:
+            have = 0
+        elif response.status != HTTPStatus.PARTIAL_CONTENT or not have:
+            raise FetchError(f"the host answered with HTTP {response.status} {response.reason}, not with the file")
+        total = None if response.length is None else have + response.length
+        if have and response.headers.get("Content-Range") != f"bytes {have}-{(total or 0) - 1}/{total}":
+            part.unlink()  # another part than the one requested
+            return load_part(url, part, limit)
+        save(response, part, have, total, limit)
+    return have > 0
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
@@ -277,28 +214,12 @@ def within(seconds: float, work: Callable[[], T]) -> T:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        return future.result(seconds)
-    except TimeoutError:
-        if future.done():  # the socket's own
-            raise
-        raise TimeoutError(f"no answer within {seconds:g} seconds") from None
-
-
-def whole_size(headers: http.client.HTTPMessage, have: int | None) -> int | None:
-    """The size of the whole file, or None if the host does not state it. With `have`, the bytes after those were
-    requested, and another range is refused."""
-    length = headers.get("Content-Length")
-    if length is not None and not re.fullmatch(r"[0-9]{1,18}", length.strip()):
-        raise FetchError(f"the host states a length that is not a number: {one_line(length, 60)}")
-    if have is None:
-        return None if length is None else int(length)
-    stated = headers.get("Content-Range", "").strip()
-    found = re.fullmatch(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", stated)
-    if not found or int(found[1]) != have or (length is not None and int(length) != int(found[2]) + 1 - have):
-        raise FetchError("the host sent another part than the one requested")
-    return int(found[2]) + 1 if found[3] == "*" else int(found[3])
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError(f"no answer within {seconds:g} seconds")
+    return future.result()
 
 
 def save(response: http.client.HTTPResponse, part: Path, have: int, total: int | None, limit: int) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 from ..file_dataset import FileDataset
 from ..utils.cli import tool
 from ..utils.errors import DataError, UserError, one_line
-from ..utils.files import write_atomically
-from ..utils.locking import locked
+from ..utils.files import locked, write_atomically
 from .archives import ArchiveError, find, unpacked
 from .fetch import fetch
 from .sources import Source
@@ -19,46 +18,34 @@ from .sources import Source
 logger = logging.getLogger(__name__)
 
 WORK_FOLDER = ".downloads"  # below the root, so that files are moved within one disk
-LOCK = ".downloads.lock"
 
-COOP_PROMPTS = Source(
-    name="coop_imagenet_prompts.zip",
-    drive_id="18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF",
-    places={".": "coop"},
-)
+COOP_PROMPTS = Source("coop_imagenet_prompts.zip", drive_id="18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF", places={".": "coop"})
 
 
-def download_dataset(cls: type[FileDataset], root: Path, mirror: str = "", images: bool = True) -> bool:
-    """Downloads the missing parts of a data set, or without `images` only its split file or class names. True if its
-    reader accepts them afterwards. Existing folders are not changed, so an incomplete one must be moved away first."""
+def download_dataset(cls: type[FileDataset], root: Path, mirror: str = "") -> bool:
+    """Downloads the missing parts of a data set. True if its reader accepts them afterwards. Existing folders are not
+    changed, so an incomplete one must be moved away first."""
     lists = [source for source in missing_metadata(cls, root) if source.drive_id]  # others are part of an archive
-    missing = [*missing_archives(cls, root), *lists] if images else lists
-    what, faults = ", ".join(source.name for source in cls.metadata if source.drive_id), []
-    for source in missing:
-        try:
+    missing = [*lists, *missing_archives(cls, root)]
+    try:
+        for source in missing:
             install(source, root, root / cls.folder, mirror)
-        except UserError as error:
-            faults.append(str(error))
-    if images and not faults:
-        try:
-            dataset = cls(root)
-            dataset.check_files(dataset.test)
-            what = f"{len(dataset.test)} test images of {len(dataset.classnames)} classes"
-        except DataError as error:
-            faults.append(str(error))
-    if faults:
-        logger.error("error: %s: %s\n%s", cls.key(), "; ".join(faults), manual_steps(cls, root, images))
-    elif what:
-        logger.info("%s: %s, %s in %s", cls.key(), "ready" if missing else "already there", what, root / cls.folder)
-    return not faults
+        dataset = cls(root)
+        dataset.check_files(dataset.test)
+    except UserError as error:
+        logger.error("error: %s: %s\n%s", cls.key(), error, manual_steps(cls, root))
+        return False
+    logger.info("%s: %s, %d test images of %d classes in %s", cls.key(), "ready" if missing else "already there",
+                len(dataset.test), len(dataset.classnames), root / cls.folder)
+    return True
 
 
 def download_coop(root: Path, mirror: str = "") -> bool:
     """Downloads the prompts that CoOp's authors trained on ImageNet."""
-    target = root / "coop"
-    state = "already there" if target.exists() else "ready"
+    target, missing = root / "coop", not (root / "coop").exists()
     try:
-        install(COOP_PROMPTS, root, root, mirror)
+        if missing:
+            install(COOP_PROMPTS, root, root, mirror)
         prompts = sorted(target.rglob("model*.pth.tar*"))
         if not prompts:
             raise DataError(f"{target} has no prompt such as model.pth.tar-50: move it away and run again")
@@ -66,8 +53,8 @@ def download_coop(root: Path, mirror: str = "") -> bool:
         logger.error("error: coop: %s\nBy hand:\n  1. download %s\n  2. unpack it in %s", error, COOP_PROMPTS.link,
                      target)
         return False
-    logger.info("coop: %s, %d prompts in %s, to be given as MODEL.INIT_WEIGHTS, for example %s", state, len(prompts),
-                target, prompts[0])
+    logger.info("coop: %s, %d prompts in %s, to be given as MODEL.INIT_WEIGHTS, for example %s",
+                "ready" if missing else "already there", len(prompts), target, prompts[0])
     return True
 
 
@@ -88,9 +75,9 @@ def working(root: Path) -> Iterator[Path]:
     """The work folder below a root, for one process at a time; others wait."""
     work = root / WORK_FOLDER
     try:
-        work.mkdir(parents=True, exist_ok=True)
-        with locked(root / LOCK, f"downloads to {root}"):
-            work.mkdir(exist_ok=True)  # the previous process may have removed it
+        root.mkdir(parents=True, exist_ok=True)
+        with locked(root / f"{WORK_FOLDER}.lock", f"downloads to {root}"):
+            work.mkdir(exist_ok=True)
             for left in work.glob("unpacking-*"):  # of a run that was killed
                 shutil.rmtree(left, ignore_errors=True)
             try:
@@ -106,12 +93,11 @@ def working(root: Path) -> Iterator[Path]:
 def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
     """Downloads a file and unpacks it in the work folder, then moves each part to its place in one step. A file that is
     not an archive is copied."""
-    if installed(source, folder):
-        return
     with working(root) as work:
         if installed(source, folder):  # by the process that held the lock
             return
         file = fetch(source, work, mirror)
+        fault = None
         try:
             if source.places:
                 with unpacked(file, work, source.inner) as content:
@@ -119,16 +105,12 @@ def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
                         move(find(content, path, file), folder / place)
             else:
                 write_atomically(folder / source.name, lambda target: target.write(file.read_bytes()))
-        except ArchiveError:
-            discard(file, work)  # the next run must not use it
-            raise
-        discard(file, work)
-
-
-def discard(file: Path, work: Path) -> None:
-    """Removes a downloaded file, but not one in a mirror's folder."""
-    if file.parent == work:
-        file.unlink()
+        except ArchiveError as error:
+            fault = error
+        if file.parent == work:  # not a file in a mirror's folder
+            file.unlink()
+        if fault:
+            raise fault
 
 
 def move(path: Path, target: Path) -> None:
@@ -138,26 +120,31 @@ def move(path: Path, target: Path) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.part")
-    shutil.rmtree(part, ignore_errors=True)  # of a run that was killed
+    remove(part)  # of a run that was killed
     try:
         shutil.move(path, part)
         part.rename(target)
     except shutil.Error as error:  # a list of failed copies: from, to, why
         raise OSError(None, one_line(error.args[0][0][2], 300)) from error
     finally:
-        shutil.rmtree(part, ignore_errors=True)
-        with suppress(OSError):
-            part.unlink()
+        remove(part)
 
 
-def manual_steps(cls: type[FileDataset], root: Path, images: bool = True) -> str:
+def remove(path: Path) -> None:
+    """Removes a folder or a file, if it is there."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()
+
+
+def manual_steps(cls: type[FileDataset], root: Path) -> str:
     """How to install a data set with a browser."""
     folder, steps = root / cls.folder, []
-    archives, files = missing_archives(cls, root) if images else [], missing_metadata(cls, root)
-    if images and cls.archives and not archives and not files:  # everything is there, but the reader refuses it
+    archives, files = missing_archives(cls, root), missing_metadata(cls, root)
+    if cls.archives and not archives and not files:  # everything is there, but the reader refuses it
         archives, files = list(cls.archives), list(cls.metadata)
         steps.append(f"move {folder} away; then run again, or continue by hand")
-    if archives or (images and not cls.archives):
+    if archives or not cls.archives:
         steps += [step.format(folder=folder) for step in cls.manual]
     for source in archives:
         checksum = f" ({source.checksum.replace(':', ' ')})" if source.checksum else ""
@@ -166,8 +153,8 @@ def manual_steps(cls: type[FileDataset], root: Path, images: bool = True) -> str
         places = [f"{path} to {folder / place}" for path, place in source.places.items()]
         steps.append(f"{origin} {source.name}{checksum}, unpack it{inner} and move {', '.join(places)}")
     steps += [f"download {source.link} and save it as {folder / source.name}" for source in files if source.drive_id]
-    lines = [f"  {number}. {step}" for number, step in enumerate(steps, 1)]
+    lines = ["By hand:", *(f"  {number}. {step}" for number, step in enumerate(steps, 1))]
     if archives:
         lines.append(f"  Or put those files, unchanged, into one folder: {cls.download_command(root)} --mirror FOLDER")
     lines.append(f"  To check the result: {tool('check-data')} {cls.key()} --root {root}")
-    return "\n".join(["By hand:", *lines])
+    return "\n".join(lines)

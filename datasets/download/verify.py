@@ -2,16 +2,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
+from logging.handlers import BufferingHandler
 from pathlib import Path
 
 from tabulate import tabulate
 from tqdm import tqdm
 
-from ..base import Datum, LazyList, missing_files
+from ..base import Datum, LazyList, file_size
 from ..file_dataset import FileDataset
 from ..utils.errors import DataError, first_five, reading
 from ..views.images import BadImageError
@@ -32,46 +32,29 @@ class Finding:
     split: str = ""
 
     def row(self) -> tuple[str, ...]:
-        found = [f"{count:,}" if count is not None else "–" for count in (self.test, self.classes)]
-        expected = [f"{count:,}" if count else "–" for count in (self.cls.expected_test, self.cls.expected_classes)]
-        return (self.cls.key(), self.state, found[0], expected[0], found[1], expected[1], self.split, self.advice)
+        counts = (self.test, self.cls.expected_test, self.classes, self.cls.expected_classes)
+        return (self.cls.key(), self.state, *(f"{n:,}" if n else "–" for n in counts), self.split, self.advice)
 
 
 def inspect(cls: type[FileDataset], root: Path, deep: bool = False) -> Finding:
-    """Reads one data set without downloading anything; `deep` also decodes all of its images. Warnings of the reader
-    become part of the advice, and errors concern this data set alone."""
-    with collected_warnings() as messages:
-        try:
-            finding = inspect_files(cls, root, deep)
-        except DataError as error:
-            finding = Finding(cls, "faulty", str(error))
-    warnings = [message.removeprefix(f"{cls.name()}: ") for message in messages]
-    finding.advice = "; ".join(filter(None, (finding.advice, *warnings)))
-    return finding
-
-
-@contextmanager
-def collected_warnings() -> Iterator[list[str]]:
-    """Collects what readers log and does not show it."""
-    messages: list[str] = []
-
-    def collect(record: logging.LogRecord) -> bool:
-        messages.append(record.getMessage())
-        return False
-
-    handler = logging.Handler()
-    handler.addFilter(collect)
+    """Reads one data set without downloading anything; `deep` also decodes all of its images. What the reader logs
+    becomes part of the advice and is not shown; errors concern this data set alone."""
     readers = logging.getLogger(__name__.removesuffix(".download.verify"))
-    level, propagate = readers.level, readers.propagate
-    readers.addHandler(handler)
+    level, propagate, logged = readers.level, readers.propagate, BufferingHandler(1000)
+    readers.addHandler(logged)
     readers.setLevel(logging.INFO)
     readers.propagate = False
     try:
-        yield messages
+        finding = inspect_files(cls, root, deep)
+    except DataError as error:
+        finding = Finding(cls, "faulty", str(error))
     finally:
-        readers.removeHandler(handler)
+        readers.removeHandler(logged)
         readers.setLevel(level)
         readers.propagate = propagate
+    messages = [record.getMessage().removeprefix(f"{cls.name()}: ") for record in logged.buffer]
+    finding.advice = "; ".join(filter(None, (finding.advice, *messages)))
+    return finding
 
 
 @reading()
@@ -92,7 +75,7 @@ def inspect_files(cls: type[FileDataset], root: Path, deep: bool) -> Finding:
     state = "partial" if dataset.difference else "ok"
     finding = Finding(cls, state, "", len(dataset.test), len(dataset.classnames), dataset.test_hash)
     training = [*dataset.val] if isinstance(dataset.train, LazyList) and not deep else [*dataset.train, *dataset.val]
-    absent = set(missing_files(training))
+    absent = {item.impath for item in training if file_size(item) is None}
     if absent:
         finding.advice = (f"{len(absent):,} of {len(training):,} training images missing (test-time methods do not "
                           f"need them)")
@@ -107,21 +90,19 @@ def inspect_files(cls: type[FileDataset], root: Path, deep: bool) -> Finding:
 def unreadable(dataset: FileDataset, items: Sequence[Datum]) -> list[str]:
     """The images of `items` that cannot be decoded."""
 
-    def fault(item: Datum) -> str | None:
+    def readable(item: Datum) -> bool:
         try:
             dataset.read_image(item)
         except BadImageError:
-            return item.impath
-        return None
+            return False
+        return True
 
     with ThreadPoolExecutor() as pool:
-        faults = tqdm(pool.map(fault, items), total=len(items), desc=dataset.key(), unit=" images", disable=None)
-        return [path for path in faults if path]
+        found = tqdm(pool.map(readable, items), total=len(items), desc=dataset.key(), unit=" images", disable=None)
+        return [item.impath for item, good in zip(items, found, strict=True) if not good]
 
 
 def table(findings: Iterable[Finding]) -> str:
-    return tabulate(
-        [finding.row() for finding in findings], headers=HEADERS, disable_numparse=True,
-        colalign=("left", "left", "right", "right", "right", "right", "left", "left"),
-        maxcolwidths=[None] * 7 + [72],
-    )
+    align = ("left", "left", "right", "right", "right", "right", "left", "left")
+    return tabulate([finding.row() for finding in findings], HEADERS, disable_numparse=True, colalign=align,
+                    maxcolwidths=[None] * 7 + [72])

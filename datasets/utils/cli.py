@@ -10,9 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -43,19 +42,20 @@ def log_to_terminal() -> None:
     """Shows log lines in the main process, once however many commands it runs."""
     LOGGER.setLevel(logging.INFO)  # in every process: each run has its own log file
     if IS_MAIN and not any(isinstance(handler, TerminalHandler) for handler in LOGGER.handlers):
-        handler = TerminalHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        LOGGER.addHandler(handler)
+        LOGGER.addHandler(TerminalHandler())
 
 
 def run_tool(main: Callable[[], int | None]) -> NoReturn:
     """Ends the process with the status of `main`; see `outcome`."""
-    require_utf8()
-    open_closed_streams()
+    while os.open(os.devnull, os.O_RDWR) <= 2:  # streams that were closed (`2>&-`): the next file to be opened would
+        pass  # get their number, and receive what is printed
     signal.signal(signal.SIGTERM, terminate)
     threading.excepthook = report_thread
-    output = sys.stdout = Output(1)
-    sys.stderr = Output(2)
+    output = Output(1, "w", closefd=False)
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(io.BufferedWriter(file), errors="backslashreplace", line_buffering=True)
+        for file in (output, Output(2, "w", closefd=False))
+    )
     status = outcome(main)
     sys.stdout.flush()  # Dassl replaces it
     if output.lost and not isinstance(output.lost, BrokenPipeError):  # which `| head` causes
@@ -80,18 +80,14 @@ def outcome(main: Callable[[], int | None]) -> int:
         return status
 
 
-def resumable(main: Callable[..., int | None]) -> Callable[..., int | None]:
+@contextmanager
+def resumable() -> Iterator[None]:
     """Decorates a command that continues where it was interrupted: it says so when it is."""
-
-    @wraps(main)
-    def run(*given: object) -> int | None:
-        try:
-            return main(*given)
-        except (KeyboardInterrupt, Terminated) as stopped:
-            stopped.add_note("finished work is kept: the same command continues")
-            raise
-
-    return run
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as stopped:
+        stopped.add_note("finished work is kept: the same command continues")
+        raise
 
 
 def ended_by_torchrun() -> bool:
@@ -103,48 +99,18 @@ def ended_by_torchrun() -> bool:
     return False
 
 
-class Output(io.TextIOWrapper):
-    """Standard output or error that may be full, or a pipe whose reader has ended: the rest of the text is dropped, and
-    the command continues."""
+class Output(io.FileIO):
+    """Standard output or error. If it is full, or a pipe whose reader has ended, the rest of the text is dropped."""
 
     lost: OSError | None = None
 
-    def __init__(self, number: int) -> None:
-        file = open(number, "wb", closefd=False)  # noqa: SIM115
-        super().__init__(file, errors="backslashreplace", line_buffering=True)
-
-    def write(self, text: str) -> int:
-        with self.dropping():
-            super().write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self.dropping():
-            super().flush()
-
-    @contextmanager
-    def dropping(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self.lost = self.lost or error
-            null = os.open(os.devnull, os.O_WRONLY)  # for the text in the buffer, which is flushed at exit
-            os.dup2(null, self.fileno())
-            os.close(null)
-
-
-def require_utf8() -> None:
-    """Starts the process again in UTF-8 mode in an ASCII locale, where Python cannot print a path such as `é`."""
-    if sys.getfilesystemencoding().lower() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
-
-
-def open_closed_streams() -> None:
-    """Opens the null device for standard streams that were closed (`2>&-`). Otherwise the next file to be opened would
-    get their number, and receive what is printed."""
-    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(spare)
+    def write(self, data: Any) -> int:
+        if not self.lost:
+            try:
+                return super().write(data) or 0
+            except OSError as error:
+                self.lost = error
+        return len(data)
 
 
 class Terminated(BaseException):

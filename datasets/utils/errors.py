@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import errno
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -59,15 +58,9 @@ def reading() -> Iterator[None]:
         raise DataError(f"cannot read {error.filename or 'the data'}: {error.strerror or error}") from error
 
 
-def torch_error(error: BaseException, name: str) -> bool:
-    """Whether `error` is of torch's exception class `name`. Torch is not imported for it."""
-    kind = getattr(sys.modules.get("torch"), name, None)
-    return kind is not None and isinstance(error, kind)
-
-
 def out_of_memory(error: BaseException) -> bool:
     """Of Python, numpy or a GPU; torch's CPU allocator and cuBLAS raise plain RuntimeErrors."""
-    return isinstance(error, MemoryError) or torch_error(error, "OutOfMemoryError") or (
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or (  # without importing torch
         isinstance(error, RuntimeError) and ("DefaultCPUAllocator" in str(error) or "ALLOC_FAILED" in str(error)))
 
 
@@ -76,7 +69,7 @@ def machine_fault(error: BaseException) -> str:
     if out_of_memory(error):
         return ("out of memory; finished parts are kept: use fewer TTA.EPISODES and DATALOADER.NUM_WORKERS, "
                 "TTA.JACOBIAN off, or DEVICE cpu")
-    if torch_error(error, "AcceleratorError") or str(error).startswith("CUDA error"):  # torch before 2.8 has no type
+    if type(error).__name__ == "AcceleratorError" or str(error).startswith("CUDA error"):  # torch < 2.8 has no type
         return (f"the GPU has failed ({one_line(str(error).partition(chr(10))[0], 160)}); finished parts are kept: run "
                 f"the command again, with DEVICE cpu if it does not recover")
     too_many_files = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)

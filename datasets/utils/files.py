@@ -1,8 +1,10 @@
-"""Reads and writes files safely: writes are atomic, reads are bounded and take regular files only."""
+"""Reads, writes and locks files safely: writes are atomic, reads are bounded and take regular files only."""
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
+import logging
 import os
 import secrets
 import stat
@@ -15,6 +17,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .errors import DataError, UserError
+
+logger = logging.getLogger(__name__)
 
 LARGEST_TEXT = 1 << 28  # bytes of a file that is read into memory; the largest real one has a hundredth of it
 LARGEST_RATIO, ALWAYS_ALLOWED = 20, 64 << 20  # bounds of unpacked arrays: times the file's size, plus bytes
@@ -128,8 +132,6 @@ def noticing_damage() -> Iterator[None]:
 
 def leads_out(path: str) -> bool:
     """Whether a path in a list or an archive may lead out of its folder, on any system."""
-    if ".." not in path and ":" not in path and path[:1] not in ("/", "\\"):
-        return False  # fast: there may be a million of them
     windows = PureWindowsPath(path)
     return bool(PurePosixPath(path).is_absolute() or windows.drive or windows.root or ".." in windows.parts)
 
@@ -137,3 +139,30 @@ def leads_out(path: str) -> bool:
 def is_printable(text: str) -> bool:
     """Whether a name is valid Unicode without control characters."""
     return text.isprintable() or not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
+
+
+@contextmanager
+def locked(path: Path, work: str) -> Iterator[None]:
+    """Holds the lock file `path` and removes it afterwards; waits, with a message, while another process holds it.
+
+    The package `filelock` leaves its file behind, here in the data root. On a file system without locks the work
+    continues without: callers must not rely on the lock to keep files intact.
+    """
+    while True:
+        file = path.open("a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.info("another process %s; waiting for it", work)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            logger.warning("%s: no locks here (%s): do not let two processes work at once", path, error.strerror)
+            break
+        if os.fstat(file.fileno()).st_nlink:
+            break
+        file.close()  # the previous owner has removed this file: another process may hold a new one
+    with file:
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)  # before closing: another process must not find a file that is being released

@@ -5,10 +5,9 @@ import ast
 import difflib
 import importlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
-
-from tabulate import tabulate
 
 from .errors import UnknownNameError
 
@@ -16,8 +15,7 @@ T = TypeVar("T", bound=type)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the known name closest to `name`, ignoring case; "" if none is close. Names that begin
-    with `name` come before names that are only somewhat similar."""
+    """` Did you mean 'x'?` for the closest known name, ignoring case, or for one that `name` begins; "" if none is."""
     by_lower = {k.lower(): k for k in known}
     very, somewhat = (difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=share) for share in (0.8, 0.5))
     close = very or [k for k in by_lower if len(name) > 2 and k.startswith(name.lower())] or somewhat
@@ -32,7 +30,6 @@ class Registry:
         self.kind = kind  # for messages, such as "trainer", "data set"
         self._classes: dict[str, type[Any]] = {}
         self._folder, self._package = folder, package
-        self._modules: dict[str, str] | None = None  # name -> module that registers it
 
     def register(self) -> Callable[[T], T]:
         """Use as a decorator: `@TRAINER_REGISTRY.register()`; the name is the class's own."""
@@ -47,19 +44,17 @@ class Registry:
 
     def get(self, name: str) -> type[Any]:
         if name not in self:
-            hint = nearest(name, self)
-            raise UnknownNameError(f"unknown {self.kind} '{name}'.{hint} Known: {', '.join(sorted(self))}.")
+            known = ", ".join(sorted(self))
+            raise UnknownNameError(f"unknown {self.kind} '{name}'.{nearest(name, self)} Known: {known}.")
         if name not in self._classes:
             importlib.import_module(self.modules[name])
         return self._classes[name]
 
-    @property
+    @cached_property
     def modules(self) -> dict[str, str]:
         """The module of each name that a file of the folder registers."""
-        if self._modules is None:
-            files = sorted(self._folder.glob("*.py")) if self._folder else []
-            self._modules = {name: f"{self._package}.{file.stem}" for file in files for name in registered_in(file)}
-        return self._modules
+        files = sorted(self._folder.glob("*.py")) if self._folder else []
+        return {name: f"{self._package}.{file.stem}" for file in files for name in registered_in(file)}
 
     def __contains__(self, name: str) -> bool:
         return name in self._classes or name in self.modules
@@ -67,20 +62,9 @@ class Registry:
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*self.modules, *self._classes]))
 
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def __repr__(self) -> str:
-        rows = [(name, f"{cls.__module__}.{cls.__qualname__}") for name, cls in sorted((n, self.get(n)) for n in self)]
-        return tabulate(rows, headers=[self.kind, "class"])
-
 
 def registered_in(file: Path) -> list[str]:
     """The classes of a source file that have the decorator `@…REGISTRY.register()`."""
-    tree = ast.parse(file.read_bytes(), filename=str(file))
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    return [cls.name for cls in classes if any(map(registers, cls.decorator_list))]
-
-
-def registers(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("REGISTRY.register")
+    classes = [node for node in ast.parse(file.read_bytes(), str(file)).body if isinstance(node, ast.ClassDef)]
+    return [cls.name for cls in classes
+            if any(ast.unparse(decorator).endswith("REGISTRY.register()") for decorator in cls.decorator_list)]

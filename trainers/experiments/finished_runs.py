@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ...datasets.base import dataset_info, dataset_order
+from ...datasets.base import dataset_info
 from ..registry import method_info
 from ..report import published as paper
 from ..report.comparison import Comparison, arrange, row_of, show_setting
@@ -89,4 +89,4 @@ def mean(measured: Sequence[Measured], metric: str) -> float:
 
 def listed(names: Iterable[str]) -> str:
     """Data sets by their labels, for a sentence."""
-    return ", ".join(dataset_info(name).label for name in sorted(names, key=dataset_order))
+    return ", ".join(dataset_info(name).label for name in sorted(names, key=lambda name: dataset_info(name).order))

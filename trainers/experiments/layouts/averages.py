@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....datasets.base import dataset_info, dataset_order
+from ....datasets.base import dataset_info
 from ...registry import method_info
 from ...report import published as paper
 from ...report.comparison import Row, show_setting
@@ -55,7 +55,8 @@ def averages(finished: FinishedRuns) -> list[Table]:
         blocks.append(block_vs_published(f"{METRICS[metric].label} (%)", grid, metric, columns, table))
     every = {run.dataset_name for run in finished.measured}
     sizes = {m.run.dataset: m.run.results["n"] for m in finished.measured.values() if m.run.dataset in common}
-    images = ", ".join(f"{dataset_info(name).label} {sizes[name]:,}" for name in sorted(sizes, key=dataset_order))
+    names = sorted(sizes, key=lambda name: dataset_info(name).order)
+    images = ", ".join(f"{dataset_info(name).label} {sizes[name]:,}" for name in names)
     notes = [f"{'Average over the data sets. ' if len(common) > 1 else ''}Test images: {images}."]
     if left_out := every - set(common):
         notes.append(f"Left out, because not every cell has them: {listed(left_out)}.")
