@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 import reference
 import torch
 from common import run_tool
-from promptcal.tools import benchmark_cases, measuring
+from promptcal.tools import measuring
 from promptcal.tools.benchmark_cases import Row, plain_text_side
 from promptcal.tools.benchmark_inputs import NAME_TOKENS, class_names, random_clip
 from promptcal.trainers.functional.flop_counts import REGULARISERS
@@ -30,7 +29,7 @@ def test_it_prints_a_table_and_writes_json(tmp_path: Path, image_folder: Path, m
                     "--json", tmp_path / "b.json")
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "b.json").read_text())
-    assert {"processor", "cores", "load", "load_at_end", "cpu_seconds", "versions"} <= set(content["machine"])
+    assert {"processor", "cores", "load", "versions"} <= set(content["machine"])
     assert len(content["rows"]) == 11
     for row in content["rows"]:
         assert row["what"] in done.stdout and row["ours"] > 0 and row["reference"] > 0 and row["ratio"] > 0
@@ -51,9 +50,9 @@ def test_wrong_arguments_get_one_line(args: list[str], message: str, tmp_path: P
     (Row("", "s", 2.0, 80.0, 35, ""), 40, True),
     (Row("", "views/s", 900, 100, 10, ""), 9, False),
     (Row("", "s", 1.2, 1.0, 1.15, "", cost=True), 1.2, False),
-    (Row("", "MB", 1.0, None, None, ""), None, None),
+    (Row("", "s", 1.0, 2.0, None, ""), 2, None),
 ])
-def test_a_goal_is_compared_from_its_side(row: Row, ratio: float | None, reached: bool | None):
+def test_a_goal_is_compared_from_its_side(row: Row, ratio: float, reached: bool | None):
     assert (row.ratio, row.reached) == (ratio, reached)
 
 
@@ -65,21 +64,6 @@ def test_tasks_take_turns_and_waiting_is_free(monkeypatch: pytest.MonkeyPatch):
         "work": lambda: (order.append("work"), sum(range(3_000_000))),
     }, rounds=2)
     assert order == ["wait", "work"] * 2 and seconds["wait"] < 0.02 < seconds["work"]
-
-
-def peaks(megabytes: int) -> list[int | None]:
-    return [measuring.extra_memory(lambda size=size: torch.ones(size * 250_000))
-            for size in (megabytes, 1, megabytes // 2)]
-
-
-@pytest.mark.slow
-def test_peak_memory_is_that_of_the_task():
-    found = measuring.in_fresh_process(peaks, 400)
-    if found is None or None in found:
-        pytest.skip("this system does not report a process's peak memory")
-    assert found == pytest.approx([4e8, 1e6, 2e8], abs=3e7)
-    assert measuring.in_fresh_process(benchmark_cases.text_peak, "tiny", 100) > 1e6
-    assert measuring.in_fresh_process(os._exit, 9) is None  # killed
 
 
 def test_names_are_as_long_as_imagenets():

@@ -36,14 +36,6 @@ def test_every_tool_is_a_command(capsys: pytest.CaptureFixture):
         assert summary(name) and f"\n  {name}" in out and summary(name) in out
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_commands(name: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, "argv", ["promptcal"])
-    with pytest.raises(SystemExit) as end:
-        main([name, "--help"])
-    assert end.value.code == 0 and f"usage: promptcal {name}" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("name", [*COMMANDS, "train-small-clip"])
 def test_help_of_scripts(name: str):
     script = f"{name.replace('-', '_')}.py"
@@ -84,8 +76,12 @@ def test_examples_are_shown_as_they_can_be_typed(capsys: pytest.CaptureFixture, 
 EVERYTHING = """
 import contextlib, io, json, sys
 from promptcal.datasets.utils.cli import outcome
-from promptcal.tools import command
+from promptcal.tools import command, measuring
+from promptcal.trainers.report.figures import style
 
+measuring.MIN_SECONDS = 1e-9
+style.FigureCanvasPdf = style.FigureCanvasAgg  # embedding fonts takes longer than everything else
+style.FigureCanvasPdf.print_pdf = lambda canvas, file, metadata: None
 said = [command.__file__]
 for argv in json.loads(sys.argv[1]):
     out = io.StringIO()

@@ -7,33 +7,22 @@ import pytest
 from common import run_tool
 from made_runs import make_run
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand, select
-from promptcal.trainers.experiments.timing import estimate, jacobian_bytes
+from promptcal.trainers.experiments.plan import Workspace, expand, select
+from promptcal.trainers.experiments.timing import estimate
 
 FEATURES = 1692 * 64 * 768 * 4  # bytes of DTD's view features on a CPU
 
 
-def views_of(runs: list[PlannedRun], finished: set) -> dict[PlannedRun, bool]:
-    """Which runs of DTD store view features."""
-    costs = estimate(runs, finished, trial=False)
-    return {run: cost.disk > FEATURES for run, cost in costs.items() if run.dataset == "dtd"}
-
-
 def test_view_features_are_stored_by_the_first_run_that_uses_them():
     plan = expand(read_experiment("table1"), Workspace())
-    assert [run.method for run, stores in views_of(plan, set()).items() if stores] == ["TPT"]
-    tpt = next(run for run in plan if run.method == "TPT" and run.dataset == "dtd")
-    assert not any(views_of(plan, {tpt}).values())
-    alone = estimate(select(plan, ["ZeroShot", "dtd"]), set(), trial=False)
-    assert all(FEATURES / 64 < cost.disk < FEATURES / 32 for cost in alone.values())  # the plain view
-
-
-def test_a_cached_jacobian_takes_disk_where_it_fits_and_pays():
-    plan = expand(read_experiment("table1"), Workspace())
-    sizes = {run.dataset: jacobian_bytes(run) for run in plan if run.method == "TPT"}
-    assert sizes["stanford_cars"] == 4 * 196 * 768 * 4 * 768
-    assert sizes["imagenet"] == 0  # 9.4 GB are more than TTA.JACOBIAN_GB allows
-    assert not any(map(jacobian_bytes, expand(read_experiment("table1"), Workspace(limit=100))))
+    dtd = [run for run in plan if run.dataset == "dtd"]
+    costs = estimate(plan, set(), trial=False)
+    assert [run.method for run in dtd if costs[run].disk > FEATURES] == ["TPT"]
+    tpt = next(run for run in dtd if run.method == "TPT")
+    costs = estimate(plan, {tpt}, trial=False)
+    assert not any(costs[run].disk > FEATURES for run in dtd if run in costs)
+    (alone,) = estimate(select(plan, ["ZeroShot", "dtd"]), set(), trial=False).values()
+    assert FEATURES / 64 < alone.disk < FEATURES / 32  # the plain view
 
 
 def test_times_of_finished_runs_of_the_same_kind(tmp_path: Path):

@@ -76,7 +76,6 @@ def diagnose(
     images = [dataset.read_image(datum) for datum in dataset.test[:2]] if dataset else drawn_images(2)
     names = dataset.classnames if dataset else class_names(10)
     checks += [precision(backbone, name, names, images), zero_shot(backbone, name, dataset)]
-
     seconds = throughput(method, images[0])
     threads = found["cores"] if workers == "auto" else max(1, min(int(workers), found["cores"]))
     stage = max(stages(seconds, threads, device.type != "cpu", cache is not None), key=lambda one: sum(one.values()))
