@@ -21,7 +21,6 @@ from processes import Process
 from promptcal.datasets.download.install import COOP_PROMPTS
 from promptcal.datasets.utils.cli import tool
 from promptcal.datasets.utils.errors import UnknownNameError
-from promptcal.datasets.utils.registry import nearest
 from promptcal.tools.command import COMMANDS, as_typed, main, summary
 from promptcal.trainers.vlm.openai_clip import CLIP
 from safetensors.torch import load_file
@@ -49,13 +48,6 @@ def test_an_unknown_command_gets_the_nearest(given: str, meant: str):
     with pytest.raises(UnknownNameError, match=f"unknown command '{given}'") as error:
         main([given])
     assert not meant or f"Did you mean '{meant}'?" in str(error.value)
-
-
-def test_a_name_that_was_only_begun_is_completed():
-    tags = ["laion400m_e32", "openai", "laion2b_s34b_b88k"]
-    assert nearest("laion2b", tags) == " Did you mean 'laion2b_s34b_b88k'?"
-    assert nearest("LAION400m", tags) == " Did you mean 'laion400m_e32'?"
-    assert nearest("opnai", tags) == " Did you mean 'openai'?" and nearest("x", tags) == ""
 
 
 def test_examples_are_shown_as_they_can_be_typed(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):

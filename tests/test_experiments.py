@@ -98,16 +98,6 @@ def test_a_group_shares_view_features_and_holds_the_prompts_of_its_runs(all_plan
     assert pickle.loads(pickle.dumps(groups[0])) == groups[0]  # noqa: S301  for another process
 
 
-def test_a_demo_has_folders_of_its_own(all_plans):
-    for name in names():
-        for run in expand(read_experiment(name), Workspace(demo=True)):
-            assert run.folder.parts[:2] == ("output", "demo")
-            assert run.cfg.CACHE.DIR == "output/demo/cache"
-            assert run.backbone == "small" and run.dataset.startswith("landcover")
-            assert run.cfg.TEST.LIMIT == 144
-            assert run.folder not in {other.folder for other in all_plans[name]}
-
-
 def test_only_chooses_by_kind_and_keeps_needed_prompts():
     plan = expand(read_experiment("coop"), Workspace())
     chosen = select(plan, ["SoC", "dtd"])

@@ -10,8 +10,8 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor, wait
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import SimpleQueue
@@ -118,20 +118,23 @@ def run_in_process(group: WorkGroup, slots: SimpleQueue[int], jobs: int) -> dict
     slot, gpus = slots.get(), visible_gpus()
     gpu = gpus[slot % len(gpus)] if gpus else ""
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(group, sender, gpu, jobs))
+    process.start()
+    sender.close()
     try:
-        with ProcessPoolExecutor(1, context, start_worker, (gpu, jobs)) as pool:
-            failed = pool.submit(run_group, group).result()
-    except (BrokenProcessPool, SystemExit):
+        failed = receiver.recv()
+    except EOFError:
         failed = {run: DIED for run in group.runs if not run.finished}
-    finally:
-        slots.put(slot)
+    process.join()
+    slots.put(slot)
     for run, reason in failed.items():
         logger.error("FAILED %s: %s", run.described, reason)
     return failed
 
 
-def start_worker(gpu: str, jobs: int) -> None:
-    """Prepares a new process: one GPU, its share of the cores, no output, and an end with its parent."""
+def work(group: WorkGroup, sender: Connection, gpu: str, jobs: int) -> None:
+    """In the new process: one GPU, its share of the cores, no output, and an end with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if gpu:
@@ -141,10 +144,11 @@ def start_worker(gpu: str, jobs: int) -> None:
     LOGGER.setLevel(logging.INFO)
     LOGGER.addHandler(logging.NullHandler())
     threading.Thread(target=end_with_parent, daemon=True).start()
+    sender.send(run_group(group))
 
 
 def end_with_parent() -> None:
-    """A pool's processes would outlive a parent that was killed, and keep its runs locked."""
+    """A process would outlive a parent that was killed, and keep its run locked."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
