@@ -21,7 +21,6 @@ from processes import Process
 from promptcal.datasets.download.install import COOP_PROMPTS
 from promptcal.datasets.utils.cli import tool
 from promptcal.datasets.utils.errors import UnknownNameError
-from promptcal.datasets.utils.registry import nearest
 from promptcal.tools.command import COMMANDS, as_typed, main, summary
 from promptcal.trainers.vlm.openai_clip import CLIP
 from safetensors.torch import load_file
@@ -34,14 +33,6 @@ def test_every_tool_is_a_command(capsys: pytest.CaptureFixture):
     out = capsys.readouterr().out
     for name in COMMANDS:
         assert summary(name) and f"\n  {name}" in out and summary(name) in out
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_commands(name: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, "argv", ["promptcal"])
-    with pytest.raises(SystemExit) as end:
-        main([name, "--help"])
-    assert end.value.code == 0 and f"usage: promptcal {name}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "train-small-clip"])
@@ -57,13 +48,6 @@ def test_an_unknown_command_gets_the_nearest(given: str, meant: str):
     with pytest.raises(UnknownNameError, match=f"unknown command '{given}'") as error:
         main([given])
     assert not meant or f"Did you mean '{meant}'?" in str(error.value)
-
-
-def test_a_name_that_was_only_begun_is_completed():
-    tags = ["laion400m_e32", "openai", "laion2b_s34b_b88k"]
-    assert nearest("laion2b", tags) == " Did you mean 'laion2b_s34b_b88k'?"
-    assert nearest("LAION400m", tags) == " Did you mean 'laion400m_e32'?"
-    assert nearest("opnai", tags) == " Did you mean 'openai'?" and nearest("x", tags) == ""
 
 
 def test_examples_are_shown_as_they_can_be_typed(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
@@ -84,8 +68,12 @@ def test_examples_are_shown_as_they_can_be_typed(capsys: pytest.CaptureFixture, 
 EVERYTHING = """
 import contextlib, io, json, sys
 from promptcal.datasets.utils.cli import outcome
-from promptcal.tools import command
+from promptcal.tools import command, measuring
+from promptcal.trainers.report.figures import style
 
+measuring.MIN_SECONDS = 1e-9
+style.FigureCanvasPdf = style.FigureCanvasAgg  # embedding fonts takes longer than everything else
+style.FigureCanvasPdf.print_pdf = lambda canvas, file, metadata: None
 said = [command.__file__]
 for argv in json.loads(sys.argv[1]):
     out = io.StringIO()

@@ -2,24 +2,22 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
-from common import PROJECT, run_tool
-from promptcal.datasets.utils import cli
+from common import run_tool
 from promptcal.tools import doctor, doctor_checks
 from promptcal.tools.benchmark_inputs import drawn_images
-from promptcal.tools.doctor_checks import ADVICE, DECODE, EPISODE, FAULT, TOWER, VIEWS, Check, stages, table
+from promptcal.tools.doctor_checks import ADVICE, EPISODE, FAULT, TOWER, VIEWS, stages
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.openai_clip import CLIP
 
 # Seconds per image: a ViT-B/16 on two cores, and on a GPU with large photographs.
-CPU = {DECODE: 0.005, VIEWS: 0.1, TOWER: 14.0, EPISODE: 0.45}
-GPU = {DECODE: 0.05, VIEWS: 0.04, TOWER: 0.02, EPISODE: 0.005}
+CPU = {VIEWS: 0.1, TOWER: 14.0, EPISODE: 0.45}
+GPU = {VIEWS: 0.09, TOWER: 0.02, EPISODE: 0.005}
 
 
 @pytest.mark.parametrize(("seconds", "threads", "gpu", "cached", "expected"), [
-    (CPU, 2, False, False, [0.105 / 2 + 7 + 0.45]),
+    (CPU, 2, False, False, [0.1 / 2 + 7 + 0.45]),
     (CPU, 2, False, True, [0.45]),
     (GPU, 1, True, False, [0.09, 0.025]),
     (GPU, 16, True, False, [0.09 / 16, 0.025]),
@@ -37,33 +35,11 @@ def test_on_this_machine(options: list[str], bottlenecks: tuple[str, ...], capsy
     report = json.loads(capsys.readouterr().out)
     assert report["bottleneck"] in bottlenecks
     assert report["verdict"].startswith(report["bottleneck"]) and ADVICE[report["bottleneck"]] in report["verdict"]
-    assert set(report["seconds_per_image"]) == {DECODE, VIEWS, TOWER, EPISODE}
+    assert set(report["seconds_per_image"]) == {VIEWS, TOWER, EPISODE}
     assert min(report["seconds_per_image"].values()) > 0
     found = {check["what"]: check["found"] for check in report["checks"]}
-    assert {"versions", "GPU", "memory", "disk", "precision on cpu"} <= set(found)
-    assert re.fullmatch(r"\d+ % of 48 images; model card: 61.4 % of all", found["zero-shot on LandCover"])
-
-
-def test_the_model_card_says_the_same():
-    card = (PROJECT / "trainers/vlm/small/SMALL_CLIP.md").read_text(encoding="utf-8")
-    assert f"\n| zero-shot | {doctor_checks.SMALL_ACCURACY} ± 0.0 |" in card
-
-
-def test_standard_output_is_the_json_alone(monkeypatch: pytest.MonkeyPatch):
-    def noisy(*_: object) -> tuple[list[Check], dict[str, object]]:
-        cli.LOGGER.warning("a log line")
-        print("a line of some library")
-        return [Check("ranks", "2 on 1 GPU", FAULT, "fewer")], {"verdict": "not well"}
-
-    monkeypatch.setattr(doctor_checks, "diagnose", noisy)
-    done = run_tool("doctor.py", "--backbone", "small", "--json")
-    assert done.returncode == 1  # a fault
-    assert json.loads(done.stdout)["checks"][0]["state"] == FAULT and "some library" in done.stderr
-
-
-def test_the_table_fits_a_terminal():
-    text = table([Check("data: ImageNet", "something found " * 20, FAULT, "what is to be done about it " * 20)])
-    assert max(map(len, text.splitlines())) <= 145 and " ".join(text.split()).count("done") == 20
+    assert {"versions", "GPU", "processor", "precision on cpu"} <= set(found)
+    assert found["zero-shot on LandCover"].endswith(" % of 48 images")
 
 
 def test_lost_precision_is_a_fault(clip_model: CLIP, monkeypatch: pytest.MonkeyPatch):

@@ -119,13 +119,6 @@ def test_inverse_weighting_has_the_strongest_effect():
     assert all(size["inverse, flow"] != pytest.approx(size["inverse"]) for size in sizes)
 
 
-def test_every_reading_of_the_weight_has_a_row(tmp_path):
-    finished = finished_runs(tmp_path, "scaling", keep=lambda run: run.dataset == "eurosat")
-    (table,) = by_dataset(finished, "TRAINER.SOC.SCALE")
-    own = {label for label in rows_of(table, 1) if label.startswith("SoC") and "published" not in label}
-    assert own == {f"SoC, {name}" for name in penalties.READINGS}
-
-
 def test_errors_in_the_published_tables_are_listed():
     notes = vs_published.slip_notes(["vitl_2step"])
     assert any("accuracy of SoC, ImageNet: difference printed 1.4, the printed cells give -0.8" in n for n in notes)

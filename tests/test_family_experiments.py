@@ -51,7 +51,3 @@ def test_one_command_makes_the_tables(tmp_path: Path, capsys):
     rows = {line.split("|")[1].strip(): line.split("|")[2:6] for line in table.splitlines() if line.startswith("| ")}
     assert set(rows) >= {"Zero-shot", "TPT", "TPS", "ZERO", "TDA"}
     assert all(cell.strip() for cell in rows["TPT"]) and not rows["TDA"][2].strip()  # it sees the plain view alone
-    main(["posthoc", "--demo", "--limit", "4", "--only", "TPT", "landcover", "--output-dir", str(tmp_path),
-          "--set", "TTA.VIEWS", "20"])
-    posthoc = tmp_path / "demo" / "experiments" / "posthoc" / "tables.md"
-    assert "ECE + E-CoTS (%)" in posthoc.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Measures speed beside the slow reference: episodes, whole images, views, threads, memory.
+"""Measures speed beside the slow reference: episodes, whole images, views, threads.
 
     python tools/benchmark.py --quick
     python tools/benchmark.py --photos ~/photos --json benchmark.json
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +24,7 @@ SHAPES = ("ViT-B/16", "ViT-L/14", "tiny")
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one round, few images, no memory: about two minutes")
+    parser.add_argument("--quick", action="store_true", help="one round, few images: about three minutes")
     parser.add_argument("--photos", type=Path, metavar="DIR", help="photographs to make views of (default: drawn ones)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--backbone", choices=SHAPES, default=SHAPES[0], help="shape of the CLIP (default: ViT-B/16)")
@@ -43,19 +42,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     from promptcal.datasets.utils.files import write_json  # after parsing: usage errors need no torch
     from promptcal.tools.benchmark_cases import Settings, measure
     from promptcal.tools.benchmark_inputs import drawn_images, photographs
-    from promptcal.tools.measuring import load, machine
+    from promptcal.tools.measuring import machine
 
     count = 4 if args.quick else 8
     images = photographs(args.photos, count) if args.photos else drawn_images(count)
     source = f"{count} {'photographs' if args.photos else 'drawn images'}"
-    settings = Settings(args.backbone, args.classes, images, source, rounds=1 if args.quick else 3,
-                        memory=not args.quick)
-    found, started = machine(), time.process_time()
-    rows = measure(settings)
-    found |= {"load_at_end": load(), "cpu_seconds": round(time.process_time() - started)}
+    settings = Settings(args.backbone, args.classes, images, source, rounds=1 if args.quick else 3)
+    found, rows = machine(), measure(settings)
     print(table(rows))
-    print(f"\n{found['processor']}, {found['cores']} cores; load {found['load']} at the start, {found['load_at_end']} "
-          f"at the end; {found['cpu_seconds']} CPU seconds; fp32, random weights\n"
+    print(f"\n{found['processor']}, {found['cores']} cores; load {found['load']} at the start; fp32, random weights\n"
           f"{', '.join(f'{name} {version}' for name, version in found['versions'].items())}")
     if args.json:
         figures = [{**asdict(row), "ratio": row.ratio, "reached": row.reached} for row in rows]
@@ -67,8 +62,8 @@ def table(rows: Sequence) -> str:
     from tabulate import tabulate
 
     body = [[
-        row.what, amount(row.ours, row.unit), row.reference and amount(row.reference, row.unit),
-        row.ratio and amount(row.ratio, "×"), row.goal and f"{'≤' if row.cost else '≥'} {row.goal:g} ×",
+        row.what, amount(row.ours, row.unit), amount(row.reference, row.unit), amount(row.ratio, "×"),
+        row.goal and f"{'≤' if row.cost else '≥'} {row.goal:g} ×",
         {None: "", True: "reached", False: "missed"}[row.reached], row.measured_on,
     ] for row in rows]
     headers = ("", "promptcal", "reference", "measured", "goal", "", "measured on")

@@ -2,7 +2,6 @@
 random view features, drawn images and the user's photographs."""
 from __future__ import annotations
 
-from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,6 @@ from promptcal.trainers.vlm.openai_clip import CLIP, tokenizer
 from torch import Tensor
 
 IMAGE_SIZE = (500, 375)  # a common size in ImageNet
-
-
 SHAPES = {  # embedding; image: size, layers, width, patch; text: length, vocabulary, width, heads, layers
     "ViT-B/16": (512, 224, 12, 768, 16, 77, 49408, 512, 8, 12),
     "ViT-L/14": (768, 224, 24, 1024, 14, 77, 49408, 768, 12, 12),
@@ -39,7 +36,7 @@ def class_names(count: int) -> list[str]:
     """Names with ImageNet's distribution of lengths, made of words that are one token each."""
     words = [word.removesuffix("</w>") for word in tokenizer.encoder if word.endswith("</w>")]
     words = [word for word in words if word.isascii() and word.isalpha() and len(word) > 3]
-    up_to = np.array(list(accumulate(NAME_TOKENS))) / sum(NAME_TOKENS)
+    up_to = np.cumsum(NAME_TOKENS) / sum(NAME_TOKENS)
     lengths = 1 + np.searchsorted(up_to, (np.arange(count) + 0.5) / count)
     ends = np.cumsum(lengths)
     return [" ".join(words[(end - length + n) % len(words)] for n in range(length))

@@ -38,8 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--classes must be 3 or more")
     root = data_root(args.root) if args.root else None
 
-    from promptcal.tools.doctor_checks import FAULT, diagnose, table  # after parsing: usage errors need no torch
+    from promptcal.tools.doctor_checks import FAULT, diagnose  # after parsing: usage errors need no torch
     from promptcal.trainers.predict.predict import default_backbone
+    from tabulate import tabulate
 
     with redirect_stdout(sys.stderr):  # standard output has the table or the JSON alone
         checks, summary = diagnose(args.backbone or default_backbone(), root, args.cache, args.device, args.workers,
@@ -47,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps({**summary, "checks": [check._asdict() for check in checks]}, indent=2, ensure_ascii=False))
     else:
-        print(f"{table(checks)}\n\n{summary['verdict']}")
+        print(tabulate(checks, ("", "found", "state", "what to do"), disable_numparse=True,
+                       maxcolwidths=[None, 52, None, 52]))  # about 140 characters in all
+        print(f"\n{summary['verdict']}")
     return int(any(check.state == FAULT for check in checks))
 
 

@@ -5,7 +5,7 @@ Imports neither torch nor matplotlib, so that the list of experiments and a miss
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,10 @@ ORDER = (
     "lambda", "delta", "scaling", "prompts", "coop", "backbones", "complexity", "theory", "family",
     "posthoc", "combine", "pareto",
 )
+
+VALID: dict[str, tuple] = {  # what a field of this type must be
+    "Sequence": ((list, tuple), "a list"), "Mapping": (dict, "field: value pairs"), "str": (str, "text"),
+}
 
 
 @dataclass(frozen=True)
@@ -103,54 +107,43 @@ def read_experiment(name: str) -> Experiment:
 
 def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
     """The experiment in a yaml file's content. A ConfigError names the invalid field."""
-    content = dict(content)
     where = f"experiment {source}"
-    content["demo"] = build(Demo, content.get("demo"), f"demo in {where}")
+    demo = build(Demo, content.get("demo"), f"demo in {where}")
     groups = content.get("runs", [])
     if not isinstance(groups, list):
         raise ConfigError(f"runs in {where} must be a list of groups, each with methods")
-    content["runs"] = [build(RunGroup, group, f"runs in {where}") for group in groups]
-    experiment = build(Experiment, {"name": name, **content}, where)
+    runs = [build(RunGroup, group, f"runs in {where}") for group in groups]
+    experiment = build(Experiment, {**content, "name": name, "demo": demo, "runs": runs}, where)
     check(experiment, where)
     return experiment
 
 
-def build(kind: type[Any], content: object, where: str) -> Any:
+def build(kind: type[Any], content: Any, where: str) -> Any:
     """An instance of the dataclass `kind` from a mapping. Unknown, missing and mistyped fields are errors."""
-    if not isinstance(content, dict):
-        raise ConfigError(f"{where} must hold field: value pairs, not {content!r}")
-    known = {item.name: item for item in fields(kind)}
-    for key, value in content.items():
-        if key not in known:
-            raise ConfigError(f"unknown field '{key}' in {where}.{nearest(str(key), known)}")
-        expected = str(known[key].type)
-        for prefix, valid, words in (
-            ("Sequence", list, "a list"), ("Mapping", dict, "field: value pairs"), ("str", str, "text"),
-        ):
-            if expected.startswith(prefix) and not isinstance(value, valid):
-                raise ConfigError(f"{key} in {where} must be {words}, not {value!r}")
-    missing = [
-        key for key, item in known.items()
-        if key not in content and item.default is MISSING and item.default_factory is MISSING
-    ]
-    if missing:
-        raise ConfigError(f"{where} lacks {', '.join(missing)}")
-    return kind(**content)
+    try:
+        made = kind(**content)
+    except TypeError as error:  # "Experiment.__init__() got an unexpected keyword argument 'titel'"
+        raise ConfigError(f"{where}: {str(error).rpartition('() ')[2]}") from None
+    for item in fields(made):
+        value = getattr(made, item.name)
+        valid, words = VALID.get(str(item.type).partition("[")[0], (object, ""))
+        if not isinstance(value, valid):
+            raise ConfigError(f"{item.name} in {where} must be {words}, not {value!r}")
+    return made
 
 
 def check(experiment: Experiment, where: str) -> None:
     """Refuses unknown names before anything is planned."""
     from ..report.metrics import METRICS  # imports torch
 
-    if experiment.layout not in LAYOUTS:
-        hint = nearest(experiment.layout, LAYOUTS)
-        raise ConfigError(f"layout in {where} is '{experiment.layout}'.{hint} Known: {', '.join(LAYOUTS)}.")
-    for metric in experiment.metrics:
-        if metric not in METRICS:
-            raise ConfigError(f"metrics in {where}: '{metric}' is none of {', '.join(METRICS)}")
-    for table in experiment.published:
-        if table not in published.tables_of(None):
-            raise ConfigError(f"published in {where}: '{table}' is none of {', '.join(published.tables_of(None))}")
+    for field_name, values, known in (
+        ("layout", [experiment.layout], LAYOUTS), ("metrics", experiment.metrics, METRICS),
+        ("published", experiment.published, published.tables_of(None)),
+    ):
+        for value in values:
+            if value not in known:
+                raise ConfigError(f"{field_name} in {where}: '{value}' is none of {', '.join(known)}."
+                                  f"{nearest(value, known)}")
     for dataset in (*experiment.datasets, *experiment.demo.datasets):
         dataset_file(dataset)
     for method in experiment.methods:
@@ -159,9 +152,8 @@ def check(experiment: Experiment, where: str) -> None:
         for key, values in group.sweep.items():
             if not isinstance(values, list) or not values:
                 raise ConfigError(f"sweep in {where}: {key} must have a list of values, not {values!r}")
-    for key, entries in (("seeds", experiment.seeds), ("backbones", experiment.backbones)):
-        if not entries:
-            raise ConfigError(f"{key} in {where} is empty")
+    if not experiment.seeds or not experiment.backbones:
+        raise ConfigError(f"seeds or backbones in {where} is empty")
     if experiment.layout == "averages" and not experiment.across:
         raise ConfigError(f"{where} lacks across: what the columns are (backbone, shots or a swept key)")
 

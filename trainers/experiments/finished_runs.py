@@ -11,8 +11,7 @@ import numpy as np
 from ...datasets.base import dataset_info
 from ..registry import method_info
 from ..report import published as paper
-from ..report.comparison import Comparison, arrange, row_of, show_setting
-from ..report.comparison import non_default_settings as non_default_settings
+from ..report.comparison import Comparison, arrange, non_default_settings, row_of, show_setting
 from ..report.measure import Measured
 from ..report.metrics import METRICS
 from .definition import Experiment

@@ -21,7 +21,6 @@ from ..report.measure import Measured, measure
 from ..report.metrics import POSTHOC
 from ..report.page import Page, render, render_page
 from ..report.table_model import Table
-from ..report.thumbnails import thumbnails
 from ..report.verdict import judge
 from ..report.write import write_figures, write_tables
 from .definition import Experiment
@@ -35,7 +34,6 @@ logger = logging.getLogger(__name__)
 DEMO = "Demo: tiles drawn by code and the embedded small CLIP. Not the paper's data, backbone or figures."
 STAMP = "Demo: drawn tiles and the small CLIP, not the paper's data."  # short enough for the narrowest figure
 REPEATS = 200  # of the bootstrap behind a verdict
-MOST_RUNS = 12  # shown one by one on a page; more, and runs of a sweep, are left to the report
 
 
 @dataclass(frozen=True)
@@ -65,12 +63,17 @@ def write_outcome(
     out = workspace.outcome_dir(experiment.name)
     make_folder(out)
     tables, figures = make_layout(finished)
-    if finished.is_demo:
-        tables, figures = label_demo(tables, figures)
     write_tables(out, tables)
     figures, problems = write_figures(out, figures)
     notes += problems
-    write_text(out / "report.html", render_page(make_page(finished, tables, figures, notes)))
+    if finished.measured:
+        folder = os.path.commonpath([measured.run.folder for measured in finished.measured.values()])
+        notes.append(f"Its {counted(len(finished.measured), 'run')} one by one: {tool('report')} {folder}")
+    verdicts = []
+    if experiment.layout in RANKS_METHODS:
+        verdicts = [verdict for comparison in finished.comparisons() if (verdict := judge(comparison, REPEATS))]
+    title = f"Demo: {experiment.title}" if finished.is_demo else experiment.title
+    write_text(out / "report.html", render_page(Page(verdicts, tables, figures, [], {}, notes, title)))
     return Outcome(tables, [figure.name for figure in figures], out / "report.html")
 
 
@@ -97,35 +100,17 @@ def measure_runs(
 
 
 def make_layout(finished: FinishedRuns) -> tuple[list[Table], list[NamedFigure]]:
-    """The tables and figures of the experiment's layout. A figure that cannot be drawn does not lose the tables."""
+    """The tables and figures of the experiment's layout. A figure that cannot be drawn does not lose the tables. Every
+    table and figure of a demo says so, wherever it is copied to."""
     make_tables, draw_figures = find_layout(finished.experiment.layout)
-    tables, note = list(make_tables(finished)), finished.experiment.note
-    if note:
-        tables = [replace(table, notes=[*table.notes, note]) for table in tables]
-    return tables, list(attempted(lambda: draw_figures(finished)))
-
-
-def label_demo(tables: Sequence[Table], figures: Sequence[NamedFigure]) -> tuple[list[Table], list[NamedFigure]]:
-    """Every table and figure of a demo says so, wherever it is copied to."""
-    return [replace(table, title=f"Demo: {table.title}", notes=[DEMO, *table.notes]) for table in tables], [
-        replace(figure, caption=f"{figure.caption} {DEMO}", figure=stamped(figure.figure, STAMP)) for figure in figures
-    ]
-
-
-def make_page(
-    finished: FinishedRuns, tables: Sequence[Table], figures: Sequence[NamedFigure], notes: list[str],
-) -> Page:
-    experiment, verdicts = finished.experiment, []
-    if experiment.layout in RANKS_METHODS:
-        verdicts = [verdict for comparison in finished.comparisons() if (verdict := judge(comparison, REPEATS))]
-    shown = list(finished.measured.values())
-    if shown and (len(shown) > MOST_RUNS or experiment.swept_key):
-        folder = os.path.commonpath([m.run.folder for m in shown])
-        notes = [*notes, f"Its {counted(len(shown), 'run')} one by one: {tool('report')} {folder}"]
-        shown = []
-    pictured = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in shown}
-    title = f"Demo: {experiment.title}" if finished.is_demo else experiment.title
-    return Page(verdicts, tables, figures, shown, pictured, notes, title)
+    note = [finished.experiment.note] if finished.experiment.note else []
+    tables = [replace(table, notes=[*table.notes, *note]) for table in make_tables(finished)]
+    figures = list(attempted(lambda: draw_figures(finished)))
+    if finished.is_demo:
+        tables = [replace(table, title=f"Demo: {table.title}", notes=[DEMO, *table.notes]) for table in tables]
+        figures = [replace(figure, caption=f"{figure.caption} {DEMO}", figure=stamped(figure.figure, STAMP))
+                   for figure in figures]
+    return tables, figures
 
 
 def write_index(workspace: Workspace, experiments: Sequence[Experiment]) -> Path:

@@ -16,11 +16,8 @@ from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..config.build import build_cfg
 from ..config.fingerprint import check_same, make_fingerprint, run_path
-from ..config.roles import leaves
 from ..coop import CoOp
 from ..registry import method_info, method_key
-from ..report.comparison import default_settings as default_settings
-from ..runs.parts import evenly
 from ..runs.run_dir import RunDir
 from ..vlm.loading import weights_hash
 from ..vlm.openai_weights import SMALL
@@ -111,21 +108,11 @@ class PlannedRun:
         return min(self.cfg.TEST.LIMIT or images, images), classes
 
     @property
-    def is_default(self) -> bool:
-        """Whether its swept settings are the method's defaults on this data set, with the default prompt."""
-        defaults, own = default_settings(self.method, self.dataset_name), leaves(self.cfg)
-        return not self.shots and all(own[key] == defaults[key] for key in self.variant)
-
-    @property
-    def label(self) -> str:
+    def described(self) -> str:
         parts = [f"{key.rsplit('.', 1)[-1]} {value}" for key, value in self.variant.items()]
         if self.shots:
             parts.append(f"{self.shots} shots" if method_info(self.method).trained else f"from {self.shots} shots")
-        return ", ".join(parts)
-
-    @property
-    def described(self) -> str:
-        setting = f" ({self.label})" if self.label else ""
+        setting = f" ({', '.join(parts)})" if parts else ""
         return f"{self.method}{setting} on {self.dataset}, {self.backbone}, seed {self.seed}"
 
 
@@ -134,11 +121,6 @@ class WorkGroup:
     """Runs that share view features, in the order in which one process computes them."""
 
     runs: tuple[PlannedRun, ...]
-
-    @property
-    def name(self) -> str:
-        first = self.runs[0]
-        return f"{first.dataset}, {first.backbone}, seed {first.seed}"
 
     @property
     def num_images(self) -> int:
@@ -203,39 +185,20 @@ def configure(
     return cfg
 
 
-def with_prompt(run: PlannedRun, checkpoint: Path) -> CfgNode:
-    """The config of a run that starts from a learnt prompt."""
-    cfg = run.cfg.clone()
-    cfg.defrost()
-    cfg.MODEL.INIT_WEIGHTS = str(checkpoint)
-    cfg.freeze()
-    return cfg
-
-
 def differs(run: PlannedRun) -> str:
     """In what a finished run differs from the planned one, as one sentence; "" if it does not.
 
-    The image files of a data set are not checked: listing them would take longer than everything else.
+    The images are not checked: listing them would take longer than everything else.
     """
     results = RunDir(run.folder).results or {}
-    facts = {"weights": weights_hash(run.backbone, run.cfg.MODEL.ACTIVATION, run.cfg.MODEL.HEAD_WIDTH)}
-    if run.data_state is None:
-        facts["data"] = embedded_data_hash(run.dataset_name, run.cfg.TEST.SPLIT, run.cfg.TEST.LIMIT)
-    planned = make_fingerprint(run.cfg, **facts)
+    weights = weights_hash(run.backbone, run.cfg.MODEL.ACTIVATION, run.cfg.MODEL.HEAD_WIDTH)
+    planned = make_fingerprint(run.cfg, weights=weights)
     found = {key: value for key, value in results.get("fingerprint", {}).items() if key in planned}
     try:
         check_same(planned, found, run.folder, finished=True)
     except ConfigError as error:
         return f"{error}, or remove it"
     return ""
-
-
-@cache
-def embedded_data_hash(name: str, split: str, limit: int) -> str:
-    """The hash of a run's images, for a data set without files."""
-    dataset = build_dataset(name, "")
-    items = getattr(dataset, split)
-    return dataset.fingerprint([items[i] for i in evenly(len(items), limit)])
 
 
 @cache
@@ -254,32 +217,22 @@ def inspect_data(name: str, root: str) -> Finding | None:
     return inspect(kind, Path(root)) if issubclass(kind, FileDataset) else None
 
 
-@cache
-def has_training_images(name: str, root: str) -> bool:
-    """Whether a data set that is there has images to learn a prompt from; a copy for testing may have none."""
-    return bool(build_dataset(name, root).train)
-
-
 def select(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[PlannedRun]:
     """The runs that match `only`: for each kind of name given (method, data set, backbone), one of them must match.
 
     Prompts that a selected run starts from are kept.
     """
-    wanted: dict[str, set[str]] = {"method": set(), "dataset": set(), "backbone": set()}
+    names = {run: [{method_key(name) for name in kind} for kind in
+                   ((run.method,), (run.dataset, run.dataset_name), (run.backbone,))] for run in runs}
+    wanted: list[set[str]] = [set(), set(), set()]
     for name in only:
-        spellings = {"method": method_key(name), "dataset": name.lower(), "backbone": name.lower()}
-        kind = next((kind for kind, key in spellings.items() if any(key in run_names(run)[kind] for run in runs)), None)
-        if kind is None:
+        kinds = [kind for own in names.values() for kind in range(3) if method_key(name) in own[kind]]
+        if not kinds:
             every = sorted({n for run in runs for n in (run.method, run.dataset, run.backbone)})
             raise ConfigError(f"--only {name}: no such method, data set or backbone here.{nearest(name, every)} "
                               f"Known: {', '.join(every)}.")
-        wanted[kind].add(spellings[kind])
-    chosen = {run for run in runs if all(not some or some & run_names(run)[kind] for kind, some in wanted.items())}
+        wanted[min(kinds)].add(method_key(name))
+    chosen = {run for run, own in names.items()
+              if all(not some or some & kind for some, kind in zip(wanted, own, strict=True))}
     chosen |= {run.prompt for run in chosen if run.prompt}
     return [run for run in runs if run in chosen]
-
-
-def run_names(run: PlannedRun) -> dict[str, set[str]]:
-    """The names by which --only selects a run, in lower case."""
-    return {"method": {method_key(run.method)}, "dataset": {run.dataset.lower(), run.dataset_name.lower()},
-            "backbone": {run.backbone.lower()}}

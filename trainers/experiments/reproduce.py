@@ -60,10 +60,9 @@ def reproduce(experiments: dict[str, Experiment], plans: Plans, workspace: Works
     done = Reproduced()
     measured: dict[PlannedRun, Measured] = {}
     runs = dict.fromkeys(run for plan in plans.values() for run in plan)
-    for result in run_groups(work_groups(runs), jobs):
-        done.computed += result.computed
-        if result.reason:
-            done.failed[result.run] = result.reason
+    left = [run for run in runs if not run.finished]
+    done.failed = run_groups(work_groups(runs), jobs)
+    done.computed = sum(run.finished for run in left)
     for name, plan in plans.items():
         out = workspace.outcome_dir(name)
         make_folder(out)

@@ -9,8 +9,6 @@ from ..report.comparison import Row
 from ..report.table_model import Entry, RowBlock, Signed, Table, TableRow
 from ..report.tables import mark
 
-PRINTED = "As the paper prints it; not measured here."
-
 
 def with_differences(table: Table) -> Table:
     """Adds a row of differences after each published one."""
@@ -68,8 +66,3 @@ def slip_notes(tables: Sequence[str]) -> list[str]:
     whose = {table: paper.source_name(paper.source_of(table)) for table in tables}
     names = [whose[slip.cell.table] for slip in found]
     return [f"{name[0].upper()}{name[1:]}'s own slip, {slip}." for name, slip in zip(names, found, strict=True)]
-
-
-def published_value(table: str, metric: str, method: str, column: str = paper.AVERAGE) -> float:
-    cell = paper.find(table, metric, method, column)
-    return float("nan") if cell is None else float(cell.value)

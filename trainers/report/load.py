@@ -20,7 +20,6 @@ logger = logging.getLogger(__name__)
 
 STRONG = ("cots_tau", "strong_log_p")  # columns that only methods with several views write
 BACKBONE_LABELS = {"small": "small CLIP"}  # the embedded model; results.json keeps its short name
-FAILURE = "failure.json"  # written by `reproduce` in place of results.json when a run fails
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
                 runs.setdefault(file.parent.resolve(), read_run(file.parent))
             except DataError as error:
                 notes.append(str(error))
-        begun = {file.parent for name in ("config.yaml", FAILURE) for file in path.rglob(name)}
+        begun = {file.parent for file in path.rglob("config.yaml")}
         unfinished |= {folder for folder in begun if not (folder / "results.json").exists()}
     if unfinished:
         more = " and others" if len(unfinished) > 1 else ""

@@ -15,27 +15,23 @@ LAYOUTS = {  # name: functions that make the tables and the figures
     "sals": ("results.by_dataset", "results.sals_figures"),
     "selective": ("predictions.selective_tables", "predictions.selective_figures"),
     "class_pairs": ("predictions.class_pair_tables", "predictions.class_pair_figures"),
-    "lambda": ("sweeps.by_setting", "sweeps.lambda_figures"),
-    "pareto": ("sweeps.by_every_setting", "sweeps.pareto_figures"),
-    "steps": ("sweeps.by_setting", "sweeps.step_figures"),
-    "setting": ("sweeps.by_setting", "sweeps.setting_figures"),
-    "variants": ("sweeps.by_setting", ""),
-    "prompts": ("sweeps.prompt_tables", "sweeps.prompt_figures"),
+    "lambda": ("results.by_setting", "results.lambda_figures"),
+    "pareto": ("results.by_every_setting", "results.pareto_figures"),
+    "steps": ("results.by_setting", "results.step_figures"),
+    "setting": ("results.by_setting", ""),
+    "prompts": ("results.prompt_tables", "results.prompt_figures"),
     "averages": ("averages.averages", ""),
     "deviations": ("averages.deviations", ""),
     "family": ("averages.family", ""),
     "complexity": ("penalties.complexity", ""),
-    "scaling": ("penalties.scaling", "sweeps.setting_figures"),
-    "theory": ("theory.theory_tables", "theory.theory_figures"),
+    "scaling": ("penalties.scaling", ""),
+    "theory": ("theory.theory_tables", ""),
 }
 RANKS_METHODS = ("results", "sals", "selective")  # layouts whose page has a verdict on the methods
 
 
 def find_layout(name: str) -> list[Callable[[Any], Iterable]]:
     """The functions that make the tables and the figures. Imported late: they import torch and matplotlib."""
-    paths = [path.split(".") for path in LAYOUTS[name]]
-    return [getattr(import_module(f".{path[0]}", __package__), path[1]) if path[0] else no_figures for path in paths]
-
-
-def no_figures(finished: object) -> Iterable:
-    return ()
+    paths = [path.partition(".") for path in LAYOUTS[name]]
+    return [getattr(import_module(f".{module}", __package__), function) if module else lambda finished: ()
+            for module, _, function in paths]

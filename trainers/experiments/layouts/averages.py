@@ -12,7 +12,6 @@ from ...report.metrics import METRICS, POSTHOC, POSTHOC_NOTE
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...report.tables import fewer_images, mark
 from ..finished_runs import FinishedRuns, in_percent, listed, mean
-from ..plan import PlannedRun
 from ..vs_published import block_vs_published, published_note, with_differences
 from .results import by_dataset
 
@@ -31,7 +30,7 @@ def averages(finished: FinishedRuns) -> list[Table]:
     for run, measured in finished.measured.items():
         if method_info(run.method).trained:
             continue
-        value = across_value(run, across)
+        value = {"backbone": run.backbone, "shots": run.shots}.get(across, run.variant.get(across))
         label = show_setting(across, value) if "." in across else str(value)  # only settings have a dot
         values.setdefault(value, COLUMNS.get(across, {}).get(value, label))
         others = ", ".join(show_setting(key, other) for key, other in run.variant.items() if key != across)
@@ -66,10 +65,6 @@ def averages(finished: FinishedRuns) -> list[Table]:
             notes.append(f"The published averages are over {len(experiment.datasets)} data sets: do not compare.")
         notes += fewer_images(sizes)
     return [with_differences(Table(experiment.name, experiment.title, columns, blocks, notes))]
-
-
-def across_value(run: PlannedRun, across: str) -> object:
-    return {"backbone": run.backbone, "shots": run.shots}.get(across, run.variant.get(across))
 
 
 def deviations(finished: FinishedRuns) -> list[Table]:

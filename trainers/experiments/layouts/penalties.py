@@ -13,7 +13,7 @@ from ...report.comparison import Row
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ..finished_runs import FinishedRuns
 from ..vs_published import block_vs_published, published_note, with_differences
-from .sweeps import by_setting
+from .results import by_setting
 
 LOSS = 0.8  # L_TPT of the simulation
 WEIGHTS = {"otpt": 18.0, "soc": 30.0}  # λ

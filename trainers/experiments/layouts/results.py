@@ -1,54 +1,32 @@
-"""Methods by data sets, as the paper's main tables show them; also with reliability diagrams, and with SaLS."""
+"""Methods by data sets, as the paper's main tables show them; sweeps have a row for each value of their setting."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from ....datasets.base import dataset_info
+import numpy as np
+
+from ...registry import method_order
 from ...report import gallery
-from ...report import published as paper
-from ...report.figures.comparison import Pair, draw_pairs
-from ...report.gallery import NamedFigure, reliability_figure
-from ...report.table_model import RowBlock, Table
+from ...report.comparison import Row
+from ...report.gallery import NamedFigure, lambda_figure, lambda_points, point, prompt_figure, reliability_figure
+from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...report.tables import paper_table
-from ..finished_runs import FinishedRuns
-from ..vs_published import PRINTED, published_value, with_differences
+from ..finished_runs import ANY, FinishedRuns, mean
+from ..vs_published import with_differences
+
+PROMPT = "PROMPT.CTX_INIT"
 
 
 def by_dataset(finished: FinishedRuns, key: str = "") -> list[Table]:
-    """One table per backbone; with `key`, a row for each value of that setting."""
-    experiment, tables = finished.experiment, []
-    for backbone in finished.backbones:
-        comparison = finished.comparison(backbone, key)
-        every_row = not key or key == "TTA.STEPS"  # the only swept setting that the paper prints for every value
-        table = paper_table(
-            comparison, experiment.name, f"{experiment.title}, {backbone}", experiment.metrics,
-            with_published=finished.compared and every_row, source=finished.source,
-        )
-        if finished.compared and not every_row:
-            table = published_at_defaults(finished, table, backbone, key)
-        tables.append(with_differences(table))
-    return tables
-
-
-def published_at_defaults(finished: FinishedRuns, table: Table, backbone: str, key: str) -> Table:
-    """In a table of a swept setting, the published rows after those with the default value."""
-    defaults = finished.where(lambda run: run.is_default).comparison(backbone, key)
-    source = paper_table(defaults, table.name, table.title, finished.experiment.metrics, with_published=True,
-                         source=finished.source)
-    blocks = []
-    for block, other in zip(table.blocks, source.blocks, strict=True):
-        published = {
-            own.label: row for own, row in zip(other.rows, other.rows[1:], strict=False) if row.published
-        }
-        rows = []
-        for row in block.rows:
-            rows.append(row)
-            if theirs := published.get(row.label):
-                at = dict(zip(source.columns, theirs.entries, strict=True))
-                rows.append(replace(theirs, entries=[at.get(column) for column in table.columns]))
-        blocks.append(RowBlock(block.label, rows))
-    return replace(table, blocks=blocks, notes=[*table.notes, *source.notes[-1:]])
+    """One table per backbone; with `key`, a row for each value of that setting, and published rows where it has its
+    default."""
+    experiment = finished.experiment
+    return [
+        with_differences(paper_table(
+            finished.comparison(backbone, key), experiment.name, f"{experiment.title}, {backbone}", experiment.metrics,
+            with_published=finished.compared, source=finished.source,
+        )) for backbone in finished.backbones
+    ]
 
 
 def reliability_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
@@ -63,13 +41,74 @@ def reliability_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
 def sals_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
     for comparison in finished.comparisons():
         yield from gallery.sals_figures(comparison, "sals")
-    if finished.compared:
-        groups = {
-            dataset_info(column).label: {
-                method: Pair(*(published_value(table, "ece", method, column) for table in ("vitl", "vitl_sals")))
-                for method in ("C-TPT", "O-TPT", "SoC")
+
+
+def by_setting(finished: FinishedRuns) -> list[Table]:
+    """A row for each value of the setting that the experiment sweeps."""
+    return by_dataset(finished, finished.experiment.swept_key)
+
+
+def by_every_setting(finished: FinishedRuns) -> list[Table]:
+    """As `by_setting`, where each method has a setting of its own."""
+    return by_dataset(finished, ANY)
+
+
+def pareto_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
+    return lambda_figures(finished, ANY)
+
+
+def lambda_figures(finished: FinishedRuns, key: str = "") -> Iterator[NamedFigure]:
+    """Accuracy against ECE over λ."""
+    for comparison in finished.comparisons(key or finished.experiment.swept_key):
+        for column in comparison.columns:
+            sweeps = {
+                method: points for method, points in lambda_points(comparison, column).items() if len(points) > 1
             }
-            for column in paper.tables()["vitl_sals"]["columns"]
-        }
-        yield NamedFigure("sals_published", f"Tables 1 and 10. {PRINTED}",
-                      draw_pairs(groups, "ECE (%)", "plain", "with SaLS", "published (Tables 1 and 10)"))
+            references = {
+                row.method: point(comparison.cells[row, column]) for row in comparison.rows
+                if row.method not in sweeps and (row, column) in comparison.cells
+            }
+            yield lambda_figure(comparison, column, sweeps, references)
+
+
+def step_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
+    """One against two steps."""
+    for comparison in finished.comparisons("TTA.STEPS"):
+        yield from gallery.step_figures(comparison)
+
+
+def prompt_tables(finished: FinishedRuns) -> list[Table]:
+    """Over all initial prompts each method's mean and worst ECE, and how often it is the lowest; then each prompt."""
+    tables = []
+    for comparison in finished.comparisons(PROMPT):
+        methods = sorted({row.method for row in comparison.rows}, key=method_order)
+        prompts = list(dict.fromkeys(row.variant for row in comparison.rows))
+        rows: dict[str, list[Entry | None]] = {method: [] for method in methods}
+        labels: list[str] = []
+        for column in comparison.columns:
+            ece = {
+                (method, prompt): mean(comparison.cells[Row(method, prompt), column], "ece")
+                for method in methods for prompt in prompts if (Row(method, prompt), column) in comparison.cells
+            }
+            shared = [prompt for prompt in prompts if all((method, prompt) in ece for method in methods)]
+            if not shared:
+                continue
+            name = comparison.column_label(column)
+            labels += [f"{name}: mean", f"{name}: worst", f"{name}: lowest of {len(shared)}"]
+            for method in methods:
+                own = [ece[method, prompt] for prompt in shared]
+                others = [other for other in methods if other != method]
+                wins = sum(all(ece[method, prompt] < ece[other, prompt] for other in others) for prompt in shared)
+                rows[method] += [Entry(float(np.mean(own))), Entry(max(own)), Entry(wins, 0)]
+        if labels:
+            block = RowBlock("ECE (%)", [TableRow(Row(m).label, m, entries) for m, entries in rows.items()])
+            title = f"ECE over initial prompts, {comparison.backbone_label}"
+            tables.append(Table(f"{finished.experiment.name}_summary", title, labels, [block],
+                                [f"{len(prompts)} initial prompts. {comparison.images()}"]))
+    return [*tables, *by_setting(finished)]
+
+
+def prompt_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
+    for comparison in finished.comparisons(PROMPT):
+        for column in comparison.columns:
+            yield prompt_figure(comparison, column)

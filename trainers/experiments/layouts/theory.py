@@ -4,7 +4,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,8 +18,6 @@ from ...config.safe_yaml import read_yaml
 from ...functional import theory
 from ...functional.arrays import Array
 from ...registry import backbone_label, build_trainer, method_info, zero_shot_name
-from ...report.figures.class_pairs import Spread, draw_spread, spread
-from ...report.gallery import NamedFigure
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...runs.parts import chunks
 from ..definition import dataset_file
@@ -32,8 +30,6 @@ CAVEAT = (
     "The floor of Proposition 1 holds for an image feature equal to the winning prototype (v = t_i*), as its proof "
     "takes it, not for every unit v: real images may lie below it."
 )
-COLUMNS = ["μ", "floor (%)", "mean s", "mean confidence (%)", "images below the floor (%)"]
-PRINTED = {"OTPT": "O-TPT's printed gradient", "SoC": "Huber"}
 
 
 @dataclass(frozen=True)
@@ -53,64 +49,19 @@ class Adaptation:
         return theory.confidence_floor(self.mu, len(self.before), self.scale)
 
 
-@dataclass(frozen=True)
-class Study:
-    """Each method's adaptation to a few images of one data set."""
-
-    dataset: str
-    where: str  # for titles
-    step: float  # η of the step on the prototypes themselves
-    adapted: dict[str, Adaptation]  # by method
-
-    @property
-    def first(self) -> Adaptation:
-        return next(iter(self.adapted.values()))
-
-    @property
-    def tuning(self) -> str:
-        return "one step of tuning" if self.first.steps == 1 else f"{self.first.steps} steps of tuning"
-
-    @property
-    def mu(self) -> float:
-        """Largest similarity of two classes before tuning."""
-        return theory.coherence(theory.similarity(self.first.before))
-
-    @property
-    def floor(self) -> float:
-        return float(theory.confidence_floor(self.mu, len(self.first.before), self.first.scale))
-
-    def prototype_steps(self) -> dict[str, Spread]:
-        return {method: prototype_step(self.first.before, self.first.scale, method, self.step) for method in PRINTED}
-
-
-def theory_tables(finished: FinishedRuns) -> list[Table]:
-    return [make(study) for study in studies(finished) for make in (tuning_table, first_order_table)]
-
-
-def theory_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
-    for study in studies(finished):
-        tuned = {method: Spread(study.mu, float(data.mu.mean()), study.floor, float(data.floor.mean()))
-                 for method, data in study.adapted.items()}
-        caption = f"What {study.tuning} does to the prototypes, mean over {len(study.first.mu)} images, {study.where}."
-        yield NamedFigure(f"theory_{study.dataset}", caption, draw_spread(tuned, f"{study.where}: {study.tuning}"))
-        caption = (f"One gradient step (η = {study.step:g}) on the prototypes themselves, {study.where}: first order "
-                   "against measurement.")
-        yield NamedFigure(f"theory_{study.dataset}_first_order", caption,
-                      draw_spread(study.prototype_steps(), f"{study.where}: one step on the prototypes"))
-
-
-def studies(finished: FinishedRuns) -> Iterator[Study]:
-    """One per backbone and data set."""
+def theory_tables(finished: FinishedRuns) -> Iterator[Table]:
+    """For each backbone and data set: the prototypes before and after tuning, and one step on the prototypes."""
     workspace, study = finished.workspace, finished.experiment.study
     out = workspace.outcome_dir(finished.experiment.name)
     limited = replace(workspace, limit=workspace.limit or int(study["images"]))
     for backbone in workspace.backbones(finished.experiment):
         for dataset in workspace.datasets(finished.experiment):
             adapted = {method: adaptation(limited, method, dataset, backbone, out) for method in study["methods"]}
+            first = next(iter(adapted.values()))
             name = dataset_info(read_yaml(dataset_file(dataset))["DATASET"]["NAME"]).label
-            classes = len(next(iter(adapted.values())).before)
-            where = f"{name}, {backbone_label(backbone)}, {classes} classes"
-            yield Study(dataset, where, float(study["step"]), adapted)
+            where = f"{name}, {backbone_label(backbone)}, {len(first.before)} classes"
+            yield tuning_table(f"theory_{dataset}", where, adapted)
+            yield first_order_table(f"theory_{dataset}_first_order", where, first, float(study["step"]))
 
 
 def adaptation(workspace: Workspace, method: str, dataset: str, backbone: str, out: Path) -> Adaptation:
@@ -125,17 +76,13 @@ def adaptation(workspace: Workspace, method: str, dataset: str, backbone: str, o
             return Adaptation(**{**arrays, "scale": float(arrays["scale"]), "steps": int(arrays["steps"])})
     logger.info("%s on %d images of %s, %s", method, len(trainer.indices), dataset, backbone)
     trainer.build_model()
-    columns = map(np.concatenate, zip(*(episode(trainer, views) for views in view_features(trainer)), strict=True))
+    features = trainer.view_features(trainer.num_views)
+    features.fill_cache(trainer.dist)
+    batches = features.batches(chunks(trainer.indices, cfg.TTA.EPISODES))
+    columns = map(np.concatenate, zip(*(episode(trainer, batch.views) for batch in batches), strict=True))
     made = Adaptation(trainer.prompt.text.cpu().numpy(), float(trainer.scale), cfg.TTA.STEPS, *columns)
     write_arrays(file, **vars(made))
     return made
-
-
-def view_features(trainer: BaseTrainer) -> Iterator[Tensor]:
-    """The view features (B, V, d) of the run's images, batch by batch."""
-    features = trainer.view_features(trainer.num_views)
-    features.fill_cache(trainer.dist)
-    return (batch.views for batch in features.batches(chunks(trainer.indices, trainer.cfg.TTA.EPISODES)))
 
 
 def episode(trainer: BaseTrainer, views: Tensor) -> tuple[Array, ...]:
@@ -153,56 +100,52 @@ def episode(trainer: BaseTrainer, views: Tensor) -> tuple[Array, ...]:
     )
 
 
-def tuning_table(study: Study) -> Table:
+def tuning_table(name: str, where: str, adapted: Mapping[str, Adaptation]) -> Table:
     """The similarities and the confidence before tuning and after it, by method."""
-    first, matrix = study.first, theory.similarity(study.first.before)
-    rows = [line("before", zero_shot_name(), study.mu, study.floor, theory.pairs(matrix).mean(), first.zero_shot,
-                 first.zero_shot < study.floor)]
-    for method, data in study.adapted.items():
-        rows.append(line(method_info(method).label, method, data.mu.mean(), data.floor.mean(), data.similarity.mean(),
-                         data.confidence, data.confidence < data.floor))
-    return Table(
-        f"theory_{study.dataset}", f"Prototypes before and after {study.tuning}, {study.where}", COLUMNS,
-        [RowBlock("mean over images", rows)],
-        [f"{len(first.mu)} test images; α = {first.scale:.1f}. μ: largest, s: mean cosine of two classes.", CAVEAT],
-    )
+    first = next(iter(adapted.values()))
+    matrix = theory.similarity(first.before)
+    mu = theory.coherence(matrix)
+    floor = float(theory.confidence_floor(mu, len(matrix), first.scale))
+    cases = [("before", zero_shot_name(), mu, floor, theory.pairs(matrix), first.zero_shot, first.zero_shot < floor)]
+    for method, data in adapted.items():
+        cases.append((method_info(method).label, method, data.mu.mean(), data.floor.mean(), data.similarity,
+                      data.confidence, data.confidence < data.floor))
+    rows = [table_row(label, method, (mu, 4), (100 * floor, 2), (s.mean(), 4), (100 * confidence.mean(), 1),
+                      (100 * below.mean(), 1))
+            for label, method, mu, floor, s, confidence, below in cases]
+    tuning = "one step of tuning" if first.steps == 1 else f"{first.steps} steps of tuning"
+    notes = [f"{len(first.mu)} test images; α = {first.scale:.1f}. μ: largest, s: mean cosine of two classes.", CAVEAT]
+    return Table(name, f"Prototypes before and after {tuning}, {where}",
+                 ["μ", "floor (%)", "mean s", "mean confidence (%)", "images below the floor (%)"],
+                 [RowBlock("mean over images", rows)], notes)
 
 
-def first_order_table(study: Study) -> Table:
-    """For the prototypes themselves: the first-order change of the similarities beside the measured one."""
-    rows = []
-    for method, moved in study.prototype_steps().items():
-        assert moved.predicted is not None and moved.measured is not None
-        error = np.abs(moved.measured - moved.predicted).max() / np.abs(moved.measured).max()
-        values = [(moved.mu_before, 5), (moved.mu_after, 5), (100 * moved.floor_after, 4),
-                  (moved.predicted.mean(), 6), (moved.measured.mean(), 6), (100 * error, 2)]
-        entries: list[Entry | None] = [Entry(float(value), decimals) for value, decimals in values]
-        rows.append(TableRow(f"{method_info(method).label}: {PRINTED[method]}", method, entries))
+def first_order_table(name: str, where: str, data: Adaptation, step: float) -> Table:
+    """The paper's step, along the printed gradient of the prototypes and not of the prompt: the first-order change of
+    the similarities beside the measured one."""
+    matrix = theory.similarity(data.before)
+    delta = float(np.percentile(theory.pairs(matrix), 20))  # of cosines that are not normalised
+    mu, rows = theory.coherence(matrix), []
+    for method, gradient, slopes, shift in (
+        ("OTPT", "O-TPT's printed gradient", 2 * matrix, theory.shift_orthogonal(matrix, step)),
+        ("SoC", "Huber", theory.huber_slope(matrix, delta), theory.shift_huber(matrix, step, delta)),
+    ):
+        after = theory.similarity(theory.step_features(data.before, slopes, step))
+        mu_after = theory.coherence(after)
+        floor_after = float(theory.confidence_floor(mu_after, len(matrix), data.scale))
+        predicted, measured = theory.pairs(theory.on_sphere(matrix, shift)), theory.pairs(after - matrix)
+        error = np.abs(measured - predicted).max() / np.abs(measured).max()
+        rows.append(table_row(f"{method_info(method).label}: {gradient}", method, (mu, 5), (mu_after, 5),
+                              (100 * floor_after, 4), (predicted.mean(), 6), (measured.mean(), 6), (100 * error, 2)))
     return Table(
-        f"theory_{study.dataset}_first_order", f"One gradient step on the prototypes themselves, {study.where}",
+        name, f"One gradient step on the prototypes themselves, {where}",
         ["μ before", "μ after", "floor after (%)", "mean Δs, first order", "mean Δs, measured", "largest error (%)"],
-        [RowBlock(f"η = {study.step:g}", rows)],
+        [RowBlock(f"η = {step:g}", rows)],
         ["Δs ≈ −4η (S²)_ij for O-TPT against −2η (GS)_ij for Huber, zero diagonals, prototypes normalised again.",
-         f"δ = {margin(theory.similarity(study.first.before)):.3f}, the 20th percentile of the cosines.", CAVEAT],
+         f"δ = {delta:.3f}, the 20th percentile of the cosines.", CAVEAT],
     )
 
 
-def line(label: str, method: str, mu: float, floor: float, s: float, confidence: Array, below: Array) -> TableRow:
-    values = [(mu, 4), (100 * floor, 2), (s, 4), (100 * confidence.mean(), 1), (100 * below.mean(), 1)]
+def table_row(label: str, method: str, *values: tuple[float, int]) -> TableRow:
+    """Of values with their decimals."""
     return TableRow(label, method, [Entry(float(value), decimals) for value, decimals in values])
-
-
-def margin(matrix: Array) -> float:
-    """δ for cosines that are not normalised."""
-    return float(np.percentile(theory.pairs(matrix), 20))
-
-
-def prototype_step(before: Array, scale: float, method: str, step: float) -> Spread:
-    """The paper's step: along the printed gradient of the prototypes, not of the prompt."""
-    matrix = theory.similarity(before)
-    delta = margin(matrix)
-    if method == "OTPT":
-        slopes, shift = 2 * matrix, theory.shift_orthogonal(matrix, step)
-    else:
-        slopes, shift = theory.huber_slope(matrix, delta), theory.shift_huber(matrix, step, delta)
-    return spread(before, theory.step_features(before, slopes, step), scale, theory.on_sphere(matrix, shift))
