@@ -23,7 +23,7 @@ from ..report.comparison import default_settings as default_settings
 from ..runs.parts import evenly
 from ..runs.run_dir import RunDir
 from ..vlm.loading import weights_hash
-from ..vlm.openai_weights import SMALL
+from ..vlm.openai import SMALL
 from .definition import Experiment, dataset_file
 
 DEMO_IMAGES = 144  # test images per demo run without --limit: six per class
@@ -218,7 +218,7 @@ def differs(run: PlannedRun) -> str:
     The image files of a data set are not checked: listing them would take longer than everything else.
     """
     results = RunDir(run.folder).results or {}
-    facts = {"weights": weights_hash(run.backbone, run.cfg.MODEL.ACTIVATION, run.cfg.MODEL.HEAD_WIDTH)}
+    facts = {"weights": weights_hash(run.backbone)}
     if run.data_state is None:
         facts["data"] = embedded_data_hash(run.dataset_name, run.cfg.TEST.SPLIT, run.cfg.TEST.LIMIT)
     planned = make_fingerprint(run.cfg, **facts)

@@ -20,7 +20,7 @@ from ...datasets.utils.cli import LOGGER
 from ...datasets.utils.errors import UserError, one_line
 from ..registry import method_info
 from ..runs.run_dir import RunDir
-from ..vlm.openai_weights import BACKBONES, cache_folder
+from ..vlm.openai import BACKBONES, cache_folder
 from .plan import PlannedRun
 from .run import run_with_figures
 

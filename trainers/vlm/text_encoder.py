@@ -122,16 +122,18 @@ class InitialPrompt:
         self.context = context.detach()  # (n_ctx, width), or (K, n_ctx, width)
         self.text = retry_on_oom(lambda: self.tower.text(self.context[None])[0], self.halve_classes)  # (K, d)
         check_distinct(self.text, tower.class_tokens)
-        self.same_name = first_of_equal(tower.class_tokens) if self.context.dim() == 2 else list(range(len(self.text)))
+        # For each class the first one of its name; None where all names, or the contexts, differ.
+        first = first_of_equal(tower.class_tokens)
+        self.first_of_name = first if self.context.dim() == 2 and len(set(first)) < len(first) else None
         self.zero_shot = self.text if zero_shot is None else zero_shot  # (K, d), what predictions are compared with
         self.jacobian: Tensor | None = None  # (K, d, n_ctx · width)
         self.vjp: Callable[[Tensor], Tensor] | None = None
 
     def logits(self, images: Tensor, scale: Tensor) -> Tensor:
-        """Class logits (..., K) of image features (..., d). Classes of one name get equal logits to the last bit, which
-        neither the tower nor a matrix product guarantees."""
+        """Class logits (..., K) of image features (..., d), equal to the bit for classes of one name, so that votes
+        and ties between them do not depend on rounding."""
         logits = class_logits(images, self.text, scale)
-        return logits if len(set(self.same_name)) == len(self.text) else logits[..., self.same_name]
+        return logits if self.first_of_name is None else logits[..., self.first_of_name]
 
     def gradient(self, grad_text: Tensor) -> Tensor:
         """Gradients of the context for B gradients (B, K, d) of the text features."""
