@@ -11,6 +11,8 @@ from torch import nn
 SIDE = 32
 VISION = {"image_size": SIDE, "layers": 2, "width": 64, "patch_size": 16}
 TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 3}  # heads of 32, not of 64
+NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for single class of things", "dog"]
+CONTEXT = "one two three four"  # words of one token each, all different, that no class name has
 WORDS = (
     "a", "photo", "of", "one", "two", "three", "four", "cat", "dog", "annual", "crop", "land", "yorkshire", "terrier",
     "very", "long", "name", "for", "single", "class", "things",
@@ -28,6 +30,10 @@ def livelier(model: nn.Module, *embeddings: nn.Module) -> nn.Module:
     return model.eval().requires_grad_(False)
 
 
+def relative(ours: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((ours - expected).norm() / expected.norm()).item()
+
+
 def bert_tokenizer(folder: Path) -> Path:
     """A WordPiece tokenizer in BERT's layout."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -43,23 +49,6 @@ def bert_tokenizer(folder: Path) -> Path:
     PreTrainedTokenizerFast(
         tokenizer_object=inner, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
         mask_token="[MASK]",
-    ).save_pretrained(folder)
-    return folder
-
-
-def t5_tokenizer(folder: Path) -> Path:
-    """A SentencePiece-like tokenizer as SigLIP's: no start token, padding and end are the same."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    pieces = [("<unk>", 0.0), ("</s>", 0.0), ("▁", -4.0), *((f"▁{word}", -2.0) for word in WORDS)]
-    pieces += [(chr(code), -6.0) for code in range(ord("a"), ord("z") + 1)] + [(".", -6.0)]
-    inner = Tokenizer(models.Unigram(pieces, unk_id=0))
-    inner.normalizer = normalizers.Lowercase()
-    inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    inner.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    PreTrainedTokenizerFast(
-        tokenizer_object=inner, pad_token="</s>", eos_token="</s>", unk_token="<unk>",
     ).save_pretrained(folder)
     return folder
 

@@ -8,13 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from made_models import SIDE, TEXT, VISION, bert_tokenizer, open_clip_config, open_clip_model, t5_tokenizer
+from made_models import (
+    CONTEXT,
+    NAMES,
+    SIDE,
+    TEXT,
+    VISION,
+    bert_tokenizer,
+    open_clip_config,
+    open_clip_model,
+    siglip_tokenizer,
+)
 from promptcal.trainers.vlm.backbone import Backbone
 
 open_clip = pytest.importorskip("open_clip")
 
-NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for single class of things", "dog"]
-CONTEXT = "one two three four"  # words of one token each, all different, that no class name has
 RESNET = {"image_size": SIDE, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None}
 SIGLIP = {"context_length": 32, "vocab_size": 64, "width": 64, "heads": 2, "layers": 2, "no_causal_mask": True,
           "pool_type": "last", "proj_bias": True, "norm_kwargs": {"eps": 1e-6}, "act_kwargs": {"approximate": "tanh"}}
@@ -38,7 +46,7 @@ def make(folder: Path, kind: str) -> tuple[str, torch.nn.Module]:
     _, config = KINDS[kind]
     config = dict(config)
     if kind == "siglip":
-        config["text"] = {**SIGLIP, "hf_tokenizer_name": str(t5_tokenizer(folder / "t5"))}
+        config["text"] = {**SIGLIP, "hf_tokenizer_name": str(siglip_tokenizer(folder / "siglip"))}
     if kind == "bert":
         from transformers import BertConfig
 
@@ -79,10 +87,6 @@ def backbone_embedding(model: torch.nn.Module) -> torch.nn.Module:
     text = getattr(model, "text", model)
     hugging = hasattr(text.transformer, "get_input_embeddings")
     return text.transformer.get_input_embeddings() if hugging else text.token_embedding
-
-
-def relative(ours: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((ours - expected).norm() / expected.norm()).item()
 
 
 def model_folder(folder: Path, kind: str) -> torch.nn.Module:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -57,66 +58,55 @@ class StandIn:
     extend = append
 
 
-class Storages:
-    """The data of a zip file's tensors, read when a tensor refers to them."""
+class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
+    """Rebuilds tensors, lists, tuples and dicts; every other name becomes a stand-in. Sets stay empty. The data of
+    tensors is read from the zip file when a tensor refers to it."""
+
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
+    dispatch: ClassVar[dict[int, Callable[..., None]]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
 
     def __init__(self, archive: zipfile.ZipFile, folder: str, file_size: int) -> None:
-        self.archive, self.folder, self.names = archive, folder, set(archive.namelist())
+        super().__init__(io.BytesIO(read_member(archive, f"{folder}data.pkl", LARGEST_PICKLE)), encoding="latin1")
+        self.archive, self.folder = archive, folder
         self.left = FREE + GROWTH * file_size  # bytes that data and tensors may still take
-        self.read: dict[str, Tensor] = {}
+        self.storages: dict[str, Tensor] = {}
+        self.known: dict[tuple[str, str], Any] = {
+            ("torch._utils", "_rebuild_tensor"): self.view, ("torch._utils", "_rebuild_tensor_v2"): self.view,
+            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor, ("torch", "Size"): lambda size=(): size,
+            ("collections", "OrderedDict"): lambda *_: {}, ("collections", "defaultdict"): lambda *_: {},
+            **{("torch", name): dtype for name, dtype in STORAGE_DTYPES.items()},
+        }
 
     def take(self, count: int) -> None:
         self.left -= count
         if self.left < 0:
             raise WeightsError("its tensors claim far more numbers than the file holds")
 
-    def find(self, dtype: torch.dtype, key: str, numel: int) -> Tensor:
-        """The storage of this name as a flat tensor."""
-        if key not in self.read:
-            if f"{self.folder}data/{key}" not in self.names:
-                raise WeightsError("the file is incomplete: a tensor's data is missing")
+    def storage(self, dtype: torch.dtype, key: str, numel: int) -> Tensor:
+        """The data of this name as a flat tensor."""
+        if key not in self.storages:
             data = read_member(self.archive, f"{self.folder}data/{key}", self.left)
             self.take(len(data))
             if len(data) < numel * dtype.itemsize:
                 raise WeightsError("the file is truncated: a tensor's data is incomplete")
-            self.read[key] = (torch.frombuffer(bytearray(data), dtype=dtype, count=numel) if numel
-                              else torch.empty(0, dtype=dtype))
-        elif self.read[key].dtype != dtype or self.read[key].numel() != numel:
+            self.storages[key] = torch.tensor([], dtype=dtype) if not numel else torch.frombuffer(
+                bytearray(data), dtype=dtype, count=numel)
+        elif self.storages[key].dtype != dtype or self.storages[key].numel() != numel:
             raise WeightsError("it is damaged: the sizes of its tensors disagree")
-        return self.read[key]
+        return self.storages[key]
 
     def view(self, storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> Tensor:
         """A copy of a part of a storage, after checking that the part lies inside."""
         if not len(size) == len(stride) <= MOST_PARTS or not all(
                 type(number) is int and 0 <= number < 1 << 48 for number in (offset, *size, *stride)):
             raise WeightsError("a tensor of the file has no proper shape")
-        count, last = 1, offset
-        for length, step in zip(size, stride, strict=True):
-            count *= length
-            last += (length - 1) * step
+        count = math.prod(size)
+        last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
         if count and last >= storage.numel():
             raise WeightsError("a tensor of the file reaches beyond its data")
         self.take(count * storage.element_size())
         return storage.as_strided(size, stride, offset).clone()
-
-
-class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
-    """Rebuilds tensors, lists, tuples and dicts; every other name becomes a stand-in. Sets stay empty."""
-
-    stack: list[Any]
-    append: Callable[[Any], None]
-    pop_mark: Callable[[], list[Any]]
-    dispatch: ClassVar[dict[int, Callable[..., None]]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
-
-    def __init__(self, content: bytes, storages: Storages) -> None:
-        super().__init__(io.BytesIO(content), encoding="latin1")
-        self.storages = storages
-        self.known: dict[tuple[str, str], Any] = {
-            ("torch._utils", "_rebuild_tensor"): storages.view, ("torch._utils", "_rebuild_tensor_v2"): storages.view,
-            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor, ("torch", "Size"): lambda size=(): size,
-            ("collections", "OrderedDict"): lambda *_: {}, ("collections", "defaultdict"): lambda *_: {},
-            **{("torch", name): dtype for name, dtype in STORAGE_DTYPES.items()},
-        }
 
     def find_class(self, module: str, name: str) -> Any:
         return self.known.get((module, name), StandIn)
@@ -125,7 +115,7 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         """`("storage", dtype, key, device, count)`."""
         match pid:
             case ("storage", torch.dtype() as dtype, str(key), _, int(count)) if count >= 0:
-                return self.storages.find(dtype, key, count)
+                return self.storage(dtype, key, count)
         raise WeightsError("the file describes its tensors' data in an unknown way")
 
     def load_reduce(self) -> None:
@@ -136,9 +126,6 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
 
     def load_newobj(self) -> None:
         self.stack[-2:] = [StandIn()]  # in place of class and arguments
-
-    def load_newobj_ex(self) -> None:
-        self.stack[-3:] = [StandIn()]
 
     def load_build(self) -> None:
         """State is stored with stand-ins and dropped elsewhere."""
@@ -164,22 +151,20 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
     def load_additems(self) -> None:
         self.pop_mark()
 
-    def load_frozenset(self) -> None:
-        self.pop_mark()
-        self.append(frozenset())
-
     dispatch |= {
-        pickle.REDUCE[0]: load_reduce, pickle.NEWOBJ[0]: load_newobj, pickle.NEWOBJ_EX[0]: load_newobj_ex,
-        pickle.BUILD[0]: load_build, pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems,
-        pickle.ADDITEMS[0]: load_additems, pickle.FROZENSET[0]: load_frozenset,
+        pickle.REDUCE[0]: load_reduce, pickle.NEWOBJ[0]: load_newobj, pickle.BUILD[0]: load_build,
+        pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems, pickle.ADDITEMS[0]: load_additems,
     }
-    for opcode in (pickle.DICT, pickle.INST, pickle.OBJ, pickle.BYTEARRAY8):  # which torch does not write
-        del dispatch[opcode[0]]
+    for opcode in (pickle.DICT, pickle.INST, pickle.OBJ, pickle.FROZENSET, pickle.NEWOBJ_EX, pickle.BYTEARRAY8):
+        del dispatch[opcode[0]]  # torch writes none of them
 
 
 def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     """A file within a zip file, after checking the size it would unpack to."""
-    info = archive.getinfo(name)
+    try:
+        info = archive.getinfo(name)
+    except KeyError as error:
+        raise WeightsError("the file is incomplete: a tensor's data is missing") from error
     if info.file_size > limit:
         raise WeightsError(f"{one_line(name, 100)} in it would unpack from {info.compress_size:,} to "
                            f"{info.file_size:,} bytes, which no weights do")
@@ -191,10 +176,7 @@ def read_zip(path: Path) -> Any:
         folder = next((n[: -len("data.pkl")] for n in archive.namelist() if n.endswith("data.pkl")), None)
         if folder is None:
             raise WeightsError("it is a zip file but holds no PyTorch data")
-        if f"{folder}byteorder" in archive.namelist() and read_member(archive, f"{folder}byteorder", 100) != b"little":
-            raise WeightsError("it was written on a big-endian machine; save it again on a little-endian one")
-        content = read_member(archive, f"{folder}data.pkl", LARGEST_PICKLE)
-        return TensorUnpickler(content, Storages(archive, folder, path.stat().st_size)).load()
+        return TensorUnpickler(archive, folder, path.stat().st_size).load()
 
 
 def read_checkpoint(path: str | Path) -> Any:

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor
 from ...datasets.utils.errors import WeightsError
 from ...datasets.views.pixels import Pixels
 from .backbone import Backbone, import_library, library_errors
-from .checkpoints import read_checkpoint, sha256, tensors_by_name
+from .checkpoints import sha256
 from .generic_tower import GenericText
 from .prompts import ANCHOR, Tokenizer
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, Layer, TextWeights, affine
@@ -28,11 +27,9 @@ MODELS = {
 }
 ACTIVATIONS = {QUICK_GELU: QUICK_GELU, GELU: GELU, "gelu_pytorch_tanh": TANH_GELU}  # by transformers' names
 RESAMPLING = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
-FILES = (".safetensors", ".bin", ".json", ".txt", ".model")  # that features depend on
+FILES = (".safetensors", ".json", ".txt", ".model")  # that features depend on
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 OLD_EOS = 2  # with this end token, which is wrong, the library reads at the largest id instead
-PICKLE = "pytorch_model.bin"  # in older folders, instead of safetensors
-CODE = "auto_map"  # the entry of a config that names code in the model's folder
 ATTENTION = ("eager", "sdpa")  # other implementations may be code on a hub
 LARGEST_SIZES = {"num_hidden_layers": 1000, "hidden_size": 10**5, "intermediate_size": 10**6, "vocab_size": 10**7,
                  "max_position_embeddings": 10**5, "image_size": 10**4, "projection_dim": 10**5}
@@ -122,30 +119,25 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
         raise WeightsError(f"{folder} has no {names[0]}: {SAVE_AGAIN}")
+
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        for key, value in pairs:
+            if key == "auto_map":
+                raise WeightsError(f"{path} asks for code in the model's folder to be run (auto_map), which is never "
+                                   f"done: only models of transformers itself are loaded")
+            if "attn_implementation" in key and value not in (None, *ATTENTION):
+                raise WeightsError(f"{path} asks for the attention {value!r}: only {' and '.join(ATTENTION)} are "
+                                   f"supported; remove the entry {key}")
+            if key in LARGEST_SIZES and not (type(value) is int and 0 < value <= LARGEST_SIZES[key]):
+                raise WeightsError(f"{path} has the {key} {value}: from 1 to {LARGEST_SIZES[key]} are supported")
+        return dict(pairs)
+
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        found = list(entries(content))
-    except (OSError, ValueError, RecursionError) as error:
+        return dict(json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=checked))
+    except WeightsError:
+        raise
+    except (OSError, TypeError, ValueError, RecursionError) as error:
         raise WeightsError(f"cannot read {path} ({error}): {SAVE_AGAIN}") from error
-    if not isinstance(content, dict):
-        raise WeightsError(f"{path} must hold one json object: {SAVE_AGAIN}")
-    for key, value in found:
-        if key == CODE:
-            raise WeightsError(f"{path} asks for code in the model's folder to be run ({CODE}), which is never done: "
-                               f"only models of transformers itself are loaded")
-        if "attn_implementation" in key and value not in (None, *ATTENTION):
-            raise WeightsError(f"{path} asks for the attention {value!r}: only {' and '.join(ATTENTION)} are "
-                               f"supported; remove the entry {key}")
-        if key in LARGEST_SIZES and not (type(value) is int and 0 < value <= LARGEST_SIZES[key]):
-            raise WeightsError(f"{path} has the {key} {value}: from 1 to {LARGEST_SIZES[key]} are supported")
-    return content
-
-
-def entries(content: Any) -> Iterator[tuple[str, Any]]:
-    """All keys and values of nested json objects."""
-    for key, value in content.items() if isinstance(content, dict) else ():
-        yield key, value
-        yield from entries(value)
 
 
 def pixels_of(folder: Path, size: int) -> Pixels:
@@ -158,16 +150,12 @@ def pixels_of(folder: Path, size: int) -> Pixels:
     shortest = sides.keys() == {"shortest_edge"}
     square = config.get("do_center_crop", True) if shortest else sides.keys() == {"height", "width"}
     mean, std = config.get("image_mean"), config.get("image_std")
-    factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1
-    if not (square and mean and std and config.get("do_normalize", True) and config.get("do_resize", True)
-            and resample in RESAMPLING and {*sides.values(), *crops} == {size}
-            and isinstance(factor, int | float) and 0 < factor <= 1):
-        raise WeightsError(
-            f"the image processor in {folder} is not supported: it must resize images (bilinear or bicubic), make them "
-            f"squares of {size} pixels, which the model takes, rescale them by at most 1, and normalise them with "
-            f"image_mean and image_std")
-    if factor != 1 / 255:  # pixels are divided by 255 before they are normalised: mean and std make up for it
-        mean, std = ([number / (255 * factor) for number in numbers] for numbers in (mean, std))
+    steps = all(config.get(step, True) for step in ("do_resize", "do_rescale", "do_normalize"))
+    if not (steps and square and mean and std and resample in RESAMPLING and {*sides.values(), *crops} == {size}
+            and config.get("rescale_factor", 1 / 255) == 1 / 255):
+        raise WeightsError(f"the image processor in {folder} is not supported: it must resize images (bilinear or "
+                           f"bicubic) to squares of {size} pixels, which the model takes, rescale them by 1/255, and "
+                           f"normalise them with image_mean and image_std")
     return Pixels(size, mean, std, "shortest" if shortest else "squash", RESAMPLING[resample])
 
 
@@ -190,35 +178,26 @@ def find_folder(name: str) -> tuple[Path, str]:
         shards = read_json(folder, index.name).get("weight_map")
         if not isinstance(shards, dict) or not names.issuperset(map(str, shards.values())):
             raise WeightsError(f"{index} names weights that are not in the folder: {SAVE_AGAIN}")
-    if not list(folder.glob("*.safetensors")) and not (folder / PICKLE).is_file():
-        raise WeightsError(f"{folder} has neither *.safetensors nor {PICKLE}: {SAVE_AGAIN}")
+    if not list(folder.glob("*.safetensors")):
+        raise WeightsError(f"{folder} has no *.safetensors: {SAVE_AGAIN}")
     if not names & set(TOKENIZERS):
         raise WeightsError(f"{folder} has no tokenizer (one of {', '.join(TOKENIZERS)}): {SAVE_AGAIN}")
     return folder, kind
-
-
-def read_model(folder: Path, cls: Any) -> tuple[Any, dict[str, Any]]:
-    """The model, and what its weights lacked. A pickle is read as data, see `checkpoints`."""
-    how = {"dtype": torch.float32, "output_loading_info": True, "attn_implementation": "sdpa"}
-    if list(folder.glob("*.safetensors")):
-        model, report = cls.from_pretrained(folder, use_safetensors=True, local_files_only=True, **how)
-    else:
-        config = cls.config_class.from_pretrained(folder, local_files_only=True)
-        state = tensors_by_name(read_checkpoint(folder / PICKLE))
-        model, report = cls.from_pretrained(None, config=config, state_dict=state, **how)
-    for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = tensor.data.clone()  # the library leaves them mapped to the file
-    return model, report
 
 
 def load(name: str, device: torch.device) -> HuggingFaceBackbone:
     folder, kind = find_folder(name)
     library = import_library("transformers", "hf")
     with library_errors(f"transformers cannot load {folder}", SAVE_AGAIN):
-        model, report = read_model(folder, getattr(library, MODELS[kind][0]))
+        model, report = getattr(library, MODELS[kind][0]).from_pretrained(
+            folder, use_safetensors=True, local_files_only=True, dtype=torch.float32, output_loading_info=True,
+            attn_implementation="sdpa",
+        )
         missing = [key for key in report["missing_keys"] if not key.endswith("position_ids")]
         if missing:
             raise WeightsError(f"the weights in {folder} lack {missing[0]}: they belong to another model")
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = tensor.data.clone()  # the library leaves them mapped to the file
         tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         pixels = pixels_of(folder, model.config.vision_config.image_size)
         model = model.eval().requires_grad_(False).to(device)

@@ -21,7 +21,7 @@ from .backbone import Backbone, import_library, library_errors
 from .checkpoints import sha256
 from .generic_tower import GenericText
 from .prompts import Tokenizer
-from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextWeights, affine, openai_layer
+from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextWeights, openai_text
 
 SCHEMAS = ("hf-hub:", "local-dir:")  # models with a config of their own, see open_clip's `create_model`
 PIXEL_KEYS = ("mean", "std", "interpolation", "resize_mode")
@@ -52,7 +52,7 @@ class OpenClipBackbone(Backbone):
         """Bidirectional towers and CoCa's attend to the padding or are read after it; BERT's mask it."""
         text = self.text_module
         if self.packed:
-            return text_weights(text, self.tokenizer)
+            return openai_text(text, activation_of(text.transformer.resblocks[0]), self.tokenizer.start)
         masked = False
         if is_hugging_face(text):
             masked = self.tokenizer.pad == text.config.pad_token_id
@@ -98,17 +98,6 @@ def activation_of(block: Any) -> str:
     return {"none": GELU, "tanh": TANH_GELU}[layer.approximate] if type(layer) is nn.GELU else ""
 
 
-def text_weights(text: Any, tokenizer: Tokenizer) -> TextWeights:
-    blocks, projection = text.transformer.resblocks, text.text_projection
-    linear = isinstance(projection, nn.Linear)
-    return TextWeights(
-        embedding=text.token_embedding, positions=text.positional_embedding, layers=tuple(map(openai_layer, blocks)),
-        heads=blocks[0].attn.num_heads, activation=activation_of(blocks[0]), eps=text.ln_final.eps,
-        final_norm=affine(text.ln_final), start=tokenizer.start,
-        projection=(projection.weight.T, projection.bias) if linear else (projection, None),
-    )
-
-
 def our_tokenizer(tokenizer: Any) -> Tokenizer:
     """open_clip's tokenizers, its own one and those of transformers, each with its way of cleaning a text."""
     (row,) = tokenizer(["a"]).tolist()
@@ -150,8 +139,8 @@ def library() -> ModuleType:
 
 
 def explained(name: str) -> AbstractContextManager[None]:
-    return library_errors(f"open_clip cannot load {name}", "correct the name, or, if the download failed, fetch the file "
-                          "and give open_clip:MODEL/TAG@FILE")
+    return library_errors(f"open_clip cannot load {name}", "correct the name, or, if the download failed, fetch the "
+                          "file and give open_clip:MODEL/TAG@FILE")
 
 
 def refuse_code(model: str) -> None:
@@ -188,14 +177,11 @@ def find_source(name: str) -> Source:
         pixels = {key: table[key] for key in PIXEL_KEYS if key in table}
         quick_gelu = bool(table.get("quick_gelu", config.get("quick_gelu")))
         known[known_tag] = Source(model, tag, file, quick_gelu, pixels)
-    available = first_five(list(known)) or "none: give a file, open_clip:MODEL@FILE"
-    if tag and tag not in known:
-        raise WeightsError(f"open_clip knows no weights '{tag}' of {model}.{nearest(tag, known)} It has {available}")
-    if tag:
+    if tag in known:
         return known[tag]
-    if not file:
-        raise WeightsError(f"open_clip:{name} does not say which weights: open_clip:{model}/TAG with TAG one of "
-                           f"{available}, or open_clip:{model}@FILE")
+    if tag or not file:
+        raise WeightsError(f"open_clip knows no weights '{tag}' of {model}.{nearest(tag, known)} Give open_clip:{model}"
+                           f"/TAG with TAG one of {first_five(list(known)) or 'none'}, or open_clip:{model}@FILE")
     kinds = {repr(source): known_tag for known_tag, source in reversed(known.items())}  # the first tag of each kind
     if len(kinds) > 1:
         raise WeightsError(f"weights of {model} differ in activation or pixels, and {file} does not say which it has: "

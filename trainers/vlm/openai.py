@@ -16,7 +16,7 @@ from .backbone import Backbone
 from .checkpoints import read_checkpoint, sha256, tensors_by_name
 from .openai_clip import CLIP, VOCAB_SIZE, WEIGHT_URLS, clip, tokenizer
 from .prompts import Tokenizer
-from .text_tower import QUICK_GELU, TextWeights, affine, openai_layer
+from .text_tower import QUICK_GELU, TextWeights, openai_text
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +50,7 @@ class OpenAIBackbone(Backbone):
 
     @property
     def text(self) -> TextWeights:
-        """The module's own tensors."""
-        model, blocks = self.module, self.module.transformer.resblocks
-        return TextWeights(
-            embedding=model.token_embedding, positions=model.positional_embedding,
-            layers=tuple(map(openai_layer, blocks)), heads=blocks[0].attn.num_heads, activation=QUICK_GELU,
-            eps=model.ln_final.eps, final_norm=affine(model.ln_final), projection=(model.text_projection, None),
-            start=TOKENIZER.start,
-        )
+        return openai_text(self.module, QUICK_GELU, TOKENIZER.start)
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         """A vision transformer is read at its class token, so the last layer is computed for that token only."""
@@ -83,7 +76,7 @@ def load(name: str, device: torch.device) -> OpenAIBackbone:
 
 def weights_hash(name: str) -> str:
     """The file's SHA-256. Downloads are verified, so their address has it."""
-    return (expected_sha256(WEIGHT_URLS[name]) if name in BACKBONES else sha256(weights_file(name)))[:16]
+    return (WEIGHT_URLS[name].split("/")[-2] if name in BACKBONES else sha256(weights_file(name)))[:16]
 
 
 def warn_of_small(backbone: str, dataset: str) -> str:
@@ -118,20 +111,13 @@ def cache_folder() -> Path:
         raise WeightsError(f"no home folder to keep weights in ({error}): set HOME, or give --backbone PATH") from error
 
 
-def expected_sha256(url: str) -> str:
-    return url.split("/")[-2]
-
-
 def download(url: str, folder: Path) -> Path:
     """Fetches `url` into `folder` unless a file with the right checksum is there. Never leaves half a file."""
     try:
-        return fetch_once(url, folder, f"sha256:{expected_sha256(url)}")
-    except FetchError as error:
-        raise WeightsError(f"cannot download {error}: try again, or fetch it by hand and put it at "
-                           f"{folder / url.rsplit('/', 1)[-1]}") from error
-    except DataError as error:
-        raise WeightsError(f"cannot save {url} ({error}): free space there, set HOME to another folder, or fetch it by "
-                           f"hand and give its path as --backbone") from error
+        return fetch_once(url, folder, f"sha256:{url.split('/')[-2]}")
+    except (FetchError, DataError) as error:
+        raise WeightsError(f"cannot download {url} to {folder} ({error}): try again, set HOME to another folder, or "
+                           f"fetch it by hand and give its path as --backbone") from error
 
 
 def read_clip(name: str) -> CLIP:
@@ -148,8 +134,8 @@ def read_clip(name: str) -> CLIP:
                            f"weights of open_clip's models, hf:FOLDER for a folder of Hugging Face's")
     try:
         if SMALL_MARK in state:
-            rows = state.pop(SMALL_MARK).long()
-            state["token_embedding.weight"] = full_token_table(rows, state["token_embedding.weight"])
+            rows, weight = state.pop(SMALL_MARK), state["token_embedding.weight"]
+            state["token_embedding.weight"] = full_token_table(rows, weight)
         model = CLIP(**architecture(state))
         known = model.state_dict().keys()
         model.load_state_dict({key: value for key, value in state.items() if key in known})
@@ -165,34 +151,22 @@ def architecture(state: dict[str, Tensor]) -> dict[str, Any]:
         """At least one: if the weights have none, loading them fails."""
         return max(1, len({key.removeprefix(prefix).split(".")[0] for key in state if key.startswith(prefix)}))
 
-    def grid_side(positions: Tensor) -> int:
-        """Patches per side; one more position belongs to the class token or the mean."""
-        return round((positions.shape[0] - 1) ** 0.5)
-
     vision: dict[str, Any]
     if "visual.proj" in state:
-        patch = state["visual.conv1.weight"].shape[-1]
-        vision = {
-            "vision_width": state["visual.conv1.weight"].shape[0],
-            "vision_layers": layers("visual.transformer.resblocks."),
-            "vision_patch_size": patch,
-            "image_resolution": patch * grid_side(state["visual.positional_embedding"]),
-        }
+        vision_width, _, _, patch = state["visual.conv1.weight"].shape
+        positions = state["visual.positional_embedding"]
+        vision = {"vision_layers": layers("visual.transformer.resblocks."), "vision_patch_size": patch}
     else:
-        vision = {
-            "vision_width": state["visual.layer1.0.conv1.weight"].shape[0],
-            "vision_layers": tuple(layers(f"visual.layer{i}.") for i in (1, 2, 3, 4)),
-            "vision_patch_size": None,
-            "image_resolution": 32 * grid_side(state["visual.attnpool.positional_embedding"]),
-        }
+        vision_width, patch = state["visual.layer1.0.conv1.weight"].shape[0], 32
+        positions = state["visual.attnpool.positional_embedding"]
+        stages = tuple(layers(f"visual.layer{i}.") for i in (1, 2, 3, 4))
+        vision = {"vision_layers": stages, "vision_patch_size": None}
     vocab_size, width = state["token_embedding.weight"].shape
+    side = round((len(positions) - 1) ** 0.5)  # in patches; one more position is the class token's or the mean's
     return {
-        **vision,
-        "embed_dim": state["text_projection"].shape[1],
-        "context_length": state["positional_embedding"].shape[0],
-        "vocab_size": vocab_size,
-        "transformer_width": width,
-        "transformer_heads": width // HEAD_WIDTH,
+        **vision, "vision_width": vision_width, "image_resolution": patch * side,
+        "embed_dim": state["text_projection"].shape[1], "context_length": len(state["positional_embedding"]),
+        "vocab_size": vocab_size, "transformer_width": width, "transformer_heads": width // HEAD_WIDTH,
         "transformer_layers": layers("transformer.resblocks."),
     }
 
