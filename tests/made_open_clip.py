@@ -9,8 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from made_models import (
-    CONTEXT,
-    NAMES,
     SIDE,
     TEXT,
     VISION,
@@ -19,7 +17,6 @@ from made_models import (
     open_clip_model,
     siglip_tokenizer,
 )
-from promptcal.trainers.vlm.backbone import Backbone
 
 open_clip = pytest.importorskip("open_clip")
 
@@ -72,21 +69,6 @@ def library_text(model: torch.nn.Module, name: str, context: str, names: list[st
 def library_tokenizer(name: str, config: str):
     """Of a model with this text config; OpenAI's vocabulary takes a while to read."""
     return open_clip.get_tokenizer(name)
-
-
-def library_gradient(model: torch.nn.Module, name: str, backbone: Backbone, grad_text: torch.Tensor) -> torch.Tensor:
-    """The gradient of the embeddings of the context's words, by autograd through the library's own model."""
-    weight = backbone_embedding(model).weight.requires_grad_()
-    text = library_text(model, name, CONTEXT, NAMES)
-    (gradient,) = torch.autograd.grad(text, weight, grad_text)
-    weight.requires_grad_(False)
-    return gradient[backbone.tokenizer.encode(CONTEXT)]
-
-
-def backbone_embedding(model: torch.nn.Module) -> torch.nn.Module:
-    text = getattr(model, "text", model)
-    hugging = hasattr(text.transformer, "get_input_embeddings")
-    return text.transformer.get_input_embeddings() if hugging else text.token_embedding
 
 
 def model_folder(folder: Path, kind: str) -> torch.nn.Module:
