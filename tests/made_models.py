@@ -2,15 +2,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
+from promptcal.trainers.vlm.backbone import Backbone
+from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.openai_clip import tokenizer as openai_tokenizer
-from torch import nn
+from promptcal.trainers.vlm.prompts import class_tokens, initial_context
+from promptcal.trainers.vlm.text_encoder import InitialPrompt, TextEncoder, text_jacobian
+from torch import Tensor, nn
 
 SIDE = 32
 VISION = {"image_size": SIDE, "layers": 2, "width": 64, "patch_size": 16}
 TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 3}  # heads of 32, not of 64
+NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for single class of things", "dog"]
+CONTEXT = "one two three four"  # words of one token each, all different, that no class name has
 WORDS = (
     "a", "photo", "of", "one", "two", "three", "four", "cat", "dog", "annual", "crop", "land", "yorkshire", "terrier",
     "very", "long", "name", "for", "single", "class", "things",
@@ -28,6 +36,34 @@ def livelier(model: nn.Module, *embeddings: nn.Module) -> nn.Module:
     return model.eval().requires_grad_(False)
 
 
+def check_backbone(
+    backbone: Backbone, images: Callable[[Tensor], Tensor], text: Callable[[], Tensor], words: nn.Embedding,
+) -> None:
+    """Features and gradients of a backbone against its library's: `images` of pixels, `text` of CONTEXT and NAMES, and
+    the embedding of words within `text`."""
+    pixels = torch.randn(3, 3, SIDE, SIDE)
+    expected = F.normalize(images(pixels), dim=-1)
+    torch.testing.assert_close(encode_views(backbone, pixels[None])[0], expected, atol=1e-5, rtol=0)
+    tower = TextEncoder(backbone, class_tokens(NAMES, backbone.tokenizer))
+    prompt = InitialPrompt(tower, initial_context(backbone, CONTEXT))
+    expected = text()
+    torch.testing.assert_close(prompt.text, expected, atol=1e-5, rtol=0)
+    assert (expected[0] - expected[1]).norm() > 0.05  # classes that do differ
+    assert expected.shape[1] == backbone.features
+
+    weight = words.weight.requires_grad_()
+    grad_text = torch.randn(2, *expected.shape)
+    slow = torch.stack([torch.autograd.grad(text(), weight, each)[0] for each in grad_text])
+    slow = slow[:, backbone.tokenizer.encode(CONTEXT)]
+    weight.requires_grad_(False)
+    found = [prompt.gradient(grad_text)]  # many gradients through one graph
+    prompt.jacobian = text_jacobian(tower, prompt.context)
+    found.append(prompt.gradient(grad_text))
+    _, vjp = TextEncoder(backbone, tower.class_tokens, group=2).with_vjp(prompt.context.expand(2, -1, -1))
+    found.append(vjp(grad_text))  # later steps, classes in groups
+    assert all((ours - slow).norm() < 1e-4 * slow.norm() for ours in found)
+
+
 def bert_tokenizer(folder: Path) -> Path:
     """A WordPiece tokenizer in BERT's layout."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -43,23 +79,6 @@ def bert_tokenizer(folder: Path) -> Path:
     PreTrainedTokenizerFast(
         tokenizer_object=inner, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
         mask_token="[MASK]",
-    ).save_pretrained(folder)
-    return folder
-
-
-def t5_tokenizer(folder: Path) -> Path:
-    """A SentencePiece-like tokenizer as SigLIP's: no start token, padding and end are the same."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    pieces = [("<unk>", 0.0), ("</s>", 0.0), ("▁", -4.0), *((f"▁{word}", -2.0) for word in WORDS)]
-    pieces += [(chr(code), -6.0) for code in range(ord("a"), ord("z") + 1)] + [(".", -6.0)]
-    inner = Tokenizer(models.Unigram(pieces, unk_id=0))
-    inner.normalizer = normalizers.Lowercase()
-    inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    inner.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    PreTrainedTokenizerFast(
-        tokenizer_object=inner, pad_token="</s>", eos_token="</s>", unk_token="<unk>",
     ).save_pretrained(folder)
     return folder
 
@@ -103,7 +122,11 @@ def open_clip_model(name: str, **how) -> nn.Module:
 
     torch.manual_seed(0)
     model = open_clip.create_model(name, pretrained_text=False, **how)
+    return livelier(model, word_embedding(model))
+
+
+def word_embedding(model: nn.Module) -> nn.Embedding:
+    """Of one of open_clip's models."""
     text = getattr(model, "text", model)
-    if hasattr(text.transformer, "get_input_embeddings"):
-        return livelier(model, text.transformer.get_input_embeddings())
-    return livelier(model, text.token_embedding)
+    hugging = hasattr(text.transformer, "get_input_embeddings")
+    return text.transformer.get_input_embeddings() if hugging else text.token_embedding

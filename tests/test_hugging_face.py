@@ -11,23 +11,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from made_models import SIDE, bert_tokenizer, clip_tokenizer, livelier, siglip_tokenizer
+from made_models import CONTEXT, NAMES, SIDE, bert_tokenizer, check_backbone, clip_tokenizer, livelier, siglip_tokenizer
 from PIL import Image
-from promptcal.datasets.utils.errors import ConfigError, WeightsError
+from promptcal.datasets.utils.errors import WeightsError
 from promptcal.datasets.views import ViewMaker
 from promptcal.trainers import load_clip
 from promptcal.trainers.vlm.hugging_face import pooled
-from promptcal.trainers.vlm.image_tower import encode_views, normalise_pixels
-from promptcal.trainers.vlm.jacobian import text_jacobian
+from promptcal.trainers.vlm.image_tower import normalise_pixels
 from promptcal.trainers.vlm.loading import weights_hash
 from promptcal.trainers.vlm.openai_clip import VOCAB_SIZE
-from promptcal.trainers.vlm.prompts import class_tokens, initial_context
-from promptcal.trainers.vlm.text_encoder import InitialPrompt, TextEncoder
 
 transformers = pytest.importorskip("transformers")
 
-NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for single class of things", "dog"]
-CONTEXT = "one two three four"
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
 VISION = {**SHAPE, "image_size": SIDE, "patch_size": 16}
 END = VOCAB_SIZE - 1
@@ -39,42 +34,40 @@ PROCESSOR = {"clip": {"size": {"shortest_edge": SIDE}, "crop_size": SIDE, "resam
                         "image_std": [0.5] * 3, "do_resize": True, "do_normalize": True, "do_rescale": True}}
 
 
-def clip_model(**text) -> torch.nn.Module:
-    text = {**SHAPE, "vocab_size": END + 1, "max_position_embeddings": 77, "bos_token_id": END - 1, **text}
-    model = transformers.CLIPModel(transformers.CLIPConfig(text_config=text, vision_config=VISION, projection_dim=48))
-    return livelier(model, model.text_model.embeddings.token_embedding)
-
-
 def make(folder: Path, kind: str) -> torch.nn.Module:
     """Saves a small random model with its tokenizer and image processor, as its maker would; returns it."""
     torch.manual_seed(0)
+    bert = {**SHAPE, "vocab_size": 128, "max_position_embeddings": 40, "initializer_range": 0.2}
     if kind.startswith("clip"):
         clip_tokenizer(folder)
-        act = "gelu" if kind == "clip-gelu" else "quick_gelu"
-        model = clip_model(eos_token_id=2 if kind == "clip-old-eos" else END, hidden_act=act)
+        text = {**SHAPE, "vocab_size": END + 1, "max_position_embeddings": 77, "bos_token_id": END - 1,
+                "eos_token_id": 2 if kind == "clip-old-eos" else END,
+                "hidden_act": "gelu" if kind == "clip-gelu" else "quick_gelu"}
+        config = transformers.CLIPConfig(text_config=text, vision_config=VISION, projection_dim=48)
+        model = transformers.CLIPModel(config)
     elif kind == "siglip":
         siglip_tokenizer(folder)
         text = {**SHAPE, "vocab_size": 64, "max_position_embeddings": 32, "projection_size": 64,
                 "hidden_act": "gelu_pytorch_tanh"}
         model = transformers.SiglipModel(transformers.SiglipConfig(text_config=text, vision_config=VISION))
-        livelier(model, model.text_model.embeddings.token_embedding)
     elif kind == "chinese":
         bert_tokenizer(folder)
-        text = {**SHAPE, "vocab_size": 128, "max_position_embeddings": 40, "initializer_range": 0.2}
-        config = transformers.ChineseCLIPConfig(text_config=text, vision_config=VISION, projection_dim=48)
+        config = transformers.ChineseCLIPConfig(text_config=bert, vision_config=VISION, projection_dim=48)
         model = transformers.ChineseCLIPModel(config)
-        livelier(model, model.text_model.embeddings.word_embeddings)
     else:
         bert_tokenizer(folder)
-        text = transformers.BertConfig(**SHAPE, vocab_size=128, max_position_embeddings=40, initializer_range=0.2)
-        vision = transformers.ViTConfig(**VISION)
-        config = transformers.VisionTextDualEncoderConfig.from_vision_text_configs(vision, text, projection_dim=48)
+        config = transformers.VisionTextDualEncoderConfig.from_vision_text_configs(
+            transformers.ViTConfig(**VISION), transformers.BertConfig(**bert), projection_dim=48)
         model = transformers.VisionTextDualEncoderModel(config)
-        livelier(model, model.text_model.embeddings.word_embeddings)
+    livelier(model, words_of(model))
     model.save_pretrained(folder)
     processor = PROCESSOR["siglip" if kind == "siglip" else "clip"]
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     return model
+
+
+def words_of(model: torch.nn.Module) -> torch.nn.Embedding:
+    return model.text_model.get_input_embeddings()
 
 
 @functools.lru_cache(1)
@@ -83,15 +76,12 @@ def library_tokenizer(folder: Path):
     return transformers.AutoTokenizer.from_pretrained(folder)
 
 
-def library_text(model: torch.nn.Module, folder: Path, context: str, kind: str) -> torch.Tensor:
-    prompts = [f"{context} {name.replace('_', ' ')}." for name in NAMES]
-    tokenizer = library_tokenizer(folder)
-    if kind == "siglip":  # as its model card has it
-        tokens = {"input_ids": tokenizer(prompts, padding="max_length", max_length=32, return_tensors="pt").input_ids}
-    else:
-        tokens = tokenizer(prompts, padding=True, return_tensors="pt")
-        tokens = {key: tokens[key] for key in ("input_ids", "attention_mask")}
-    return F.normalize(pooled(model.get_text_features(**tokens)), dim=-1)
+def library_text(model: torch.nn.Module, folder: Path, kind: str) -> torch.Tensor:
+    prompts = [f"{CONTEXT} {name.replace('_', ' ')}." for name in NAMES]
+    padding = {"padding": "max_length", "max_length": 32} if kind == "siglip" else {"padding": True}  # as on its card
+    tokens = library_tokenizer(folder)(prompts, return_tensors="pt", **padding)
+    used = ("input_ids",) if kind == "siglip" else ("input_ids", "attention_mask")
+    return F.normalize(pooled(model.get_text_features(**{key: tokens[key] for key in used})), dim=-1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,53 +89,17 @@ def test_features_and_gradients_are_the_librarys(kind: str, tmp_path: Path):
     model = make(tmp_path, kind)
     backbone = load_clip(f"hf:{tmp_path}", "cpu")
     assert backbone.packed == kind.startswith("clip")
-    pixels = torch.randn(3, 3, SIDE, SIDE)
-    expected = F.normalize(pooled(model.get_image_features(pixel_values=pixels)), dim=-1)
-    torch.testing.assert_close(encode_views(backbone, pixels[None])[0], expected, atol=1e-5, rtol=0)
-
-    tower = TextEncoder(backbone, class_tokens(NAMES, backbone.tokenizer))
-    prompt = InitialPrompt(tower, initial_context(backbone, CONTEXT))
-    expected = library_text(model, tmp_path, CONTEXT, kind)
-    torch.testing.assert_close(prompt.text, expected, atol=1e-5, rtol=0)
-    assert (expected[0] - expected[1]).norm() > 0.05 and expected.shape[1] == backbone.features
-
-    embeddings = model.text_model.embeddings
-    words = embeddings.word_embeddings if kind in ("bert", "chinese") else embeddings.token_embedding
-    weight = words.weight.requires_grad_()
-    grad_text = torch.randn(2, len(NAMES), backbone.features)
-    slow = torch.stack([
-        torch.autograd.grad(library_text(model, tmp_path, CONTEXT, kind), weight, each)[0] for each in grad_text
-    ])[:, backbone.tokenizer.encode(CONTEXT)]
-    assert relative(prompt.gradient(grad_text), slow) < 1e-4
-    prompt.jacobian = text_jacobian(tower, prompt.context)
-    assert relative(prompt.gradient(grad_text), slow) < 1e-4
-
-
-def relative(ours: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((ours - expected).norm() / expected.norm()).item()
-
-
-def test_a_pickle_is_read_as_data(tmp_path: Path):
-    model = make(tmp_path, "siglip")
-    names = weights_hash(f"hf:{tmp_path}")
-    next(tmp_path.glob("*.safetensors")).unlink()
-    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    backbone = load_clip(f"hf:{tmp_path}", "cpu")
-    assert all(torch.equal(a, b) for a, b in zip(backbone.module.parameters(), model.parameters(), strict=True))
-    assert weights_hash(f"hf:{tmp_path}") != names
+    check_backbone(backbone, lambda pixels: pooled(model.get_image_features(pixel_values=pixels)),
+                   lambda: library_text(model, tmp_path, kind), words_of(model))
 
 
 def edit(path: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-@pytest.mark.parametrize(("kind", "changes"), [
-    ("clip-new-eos", {}), ("siglip", {}), ("siglip", {"rescale_factor": 1 / 127.5}),
-    ("siglip", {"do_rescale": False, "image_mean": [127.5] * 3, "image_std": [100.0] * 3}),
-])
-def test_pixels_are_the_image_processors(kind: str, changes: dict, tmp_path: Path):
+@pytest.mark.parametrize("kind", ["clip-new-eos", "siglip"])
+def test_pixels_are_the_image_processors(kind: str, tmp_path: Path):
     make(tmp_path, kind)
-    edit(tmp_path / "preprocessor_config.json", **changes)
     backbone = load_clip(f"hf:{tmp_path}", "cpu")
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 90, 3), dtype=np.uint8))
     cls = transformers.SiglipImageProcessor if kind == "siglip" else transformers.CLIPImageProcessor
@@ -154,9 +108,9 @@ def test_pixels_are_the_image_processors(kind: str, changes: dict, tmp_path: Pat
     assert (ours - expected).abs().max() < 0.05  # a grey level is 0.008 to 0.016; libraries round differently
 
 
-def refused(folder: Path, message: str, error: type = WeightsError, *how: object) -> None:
-    with pytest.raises(error, match=message) as caught:
-        load_clip(f"hf:{folder}", "cpu", *how)
+def refused(folder: Path, message: str) -> None:
+    with pytest.raises(WeightsError, match=message) as caught:
+        load_clip(f"hf:{folder}", "cpu")
     assert "\n" not in str(caught.value)
 
 
@@ -180,12 +134,9 @@ def folder(sound: Path, tmp_path: Path) -> Path:
     ("config.json", {"attn_implementation": "hub/kernel"}, "asks for the attention 'hub/kernel': only eager and sdpa"),
     ("config.json", {"text_config": {"_attn_implementation": "hub/kernel"}}, "asks for the attention 'hub/kernel'"),
     ("config.json", {"vision_config": {"num_hidden_layers": 10**9}}, "num_hidden_layers 1000000000: from 1 to 1000"),
-    ("preprocessor_config.json", {"rescale_factor": -1}, "has the rescale_factor -1: it must be above 0"),
-    ("preprocessor_config.json", {"do_normalize": False}, "does something that is not supported"),
-    ("preprocessor_config.json", {"do_center_crop": False}, "does something that is not supported"),
-    ("preprocessor_config.json", {"size": {"longest_edge": SIDE}}, "does something that is not supported"),
-    ("preprocessor_config.json", {"crop_size": SIDE // 2}, "that takes 32 pixels per side"),
-    ("preprocessor_config.json", {"image_mean": None}, "has no image_mean"),
+    *(("preprocessor_config.json", changes, "must resize images .* to squares of 32 pixels.* rescale them by 1/255")
+      for changes in ({"rescale_factor": 1}, {"do_rescale": False}, {"do_normalize": False}, {"do_center_crop": False},
+                      {"size": {"longest_edge": SIDE}}, {"crop_size": SIDE // 2}, {"image_mean": None})),
     ("x.safetensors.index.json", {"weight_map": {"x": "../model.safetensors"}}, "weights that are not in the folder"),
     ("x.safetensors.index.json", {"weight_map": {"x": "absent.safetensors"}}, "weights that are not in the folder"),
 ])
@@ -214,7 +165,7 @@ def test_a_folder_without_tokenizer_is_refused(folder: Path):
 @pytest.mark.parametrize("make_it", [
     os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to("/dev/zero"),
 ], ids=["pipe", "folder", "broken link", "device"])
-@pytest.mark.parametrize("name", ["x.bin", "config.json", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["x.safetensors", "config.json"])
 def test_only_regular_files_are_read(folder: Path, name: str, make_it):
     (folder / name).unlink(missing_ok=True)
     make_it(folder / name)
@@ -237,7 +188,6 @@ def test_weights_are_neither_mapped_nor_replaced(folder: Path, sound: Path):
 
 def test_what_else_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     refused(tmp_path / "nowhere", "no folder at")
-    refused(folder, "config.json has both", ConfigError, "gelu")
     (folder / "config.json").write_text("[" * 100_000)
     refused(folder, "cannot read .*config.json")
     (folder / "config.json").unlink()
@@ -245,7 +195,7 @@ def test_what_else_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.
     (folder / "config.json").write_text('{"model_type": "clip"}')
     (folder / "preprocessor_config.json").unlink()
     (folder / "model.safetensors").unlink()
-    refused(folder, r"has neither \*.safetensors nor pytorch_model.bin")
+    refused(folder, r"has no \*.safetensors")
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     (folder / "model.safetensors").write_bytes(b"")
     refused(folder, r"pip install promptcal\[hf\]")

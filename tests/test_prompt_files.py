@@ -30,7 +30,6 @@ from promptcal.trainers.vlm.prompt_files import (
 from promptcal.trainers.vlm.prompts import class_tokens
 from safetensors import safe_open
 from safetensors.torch import save_file
-from test_hostile_checkpoints import Hostile
 
 NAMES = ["kind_a", "kind_b", "kind_c", "kind_d"]
 TOKENS = class_tokens(NAMES, TOKENIZER)
@@ -116,30 +115,7 @@ def test_a_prompt_that_is_overwritten_in_place(tmp_path: Path, clip_model: CLIP,
         load_context(path, backbone, TOKENS)
 
 
-def test_the_command_reads_a_hostile_prompt_without_harm(train, tmp_path: Path, clip_model: CLIP):
-    path = tmp_path / "hostile.pt"
-    state = PromptLearner(clip_model, NAMES, random_prompt()).state_dict()
-    torch.save({"state_dict": state, "scheduler": Hostile(tmp_path / "trace")}, path)
-    done = train("ZeroShot", "MODEL.INIT_WEIGHTS", path)
-    assert done.returncode == 0, done.stderr
-    assert not (tmp_path / "trace").exists()
-    torch.load(path, weights_only=False)
-    assert (tmp_path / "trace").exists()  # the file is hostile indeed
-
-
-def test_a_prompt_that_is_not_there(train, tmp_path: Path):
-    done = train("SoC", "MODEL.INIT_WEIGHTS", tmp_path / "nowhere.pt")
-    assert done.returncode == 2 and "no prompt checkpoint at" in done.stderr and "small-coop-4shot" in done.stderr
-    with pytest.raises(WeightsError, match="--model-dir .*nowhere does not exist: correct the path"):
-        find_prompt(tmp_path / "nowhere")
-    with pytest.raises(WeightsError, match="has no folder prompt_learner: give the folder"):
-        find_prompt(tmp_path)
-    (tmp_path / "prompt_learner").mkdir()
-    with pytest.raises(WeightsError, match="holds no checkpoint; correct --model-dir or --load-epoch"):
-        find_prompt(tmp_path)
-
-
-def test_find_prompt_prefers_the_best_then_the_last(tmp_path: Path, clip_model: CLIP):
+def test_find_prompt_prefers_the_best_then_the_last(train, tmp_path: Path, clip_model: CLIP):
     for epoch in (5, 50, 100):
         save_as_dassl(tmp_path, clip_model, NAMES, random_prompt(), epoch)
     assert find_prompt(tmp_path, 50).name == "model.pth.tar-50"
@@ -148,6 +124,10 @@ def test_find_prompt_prefers_the_best_then_the_last(tmp_path: Path, clip_model: 
     assert find_prompt(tmp_path).name == "model-best.pth.tar"
     with pytest.raises(WeightsError, match=r"model-best\.pth\.tar, .*model\.pth\.tar-5, model\.pth\.tar-50"):
         find_prompt(tmp_path, 7)
+    with pytest.raises(WeightsError, match="no prompt at .*nowhere.* holds no checkpoint; correct --model-dir"):
+        find_prompt(tmp_path / "nowhere")
+    done = train("SoC", "MODEL.INIT_WEIGHTS", tmp_path / "nowhere.pt")
+    assert done.returncode == 2 and "no prompt checkpoint at" in done.stderr and "small-coop-4shot" in done.stderr
 
 
 def test_all_ways_to_name_a_prompt_give_the_same_run(train, tmp_path: Path, clip_model: CLIP):

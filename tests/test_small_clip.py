@@ -16,8 +16,8 @@ from promptcal.datasets import build_dataset
 from promptcal.datasets.synthetic.tiles import CLASSNAMES
 from promptcal.trainers import build_cfg, build_trainer, load_clip
 from promptcal.trainers.functional.objectives import unit
+from promptcal.trainers.vlm.openai import full_token_table
 from promptcal.trainers.vlm.openai_clip import CLIP, clip, tokenizer
-from promptcal.trainers.vlm.openai_weights import full_token_table
 from promptcal.trainers.vlm.prompt_files import EMBEDDED, prompt_hash
 from promptcal.trainers.vlm.small import training
 from promptcal.trainers.vlm.small.captions import (

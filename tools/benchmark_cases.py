@@ -154,7 +154,7 @@ def episodes(settings: Settings) -> list[Row]:
     ]
 
 
-def views(settings: Settings, condition: str) -> list[Row]:
+def views(settings: Settings) -> list[Row]:
     """From decoded images to normalised views. The public pipeline allocates memory for every view, which takes a new
     process up to half of its time (page faults), and less once large blocks have been freed: both are measured."""
     logger.info("views")
@@ -169,7 +169,7 @@ def views(settings: Settings, condition: str) -> list[Row]:
         for image in settings.images:
             public_views(image, size, augmix)
 
-    on = f"{settings.image_source}, {size} pixels, 1 core, {condition}"
+    on = f"{settings.image_source}, {size} pixels, 1 core"
     for augmix, goal in ((True, 10), (False, 9)):
         make_views = ViewMaker(NUM_VIEWS, size, augmix, 0)
         ours(make_views)  # compiles

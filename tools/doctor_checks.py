@@ -26,7 +26,7 @@ from promptcal.trainers.vlm.backbone import Backbone
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone, load_clip, pick_device
 from promptcal.trainers.vlm.numerics import fixed_numerics
-from promptcal.trainers.vlm.openai_weights import SMALL
+from promptcal.trainers.vlm.openai import SMALL
 
 OK, NOTE, FAULT = "ok", "note", "fault"
 VIEWS, TOWER, EPISODE = "views", "image tower", "episode"
@@ -57,7 +57,7 @@ def diagnose(
     """All checks for runs of SoC; and the verdict, the bottleneck and the seconds per image of each part."""
     device = pick_device(device_name)
     cfg = build_cfg("SoC", flags=["DEVICE", str(device)], opts=opts)
-    backbone = as_backbone(load_clip(name, device, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH))
+    backbone = as_backbone(load_clip(name, device))
     method = build_trainer(cfg)
     method.use_model(backbone, class_names(classes))
     found, gpu = machine(), torch.cuda.get_device_name(device) if device.type == "cuda" else "none"

@@ -32,7 +32,7 @@ from promptcal.trainers.predict.predict import (
 )
 from promptcal.trainers.report.comparison import default_pairs
 from promptcal.trainers.report.load import backbone_label
-from promptcal.trainers.vlm.openai_weights import warn_of_small
+from promptcal.trainers.vlm.openai import warn_of_small
 from tqdm import tqdm
 
 MANY = 10  # images from which there is a progress bar
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for trainer in dict.fromkeys(args.trainer):
         opts = [*(default_pairs(trainer, name) if name else []), *select_one(args.views), *args.opts]
         cfg = build_cfg(trainer, flags=["TTA.VIEWS", args.views], opts=opts)
-        model = model or load_clip(backbone, cfg.DEVICE, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH)
+        model = model or load_clip(backbone, cfg.DEVICE)
         augmix = dataset.augmix if dataset else True
         adapter = make_adapter(classnames, trainer, model, args.views, augmix, args.seed, opts)
         some = predict(args.images, classnames, adapter, args.top)

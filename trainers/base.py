@@ -31,8 +31,8 @@ from .runs.tensorboard import write_final
 from .vlm.backbone import Backbone
 from .vlm.loading import as_backbone, load_clip, pick_device, weights_hash
 from .vlm.numerics import fixed_numerics, resolve_precision
+from .vlm.openai import warn_of_small
 from .vlm.openai_clip import CLIP
-from .vlm.openai_weights import warn_of_small
 from .vlm.prompt_files import load_context, prompt_hash
 from .vlm.prompts import (
     ClassTokenPosition,
@@ -41,7 +41,7 @@ from .vlm.prompts import (
     initial_context,
     warn_of_classes,
 )
-from .vlm.text_encoder import InitialPrompt, TextEncoder, first_of_equal
+from .vlm.text_encoder import InitialPrompt, TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class BaseTrainer:
         return make_fingerprint(
             self.cfg,
             data=dataset.fingerprint([self.items[index] for index in self.indices]),
-            weights=weights_hash(*backbone_settings(self.cfg)),
+            weights=weights_hash(self.cfg.MODEL.BACKBONE.NAME),
             prompt=prompt_hash(weights) if weights else "",
             precision=self.precision,
         )
@@ -193,10 +193,9 @@ class BaseTrainer:
             self.prompt.jacobian = build_jacobian(self.cfg, self.prompt, len(self.indices), key, self.dist)
 
     def load_model(self) -> None:
-        name, activation, head_width = backbone_settings(self.cfg)
+        name = self.cfg.MODEL.BACKBONE.NAME
         warn_of_small(name, self.cfg.DATASET.NAME)
-        weights = str(self.fingerprint["weights"])
-        self.use_model(load_clip(name, self.device, activation, head_width, weights), self.classnames)
+        self.use_model(load_clip(name, self.device, str(self.fingerprint["weights"])), self.classnames)
         logger.info("%s on %s in %s", name, self.device, self.precision)
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
@@ -216,10 +215,9 @@ class BaseTrainer:
             context = initial_context(self.backbone, cfg.PROMPT.CTX_INIT)
         check_lengths(classnames, tokens, context.shape[-2], self.backbone)
         warn_of_classes(classnames, tokens)
-        first = first_of_equal(tokens)
-        self.first_of_name = first if context.dim() == 2 and len(set(first)) < len(first) else None
         position = ClassTokenPosition.find(self.class_token_position, classnames, self.backbone.tokenizer)
         self.prompt = InitialPrompt(TextEncoder(self.backbone, tokens, self.precision, position=position), context)
+        self.first_of_name = self.prompt.first_of_name
 
     @property
     def class_token_position(self) -> str:
@@ -291,8 +289,3 @@ class BaseTrainer:
             self.run_dir.write_config(self.cfg)
             self.run_dir.finish(results, self.cfg)
         return results
-
-
-def backbone_settings(cfg: CfgNode) -> tuple[str, str, int]:
-    """Which backbone, and how its file is read."""
-    return cfg.MODEL.BACKBONE.NAME, cfg.MODEL.ACTIVATION, cfg.MODEL.HEAD_WIDTH

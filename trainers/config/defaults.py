@@ -37,8 +37,6 @@ def get_cfg_default() -> CfgNode:
     cfg.MODEL = CfgNode()
     cfg.MODEL.BACKBONE = CfgNode()
     cfg.MODEL.BACKBONE.NAME = "ViT-L/14"  # OpenAI's name, "small", a path, open_clip:MODEL/TAG[@FILE] or hf:FOLDER
-    cfg.MODEL.ACTIVATION = ""  # quick_gelu or gelu, for a weight file that does not name one; "" = from the file
-    cfg.MODEL.HEAD_WIDTH = 0  # width of a head of an image tower wider than 1024, for such a file; 0 = 64
     cfg.MODEL.PREC = "auto"  # auto = fp32 on CPU, fp16 autocast on CUDA; or fp32, fp16, bf16
     cfg.MODEL.INIT_WEIGHTS = ""  # prompt checkpoint (CoOp's format) to start from; "" = PROMPT.CTX_INIT
 

@@ -59,8 +59,6 @@ SETTINGS: Mapping[str, Setting] = {
     "DATALOADER.ON_BAD_IMAGE": Setting(Role.DATA),
     "DATALOADER.TRAIN_X.": Setting(Role.METHOD),
     "MODEL.BACKBONE.NAME": Setting(Role.ZERO_SHOT, hashed=True, in_path=True, compared=False),
-    "MODEL.ACTIVATION": Setting(Role.ZERO_SHOT, hashed=True, compared=False),  # how the backbone's file is read
-    "MODEL.HEAD_WIDTH": Setting(Role.ZERO_SHOT, hashed=True, compared=False),
     "MODEL.PREC": Setting(Role.ZERO_SHOT, compared=False),
     "MODEL.INIT_WEIGHTS": Setting(Role.ZERO_SHOT, hashed=True),
     "PROMPT.": Setting(Role.ZERO_SHOT),

@@ -50,8 +50,6 @@ def validate(cfg: CfgNode) -> None:
     require(cfg, all(cfg.INPUT.PIXEL_STD), "INPUT.PIXEL_STD", "above 0")
     require(cfg, cfg.DATALOADER.NUM_WORKERS >= -1, "DATALOADER.NUM_WORKERS", "0 or more, or auto")
     require_one_of(cfg, "DATALOADER.ON_BAD_IMAGE", "error", "skip")
-    require_one_of(cfg, "MODEL.ACTIVATION", "", "quick_gelu", "gelu")
-    require(cfg, cfg.MODEL.HEAD_WIDTH >= 0, "MODEL.HEAD_WIDTH", "0 (64) or a width")
     require_one_of(cfg, "MODEL.PREC", "auto", "fp32", "fp16", "bf16")
     require(cfg, bool(cfg.MODEL.BACKBONE.NAME), "MODEL.BACKBONE.NAME",
             "a model's name, a path to weights, open_clip:MODEL/TAG or hf:FOLDER")

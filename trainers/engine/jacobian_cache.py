@@ -12,9 +12,8 @@ from yacs.config import CfgNode
 from ...datasets.utils.errors import ConfigError, UserError
 from ..config.fingerprint import ENGINE
 from ..runs.dist import Distributed
-from ..vlm.jacobian import break_even, jacobian_size, pays, text_jacobian
-from ..vlm.oom import retry_on_oom
-from ..vlm.text_encoder import InitialPrompt, TextEncoder
+from ..vlm.numerics import retry_on_oom
+from ..vlm.text_encoder import InitialPrompt, TextEncoder, break_even, jacobian_size, pays, text_jacobian
 from .cache import ArrayCache
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ..vlm.oom import retry_on_oom
+from ..vlm.numerics import retry_on_oom
 from ..vlm.text_encoder import InitialPrompt
 from .adapted import Adapted
 

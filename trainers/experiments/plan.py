@@ -20,7 +20,7 @@ from ..coop import CoOp
 from ..registry import method_info, method_key
 from ..runs.run_dir import RunDir
 from ..vlm.loading import weights_hash
-from ..vlm.openai_weights import SMALL
+from ..vlm.openai import SMALL
 from .definition import Experiment, dataset_file
 
 DEMO_IMAGES = 144  # test images per demo run without --limit: six per class
@@ -191,8 +191,7 @@ def differs(run: PlannedRun) -> str:
     The images are not checked: listing them would take longer than everything else.
     """
     results = RunDir(run.folder).results or {}
-    weights = weights_hash(run.backbone, run.cfg.MODEL.ACTIVATION, run.cfg.MODEL.HEAD_WIDTH)
-    planned = make_fingerprint(run.cfg, weights=weights)
+    planned = make_fingerprint(run.cfg, weights=weights_hash(run.backbone))
     found = {key: value for key, value in results.get("fingerprint", {}).items() if key in planned}
     try:
         check_same(planned, found, run.folder, finished=True)

@@ -11,7 +11,6 @@ from ..report.measure import Measured
 from ..runs.lock import RunLock
 from ..vlm import openai
 from ..vlm.loading import find_loader
-from ..vlm.openai_weights import check_name
 from .definition import Experiment, names, read_experiment
 from .outcome import Outcome, write_index, write_outcome
 from .plan import PlannedRun, Workspace, expand, select, work_groups
@@ -43,7 +42,7 @@ def make_plans(experiments: dict[str, Experiment], workspace: Workspace, only: S
         data_root(workspace.root)
     family, name = find_loader(workspace.backbone)
     if name and family is openai:
-        check_name(name)
+        openai.check_name(name)
     plans = {name: expand(experiment, workspace) for name, experiment in experiments.items()}
     if only:
         every = list(dict.fromkeys(run for plan in plans.values() for run in plan))

@@ -19,7 +19,7 @@ from ...datasets.utils.cli import LOGGER
 from ...datasets.utils.errors import UserError, one_line
 from ..registry import build_trainer, method_info
 from ..runs.run_dir import RunDir
-from ..vlm.openai_weights import BACKBONES, cache_folder
+from ..vlm.openai import BACKBONES, cache_folder
 from .plan import PlannedRun
 
 TRIAL_IMAGES = 8

@@ -18,7 +18,7 @@ from ...datasets.utils.files import write_atomically
 from ..functional.objectives import class_logits
 from ..runs.tensorboard import ScalarWriter
 from ..vlm.checkpoints import read_checkpoint
-from ..vlm.oom import retry_on_oom
+from ..vlm.numerics import retry_on_oom
 from ..vlm.text_encoder import TextEncoder
 from .training_images import TrainingImages
 

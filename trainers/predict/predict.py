@@ -16,8 +16,8 @@ from ..functional.calibration import sals
 from ..registry import method_info
 from ..runs.parts import chunks
 from ..vlm.backbone import Backbone
+from ..vlm.openai import SMALL, cache_folder
 from ..vlm.openai_clip import CLIP, WEIGHT_URLS
-from ..vlm.openai_weights import SMALL, cache_folder
 
 logger = logging.getLogger(__name__)
 

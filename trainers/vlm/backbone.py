@@ -1,15 +1,20 @@
-"""The interface of a CLIP, whichever library built it. Each library has a module that implements it."""
+"""The interface of a CLIP, whichever library built it. Each library has a module that implements it; all but OpenAI's
+are optional."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from ...datasets.utils.errors import UserError, WeightsError, one_line
 from ...datasets.views.pixels import Pixels
 from .generic_tower import GenericText, GenericTower
 from .prompts import ClassTokenPosition, Tokenizer
@@ -75,3 +80,22 @@ class Backbone(ABC):
         other = copy(self)
         other.pixels = replace(self.pixels, mean=tuple(mean) or self.pixels.mean, std=tuple(std) or self.pixels.std)
         return other
+
+
+def import_library(name: str, extra: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise WeightsError(f"this backbone needs {name}: pip install promptcal[{extra}]") from error
+
+
+@contextmanager
+def library_errors(problem: str, remedy: str) -> Iterator[None]:
+    """Any error of a library (no network, damaged files, shapes that do not fit) as one line with the remedy."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        lines = (str(error).strip() or type(error).__name__).splitlines()
+        raise WeightsError(f"{problem} ({one_line(lines[0], 300)}): {remedy}") from error

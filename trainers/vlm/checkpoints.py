@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
+import math
 import pickle
-import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,12 +24,10 @@ from torch import Tensor
 from ...datasets.utils.errors import WeightsError, one_line
 
 LARGEST_PICKLE = 8 << 20  # bytes; the largest of OpenAI's files describes its tensors in a fifth of a megabyte
-LARGEST_RATIO = 20  # of a zip member's size to its compressed size; torch compresses nothing, other tools a little
-ALWAYS_ALLOWED = 1 << 20  # bytes of a zip member, at any ratio
-FREE = 64 << 20  # bytes of tensors that a file of any size may hold, as expanded or shared views of few numbers
-SHARING = 4  # times the file's size that its tensors may take beyond that
-LONGEST_NAME = 4096  # characters of a dict's key, and of a tensor's dotted name
-MOST_PARTS = 64  # arguments of a call, dimensions of a tensor, parts of a tuple that is a key
+FREE = 64 << 20  # bytes that a file of any size may unpack to
+GROWTH = 8  # times the file's size that it may unpack to beyond that: the data, and the tensors that are views of it
+LONGEST_NAME = 4096  # characters of a tensor's dotted name
+MOST_PARTS = 64  # arguments of a call, dimensions of a tensor
 OLD_FORMAT = pickle.dumps(0x1950A86A20F9469CFC6C, 2)  # how files of torch before 1.6 begin
 STORAGE_DTYPES = {
     "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
@@ -61,79 +58,65 @@ class StandIn:
     extend = append
 
 
-class Storages:
-    """The data of a zip file's tensors, read when a tensor refers to them."""
+class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
+    """Rebuilds tensors, lists, tuples and dicts; every other name becomes a stand-in. Sets stay empty. The data of
+    tensors is read from the zip file when a tensor refers to it."""
+
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
+    dispatch: ClassVar[dict[int, Callable[..., None]]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
 
     def __init__(self, archive: zipfile.ZipFile, folder: str, file_size: int) -> None:
-        self.archive, self.folder, self.names = archive, folder, set(archive.namelist())
-        size = sum(info.file_size for info in archive.infolist() if plausible(info))
-        self.left = FREE + SHARING * min(size, LARGEST_RATIO * file_size)  # bytes that tensors may still take
-        self.read: dict[str, Tensor] = {}
+        super().__init__(io.BytesIO(read_member(archive, f"{folder}data.pkl", LARGEST_PICKLE)), encoding="latin1")
+        self.archive, self.folder = archive, folder
+        self.left = FREE + GROWTH * file_size  # bytes that data and tensors may still take
+        self.storages: dict[str, Tensor] = {}
+        self.known: dict[tuple[str, str], Any] = {
+            ("torch._utils", "_rebuild_tensor"): self.view, ("torch._utils", "_rebuild_tensor_v2"): self.view,
+            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor, ("torch", "Size"): lambda size=(): size,
+            ("collections", "OrderedDict"): lambda *_: {}, ("collections", "defaultdict"): lambda *_: {},
+            **{("torch", name): dtype for name, dtype in STORAGE_DTYPES.items()},
+        }
 
     def take(self, count: int) -> None:
         self.left -= count
         if self.left < 0:
             raise WeightsError("its tensors claim far more numbers than the file holds")
 
-    def find(self, dtype: torch.dtype, key: str, numel: int) -> Tensor:
-        """The storage of this name as a flat tensor."""
-        if key not in self.read:
-            if f"{self.folder}data/{key}" not in self.names:
-                raise WeightsError("the file is incomplete: a tensor's data is missing")
+    def storage(self, dtype: torch.dtype, key: str, numel: int) -> Tensor:
+        """The data of this name as a flat tensor."""
+        if key not in self.storages:
             data = read_member(self.archive, f"{self.folder}data/{key}", self.left)
             self.take(len(data))
             if len(data) < numel * dtype.itemsize:
                 raise WeightsError("the file is truncated: a tensor's data is incomplete")
-            self.read[key] = (torch.frombuffer(bytearray(data), dtype=dtype, count=numel) if numel
-                              else torch.empty(0, dtype=dtype))
-        elif self.read[key].dtype != dtype or self.read[key].numel() != numel:
+            self.storages[key] = torch.tensor([], dtype=dtype) if not numel else torch.frombuffer(
+                bytearray(data), dtype=dtype, count=numel)
+        elif self.storages[key].dtype != dtype or self.storages[key].numel() != numel:
             raise WeightsError("it is damaged: the sizes of its tensors disagree")
-        return self.read[key]
+        return self.storages[key]
 
     def view(self, storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> Tensor:
         """A copy of a part of a storage, after checking that the part lies inside."""
         if not len(size) == len(stride) <= MOST_PARTS or not all(
                 type(number) is int and 0 <= number < 1 << 48 for number in (offset, *size, *stride)):
             raise WeightsError("a tensor of the file has no proper shape")
-        count, last = 1, offset
-        for length, step in zip(size, stride, strict=True):
-            count *= length
-            last += (length - 1) * step
+        count = math.prod(size)
+        last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
         if count and last >= storage.numel():
             raise WeightsError("a tensor of the file reaches beyond its data")
         self.take(count * storage.element_size())
         return storage.as_strided(size, stride, offset).clone()
 
-
-class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
-    """Rebuilds tensors and plain containers; every other name becomes a stand-in. Sets stay empty."""
-
-    stack: list[Any]
-    append: Callable[[Any], None]
-    pop_mark: Callable[[], list[Any]]
-    dispatch: ClassVar[dict[int, Callable[..., None]]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
-
-    def __init__(self, content: bytes, storages: Storages) -> None:
-        super().__init__(io.BytesIO(content), encoding="latin1")
-        self.storages = storages
-        self.known: dict[tuple[str, str], Any] = {
-            ("torch._utils", "_rebuild_tensor"): storages.view, ("torch._utils", "_rebuild_tensor_v2"): storages.view,
-            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor, ("torch", "Size"): lambda size=(): size,
-            ("collections", "OrderedDict"): lambda *_: {}, ("collections", "defaultdict"): lambda *_: {},
-            **{("torch", name): dtype for name, dtype in STORAGE_DTYPES.items()},
-        }
-
     def find_class(self, module: str, name: str) -> Any:
         return self.known.get((module, name), StandIn)
 
     def persistent_load(self, pid: Any) -> Tensor:
-        """`("storage", dtype, key, device, count)`; files of 2017 may name a view of another one, which is not read."""
-        if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage" or not isinstance(pid[1], torch.dtype):
-            raise WeightsError("the file refers to something that is not a tensor's data")
-        if type(pid[2]) is not str or len(pid[2]) > LONGEST_NAME or type(pid[4]) is not int or pid[4] < 0 or any(
-                part is not None for part in pid[5:]):
-            raise WeightsError("the file describes its tensors' data in an unknown way")
-        return self.storages.find(pid[1], pid[2], pid[4])
+        """`("storage", dtype, key, device, count)`."""
+        match pid:
+            case ("storage", torch.dtype() as dtype, str(key), _, int(count)) if count >= 0:
+                return self.storage(dtype, key, count)
+        raise WeightsError("the file describes its tensors' data in an unknown way")
 
     def load_reduce(self) -> None:
         args = self.stack.pop()
@@ -144,9 +127,6 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
     def load_newobj(self) -> None:
         self.stack[-2:] = [StandIn()]  # in place of class and arguments
 
-    def load_newobj_ex(self) -> None:
-        self.stack[-3:] = [StandIn()]
-
     def load_build(self) -> None:
         """State is stored with stand-ins and dropped elsewhere."""
         state = self.stack.pop()
@@ -154,53 +134,38 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
             self.stack[-1].state = state
 
     def load_setitem(self) -> None:
-        items = self.stack[-2:]
-        del self.stack[-2:]
-        set_items(self.stack[-1], items)
+        self.set_items([self.stack.pop(-2), self.stack.pop()])
 
     def load_setitems(self) -> None:
-        items = self.pop_mark()
-        set_items(self.stack[-1], items)
+        self.set_items(self.pop_mark())
+
+    def set_items(self, items: list[Any]) -> None:
+        """Keys and values in turn, for the dict on the stack; stand-ins drop them. Keys are text and numbers, because
+        others, tuples of tuples say, may take long to hash."""
+        target = self.stack[-1]
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            if isinstance(target, dict) and isinstance(key, str | int | float) and (
+                    not isinstance(key, int) or key.bit_length() <= 64):
+                target[key] = value
 
     def load_additems(self) -> None:
         self.pop_mark()
 
-    def load_frozenset(self) -> None:
-        self.pop_mark()
-        self.append(frozenset())
-
     dispatch |= {
-        pickle.REDUCE[0]: load_reduce, pickle.NEWOBJ[0]: load_newobj, pickle.NEWOBJ_EX[0]: load_newobj_ex,
-        pickle.BUILD[0]: load_build, pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems,
-        pickle.ADDITEMS[0]: load_additems, pickle.FROZENSET[0]: load_frozenset,
+        pickle.REDUCE[0]: load_reduce, pickle.NEWOBJ[0]: load_newobj, pickle.BUILD[0]: load_build,
+        pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems, pickle.ADDITEMS[0]: load_additems,
     }
-    for opcode in (pickle.DICT, pickle.INST, pickle.OBJ, pickle.BYTEARRAY8):  # which torch does not write
-        del dispatch[opcode[0]]
-
-
-def set_items(target: Any, items: list[Any]) -> None:
-    """Keys and values in turn. Hashing a key must be fast: no tuples of tuples, no numbers of a million digits."""
-    if isinstance(target, StandIn):
-        return
-    if not isinstance(target, dict):
-        raise WeightsError("the file stores items in something that holds none")
-    for key, value in zip(items[::2], items[1::2], strict=True):
-        parts = key if isinstance(key, tuple) else (key,)
-        if len(parts) > MOST_PARTS or any(
-                isinstance(part, tuple | frozenset) or (isinstance(part, str | bytes) and len(part) > LONGEST_NAME)
-                or (isinstance(part, int) and part.bit_length() > 64) for part in parts):
-            raise WeightsError("the file has names that are too long or are tuples within tuples")
-        target[key] = value
-
-
-def plausible(info: zipfile.ZipInfo) -> bool:
-    return info.file_size <= max(ALWAYS_ALLOWED, LARGEST_RATIO * info.compress_size)
+    for opcode in (pickle.DICT, pickle.INST, pickle.OBJ, pickle.FROZENSET, pickle.NEWOBJ_EX, pickle.BYTEARRAY8):
+        del dispatch[opcode[0]]  # torch writes none of them
 
 
 def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     """A file within a zip file, after checking the size it would unpack to."""
-    info = archive.getinfo(name)
-    if info.file_size > limit or not plausible(info):
+    try:
+        info = archive.getinfo(name)
+    except KeyError as error:
+        raise WeightsError("the file is incomplete: a tensor's data is missing") from error
+    if info.file_size > limit:
         raise WeightsError(f"{one_line(name, 100)} in it would unpack from {info.compress_size:,} to "
                            f"{info.file_size:,} bytes, which no weights do")
     return archive.read(info)
@@ -211,10 +176,7 @@ def read_zip(path: Path) -> Any:
         folder = next((n[: -len("data.pkl")] for n in archive.namelist() if n.endswith("data.pkl")), None)
         if folder is None:
             raise WeightsError("it is a zip file but holds no PyTorch data")
-        if f"{folder}byteorder" in archive.namelist() and read_member(archive, f"{folder}byteorder", 100) != b"little":
-            raise WeightsError("it was written on a big-endian machine; save it again on a little-endian one")
-        content = read_member(archive, f"{folder}data.pkl", LARGEST_PICKLE)
-        return TensorUnpickler(content, Storages(archive, folder, path.stat().st_size)).load()
+        return TensorUnpickler(archive, folder, path.stat().st_size).load()
 
 
 def read_checkpoint(path: str | Path) -> Any:
@@ -234,16 +196,8 @@ def read_checkpoint(path: str | Path) -> Any:
     except WeightsError as error:
         raise WeightsError(f"cannot read {path}: {error}") from error
     except Exception as error:  # damaged files fail in many ways
-        why = one_line(error, 300)
-        words = f" ({why})" if any(map(str.isalpha, why)) else ""  # not a bare number
-        raise WeightsError(f"cannot read {path}: it is damaged or not a PyTorch file{words}") from error
-
-
-def safetensors_metadata(path: str | Path) -> dict[str, str]:
-    """The texts that a safetensors file holds beside its tensors."""
-    with Path(path).open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        return json.loads(file.read(length)).get("__metadata__", {})
+        raise WeightsError(f"cannot read {path}: it is damaged or not a PyTorch file "
+                           f"({type(error).__name__}: {one_line(error, 300)})") from error
 
 
 def tensors_by_name(content: Any) -> dict[str, Tensor]:

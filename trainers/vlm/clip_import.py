@@ -7,10 +7,10 @@ with that one attribute stands in its place. Needs no torch.
 from __future__ import annotations
 
 import sys
-import types
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
 
 import packaging.version
 
@@ -18,13 +18,10 @@ PKG_RESOURCES = "pkg_resources"
 
 
 class ClipLoader(SourceFileLoader):
-    """Runs `clip/clip.py` with a stand-in for `pkg_resources`."""
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        stand_in = types.ModuleType(PKG_RESOURCES)
-        stand_in.__dict__["packaging"] = packaging
+    def exec_module(self, module: ModuleType) -> None:
         real = sys.modules.get(PKG_RESOURCES)
-        sys.modules[PKG_RESOURCES] = stand_in
+        stand_in = sys.modules[PKG_RESOURCES] = ModuleType(PKG_RESOURCES)
+        stand_in.__dict__["packaging"] = packaging
         try:
             super().exec_module(module)
         finally:
@@ -34,15 +31,10 @@ class ClipLoader(SourceFileLoader):
 
 
 class ClipFinder(MetaPathFinder):
-    """Finds `clip.clip` where Python finds it, and loads it with a ClipLoader."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None,
-    ) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path) if fullname == "clip.clip" else None
-        if spec is None or not isinstance(spec.loader, SourceFileLoader):
-            return None
-        spec.loader = ClipLoader(fullname, spec.loader.path)
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path) if name == "clip.clip" else None
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = ClipLoader(name, spec.loader.path)
         return spec
 
 

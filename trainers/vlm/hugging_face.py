@@ -3,21 +3,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...datasets.utils.errors import ConfigError, WeightsError
+from ...datasets.utils.errors import WeightsError
 from ...datasets.views.pixels import Pixels
-from .backbone import Backbone
-from .checkpoints import read_checkpoint, sha256, tensors_by_name
+from .backbone import Backbone, import_library, library_errors
+from .checkpoints import sha256
 from .generic_tower import GenericText
-from .library import import_library, library_errors
 from .prompts import ANCHOR, Tokenizer
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, Layer, TextWeights, affine
 
@@ -30,13 +27,10 @@ MODELS = {
 }
 ACTIVATIONS = {QUICK_GELU: QUICK_GELU, GELU: GELU, "gelu_pytorch_tanh": TANH_GELU}  # by transformers' names
 RESAMPLING = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
-FILES = (".safetensors", ".bin", ".json", ".txt", ".model")  # that features depend on
+FILES = (".safetensors", ".json", ".txt", ".model")  # that features depend on
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 OLD_EOS = 2  # with this end token, which is wrong, the library reads at the largest id instead
-PICKLE = "pytorch_model.bin"  # in older folders, instead of safetensors
-CODE = "auto_map"  # the entry of a config that names code in the model's folder
 ATTENTION = ("eager", "sdpa")  # other implementations may be code on a hub
-LARGEST_CONFIG = 10 << 20  # bytes
 LARGEST_SIZES = {"num_hidden_layers": 1000, "hidden_size": 10**5, "intermediate_size": 10**6, "vocab_size": 10**7,
                  "max_position_embeddings": 10**5, "image_size": 10**4, "projection_dim": 10**5}
 SAVE_AGAIN = "save the model, its tokenizer and its image processor there again with save_pretrained"
@@ -78,10 +72,8 @@ class HuggingFaceBackbone(Backbone):
         """The library has queries, keys and values apart: for the packed tower they are joined once."""
         config = self.module.config.text_config
         if not self.packed:
-            return GenericText(
-                self.encode_ids, self.embedding, self.tokenizer, self.context_length, keep_padding=self.kind == PADDED,
-                layers=config.num_hidden_layers, heads=config.num_attention_heads,
-            )
+            return GenericText(self.encode_ids, self.embedding, self.tokenizer, self.context_length,
+                               self.kind == PADDED, config.num_hidden_layers, config.num_attention_heads)
         text, projection = self.module.text_model, self.module.text_projection
         return TextWeights(
             embedding=self.embedding, positions=text.embeddings.position_embedding.weight,
@@ -121,43 +113,31 @@ def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
     return Tokenizer.around(encode, tokenizer(ANCHOR).input_ids, tokenizer.pad_token_id or 0, control)
 
 
-def library() -> ModuleType:
-    return import_library("transformers", "hf")
-
-
 def read_json(folder: Path, *names: str) -> dict[str, Any]:
     """The first of these files that the folder has. None may ask for code to be run: from the folder, or a kernel from
     a hub as attention."""
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
         raise WeightsError(f"{folder} has no {names[0]}: {SAVE_AGAIN}")
-    try:
-        if path.stat().st_size > LARGEST_CONFIG:
-            raise ValueError("it is too large for a config")
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("it must hold one json object")
-        for key, value in entries(content):
-            if key == CODE:
-                raise WeightsError(f"{path} asks for code in the model's folder to be run ({CODE}), which is never "
+
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        for key, value in pairs:
+            if key == "auto_map":
+                raise WeightsError(f"{path} asks for code in the model's folder to be run (auto_map), which is never "
                                    f"done: only models of transformers itself are loaded")
             if "attn_implementation" in key and value not in (None, *ATTENTION):
                 raise WeightsError(f"{path} asks for the attention {value!r}: only {' and '.join(ATTENTION)} are "
                                    f"supported; remove the entry {key}")
             if key in LARGEST_SIZES and not (type(value) is int and 0 < value <= LARGEST_SIZES[key]):
                 raise WeightsError(f"{path} has the {key} {value}: from 1 to {LARGEST_SIZES[key]} are supported")
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, WeightsError):
-            raise
+        return dict(pairs)
+
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=checked))
+    except WeightsError:
+        raise
+    except (OSError, TypeError, ValueError, RecursionError) as error:
         raise WeightsError(f"cannot read {path} ({error}): {SAVE_AGAIN}") from error
-    return content
-
-
-def entries(content: Any) -> Iterator[tuple[str, Any]]:
-    """All keys and values of nested json objects."""
-    for key, value in content.items() if isinstance(content, dict) else ():
-        yield key, value
-        yield from entries(value)
 
 
 def pixels_of(folder: Path, size: int) -> Pixels:
@@ -168,22 +148,14 @@ def pixels_of(folder: Path, size: int) -> Pixels:
     sides = {"shortest_edge": sides} if isinstance(sides, int) else sides
     crops = crop.values() if isinstance(crop, dict) else [crop]
     shortest = sides.keys() == {"shortest_edge"}
-    if (resample not in RESAMPLING or not config.get("do_normalize", True) or not config.get("do_resize", True)
-            or not ((shortest and config.get("do_center_crop", True)) or sides.keys() == {"height", "width"})):
-        raise WeightsError(f"the image processor in {folder} does something that is not supported: its images must be "
-                           f"resized (bilinear or bicubic), made square and normalised")
-    if {*sides.values(), *crops} != {size}:
-        raise WeightsError(f"the image processor in {folder} makes images of {sides}, cropped to {crop}, for a model "
-                           f"that takes {size} pixels per side: that is not supported")
+    square = config.get("do_center_crop", True) if shortest else sides.keys() == {"height", "width"}
     mean, std = config.get("image_mean"), config.get("image_std")
-    if not mean or not std:
-        raise WeightsError(f"the image processor in {folder} has no image_mean or image_std: add them")
-    factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1
-    if not isinstance(factor, int | float) or not 0 < factor <= 1:
-        raise WeightsError(f"the image processor in {folder} has the rescale_factor {factor!r}: it must be above 0, at "
-                           f"most 1")
-    if factor != 1 / 255:  # pixels are divided by 255 before they are normalised: mean and std make up for it
-        mean, std = ([number / (255 * factor) for number in numbers] for numbers in (mean, std))
+    steps = all(config.get(step, True) for step in ("do_resize", "do_rescale", "do_normalize"))
+    if not (steps and square and mean and std and resample in RESAMPLING and {*sides.values(), *crops} == {size}
+            and config.get("rescale_factor", 1 / 255) == 1 / 255):
+        raise WeightsError(f"the image processor in {folder} is not supported: it must resize images (bilinear or "
+                           f"bicubic) to squares of {size} pixels, which the model takes, rescale them by 1/255, and "
+                           f"normalise them with image_mean and image_std")
     return Pixels(size, mean, std, "shortest" if shortest else "squash", RESAMPLING[resample])
 
 
@@ -192,62 +164,48 @@ def find_folder(name: str) -> tuple[Path, str]:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         raise WeightsError(f"no folder at {folder}: hf:FOLDER is a local folder with config.json and safetensors")
+    names = {path.name for path in folder.iterdir() if path.suffix in FILES}
     for path in folder.iterdir():
         if not path.is_file() and (not path.is_dir() or path.suffix in FILES):
             raise WeightsError(f"{path} is not a regular file (a pipe, a device, a broken link or a folder): remove it")
-    kind = read_json(folder, "config.json").get("model_type")
+    kind = str(read_json(folder, "config.json").get("model_type"))
     if kind not in MODELS:
         raise WeightsError(f"{folder} holds a model of type {kind!r}: supported are {', '.join(MODELS)}; others may be "
                            f"in open_clip, --backbone open_clip:MODEL/TAG")
-    for optional in ("tokenizer_config.json", "processor_config.json"):
-        if (folder / optional).is_file():
-            read_json(folder, optional)
+    for optional in {"tokenizer_config.json", "processor_config.json"} & names:
+        read_json(folder, optional)
     for index in folder.glob("*.index.json"):
         shards = read_json(folder, index.name).get("weight_map")
-        names = list(shards.values()) if isinstance(shards, dict) else [None]
-        outside = [shard for shard in names if not isinstance(shard, str) or Path(shard).name != shard
-                   or Path(shard).suffix not in FILES or not (folder / shard).is_file()]
-        if outside:
-            raise WeightsError(f"{index} names weights that are not in the folder ({outside[0]!r}): {SAVE_AGAIN}")
-    if not list(folder.glob("*.safetensors")) and not (folder / PICKLE).is_file():
-        raise WeightsError(f"{folder} has neither *.safetensors nor {PICKLE}: {SAVE_AGAIN}")
-    if not any((folder / tokenizer).is_file() for tokenizer in TOKENIZERS):
+        if not isinstance(shards, dict) or not names.issuperset(map(str, shards.values())):
+            raise WeightsError(f"{index} names weights that are not in the folder: {SAVE_AGAIN}")
+    if not list(folder.glob("*.safetensors")):
+        raise WeightsError(f"{folder} has no *.safetensors: {SAVE_AGAIN}")
+    if not names & set(TOKENIZERS):
         raise WeightsError(f"{folder} has no tokenizer (one of {', '.join(TOKENIZERS)}): {SAVE_AGAIN}")
     return folder, kind
 
 
-def read_model(folder: Path, cls: Any) -> tuple[Any, dict[str, Any]]:
-    """The model, and what its weights lacked. A pickle is read as data, see `checkpoints`."""
-    how = {"dtype": torch.float32, "output_loading_info": True, "attn_implementation": "sdpa"}
-    if list(folder.glob("*.safetensors")):
-        model, report = cls.from_pretrained(folder, use_safetensors=True, local_files_only=True, **how)
-    else:
-        config = cls.config_class.from_pretrained(folder, local_files_only=True)
-        state = tensors_by_name(read_checkpoint(folder / PICKLE))
-        model, report = cls.from_pretrained(None, config=config, state_dict=state, **how)
-    for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = tensor.data.clone()  # the library leaves them mapped to the file
-    return model, report
-
-
-def load(name: str, device: torch.device, activation: str, head_width: int) -> HuggingFaceBackbone:
-    if activation or head_width:
-        raise ConfigError("MODEL.ACTIVATION and MODEL.HEAD_WIDTH are for files of unknown origin: config.json has both")
+def load(name: str, device: torch.device) -> HuggingFaceBackbone:
     folder, kind = find_folder(name)
+    library = import_library("transformers", "hf")
     with library_errors(f"transformers cannot load {folder}", SAVE_AGAIN):
-        model, report = read_model(folder, getattr(library(), MODELS[kind][0]))
+        model, report = getattr(library, MODELS[kind][0]).from_pretrained(
+            folder, use_safetensors=True, local_files_only=True, dtype=torch.float32, output_loading_info=True,
+            attn_implementation="sdpa",
+        )
         missing = [key for key in report["missing_keys"] if not key.endswith("position_ids")]
         if missing:
             raise WeightsError(f"the weights in {folder} lack {missing[0]}: they belong to another model")
-        tokenizer = library().AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = tensor.data.clone()  # the library leaves them mapped to the file
+        tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         pixels = pixels_of(folder, model.config.vision_config.image_size)
         model = model.eval().requires_grad_(False).to(device)
         return HuggingFaceBackbone(model, tokenizer, pixels, f"hf:{name}")
 
 
-def weights_hash(name: str, activation: str, head_width: int) -> str:
+def weights_hash(name: str) -> str:
     """A hash of all files that features depend on: weights, configs, tokenizer."""
     folder, _ = find_folder(name)
-    files = sorted(path for path in folder.iterdir() if path.suffix in FILES)
-    digests = {path.name: sha256(path) for path in files}
+    digests = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.suffix in FILES}
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16]

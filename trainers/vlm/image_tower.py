@@ -10,8 +10,7 @@ from ...datasets.utils.errors import UserError
 from ...datasets.views.pixels import Pixels
 from ..functional.objectives import unit
 from .backbone import Backbone
-from .numerics import autocast, in_parallel
-from .oom import retry_on_oom
+from .numerics import autocast, in_parallel, retry_on_oom
 
 VIEWS_AT_ONCE = 256  # on a GPU: fills it and bounds memory
 # On a CPU, numbers in the largest activation: from 32 MB on, malloc returns memory to the system after every use and

@@ -12,8 +12,8 @@ from .backbone import Backbone
 from .numerics import fixed_numerics
 from .openai_clip import CLIP
 
-# Prefix of a name -> the module that loads such backbones. It has `load(name, device, activation, head_width)`, which
-# returns a Backbone, and `weights_hash(name, activation, head_width)`; `name` is what follows the prefix.
+# Prefix of a name -> the module that loads such backbones. It has `load(name, device)`, which returns a Backbone, and
+# `weights_hash(name)`; `name` is what follows the prefix.
 LOADERS = {"open_clip": ".open_clip", "hf": ".hugging_face"}
 
 
@@ -25,8 +25,8 @@ def pick_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"DEVICE '{name}' is not known to torch: use auto, cpu or cuda") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = torch.cuda.device_count()
+    found = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= found:
         raise ConfigError(f"DEVICE is {name}, but torch finds {found} CUDA devices: use DEVICE cpu, or auto")
     return device
 
@@ -40,20 +40,16 @@ def find_loader(name: str) -> tuple[ModuleType, str]:
 
 
 @fixed_numerics()
-def load_clip(
-    name: str, device: str | torch.device = "auto", activation: str = "", head_width: int = 0, expected_hash: str = "",
-) -> CLIP | Backbone:
+def load_clip(name: str, device: str | torch.device = "auto", expected_hash: str = "") -> CLIP | Backbone:
     """A CLIP by name, fp32, frozen, in eval mode: OpenAI's own module for one of OpenAI's names, the small CLIP
     (`small`) and local files; a Backbone for `open_clip:MODEL/TAG`, `open_clip:MODEL@FILE` and `hf:FOLDER`.
 
-    A file of another project has OpenAI's tensor names but not always its activation and heads, and does not state
-    them: `activation` (quick_gelu, gelu) and, for wide image towers, `head_width` do.
     Files that change meanwhile are refused; `expected_hash` is an earlier `weights_hash` that they must still have.
     """
     loader, rest = find_loader(name)
-    before = expected_hash or loader.weights_hash(rest, activation, head_width)
-    backbone = loader.load(rest, pick_device(device) if isinstance(device, str) else device, activation, head_width)
-    if loader.weights_hash(rest, activation, head_width) != before:
+    before = expected_hash or loader.weights_hash(rest)
+    backbone = loader.load(rest, pick_device(device) if isinstance(device, str) else device)
+    if loader.weights_hash(rest) != before:
         raise WeightsError(f"the weights of {name} changed while they were read: run the command again")
     return backbone.module if loader is openai else backbone
 
@@ -67,7 +63,7 @@ def as_backbone(model: CLIP | Backbone) -> Backbone:
     raise ConfigError(f"a model must come from load_clip, not be a {type(model).__name__}")
 
 
-def weights_hash(name: str, activation: str = "", head_width: int = 0) -> str:
+def weights_hash(name: str) -> str:
     """SHA-256 of a backbone's weights, shortened, with all else that its features depend on."""
     loader, rest = find_loader(name)
-    return loader.weights_hash(rest, activation, head_width)
+    return loader.weights_hash(rest)

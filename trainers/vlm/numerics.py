@@ -1,4 +1,5 @@
-"""How the towers compute: their precision, and the same numbers on any number of cores.
+"""How the towers compute: their precision, the same numbers on any number of cores, and less at once when memory runs
+out.
 
 Torch's own threads share one sum, so its last bits depend on their number, which differs between `python` (all cores),
 `torchrun` (one per process) and the machine on which a run is continued. Here torch computes with one thread, and whole
@@ -6,6 +7,7 @@ pieces, whose sizes do not depend on the number of cores, run on different cores
 """
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import TypeVar
 
 import torch
+
+from ...datasets.utils.errors import out_of_memory
+
+logger = logging.getLogger(__name__)
 
 # Of the two towers; losses, logits and the optimizer are always fp32.
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -23,9 +29,8 @@ T = TypeVar("T")
 
 def resolve_precision(name: str, device: torch.device) -> str:
     """`auto` is fp32 on CPU and fp16 autocast on CUDA."""
-    if name != "auto":
-        return name
-    return "fp16" if device.type == "cuda" else "fp32"
+    default = "fp16" if device.type == "cuda" else "fp32"
+    return default if name == "auto" else name
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
@@ -43,9 +48,7 @@ class Caller:
 
 
 class Worker(threading.local):
-    """Whether this thread computes a piece of `in_parallel`."""
-
-    active = False
+    active = False  # whether this thread computes a piece of `in_parallel`
 
 
 worker = Worker()
@@ -61,12 +64,11 @@ def fixed_numerics() -> Iterator[None]:
         Caller.active += 1
         torch.set_num_threads(1)
         torch.set_default_dtype(torch.float32)
+    enabled = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     try:
-        with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(False))
-            for device in ("cpu", "cuda"):
-                if torch.is_autocast_enabled(device):
-                    stack.enter_context(torch.autocast(device, enabled=False))
+        with torch.inference_mode(False), ExitStack() as stack:
+            for device in enabled:
+                stack.enter_context(torch.autocast(device, enabled=False))
             yield
     finally:
         with Caller.lock:
@@ -81,7 +83,7 @@ def in_parallel(function: Callable[[S], T], pieces: Sequence[S], device: torch.d
     outside `fixed_numerics`, one piece after the other."""
     cores = min(Caller.threads, len(pieces))
     if cores < 2 or device.type != "cpu" or not Caller.active or worker.active:
-        return [function(piece) for piece in pieces]
+        return list(map(function, pieces))
     pool = ThreadPoolExecutor(cores, initializer=start_worker)
     try:
         return list(pool.map(function, pieces))
@@ -103,3 +105,18 @@ def worker_thread() -> Iterator[None]:
         yield
     finally:
         worker.active = before
+
+
+def retry_on_oom(run: Callable[[], T], shrink: Callable[[], str]) -> T:
+    """The result of `run`. Each time that memory runs out, `shrink` makes the next attempt smaller and returns its size
+    in words, or raises a UserError if nothing is left to shrink."""
+    while True:
+        try:
+            return run()
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+        # Outside the except clause, where the exception and the memory that it held are gone.
+        logger.warning("out of memory: %s at once from here on", shrink())
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # returns freed blocks to the driver, so that smaller ones fit

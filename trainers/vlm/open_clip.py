@@ -1,22 +1,30 @@
 """Models of open_clip: LAION, DataComp, MetaCLIP, DFN, EVA, SigLIP, CoCa, BiomedCLIP and others."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...datasets.utils.errors import ConfigError
+from ...datasets.utils.errors import ConfigError, WeightsError, first_five
+from ...datasets.utils.registry import nearest
 from ...datasets.views.pixels import Pixels
-from .backbone import Backbone
+from .backbone import Backbone, import_library, library_errors
+from .checkpoints import sha256
 from .generic_tower import GenericText
-from .open_clip_source import explained, find_source, library, local_file, refuse_code, weights_hash
 from .prompts import Tokenizer
-from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextWeights, affine, openai_layer
+from .text_tower import GELU, QUICK_GELU, TANH_GELU, TextWeights, openai_text
 
-__all__ = ["OpenClipBackbone", "load", "weights_hash"]
+SCHEMAS = ("hf-hub:", "local-dir:")  # models with a config of their own, see open_clip's `create_model`
+PIXEL_KEYS = ("mean", "std", "interpolation", "resize_mode")
 
 
 class OpenClipBackbone(Backbone):
@@ -44,16 +52,15 @@ class OpenClipBackbone(Backbone):
         """Bidirectional towers and CoCa's attend to the padding or are read after it; BERT's mask it."""
         text = self.text_module
         if self.packed:
-            return text_weights(text, self.tokenizer)
-        masked = is_hugging_face(text) and self.tokenizer.pad == text.config.pad_token_id
+            return openai_text(text, activation_of(text.transformer.resblocks[0]), self.tokenizer.start)
+        masked = False
         if is_hugging_face(text):
+            masked = self.tokenizer.pad == text.config.pad_token_id
             layers, heads = text.transformer.config.num_hidden_layers, text.transformer.config.num_attention_heads
         else:
             layers, heads = len(text.transformer.resblocks), text.transformer.resblocks[0].attn.num_heads
-        return GenericText(
-            self.module.encode_text, self.embedding, self.tokenizer, self.context_length, keep_padding=not masked,
-            layers=layers, heads=heads,
-        )
+        return GenericText(self.module.encode_text, self.embedding, self.tokenizer, self.context_length, not masked,
+                           layers, heads)
 
 
 def is_hugging_face(text: Any) -> bool:
@@ -91,17 +98,6 @@ def activation_of(block: Any) -> str:
     return {"none": GELU, "tanh": TANH_GELU}[layer.approximate] if type(layer) is nn.GELU else ""
 
 
-def text_weights(text: Any, tokenizer: Tokenizer) -> TextWeights:
-    blocks, projection = text.transformer.resblocks, text.text_projection
-    linear = isinstance(projection, nn.Linear)
-    return TextWeights(
-        embedding=text.token_embedding, positions=text.positional_embedding, layers=tuple(map(openai_layer, blocks)),
-        heads=blocks[0].attn.num_heads, activation=activation_of(blocks[0]), eps=text.ln_final.eps,
-        final_norm=affine(text.ln_final), start=tokenizer.start,
-        projection=(projection.weight.T, projection.bias) if linear else (projection, None),
-    )
-
-
 def our_tokenizer(tokenizer: Any) -> Tokenizer:
     """open_clip's tokenizers, its own one and those of transformers, each with its way of cleaning a text."""
     (row,) = tokenizer(["a"]).tolist()
@@ -127,10 +123,93 @@ def pixels_of(config: dict[str, Any]) -> Pixels:
     return Pixels(width, config["mean"], config["std"], config["resize_mode"], config["interpolation"])
 
 
-def load(name: str, device: torch.device, activation: str, head_width: int) -> OpenClipBackbone:
-    if head_width:
-        raise ConfigError("MODEL.HEAD_WIDTH is for files of unknown origin: open_clip knows its models' heads")
-    source = find_source(name, activation)
+@dataclass(frozen=True)
+class Source:
+    """A model of open_clip with its weights, and their settings that a weight file does not state."""
+
+    model: str  # one of open_clip's configs, or a schema and what follows it
+    tag: str  # of weights that open_clip knows
+    file: str  # weights on this machine; "" = those of the tag, which open_clip downloads
+    quick_gelu: bool
+    pixels: Mapping[str, object]  # PIXEL_KEYS of weights that open_clip knows; {} = those of the model's config
+
+
+def library() -> ModuleType:
+    return import_library("open_clip", "open_clip")
+
+
+def explained(name: str) -> AbstractContextManager[None]:
+    return library_errors(f"open_clip cannot load {name}", "correct the name, or, if the download failed, fetch the "
+                          "file and give open_clip:MODEL/TAG@FILE")
+
+
+def refuse_code(model: str) -> None:
+    """open_clip builds some towers with transformers, which can run code from a model's folder, or ask at the terminal
+    whether it should. Both are refused."""
+    text = (library().get_model_config(model) or {}).get("text_cfg", {})
+    if text.get("tokenizer_kwargs", {}).get("trust_remote_code"):
+        raise WeightsError(f"the config of {model} asks for code to be run (trust_remote_code), which is never done: "
+                           f"only models of the libraries themselves are loaded")
+    with suppress(ImportError):
+        from transformers import dynamic_module_utils
+
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # refuse at once instead of asking
+
+
+def find_source(name: str) -> Source:
+    """`MODEL/TAG`, `MODEL@FILE`, `MODEL/TAG@FILE`, `hf-hub:ORG/NAME` or `local-dir:FOLDER`. A file does not state
+    activation and pixels: they are those of the tag or, without a tag, of all known weights, if these agree."""
+    if name.startswith(SCHEMAS):
+        with explained(name):
+            config = library().get_model_config(name) or {}
+        return Source(name, "", "", bool(config.get("quick_gelu")), {})
+    model, _, file = name.partition("@")
+    model, _, tag = model.partition("/")
+    config = library().get_model_config(model)
+    if config is None:
+        raise WeightsError(f"open_clip knows no model '{model}'.{nearest(model, library().list_models())} Its models: "
+                           f"python -c 'import open_clip; print(open_clip.list_models())'")
+    if file and not Path(file).is_file():
+        raise WeightsError(f"no weight file at {file}")
+    known = {}
+    for known_tag in library().list_pretrained_tags_by_model(model):
+        table = library().get_pretrained_cfg(model, known_tag)
+        pixels = {key: table[key] for key in PIXEL_KEYS if key in table}
+        quick_gelu = bool(table.get("quick_gelu", config.get("quick_gelu")))
+        known[known_tag] = Source(model, tag, file, quick_gelu, pixels)
+    if tag in known:
+        return known[tag]
+    if tag or not file:
+        raise WeightsError(f"open_clip knows no weights '{tag}' of {model}.{nearest(tag, known)} Give open_clip:{model}"
+                           f"/TAG with TAG one of {first_five(list(known)) or 'none'}, or open_clip:{model}@FILE")
+    kinds = {repr(source): known_tag for known_tag, source in reversed(known.items())}  # the first tag of each kind
+    if len(kinds) > 1:
+        raise WeightsError(f"weights of {model} differ in activation or pixels, and {file} does not say which it has: "
+                           f"name known weights of its kind, --backbone open_clip:{model}/TAG@{file}, such as "
+                           f"{' or '.join(reversed(kinds.values()))}")
+    return next(iter(known.values()), Source(model, "", file, bool(config.get("quick_gelu")), {}))
+
+
+def local_file(source: Source) -> Path:
+    """The weights of a source on this machine, downloaded by open_clip if need be."""
+    from open_clip import factory, pretrained
+
+    if source.file:
+        return Path(source.file)
+    schema, identifier = factory.parse_model_name(source.model)
+    if schema == "local-dir":
+        found = factory._find_checkpoint_in_dir(Path(identifier))
+    elif schema == "hf-hub":
+        found = pretrained.download_pretrained_from_hf(identifier)
+    else:
+        found = library().download_pretrained(library().get_pretrained_cfg(source.model, source.tag))
+    if not found:
+        raise WeightsError(f"open_clip finds no weights for {source.model}")
+    return Path(found)
+
+
+def load(name: str, device: torch.device) -> OpenClipBackbone:
+    source = find_source(name)
     with explained(name):
         refuse_code(source.model)
         model = library().create_model(
@@ -139,3 +218,14 @@ def load(name: str, device: torch.device, activation: str, head_width: int) -> O
         )
         tokenizer = library().get_tokenizer(source.model)
         return OpenClipBackbone(model.eval().requires_grad_(False).to(device), tokenizer, f"open_clip:{name}")
+
+
+def weights_hash(name: str) -> str:
+    """A hash of the weights and of all that open_clip knows about them."""
+    source = find_source(name)
+    with explained(name):
+        settings = {
+            "file": sha256(local_file(source)), "config": library().get_model_config(source.model),
+            "quick_gelu": source.quick_gelu, "pixels": dict(source.pixels),
+        }
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -1,17 +1,35 @@
-"""OpenAI's CLIP, and files of other projects that have its shape."""
+"""OpenAI's CLIP: the weights of a name or file, and the model as a backbone."""
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+import logging
+from pathlib import Path
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from ...datasets.download.fetch import FetchError, fetch_once
+from ...datasets.utils.errors import DataError, WeightsError
+from ...datasets.utils.registry import nearest
 from ...datasets.views.pixels import Pixels
 from .backbone import Backbone
-from .checkpoints import sha256
-from .openai_clip import CLIP, WEIGHT_URLS, clip, tokenizer
-from .openai_weights import BACKBONES, DEFAULT_HEAD_WIDTH, expected_sha256, read_clip, weights_file
+from .checkpoints import read_checkpoint, sha256, tensors_by_name
+from .openai_clip import CLIP, VOCAB_SIZE, WEIGHT_URLS, clip, tokenizer
 from .prompts import Tokenizer
-from .text_tower import GELU, QUICK_GELU, TextWeights, affine, openai_layer
+from .text_tower import QUICK_GELU, TextWeights, openai_text
 
+logger = logging.getLogger(__name__)
+
+BACKBONES = ("RN50", "RN101", "ViT-B/32", "ViT-B/16", "ViT-L/14", "ViT-L/14@336px")
+SMALL = "small"
+SMALL_KNOWS = ("LandCover", "LandCoverShift")  # data sets of the kind that it was trained on
+SMALL_WEIGHTS = Path(__file__).parent / "small" / "small_clip.safetensors"
+CACHE = Path("~/.cache/clip")  # where OpenAI's own package keeps its weights
+# Entries of OpenAI's archives and of the small CLIP that no other project's files have.
+OPENAI_MARKS = {"input_resolution", "context_length", "vocab_size"}
+SMALL_MARK = "token_embedding.rows"
+HEAD_WIDTH = 64  # numbers per attention head
+TOKEN_STD = 0.02  # of CLIP's token embeddings before training
 START, END = tokenizer.encoder["<|startoftext|>"], tokenizer.encoder["<|endoftext|>"]
 TOKENIZER = Tokenizer(tokenizer.encode, (START,), (END,), 0, frozenset({START, END}))
 
@@ -32,14 +50,7 @@ class OpenAIBackbone(Backbone):
 
     @property
     def text(self) -> TextWeights:
-        """The module's own tensors. Its activation is OpenAI's unless MODEL.ACTIVATION has replaced it."""
-        model, blocks = self.module, self.module.transformer.resblocks
-        return TextWeights(
-            embedding=model.token_embedding, positions=model.positional_embedding,
-            layers=tuple(map(openai_layer, blocks)), heads=blocks[0].attn.num_heads,
-            activation=GELU if isinstance(blocks[0].mlp.gelu, nn.GELU) else QUICK_GELU, eps=model.ln_final.eps,
-            final_norm=affine(model.ln_final), projection=(model.text_projection, None), start=TOKENIZER.start,
-        )
+        return openai_text(self.module, QUICK_GELU, TOKENIZER.start)
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         """A vision transformer is read at its class token, so the last layer is computed for that token only."""
@@ -59,15 +70,111 @@ class OpenAIBackbone(Backbone):
         return visual.ln_post(first[0]) @ visual.proj
 
 
-def load(name: str, device: torch.device, activation: str, head_width: int) -> OpenAIBackbone:
-    return OpenAIBackbone(read_clip(name, activation, head_width).to(device), name)
+def load(name: str, device: torch.device) -> OpenAIBackbone:
+    return OpenAIBackbone(read_clip(name).to(device), name)
 
 
-def weights_hash(name: str, activation: str, head_width: int) -> str:
-    """The file's SHA-256, and the settings that change how it is read. Downloads are verified, so their address has
-    it."""
-    if name in BACKBONES:
-        return expected_sha256(WEIGHT_URLS[name])[:16]
-    changes = [activation] if activation == GELU else []
-    changes += [f"heads{head_width}"] if head_width not in (0, DEFAULT_HEAD_WIDTH) else []
-    return "-".join([sha256(weights_file(name))[:16], *changes])
+def weights_hash(name: str) -> str:
+    """The file's SHA-256. Downloads are verified, so their address has it."""
+    return (WEIGHT_URLS[name].split("/")[-2] if name in BACKBONES else sha256(weights_file(name)))[:16]
+
+
+def warn_of_small(backbone: str, dataset: str) -> str:
+    """Warns of the small CLIP on data that it was not trained for; returns the warning, or ""."""
+    if backbone != SMALL or dataset in SMALL_KNOWS:
+        return ""
+    line = (f"the small CLIP knows only aerial tiles of land ({', '.join(SMALL_KNOWS)}): its predictions on anything "
+            "else are near chance; take a general model, such as --backbone ViT-B/16")
+    logger.warning("%s", line)
+    return line
+
+
+def weights_file(name: str) -> Path:
+    """The local file of a backbone; OpenAI's weights are downloaded once to where `clip` keeps them."""
+    check_name(name)
+    if name == SMALL:
+        return SMALL_WEIGHTS
+    return download(WEIGHT_URLS[name], cache_folder()) if name in BACKBONES else Path(name)
+
+
+def check_name(name: str) -> None:
+    known = [*BACKBONES, SMALL]
+    if name not in known and not Path(name).is_file():
+        raise WeightsError(f"no backbone and no weight file '{name}'.{nearest(name, known)} Known: {', '.join(known)}, "
+                           "a path to OpenAI's weights, open_clip:MODEL/TAG, hf:FOLDER.")
+
+
+def cache_folder() -> Path:
+    try:
+        return CACHE.expanduser()
+    except RuntimeError as error:
+        raise WeightsError(f"no home folder to keep weights in ({error}): set HOME, or give --backbone PATH") from error
+
+
+def download(url: str, folder: Path) -> Path:
+    """Fetches `url` into `folder` unless a file with the right checksum is there. Never leaves half a file."""
+    try:
+        return fetch_once(url, folder, f"sha256:{url.split('/')[-2]}")
+    except (FetchError, DataError) as error:
+        raise WeightsError(f"cannot download {url} to {folder} ({error}): try again, set HOME to another folder, or "
+                           f"fetch it by hand and give its path as --backbone") from error
+
+
+def read_clip(name: str) -> CLIP:
+    """An OpenAI model by name, the small CLIP (`small`), or a local file in one of their formats; fp32, frozen, in
+    eval mode. Files of other projects have the same tensor names but not always the same activation, heads and pixels,
+    and do not state them, so they are refused."""
+    path = weights_file(name)
+    state = tensors_by_name(read_checkpoint(path))
+    # Training scripts save the model inside `state_dict.`, `module.` or both.
+    prefix = next((key.removesuffix("text_projection") for key in state if key.endswith("text_projection")), "")
+    state = {key.removeprefix(prefix): value.float() for key, value in state.items() if key.startswith(prefix)}
+    if not {SMALL_MARK, *OPENAI_MARKS} & state.keys():
+        raise WeightsError(f"{path} has neither OpenAI's format nor ours: use --backbone open_clip:MODEL@FILE for "
+                           f"weights of open_clip's models, hf:FOLDER for a folder of Hugging Face's")
+    try:
+        if SMALL_MARK in state:
+            rows, weight = state.pop(SMALL_MARK), state["token_embedding.weight"]
+            state["token_embedding.weight"] = full_token_table(rows, weight)
+        model = CLIP(**architecture(state))
+        known = model.state_dict().keys()
+        model.load_state_dict({key: value for key, value in state.items() if key in known})
+    except Exception as error:  # shapes that do not belong together fail in many places
+        reason = (str(error) or type(error).__name__).splitlines()[-1].strip()
+        raise WeightsError(f"{path} does not hold the weights of an OpenAI CLIP ({reason})") from error
+    return model.eval().requires_grad_(False)
+
+
+def architecture(state: dict[str, Tensor]) -> dict[str, Any]:
+    """The arguments of `clip.model.CLIP` that fit the shapes of a state dict."""
+    def layers(prefix: str) -> int:
+        """At least one: if the weights have none, loading them fails."""
+        return max(1, len({key.removeprefix(prefix).split(".")[0] for key in state if key.startswith(prefix)}))
+
+    vision: dict[str, Any]
+    if "visual.proj" in state:
+        vision_width, _, _, patch = state["visual.conv1.weight"].shape
+        positions = state["visual.positional_embedding"]
+        vision = {"vision_layers": layers("visual.transformer.resblocks."), "vision_patch_size": patch}
+    else:
+        vision_width, patch = state["visual.layer1.0.conv1.weight"].shape[0], 32
+        positions = state["visual.attnpool.positional_embedding"]
+        stages = tuple(layers(f"visual.layer{i}.") for i in (1, 2, 3, 4))
+        vision = {"vision_layers": stages, "vision_patch_size": None}
+    vocab_size, width = state["token_embedding.weight"].shape
+    side = round((len(positions) - 1) ** 0.5)  # in patches; one more position is the class token's or the mean's
+    return {
+        **vision, "vision_width": vision_width, "image_resolution": patch * side,
+        "embed_dim": state["text_projection"].shape[1], "context_length": len(state["positional_embedding"]),
+        "vocab_size": vocab_size, "transformer_width": width, "transformer_heads": width // HEAD_WIDTH,
+        "transformer_layers": layers("transformer.resblocks."),
+    }
+
+
+def full_token_table(rows: Tensor, weight: Tensor) -> Tensor:
+    """The small CLIP's token embeddings (VOCAB_SIZE, width): row `rows[i]` is `weight[i]`. All others are as before
+    training, which starts from this table with no rows given, so they are not stored."""
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(VOCAB_SIZE, weight.shape[1], generator=generator) * TOKEN_STD
+    table[rows.long()] = weight.float()
+    return table

@@ -6,58 +6,44 @@ started in them. The installed package is taken there too, and `import clip` sti
 """
 from __future__ import annotations
 
-import importlib
 import sys
-import types
-from collections.abc import Iterator
-from contextlib import contextmanager
+from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 
 from . import clip_import  # noqa: F401
 
-INSTALL_HINT = (
-    "The installed module 'clip' is not OpenAI's CLIP (the PyPI package 'clip' is a clipboard tool). "
-    "Run: pip uninstall -y clip && pip install openai-clip"
-)
 
-
-def _import_clip() -> types.ModuleType:
+def import_clip() -> ModuleType:
+    path, theirs = list(sys.path), {}
+    installed = [folder for folder in path if Path(folder).name in ("site-packages", "dist-packages")]
+    first, ours = PathFinder.find_spec("clip", path), PathFinder.find_spec("clip", installed)
+    other_first = first is not None and ours is not None and first.origin != ours.origin
+    if other_first:
+        theirs = remove_clip()
+        sys.path[:] = [*installed, *path]
     try:
-        with _installed_clip_first():
-            module = importlib.import_module("clip")
+        module = import_module("clip")
     except ImportError as error:
         raise ImportError("OpenAI's CLIP is not installed. Run: pip install openai-clip") from error
+    finally:
+        if other_first:
+            sys.path[:] = path
+            remove_clip()
+            sys.modules.update(theirs)
     if not hasattr(module, "tokenize"):
-        raise ImportError(INSTALL_HINT)
+        raise ImportError("The installed module 'clip' is not OpenAI's CLIP (the PyPI package 'clip' is a clipboard "
+                          "tool). Run: pip uninstall -y clip && pip install openai-clip")
     return module
 
 
-@contextmanager
-def _installed_clip_first() -> Iterator[None]:
-    """Meanwhile `clip` is the installed package. Another one that comes first on the path is restored afterwards."""
-    path = list(sys.path)
-    installed = [folder for folder in path if Path(folder).name in ("site-packages", "dist-packages")]
-    first, ours = PathFinder.find_spec("clip", path), PathFinder.find_spec("clip", installed)
-    if first is None or ours is None or first.origin == ours.origin:
-        yield
-        return
-    theirs = _remove_clip()
-    sys.path[:] = [*installed, *path]
-    try:
-        yield
-    finally:
-        sys.path[:] = path
-        _remove_clip()
-        sys.modules.update(theirs)
-
-
-def _remove_clip() -> dict[str, types.ModuleType]:
+def remove_clip() -> dict[str, ModuleType]:
     names = [name for name in sys.modules if name.partition(".")[0] == "clip"]
     return {name: sys.modules.pop(name) for name in names}
 
 
-clip = _import_clip()
+clip = import_clip()
 CLIP = clip.model.CLIP
 tokenizer = clip.clip._tokenizer  # the BPE tokenizer of all of OpenAI's models
 VOCAB_SIZE = len(tokenizer.encoder)  # 49408

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from ...datasets.utils.errors import WeightsError, first_five
 from ...datasets.utils.files import write_atomically, write_text
 from ..config.roles import OF_PROMPTS
 from .backbone import Backbone
-from .checkpoints import read_checkpoint, safetensors_metadata, sha256
+from .checkpoints import read_checkpoint, sha256
 from .prompts import END
 
 logger = logging.getLogger(__name__)
@@ -39,18 +40,15 @@ def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
     """CoOp's layout: `<dir>/prompt_learner/model.pth.tar-<epoch>`. Without an epoch, `model-best.pth.tar`, which CoOp
     writes only where it validates; otherwise the last epoch, which is what CoOp itself tests."""
     folder = Path(model_dir) / FOLDER
-    if not Path(model_dir).is_dir():
-        raise WeightsError(f"--model-dir {model_dir} does not exist: correct the path")
-    if not folder.is_dir():
-        raise WeightsError(f"--model-dir {model_dir} has no folder {FOLDER}: give the folder in which a run of CoOp "
-                           f"has saved its prompt")
-    saved = [file for file in folder.glob("model.pth.tar-*") if file.name.rpartition("-")[2].isdigit()]
+    saved = {int(file.name.rpartition("-")[2]): file for file in folder.glob("model.pth.tar-*")
+             if file.name.rpartition("-")[2].isdigit()}
     path = folder / ("model-best.pth.tar" if epoch is None else f"model.pth.tar-{epoch}")
     if epoch is None and not path.is_file() and saved:
-        path = max(saved, key=lambda file: int(file.name.rpartition("-")[2]))
+        path = saved[max(saved)]
     if not path.is_file():
         found = ", ".join(sorted(file.name for file in folder.glob("model*"))) or "no checkpoint"
-        raise WeightsError(f"no prompt at {path}: {folder} holds {found}; correct --model-dir or --load-epoch")
+        raise WeightsError(f"no prompt at {path}: {folder} holds {found}; correct --model-dir, the folder in which a "
+                           f"run of CoOp has saved its prompt, or --load-epoch")
     logger.info("prompt: %s", path)
     return path
 
@@ -91,13 +89,15 @@ def read_context(path: str | Path) -> StoredPrompt:
         if found:
             raise WeightsError(f"{path} is no prompt of CoOp's: it seems to be {method}, with {first_five(found)}, "
                                f"which is not supported")
-    about = safetensors_metadata(path) if Path(path).suffix == ".safetensors" else content
-    said = [about[key] if isinstance(about.get(key), str) else "" for key in (BACKBONE, POSITION)]
-    for name, tensor in tensors.items():
-        if name.rpartition(".")[2] == "ctx":
-            prefix = name.removesuffix("ctx")
-            return StoredPrompt(tensor, {key.removeprefix(prefix): value for key, value in tensors.items()}, *said)
-    raise WeightsError(f"{path} holds no context 'ctx'; tensors found: {first_five(list(tensors)) or 'none'}")
+    prefix = next((name.removesuffix("ctx") for name in tensors if name.rpartition(".")[2] == "ctx"), None)
+    if prefix is None:
+        raise WeightsError(f"{path} holds no context 'ctx'; tensors found: {first_five(list(tensors)) or 'none'}")
+    if Path(path).suffix == ".safetensors":
+        with safe_open(path, "pt") as file:
+            content = file.metadata() or {}
+    backbone, position = (content[key] if isinstance(content.get(key), str) else "" for key in (BACKBONE, POSITION))
+    tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
+    return StoredPrompt(tensors["ctx"], tensors, backbone, position)
 
 
 def load_context(
@@ -116,47 +116,35 @@ def load_context(
     if stored_position and stored_position != position:
         raise WeightsError(f"the prompt in {path} was learnt with the class name at '{stored_position}', not "
                            f"'{position}': add {OF_PROMPTS} {stored_position}")
-    width, classes = backbone.width, len(class_tokens)
-    shape = tuple(context.shape)
+    shape, width = tuple(context.shape), backbone.width
     if context.dim() not in (2, 3) or shape[-1] != width or shape[-2] < 1:
         learnt = f", learnt with {made_with}," if made_with else ""
         raise WeightsError(f"the context in {path}{learnt} has shape {shape}, but this backbone needs "
                            f"(n_ctx, {width})")
     if not context.isfinite().all():
         raise WeightsError(f"the context in {path} holds numbers that are not finite")
+    # CoOp's files also hold the embeddings of the start token and of the class names.
+    prefix, suffix = tensors.get("token_prefix"), tensors.get("token_suffix")
     if context.dim() == 3:
-        if shape[0] != classes:
+        if shape[0] != len(class_tokens):
             raise WeightsError(f"the class-specific context in {path} has shape {shape}, but the data set needs "
-                               f"({classes}, n_ctx, {width})")
-        check_class_list(path, tensors.get("token_suffix"), backbone, class_tokens)
-    elif not same_backbone(tensors.get("token_prefix"), backbone):
+                               f"({len(class_tokens)}, n_ctx, {width})")
+        for label, own in enumerate(class_tokens):
+            if suffix is not None and not same_embeddings(suffix, label, own, backbone):
+                raise WeightsError(f"the class-specific context in {path} was made for another class list or backbone "
+                                   f"(class {label} differs)")
+    elif prefix is not None and not same_embeddings(prefix, 0, backbone.tokenizer.start, backbone):
         logger.warning("the prompt in %s was made with another backbone of the same width%s; expect nonsense", path,
                        f" ({made_with})" if made_with else "")
     return context.float().to(backbone.device)
 
 
-def same_embeddings(stored: Tensor, own: Tensor) -> bool:
-    """Whether stored embeddings are the model's own; files may hold them in half precision."""
-    return stored.shape == own.shape and torch.allclose(stored.float(), own.cpu(), atol=1e-3)
-
-
-def same_backbone(prefix: Tensor | None, backbone: Backbone) -> bool:
-    """CoOp's files hold the start token's embedding, which differs between backbones of one width."""
-    return prefix is None or prefix.dim() != 3 or same_embeddings(
-        prefix[:1], backbone.embed([backbone.tokenizer.start]))
-
-
-def check_class_list(
-    path: Path, suffix: Tensor | None, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
-) -> None:
-    """CoOp's files also hold the embeddings of the class names: class-specific contexts must belong to these names."""
-    if suffix is None:
-        logger.warning("%s does not say which classes its class-specific context is for; it is used as it is", path)
-        return
-    for label, own in enumerate(class_tokens):
-        if suffix.dim() != 3 or not same_embeddings(suffix[label : label + 1, : len(own)], backbone.embed([own])):
-            raise WeightsError(f"the class-specific context in {path} was made for another class list or backbone "
-                               f"(class {label} differs)")
+def same_embeddings(stored: Tensor, row: int, tokens: Sequence[int], backbone: Backbone) -> bool:
+    """Whether a row of stored embeddings begins with the model's own of these tokens; files may hold them in half
+    precision."""
+    own = backbone.embed([tokens])[0].cpu()
+    found = stored[row, : len(tokens)].float() if stored.dim() == 3 else stored
+    return found.shape == own.shape and torch.allclose(found, own, atol=1e-3)
 
 
 def write_checkpoint(
@@ -191,10 +179,9 @@ def convert_prompt(source: str | Path, target: str | Path) -> None:
     context, tensors, backbone, position = read_context(prompt_file(source))
     saved = {"ctx": context}
     if "token_prefix" in tensors:
-        saved["token_prefix"] = tensors["token_prefix"][:1]
+        saved["token_prefix"] = tensors["token_prefix"][:1].contiguous()
     if context.dim() == 3 and "token_suffix" in tensors:
         saved["token_suffix"] = tensors["token_suffix"]
-    saved = {name: tensor.contiguous() for name, tensor in saved.items()}
     metadata = {key: value for key, value in ((BACKBONE, backbone), (POSITION, position)) if value}
     write_atomically(Path(target), lambda file: file.write(save(saved, metadata or None)))
     logger.info("%s: %s", target, ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in saved.items()))

@@ -10,12 +10,15 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...datasets.utils.errors import ConfigError, DataError, WeightsError, first_five
+
+if TYPE_CHECKING:
+    from .backbone import Backbone
 
 logger = logging.getLogger(__name__)
 
@@ -47,30 +50,19 @@ class Tokenizer:
         return cls(encode, start, end, pad, frozenset({*start, *end, *control} - {*word}))
 
     def beginning(self, text: str) -> list[int]:
-        """The tokens of a text at the beginning of a prompt."""
-        return self.checked(text, self.encode(text))
-
-    def following(self, text: str) -> list[int]:
-        """The tokens of a text after other words, where some tokenizers mark the space before it."""
-        before, both = self.encode(ANCHOR), self.encode(f"{ANCHOR} {text}")
-        if both[: len(before)] != before:
-            raise DataError(f"this tokenizer joins '{text}' to the word before it: rename it")
-        return self.checked(text, both[len(before) :])
-
-    def checked(self, text: str, tokens: list[int]) -> list[int]:
-        """A control token inside a prompt would end it, or hide the rest."""
+        """The tokens of a text at the beginning of a prompt. A control token inside it would end it, or hide the
+        rest."""
+        tokens = self.encode(text)
         if self.control & set(tokens):
             raise DataError(f"{text!r} holds a control token of the tokenizer, not words: rename it")
         return tokens
 
-
-class Embedder(Protocol):
-    """A backbone, as far as prompts need it."""
-
-    tokenizer: Tokenizer
-    context_length: int
-
-    def embed(self, tokens: Sequence[Sequence[int]]) -> Tensor: ...
+    def following(self, text: str) -> list[int]:
+        """The tokens of a text after other words, where some tokenizers mark the space before it."""
+        before, both = self.encode(ANCHOR), self.beginning(f"{ANCHOR} {text}")
+        if both[: len(before)] != before:
+            raise DataError(f"this tokenizer joins '{text}' to the word before it: rename it")
+        return both[len(before) :]
 
 
 def words(text: str) -> str:
@@ -78,16 +70,12 @@ def words(text: str) -> str:
     return " ".join(text.replace("_", " ").split())
 
 
-def context_tokens(ctx_init: str, tokenizer: Tokenizer) -> list[int]:
-    tokens = tokenizer.beginning(words(ctx_init))
+def initial_context(backbone: Backbone, ctx_init: str) -> Tensor:
+    """The token embeddings (n_ctx, width) of the context's words, which the methods tune."""
+    tokens = backbone.tokenizer.beginning(words(ctx_init))
     if not tokens:
         raise ConfigError(f"PROMPT.CTX_INIT {ctx_init!r} has no words: the context needs at least one token")
-    return tokens
-
-
-def initial_context(backbone: Embedder, ctx_init: str) -> Tensor:
-    """The token embeddings (n_ctx, width) of the context's words, which the methods tune."""
-    return backbone.embed([context_tokens(ctx_init, backbone.tokenizer)])[0]
+    return backbone.embed([tokens])[0]
 
 
 def class_tokens(classnames: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
@@ -113,16 +101,13 @@ def warn_of_classes(classnames: Sequence[str], tokens: Sequence[Sequence[int]]) 
                        first_five(equal))
 
 
-def check_lengths(
-    classnames: Sequence[str], tokens: Sequence[Sequence[int]], n_ctx: int, backbone: Embedder,
-) -> None:
+def check_lengths(names: Sequence[str], tokens: Sequence[Sequence[int]], n_ctx: int, backbone: Backbone) -> None:
     """Refuses prompts that are longer than the model's context length."""
-    most = backbone.context_length
-    for label, (name, own) in enumerate(zip(classnames, tokens, strict=True)):
+    for label, (name, own) in enumerate(zip(names, tokens, strict=True)):
         length = len(backbone.tokenizer.start) + n_ctx + len(own)
-        if length > most:
-            raise DataError(f"the prompt of class {label} ({name!r}) has {length} tokens, but the model takes {most}: "
-                            f"shorten the name or the context ({n_ctx} tokens)")
+        if length > backbone.context_length:
+            raise DataError(f"the prompt of class {label} ({name!r}) has {length} tokens, but the model takes "
+                            f"{backbone.context_length}: shorten the name or the context ({n_ctx} tokens)")
 
 
 @dataclass(frozen=True)

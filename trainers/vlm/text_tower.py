@@ -9,9 +9,8 @@ equal length are neighbours, so that attention needs no padding either.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -26,7 +25,6 @@ from .prompts import ClassTokenPosition, reorder_tokens
 SAVED_NUMBERS = 22  # that autograd saves per token and layer, in units of the width
 SLOPE = 1.702  # OpenAI's activation, QuickGELU, is x · sigmoid(1.702 x)
 QUICK_GELU, GELU, TANH_GELU = "quick_gelu", "gelu", "gelu_tanh"
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {GELU: F.gelu, TANH_GELU: partial(F.gelu, approximate="tanh")}
 
 Affine = tuple[Tensor, Tensor | None]  # weight (out, in), or (width,) of a norm, and bias
 
@@ -62,17 +60,24 @@ class TextWeights:
 
 
 def affine(module: Any) -> Affine:
-    """Weight and bias of a linear layer or a norm."""
     return module.weight, module.bias
 
 
-def openai_layer(block: Any) -> Layer:
-    """A layer under OpenAI's names, which open_clip has kept."""
-    attention = block.attn
-    return Layer(
-        norm_1=affine(block.ln_1), qkv=(attention.in_proj_weight, attention.in_proj_bias),
-        out=affine(attention.out_proj), norm_2=affine(block.ln_2),
-        fc1=affine(block.mlp.c_fc), fc2=affine(block.mlp.c_proj),
+def openai_text(text: Any, activation: str, start: tuple[int, ...]) -> TextWeights:
+    """The tensors of a text tower under OpenAI's names, which open_clip has kept."""
+    layers, projection = [], text.text_projection
+    for block in text.transformer.resblocks:
+        attention = block.attn
+        layers.append(Layer(
+            norm_1=affine(block.ln_1), qkv=(attention.in_proj_weight, attention.in_proj_bias),
+            out=affine(attention.out_proj), norm_2=affine(block.ln_2),
+            fc1=affine(block.mlp.c_fc), fc2=affine(block.mlp.c_proj),
+        ))
+    return TextWeights(
+        embedding=text.token_embedding, positions=text.positional_embedding, layers=tuple(layers),
+        heads=attention.num_heads, activation=activation, eps=text.ln_final.eps, final_norm=affine(text.ln_final),
+        projection=(projection.weight.T, projection.bias) if isinstance(projection, nn.Linear) else (projection, None),
+        start=start,
     )
 
 
@@ -119,21 +124,20 @@ class TextTower:
     def __call__(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
         """Unit text features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width);
         `noise` (B, length, width) is added to the tokens of all classes, by position."""
-        weights = self.weights
-        positions = weights.positions[None] if noise is None else weights.positions + noise[:, : len(weights.positions)]
-        projection, bias = weights.projection
+        weights, positions = self.weights, self.weights.positions
+        positions = positions[None] if noise is None else positions + noise[:, : len(positions)]
         with autocast(self.precision, self.device):
             if self.position and context.dim() == 3:  # the prompts of the classes differ from the first context token
                 context = context[:, None].expand(-1, len(self.lengths), -1, -1)
-            pack = self.pack_separate if context.dim() == 4 else self.pack_shared
-            x, layout = pack(context, positions)
-            for layer in weights.layers[:-1]:
+            x, layout = (self.pack_separate if context.dim() == 4 else self.pack_shared)(context, positions)
+            *layers, last = weights.layers
+            for layer in layers:
                 x = x + attention(weights, layer, x, layout)
                 x = x + mlp(weights, layer, x)
-            last = weights.layers[-1]
             at_end = torch.cat([block[:, :, -1] for block in layout.split(x)[1]], dim=1)  # (B, K, width)
             at_end = at_end + attention(weights, last, x, layout, at_end=True)
             at_end = at_end + mlp(weights, last, at_end)
+            projection, bias = weights.projection
             text = F.layer_norm(at_end, at_end.shape[-1:], *weights.final_norm, weights.eps) @ projection
             return unit(text if bias is None else text + bias)[:, self.restore]
 
@@ -174,7 +178,8 @@ def mlp(weights: TextWeights, layer: Layer, x: Tensor) -> Tensor:
     x = F.layer_norm(x, x.shape[-1:], *layer.norm_2, weights.eps)
     (weight_1, bias_1), (weight_2, bias_2) = layer.fc1, layer.fc2
     if weights.activation != QUICK_GELU:
-        return F.linear(ACTIVATIONS[weights.activation](F.linear(x, weight_1, bias_1)), weight_2, bias_2)
+        kind = "tanh" if weights.activation == TANH_GELU else "none"
+        return F.linear(F.gelu(F.linear(x, weight_1, bias_1), approximate=kind), weight_2, bias_2)
     assert bias_1 is not None and bias_2 is not None  # every library's transformers have both
     hidden = torch.addmm(bias_1, x.flatten(0, 1), weight_1.T, beta=SLOPE, alpha=SLOPE)
     return torch.addmm(bias_2, F.silu(hidden), weight_2.T, alpha=1 / SLOPE).unflatten(0, x.shape[:2])

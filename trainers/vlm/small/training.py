@@ -22,9 +22,8 @@ from ....datasets.synthetic.tiles import CLASSNAMES
 from ....datasets.utils.errors import ConfigError
 from ....datasets.utils.files import write_atomically
 from ...functional.objectives import unit
-from ..openai import END, START
+from ..openai import END, SMALL_MARK, START, full_token_table
 from ..openai_clip import CLIP, VOCAB_SIZE, tokenizer
-from ..openai_weights import SMALL_MARK, full_token_table
 from .captions import all_words, draw_caption
 from .tiles import CLASSES, CONDITIONS, normalised, random_crops, training_tiles, validation_tiles
 
