@@ -82,10 +82,9 @@ class Predictor:
         found = [self.run_dir.read_part(part) for part in self.parts]
         if self.trainer.online:
             whole = next((number for number, columns in enumerate(found) if columns is None), len(found))
-            state = self.run_dir.read_state(whole)
-            if state is not None:
-                self.trainer.load_state(state.arrays)
-            kept = state.parts if state is not None else 0
+            kept, state = self.run_dir.read_state(whole)
+            if kept:
+                self.trainer.load_state(state)
             found = [columns if number < kept else None for number, columns in enumerate(found)]
         finished = [columns for columns in found if columns is not None]
         if finished:

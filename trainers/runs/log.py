@@ -1,7 +1,6 @@
 """Each run's log.txt."""
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -9,6 +8,7 @@ from logging.handlers import MemoryHandler, WatchedFileHandler
 from pathlib import Path
 
 from ...datasets.utils.cli import LOGGER
+from ...datasets.utils.errors import UserError
 from ...datasets.utils.files import writing
 
 
@@ -37,9 +37,9 @@ def early_lines() -> Iterator[list[logging.LogRecord]]:
 @contextmanager
 def log_to_file(path: Path, early: Sequence[logging.LogRecord] = ()) -> Iterator[None]:
     """Writes log lines to `path` too, those that came `early` first. A resumed run appends."""
+    if path.is_fifo():  # opening it would wait for a reader
+        raise UserError(f"cannot write {path}: it is a pipe")
     with writing(path):
-        if path.is_fifo():  # opening it would wait for a reader
-            raise OSError(errno.EINVAL, "Not a regular file")
         handler = RunLog(path, encoding="utf-8", errors="surrogateescape")  # file names may be in any encoding
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for record in early:
