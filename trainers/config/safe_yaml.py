@@ -4,6 +4,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def plain_value(value: object) -> object:
     """Text as yaml reads it; text that is no yaml stays text."""
     if isinstance(value, str):
         with suppress(yaml.YAMLError):
-            return parse_yaml(value)
+            return deepcopy(parse_yaml(value))  # two settings may have the same text
     return value
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from typing import Any
 
 from yacs.config import CfgNode
 
@@ -34,7 +35,8 @@ def require_kept_views(cfg: CfgNode) -> None:
 
 def validate(cfg: CfgNode) -> None:
     """Refuses settings that cannot work, with one line about values that would. Methods check their own settings."""
-    for key, value in leaves(cfg).items():
+    settings: dict[str, Any] = leaves(cfg)
+    for key, value in settings.items():
         require(cfg, not isinstance(value, float) or math.isfinite(value), key, "a finite number")
     if not cfg.TRAINER.NAME:
         raise ConfigError(f"no trainer given: use --trainer with one of {', '.join(sorted(TRAINER_REGISTRY))}")
@@ -43,13 +45,12 @@ def validate(cfg: CfgNode) -> None:
         DATASET_REGISTRY.get(cfg.DATASET.NAME)
 
     for key, least in LEAST.items():
-        require(cfg, leaves(cfg)[key] >= least, key, f"{least} or more")
+        require(cfg, settings[key] >= least, key, f"{least} or more")
     require(cfg, cfg.DATASET.NUM_SHOTS == -1 or cfg.DATASET.NUM_SHOTS > 0, "DATASET.NUM_SHOTS", "-1 (all) or above 0")
     require_one_of(cfg, "DATASET.SUBSAMPLE_CLASSES", "all", "base", "new")
-    for key in ("INPUT.PIXEL_MEAN", "INPUT.PIXEL_STD"):
-        numbers: list = leaves(cfg)[key]  # type: ignore[assignment]
-        valid = all(isinstance(n, int | float) and 0 <= n <= 1 and (n or key != "INPUT.PIXEL_STD") for n in numbers)
-        require(cfg, len(numbers) in (0, 3) and valid, key, "[] (the backbone's) or three numbers above 0 and up to 1")
+    for key, lowest in (("INPUT.PIXEL_MEAN", 0), ("INPUT.PIXEL_STD", 1e-9)):
+        valid = all(isinstance(number, int | float) and lowest <= number <= 1 for number in settings[key])
+        require(cfg, len(settings[key]) in (0, 3) and valid, key, "[] (the backbone's) or three numbers up to 1")
     require_one_of(cfg, "DATALOADER.ON_BAD_IMAGE", "error", "skip")
     require_one_of(cfg, "MODEL.ACTIVATION", "", "quick_gelu", "gelu")
     require(cfg, cfg.MODEL.HEAD_WIDTH >= 0, "MODEL.HEAD_WIDTH", "0 (64) or a width")

@@ -60,4 +60,4 @@ def explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise UserError("another process of the run has ended; finished parts are kept: run the command again") from error
+        raise UserError("another process of the run ended; finished parts are kept: run the command again") from error

@@ -112,8 +112,9 @@ class RunLock:
 def read_owner(path: Path) -> dict:
     """The owner that a lock file names; empty if it names none."""
     owner = read_json(path)
-    valid = isinstance(owner, dict) and isinstance(owner.get("pid"), int) and owner["pid"] > 0  # below: groups
-    return owner if valid else {}
+    if isinstance(owner, dict) and isinstance(owner.get("pid"), int) and owner["pid"] > 0:  # 0 and below are groups
+        return owner
+    return {}
 
 
 def system_id() -> str:

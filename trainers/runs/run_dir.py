@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from yacs.config import CfgNode
 
-from ...datasets.utils.errors import UserError
 from ...datasets.utils import files
+from ...datasets.utils.errors import UserError
 from ...datasets.utils.files import Damaged, read_arrays, read_json, write_arrays, write_json
 from ..config.fingerprint import check_same, run_path
 from .dist import Distributed
