@@ -30,7 +30,8 @@ def test_figures_of_a_finished_run_reach_its_event_files_once(tmp_path, real_pic
 def test_final_metrics_settings_and_table(tmp_path):
     """In one TensorBoard run, the curves'."""
     run = read_run(make_run(tmp_path, "SoC", n=40))
-    results = {**run.results, "confidence": 50.0, "seconds_per_image": 0.1, "flagged": 0, "skipped": [], "init_weights": ""}
+    results = {**run.results, "confidence": 50.0, "zero_shot_confidence": 50.0, "seconds_per_image": 0.1,
+               "flagged": 0, "skipped": [], "init_weights": ""}
     board.write_final(tmp_path / "run", run.settings, results)
     (folder,) = (tmp_path / "run").iterdir()
     assert all(path.is_file() for path in folder.iterdir())

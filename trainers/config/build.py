@@ -36,11 +36,9 @@ def build_cfg(
     trainer: str = "", dataset_config_file: str = "", config_file: str = "", resume: str = "", flags: Sequence = (),
     opts: Sequence = (), source: str = "the command",
 ) -> CfgNode:
-    """Defaults < the trainer's yaml < data set yaml < `config_file` < flags < opts; frozen.
-
-    The yaml of a method with `own_views` is laid over the data set's. A resumed run's own config takes the place of the
-    trainer's yaml. `source` is what messages call flags and opts.
-    """
+    """Defaults < the trainer's yaml < data set yaml < `config_file` < flags < opts; frozen. The yaml of a method with
+    `own_views` is laid over the data set's; a resumed run's own config takes the place of the trainer's yaml. `source`
+    is what messages call flags and opts."""
     lower = [file_layer(path) for path in dataset_files(dataset_config_file)]
     upper = [file_layer(find_config(config_file, "trainers"))] if config_file else []
     named = ["TRAINER.NAME", trainer] if trainer else []
@@ -149,12 +147,11 @@ def find_config(name: str, folder: str) -> Path:
     """The file that is meant: a path, as it is or below the project, with or without `.yaml`, or a name in
     configs/<folder>; so `configs/datasets/dtd.yaml`, `configs/datasets/dtd` and `dtd` work from anywhere."""
     path = Path(name)
-    for place in (path, CONFIGS.parent / path, CONFIGS / folder / path):
-        for found in (place, Path(f"{place}.yaml")):
-            if found.is_file():
-                return found
-    if folder == "datasets" and (registered := dataset_file_of(name)):
-        return registered
+    places = [Path(f"{place}{ending}") for place in (path, CONFIGS.parent / path, CONFIGS / folder / path)
+              for ending in ("", ".yaml")]
+    registered = dataset_file_of(name) if folder == "datasets" else None
+    if found := next(filter(Path.is_file, places), registered):
+        return found
     hint = nearest(path.stem, [file.stem for file in (CONFIGS / folder).glob("*.yaml")])
     remedy = " Leave it out: trainers know their settings, but for --backbone." if folder == "trainers" else ""
     raise ConfigError(f"cannot read config file {path}: no such file.{hint or remedy}")

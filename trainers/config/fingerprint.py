@@ -68,16 +68,13 @@ def tag_of(settings: Mapping[str, object], baseline: Mapping[str, object]) -> st
 
 
 def prompt_name(name: str) -> str:
-    """A prompt's short name: of an embedded one its own; of a file the part of its path that differs between prompts
-    (CoOp names every file prompt_learner/model.pth.tar-<epoch>) and a hash of its content, or of the path if there is
-    no such file."""
+    """A prompt's short name: of a file the part of its path that differs between prompts (CoOp names every file
+    prompt_learner/model.pth.tar-<epoch>) and a hash of its content."""
     path = Path(name)
     try:
         content = read_regular(path)
-    except OSError:
-        if path.name == name:
-            return name
-        content = name.encode()
+    except OSError:  # an embedded prompt
+        return name
     run = path.parent.parent.name if path.parent.name == "prompt_learner" else ""
     return f"{run or path.name.split('.')[0]}-{short_hash(content)}"
 

@@ -109,9 +109,8 @@ def own_settings(settings: Mapping[str, object], trainer: str) -> dict[str, obje
 
 def influential_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
     """The settings that a trainer's predictions depend on."""
-    return {
-        key: value for key, value in own_settings(settings, trainer).items() if setting_of(key).role in INFLUENTIAL
-    }
+    own = own_settings(settings, trainer)
+    return {key: value for key, value in own.items() if setting_of(key).role in INFLUENTIAL}
 
 
 def compared_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:

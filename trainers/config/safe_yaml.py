@@ -43,7 +43,6 @@ for tag, pattern, first in (
     ("float", r"[-+]?[0-9]+\.[0-9]*([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+.0123456789"),
 ):
     Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), list(first))
-Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
 
 
 @lru_cache(maxsize=200)  # a plan of many runs reads the same few files thousands of times
@@ -75,10 +74,8 @@ def read_yaml(path: Path) -> dict:
         raise ConfigError(f"config file {path} is not a .yaml file; other kinds are refused because they can run code")
     try:
         content = parse_yaml(read_regular(path))
-    except OSError as error:
-        raise ConfigError(f"cannot read config file {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"config file {path} is not plain yaml: {error}") from error
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read config file {path}: {getattr(error, 'strerror', error)}") from error
     if not isinstance(content, dict | None):
         raise ConfigError(f"config file {path} must hold KEY: value pairs, not {type(content).__name__}")
     return content or {}

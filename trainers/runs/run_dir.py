@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from logging.handlers import MemoryHandler, WatchedFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import numpy as np
 from yacs.config import CfgNode
 
 from ...datasets.utils import files
+from ...datasets.utils.cli import LOGGER
 from ...datasets.utils.errors import UserError
 from ...datasets.utils.files import Damaged, read_arrays, read_json, write_arrays, write_json
 from ..config.fingerprint import check_same, run_path
 from .dist import Distributed
 from .lock import RunLock
-from .log import log_to_file
 from .parts import Columns, joined
 
 logger = logging.getLogger(__name__)
@@ -197,3 +198,44 @@ class RunDir:
             logger.warning("%s is damaged (%s), so the run starts again", path, error)
             return 0, {}
         return (parts, {name.removeprefix("state/"): a for name, a in content.items()}) if parts <= most else (0, {})
+
+
+class RunLog(WatchedFileHandler):
+    """Ignores write errors: a full disk or a removed folder is reported when results are written."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
+@contextmanager
+def early_lines() -> Iterator[list[logging.LogRecord]]:
+    """Collects log lines while a run has no folder yet."""
+    handler = MemoryHandler(capacity=10_000, flushLevel=logging.CRITICAL + 1)
+    LOGGER.addHandler(handler)
+    try:
+        yield handler.buffer
+    finally:
+        LOGGER.removeHandler(handler)
+
+
+@contextmanager
+def log_to_file(path: Path, early: Sequence[logging.LogRecord] = ()) -> Iterator[None]:
+    """Writes log lines to `path` too, those that came `early` first. A resumed run appends."""
+    if path.is_fifo():  # opening it would wait for a reader
+        raise UserError(f"cannot write {path}: it is a pipe")
+    with files.writing(path):
+        handler = RunLog(path, encoding="utf-8", errors="surrogateescape")  # file names may be in any encoding
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for record in early:
+        handler.handle(record)
+    LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        with suppress(OSError):
+            handler.close()
