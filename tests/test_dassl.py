@@ -18,7 +18,7 @@ import pytest
 import torch
 from common import make_image_folder
 from dassl_files import save_as_dassl
-from forked import forked
+from processes import forked
 from promptcal.datasets.utils.cli import run_tool
 from promptcal.tools.report import main as report
 from promptcal.trainers.dassl.__main__ import main

@@ -14,7 +14,6 @@ from promptcal.trainers.fewshot.training import PromptLearner, Schedule
 from promptcal.trainers.fpp import FPP
 from promptcal.trainers.functional import posthoc
 from promptcal.trainers.registry import TRAINER_REGISTRY
-from promptcal.trainers.runs.dist import Distributed
 from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm.loading import as_backbone
@@ -70,15 +69,6 @@ def test_every_method_stays_on_the_device(name: str, elsewhere, monkeypatch):
     assert all(column.is_meta for column in adapted.columns.values())
 
 
-def test_a_tensor_that_stays_behind_is_noticed(elsewhere, monkeypatch):
-    """The proof can fail."""
-    monkeypatch.setattr(TPT, "view_loss", lambda self, logits: (logits * torch.ones(len(NAMES))).sum((-2, -1)))
-    method = build_trainer(build_cfg("TPT", opts=["TTA.VIEWS", 20]))
-    method.use_model(elsewhere, NAMES)
-    with pytest.raises(RuntimeError, match="device"):
-        method.adapt(torch.empty(2, 20, 48, device="meta"))
-
-
 @pytest.mark.slow  # a CPU takes its time over half precision
 @pytest.mark.parametrize("name", ["TPT", "CTPT", "OTPT", "SoC"])
 def test_half_precision_turns_few_signs(name: str, clip_model):
@@ -92,26 +82,3 @@ def test_half_precision_turns_few_signs(name: str, clip_model):
         signs[precision] = (method.adapt(views).ctx - method.prompt.context).sign()
     turned = {precision: (sign != signs["fp32"]).float().mean().item() for precision, sign in signs.items()}
     assert turned["fp16"] < 0.01 and turned["fp16"] <= turned["bf16"] < 0.06
-
-
-def test_each_rank_takes_its_own_gpu(monkeypatch):
-    """The NCCL path with a stand-in for its devices. Objects are exchanged by gloo."""
-    told = []
-    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.append(("device", device)))
-    monkeypatch.setattr(torch.distributed, "init_process_group",
-                        lambda backend, timeout: told.append((backend, timeout.days)))
-    monkeypatch.setattr("atexit.register", lambda function: told.append(("at exit", function)))
-    ours = Distributed()
-    assert told == [("device", 1), ("cpu:gloo,cuda:nccl", 7), ("at exit", torch.distributed.destroy_process_group)]
-    assert not ours.is_main
-
-    def broadcast(box: list, src: int) -> None:
-        box[0] = ["a", "b", "c", "d", "e", "f", "g", "h"]  # the first rank's
-
-    monkeypatch.setattr(torch.distributed, "broadcast_object_list", broadcast)
-    monkeypatch.setattr(torch.distributed, "barrier", lambda: told.append("barrier"))
-    assert ours.split(["other", "list"]) == ["d", "h"] and told[-1] == "barrier"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from common import make_image_folder, openai_state, random_clip
-from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
+from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.engine.adapted import adapt_within_memory
 from promptcal.trainers.engine.cache import ArrayCache
@@ -115,19 +115,6 @@ def test_any_flipped_byte_of_a_cached_array_is_noticed_or_harmless(tmp_path: Pat
                 noticed += found is None
         file.write_bytes(content)
     assert noticed > 100 and cache.read("x")[1] == metadata
-
-
-def test_an_image_that_an_earlier_run_skipped_stops_one_that_skips_none(
-    image_folder: Path, clip_file: Path, tmp_path: Path,
-):
-    (image_folder / "kind_b" / "1.png").write_bytes(b"no image")
-    cache = ("CACHE.DIR", tmp_path / "cache", "DATALOADER.ON_BAD_IMAGE")
-    skipped = run(image_folder, clip_file, tmp_path / "skip", "TPT", *cache, "skip")
-    for trainer in ("TPT", "ZeroShot"):
-        with pytest.raises(DataError, match="kind_b/1.png.*ON_BAD_IMAGE skip"):
-            run(image_folder, clip_file, tmp_path / trainer, trainer, *cache, "error")
-    again = run(image_folder, clip_file, tmp_path / "again", "TPT", *cache, "skip")
-    assert np.array_equal(skipped["logits"], again["logits"]) and len(again["index"]) == 11
 
 
 def test_the_cache_belongs_to_its_circumstances(image_folder: Path, clip_file: Path, tmp_path: Path):

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from common import make_image_folder
-from forked import forked
+from processes import forked
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.runs.run_dir import RunDir

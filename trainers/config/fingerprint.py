@@ -44,11 +44,9 @@ def user_code(trainer: str) -> dict[str, str]:
 
 
 def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = False) -> None:
-    """Refuses to resume a run that was started with other settings, data, weights or code, naming what differs.
-
-    A setting that one side lacks counts as its default: the run is older, or newer, than the setting. A `finished` run
-    stays finished if other code would make its views now, or other parts would be cut.
-    """
+    """Refuses to resume a run that was started with other settings, data, weights or code, naming what differs. A
+    setting that one side lacks counts as its default: the run is older, or newer, than the setting. A `finished` run
+    stays finished if other code would make its views now, or other parts would be cut."""
     defaults = leaves(get_cfg_default())
     pairs = {key: [side.get(key, defaults.get(key)) for side in (theirs, ours)] for key in sorted({*ours, *theirs})}
     differences = "; ".join(
@@ -69,14 +67,14 @@ def tag_of(settings: Mapping[str, object], baseline: Mapping[str, object]) -> st
 
 def prompt_name(name: str) -> str:
     """A prompt's short name: of a file the part of its path that differs between prompts (CoOp names every file
-    prompt_learner/model.pth.tar-<epoch>) and a hash of its content."""
-    path = Path(name)
-    try:
+    prompt_learner/model.pth.tar-<epoch>) and a hash of its content, or of its path if it is absent."""
+    path, content = Path(name), b""
+    with suppress(OSError):
         content = read_regular(path)
-    except OSError:  # an embedded prompt
+    if not content and path.name == name:  # an embedded prompt
         return name
     run = path.parent.parent.name if path.parent.name == "prompt_learner" else ""
-    return f"{run or path.name.split('.')[0]}-{short_hash(content)}"
+    return f"{run or path.name.split('.')[0]}-{short_hash(content or name.encode())}"
 
 
 def path_safe(text: str) -> str:

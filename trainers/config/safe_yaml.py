@@ -14,8 +14,6 @@ import yaml
 from ...datasets.utils.errors import ConfigError, one_line
 from ...datasets.utils.files import read_regular
 
-MAX_SIZE = 1_000_000  # characters of a text
-
 
 class Loader(yaml.SafeLoader):
     """YAML 1.1 without its traps: `010` (8 there), `1:30` (90), `yes`, `0x1F`, `1_000` and dates stay text."""
@@ -50,14 +48,11 @@ def parse_yaml(text: str | bytes) -> Any:
     """The plain data in yaml text, which callers share and must not change. Whatever is wrong with the text (`!!int x`,
     a thousand brackets) raises a YAMLError."""
     try:
-        if len(text) > MAX_SIZE:
-            raise yaml.YAMLError(f"it is longer than {MAX_SIZE:,} characters")
+        if len(text) > 1_000_000:
+            raise yaml.YAMLError("it is longer than a million characters")
         return yaml.load(text, Loader)
     except Exception as error:  # PyYAML raises many kinds: ValueError, RecursionError, TypeError ...
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        reason = getattr(error, "problem", None) or error
-        raise yaml.YAMLError(where + (one_line(reason, 300) or type(error).__name__)) from error
+        raise yaml.YAMLError(one_line(error, 300) or type(error).__name__) from error
 
 
 def plain_value(value: object) -> object:
