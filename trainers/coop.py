@@ -41,11 +41,10 @@ class CoOp(BaseTrainer):
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
-        own = cfg.TRAINER.COOP = CfgNode()
+        own = cfg.TRAINER.COOP
         own.N_CTX = 16  # tokens of a context that starts at random
         own.CTX_INIT = ""  # words to start from instead, such as "a photo of a"; N_CTX then follows from them
         own.CSC = False  # class-specific contexts: one per class
-        own.CLASS_TOKEN_POSITION = "end"  # or middle, front; every method that loads a prompt reads it
         own.FIXED_VIEWS = False  # train on each image's plain view, encoded once, instead of new crops each epoch
         cfg.DATALOADER.TRAIN_X = CfgNode()
         cfg.DATALOADER.TRAIN_X.BATCH_SIZE = 32  # training images per step

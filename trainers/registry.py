@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 TRAINER_REGISTRY = Registry("trainer", Path(__file__).parent, __package__)
 SPARE_COLOURS = ("#AA4499", "#661100", "#B8A13A", "#5B7F95")  # for methods that state none
+ZERO_SHOT = "ZeroShot"  # the trainer that is CLIP without adaptation, which all others are compared with
 LAST = 1000  # display order of methods that state none
 
 
@@ -73,9 +74,6 @@ def method_order(name: str) -> tuple[int, str]:
     return method_info(name).order
 
 
-def zero_shot_name() -> str:
-    """The trainer that is CLIP without adaptation."""
-    return next(name for name in TRAINER_REGISTRY if method_info(name).zero_shot)
 
 
 def backbone_label(name: str) -> str:

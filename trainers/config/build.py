@@ -51,7 +51,9 @@ def build_cfg(
     if own.is_file() and not resume:
         lower.insert(len(lower) if method and method.own_views else 0, file_layer(own))
 
-    settings, trained = leaves(get_cfg_default()), not method or method.trained
+    settings, trained = leaves(get_cfg_default([name] if method else [])), not method or method.trained
+    if any(key == "TRAINER.REGULARISERS" or key not in settings for _, values in [*lower, *upper] for key, _ in values):
+        settings = leaves(get_cfg_default())  # a key of another method: import them all
     notes = merge(settings, lower, trained)
     baseline = dict(settings)
     notes += merge(settings, upper, trained)

@@ -4,14 +4,16 @@ Each method adds its own branch under `TRAINER` (see `extend_defaults` in its fi
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from yacs.config import CfgNode
 
 from ..functional import BINS
 from ..registry import TRAINER_REGISTRY
 
 
-def get_cfg_default() -> CfgNode:
-    """A fresh copy of all defaults, those of every registered method included."""
+def get_cfg_default(methods: Iterable[str] = TRAINER_REGISTRY) -> CfgNode:
+    """A fresh copy of all defaults, with those of the given methods."""
     cfg = CfgNode()
     cfg.SEED = 0  # of views, few-shot samples and initial prompts; 0 or more
     cfg.OUTPUT_DIR = ""  # run folder; "" = output/<dataset>/<trainer>/<backbone>/<tag>/seed<k> below the current folder
@@ -63,6 +65,8 @@ def get_cfg_default() -> CfgNode:
 
     cfg.TRAINER = CfgNode()
     cfg.TRAINER.NAME = ""  # a registered trainer, such as SoC
+    cfg.TRAINER.COOP = CfgNode()
+    cfg.TRAINER.COOP.CLASS_TOKEN_POSITION = "end"  # or middle, front; read by every method that loads CoOp's prompts
     cfg.TRAINER.REGULARISERS = ""  # terms added to TPT, R-TPT or TPS, as name:weight, such as ctpt:50,atpt:10
 
     cfg.TEST = CfgNode()
@@ -75,6 +79,6 @@ def get_cfg_default() -> CfgNode:
     cfg.CACHE = CfgNode()
     cfg.CACHE.DIR = ""  # folder of cached view features, shared by all methods; "" = no cache
 
-    for name in TRAINER_REGISTRY:
+    for name in methods:
         TRAINER_REGISTRY.get(name).extend_defaults(cfg)
     return cfg

@@ -12,7 +12,7 @@ from ...datasets.utils.files import write_text
 from ...datasets.views.images import open_image
 from ..api import Adapter
 from ..functional.objectives import class_logits, entropy
-from ..registry import method_info, zero_shot_name
+from ..registry import ZERO_SHOT, method_info
 from ..report.page import render
 from ..report.thumbnails import data_uri
 from ..tpt import TPT
@@ -52,7 +52,7 @@ def write_page(
 def rows(predictions: Mapping[str, Prediction], classnames: Sequence[str], top: int) -> list[dict]:
     """The classes among the `top` of any method, sorted by their largest confidence."""
     first = next(iter(predictions.values()))
-    columns = [(zero_shot_name(), first.logits[0])]
+    columns = [(ZERO_SHOT, first.logits[0])]
     for name, prediction in predictions.items():
         columns += [(name, prediction.logits[1]), (name, prediction.logits[2])]
     shares = torch.stack([logits.softmax(-1) for _, logits in columns])  # (columns, K)

@@ -13,7 +13,7 @@ from ...datasets.base import dataset_info
 from ..config.build import build_cfg, dataset_file_of
 from ..config.fingerprint import prompt_name
 from ..config.roles import leaves
-from ..registry import TRAINER_REGISTRY, branch_of, method_info, zero_shot_name
+from ..registry import TRAINER_REGISTRY, ZERO_SHOT, branch_of, method_info
 from .comparability_notes import bin_notes, column_notes
 from .load import Run, backbone_label
 from .measure import Measured
@@ -252,7 +252,7 @@ def _zero_shot_runs(measured: Sequence[Measured]) -> list[Measured]:
     for m in measured:
         if m.run.has_zero_shot and (m.run.dataset, m.run.data_hash) not in covered:
             covered.add((m.run.dataset, m.run.data_hash))
-            run = replace(m.run, results={**m.run.results, "trainer": zero_shot_name()})
+            run = replace(m.run, results={**m.run.results, "trainer": ZERO_SHOT})
             made.append(replace(m, run=run, tuned=m.zero_shot, metrics=m.zero_shot_metrics, derived=True))
     return made
 

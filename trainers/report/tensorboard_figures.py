@@ -12,7 +12,7 @@ from ...datasets.base import dataset_info
 from ...datasets.utils.errors import one_line
 from ..functional.arrays import Array
 from ..functional.calibration import top_class
-from ..registry import method_info, zero_shot_name
+from ..registry import ZERO_SHOT, method_info
 from .figures.reliability import diagram, draw_diagram
 from .figures.style import rendered
 from .load import Run, read_run
@@ -45,7 +45,7 @@ def _write(writer: SummaryWriter, run: Run) -> None:
     title = f"{method.label} on {dataset_info(run.dataset).label}"
     for tag, logits, name, head in (
         ("tuned", data.logits, run.trainer, title),
-        ("zero_shot", data.zero_shot_logits, zero_shot_name(), f"{title}: before tuning"),
+        ("zero_shot", data.zero_shot_logits, ZERO_SHOT, f"{title}: before tuning"),
     ):
         confidence, correct = top_class(logits, data.label)
         figure = draw_diagram(diagram(head, name, confidence, correct, bins))

@@ -7,7 +7,7 @@ import numpy as np
 from tabulate import tabulate
 
 from ..functional.calibration import ace, ece, sals, top_class
-from ..registry import backbone_label, method_info, zero_shot_name
+from ..registry import ZERO_SHOT, backbone_label, method_info
 
 # What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's the second.
 END_OF_TRAINING = ("Finish training", "Finished training")
@@ -55,7 +55,7 @@ def baseline_label(results: Mapping) -> str:
     """What the predictions before tuning are: zero-shot, or those of the prompt that the method started from."""
     method = method_info(results["trainer"])
     is_coop = bool(results["init_weights"]) and not method.trained
-    return "CoOp prompt, untuned" if is_coop else method_info(zero_shot_name()).label
+    return "CoOp prompt, untuned" if is_coop else method_info(ZERO_SHOT).label
 
 
 def rows_of(results: Mapping) -> dict[str, str]:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...datasets.download.fetch import FetchError, fetch_once
 from ...datasets.utils.errors import DataError, WeightsError
 from ...datasets.utils.registry import nearest
 from ...datasets.views.pixels import Pixels
@@ -113,6 +112,8 @@ def cache_folder() -> Path:
 
 def download(url: str, folder: Path) -> Path:
     """Fetches `url` into `folder` unless a file with the right checksum is there. Never leaves half a file."""
+    from ...datasets.download.fetch import FetchError, fetch_once  # a run with local weights needs none of it
+
     try:
         return fetch_once(url, folder, f"sha256:{url.split('/')[-2]}")
     except (FetchError, DataError) as error:

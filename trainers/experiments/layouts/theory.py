@@ -17,7 +17,7 @@ from ...base import BaseTrainer
 from ...config.safe_yaml import read_yaml
 from ...functional import theory
 from ...functional.arrays import Array
-from ...registry import backbone_label, build_trainer, method_info, zero_shot_name
+from ...registry import ZERO_SHOT, backbone_label, build_trainer, method_info
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...runs.parts import chunks
 from ..definition import dataset_file
@@ -106,7 +106,7 @@ def tuning_table(name: str, where: str, adapted: Mapping[str, Adaptation]) -> Ta
     matrix = theory.similarity(first.before)
     mu = theory.coherence(matrix)
     floor = float(theory.confidence_floor(mu, len(matrix), first.scale))
-    cases = [("before", zero_shot_name(), mu, floor, theory.pairs(matrix), first.zero_shot, first.zero_shot < floor)]
+    cases = [("before", ZERO_SHOT, mu, floor, theory.pairs(matrix), first.zero_shot, first.zero_shot < floor)]
     for method, data in adapted.items():
         cases.append((method_info(method).label, method, data.mu.mean(), data.floor.mean(), data.similarity,
                       data.confidence, data.confidence < data.floor))
