@@ -1,4 +1,4 @@
-"""Datum, Dataset, the registry of data sets, and `build_dataset`."""
+"""Datum, Dataset, and the registry of data sets."""
 from __future__ import annotations
 
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from .utils.errors import ConfigError, DataError, first_five, reading
+from .utils.errors import DataError, first_five, reading
 from .utils.registry import Registry
 from .views.images import open_image
 
@@ -134,22 +134,3 @@ def dataset_info(name: str) -> DatasetInfo:
     """Facts about a data set by its registered name; one that is not registered sorts last."""
     cls = DATASET_REGISTRY.get(name) if name in DATASET_REGISTRY else Dataset
     return DatasetInfo(cls.label or name, (cls.display_order, name), cls.embedded)
-
-
-def build_dataset(
-    name: str, root: str | Path, num_shots: int = -1, seed: int = 0, subsample_classes: str = "all",
-    fewshot_dir: str | Path = "",
-) -> Dataset:
-    """The registered data set `name`, read from `root`; then few-shot sampling and CoOp's base or new classes."""
-    from .fewshot import sample_shots, select_classes  # which needs the classes above
-
-    if subsample_classes not in ("all", "base", "new"):
-        raise ConfigError(f"DATASET.SUBSAMPLE_CLASSES is '{subsample_classes}'; it must be all, base or new")
-    if num_shots == 0 or num_shots < -1:
-        raise ConfigError(f"DATASET.NUM_SHOTS is {num_shots}; it must be -1 (all images) or at least 1")
-    dataset: Dataset = DATASET_REGISTRY.get(name)(root)
-    if num_shots > 0 and not dataset.test_only:
-        sample_shots(dataset, num_shots, seed, fewshot_dir)
-    if subsample_classes != "all":
-        select_classes(dataset, subsample_classes)
-    return dataset

@@ -17,8 +17,6 @@ from .utils.files import read_regular, write_text
 
 logger = logging.getLogger(__name__)
 
-VAL_SHOTS = 4  # CoOp validates on at most four images per class
-
 Samples = dict[str, list[Datum]]  # "train" and "val"
 
 
@@ -56,7 +54,7 @@ def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int
     rng = random.Random(seed)
     return {
         "train": draw_split("train", train, num_shots, rng),
-        "val": draw_split("val", val, min(num_shots, VAL_SHOTS), rng),
+        "val": draw_split("val", val, min(num_shots, 4), rng),  # as in CoOp
     }
 
 

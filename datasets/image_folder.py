@@ -13,8 +13,6 @@ from .utils.errors import DataError, first_five
 
 logger = logging.getLogger(__name__)
 
-SPLITS = ("train", "val", "test")
-
 
 @DATASET_REGISTRY.register()
 class ImageFolder(FileDataset):
@@ -54,7 +52,7 @@ class ImageFolder(FileDataset):
 
     def split_dirs(self) -> dict[str, Path]:
         """The folder of each split; the root is the test split if it has no such folders with class folders in them."""
-        places = {split: self.image_dir / split for split in SPLITS}
+        places = {split: self.image_dir / split for split in ("train", "val", "test")}
         found = {split: place for split, place in places.items() if place.is_dir() and subfolders(place)}
         if not found:
             return {"test": self.image_dir}

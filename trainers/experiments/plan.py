@@ -9,7 +9,7 @@ from pathlib import Path
 
 from yacs.config import CfgNode
 
-from ...datasets.base import DATASET_REGISTRY, build_dataset
+from ...datasets import DATASET_REGISTRY, build_dataset
 from ...datasets.download.verify import Finding, inspect
 from ...datasets.file_dataset import FileDataset
 from ...datasets.utils.errors import ConfigError
