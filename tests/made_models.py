@@ -1,10 +1,12 @@
 """Small models with random weights, built by open_clip and transformers themselves, and tokenizers made on the spot."""
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 from promptcal.trainers.vlm.backbone import Backbone
@@ -13,6 +15,8 @@ from promptcal.trainers.vlm.openai_clip import tokenizer as openai_tokenizer
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
 from promptcal.trainers.vlm.text_encoder import InitialPrompt, TextEncoder, text_jacobian
 from torch import Tensor, nn
+
+open_clip = pytest.importorskip("open_clip")
 
 SIDE = 32
 VISION = {"image_size": SIDE, "layers": 2, "width": 64, "patch_size": 16}
@@ -23,6 +27,22 @@ WORDS = (
     "a", "photo", "of", "one", "two", "three", "four", "cat", "dog", "annual", "crop", "land", "yorkshire", "terrier",
     "very", "long", "name", "for", "single", "class", "things",
 )
+RESNET = {"image_size": SIDE, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None}
+SIGLIP = {"context_length": 32, "vocab_size": 64, "width": 64, "heads": 2, "layers": 2, "no_causal_mask": True,
+          "pool_type": "last", "proj_bias": True, "norm_kwargs": {"eps": 1e-6}, "act_kwargs": {"approximate": "tanh"}}
+COCA = {
+    "text": {**TEXT, "context_length": 76, "embed_cls": True, "output_tokens": True},
+    "vision": {**VISION, "attentional_pool": True, "attn_pooler_heads": 2, "output_tokens": True},
+    "multimodal_cfg": {"width": 64, "heads": 2, "layers": 1, "context_length": 76}, "custom_text": True,
+}
+OPEN_CLIP_KINDS = {  # name -> (whether its text tower is packed, config)
+    "gelu": (True, {}), "quick": (True, {"quick_gelu": True}), "resnet": (True, {"vision": RESNET}),
+    "eos": (True, {"custom_text": True, "text": {**TEXT, "context_length": 32, "pool_type": "eos", "eos_id": 49407,
+                                                 "proj_bias": True, "act_kwargs": {"approximate": "tanh"}}}),
+    "scaled": (False, {"text": {**TEXT, "ls_init_value": 0.5}}),
+    "siglip": (False, {"text": SIGLIP, "custom_text": True, "init_logit_bias": -10.0}),
+    "bert": (False, {}), "coca": (False, COCA),
+}
 
 
 def livelier(model: nn.Module, *embeddings: nn.Module) -> nn.Module:
@@ -109,8 +129,6 @@ def clip_tokenizer(folder: Path) -> Path:
 
 def open_clip_config(folder: Path, name: str, text: dict | None = None, vision: dict | None = None, **more) -> None:
     """Makes a small model known to open_clip by name."""
-    import open_clip
-
     config = {"embed_dim": 48, "vision_cfg": vision or VISION, "text_cfg": text or TEXT, **more}
     path = folder / f"{name}.json"
     path.write_text(json.dumps(config))
@@ -118,8 +136,6 @@ def open_clip_config(folder: Path, name: str, text: dict | None = None, vision: 
 
 
 def open_clip_model(name: str, **how) -> nn.Module:
-    import open_clip
-
     torch.manual_seed(0)
     model = open_clip.create_model(name, pretrained_text=False, **how)
     return livelier(model, word_embedding(model))
@@ -130,3 +146,46 @@ def word_embedding(model: nn.Module) -> nn.Embedding:
     text = getattr(model, "text", model)
     hugging = hasattr(text.transformer, "get_input_embeddings")
     return text.transformer.get_input_embeddings() if hugging else text.token_embedding
+
+
+def make_open_clip(folder: Path, kind: str) -> tuple[str, torch.nn.Module]:
+    """The model's name and open_clip's own random model, whose weights lie at <folder>/<kind>.pt."""
+    _, config = OPEN_CLIP_KINDS[kind]
+    config = dict(config)
+    if kind == "siglip":
+        config["text"] = {**SIGLIP, "hf_tokenizer_name": str(siglip_tokenizer(folder / "siglip"))}
+    if kind == "bert":
+        from transformers import BertConfig
+
+        bert = bert_tokenizer(folder / "bert")
+        BertConfig(vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=96,
+                   max_position_embeddings=40, pad_token_id=0).save_pretrained(bert)
+        config["text"] = {"hf_model_name": str(bert), "hf_tokenizer_name": str(bert), "hf_proj_type": "mlp",
+                          "hf_pooler_type": "mean_pooler", "context_length": 40}
+    name = f"promptcal-{kind}"
+    open_clip_config(folder, name, **config)
+    model = open_clip_model(name)
+    torch.save(model.state_dict(), folder / f"{kind}.pt")
+    return name, model
+
+
+def library_text(model: torch.nn.Module, name: str, context: str, names: list[str]) -> torch.Tensor:
+    prompts = [f"{context} {each.replace('_', ' ')}." for each in names]
+    config = json.dumps(open_clip.get_model_config(name)["text_cfg"])
+    return F.normalize(model.encode_text(library_tokenizer(name, config)(prompts)), dim=-1)
+
+
+@functools.lru_cache(1)
+def library_tokenizer(name: str, config: str):
+    """Of a model with this text config; OpenAI's vocabulary takes a while to read."""
+    return open_clip.get_tokenizer(name)
+
+
+def model_folder(folder: Path, kind: str) -> torch.nn.Module:
+    """A model as it lies on the hub: config, weights and tokenizer side by side."""
+    name, model = make_open_clip(folder, kind)
+    config = {"model_cfg": open_clip.get_model_config(name), "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3,
+              "interpolation": "bicubic", "resize_mode": "squash"}}
+    (folder / kind / "open_clip_config.json").write_text(json.dumps(config))
+    torch.save(model.state_dict(), folder / kind / "open_clip_pytorch_model.bin")
+    return model

@@ -4,13 +4,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import made_open_clip
 import numpy as np
 import pytest
 import test_hugging_face
 import torch
 from common import make_image_folder
-from made_models import SIDE
+from made_models import SIDE, make_open_clip
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.tools import predict, reproduce, train
 from promptcal.trainers.config.fingerprint import backbone_name
@@ -24,7 +23,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_image_folder(root / "images" / "test")
     make_image_folder(root / "images" / "train", images=1)
     for kind in ("gelu", "siglip", "bert"):
-        made_open_clip.make(root, kind)
+        make_open_clip(root, kind)
     (root / "clip").mkdir()
     test_hugging_face.make(root / "clip", "clip-new-eos")
     return root

@@ -1,4 +1,4 @@
-"""CLIP from all formats it comes in, what a bare file does not say, downloads, and the `clip` package itself."""
+"""CLIP from all formats it comes in, files that are refused, downloads, and the `clip` package itself."""
 from __future__ import annotations
 
 import hashlib

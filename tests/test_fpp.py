@@ -74,7 +74,7 @@ def test_start_and_noise_are_independent():
 def library(kind: str, folder: Path) -> tuple[str, torch.nn.Module, Callable[[], torch.Tensor]]:
     """A small random model: its name here, the module that embeds its tokens, and a function that encodes whole prompts
     with the library's own code."""
-    import made_open_clip
+    import made_models
     import test_hugging_face
 
     where, _, kind = kind.partition(":")
@@ -83,13 +83,11 @@ def library(kind: str, folder: Path) -> tuple[str, torch.nn.Module, Callable[[],
         torch.save(openai_state(model), folder / "tiny.pt")
         return str(folder / "tiny.pt"), model.token_embedding, lambda: unit(model.encode_text(clip.tokenize(names)))
     if where == "open_clip":
-        name, model = made_open_clip.make(folder, kind)
-        embedding = made_open_clip.backbone_embedding(model)
-        return f"open_clip:{name}@{folder / kind}.pt", embedding, lambda: made_open_clip.library_text(
-            model, name, "a photo of a", test_hugging_face.NAMES)
+        name, model = made_models.make_open_clip(folder, kind)
+        return f"open_clip:{name}@{folder / kind}.pt", made_models.word_embedding(model), lambda: (
+            made_models.library_text(model, name, "a photo of a", test_hugging_face.NAMES))
     model = test_hugging_face.make(folder, kind)
-    embeddings = model.text_model.embeddings
-    embedding = getattr(embeddings, "word_embeddings", None) or embeddings.token_embedding
+    embedding = model.text_model.get_input_embeddings()
     return f"hf:{folder}", embedding, lambda: test_hugging_face.library_text(model, folder, "a photo of a", kind)
 
 

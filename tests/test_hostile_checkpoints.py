@@ -109,27 +109,12 @@ def test_the_format_before_torch_1_6_is_refused_with_the_remedy(tmp_path: Path):
     refused(tmp_path / "x.pt", r"format of torch before 1.6: .*torch.save\(torch.load\(FILE\), NEW\)")
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_damaged_files_get_one_line(tmp_path: Path, method: int):
-    """torch never compresses, but tools that pack a checkpoint again do; any byte of it may be wrong."""
+def test_truncated_files_get_one_line(tmp_path: Path):
     torch.save({"ctx": torch.randn(50, 50)}, tmp_path / "x.pt")
-    with zipfile.ZipFile(tmp_path / "x.pt") as plain, zipfile.ZipFile(tmp_path / "y.pt", "w", method) as packed:
-        for name in plain.namelist():
-            packed.writestr(name, plain.read(name))
-    assert read_checkpoint(tmp_path / "y.pt")["ctx"].shape == (50, 50)
-    whole, found = (tmp_path / "y.pt").read_bytes(), 0
+    whole = (tmp_path / "x.pt").read_bytes()
     for length in (0, 1, 30, len(whole) // 2, len(whole) - 200):
         (tmp_path / "cut.pt").write_bytes(whole[:length])
         refused(tmp_path / "cut.pt")
-    for place in range(0, len(whole), 97):
-        damaged = bytes(byte ^ 0xFF for byte in whole[place : place + 8])
-        (tmp_path / "bad.pt").write_bytes(whole[:place] + damaged + whole[place + 8 :])
-        try:
-            read_checkpoint(tmp_path / "bad.pt")
-        except WeightsError as error:
-            assert "bad.pt" in str(error) and "\n" not in str(error)
-            found += 1
-    assert found > 50
 
 
 def test_dicts_that_share_each_other(tmp_path: Path):
@@ -220,16 +205,6 @@ def test_a_file_does_nothing_to_what_reads_it(tmp_path: Path):
     for name in names:
         read_checkpoint(zipped(tmp_path / "x.pt", program(name, state, pickle.BUILD)))
     test_data_that_is_missing_is_never_zeros(tmp_path)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from([getattr(pickle, name) for name in pickle.__all__ if name.isupper()
-                                 and isinstance(getattr(pickle, name), bytes)]) | st.binary(max_size=6)
-                | st.sampled_from([b"ctorch._utils\n_rebuild_tensor_v2\n", b"ctorch\nSize\n", b"cbuiltins\neval\n",
-                                   tensor(3, 1, 3), text("storage")]), max_size=30))
-def test_any_program_gets_a_result_or_one_line(opcodes: list[bytes]):
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(WeightsError):
-        read_checkpoint(zipped(Path(folder) / "x.pt", program(*opcodes), s0=bytes(12)))
 
 
 PLAIN = st.none() | st.booleans() | st.integers(-2**60, 2**60) | st.floats(allow_nan=False) | st.text(max_size=9)

@@ -59,15 +59,11 @@ def make(folder: Path, kind: str) -> torch.nn.Module:
         config = transformers.VisionTextDualEncoderConfig.from_vision_text_configs(
             transformers.ViTConfig(**VISION), transformers.BertConfig(**bert), projection_dim=48)
         model = transformers.VisionTextDualEncoderModel(config)
-    livelier(model, words_of(model))
+    livelier(model, model.text_model.get_input_embeddings())
     model.save_pretrained(folder)
     processor = PROCESSOR["siglip" if kind == "siglip" else "clip"]
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     return model
-
-
-def words_of(model: torch.nn.Module) -> torch.nn.Embedding:
-    return model.text_model.get_input_embeddings()
 
 
 @functools.lru_cache(1)
@@ -76,8 +72,8 @@ def library_tokenizer(folder: Path):
     return transformers.AutoTokenizer.from_pretrained(folder)
 
 
-def library_text(model: torch.nn.Module, folder: Path, kind: str) -> torch.Tensor:
-    prompts = [f"{CONTEXT} {name.replace('_', ' ')}." for name in NAMES]
+def library_text(model: torch.nn.Module, folder: Path, context: str, kind: str) -> torch.Tensor:
+    prompts = [f"{context} {name.replace('_', ' ')}." for name in NAMES]
     padding = {"padding": "max_length", "max_length": 32} if kind == "siglip" else {"padding": True}  # as on its card
     tokens = library_tokenizer(folder)(prompts, return_tensors="pt", **padding)
     used = ("input_ids",) if kind == "siglip" else ("input_ids", "attention_mask")
@@ -90,7 +86,7 @@ def test_features_and_gradients_are_the_librarys(kind: str, tmp_path: Path):
     backbone = load_clip(f"hf:{tmp_path}", "cpu")
     assert backbone.packed == kind.startswith("clip")
     check_backbone(backbone, lambda pixels: pooled(model.get_image_features(pixel_values=pixels)),
-                   lambda: library_text(model, tmp_path, kind), words_of(model))
+                   lambda: library_text(model, tmp_path, CONTEXT, kind), model.text_model.get_input_embeddings())
 
 
 def edit(path: Path, **changes: object) -> None:

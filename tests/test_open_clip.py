@@ -6,8 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_models import CONTEXT, NAMES, SIDE, check_backbone, open_clip_config, open_clip_model, word_embedding
-from made_open_clip import KINDS, library_text, make, model_folder
+from made_models import (
+    CONTEXT,
+    NAMES,
+    OPEN_CLIP_KINDS,
+    SIDE,
+    check_backbone,
+    library_text,
+    make_open_clip,
+    model_folder,
+    open_clip_config,
+    open_clip_model,
+    word_embedding,
+)
 from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
 from promptcal.trainers import adapt, load_clip
 from promptcal.trainers.vlm.loading import weights_hash
@@ -17,11 +28,11 @@ from promptcal.trainers.vlm.text_encoder import TextEncoder
 open_clip = pytest.importorskip("open_clip")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OPEN_CLIP_KINDS)
 def test_features_and_gradients_are_the_librarys(kind: str, tmp_path: Path):
-    name, model = make(tmp_path, kind)
+    name, model = make_open_clip(tmp_path, kind)
     backbone = load_clip(f"open_clip:{name}@{tmp_path / kind}.pt", "cpu")
-    assert backbone.packed == KINDS[kind][0]
+    assert backbone.packed == OPEN_CLIP_KINDS[kind][0]
     check_backbone(backbone, model.encode_image, lambda: library_text(model, name, CONTEXT, NAMES),
                    word_embedding(model))
 

@@ -53,14 +53,6 @@ def test_blocks_of_rows_change_neither_value_nor_gradient(name: str, text: Tenso
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_pairs_are_found_by_their_place_in_the_packed_order():
-    for classes in (2, 3, 9):
-        text = features(classes)
-        every = objectives.pair_similarities(text)
-        assert torch.equal(objectives.packed_similarities(text), every)
-        torch.testing.assert_close(objectives.pairs_at(text, torch.arange(len(every))), every)
-
-
 def test_many_classes_run_in_groups(clip_model, monkeypatch):
     names, backbone = [f"class number {k}" for k in range(40)], OpenAIBackbone(clip_model)
     whole = TextEncoder(backbone, class_tokens(names, TOKENIZER))

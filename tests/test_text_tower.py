@@ -8,13 +8,7 @@ from common import random_clip
 from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
-from promptcal.trainers.vlm.prompts import (
-    ClassTokenPosition,
-    check_lengths,
-    class_tokens,
-    context_tokens,
-    initial_context,
-)
+from promptcal.trainers.vlm.prompts import ClassTokenPosition, check_lengths, class_tokens, initial_context
 from promptcal.trainers.vlm.text_encoder import InitialPrompt, TextEncoder
 from promptcal.trainers.vlm.text_tower import TextTower
 
@@ -99,7 +93,7 @@ def test_tokens_of_name_and_context_join_as_in_the_whole_prompt():
     assert clip.clip._tokenizer.decode(class_tokens(["dog"], TOKENIZER)[0]) == "dog . <|endoftext|>"
     for name, own in zip(NAMES, class_tokens(NAMES, TOKENIZER), strict=True):
         whole = clip.tokenize(f"a photo of a {name.replace('_', ' ')}.")[0]
-        ours = [whole[0].item(), *context_tokens("a photo of a", TOKENIZER), *own]
+        ours = [whole[0].item(), *TOKENIZER.encode("a photo of a"), *own]
         assert whole[: len(ours)].tolist() == ours and not whole[len(ours) :].any()
 
 
@@ -108,11 +102,12 @@ def test_prompts_that_cannot_work():
                            (["cat", "dog <|endoftext|> cow"], "holds a control token of the tokenizer")):
         with pytest.raises(DataError, match=message):
             class_tokens(names, TOKENIZER)
+    backbone = OpenAIBackbone(random_clip(layers=1))
     with pytest.raises(ConfigError, match="no words"):
-        context_tokens("  ", TOKENIZER)
+        initial_context(backbone, "  ")
     long = ["word " * 80]
     with pytest.raises(DataError, match=r"has \d+ tokens, but the model takes 77"):
-        check_lengths(long, class_tokens(long, TOKENIZER), 4, OpenAIBackbone(random_clip(layers=1)))
+        check_lengths(long, class_tokens(long, TOKENIZER), 4, backbone)
 
 
 def test_distinct_names_with_equal_features_are_refused(clip_model: CLIP):

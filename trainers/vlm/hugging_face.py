@@ -37,17 +37,14 @@ SAVE_AGAIN = "save the model, its tokenizer and its image processor there again 
 
 
 class HuggingFaceBackbone(Backbone):
-    """Image features by the library's own module; text features by the packed tower for CLIP's, otherwise by the
-    module."""
+    """Image features by the library's module; text features by the packed tower for CLIP's, otherwise by the module."""
 
     def __init__(self, model: Any, tokenizer: Any, pixels: Pixels, name: str = "") -> None:
         config, vision = model.config.text_config, model.config.vision_config
         self.name, self.module, self.pixels = name, model, pixels
         self.kind = MODELS[model.config.model_type][1]
         self.context_length = config.max_position_embeddings
-        embeddings = model.text_model.embeddings
-        self.embedding = embeddings.token_embedding if hasattr(embeddings, "token_embedding") else (
-            embeddings.word_embeddings)
+        self.embedding = model.text_model.get_input_embeddings()
         self.tokenizer = our_tokenizer(tokenizer, self.embedding.num_embeddings)
         self.features = model.config.projection_dim if hasattr(model, "text_projection") else config.hidden_size
         self.activations = 4 * vision.hidden_size * ((vision.image_size // vision.patch_size) ** 2 + 1)

@@ -1,5 +1,4 @@
-"""How the towers compute: their precision, the same numbers on any number of cores, and less at once when memory runs
-out.
+"""How the towers compute: their precision, the same numbers on any number of cores, and less when memory runs out.
 
 Torch's own threads share one sum, so its last bits depend on their number, which differs between `python` (all cores),
 `torchrun` (one per process) and the machine on which a run is continued. Here torch computes with one thread, and whole

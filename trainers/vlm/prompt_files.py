@@ -140,8 +140,7 @@ def load_context(
 
 
 def same_embeddings(stored: Tensor, row: int, tokens: Sequence[int], backbone: Backbone) -> bool:
-    """Whether a row of stored embeddings begins with the model's own of these tokens; files may hold them in half
-    precision."""
+    """Whether a row of stored embeddings, maybe in half precision, begins with the model's own of these tokens."""
     own = backbone.embed([tokens])[0].cpu()
     found = stored[row, : len(tokens)].float() if stored.dim() == 3 else stored
     return found.shape == own.shape and torch.allclose(found, own, atol=1e-3)

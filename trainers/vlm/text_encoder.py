@@ -162,13 +162,11 @@ def first_of_equal(class_tokens: Sequence[Sequence[int]]) -> list[int]:
 
 
 def check_distinct(text: Tensor, class_tokens: Sequence[Sequence[int]]) -> None:
-    """Refuses equal features of classes whose names have different tokens: the text tower does not read the names.
-
-    Equal features have equal sums, so they are neighbours in the order of a weighted sum.
-    """
+    """Refuses equal features of classes whose names have different tokens: the text tower does not read the names."""
     classes = torch.tensor(sorted(set(first_of_equal(class_tokens))), device=text.device)
     distinct = text[classes]
-    order = (distinct.double() @ torch.linspace(1, 2, text.shape[1], dtype=torch.double, device=text.device)).argsort()
+    weights = torch.linspace(1, 2, text.shape[1], dtype=torch.double, device=text.device)
+    order = (distinct.double() @ weights).argsort()  # equal features are neighbours
     equal = (distinct[order[1:]] - distinct[order[:-1]]).abs().amax(1) < EQUAL
     if not text.is_meta and equal.any():  # meta tensors have no values
         first = int(equal.int().argmax())
@@ -217,9 +215,8 @@ def text_jacobian(tower: TextEncoder, context: Tensor) -> Tensor:
                 text = tower.part(some)(leaf[None])[0]  # (k, d)
             for first in range(0, features, at_once):
                 rows = outputs[first : first + at_once]  # (r, d): the same feature of every class
-                (slope,) = torch.autograd.grad(
-                    text, leaf, rows[:, None].expand(-1, len(text), -1), retain_graph=True, is_grads_batched=True,
-                )
+                rows = rows[:, None].expand(-1, len(text), -1)
+                (slope,) = torch.autograd.grad(text, leaf, rows, retain_graph=True, is_grads_batched=True)
                 jacobian[some.start : some.stop, first : first + len(rows)] = slope.flatten(2).transpose(0, 1)
                 bar.update(len(rows) * len(text))
     return jacobian
