@@ -9,7 +9,7 @@ import reference
 import torch
 from common import run_tool
 from promptcal.tools import measuring
-from promptcal.tools.benchmark_cases import Row, plain_text_side
+from promptcal.tools.benchmark_cases import plain_text_side
 from promptcal.tools.benchmark_inputs import class_names, random_clip
 from promptcal.trainers.functional.flop_counts import REGULARISERS
 from promptcal.trainers.functional.objectives import dispersion, orthogonality, pair_similarities
@@ -30,16 +30,6 @@ def test_it_prints_a_table_and_writes_json(tmp_path: Path, image_folder: Path, m
     for row in content["rows"]:
         assert row["what"] in done.stdout and row["ours"] > 0 and row["reference"] > 0 and row["ratio"] > 0
         assert (row["reached"] is None) == (row["goal"] is None)
-
-
-@pytest.mark.parametrize(("row", "ratio", "reached"), [
-    (Row("", "s", 2.0, 80.0, 35, ""), 40, True),
-    (Row("", "views/s", 900, 100, 10, ""), 9, False),
-    (Row("", "s", 1.2, 1.0, 1.15, "", cost=True), 1.2, False),
-    (Row("", "s", 1.0, 2.0, None, ""), 2, None),
-])
-def test_a_goal_is_compared_from_its_side(row: Row, ratio: float, reached: bool | None):
-    assert (row.ratio, row.reached) == (ratio, reached)
 
 
 def test_the_reference_on_encoded_images_is_the_reference():

@@ -4,7 +4,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from common import run_tool
 from promptcal.tools import doctor, doctor_checks
 from promptcal.tools.benchmark_inputs import drawn_images
 from promptcal.tools.doctor_checks import ADVICE, EPISODE, FAULT, TOWER, VIEWS, stages
@@ -48,12 +47,3 @@ def test_lost_precision_is_a_fault(clip_model: CLIP, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(doctor_checks, "MAX_FLIPPED", -1.0)
     found = doctor_checks.precision(*arguments)
     assert found.state == FAULT and found.advice == "MODEL.PREC fp32"
-
-
-@pytest.mark.parametrize(("args", "message"), [
-    (["--workers", "many"], "--workers many: give a number, or auto"), (["--classes", "1"], "--classes must be 3"),
-    (["--root", "/nowhere"], "/nowhere is not a folder"), (["--backbone", "ViT-Z/99"], "ViT-Z"),
-])
-def test_wrong_arguments_get_one_line(args: list[str], message: str):
-    done = run_tool("doctor.py", *args)
-    assert done.returncode == 2 and message in done.stderr.splitlines()[-1]

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from made_runs import make_run
 from promptcal.trainers.experiments import vs_published
-from promptcal.trainers.experiments.definition import names, read_experiment
+from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.finished_runs import FinishedRuns
 from promptcal.trainers.experiments.layouts import penalties
 from promptcal.trainers.experiments.layouts.averages import averages, deviations
 from promptcal.trainers.experiments.layouts.results import by_dataset
 from promptcal.trainers.experiments.outcome import write_outcome
 from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand
-from promptcal.trainers.report import published
 from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.measure import measure
 
@@ -125,8 +124,3 @@ def test_errors_in_the_published_tables_are_listed():
     assert any("EuroSAT: difference printed -0.7, the printed cells give +5.2" in note for note in notes)
     assert not any("rounding" in note for note in notes)
     assert vs_published.slip_notes(["complexity"]) == []
-
-
-def test_every_published_table_is_shown_by_some_experiment():
-    used = {table for name in names() for table in read_experiment(name).published}
-    assert used >= set(published.tables()) - {"datasets"}

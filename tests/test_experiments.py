@@ -5,7 +5,6 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-import numpy as np
 import pytest
 from common import PROJECT
 from promptcal.datasets.utils.errors import ConfigError, UserError
@@ -14,9 +13,9 @@ from promptcal.trainers.experiments.definition import ORDER, Experiment, names, 
 from promptcal.trainers.experiments.layouts import LAYOUTS, find_layout
 from promptcal.trainers.experiments.plan import Workspace, expand, select, work_groups
 from promptcal.trainers.experiments.reproduce import make_plans, read_experiments
-from promptcal.trainers.report import published
 
 README = (PROJECT / "configs" / "experiments" / "README.md").read_text(encoding="utf-8")
+
 
 @pytest.mark.parametrize(("workspace", "message"), [
     (Workspace(backbone="smal"), "no backbone and no weight file 'smal'. Did you mean 'small'"),
@@ -66,20 +65,6 @@ def test_family_holds_every_method_and_combine_every_pair():
     terms = read_experiment("combine").runs[0].sweep["TRAINER.REGULARISERS"]
     pairs = {tuple(part.partition(":")[0] for part in text.split(",")) for text in terms if "," in text}
     assert pairs == set(itertools.combinations(("ctpt", "otpt", "atpt", "soc"), 2))
-
-
-def test_the_eight_sets_of_the_normalisation_table_are_the_only_ones_that_fit_it():
-    """Table 7's first column is SoC of Table 1, averaged over eight unnamed data sets."""
-    columns = [c for c in published.tables()["vitl"]["columns"] if c != published.AVERAGE]
-    wanted = {m: float(published.find("ablation_norm", m, "SoC", "(S - min) / (max - min)").value)
-              for m in ("accuracy", "ece")}
-    values = {m: {c: float(published.find("vitl", m, "SoC", c).value) for c in columns} for m in wanted}
-    fitting = [
-        set(chosen) for chosen in itertools.combinations(columns, 8)
-        if all(abs(np.mean([values[m][c] for c in chosen]) - wanted[m]) <= 0.05 + 1e-9 for m in wanted)
-    ]
-    plan = expand(read_experiment("normalisation"), Workspace())
-    assert fitting == [{run.dataset_name for run in plan}]
 
 
 def test_a_group_shares_view_features_and_holds_the_prompts_of_its_runs(all_plans):
