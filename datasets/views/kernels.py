@@ -340,7 +340,7 @@ def level_table(
     changed = np.empty(LEVELS, np.int64)  # histogram after the table
     for i in range(begin, end):
         operation = operations[i]
-        use_counts = operation == EQUALIZE or (operation == AUTOCONTRAST and i > begin)
+        use_counts = operation in (AUTOCONTRAST, EQUALIZE)
         if use_counts and counts[0].sum() == 0:
             count_levels(image, counts)
         for colour in range(COLOURS):
@@ -356,7 +356,7 @@ def level_table(
             if operation == EQUALIZE:
                 equalize(changed, levels)
             elif operation == AUTOCONTRAST:
-                low, high = extremes(changed) if use_counts else extremes_of_plane(image[colour])
+                low, high = extremes(changed)
                 autocontrast(low, high, levels)
             elif operation == POSTERIZE:
                 mask = 0xFF << (8 - int(values[i]))
@@ -375,15 +375,6 @@ def extremes(counts: np.ndarray) -> tuple[int, int]:
     while counts[high] == 0:
         high -= 1
     return low, high
-
-
-@njit
-def extremes_of_plane(plane: np.ndarray) -> tuple[np.int64, np.int64]:
-    flat = plane.reshape(-1)
-    low, high = np.uint8(255), np.uint8(0)
-    for i in range(len(flat)):
-        low, high = min(low, flat[i]), max(high, flat[i])
-    return np.int64(low), np.int64(high)
 
 
 @njit
@@ -498,26 +489,14 @@ def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
     size, wide = image.shape[-1], image.shape[-1] + 2
     padded = replicated(image).reshape((COLOURS, wide * wide))
     a, b, c, d, e, f = by
-    is_shear_x, is_shear_y = d == 0 and e == 1 and f == 0, a == 1 and b == 0 and c == 0
+    is_shear_x, is_shear_y = d == 0, b == 0
     corner = np.empty(size, np.int32)  # of the four pixels that x is made of, the place of the upper left one, minus x
     right, down = np.empty(size), np.empty(size)  # weights of those to the right, and below
     for y in range(size):
-        if is_shear_y:
-            for x in range(size):
-                corner[x] = 1
-        else:
-            for x in range(size):
-                column = a * (x + 0.5) + b * (y + 0.5) + c - 0.5
-                right[x] = column - np.floor(column)
-                corner[x] = np.int32(np.floor(column) + 1) - x
-        if is_shear_x:
-            for x in range(size):
-                corner[x] += (y + 1) * wide
-        else:
-            for x in range(size):
-                row = d * (x + 0.5) + e * (y + 0.5) + f - 0.5
-                down[x] = row - np.floor(row)
-                corner[x] += np.int32(np.floor(row) + 1) * wide
+        for x in range(size):
+            column, row = a * (x + 0.5) + b * (y + 0.5) + c - 0.5, d * (x + 0.5) + e * (y + 0.5) + f - 0.5
+            right[x], down[x] = column - np.floor(column), row - np.floor(row)
+            corner[x] = np.int32(np.floor(column) + 1) - x + np.int32(np.floor(row) + 1) * wide
         first, last = np.int64(0), size
         while first < last and is_outside(first, y, by, size):
             first += 1
@@ -535,10 +514,10 @@ def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
             begin, u, v = corner[first] + first, right[first:end], down[first:end]
             for colour in range(COLOURS):
                 upper, lower, shown = padded[colour, begin:], padded[colour, begin + wide :], out[colour, y, first:end]
-                if is_shear_x:
+                if is_shear_x:  # `v` is 0
                     for i in range(len(shown)):
                         shown[i] = np.int32(upper[i] + (float(upper[i + 1]) - upper[i]) * u[i])
-                elif is_shear_y:
+                elif is_shear_y:  # `u` is 0
                     for i in range(len(shown)):
                         shown[i] = np.int32(upper[i] + (float(lower[i]) - upper[i]) * v[i])
                 else:
