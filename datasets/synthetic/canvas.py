@@ -77,9 +77,9 @@ class Board:
     def noise(self, cells: float, octaves: int = 3) -> np.ndarray:
         return fractal_noise(self.rng, BOARD, cells, octaves)
 
-    def axes(self, angle: float) -> tuple[np.ndarray, np.ndarray]:
+    def axes(self, angle: float, centre: Any = (BOARD / 2, BOARD / 2)) -> tuple[np.ndarray, np.ndarray]:
         """Coordinates along and across a direction, in pixels from the centre."""
-        x, y = self.x - BOARD / 2, self.y - BOARD / 2
+        x, y = self.x - centre[0], self.y - centre[1]
         return x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
 
     def direction(self) -> tuple[float, np.ndarray, np.ndarray]:
@@ -109,14 +109,10 @@ class Board:
         """Makes the image lighter (above 0) or darker (below 0) by a share."""
         self.rgb *= 1 + amount[..., None].astype(np.float32)
 
-    def shadow(self, mask: np.ndarray, length: float, strength: float = 0.45) -> None:
-        """Darkens the shadow of the object under `mask`, `length` pixels away from the sun."""
-        shift = round(length * np.sin(self.sun)), round(length * np.cos(self.sun))
-        self.shade(-strength * np.roll(mask, shift, axis=(0, 1)) * (1 - mask))
-
     def stand(self, mask: np.ndarray, colour: Colour, height: float, dark: float = 0.45, strength: float = 1.0) -> None:
-        """An object that stands on the ground, with its shadow."""
-        self.shadow(mask, height, dark)
+        """An object that stands on the ground and has a shadow, `height` pixels away from the sun."""
+        shift = round(height * np.sin(self.sun)), round(height * np.cos(self.sun))
+        self.shade(-dark * np.roll(mask, shift, axis=(0, 1)) * (1 - mask))
         self.paint(mask, colour, strength)
 
     def mask(self, kind: str, shapes: Iterable[Any], **options: Any) -> np.ndarray:
@@ -127,14 +123,8 @@ class Board:
             draw(np.ravel(shape).tolist(), fill=255, **options)
         return np.asarray(image, dtype=np.float32) / 255
 
-    def lines(self, paths: Iterable[Any], width: int) -> np.ndarray:
-        return self.mask("line", paths, width=width, joint="curve")
-
-    def polygons(self, outlines: Iterable[Any]) -> np.ndarray:
-        return self.mask("polygon", outlines)
-
     def boxes(self, centres: Iterable[Any], length: float, width: float, angle: float) -> np.ndarray:
-        return self.polygons(box(centre, length, width, angle) for centre in centres)
+        return self.mask("polygon", (box(centre, length, width, angle) for centre in centres))
 
     def discs(self, centres: np.ndarray, radii: np.ndarray | float) -> np.ndarray:
         radii = np.broadcast_to(radii, len(centres))[:, None]
@@ -155,7 +145,3 @@ class Board:
         """Scattered trees."""
         count = int(self.rng.integers(fewest, most))
         self.trees(self.scatter(count), self.rng.uniform(smallest, largest, count), self.colour(*greens))
-
-    def finish(self) -> np.ndarray:
-        """The tile: (SIZE, SIZE, 3) floats from 0 to 1, each pixel the mean of four board pixels."""
-        return np.clip(self.rgb.reshape(SIZE, 2, SIZE, 2, 3).mean(axis=(1, 3)), 0, 1)
