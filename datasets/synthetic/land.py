@@ -314,7 +314,7 @@ class Land(Board):
         self.fill(self.colour(*GRASS, *GRASS, *SOIL[:2]), 0.14, 5)
         self.paint(smooth(self.noise(5), 0.55, 0.62) * smooth(self.noise(40, 1), 0.2, 0.6), self.colour(*LEAF), 0.9)
 
-    def ripples(self, mask: np.ndarray | float, strength: float) -> None:
+    def ripples(self, mask: np.ndarray | np.float32, strength: float) -> None:
         """Small waves under a mask."""
         noise = value_noise(self.rng, BOARD, 44, 3.0)
         _, _, across = self.direction()
@@ -368,7 +368,7 @@ class Land(Board):
     def sea(self) -> None:
         """Open water to every edge: swell, whitecaps, sometimes a ship with its wake."""
         self.fill(self.colour(*DEEP, *DEEP, WATER[1]), 0.05, 3)
-        self.ripples(1.0, self.uniform(0.02, 0.16))
+        self.ripples(np.float32(1), self.uniform(0.02, 0.16))
         if self.chance(0.6):
             foam = smooth(value_noise(self.rng, BOARD, 50, 2.5), 0.86, 1.0)
             self.paint(foam, (0.88, 0.92, 0.94), self.uniform(0.2, 0.7))
@@ -392,7 +392,7 @@ class Land(Board):
     def harbour(self) -> None:
         """A quay with sheds or containers, and piers with moored boats."""
         self.fill(self.colour(*DEEP, *WATER), 0.05, 3)
-        self.ripples(1.0, 0.03)
+        self.ripples(np.float32(1), 0.03)
         angle, _, across = self.direction()
         shore = self.uniform(-48, -22)
         self.paint(smooth(across, shore + 0.5, shore - 0.5), self.colour(*CONCRETE))
