@@ -489,14 +489,26 @@ def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
     size, wide = image.shape[-1], image.shape[-1] + 2
     padded = replicated(image).reshape((COLOURS, wide * wide))
     a, b, c, d, e, f = by
-    is_shear_x, is_shear_y = d == 0, b == 0
+    is_shear_x, is_shear_y = d == 0 and e == 1 and f == 0, a == 1 and b == 0 and c == 0
     corner = np.empty(size, np.int32)  # of the four pixels that x is made of, the place of the upper left one, minus x
     right, down = np.empty(size), np.empty(size)  # weights of those to the right, and below
     for y in range(size):
-        for x in range(size):
-            column, row = a * (x + 0.5) + b * (y + 0.5) + c - 0.5, d * (x + 0.5) + e * (y + 0.5) + f - 0.5
-            right[x], down[x] = column - np.floor(column), row - np.floor(row)
-            corner[x] = np.int32(np.floor(column) + 1) - x + np.int32(np.floor(row) + 1) * wide
+        if is_shear_y:
+            for x in range(size):
+                corner[x] = 1
+        else:
+            for x in range(size):
+                column = a * (x + 0.5) + b * (y + 0.5) + c - 0.5
+                right[x] = column - np.floor(column)
+                corner[x] = np.int32(np.floor(column) + 1) - x
+        if is_shear_x:
+            for x in range(size):
+                corner[x] += (y + 1) * wide
+        else:
+            for x in range(size):
+                row = d * (x + 0.5) + e * (y + 0.5) + f - 0.5
+                down[x] = row - np.floor(row)
+                corner[x] += np.int32(np.floor(row) + 1) * wide
         first, last = np.int64(0), size
         while first < last and is_outside(first, y, by, size):
             first += 1
@@ -508,16 +520,20 @@ def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
             for x in range(last, size):
                 out[colour, y, x] = 0
         while first < last:  # up to the `end` of the pixels whose corners follow one another
-            end = first + 1
-            while end < last and corner[end] == corner[first]:
-                end += 1
+            end, beyond = first + 1, last + 1
+            while end + 1 < beyond:
+                middle = (end + beyond) // 2
+                if corner[middle - 1] == corner[first]:
+                    end = middle
+                else:
+                    beyond = middle
             begin, u, v = corner[first] + first, right[first:end], down[first:end]
             for colour in range(COLOURS):
                 upper, lower, shown = padded[colour, begin:], padded[colour, begin + wide :], out[colour, y, first:end]
-                if is_shear_x:  # `v` is 0
+                if is_shear_x:
                     for i in range(len(shown)):
                         shown[i] = np.int32(upper[i] + (float(upper[i + 1]) - upper[i]) * u[i])
-                elif is_shear_y:  # `u` is 0
+                elif is_shear_y:
                     for i in range(len(shown)):
                         shown[i] = np.int32(upper[i] + (float(lower[i]) - upper[i]) * v[i])
                 else:
