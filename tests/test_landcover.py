@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from promptcal.datasets import build_dataset
 from promptcal.datasets.synthetic.canvas import SIZE
-from promptcal.datasets.synthetic.conditions import CONDITIONS
-from promptcal.datasets.synthetic.tiles import CLASSNAMES, draw, shifted_tile, tile, tile_rng, under
+from promptcal.datasets.synthetic.tiles import CLASSNAMES, CONDITIONS, draw, shifted_tile, tile, tile_rng, under
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers import build_cfg
 

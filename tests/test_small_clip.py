@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common import PROJECT, run_tool
-from PIL import Image
 from promptcal.datasets import build_dataset
 from promptcal.datasets.synthetic.tiles import CLASSNAMES
 from promptcal.trainers import build_cfg, build_trainer, load_clip
@@ -27,7 +26,7 @@ from promptcal.trainers.vlm.small.captions import (
     LAND,
     draw_caption,
 )
-from promptcal.trainers.vlm.small.tiles import normalised, random_crops, training_tiles
+from promptcal.trainers.vlm.small.training import normalised, random_crops, training_tiles
 from safetensors.torch import load_file
 
 SMALL = PROJECT / "trainers" / "vlm" / "small"
@@ -129,16 +128,12 @@ def test_a_few_steps_lower_the_loss_and_repeat():
 
 
 @pytest.mark.slow
-def test_the_tool_trains_a_file_that_loads_and_draws_a_sheet(tmp_path):
+def test_the_tool_trains_a_file_that_loads(tmp_path):
     done = run_tool("train_small_clip.py", "--out", tmp_path / "tiny.safetensors", "--tiles", 24, "--batch", 8,
                     "--validation", 1, "--steps", 2)
     assert done.returncode == 0, done.stderr
     model = load_clip(str(tmp_path / "tiny.safetensors"), "cpu")
     assert model.encode_text(clip.tokenize("a photo of a river.")).shape == (1, 128)
-    done = run_tool("train_small_clip.py", "--contact-sheet", tmp_path / "tiles.png")
-    assert done.returncode == 0, done.stderr
-    with Image.open(tmp_path / "tiles.png") as sheet:
-        assert sheet.width > 12 * 64 and sheet.height > (24 + 11) * 64
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -40,13 +40,9 @@ def test_the_plain_view_is_clips_own():
     for size in ((90, 60), (60, 90), (32, 32), (20, 40), (37, 301)):
         views = ViewMaker(1, 32, augmix=False, seed=0)(photo(size), 0)
         torch.testing.assert_close(normalise_pixels(views, Pixels(32))[0], clip.clip._transform(32)(photo(size)))
-
-
-@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-def test_a_squashed_plain_view(interpolation: str):
-    view = ViewMaker(1, 32, False, 0, "squash", interpolation)(photo(), 0)[0]
-    expected = photo().resize((32, 32), Image.Resampling[interpolation.upper()])
-    assert torch.equal(view, reference.to_tensor(expected))
+    for how in ("bicubic", "bilinear"):  # of models that squash their images
+        view = ViewMaker(1, 32, False, 0, "squash", how)(photo(), 0)[0]
+        assert torch.equal(view, reference.to_tensor(photo().resize((32, 32), Image.Resampling[how.upper()])))
 
 
 ODD = [(1, 1), (2, 3), (20000, 20), (40, 300)]
@@ -94,13 +90,6 @@ def test_levels_next_to_whole_numbers_are_cut_off_as_pillows():
     assert np.array_equal(out, reference.to_tensor(reference.OPERATIONS[kernels.SHEAR_X](image, share, 1)))
 
 
-def test_autocontrast_is_pillows_for_all_extremes():
-    for low, high in zip(*np.triu_indices(256, 1), strict=True):
-        table, scale = np.arange(256, dtype=np.uint8), 255.0 / (high - low)
-        kernels.autocontrast(low, high, table)
-        assert np.array_equal(table, (np.arange(256) * scale + -low * scale).astype(int).clip(0, 255))
-
-
 @pytest.mark.parametrize("size", [(640, 480), (300, 1000)])
 def test_crops_are_distributed_as_torchvisions(size: tuple[int, int]):
     boxes, flips = draw_crops(size, 4000, np.random.default_rng(0))
@@ -113,12 +102,6 @@ def test_crops_are_distributed_as_torchvisions(size: tuple[int, int]):
         for share in (0.1, 0.5, 0.9):
             assert abs(np.quantile(ours, share) - np.quantile(theirs[:, column], share)) < 0.04 * max(size)
     assert 0.45 < flips.mean() < 0.55
-
-
-def test_images_too_long_for_a_crop_give_the_central_one():
-    for size in ((2000, 2), (2, 2000), (1, 1)):
-        boxes, _ = draw_crops(size, 5, np.random.default_rng(0))
-        assert (boxes[:, 2:] >= 1).all() and (boxes[:, :2] + boxes[:, 2:] <= size).all()
 
 
 @pytest.mark.parametrize("mix", [True, False])
@@ -171,7 +154,7 @@ def small_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pa
     monkeypatch.setattr(kernels, "SIGNATURE", types.int64(types.int64))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kernel_cache.load_or_compile.cache_clear()
-    yield tmp_path / "promptcal" / "kernels"
+    yield tmp_path / "promptcal"
     kernel_cache.load_or_compile.cache_clear()
 
 
@@ -187,33 +170,25 @@ def compiles(caplog: pytest.LogCaptureFixture) -> bool:
 def test_a_damaged_or_foreign_file_of_compiled_code_is_never_run(small_kernel: Path, caplog, monkeypatch):
     assert compiles(caplog) and not compiles(caplog)
     (file,) = small_kernel.iterdir()
-    assert small_kernel.stat().st_mode & 0o777 == 0o700 and file.stat().st_mode & 0o777 == 0o600
+    assert file.stat().st_mode & 0o777 == 0o600
     whole = file.read_bytes()
-    for place in range(0, len(whole), len(whole) // 200):
-        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        assert kernel_cache.read_verified(file) is None
-    assert compiles(caplog) and not compiles(caplog)
-    for content in (b"", whole[:-1], whole + b"x"):
+    damaged = [whole[:k] + bytes([whole[k] ^ 1]) + whole[k + 1 :] for k in range(0, len(whole), len(whole) // 200)]
+    for content in (*damaged, b"", whole[:-1], whole + b"x"):
         file.write_bytes(content)
         assert kernel_cache.read_verified(file) is None
-    file.unlink()
-    (small_kernel / "elsewhere").write_bytes(whole)
-    file.symlink_to(small_kernel / "elsewhere")
-    assert compiles(caplog) and not file.is_symlink()
-    small_kernel.chmod(0o770)  # others could put files there
-    assert compiles(caplog) and compiles(caplog)
-    small_kernel.chmod(0o700)
-    assert not compiles(caplog)
-    monkeypatch.setattr(os, "getuid", lambda: small_kernel.stat().st_uid + 1)
+    assert compiles(caplog) and not compiles(caplog)
+    file.chmod(0o660)  # others could change it
+    assert compiles(caplog) and not compiles(caplog)
+    monkeypatch.setattr(os, "getuid", lambda: file.stat().st_uid + 1)
     assert compiles(caplog)
 
 
 def test_where_nothing_can_be_kept_kernels_are_compiled_all_the_same(small_kernel: Path, caplog, monkeypatch):
-    small_kernel.parent.write_text("in the way")
+    small_kernel.write_text("in the way")
     assert compiles(caplog) and compiles(caplog)
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "expanduser", lambda self: (_ for _ in ()).throw(RuntimeError("no home directory")))
-    assert compiles(caplog)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # of a user without a home
+    assert compiles(caplog) and not Path("~").exists()
 
 
 def test_a_fork_waits_until_another_thread_has_compiled(small_kernel: Path):

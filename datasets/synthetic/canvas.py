@@ -5,7 +5,7 @@ A tile is drawn at twice its size and averaged down at the end, which smooths th
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,29 +39,16 @@ def fractal_noise(rng: np.random.Generator, size: int, cells: float, octaves: in
     return (total - total.min()) / (total.max() - total.min())
 
 
-def turned(points: np.ndarray, angle: float) -> np.ndarray:
-    """Board coordinates of points (n, 2) that are given along and across a direction from the centre."""
-    along, across = points[:, 0], points[:, 1]
+def turned(points: Any, angle: float, centre: Any = BOARD / 2) -> np.ndarray:
+    """Board coordinates of points (…, 2) that are given along and across a direction from a centre."""
+    along, across = np.moveaxis(np.asarray(points, float), -1, 0)
     x, y = along * np.cos(angle) - across * np.sin(angle), along * np.sin(angle) + across * np.cos(angle)
-    return np.stack([x, y], 1) + BOARD / 2
+    return np.stack([x, y], -1) + centre
 
 
-def point(along: float, across: float, angle: float) -> np.ndarray:
-    return turned(np.array([[along, across]]), angle)[0]
-
-
-def heading(angle: float) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors along and across a direction."""
-    return np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])
-
-
-def box(centre: Sequence[float] | np.ndarray, length: float, width: float, angle: float) -> np.ndarray:
+def box(centre: Any, length: float, width: float, angle: float) -> np.ndarray:
     """The corners of a rotated rectangle, its length along `angle`."""
-    c, s = np.cos(angle), np.sin(angle)
-    return np.array([
-        (centre[0] + i * length / 2 * c - j * width / 2 * s, centre[1] + i * length / 2 * s + j * width / 2 * c)
-        for i, j in ((1, 1), (1, -1), (-1, -1), (-1, 1))
-    ])
+    return turned(np.array(((1, 1), (1, -1), (-1, -1), (-1, 1))) * (length / 2, width / 2), angle, centre)
 
 
 class Board:
@@ -90,10 +77,15 @@ class Board:
     def noise(self, cells: float, octaves: int = 3) -> np.ndarray:
         return fractal_noise(self.rng, BOARD, cells, octaves)
 
-    def axes(self, angle: float) -> tuple[np.ndarray, np.ndarray]:
+    def axes(self, angle: float, centre: Any = (BOARD / 2, BOARD / 2)) -> tuple[np.ndarray, np.ndarray]:
         """Coordinates along and across a direction, in pixels from the centre."""
-        x, y = self.x - BOARD / 2, self.y - BOARD / 2
+        x, y = self.x - centre[0], self.y - centre[1]
         return x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
+
+    def direction(self) -> tuple[float, np.ndarray, np.ndarray]:
+        """A random direction, and the coordinates along and across it."""
+        angle = self.angle()
+        return angle, *self.axes(angle)
 
     def fill(self, colour: Colour, rough: float = 0.1, cells: float = 6) -> None:
         """Ground of one colour with light and dark patches of strength `rough`, and fine grain."""
@@ -117,39 +109,31 @@ class Board:
         """Makes the image lighter (above 0) or darker (below 0) by a share."""
         self.rgb *= 1 + amount[..., None].astype(np.float32)
 
-    def shadow(self, mask: np.ndarray, length: float, strength: float = 0.45) -> None:
-        """Darkens the shadow of the object under `mask`, `length` pixels away from the sun."""
-        shift = round(length * np.sin(self.sun)), round(length * np.cos(self.sun))
-        self.shade(-strength * np.roll(mask, shift, axis=(0, 1)) * (1 - mask))
+    def stand(self, mask: np.ndarray, colour: Colour, height: float, dark: float = 0.45, strength: float = 1.0) -> None:
+        """An object that stands on the ground and has a shadow, `height` pixels away from the sun."""
+        shift = round(height * np.sin(self.sun)), round(height * np.cos(self.sun))
+        self.shade(-dark * np.roll(mask, shift, axis=(0, 1)) * (1 - mask))
+        self.paint(mask, colour, strength)
 
-    def mask(self, draw: Callable[..., None], shapes: Iterable[Any], **options: Any) -> np.ndarray:
-        """A mask of shapes, drawn by a method of ImageDraw."""
+    def mask(self, kind: str, shapes: Iterable[Any], **options: Any) -> np.ndarray:
+        """A mask of shapes of one kind, drawn by that method of ImageDraw."""
         image = Image.new("L", (BOARD, BOARD))
-        pen = ImageDraw.Draw(image)
+        draw = getattr(ImageDraw.Draw(image), kind)
         for shape in shapes:
-            draw(pen, shape, fill=255, **options)
+            draw(np.ravel(shape).tolist(), fill=255, **options)
         return np.asarray(image, dtype=np.float32) / 255
 
-    def lines(self, paths: Iterable[Any], width: float) -> np.ndarray:
-        shapes = ([tuple(map(float, p)) for p in path] for path in paths)
-        return self.mask(ImageDraw.ImageDraw.line, shapes, width=max(1, round(width)), joint="curve")
-
-    def polygons(self, outlines: Iterable[Any]) -> np.ndarray:
-        return self.mask(ImageDraw.ImageDraw.polygon, ([tuple(map(float, p)) for p in line] for line in outlines))
-
     def boxes(self, centres: Iterable[Any], length: float, width: float, angle: float) -> np.ndarray:
-        return self.polygons(box(centre, length, width, angle) for centre in centres)
+        return self.mask("polygon", (box(centre, length, width, angle) for centre in centres))
 
     def discs(self, centres: np.ndarray, radii: np.ndarray | float) -> np.ndarray:
-        radii = np.broadcast_to(radii, len(centres))
-        shapes = ((x - r, y - r, x + r, y + r) for (x, y), r in zip(centres, radii, strict=True))
-        return self.mask(ImageDraw.ImageDraw.ellipse, shapes)
+        radii = np.broadcast_to(radii, len(centres))[:, None]
+        return self.mask("ellipse", np.hstack([centres - radii, centres + radii]))
 
     def trees(self, centres: np.ndarray, radii: np.ndarray, green: Colour) -> None:
         """Round crowns with their shadows, lit from one side."""
         crowns = self.discs(centres, radii)
-        self.shadow(crowns, float(np.mean(radii)) * 1.1)
-        self.paint(crowns, green)
+        self.stand(crowns, green, float(np.mean(radii)) * 1.1)
         lit = self.discs(centres - 0.35 * radii[:, None] * (np.cos(self.sun), np.sin(self.sun)), radii * 0.5)
         self.paint(lit * crowns, np.asarray(green) * 1.35 + 0.03, 0.7)
 
@@ -161,7 +145,3 @@ class Board:
         """Scattered trees."""
         count = int(self.rng.integers(fewest, most))
         self.trees(self.scatter(count), self.rng.uniform(smallest, largest, count), self.colour(*greens))
-
-    def finish(self) -> np.ndarray:
-        """The tile: (SIZE, SIZE, 3) floats from 0 to 1, each pixel the mean of four board pixels."""
-        return np.clip(self.rgb.reshape(SIZE, 2, SIZE, 2, 3).mean(axis=(1, 3)), 0, 1)

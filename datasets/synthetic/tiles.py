@@ -1,40 +1,109 @@
-"""The tiles of LandCover by class, split and number. Each depends on these alone, in any order and process."""
+"""The tiles of LandCover by class, split and number. Each depends on these alone, in any order and process.
+
+Weather, season, light and sensor change a finished tile, (SIZE, SIZE, 3) floats from 0 to 1.
+"""
 from __future__ import annotations
 
 import zlib
 
 import numpy as np
-from PIL import Image, ImageDraw
+from numpy.random import Generator
+from PIL import Image, ImageFilter
 
-from . import built, fields, nature
-from .canvas import SIZE, Board
-from .conditions import CONDITIONS, colour_cast, mixed, rotated, to_bytes, under
+from .canvas import SIZE, Colour, fractal_noise, smooth
+from .land import Land
 
 GENERATOR_VERSION = 1  # part of every fingerprint; raise it when any tile changes
 CLEAR_SHARE = 0.4  # of the tiles of LandCover; the others are under one of the other conditions
-DRAWERS = {draw.__name__.replace("_", " "): draw for draw in (
-    fields.annual_crop_land, fields.permanent_crop_land, fields.orchard, fields.vineyard, fields.rice_paddy,
-    fields.pasture, fields.herbaceous_vegetation, fields.golf_course, fields.wetland,
-    built.residential_area, built.industrial_area, built.car_park, built.airport,
-    nature.river, nature.canal, nature.lake, nature.sea, nature.harbour, nature.beach,
-    built.highway, built.railway, nature.forest, nature.desert, nature.snow,
-)}
-CLASSNAMES = list(DRAWERS)
+CONDITIONS = ("clear", "hazy", "dusk", "noisy", "blurry", "infrared", "cloudy", "dry", "snowy", "faded", "grey")
+CLASSNAMES = [
+    "annual crop land", "permanent crop land", "orchard", "vineyard", "rice paddy", "pasture", "herbaceous vegetation",
+    "golf course", "wetland", "residential area", "industrial area", "car park", "airport", "river", "canal", "lake",
+    "sea", "harbour", "beach", "highway", "railway", "forest", "desert", "snow",
+]
+LUMA = np.array([0.30, 0.59, 0.11], dtype=np.float32)
+Array = np.ndarray
 
 
-def tile_rng(*key: str | int) -> np.random.Generator:
+def tile_rng(*key: str | int) -> Generator:
     """A generator that depends on the key alone; words are hashed with CRC, which is the same on every machine."""
     return np.random.default_rng([zlib.crc32(k.encode()) if isinstance(k, str) else k for k in key])
 
 
-def draw(classname: str, rng: np.random.Generator) -> np.ndarray:
+def draw(classname: str, rng: Generator) -> Array:
     """A clear tile of the class, floats from 0 to 1."""
-    board = Board(rng)
-    DRAWERS[classname](board)
-    return board.finish()
+    land = Land(rng)
+    getattr(land, classname.replace(" ", "_"))()
+    return np.clip(land.rgb.reshape(SIZE, 2, SIZE, 2, 3).mean(axis=(1, 3)), 0, 1)  # the board has twice the size
 
 
-def tile(split: str, classname: str, number: int) -> np.ndarray:
+def towards(image: Array, colour: Colour, weight: Array | float) -> Array:
+    return image + weight * (np.asarray(colour, dtype=np.float32) - image)
+
+
+def to_bytes(image: Array) -> Array:
+    return (np.clip(image, 0, 1) * 255).round().astype(np.uint8)
+
+
+def under(condition: str, image: Array, rng: Generator, strength: float) -> Array:
+    """The image under a condition; a strength is about 0.3 for slight and 1 for strong."""
+    red, green, blue, light = (*(image[..., i : i + 1] for i in range(3)), (image @ LUMA)[..., None])
+    shown = image  # clear
+    match condition:
+        case "hazy":
+            veil = 0.7 * strength * (0.75 + 0.4 * (fractal_noise(rng, SIZE, 2, 2)[..., None] - 0.5))
+            shown = towards(image, (0.80, 0.82, 0.84), veil)
+        case "dusk":
+            dark = image * (1 - 0.75 * strength) * np.array([1.08, 0.92, 1.0])
+            shown = dark + 0.05 * strength * np.array([0.5, 0.3, 0.7])
+        case "noisy":
+            grain = rng.normal(0, 0.22 * strength, image.shape)
+            shown = image + 0.6 * grain + 0.4 * grain.mean(-1, keepdims=True) * 1.7
+        case "blurry":
+            blur = ImageFilter.GaussianBlur(0.5 + 1.5 * strength)
+            shown = np.float32(Image.fromarray(to_bytes(image)).filter(blur)) / 255
+        case "infrared":  # false colour: infrared, which plants reflect, shown as red; red as green, green as blue
+            near = np.clip(0.9 * green + 3.0 * (green - 0.5 * red - 0.5 * blue), 0, 1)
+            false = np.concatenate([near, red * 0.85, green * 0.85], -1)
+            shown = towards(image, false, min(1.0, 0.4 + 0.6 * strength))
+        case "cloudy":
+            cover = smooth(fractal_noise(rng, SIZE, 3, 4), 0.75 - 0.35 * strength, 0.95 - 0.25 * strength)[..., None]
+            shade = np.roll(cover, (6, -5), axis=(0, 1))
+            shown = towards(image * (1 - 0.35 * shade), (0.95, 0.95, 0.96), 0.95 * cover)
+        case "dry":  # green turns to straw
+            straw = light * np.array([1.35, 1.10, 0.72]) + 0.05
+            shown = towards(image, straw, np.clip(6 * (green - np.maximum(red, blue)) + 0.35, 0, 1) * strength)
+        case "snowy":  # flat, light ground is covered most; dark crowns, walls and water stay half bare
+            rough = 0.5 * (fractal_noise(rng, SIZE, 8, 3)[..., None] - 0.5)
+            cover = 0.25 + 0.6 * smooth(light + rough, 0.45 - 0.3 * strength, 0.55)
+            shown = towards(image, (0.93, 0.95, 0.98), cover * min(1.0, 0.2 + 0.8 * strength))
+        case "faded":
+            shown = towards(towards(image, light, 0.5 * strength), (0.78, 0.76, 0.70), 0.55 * strength)
+        case "grey":
+            shown = towards(image, light * np.ones(3), min(1.0, 0.5 + 0.5 * strength))
+    return np.clip(shown, 0, 1)
+
+
+def rotated(image: Array, rng: Generator) -> Array:
+    """Rotated by any angle and a little enlarged, with mirrored corners."""
+    pad = SIZE // 2
+    wide = Image.fromarray(to_bytes(np.pad(image, ((pad, pad), (pad, pad), (0, 0)), mode="reflect")))
+    turned = wide.rotate(float(rng.uniform(15, 345)), Image.Resampling.BILINEAR)
+    edge = pad + int(rng.integers(0, 11))
+    return np.float32(turned.crop((edge, edge, 2 * SIZE - edge, 2 * SIZE - edge)).resize((SIZE, SIZE))) / 255
+
+
+def mixed(image: Array, other: Array, rng: Generator, strength: float) -> Array:
+    """A ragged corner of another tile, or all of it half transparent, over this one."""
+    if rng.random() >= 0.5:
+        return towards(image, other, rng.uniform(0.2, 0.2 + 0.25 * strength))
+    y, x = np.mgrid[0:SIZE, 0:SIZE] / SIZE
+    angle = rng.uniform(0, 2 * np.pi)
+    side = (x - 0.5) * np.cos(angle) + (y - 0.5) * np.sin(angle) + 0.2 * (fractal_noise(rng, SIZE, 4) - 0.5)
+    return towards(image, other, smooth(side, 0.30 - 0.22 * strength, 0.34 - 0.22 * strength)[..., None])
+
+
+def tile(split: str, classname: str, number: int) -> Array:
     """A tile of LandCover: (SIZE, SIZE, 3) uint8, two in five clear, the others under some condition."""
     rng = tile_rng("landcover", split, classname, number)
     image = draw(classname, rng)
@@ -43,7 +112,7 @@ def tile(split: str, classname: str, number: int) -> np.ndarray:
     return to_bytes(image)
 
 
-def shifted_tile(split: str, classname: str, number: int) -> np.ndarray:
+def shifted_tile(split: str, classname: str, number: int) -> Array:
     """A tile of LandCoverShift: rotated, mixed with another class, with a colour cast or under strong conditions."""
     rng = tile_rng("landcover_shift", split, classname, number)
     image = draw(classname, rng)
@@ -53,25 +122,9 @@ def shifted_tile(split: str, classname: str, number: int) -> np.ndarray:
         other = str(rng.choice([name for name in CLASSNAMES if name != classname]))
         image = mixed(image, draw(other, rng), rng, rng.uniform(0.3, 0.8))
     if rng.random() < 0.5:
-        image = colour_cast(image, rng, rng.uniform(0.3, 0.7))
+        cast = rng.uniform(0.3, 0.7)  # of a badly balanced sensor: each channel has its own gain and offset
+        image = image * rng.uniform(1 - 0.55 * cast, 1 + 0.4 * cast, 3) + rng.uniform(-0.12, 0.12, 3) * cast
     for condition in rng.choice(["hazy", "noisy", "blurry"], 2, replace=False):
         if rng.random() < 0.4:
             image = under(str(condition), image, rng, rng.uniform(0.4, 0.8))
     return to_bytes(image)
-
-
-def contact_sheet() -> Image.Image:
-    """Eight clear and four shifted tiles per class, then four classes under every condition, for inspection by eye."""
-    rows = {name: [to_bytes(draw(name, tile_rng("sheet", name, number))) for number in range(8)]
-            + [shifted_tile("sheet", name, number) for number in range(4)] for name in CLASSNAMES}
-    plain = [draw(name, tile_rng("sheet", name, 0)) for name in ("vineyard", "residential area", "river", "forest")]
-    rows |= {condition: [to_bytes(under(condition, image, tile_rng("sheet", condition), strength))
-                         for image in plain for strength in (0.3, 0.65, 1.0)] for condition in CONDITIONS}
-    label, step = 130, SIZE + 4  # pixels of a row's name and of a tile with its margin
-    sheet = Image.new("RGB", (label + 12 * step, len(rows) * step), "white")
-    pen = ImageDraw.Draw(sheet)
-    for row, (name, tiles) in enumerate(rows.items()):
-        pen.text((4, row * step + SIZE // 2), name, fill="black")
-        for column, image in enumerate(tiles):
-            sheet.paste(Image.fromarray(image), (label + column * step, row * step))
-    return sheet

@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import threading
 import warnings
 from pathlib import Path
 
@@ -18,14 +19,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".
 # Pillow goes by content, not by name. Some of its formats start programs (EPS: Ghostscript) or have decoders that are
 # little used. These are plain raster formats.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
-MARKS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
-# What other files are, by their first bytes: offset, bytes, kind.
-OTHERS = (
-    (0, b"%!PS", "an EPS drawing"), (0, b"\xc5\xd0\xd3\xc6", "an EPS drawing"), (0, b"%PDF", "a PDF"),
-    (0, b"<svg", "an SVG drawing"), (0, b"<?xml", "an XML file, such as SVG"), (0, b"<!DOCTYPE", "a web page"),
-    (0, b"<html", "a web page"), (4, b"ftypavi", "an AVIF image"), (4, b"ftyp", "a HEIC image or a video"),
-    (0, b"\x00\x00\x00\x0cjP", "a JPEG 2000 image"), (0, b"8BPS", "a Photoshop file"), (0, b"DDS ", "a DDS texture"),
-)
+MARKS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")  # first bytes of these formats
 MOST_PIXELS = 89_478_485  # beyond which Pillow warns; three bytes each, and some copies
 
 # Such images are refused here, with their name.
@@ -33,7 +27,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 # The orientation in it is ignored; a file that is damaged elsewhere too is refused.
 warnings.filterwarnings("ignore", ".*orrupt EXIF data")
 
-warned: set[str] = set()
+warned = threading.Event()  # once per process: all images of a data set may be alike
 
 
 class BadImageError(DataError):
@@ -58,7 +52,11 @@ def open_image(path: str | Path) -> Image.Image:
 def reason(error: Exception, path: str | Path) -> str:
     """What is wrong with a file, without its name."""
     if isinstance(error, UnidentifiedImageError):
-        return what_else(path)
+        with open(path, "rb") as file:  # noqa: PTH123
+            head = file.read(16)
+        if head.startswith(MARKS):
+            return "it is damaged or cut short"
+        return f"it is no {', '.join(FORMATS)} image: convert it to JPEG or PNG" if head else "it is empty"
     if isinstance(error, Image.DecompressionBombError):
         return f"it has more than {MOST_PIXELS:,} pixels: make it smaller"
     if isinstance(error, MemoryError):
@@ -66,21 +64,6 @@ def reason(error: Exception, path: str | Path) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return one_line(error, 300) or type(error).__name__
-
-
-def what_else(path: str | Path) -> str:
-    """What is wrong with a file that Pillow does not recognise, by its first bytes."""
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123
-            head = file.read(16)
-    except OSError as error:
-        return error.strerror or str(error)
-    if not head:
-        return "it is empty"
-    if head.startswith(MARKS):
-        return "it is damaged or cut short"
-    kinds = [f"it is {kind}, which is not supported" for start, mark, kind in OTHERS if head[start:].startswith(mark)]
-    return f"{(*kinds, 'it is no image of a supported format')[0]}: convert it to JPEG or PNG"
 
 
 def to_rgb(image: Image.Image, path: str | Path = "it") -> Image.Image:
@@ -109,18 +92,11 @@ def as_shown(image: Image.Image, path: str | Path) -> np.ndarray:
     if tags.get(262) == 0:  # white is zero
         shown = 1 - shown
     brightest = float(values.max(initial=0))
-    if image.mode == "F" and brightest > white:
-        warn_once("%s: floating-point pixels up to %g, where everything from %g is white", path, brightest, white)
-    elif 0 < brightest <= white / 256:
-        warn_once("%s: pixels up to %g where %g is white, which shows as black", path, brightest, white)
+    if (brightest > white or 0 < brightest <= white / 256) and not warned.is_set():
+        warned.set()
+        logger.warning("%s: pixels up to %g where %g is white: it shows as nearly white or black (others like it are "
+                       "not reported)", path, brightest, white)
     return (shown * 255).round().astype(np.uint8)
-
-
-def warn_once(message: str, *details: object) -> None:
-    """Once per process: all images of a data set may be alike."""
-    if message not in warned:
-        warned.add(message)
-        logger.warning(f"{message} (others like it are not reported)", *details)
 
 
 def is_image_name(name: str) -> bool:

@@ -1,7 +1,7 @@
 """The compiled kernels. Compiling takes about 20 seconds, so the result is kept on disk for later processes.
 
-numba's own cache trusts its files: a damaged one changes pixels or ends the process. Here a file is only loaded from a
-folder that nobody but this user can write to, and only if its SHA-256 is right. Otherwise kernels are compiled again.
+numba's own cache trusts its files: a damaged one changes pixels or ends the process. Here a file is only loaded if
+nobody but this user can write to it and its SHA-256 is right. Otherwise kernels are compiled again.
 """
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import hashlib
 import logging
 import os
 import pickle
-import stat
 import sys
 import threading
 from collections.abc import Callable
@@ -19,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..utils.files import read_regular, write_atomically
+from ..utils.errors import UserError
+from ..utils.files import open_regular, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -50,64 +50,39 @@ def compiled_kernels() -> Callable[..., None]:
 @cache
 def load_or_compile() -> Callable[..., None]:
     import numba
-    from numba.core.caching import NullCache
     from numba.core.compiler import CompileResult
     from numba.core.serialize import dumps
 
     from . import kernels
 
-    versions = (numba.__version__, np.__version__, sys.version)
-
-    class VerifiedCache(NullCache):
-        """What numba calls before and after it compiles."""
-
-        file: Path | None = None
-
-        def load_overload(self, sig: Any, target_context: Any) -> Any:
-            target_context.refresh()
-            source, folder = Path(kernels.__file__).read_bytes(), private_folder()
-            machine = target_context.codegen().magic_tuple()  # the CPU and its features
-            if folder:
-                key = hashlib.sha256(source + repr((versions, machine)).encode())
-                self.file = folder / f"kernels-{key.hexdigest()}"
-            content = read_verified(self.file) if self.file else None
-            if content is not None:
-                return CompileResult._rebuild(target_context, *pickle.loads(content))  # noqa: S301 - verified
-            logger.info("compiling the kernels that make views, about 20 seconds%s",
-                        ", once" if folder else ": there is no folder of this user's to keep them in")
-            return None
-
-        def save_overload(self, sig: Any, data: Any) -> None:
-            if self.file:
-                write_verified(self.file, dumps(data._reduce()))
-
     views: Any = numba.njit(nogil=True)(kernels.make_views)
-    views._cache = VerifiedCache()
+    target = views.targetctx
+    target.refresh()
+    machine = target.codegen().magic_tuple()  # the CPU and its features
+    versions = repr((numba.__version__, np.__version__, sys.version, machine))
+    key = hashlib.sha256(Path(kernels.__file__).read_bytes() + versions.encode()).hexdigest()
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - pathlib's may fail
+    file = Path(folder, "promptcal", f"kernels-{key}")
+    content = read_verified(file)
+    if content is not None:
+        views.add_overload(CompileResult._rebuild(target, *pickle.loads(content)))  # noqa: S301 - verified
+        return views
+    logger.info("compiling the kernels that make views, about 20 seconds, once")
     views.compile(kernels.SIGNATURE)
+    if file.is_absolute():  # a user without a home has no folder for it
+        write_verified(file, dumps(views.overloads[kernels.SIGNATURE.args]._reduce()))
     return views
 
 
-def private_folder() -> Path | None:
-    """Where compiled kernels are kept: a folder that only this user can read and write."""
-    try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "promptcal" / "kernels"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder if is_private(folder.lstat()) else None
-    except (OSError, RuntimeError):  # the latter from a user without a home
-        return None
-
-
-def is_private(status: os.stat_result) -> bool:
-    if not hasattr(os, "getuid"):  # Windows, where a user's folders are private
-        return True
-    return status.st_uid == os.getuid() and not stat.S_ISLNK(status.st_mode) and not status.st_mode & 0o077
-
-
 def read_verified(path: Path) -> bytes | None:
-    """A file's content without the digest that it begins with; None if it is absent, another user's or damaged."""
+    """A file's content without the digest that it begins with; None if it is absent, damaged, or somebody else can
+    write to it."""
     try:
-        content = read_regular(path) if is_private(path.lstat()) else b""
+        with open_regular(path) as file:
+            status, content = os.fstat(file.fileno()), file.read()
     except OSError:
+        return None
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
         return None
     digest, content = content[:DIGEST], content[DIGEST:]
     return content if digest == hashlib.sha256(content).digest() else None
@@ -115,8 +90,11 @@ def read_verified(path: Path) -> bytes | None:
 
 def write_verified(path: Path, content: bytes) -> None:
     """Ignores a full or read-only disk: then the next process compiles again."""
+    def write(file: Any) -> None:
+        Path(file.name).chmod(0o600)
+        file.writelines((hashlib.sha256(content).digest(), content))
+
     try:
-        write_atomically(path, lambda file: file.writelines((hashlib.sha256(content).digest(), content)))
-        path.chmod(0o600)
-    except OSError as error:
-        logger.info("the compiled kernels cannot be kept in %s (%s)", path.parent, error.strerror)
+        write_atomically(path, write)
+    except UserError as error:
+        logger.info("%s", error)

@@ -11,12 +11,9 @@ numba compiles a function twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-import numba
 import numpy as np
-from numba import types
+from numba import njit, types
 
 COLOURS, LEVELS = 3, 256
 BITS = 22  # of the fraction of a resizing weight
@@ -27,8 +24,17 @@ STEP = 32  # pixels that one step of a vectorised loop takes; lines are padded t
 # m ~ Beta(1, 1), each chain of one to three operations.
 CHAINS, LONGEST_CHAIN = 3, 3
 LOWEST_LEVEL, SEVERITY = 0.1, 1.0  # an operation's strength is drawn between these, on a scale that ends at 10
-NUM_OPERATIONS = 9
-AUTOCONTRAST, EQUALIZE, POSTERIZE, ROTATE, SOLARIZE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y = range(NUM_OPERATIONS)
+AUTOCONTRAST, EQUALIZE, POSTERIZE, ROTATE, SOLARIZE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y = range(9)
+KINDS = np.array([1, 1, 1, 3, 1, 3, 3, 2, 2])  # of these operations
+CHANGES_LEVELS, TRANSLATES, WARPS = 1, 2, 3  # a warp is a shear or rotation
+# Chains by the kinds of their operations, in the order in which they are added: float32 sums depend on the order.
+SUM_ORDER = (
+    (1, 11, 111), (2, 22, 12, 222, 122, 112), (3, 23, 32, 13, 223, 232, 322, 123, 132, 113), (21, 221, 211, 121),
+    (31, 231, 311, 131), (212,), (312,), (213,), (33, 233, 323, 332, 313, 133), (321,), (331,), (333,),
+)
+PLACES = np.zeros(334, np.int64)  # in SUM_ORDER; 0 for chains that move no pixel
+for place, kinds in enumerate(SUM_ORDER):
+    PLACES[list(kinds)] = place
 MOST_DEGREES = 30
 # Cosine and sine of whole angles, rounded as Pillow rounds them.
 ROTATIONS = np.array([
@@ -42,13 +48,6 @@ SIGNATURE = types.void(
 )
 Matrix = tuple[float, float, float, float, float, float]
 
-
-def kernel(function: Callable) -> Any:
-    return numba.njit(nogil=True)(function)
-
-
-def inlined(function: Callable) -> Any:
-    return numba.njit(nogil=True, forceinline=True)(function)
 
 
 def make_views(
@@ -78,14 +77,14 @@ def make_views(
 # Resizing
 
 
-@kernel
+@njit
 def is_rows_first(box: np.ndarray) -> bool:
     """Whether Pillow, since version 13, resizes the vertical axis first. The order changes some pixels by one level."""
     shrink = box[3] - box[5]
     return shrink > 0 and shrink > 2 * (box[2] - box[4])
 
 
-@kernel
+@njit
 def transposed_planes(picture: np.ndarray) -> np.ndarray:
     """(H, W, 3) -> (3, W, H + STEP), in blocks that fit the CPU's cache."""
     height, width = picture.shape[:2]
@@ -99,7 +98,7 @@ def transposed_planes(picture: np.ndarray) -> np.ndarray:
     return out
 
 
-@kernel
+@njit
 def resize(
     rows: np.ndarray, columns: np.ndarray, box: np.ndarray, flip: bool, bicubic: bool, out: np.ndarray,
 ) -> None:
@@ -127,7 +126,7 @@ def resize(
                 weigh(lines, np.int64(0), y_starts[y], y_weights[y], sums, out[colour, y])
 
 
-@kernel
+@njit
 def filter_weights(
     length: int, full: int, first: int, size: int, flip: bool, bicubic: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -164,7 +163,7 @@ def filter_weights(
     return starts, weights[:, : 2 if taps <= 2 else -(-taps // 4) * 4]
 
 
-@kernel
+@njit
 def weigh_transposed(
     lines: np.ndarray, begin: int, starts: np.ndarray, weights: np.ndarray, block: np.ndarray, sums: np.ndarray,
     out: np.ndarray,
@@ -184,7 +183,7 @@ def weigh_transposed(
             out[i, column] = fours[i]
 
 
-@inlined
+@njit(forceinline=True)
 def weigh(
     lines: np.ndarray, begin: int, start: int, weights: np.ndarray, sums: np.ndarray, out: np.ndarray,
 ) -> None:
@@ -215,7 +214,7 @@ def weigh(
             out[i] = rounded(sums[i])
 
 
-@inlined
+@njit(forceinline=True)
 def rounded(total: np.int32) -> np.int32:
     return min(max(np.int32(total >> BITS), BLACK), WHITE)
 
@@ -223,28 +222,25 @@ def rounded(total: np.int32) -> np.int32:
 # AugMix
 
 
-@kernel
+@njit
 def mix(pixels: np.ndarray, rng: np.random.Generator, out: np.ndarray) -> None:
     """Writes AugMix of the view pixels[0] to `out`, float32 (3, S, S), not rounded. `pixels` (3, 3, S, S) has room for
     two more images.
 
-    The view itself and chains that only change levels are one table. The other chains are added one by one, in an order
-    that depends on their operations alone.
+    The view itself and chains that only change levels are one table. The other chains are added one by one.
     """
-    keep, weights, lengths, operations, values = draw_mix(rng, out.shape[-1])
+    keep, weights, lengths, places, operations, values = draw_mix(rng, out.shape[-1])
     counts = np.zeros((COLOURS, LEVELS), np.int64)  # the view's histogram, computed on first use
     table, levels = np.empty((COLOURS, LEVELS), np.uint8), np.empty((COLOURS, LEVELS), np.float32)
-    orders = np.empty(CHAINS, np.int64)
     unchanged, is_changed = 0.0, False
     for chain in range(CHAINS):
-        orders[chain] = order_of_chain(operations[chain], lengths[chain])
         unchanged += weights[chain] if lengths[chain] == 0 else 0.0
     plain = np.float32(keep + unchanged)
     for colour in range(COLOURS):
         for level in range(LEVELS):
             levels[colour, level] = np.float32(level) * plain
     for chain in range(CHAINS):
-        if lengths[chain] and orders[chain] < 0:
+        if lengths[chain] and places[chain] == 0:
             is_changed = True
             level_table(pixels[0], operations[chain], values[chain], np.int64(0), lengths[chain], counts, table)
             for colour in range(COLOURS):
@@ -254,21 +250,19 @@ def mix(pixels: np.ndarray, rng: np.random.Generator, out: np.ndarray) -> None:
         look_up(pixels[0], levels, out)
     else:
         write_weighted(pixels[0], plain, out)
-    for _ in range(CHAINS):
-        chain = -1
-        for other in range(CHAINS):
-            if orders[other] >= 0 and (chain < 0 or orders[other] < orders[chain]):
-                chain = other
-        if chain >= 0:
-            orders[chain] = -1
-            add_chain(pixels, operations[chain], values[chain], lengths[chain], weights[chain], counts, table, out)
+    for place in range(1, len(SUM_ORDER)):
+        for chain in range(CHAINS):
+            if places[chain] == place:
+                add_chain(pixels, operations[chain], values[chain], lengths[chain], weights[chain], counts, table, out)
 
 
-@kernel
-def draw_mix(rng: np.random.Generator, size: int) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The view's own weight, the chains' weights (3,) and lengths (3,), their operations (3, 3) and these operations'
-    parameters. Operations without effect, such as a rotation by 0 degrees, are left out."""
-    weights, lengths = np.empty(CHAINS), np.zeros(CHAINS, np.int64)
+@njit
+def draw_mix(
+    rng: np.random.Generator, size: int,
+) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The view's own weight, the chains' weights, lengths and places in SUM_ORDER (3,), their operations (3, 3) and
+    these operations' parameters. Operations without effect, such as a rotation by 0 degrees, are left out."""
+    weights, lengths, places = np.empty(CHAINS), np.zeros(CHAINS, np.int64), np.zeros(CHAINS, np.int64)
     operations, values = np.zeros((CHAINS, LONGEST_CHAIN), np.int64), np.zeros((CHAINS, LONGEST_CHAIN))
     total = 0.0
     for chain in range(CHAINS):  # Dirichlet(1, 1, 1) as numpy draws it
@@ -277,17 +271,20 @@ def draw_mix(rng: np.random.Generator, size: int) -> tuple[float, np.ndarray, np
     keep = rng.beta(1.0, 1.0)
     for chain in range(CHAINS):
         weights[chain] = (1 - keep) * (weights[chain] * (1 / total))
+        kinds = 0
         for _ in range(rng.integers(1, LONGEST_CHAIN + 1)):
-            operation = rng.integers(0, NUM_OPERATIONS)
+            operation = rng.integers(0, len(KINDS))
             share = rng.uniform(LOWEST_LEVEL, SEVERITY) / 10
             value = parameter(operation, share, 2 * rng.integers(0, 2) - 1, size)
-            if value != 0 or changes_levels(operation):
+            if value != 0 or KINDS[operation] == CHANGES_LEVELS:
                 operations[chain, lengths[chain]], values[chain, lengths[chain]] = operation, value
                 lengths[chain] += 1
-    return keep, weights, lengths, operations, values
+                kinds = 10 * kinds + KINDS[operation]
+        places[chain] = PLACES[kinds]
+    return keep, weights, lengths, places, operations, values
 
 
-@kernel
+@njit
 def parameter(operation: int, share: float, sign: int, size: int) -> float:
     """An operation's own measure of its strength, which is given as a share of the greatest."""
     if operation == POSTERIZE:
@@ -298,53 +295,10 @@ def parameter(operation: int, share: float, sign: int, size: int) -> float:
         return float(sign * int(share * 30))  # degrees counter-clockwise
     if operation in (SHEAR_X, SHEAR_Y):
         return sign * share * 0.3  # slope
-    return float(int(sign * share * size / 3)) if is_translation(operation) else 0.0  # pixels
+    return float(int(sign * share * size / 3)) if KINDS[operation] == TRANSLATES else 0.0  # pixels
 
 
-@kernel
-def changes_levels(operation: int) -> bool:
-    """Whether an operation changes levels and moves no pixel."""
-    return operation < ROTATE or operation == SOLARIZE
-
-
-@kernel
-def is_translation(operation: int) -> bool:
-    return operation >= TRANSLATE_X
-
-
-@kernel
-def order_of_chain(operations: np.ndarray, length: int) -> int:
-    """Chains are added to a view in ascending order of this number; negative if a chain moves no pixel.
-
-    After operations on levels a chain has rounds: translations, one shear or rotation, operations on levels. Chains of
-    fewer rounds come first. Then the last round decides, then those before: whether it ends with translations (0), a
-    shear or rotation (1), or goes on with levels after translations (2) or after a shear or rotation (3).
-    """
-    i, order, turn = 0, 0, 0
-    while i < length and changes_levels(operations[i]):
-        i += 1
-    if i == length:
-        return -1
-    while True:
-        while i < length and is_translation(operations[i]):
-            i += 1
-        kind = 0
-        if i < length and changes_levels(operations[i]):
-            kind = 2
-        elif i < length:
-            i, kind = i + 1, 1
-            for k in range(i, length):
-                if not is_translation(operations[k]):
-                    kind = 3
-        while i < length and changes_levels(operations[i]):
-            i += 1
-        order += kind << 2 * turn
-        if i == length or kind < 2:
-            return order + (turn << 2 * LONGEST_CHAIN)
-        turn += 1
-
-
-@kernel
+@njit
 def add_chain(
     pixels: np.ndarray, operations: np.ndarray, values: np.ndarray, length: int, weight: float, counts: np.ndarray,
     table: np.ndarray, out: np.ndarray,
@@ -353,7 +307,7 @@ def add_chain(
     now, i = 0, np.int64(0)  # the current image in `pixels`, the next operation
     while i < length:
         image, result, begin = pixels[now], pixels[2 if now == 1 else 1], i
-        while i < length and changes_levels(operations[i]):
+        while i < length and KINDS[operations[i]] == CHANGES_LEVELS:
             i += 1
         if i > begin:
             if now > 0:
@@ -364,7 +318,7 @@ def add_chain(
                 return
             look_up(image, table, result)
         else:
-            if is_translation(operations[i]):
+            if KINDS[operations[i]] == TRANSLATES:
                 translate(image, operations[i], int(values[i]), result)
             else:
                 warp(image, matrix(operations[i], values[i], out.shape[-1]), result)
@@ -376,7 +330,7 @@ def add_chain(
 # Operations on levels: a table for each colour. Tables compose exactly, and so do histograms and tables.
 
 
-@kernel
+@njit
 def level_table(
     image: np.ndarray, operations: np.ndarray, values: np.ndarray, begin: int, end: int, counts: np.ndarray,
     table: np.ndarray,
@@ -386,7 +340,7 @@ def level_table(
     changed = np.empty(LEVELS, np.int64)  # histogram after the table
     for i in range(begin, end):
         operation = operations[i]
-        use_counts = operation == EQUALIZE or (operation == AUTOCONTRAST and i > begin)
+        use_counts = operation in (AUTOCONTRAST, EQUALIZE)
         if use_counts and counts[0].sum() == 0:
             count_levels(image, counts)
         for colour in range(COLOURS):
@@ -402,7 +356,7 @@ def level_table(
             if operation == EQUALIZE:
                 equalize(changed, levels)
             elif operation == AUTOCONTRAST:
-                low, high = extremes(changed) if use_counts else extremes_of_plane(image[colour])
+                low, high = extremes(changed)
                 autocontrast(low, high, levels)
             elif operation == POSTERIZE:
                 mask = 0xFF << (8 - int(values[i]))
@@ -413,7 +367,7 @@ def level_table(
                     levels[level] = levels[level] if levels[level] < values[i] else 255 - levels[level]
 
 
-@kernel
+@njit
 def extremes(counts: np.ndarray) -> tuple[int, int]:
     low, high = 0, LEVELS - 1
     while counts[low] == 0:
@@ -423,16 +377,7 @@ def extremes(counts: np.ndarray) -> tuple[int, int]:
     return low, high
 
 
-@kernel
-def extremes_of_plane(plane: np.ndarray) -> tuple[np.int64, np.int64]:
-    flat = plane.reshape(-1)
-    low, high = np.uint8(255), np.uint8(0)
-    for i in range(len(flat)):
-        low, high = min(low, flat[i]), max(high, flat[i])
-    return np.int64(low), np.int64(high)
-
-
-@kernel
+@njit
 def count_levels(image: np.ndarray, counts: np.ndarray) -> None:
     """The histogram of an image, added to `counts` (3, 256). Four neighbours, which are often equal, have counters of
     their own: to increment one counter again takes longer."""
@@ -450,7 +395,7 @@ def count_levels(image: np.ndarray, counts: np.ndarray) -> None:
             counts[colour, level] += some[0, level] + some[1, level] + some[2, level] + some[3, level]
 
 
-@kernel
+@njit
 def autocontrast(low: int, high: int, table: np.ndarray) -> None:
     """Stretches levels from `low` to `high` to 0–255, after what the table (256,) does."""
     if high > low:
@@ -459,7 +404,7 @@ def autocontrast(low: int, high: int, table: np.ndarray) -> None:
             table[level] = min(max(int(table[level] * scale + -low * scale), 0), 255)
 
 
-@kernel
+@njit
 def equalize(counts: np.ndarray, table: np.ndarray) -> None:
     """Spreads levels so that all occur about equally often, after what the table (256,) does."""
     _, highest = extremes(counts)
@@ -473,7 +418,7 @@ def equalize(counts: np.ndarray, table: np.ndarray) -> None:
             table[level] = new[table[level]]
 
 
-@kernel
+@njit
 def look_up(image: np.ndarray, table: np.ndarray, out: np.ndarray) -> None:
     for colour in range(COLOURS):
         levels, flat, found = table[colour], image[colour].reshape(-1), out[colour].reshape(-1)
@@ -481,7 +426,7 @@ def look_up(image: np.ndarray, table: np.ndarray, out: np.ndarray) -> None:
             found[i] = levels[flat[i]]
 
 
-@kernel
+@njit
 def add_looked_up(image: np.ndarray, table: np.ndarray, weight: np.float32, out: np.ndarray) -> None:
     levels = np.empty(LEVELS, np.float32)
     for colour in range(COLOURS):
@@ -492,14 +437,14 @@ def add_looked_up(image: np.ndarray, table: np.ndarray, weight: np.float32, out:
             total[i] += levels[flat[i]]
 
 
-@kernel
+@njit
 def write_weighted(image: np.ndarray, weight: np.float32, out: np.ndarray) -> None:
     flat, total = image.reshape(-1), out.reshape(-1)
     for i in range(len(flat)):
         total[i] = weight * np.float32(flat[i])
 
 
-@kernel
+@njit
 def add_weighted(image: np.ndarray, weight: np.float32, out: np.ndarray) -> None:
     flat, total = image.reshape(-1), out.reshape(-1)
     for i in range(len(flat)):
@@ -509,7 +454,7 @@ def add_weighted(image: np.ndarray, weight: np.float32, out: np.ndarray) -> None
 # Operations that move pixels
 
 
-@kernel
+@njit
 def translate(image: np.ndarray, operation: int, by: int, out: np.ndarray) -> None:
     """Moves the content by whole pixels, to the left or up. Black where nothing is left."""
     size = image.shape[-1]
@@ -526,7 +471,7 @@ def translate(image: np.ndarray, operation: int, by: int, out: np.ndarray) -> No
                     part[i] = source[i]
 
 
-@kernel
+@njit
 def matrix(operation: int, value: float, size: int) -> Matrix:
     """(a, b, c, d, e, f): pixel (x, y) shows what lies at (a·x + b·y + c, d·x + e·y + f)."""
     if operation == SHEAR_X:
@@ -538,7 +483,7 @@ def matrix(operation: int, value: float, size: int) -> Matrix:
     return cos, sin, cos * -centre + sin * -centre + centre, -sin, cos, -sin * -centre + cos * -centre + centre
 
 
-@kernel
+@njit
 def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
     """Writes an image (3, S, S), uint8, with its pixels moved by a matrix, black where it shows nothing."""
     size, wide = image.shape[-1], image.shape[-1] + 2
@@ -599,14 +544,14 @@ def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
             first = end
 
 
-@kernel
+@njit
 def is_outside(x: int, y: int, by: Matrix, size: int) -> bool:
     a, b, c, d, e, f = by
     column, row = a * (x + 0.5) + b * (y + 0.5) + c, d * (x + 0.5) + e * (y + 0.5) + f
     return column < 0 or column >= size or row < 0 or row >= size
 
 
-@kernel
+@njit
 def replicated(image: np.ndarray) -> np.ndarray:
     """With its border repeated around it, which Pillow shows up to half a pixel outside. (3, S + 2, S + 2)"""
     size = image.shape[-1]

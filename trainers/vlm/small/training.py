@@ -18,19 +18,22 @@ from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from ....datasets.synthetic.tiles import CLASSNAMES
+from ....datasets.synthetic.canvas import SIZE
+from ....datasets.synthetic.tiles import CLASSNAMES, draw, tile, tile_rng, to_bytes, under
 from ....datasets.utils.errors import ConfigError
 from ....datasets.utils.files import write_atomically
+from ....datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from ...functional.objectives import unit
 from ..openai import END, SMALL_MARK, START, full_token_table
 from ..openai_clip import CLIP, VOCAB_SIZE, tokenizer
-from .captions import all_words, draw_caption
-from .tiles import CLASSES, CONDITIONS, normalised, random_crops, training_tiles, validation_tiles
+from .captions import CONDITION_WORDS, LAND, all_words, draw_caption
 
 logger = logging.getLogger(__name__)
 
 PROMPT = "a photo of a"  # of the tests; no caption has it without a condition
 SCALES = (1.0, 1000.0)  # range of the logit scale
+CLASSES, CONDITIONS = tuple(LAND), tuple(CONDITION_WORDS)
+CLEAR_SHARE = 0.25  # of the training tiles; the rest is spread evenly over the other conditions
 ROWS = torch.tensor(sorted({START, END, *tokenizer.encode(all_words())}))  # tokens of captions; the end token is last
 ARCHITECTURE: dict[str, Any] = {
     "embed_dim": 128, "image_resolution": 64, "vision_layers": 3, "vision_width": 128, "vision_patch_size": 8,
@@ -60,6 +63,44 @@ class Settings:
     def __post_init__(self) -> None:
         if min(self.steps, self.batch, self.warmup, self.validation) < 1 or self.tiles < self.batch:
             raise ConfigError("steps, batch, warmup and validation must be at least 1, and tiles at least the batch")
+
+
+def training_tiles(count: int, seed: int) -> tuple[Tensor, np.ndarray, np.ndarray]:
+    """Images (N, SIZE, SIZE, 3) uint8 with the indices of their classes and conditions, (N,) each: classes in turn,
+    conditions at random."""
+    share = [CLEAR_SHARE] + [(1 - CLEAR_SHARE) / (len(CONDITIONS) - 1)] * (len(CONDITIONS) - 1)
+    conditions = tile_rng("small clip labels", seed).choice(len(CONDITIONS), count, p=share)
+    classes = np.arange(count) % len(CLASSES)
+    images = []
+    for number in tqdm(range(count), desc="drawing", unit="tile"):
+        rng = tile_rng("small clip", seed, number)
+        image = draw(CLASSES[classes[number]], rng)
+        images.append(to_bytes(under(CONDITIONS[conditions[number]], image, rng, rng.uniform(0.3, 1.0))))
+    return torch.from_numpy(np.stack(images)), classes, conditions
+
+
+def normalised(images: Tensor) -> Tensor:
+    """uint8 (B, H, W, 3) as CLIP takes it, (B, 3, H, W)."""
+    return ((images.float() / 255 - torch.tensor(OPENAI_MEAN)) / torch.tensor(OPENAI_STD)).permute(0, 3, 1, 2)
+
+
+def random_crops(images: Tensor, generator: torch.Generator, uncropped: float) -> Tensor:
+    """Crops and flips like the views of test-time tuning: 8–100 % of the area, sides 3:4 to 4:3, bilinear.
+
+    A share `uncropped` of the images is not cropped; all are mirrored at random, vertically too, as seen from above.
+    """
+    count = len(images)
+    area = torch.empty(count).uniform_(0.08, 1, generator=generator)
+    ratio = torch.empty(count).uniform_(-1, 1, generator=generator).mul(np.log(4 / 3)).exp()
+    sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], 1).clamp(max=1)  # (B, 2), x and y
+    sides[torch.rand(count, generator=generator) < uncropped] = 1
+    centres = (2 * torch.rand(count, 2, generator=generator) - 1) * (1 - sides)
+    mirror = torch.randint(0, 2, (count, 2), generator=generator) * 2 - 1
+    matrix = torch.zeros(count, 2, 3)
+    matrix[:, 0, 0], matrix[:, 1, 1] = (sides * mirror).unbind(1)
+    matrix[:, :, 2] = centres
+    grid = F.affine_grid(matrix, [count, 3, SIZE, SIZE], align_corners=False)
+    return F.grid_sample(normalised(images), grid, padding_mode="border", align_corners=False)
 
 
 def caption_tokens(texts: list[str]) -> Tensor:
@@ -116,17 +157,7 @@ def contrastive_loss(images: Tensor, texts: Tensor, match: Tensor, scale: Tensor
     return (by_image + by_text) / 2
 
 
-def learning_rate(step: int, settings: Settings) -> float:
-    """Linear warm-up, then half a cosine to 0, as a share of the full rate."""
-    if step < settings.warmup:
-        return (step + 1) / settings.warmup
-    done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
-    return 0.5 * (1 + math.cos(math.pi * done))
-
-
-def train(
-    images: Tensor, classes: np.ndarray, conditions: np.ndarray, settings: Settings,
-) -> tuple[CLIP, list[float]]:
+def train(images: Tensor, classes: np.ndarray, conditions: np.ndarray, settings: Settings) -> tuple[CLIP, list[float]]:
     """The trained model, and the loss of each step. Each tile has a caption and a hard negative: its class under a
     wrong condition."""
     model = new_model(settings).train()
@@ -136,7 +167,14 @@ def train(
         {"params": [p for _, p in named if p.dim() == 1], "weight_decay": 0.0, "lr": settings.lr},
         {"params": [model.token_embedding.weight], "weight_decay": 0.0, "lr": settings.token_lr},
     ], betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate(step, settings))
+
+    def learning_rate(step: int) -> float:
+        """Linear warm-up, then half a cosine to 0, as a share of the full rate."""
+        if step < settings.warmup:
+            return (step + 1) / settings.warmup
+        return 0.5 * (1 + math.cos(math.pi * ((step - settings.warmup) / max(1, settings.steps - settings.warmup))))
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, learning_rate)
     rng = np.random.default_rng(settings.seed)
     generator = torch.Generator().manual_seed(settings.seed)
     losses: list[float] = []
@@ -172,7 +210,7 @@ def calibrated_scale(cosines: Tensor, labels: Tensor) -> float:
 
 
 @torch.no_grad()
-def finish(model: CLIP, settings: Settings, images: Tensor, labels: Tensor) -> None:
+def finish(model: CLIP, settings: Settings) -> None:
     """Shrinks the text tower's residual stream, rounds the weights as the file does, and sets the logit scale.
 
     Layer norms cancel the factor on the stream, so features stay, but a step of test-time tuning, whose size is fixed,
@@ -187,7 +225,10 @@ def finish(model: CLIP, settings: Settings, images: Tensor, labels: Tensor) -> N
     for parameter in model.parameters():
         parameter.data = parameter.half().float()
     text = unit(encode_captions(model, caption_tokens([f"{PROMPT} {name}." for name in CLASSNAMES])))
-    features = torch.cat([unit(model.encode_image(normalised(some))) for some in images.split(64)])
+    numbers = range(settings.validation)
+    tiles = torch.from_numpy(np.stack([tile("val", name, number) for name in CLASSNAMES for number in numbers]))
+    labels = torch.arange(len(CLASSNAMES)).repeat_interleave(len(numbers))
+    features = torch.cat([unit(model.encode_image(normalised(some))) for some in tiles.split(64)])
     model.logit_scale.fill_(math.log(calibrated_scale(features @ text.T, labels)))
 
 
@@ -195,7 +236,7 @@ def make_small_clip(path: Path, settings: Settings) -> None:
     """Draws the tiles, trains, and writes the state dict in half precision under OpenAI's names; SMALL_MARK says which
     rows the token table holds."""
     model, losses = train(*training_tiles(settings.tiles, settings.seed), settings)
-    finish(model, settings, *validation_tiles(settings.validation))
+    finish(model, settings)
     state = {name: value.half().contiguous() for name, value in model.state_dict().items()}
     state[SMALL_MARK] = ROWS.int()
     metadata = {key: str(value) for key, value in asdict(settings).items()}

@@ -1,0 +1,486 @@
+"""What each class of LandCover looks like: farmed land, built land, water, and the rest."""
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from .canvas import BOARD, Board, box, smooth, to_edge, turned, value_noise
+
+SOIL = ((0.55, 0.42, 0.30), (0.62, 0.50, 0.36), (0.47, 0.36, 0.27), (0.66, 0.57, 0.44))
+GRASS = ((0.40, 0.53, 0.26), (0.46, 0.56, 0.30), (0.36, 0.48, 0.25))
+LEAF = ((0.17, 0.31, 0.14), (0.21, 0.36, 0.16), (0.26, 0.38, 0.18))
+WATER = ((0.22, 0.34, 0.42), (0.26, 0.40, 0.45), (0.30, 0.38, 0.38))
+CROPS = (*SOIL, (0.71, 0.63, 0.38), (0.76, 0.70, 0.47), (0.44, 0.56, 0.25), (0.36, 0.50, 0.22), (0.58, 0.60, 0.30))
+PADDIES = (*WATER, (0.45, 0.55, 0.55), (0.36, 0.50, 0.28), (0.44, 0.58, 0.32), (0.55, 0.60, 0.58))
+ASPHALT = ((0.36, 0.36, 0.37), (0.44, 0.43, 0.43), (0.30, 0.30, 0.31))
+CONCRETE = ((0.62, 0.61, 0.58), (0.55, 0.54, 0.52), (0.68, 0.66, 0.62))
+CAR = ((0.85, 0.85, 0.86), (0.15, 0.15, 0.17), (0.60, 0.14, 0.13), (0.20, 0.30, 0.52), (0.55, 0.56, 0.58))
+WAGON = ((0.60, 0.20, 0.17), (0.25, 0.35, 0.55), (0.70, 0.70, 0.70), (0.35, 0.30, 0.28))
+ROOF = ((0.62, 0.32, 0.24), (0.68, 0.42, 0.33), (0.45, 0.40, 0.38), (0.56, 0.50, 0.45), (0.40, 0.28, 0.24))
+FLAT_ROOF = ((0.80, 0.80, 0.79), (0.66, 0.67, 0.68), (0.50, 0.56, 0.63), (0.72, 0.66, 0.60))
+FUSELAGE = ((0.5, 0.065), (0.5, -0.065), (-0.5, -0.065), (-0.5, 0.065))  # of an airliner, from above
+WINGS = ((0.12, 0), (-0.18, 0.48), (-0.26, 0.48), (-0.10, 0), (-0.26, -0.48), (-0.18, -0.48))
+TAIL = ((-0.36, 0), (-0.47, 0.17), (-0.52, 0.17), (-0.48, 0), (-0.52, -0.17), (-0.47, -0.17))
+DEEP = ((0.10, 0.25, 0.40), (0.12, 0.30, 0.42), (0.08, 0.22, 0.34), (0.15, 0.33, 0.40))
+MURKY = ((0.36, 0.40, 0.32), (0.40, 0.38, 0.28), (0.26, 0.37, 0.40))
+SHALLOW = ((0.28, 0.58, 0.60), (0.34, 0.56, 0.58), (0.30, 0.48, 0.50))
+SAND = ((0.86, 0.77, 0.58), (0.90, 0.83, 0.66), (0.80, 0.70, 0.52))
+DUNE = ((0.80, 0.65, 0.44), (0.76, 0.58, 0.38), (0.84, 0.72, 0.53), (0.70, 0.55, 0.40))
+CONTAINER = ((0.65, 0.25, 0.20), (0.22, 0.38, 0.58), (0.30, 0.50, 0.35), (0.80, 0.55, 0.25))
+CROWN = ((0.16, 0.28, 0.14), (0.20, 0.34, 0.16), (0.13, 0.24, 0.15), (0.27, 0.37, 0.17))
+HULL = ((0.5, 0), (0.2, 0.16), (-0.5, 0.16), (-0.5, -0.16), (0.2, -0.16))
+
+
+class Land(Board):
+    """A board with a method per class, and what these share."""
+
+    def plots(self, low: float, high: float) -> tuple[float, list[np.ndarray], np.ndarray]:
+        """A direction, masks of rectangles along it, `low` to `high` wide, and the distance to the nearest edge."""
+        angle, along, across = self.direction()
+        size = self.uniform(low, high)
+        along, across = along + self.uniform(0, size), across + self.uniform(0, size)
+        longer = size * self.uniform(1.0, 1.8)
+        column, row = np.floor(along / longer), np.floor(across / size)
+        number = (column - column.min()) * 16 + (row - row.min())
+        masks = [(number == plot).astype(np.float32) for plot in np.unique(number)]
+        return angle, masks, np.minimum(to_edge(along, longer), to_edge(across, size))
+
+    def rows(self, angle: float, spacing: float, bend: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        """A wave from −1 to 1 across rows, and the coordinate along them; `bend` makes them curve."""
+        along, across = self.axes(angle)
+        across = across + bend * np.sin(along / BOARD * np.pi + self.angle()) + self.uniform(0, spacing)
+        return np.cos(2 * np.pi * across / spacing), along
+
+    def maybe_barn(self) -> None:
+        if self.chance(0.2):
+            roof = self.boxes(self.scatter(1), self.uniform(10, 16), self.uniform(6, 9), self.angle())
+            self.stand(roof, self.colour((0.55, 0.33, 0.27), (0.55, 0.54, 0.53)), 3)
+
+    def annual_crop_land(self) -> None:
+        """A patchwork of bare, green and ripe fields with fine furrows, and tracks between them."""
+        angle, masks, edge = self.plots(40, 160)
+        for inside in masks:
+            self.paint(inside, self.colour(*CROPS))
+            furrow, _ = self.rows(angle + (np.pi / 2) * self.rng.integers(2), self.uniform(4, 9))
+            self.shade(inside * furrow * self.uniform(0.0, 0.13))
+        self.shade((self.noise(5) - 0.5) * 0.2)
+        self.paint(smooth(edge, 2.2, 1.2), self.colour((0.70, 0.63, 0.50), (0.33, 0.42, 0.22)), 0.9)
+        self.maybe_barn()
+
+    def permanent_crop_land(self) -> None:
+        """Plots of bushes in broad uneven rows: coarser than vines, closer than fruit trees."""
+        angle, masks, edge = self.plots(70, 140)
+        self.fill(self.colour(*SOIL, GRASS[0]))
+        leaf = self.colour(*LEAF, (0.30, 0.40, 0.26))
+        spacing, lumps = self.uniform(8, 14), self.noise(26, 2)
+        for inside in masks:
+            wave, _ = self.rows(angle + (np.pi / 2) * self.chance(0.4), spacing, self.uniform(0, 3))
+            self.stand(smooth(wave + 1.5 * (lumps - 0.5), 0.0, 0.5) * inside, leaf, 2.5, 0.4, 0.95)
+            self.paint(smooth(wave + lumps, 1.0, 1.6) * inside, leaf * 1.35, 0.6)
+        self.paint(smooth(edge, 3.5, 2.0), self.colour(SOIL[3]), 0.9)
+
+    def orchard(self) -> None:
+        """Round crowns on a regular grid over mown grass or soil."""
+        self.fill(self.colour(*GRASS, *SOIL[:2]))
+        spacing, angle = self.uniform(9, 19), self.angle()
+        lane = spacing * self.uniform(1.0, 1.6)
+        i, j = np.meshgrid(np.arange(-14, 15), np.arange(-14, 15))
+        points = turned(np.stack([i * spacing + self.uniform(0, spacing), j * lane], -1).reshape(-1, 2), angle)
+        points = points + self.rng.normal(0, 0.7, points.shape)
+        points = points[(np.abs(points - BOARD / 2).max(1) < BOARD / 2 + 8) & (self.rng.random(len(points)) > 0.05)]
+        radii = spacing * self.uniform(0.28, 0.42) * self.rng.uniform(0.8, 1.15, len(points))
+        self.trees(points, radii, self.colour(*LEAF))
+
+    def vineyard(self) -> None:
+        """Thin unbroken rows, close together and slightly curved, crossed by a track."""
+        self.fill(self.colour(*SOIL[:2], (0.70, 0.62, 0.47), GRASS[1]), 0.09)
+        wave, along = self.rows(self.angle(), self.uniform(5, 10), self.uniform(0, 12))
+        vines = smooth(wave + 0.5 * (self.noise(40, 1) - 0.5), 0.1, 0.5)
+        self.stand(vines, self.colour(*LEAF, (0.33, 0.43, 0.20)), 1.5, 0.3, 0.9)
+        if self.chance(0.6):
+            self.paint(smooth(np.abs(along - self.uniform(-40, 40)), 4.5, 3.0), self.colour((0.75, 0.67, 0.53)))
+        self.shade((self.noise(3) - 0.5) * 0.25)
+
+    def rice_paddy(self) -> None:
+        """Flooded terraces: flat cells of water and young green between thin banks of earth."""
+        along, across = self.axes(self.angle())
+        slope = across + self.uniform(18, 45) * (self.noise(2.5, 2) - 0.5)
+        step, cell = self.uniform(14, 26), self.uniform(30, 60)
+        terrace = np.floor(slope / step)
+        along = along + (terrace * 0.618 % 1) * cell
+        column = np.floor(along / cell)
+        key = ((terrace - terrace.min()) * 31 + (column - column.min())).astype(int)
+        self.rgb[:] = np.stack([self.colour(*PADDIES) for _ in range(29)])[key % 29]
+        self.patches(24, 2, 0.45, 0.8, (0.42, 0.58, 0.28), strength=0.35)
+        bank = np.minimum(to_edge(slope, step), to_edge(along, cell))
+        self.paint(smooth(bank, 2.0, 0.9), self.colour((0.50, 0.45, 0.30), (0.40, 0.42, 0.22)), 0.9)
+
+    def pasture(self) -> None:
+        """Even grass in large plots, with hedges, paths, and grazing animals as pale dots."""
+        self.fill(self.colour(*GRASS, (0.50, 0.62, 0.32)), cells=3)
+        _, masks, edge = self.plots(75, 220)
+        for inside in masks:
+            self.shade(inside * self.uniform(-0.08, 0.08))
+        self.stand(smooth(edge + 5 * (self.noise(22, 1) - 0.5), 3.0, 1.5), self.colour(*LEAF), 2, 0.35, 0.95)
+        if self.chance(0.6):
+            self.paint(self.mask("line", [self.scatter(3)], width=2, joint="curve"), (0.62, 0.58, 0.42), 0.5)
+        if self.chance(0.5):
+            herd = self.rng.normal(self.rng.uniform(25, BOARD - 25, 2), 18, (self.rng.integers(8, 26), 2))
+            self.paint(self.discs(herd, 1.3), self.colour((0.88, 0.86, 0.80), (0.30, 0.22, 0.17)))
+        self.maybe_barn()
+
+    def herbaceous_vegetation(self) -> None:
+        """Herbs and tall grass: rough patches of green, olive and straw with low shrubs, without edges."""
+        self.fill(self.colour((0.47, 0.52, 0.31), (0.52, 0.53, 0.33), (0.43, 0.49, 0.30)), 0.12, 9)
+        self.patches(7, 3, 0.45, 0.75, (0.63, 0.59, 0.40), (0.58, 0.55, 0.37), strength=0.7)
+        self.patches(11, 3, 0.55, 0.8, (0.33, 0.42, 0.22), (0.38, 0.46, 0.25), strength=0.8)
+        self.grove(10, 60, 1.2, 3.2, *LEAF)
+        self.shade(self.rng.normal(0, 0.05, (BOARD, BOARD)))
+
+    def golf_course(self) -> None:
+        """Mown fairways in darker rough, sand bunkers, round greens, clumps of trees, sometimes a pond."""
+        self.fill(self.colour((0.29, 0.43, 0.21), (0.33, 0.46, 0.24)), 0.12, 8)
+        stripe, _ = self.rows(self.angle(), self.uniform(7, 11))
+        fairway = smooth(self.noise(2.6, 1), 0.48, 0.53)
+        self.paint(fairway, self.colour((0.46, 0.63, 0.30), (0.50, 0.66, 0.34)))
+        self.shade(fairway * np.sign(stripe) * 0.05)
+        self.paint(self.discs(self.scatter(2), self.rng.uniform(8, 13, 2)), self.colour((0.56, 0.74, 0.40)))
+        if self.chance(0.4):
+            self.patches(2.5, 2, 0.80, 0.83, *WATER, strength=1.0)
+        centres = self.rng.uniform(8, BOARD - 8, (self.rng.integers(3, 7), 2))
+        bunkers = np.repeat(centres, 3, 0) + self.rng.normal(0, 2.5, (len(centres) * 3, 2))
+        self.paint(self.discs(bunkers, self.rng.uniform(2, 4, len(bunkers))), self.colour((0.90, 0.84, 0.68)))
+        trees = np.repeat(self.scatter(5), 6, 0) + self.rng.normal(0, 7, (30, 2))
+        self.trees(trees, self.rng.uniform(2, 4.5, 30), self.colour(*LEAF))
+
+    def wetland(self) -> None:
+        """Reeds and moss with dark pools and winding creeks."""
+        self.fill(self.colour((0.38, 0.42, 0.25), (0.45, 0.42, 0.28), (0.33, 0.40, 0.24)), 0.14, 12)
+        self.patches(10, 3, 0.5, 0.8, (0.52, 0.50, 0.30), (0.42, 0.52, 0.27), strength=0.7)
+        water = self.colour((0.16, 0.22, 0.25), (0.22, 0.29, 0.31), (0.27, 0.35, 0.40))
+        wet, level = self.noise(self.uniform(4, 8), 3), self.uniform(0.50, 0.70)
+        self.paint(smooth(wet, level, level + 0.05), water)
+        self.paint(smooth(np.abs(self.noise(3, 2) - 0.5), 0.035, 0.02), water)
+
+    def cars(self, points: np.ndarray, angle: float, length: float) -> None:
+        """Cars at the points, all along one direction, in several colours."""
+        for number, colour in enumerate(CAR):
+            mask = self.boxes(points[number::len(CAR)], length, length * 0.5, angle)
+            self.paint(mask, self.colour(colour, spread=0.05))
+
+    def hall(self, centre: np.ndarray, length: float, width: float, angle: float) -> None:
+        """A large ribbed flat roof."""
+        roof = self.boxes([centre], length, width, angle)
+        self.stand(roof, self.colour(*FLAT_ROOF), 5, 0.5)
+        ribs = self.axes(angle)[0 if self.chance(0.5) else 1]
+        self.shade(0.12 * np.cos(2 * np.pi * ribs / self.uniform(5, 10)) * roof)
+
+    def residential_area(self) -> None:
+        """Streets with rows of small houses, gardens and trees."""
+        self.fill(self.colour(*GRASS, (0.44, 0.46, 0.34)), 0.14, 9)
+        angle, along, across = self.direction()
+        block, house = self.uniform(38, 52), self.uniform(12, 16)
+        shift = self.uniform(0, block)
+        street = self.colour(*ASPHALT, (0.55, 0.53, 0.50))
+        self.strip(np.abs((across + shift) % block - block / 2), 6, street)
+        if self.chance(0.6):
+            self.strip(np.abs(along - self.uniform(-40, 40)), 6, street)
+        rows = np.arange(-3, 4) * block - shift + block / 2
+        places = np.arange(-80, 80, house * 1.15) + self.uniform(0, house)
+        grid = [(place, row + side * (8 + house * 0.4)) for row in rows for side in (-1, 1) for place in places]
+        centres = turned(grid, angle) + self.rng.normal(0, 0.6, (len(grid), 2))
+        centres = centres[self.rng.random(len(grid)) > 0.12]
+        lengths, widths = (self.rng.uniform(*share, len(centres)) * house for share in ((0.68, 0.88), (0.5, 0.7)))
+        sizes = list(zip(centres, lengths, widths, strict=True))
+        roofs = [box(centre, length, width, angle) for centre, length, width in sizes]
+        self.stand(self.mask("polygon", roofs), self.colour(*ROOF), 3)
+        for first in range(3):  # two houses in five have roofs of another colour
+            self.paint(self.mask("polygon", roofs[first::7]), self.colour(*ROOF))
+        lit = (box(turned((0, width / 4), angle, centre), length, width / 2, angle) for centre, length, width in sizes)
+        self.shade(0.28 * self.mask("polygon", lit))
+        self.grove(12, 40, 1.5, 3.5, *LEAF)
+
+    def industrial_area(self) -> None:
+        """Big halls on concrete yards, tanks and lorries."""
+        self.fill(self.colour(*CONCRETE, *ASPHALT[:2]), 0.08)
+        angle, size = self.angle(), self.uniform(44, 62)
+        for i, j in product((-1, 0, 1), repeat=2):
+            if not self.chance(0.12):
+                place = np.array([i * size * 1.1, j * size]) + self.rng.normal(0, 4, 2)
+                length, width = size * self.uniform(0.6, 0.95), size * self.uniform(0.45, 0.8)
+                self.hall(turned(place, angle), length, width, angle)
+        if self.chance(0.5):
+            tanks = self.rng.uniform(15, BOARD - 15, (1, 2)) + np.array([[0, 0], [11, 0], [0, 11], [11, 11]])
+            self.stand(self.discs(tanks, 4.6), self.colour((0.85, 0.85, 0.84)), 3)
+        lorries = self.boxes(self.scatter(int(self.rng.integers(3, 9))), 8, 3, angle)
+        self.paint(lorries, self.colour((0.90, 0.90, 0.90), *CAR))
+
+    def car_park(self) -> None:
+        """Asphalt with stall lines and long rows of cars, sometimes trees or a shop's roof."""
+        self.fill(self.colour(*ASPHALT, CONCRETE[1]), 0.05)
+        angle, along, across = self.direction()
+        bay = self.uniform(24, 32)
+        stall, shift, share = bay * 0.19, self.uniform(0, bay), self.uniform(0.2, 0.95)
+        points = [
+            (place, row + side * bay * 0.17) for row in np.arange(-4, 5) * bay + shift for side in (-1, 1)
+            for place in np.arange(-90, 90, stall) if self.chance(share)
+        ]
+        near = np.abs((across - shift + bay / 2) % bay - bay / 2)
+        marks = smooth(np.abs((along + stall / 2) % stall - stall / 2), 0.8, 0.3) * (near < bay * 0.32)
+        self.paint(marks, (0.85, 0.85, 0.83), 0.6)
+        self.cars(self.rng.permutation(turned(points, angle)), angle + np.pi / 2, bay * 0.25)
+        if self.chance(0.35):
+            self.hall(turned((0, 75), angle), 150, 60, angle)
+        if self.chance(0.4):
+            self.grove(4, 10, 2, 3.5, *LEAF)
+
+    def airport(self) -> None:
+        """A broad runway with markings, and either an apron with airliners or a taxiway."""
+        self.fill(self.colour(*GRASS, (0.55, 0.54, 0.38)), 0.07, 4)
+        angle, along, across = self.direction()
+        grey, place, width = self.colour(*ASPHALT, *CONCRETE[:2]), self.uniform(-30, 10), self.uniform(20, 30)
+        runway = np.abs(across - place)
+        self.strip(runway, width, grey)
+        self.paint(smooth(np.abs(runway - width * 0.44), 1.0, 0.4), (0.88, 0.88, 0.86), 0.7)
+        self.paint(smooth(runway, 1.6, 0.9) * (along % 18 < 11), (0.92, 0.92, 0.90))
+        if self.chance(0.5):  # the stripes of the threshold
+            end = np.abs(along - self.uniform(-45, 45)) < 8
+            self.paint(end * (runway % 4 < 2) * (runway < width * 0.4), (0.92, 0.92, 0.90))
+        if self.chance(0.65):
+            self.paint(smooth(across, place + 34, place + 35), self.colour(*CONCRETE))
+            for spot in np.arange(-70, 80, 30) + self.uniform(0, 20):
+                centre, size, course = turned((spot, place + 50), angle), self.uniform(21, 27), angle - np.pi / 2
+                airliner = [size * np.array(outline) for outline in (FUSELAGE, WINGS, TAIL)]
+                mask = self.mask("polygon", (turned(outline, course, centre) for outline in airliner))
+                self.stand(mask, (0.95, 0.95, 0.96), 2.5)
+        else:
+            taxiway = self.colour(*ASPHALT, *CONCRETE[:2])
+            self.strip(np.abs(across - place - 42), 9, taxiway)
+            outside = (across < place) | (across > place + 42)
+            self.strip(np.abs(along - self.uniform(-40, 40)) + 99 * outside, 9, taxiway)
+
+    def surroundings(self) -> None:
+        """What is beside a road, railway or canal: fields, pasture, houses or plain ground."""
+        choice = self.rng.integers(5)
+        if choice < 3:
+            (self.annual_crop_land, self.pasture, self.residential_area)[choice]()
+        else:
+            self.fill(self.colour(*GRASS, *SOIL), 0.14, 7)
+            self.grove(5, 40, 2, 4, *LEAF)
+
+    def highway(self) -> None:
+        """Two carriageways with lane marks and traffic, straight or in a wide curve."""
+        self.surroundings()
+        angle, along, across = self.direction()
+        bend = self.uniform(-25, 25) if self.chance(0.6) else 0.0
+        curve = bend * (along / (BOARD / 2)) ** 2
+        middle = curve + self.uniform(-20, 20)
+        distance, width = np.abs(across - middle), self.uniform(15, 32)
+        self.strip(distance, width + 8, self.colour(*GRASS, *SOIL[:2]))
+        self.strip(distance, width, self.colour(*ASPHALT))
+        self.strip(distance, 2.5, self.colour((0.45, 0.52, 0.33), (0.72, 0.72, 0.70)))
+        lane = width / 4
+        self.paint(smooth(np.abs(distance - lane - 0.5), 0.9, 0.4) * (along % 9 < 5), (0.93, 0.93, 0.90))
+        self.paint(smooth(np.abs(distance - width / 2 + 1.2), 0.9, 0.4), (0.90, 0.90, 0.86), 0.8)
+        places = self.rng.uniform(-80, 80, self.rng.integers(4, 14))
+        sides = self.rng.choice([-1.5, -0.6, 0.6, 1.5], len(places)) * lane
+        offset = float(np.mean(middle - curve))
+        points = np.stack([places, bend * (places / (BOARD / 2)) ** 2 + offset + sides], 1)
+        self.cars(turned(points, angle), angle, 5)
+
+    def railway(self) -> None:
+        """Ballast with sleepers and pairs of rails, one to five tracks, sometimes a train."""
+        self.surroundings()
+        _, along, across = self.direction()
+        bend = self.uniform(-20, 20) if self.chance(0.5) else 0.0
+        line = across - bend * (along / (BOARD / 2)) ** 2 - self.uniform(-20, 20)
+        tracks, gap = int(self.rng.integers(1, 6)), 10.0
+        width = tracks * gap + 4
+        self.strip(np.abs(line), width, self.colour((0.50, 0.44, 0.39), (0.44, 0.40, 0.37), (0.56, 0.51, 0.46)))
+        self.shade((np.abs(line) < width / 2) * self.rng.normal(0, 0.08, (BOARD, BOARD)))
+        for track in range(tracks):
+            off = np.abs(line - (track - (tracks - 1) / 2) * gap)
+            self.paint((off < 3.6) * smooth(np.abs(along % 3.4 - 1.7), 0.9, 0.5), (0.27, 0.23, 0.20), 0.75)
+            self.paint(smooth(np.abs(off - 2.2), 0.9, 0.4), (0.80, 0.78, 0.76))
+            if self.chance(0.25):
+                start = self.uniform(-70, 20)
+                train = (off < 3.6) & (along > start) & (along < start + self.uniform(40, 90))
+                wagons = train & ((along - start) % 20 > 1.5)
+                self.stand(wagons.astype(np.float32), self.colour(*WAGON), 2.5)
+
+    def countryside(self) -> None:
+        """Grass or bare ground with woods."""
+        self.fill(self.colour(*GRASS, *GRASS, *SOIL[:2]), 0.14, 5)
+        self.paint(smooth(self.noise(5), 0.55, 0.62) * smooth(self.noise(40, 1), 0.2, 0.6), self.colour(*LEAF), 0.9)
+
+    def ripples(self, mask: np.ndarray | np.float32, strength: float) -> None:
+        """Small waves under a mask."""
+        noise = value_noise(self.rng, BOARD, 44, 3.0)
+        _, _, across = self.direction()
+        swell = np.sin(across / self.uniform(2.0, 4.5) + 5 * self.noise(4, 2))
+        self.shade(mask * strength * (0.6 * swell + 0.8 * (noise - 0.5)))
+
+    def river(self) -> None:
+        """A winding stream of changing width between green or sandy banks."""
+        self.countryside()
+        _, along, across = self.direction()
+        phase, turns = self.uniform(0, 2 * np.pi), self.uniform(1.0, 2.4)
+        bend = self.uniform(4, 26) * np.sin(along / BOARD * turns * np.pi + phase) + 12 * (self.noise(2.5, 2) - 0.5)
+        width = self.uniform(9, 24) * (0.75 + 0.5 * self.noise(3, 1))
+        distance = np.abs(across - bend)
+        self.paint(smooth(distance, width / 2 + 6, width / 2 + 1), self.colour(*SAND, *LEAF, *LEAF), 0.75)
+        water = smooth(distance, width / 2 + 0.7, width / 2 - 0.7)
+        self.paint(water, self.colour(*WATER, *MURKY, DEEP[0]))
+        self.ripples(water, 0.04)
+
+    def canal(self) -> None:
+        """A straight channel with walls and a towpath, sometimes a barge."""
+        self.surroundings()
+        angle, along, across = self.direction()
+        place, width = self.uniform(-25, 25), self.uniform(11, 24)
+        distance = np.abs(across - place - self.uniform(-9, 9) * (along / (BOARD / 2)) ** 2)
+        if self.chance(0.7):
+            self.paint(smooth(distance, width / 2 + 7, width / 2 + 6), self.colour(*GRASS, *CONCRETE))
+        self.paint(smooth(distance, width / 2 + 2.5, width / 2 + 1.5), self.colour(*CONCRETE, SOIL[1]))
+        water = smooth(distance, width / 2 + 0.5, width / 2 - 0.5)
+        self.paint(water, self.colour(*WATER, *MURKY, DEEP[0]))
+        self.ripples(water, 0.03)
+        if self.chance(0.4):
+            centre = turned((self.uniform(-45, 45), place), angle)
+            barge = self.boxes([centre], self.uniform(20, 32), width * 0.35, angle)
+            self.paint(barge, self.colour((0.55, 0.30, 0.22), (0.30, 0.30, 0.33), (0.80, 0.79, 0.75)))
+
+    def lake(self) -> None:
+        """Still water with a closed, uneven shore."""
+        self.countryside()
+        centre = self.rng.normal(BOARD / 2, 12, 2)
+        squeeze = self.uniform(1.0, 1.7)
+        along, across = self.axes(self.angle(), centre)
+        radius = np.hypot(along, across * squeeze) + self.uniform(20, 50) * (self.noise(3.5, 3) - 0.5)
+        size = self.uniform(32, 78)
+        self.paint(smooth(radius, size + 5, size + 1), self.colour(*SAND, *LEAF, *LEAF), 0.7)
+        water = smooth(radius, size + 0.8, size - 0.8)
+        self.paint(water, self.colour(*WATER, *DEEP, MURKY[2]))
+        self.shade(-0.15 * smooth(radius, size, size * 0.4) * water)
+        self.ripples(water, 0.025)
+
+    def sea(self) -> None:
+        """Open water to every edge: swell, whitecaps, sometimes a ship with its wake."""
+        self.fill(self.colour(*DEEP, *DEEP, WATER[1]), 0.05, 3)
+        self.ripples(np.float32(1), self.uniform(0.02, 0.16))
+        if self.chance(0.6):
+            foam = smooth(value_noise(self.rng, BOARD, 50, 2.5), 0.86, 1.0)
+            self.paint(foam, (0.88, 0.92, 0.94), self.uniform(0.2, 0.7))
+        if self.chance(0.3):
+            place, course = self.rng.uniform(30, BOARD - 30, (1, 2)), self.rng.uniform(0, 2 * np.pi, 1)
+            length = self.uniform(9, 16)
+            wake = length * turned([((-0.5, 0), (-2.7, side)) for side in (-0.7, 0, 0.7)], course[0], 0)
+            self.paint(self.mask("line", place + wake, width=2, joint="curve"), (0.9, 0.94, 0.96), 0.6)
+            self.vessels(place, course, length)
+
+    def vessels(self, centres: np.ndarray, angles: np.ndarray, length: float) -> None:
+        """Boats with a pointed bow, most of them white, and a darker cabin."""
+        hulls, cabins = [], []
+        for centre, angle in zip(centres, angles, strict=True):
+            hulls.append(centre + length * turned(HULL, angle, 0))
+            cabins.append(box(turned((-0.1 * length, 0), angle, centre), length * 0.4, length * 0.16, angle))
+        self.paint(self.mask("polygon", hulls), (0.94, 0.94, 0.94))
+        self.paint(self.mask("polygon", hulls[::5]), self.colour(*CAR))
+        self.paint(self.mask("polygon", cabins), (0.55, 0.50, 0.45))
+
+    def harbour(self) -> None:
+        """A quay with sheds or containers, and piers with moored boats."""
+        self.fill(self.colour(*DEEP, *WATER), 0.05, 3)
+        self.ripples(np.float32(1), 0.03)
+        angle, _, across = self.direction()
+        shore = self.uniform(-48, -22)
+        self.paint(smooth(across, shore + 0.5, shore - 0.5), self.colour(*CONCRETE))
+        for place in np.arange(-80, 80, 34) + self.uniform(0, 20):
+            if self.chance(0.5):
+                self.hall(turned((place, shore - 16), angle), 26, 16, angle)
+            else:
+                stack = [turned((place + 4.5 * i, shore - 8 - 9 * j), angle) for i in range(5) for j in range(2)]
+                for first in range(3):
+                    self.paint(self.boxes(stack[first::3], 3.5, 8, angle), self.colour(*CONTAINER))
+        berth, reach, length = self.uniform(26, 36), self.uniform(50, 85), self.uniform(9, 13)
+        piers = np.arange(-90, 90, berth) + self.uniform(0, berth)
+        planks = self.mask("line", [turned(((x, shore), (x, shore + reach)), angle) for x in piers], width=3)
+        self.paint(planks, self.colour((0.72, 0.70, 0.66), (0.60, 0.53, 0.45)))
+        moored = np.array([
+            (pier + side * (length / 2 + 2.5), spot, side)
+            for pier in piers for spot in np.arange(shore + 6, shore + reach, length * 0.55) for side in (-1, 1)
+        ])
+        moored = moored[self.rng.random(len(moored)) < 0.7]
+        self.vessels(turned(moored[:, :2], angle), np.where(moored[:, 2] < 0, angle + np.pi, angle), length)
+
+    def beach(self) -> None:
+        """Sand between surf and green land, with parasols; shallow water turns deep."""
+        self.fill(self.colour(*DEEP), 0.05, 3)
+        along, across = self.axes(self.uniform(0, 2 * np.pi))
+        shore = across + 10 * np.sin(along / 60 + self.uniform(0, 6)) + 12 * (self.noise(4, 2) - 0.5)
+        shore += self.uniform(-12, 22)
+        self.paint(smooth(shore, -50, 0), self.colour(*SHALLOW), 0.9)
+        self.ripples((shore < 0).astype(np.float32), 0.05)
+        for reach in (-14.0, -7.0, -1.0):
+            surf = np.abs(shore - reach - 5 * (self.noise(9, 2) - 0.5))
+            self.paint(smooth(surf, 2.4, 0.8), (0.95, 0.97, 0.97), self.uniform(0.3, 0.95))
+        sand = self.colour(*SAND)
+        self.paint(smooth(shore, 0, 1.5), sand * 0.85)
+        self.paint(smooth(shore, 5, 10), sand)
+        self.shade((shore > 2) * 0.12 * (self.noise(20, 2) - 0.5))
+        back = self.uniform(30, 60)
+        self.paint(smooth(shore + 10 * (self.noise(8, 2) - 0.5), back, back + 3), self.colour(*GRASS, *LEAF))
+        if self.chance(0.5):
+            spots = self.scatter(60)
+            x, y = spots.astype(int).T % BOARD
+            spots = spots[(shore[y, x] > 10) & (shore[y, x] < back - 6)]
+            self.paint(self.discs(spots, 1.7), self.colour((0.85, 0.25, 0.22), (0.95, 0.95, 0.95)))
+
+    def forest(self) -> None:
+        """Crown beside crown with dark gaps, sometimes a clearing."""
+        self.rgb[:] = self.colour(*CROWN)
+        cell = self.uniform(5, 13)
+        side = int(np.sqrt(int((BOARD / cell + 2) ** 2)))  # of a grid of trees
+        grid = np.stack(np.meshgrid(np.arange(side), np.arange(side)), -1) * cell - cell / 2
+        trees = grid + self.rng.uniform(-0.45, 0.45, grid.shape) * cell
+        column, row = (((axis + cell) / cell).astype(int).clip(0, side - 1) for axis in (self.x, self.y))
+        steps = product((-1, 0, 1), repeat=2)
+        near = np.array([((row + i).clip(0, side - 1), (column + j).clip(0, side - 1)) for i, j in steps])
+        r, c = near.swapaxes(0, 1)  # (9, BOARD, BOARD) each: the trees around a pixel
+        distance = np.hypot(self.x - trees[r, c, 0], self.y - trees[r, c, 1])
+        tree = np.take_along_axis(r * side + c, distance.argmin(0)[None], 0)[0]
+        tone = self.rng.normal(0, 0.14, int(tree.max()) + 1)[tree]
+        self.shade(tone + 0.35 - 0.9 * np.clip(distance.min(0) / cell, 0, 1))
+        lit = (self.x * np.cos(self.sun) + self.y * np.sin(self.sun)) / BOARD
+        self.shade((self.noise(4) - 0.5) * 0.3 - 0.05 * lit)
+        if self.chance(0.35):
+            self.patches(2.5, 2, 0.70, 0.74, *GRASS, strength=0.9)
+
+    def desert(self) -> None:
+        """Dunes with crests lit from one side, or gravel with dry gullies."""
+        self.fill(self.colour(*DUNE), 0.06, 4)
+        _, along, across = self.direction()
+        spacing = self.uniform(14, 40)
+        ridge = ((across + 26 * (self.noise(3, 2) - 0.5) + 0.25 * along) / spacing) % 1
+        self.shade(self.uniform(0.08, 0.24) * (np.where(ridge < 0.75, ridge / 0.75, (1 - ridge) / 0.25) - 0.6))
+        self.shade(0.05 * np.sin(across / 1.3 + 8 * self.noise(5, 1)))
+        if self.chance(0.4):
+            self.paint(smooth(np.abs(self.noise(3, 3) - 0.5), 0.03, 0.0), (0.55, 0.42, 0.30), 0.6)
+        if self.chance(0.5):
+            count = int(self.rng.integers(5, 40))
+            self.paint(self.discs(self.scatter(count), self.rng.uniform(0.8, 2, count)), (0.42, 0.36, 0.25), 0.8)
+
+    def snow(self) -> None:
+        """Snowfields with blue shade in the hollows, rock and trees."""
+        relief = self.noise(self.uniform(2.5, 5), 4)
+        slope = np.gradient(relief)
+        light = slope[0] * np.sin(self.sun) + slope[1] * np.cos(self.sun)
+        self.rgb[:] = self.colour((0.92, 0.94, 0.97), (0.88, 0.91, 0.95), spread=0.02)
+        self.paint(smooth(light, 0.0, 0.02), (0.66, 0.74, 0.86), 0.8)
+        self.shade(0.04 * (self.noise(20, 2) - 0.5))
+        if self.chance(0.6):
+            rock = smooth(relief + 0.5 * (self.noise(14, 3) - 0.5), 0.78, 0.84)
+            self.paint(rock, self.colour((0.36, 0.34, 0.34), (0.45, 0.41, 0.38)), 0.9)
+        if self.chance(0.3):
+            self.grove(5, 30, 1.2, 2.4, (0.17, 0.26, 0.20))
