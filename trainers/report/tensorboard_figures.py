@@ -1,11 +1,13 @@
 """Figures of a finished run for TensorBoard, drawn from its folder: reliability and confidence, before and after."""
 from __future__ import annotations
 
+import io
 import logging
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
 from ...datasets.base import dataset_info
@@ -14,7 +16,7 @@ from ..functional.arrays import Array
 from ..functional.calibration import top_class
 from ..registry import method_info, zero_shot_name
 from .figures.reliability import diagram, draw_diagram
-from .figures.style import rendered
+from .figures.style import encode
 from .load import Run, read_run
 
 logger = logging.getLogger(__name__)
@@ -55,4 +57,4 @@ def _write(writer: SummaryWriter, run: Run) -> None:
 
 def pixels(figure: Figure) -> Array:
     """A figure as uint8 (H, W, 3)."""
-    return rendered(figure, dpi=150)[:, :, :3]
+    return np.asarray(Image.open(io.BytesIO(encode(figure, "png", dpi=150))).convert("RGB"))

@@ -26,7 +26,7 @@ LAYOUTS = {  # name: functions that make the tables and the figures
     "family": ("averages.family", ""),
     "complexity": ("penalties.complexity", ""),
     "scaling": ("penalties.scaling", "sweeps.setting_figures"),
-    "theory": ("theory.theory_tables", "theory.theory_figures"),
+    "theory": ("theory.theory_tables", ""),
 }
 RANKS_METHODS = ("results", "sals", "selective")  # layouts whose page has a verdict on the methods
 

@@ -18,8 +18,6 @@ from ...config.safe_yaml import read_yaml
 from ...functional import theory
 from ...functional.arrays import Array
 from ...registry import backbone_label, build_trainer, method_info, zero_shot_name
-from ...report.figures.class_pairs import Spread, draw_spread, spread
-from ...report.gallery import NamedFigure
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...runs.parts import chunks
 from ..definition import dataset_file
@@ -79,24 +77,23 @@ class Study:
     def floor(self) -> float:
         return float(theory.confidence_floor(self.mu, len(self.first.before), self.first.scale))
 
-    def prototype_steps(self) -> dict[str, Spread]:
+    def prototype_steps(self) -> dict[str, PrototypeStep]:
         return {method: prototype_step(self.first.before, self.first.scale, method, self.step) for method in PRINTED}
+
+
+@dataclass(frozen=True)
+class PrototypeStep:
+    """The prototypes before and after a step; Δs of all pairs, predicted to first order and measured."""
+
+    mu_before: float
+    mu_after: float
+    floor_after: float
+    predicted: Array  # (K(K−1)/2,)
+    measured: Array  # (K(K−1)/2,)
 
 
 def theory_tables(finished: FinishedRuns) -> list[Table]:
     return [make(study) for study in studies(finished) for make in (tuning_table, first_order_table)]
-
-
-def theory_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
-    for study in studies(finished):
-        tuned = {method: Spread(study.mu, float(data.mu.mean()), study.floor, float(data.floor.mean()))
-                 for method, data in study.adapted.items()}
-        caption = f"What {study.tuning} does to the prototypes, mean over {len(study.first.mu)} images, {study.where}."
-        yield NamedFigure(f"theory_{study.dataset}", caption, draw_spread(tuned, f"{study.where}: {study.tuning}"))
-        caption = (f"One gradient step (η = {study.step:g}) on the prototypes themselves, {study.where}: first order "
-                   "against measurement.")
-        yield NamedFigure(f"theory_{study.dataset}_first_order", caption,
-                      draw_spread(study.prototype_steps(), f"{study.where}: one step on the prototypes"))
 
 
 def studies(finished: FinishedRuns) -> Iterator[Study]:
@@ -172,7 +169,6 @@ def first_order_table(study: Study) -> Table:
     """For the prototypes themselves: the first-order change of the similarities beside the measured one."""
     rows = []
     for method, moved in study.prototype_steps().items():
-        assert moved.predicted is not None and moved.measured is not None
         error = np.abs(moved.measured - moved.predicted).max() / np.abs(moved.measured).max()
         values = [(moved.mu_before, 5), (moved.mu_after, 5), (100 * moved.floor_after, 4),
                   (moved.predicted.mean(), 6), (moved.measured.mean(), 6), (100 * error, 2)]
@@ -197,7 +193,7 @@ def margin(matrix: Array) -> float:
     return float(np.percentile(theory.pairs(matrix), 20))
 
 
-def prototype_step(before: Array, scale: float, method: str, step: float) -> Spread:
+def prototype_step(before: Array, scale: float, method: str, step: float) -> PrototypeStep:
     """The paper's step: along the printed gradient of the prototypes, not of the prompt."""
     matrix = theory.similarity(before)
     delta = margin(matrix)
@@ -205,4 +201,8 @@ def prototype_step(before: Array, scale: float, method: str, step: float) -> Spr
         slopes, shift = 2 * matrix, theory.shift_orthogonal(matrix, step)
     else:
         slopes, shift = theory.huber_slope(matrix, delta), theory.shift_huber(matrix, step, delta)
-    return spread(before, theory.step_features(before, slopes, step), scale, theory.on_sphere(matrix, shift))
+    after = theory.similarity(theory.step_features(before, slopes, step))
+    mu = theory.coherence(after)
+    floor = float(theory.confidence_floor(mu, len(before), scale))
+    predicted = theory.pairs(theory.on_sphere(matrix, shift))
+    return PrototypeStep(theory.coherence(matrix), mu, floor, predicted, theory.pairs(after - matrix))

@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ...registry import method_info, method_order
 from .style import COLUMN, FAINT, GREY, ON_LIGHT, PAGE, grid_lines, lighter, new_figure, short, styled
 
 HATCH = "//////"
-LEGEND_ENTRY, LONG_LEGEND_ENTRY = 0.62, 0.9  # inches, of our methods' names and of any name
+LEGEND_ENTRY = 0.9  # inches
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,7 @@ def draw_pairs(
     """Bars by group and method (`groups[group][method]`): plain for `before`, light and hatched for `after`."""
     methods = methods_of(groups)
     with styled():
-        width = min(PAGE, max(_legend_width(methods), 0.8 + 0.22 * len(groups) * (2 * len(methods) + 1) * 0.62))
-        figure = new_figure(width, 2.3)
+        figure = new_figure(min(PAGE, max(COLUMN, 0.8 + 0.14 * len(groups) * (2 * len(methods) + 1))), 2.3)
         axes = figure.subplots()
         _pair_bars(axes, groups, methods)
         axes.set_ylabel(ylabel)
@@ -55,7 +52,7 @@ def draw_two_panels(panels: Mapping[str, Mapping[str, Pair]], before: str, after
     """One panel per metric (`panels[metric][method]`), for instance ECE and accuracy after one and two steps."""
     methods = methods_of(panels)
     with styled():
-        figure = new_figure(max(COLUMN * 1.25, 0.9 * len(panels) * len(methods), _legend_width(methods)), 2.5)
+        figure = new_figure(max(COLUMN * 1.25, 0.9 * len(panels) * len(methods)), 2.5)
         for axes, (metric, row) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
             _pair_bars(axes, {"": row}, methods, numbers=True)
             axes.set_ylabel(metric)
@@ -71,7 +68,7 @@ def draw_two_panels(panels: Mapping[str, Mapping[str, Pair]], before: str, after
 
 def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: float = PAGE * 0.62) -> Figure:
     """ECE by initial prompt, `ece[prompt][method]` in percent: one row per prompt, one mark per method."""
-    prompts = sort_prompts(ece)
+    prompts = sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))  # by their worst method
     methods = methods_of(ece)
     with styled():
         figure = new_figure(width, 0.75 + 0.2 * len(prompts))
@@ -96,11 +93,6 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: floa
         grid_lines(axes, "x")
         figure.legend(loc="outside lower right", ncols=len(methods))
         return figure
-
-
-def sort_prompts(ece: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Prompts by the highest ECE of any method, lowest first."""
-    return sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))
 
 
 def methods_of(rows: Mapping[str, Mapping[str, object]]) -> list[str]:
@@ -132,19 +124,10 @@ def _pair_bars(
     grid_lines(axes)
 
 
-def _legend_width(methods: Sequence[str]) -> float:
-    """Width in inches of the legend of pairs in one line; no figure is narrower."""
-    return LEGEND_ENTRY * (len(methods) + 3)
-
-
 def _pair_legend(figure: Figure, methods: Sequence[str], before: str, after: str) -> None:
     edge: dict[str, Any] = {"edgecolor": ON_LIGHT, "linewidth": 0.4}
-    handles: list[Artist] = [
-        Patch(facecolor=info.colour, label=info.label, **edge) for info in map(method_info, methods)]
-    in_one_line = _legend_width(methods) <= figure.get_figwidth()
-    if in_one_line:
-        handles.append(Line2D([], [], linestyle="none", label=""))
+    handles = [Patch(facecolor=info.colour, label=info.label, **edge) for info in map(method_info, methods)]
     handles.append(Patch(facecolor="#9A9A9A", label=before, **edge))
     handles.append(Patch(facecolor="#E0E0E0", hatch=HATCH, label=after, **edge))
-    columns = len(handles) if in_one_line else int(figure.get_figwidth() / LONG_LEGEND_ENTRY)
+    columns = min(len(handles), int(figure.get_figwidth() / LEGEND_ENTRY))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, columnspacing=1.0)
