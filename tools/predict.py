@@ -30,8 +30,8 @@ from promptcal.trainers.predict.predict import (
     predict,
     prediction_table,
 )
+from promptcal.trainers.registry import backbone_label
 from promptcal.trainers.report.comparison import default_pairs
-from promptcal.trainers.report.load import backbone_label
 from promptcal.trainers.vlm.openai_weights import warn_of_small
 from tqdm import tqdm
 

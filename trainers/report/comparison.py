@@ -13,9 +13,9 @@ from ...datasets.base import dataset_info
 from ..config.build import build_cfg, dataset_file_of
 from ..config.fingerprint import prompt_name
 from ..config.roles import leaves
-from ..registry import TRAINER_REGISTRY, branch_of, method_info, zero_shot_name
+from ..registry import TRAINER_REGISTRY, backbone_label, branch_of, method_info, zero_shot_name
 from .comparability_notes import bin_notes, column_notes
-from .load import Run, backbone_label
+from .load import Run
 from .measure import Measured
 
 LEARNT = "CoOp prompt, untuned"  # a model that starts from a learnt prompt is not zero-shot CLIP
