@@ -93,5 +93,5 @@ def _sentence(lines: Sequence[Line], tuned: Sequence[Line], lead: Difference | N
 
 
 def _interval(lead: Difference) -> str:
-    value, low, high = (100 * float(number) for number in (lead.value, lead.low, lead.high))
+    value, low, high = lead.points
     return f" (difference {value:+.1f} points, paired 95{PERCENT} interval {low:+.1f} to {high:+.1f})"
