@@ -78,15 +78,10 @@ class Comparison:
         """The columns of one data set. Their images may overlap."""
         return [column for column in self.columns if column.dataset == dataset]
 
-    def images(self, columns: Sequence[Column] | None = None) -> str:
+    def images(self, columns: Sequence[Column] = ()) -> str:
         """The test images of some columns, or of all, in words."""
         shown = [f"{dataset_info(column.dataset).label} {column.n:,}" for column in columns or self.columns]
         return f"Test images: {', '.join(shown)}."
-
-    @property
-    def of_first_seed(self) -> str:
-        """A caption's remark for figures of single runs."""
-        return " First seed of each." if any(len(cell) > 1 for cell in self.cells.values()) else ""
 
     def common_columns(self) -> list[Column]:
         """The columns that every row has; only these may be averaged. Of each data set the one with most images, since
@@ -176,7 +171,7 @@ def _notes(comparison: Comparison) -> list[str]:
                          f"({', '.join(f'{column.n:,}' for column in columns)}), which may overlap: each has a column "
                          f"of its own, and {use}.")
     for column in comparison.columns:
-        rows = [(row.label, cell) for row, cell in comparison.cells_on(column)]
+        rows = {row.label: cell for row, cell in comparison.cells_on(column)}
         notes += column_notes(comparison.column_label(column), rows, comparison.swept, comparison.backbone_label)
     notes += bin_notes([m for group in comparison.cells.values() for m in group])
     averaged = {column.dataset for column in common}

@@ -50,7 +50,7 @@ def render_page(page: Page) -> str:
     values = {key: list(dict.fromkeys(run["filters"][key] for run in runs)) for key in FILTERS}
     choices = [{"key": key, "label": FILTERS[key], "values": found} for key, found in values.items() if len(found) > 1]
     return render(
-        "report.html", page.title, verdicts=list(map(_verdict, page.verdicts)), tables=page.tables,
+        "report.html", page.title, verdicts=page.verdicts, tables=page.tables,
         figures=list(map(_figure, page.figures)), runs=runs, choices=choices, thumbnails=thumbnails,
         page_notes=page.notes, leading=page.leading,
     )
@@ -78,19 +78,6 @@ def _environment() -> Environment:
 @cache
 def _asset(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
-
-
-def _verdict(verdict: Verdict) -> dict:
-    largest = max(line.ece for line in verdict.lines) or 1
-    bars = [
-        {
-            "label": line.label, "colour": method_info(line.method).colour, "best": line.method == verdict.best,
-            "width": f"{100 * line.ece / largest:.1f}", "ece": f"{line.ece:.1f}", "accuracy": f"{line.accuracy:.1f}",
-            "direction": line.direction,
-        }
-        for line in verdict.lines
-    ]
-    return {"sentence": verdict.sentence, "basis": verdict.basis, "bars": bars, "backbone": verdict.backbone}
 
 
 def _figure(item: NamedFigure) -> dict:
