@@ -110,10 +110,6 @@ class Comparison:
         """The rows that have all of these columns."""
         return [row for row in self.rows if all((row, column) in self.cells for column in columns)]
 
-    def cells_of(self, row: Row) -> list[tuple[Column, list[Measured]]]:
-        """The columns on which a row has runs, with these."""
-        return [(column, self.cells[row, column]) for column in self.columns if (row, column) in self.cells]
-
     def cells_on(self, column: Column) -> list[tuple[Row, list[Measured]]]:
         """The rows that have runs on a column, with these."""
         return [(row, self.cells[row, column]) for row in self.rows if (row, column) in self.cells]

@@ -73,7 +73,7 @@ def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
         figure = new_figure(PAGE, 3.9)
         upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[1, 0.95])[:, 0]
         for axes, one, label in zip(upper.subplots(1, len(found), sharey=True), found, labels, strict=True):
-            draw_bins(axes, one.diagram, small=True)
+            draw_bins(axes, one.diagram)
             axes.set_title(label, fontweight="bold")
             axes.set_xticks([0, 0.5, 1])
         upper.supxlabel("confidence", fontsize=8)

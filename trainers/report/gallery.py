@@ -15,9 +15,9 @@ from ..functional.calibration import selective
 from ..registry import method_info, method_key
 from .comparison import Column, Comparison, Row
 from .figures.class_pairs import PairErrors, draw_pair_errors, pair_errors
-from .figures.comparison import Pair, Point, draw_pairs, draw_prompts, draw_two_panels
+from .figures.comparison import Pair, Point, draw_pairs, draw_prompts
 from .figures.plane import draw_plane
-from .figures.reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_histograms, draw_selective
+from .figures.reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_selective
 from .load import Run
 from .measure import Measured
 
@@ -89,7 +89,6 @@ def _main_figures(comparison: Comparison, suffix: str, similarity: Similarity) -
         yield from attempted(pair_figures, comparison, column, similarity, PAIR_METHODS, suffix)
     if common and len(comparison.rows) > 2:
         yield from attempted(plane_figure, comparison, common, f"plane{suffix}")
-    yield from attempted(histogram_figures, comparison, common or comparison.columns[:1], f"confidence{suffix}")
 
 
 def reliability_figure(comparison: Comparison, name: str) -> NamedFigure:
@@ -107,8 +106,9 @@ def selective_figure(comparison: Comparison, columns: Sequence[Column], name: st
     """Selective accuracy of all methods that have these columns, the columns' images together."""
     series = {}
     for row in comparison.rows_on(columns):
-        tops = zip(*(comparison.cells[row, column][0].tuned for column in columns), strict=True)
-        series[row.method] = selective(*map(np.concatenate, tops), THRESHOLDS)
+        tops = [comparison.cells[row, column][0].tuned for column in columns]
+        series[row.method] = selective(
+            np.concatenate([top.confidence for top in tops]), np.concatenate([top.correct for top in tops]), THRESHOLDS)
     title = comparison.column_label(columns[0]) if len(columns) == 1 else f"{len(columns)} data sets together"
     words = (f"Selective accuracy, {title}, {comparison.backbone_label}: how many predictions above a threshold are "
              "right?")
@@ -118,14 +118,14 @@ def selective_figure(comparison: Comparison, columns: Sequence[Column], name: st
 def sals_figures(comparison: Comparison, name: str) -> Iterator[NamedFigure]:
     if groups := sals_groups(comparison):
         words = f"ECE with and without SaLS, {comparison.backbone_label}. Accuracy is the same."
-        yield captioned(comparison, name, words, draw_pairs(groups, "ECE (%)", "plain", "with SaLS"))
+        yield captioned(comparison, name, words, draw_pairs({"ECE (%)": groups}, "plain", "with SaLS"))
 
 
 def sals_groups(comparison: Comparison) -> dict[str, dict[str, Pair]]:
     """ECE of the tuned methods without and with SaLS by data set; the average last, if there are several sets."""
     tuned = [
         row for row in comparison.rows if method_info(row.method).tuned
-        and all(m.run.has_zero_shot for _, cell in comparison.cells_of(row) for m in cell)
+        and all(m.run.has_zero_shot for (of, _), cell in comparison.cells.items() for m in cell if of == row)
     ]
     common = comparison.common_columns()
     sets = {comparison.column_label(column): [column] for column in comparison.columns}
@@ -142,19 +142,19 @@ def sals_groups(comparison: Comparison) -> dict[str, dict[str, Pair]]:
 def step_figures(comparison: Comparison, suffix: str = "") -> Iterator[NamedFigure]:
     if panels := step_panels(comparison):
         words = f"One against two steps, {comparison.backbone_label}; hatched: two steps."
-        yield captioned(comparison, f"steps{suffix}", words, draw_two_panels(panels, "one step", "two steps"))
+        yield captioned(comparison, f"steps{suffix}", words, draw_pairs(panels, "one step", "two steps", numbers=True))
 
 
-def step_panels(comparison: Comparison) -> dict[str, dict[str, Pair]]:
+def step_panels(comparison: Comparison) -> dict[str, dict[str, dict[str, Pair]]]:
     """ECE and accuracy after one and two steps, averaged over the data sets on which a method has both."""
-    panels: dict[str, dict[str, Pair]] = {"ECE (%)": {}, "accuracy (%)": {}}
+    panels: dict[str, dict[str, dict[str, Pair]]] = {"ECE (%)": {"": {}}, "accuracy (%)": {"": {}}}
     for method in dict.fromkeys(row.method for row in comparison.rows):
         one, two = Row(method, "1 step"), Row(method, "2 steps")
         both = [column for column in comparison.columns if {(one, column), (two, column)} <= comparison.cells.keys()]
         for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy")):
             if both:
-                panels[title][method] = Pair(*(100 * comparison.mean(row, both, metric) for row in (one, two)))
-    return panels if panels["ECE (%)"] else {}
+                panels[title][""][method] = Pair(*(100 * comparison.mean(row, both, metric) for row in (one, two)))
+    return panels if panels["ECE (%)"][""] else {}
 
 
 def lambda_figure(
@@ -204,7 +204,7 @@ def pair_figures(
         name = comparison.column_label(column)
         words = (f"Mistakes of {' and '.join(method_info(method).label for method in data)} on {name}, "
                  f"{comparison.backbone_label}, by pair of classes: the confidence of mistaking one class for another, "
-                 "by the similarity of the two for zero-shot CLIP.")
+                 "by the similarity of the two for zero-shot CLIP. Circles: by their number; dashed: the mean.")
         figure = draw_pair_errors(data, name)
         yield captioned(comparison, f"class_pairs_{_slug(name)}{suffix}", words, figure, [column], seeds=False)
 
@@ -228,19 +228,6 @@ def plane_figure(comparison: Comparison, columns: Sequence[Column], name: str) -
     words = (f"Accuracy against ECE, {title}, {comparison.backbone_label}; lower right is best. A dashed line joins "
              "the methods that no other beats in both, if there are several.")
     return captioned(comparison, name, words, draw_plane(title, {}, points), columns)
-
-
-def histogram_figures(comparison: Comparison, columns: Sequence[Column], name: str) -> Iterator[NamedFigure]:
-    """Confidence before and after adaptation, the columns' images together."""
-    data = {}
-    for row in comparison.rows_on(columns):
-        runs = [comparison.cells[row, column][0] for column in columns]
-        if method_info(row.method).tuned and all(m.run.has_zero_shot for m in runs):
-            data[row.method] = (np.concatenate([m.zero_shot.confidence for m in runs]),
-                                np.concatenate([m.tuned.confidence for m in runs]))
-    if data:
-        words = f"Confidence before and after tuning, {comparison.backbone_label}: which methods raise it?"
-        yield captioned(comparison, name, words, draw_histograms(data), columns, seeds=False)
 
 
 def point(cell: Sequence[Measured]) -> Point:

@@ -24,9 +24,7 @@ COLUMNS = {
     "zero_shot_logits": ("fiu", "n", "classes"), "flagged": ("biu", "n"), "text": ("fiu", "classes", "width"),
     "cots_tau": ("fiu", "n"), "strong_log_p": ("fiu", "n", "classes"),
 }
-ZERO_SHOT = "zero_shot_logits"
 OPTIONAL = ("text", "cots_tau", "strong_log_p")  # the last two of methods that use several views
-FINITE = ("logits", ZERO_SHOT, "text")
 FAILURE = "failure.json"  # written by `reproduce` in place of results.json when a run fails
 
 
@@ -126,18 +124,18 @@ class Run:
                 raise DataError(f"{path} is missing; run the evaluation again to get per-image predictions") from damage
             raise DataError(f"{path} cannot be read ({damage}); run the evaluation again") from damage
         columns = {name: columns[name] for name in COLUMNS if name in columns}
+        if not self.has_zero_shot and "logits" in columns:
+            columns.setdefault("zero_shot_logits", columns["logits"])
+        if missing := [name for name in COLUMNS if name not in columns and name not in OPTIONAL]:
+            raise DataError(f"{path} has no {' and '.join(missing)}; run the evaluation again")
         sizes = {"n": self.results["n"], "classes": self.results["classes"]}
-        for name, (kinds, *axes) in COLUMNS.items():
-            column, optional = columns.get(name), name in OPTIONAL or (name == ZERO_SHOT and not self.has_zero_shot)
-            if column is None and optional:
-                continue
-            if column is None:
-                raise DataError(f"{path} has no array '{name}'; run the evaluation again")
+        for name, column in columns.items():
+            kinds, *axes = COLUMNS[name]
             shape = tuple(sizes.get(axis, size) for axis, size in zip(axes, column.shape, strict=False))
             if len(axes) != column.ndim or column.shape != shape or column.dtype.kind not in kinds:
                 raise DataError(f"{path}: '{name}' is {column.dtype} of shape {column.shape}, which does not fit "
                                 f"{sizes['n']:,} images and {sizes['classes']:,} classes in results.json")
-            if name in FINITE and not np.isfinite(column).all():
+            if name not in ("cots_tau", "strong_log_p") and not np.isfinite(column).all():
                 raise DataError(f"{path}: '{name}' holds numbers that are not finite; run the evaluation again")
         order = np.argsort(columns["index"], kind="stable")  # online methods shuffle the images
         if (np.diff(order) != 1).any():
@@ -145,7 +143,7 @@ class Run:
         label, classes = columns["label"], sizes["classes"]
         if label.min() < 0 or label.max() >= classes:
             raise DataError(f"{path} holds labels from {label.min()} to {label.max()} for {classes} classes")
-        return Predictions(**{ZERO_SHOT: columns["logits"], **columns})
+        return Predictions(**columns)
 
 
 def text_similarity(run: Run) -> Array | None:

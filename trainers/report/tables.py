@@ -161,12 +161,11 @@ def _add_published(
     rows: list[TableRow], comparison: Comparison, metric: str, average: bool, source: str,
 ) -> tuple[list[TableRow], set[str]]:
     """After each method's row its published one, if there is one under the same conditions."""
-    by_label = {row.label: row for row in comparison.rows}
     datasets = [column.dataset for column in comparison.columns]
     lines, sources = [], set()
     for line in rows:
         lines.append(line)
-        runs = [m.run for _, group in comparison.cells_of(by_label[line.label]) for m in group]
+        runs = [m.run for (row, _), group in comparison.cells.items() for m in group if row.label == line.label]
         steps = {run.steps for run in runs} if method_info(line.method).tuned else {1}
         if len(steps) != 1 or any(map(_unlike_published, runs)):
             continue

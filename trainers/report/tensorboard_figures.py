@@ -15,7 +15,7 @@ from ...datasets.utils.errors import one_line
 from ..functional.arrays import Array
 from ..functional.calibration import top_class
 from ..registry import method_info, zero_shot_name
-from .figures.reliability import diagram, draw_diagram
+from .figures.reliability import diagram, draw_grid
 from .figures.style import encode
 from .load import Run, read_run
 
@@ -50,11 +50,11 @@ def _write(writer: SummaryWriter, run: Run) -> None:
         ("zero_shot", data.zero_shot_logits, zero_shot_name(), f"{title}: before tuning"),
     ):
         confidence, correct = top_class(logits, data.label)
-        figure = draw_diagram(diagram(head, name, confidence, correct, bins))
+        figure = draw_grid({name: {head: diagram(head, name, confidence, correct, bins)}})
         writer.add_image(f"reliability/{tag}", pixels(figure), step, dataformats="HWC")
         writer.add_histogram(f"confidence/{tag}", confidence, step, bins=np.arange(bins + 1) / bins)
 
 
 def pixels(figure: Figure) -> Array:
     """A figure as uint8 (H, W, 3)."""
-    return np.asarray(Image.open(io.BytesIO(encode(figure, "png", dpi=150))).convert("RGB"))
+    return np.asarray(Image.open(io.BytesIO(encode(figure, "png", dpi=200))).convert("RGB"))

@@ -72,4 +72,4 @@ def sals_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
             for column in paper.tables()["vitl_sals"]["columns"]
         }
         yield NamedFigure("sals_published", f"Tables 1 and 10. {PRINTED}",
-                      draw_pairs(groups, "ECE (%)", "plain", "with SaLS", "published (Tables 1 and 10)"))
+                      draw_pairs({"ECE (%)": groups}, "plain", "with SaLS", "published (Tables 1 and 10)"))

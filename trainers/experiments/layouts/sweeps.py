@@ -10,7 +10,7 @@ from ...registry import method_info, method_order
 from ...report import gallery
 from ...report import published as paper
 from ...report.comparison import Comparison, Row
-from ...report.figures.comparison import Pair, Point, draw_two_panels
+from ...report.figures.comparison import Pair, Point, draw_pairs
 from ...report.figures.style import COLUMN, PAGE, grid_lines, new_figure, styled
 from ...report.gallery import NamedFigure, lambda_figure, lambda_points, point, prompt_figure
 from ...report.table_model import Entry, RowBlock, Table, TableRow
@@ -61,12 +61,12 @@ def step_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
         yield from gallery.step_figures(comparison)
     if finished.compared:
         panels = {
-            title: {method: Pair(*(published_value(table, metric, method) for table in ("vitl", "vitl_2step")))
-                    for method in ("C-TPT", "O-TPT", "SoC")}
+            title: {"": {method: Pair(*(published_value(table, metric, method) for table in ("vitl", "vitl_2step")))
+                         for method in ("C-TPT", "O-TPT", "SoC")}}
             for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy"))
         }
         yield NamedFigure("steps_published", f"Averages of Tables 1 and 9. {PRINTED}",
-                      draw_two_panels(panels, "one step", "two steps", "published (Tables 1 and 9)"))
+                      draw_pairs(panels, "one step", "two steps", "published (Tables 1 and 9)", numbers=True))
 
 
 def setting_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:

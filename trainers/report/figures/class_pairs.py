@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ...functional.arrays import Array, ArrayLike, check_scores, log_softmax
 from ...registry import method_info
-from .style import COLUMN, GREY, INK, grid_lines, new_figure, short, styled
+from .style import COLUMN, INK, grid_lines, new_figure, short, styled
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,14 @@ def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figu
         panels = figure.subplots(1, len(methods), sharex=True, sharey=True, squeeze=False)[0]
         for axes, (method, data) in zip(panels, methods.items(), strict=True):
             info = method_info(method)
-            axes.scatter(data.similarity, 100 * data.error, s=_area(data.count, largest), color=info.colour, alpha=0.45,
-                         edgecolor=info.colour, linewidth=0.6)
+            axes.scatter(data.similarity, 100 * data.error, s=6 + 150 * data.count / largest, color=info.colour,
+                         alpha=0.45, edgecolor=info.colour, linewidth=0.6)
+            words = f"{short(info.label)}: {data.count.sum():,} mistakes"
             if len(data.count):
                 mean = 100 * np.average(data.error, weights=data.count)
                 axes.axhline(mean, color=INK, linestyle=(0, (4, 3)), linewidth=0.7)
-                axes.annotate(
-                    f"mean {mean:.0f} %", (0.02, mean), xycoords=("axes fraction", "data"), xytext=(0, 3),
-                    textcoords="offset points", fontsize=6.5,
-                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
-                )
-            axes.set_title(f"{short(info.label)}: {data.count.sum():,} mistakes")
+                words += f", mean {mean:.0f} %"
+            axes.set_title(words)
             axes.set_ylim(-3, 107)  # room for the circles at either end
             axes.set_yticks(range(0, 101, 20))
             axes.margins(x=0.08)
@@ -66,15 +63,4 @@ def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figu
             axes.set_xlabel("similarity of the two classes")
         panels[0].set_ylabel("confidence of the mistakes (%)")
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.02, ha="left")
-        sizes = sorted({1, max(1, round(largest / 4)), int(largest)})
-        handles = [
-            panels[0].scatter([], [], s=_area(np.array([size]), largest), color="#BBBBBB", edgecolor=GREY,
-                              linewidth=0.6, label=f"{size}")
-            for size in sizes
-        ]
-        figure.legend(handles=handles, loc="outside right center", title="mistakes\nof the pair", title_fontsize=7)
         return figure
-
-
-def _area(count: Array, largest: int) -> Array:
-    return 6 + 150 * count / largest

@@ -1,4 +1,4 @@
-"""Figures of confidence: reliability diagrams, selective accuracy, histograms before and after adaptation."""
+"""Figures of confidence: reliability diagrams and selective accuracy."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from ...registry import method_info
 from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, grid_lines, lighter, new_figure, short, styled
 
 ACROSS = 6  # panels per line of a grid with one row
-DENSITY_CELLS, HISTOGRAM_CELLS = 100, 25
+DENSITY_CELLS = 100
 NARROW = {"hspace": 0.02, "h_pad": 0.02}  # gaps between the panels
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g} %")
 THRESHOLDS = np.arange(0, 100, 5) / 100
@@ -51,34 +51,6 @@ def diagram(title: str, method: str, confidence: Array, correct: Array, bins: in
     )
 
 
-def draw_diagram(data: Diagram) -> Figure:
-    """Bins and their gaps above, a density strip, and the share of samples with accuracy and mean confidence below."""
-    with styled():
-        figure = new_figure(COLUMN, 3.9, **NARROW)
-        top, strip, low = figure.subplots(3, 1, sharex=True, height_ratios=[1, 0.055, 0.34])
-        draw_bins(top, data)
-        top.set_title(data.title, fontweight="bold", loc="left")
-        top.set_ylabel("accuracy")
-        top.legend(handles=[
-            Patch(facecolor=lighter(method_info(data.method).colour, 0.25), edgecolor=INK, label="accuracy of the bin"),
-            *_gap_handles(),
-        ], loc="upper left", bbox_to_anchor=(0, 0.99))
-        _draw_strip(strip, data)
-        strip.tick_params(bottom=False)
-        low.set_xticks(np.arange(0, 1.01, 0.2))
-        edges, share = data.table.edges, data.table.share
-        low.bar(edges[:-1], share, width=np.diff(edges), align="edge", color="#B9B9B9", edgecolor="white")
-        low.set_ylim(0, share.max() * 1.45)
-        for value, style, name in ((data.accuracy, "-", "accuracy"), (data.confidence, "--", "mean confidence")):
-            low.axvline(value, color=INK, linestyle=style, linewidth=1.1, label=f"{name} {100 * value:.1f}%")
-        low.legend(loc="upper left", borderaxespad=0.2)
-        low.set_ylabel("share")
-        low.yaxis.set_major_formatter(PERCENT)
-        low.set_xlabel(f"confidence   ({data.n:,} samples, {len(data.table.count)} bins)")
-        figure.align_ylabels([top, low])
-        return figure
-
-
 def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
     """A grid of methods × data sets (`diagrams[method][data set]`), wider than high. A single row that is too long is
     continued below. Missing runs are blank."""
@@ -105,7 +77,7 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
                 if c == 0:
                     axes.set_ylabel(short(label, 22), fontweight="bold")
                 if data:
-                    draw_bins(axes, data, small=True)
+                    draw_bins(axes, data)
                     _draw_strip(strip, data)
                 else:
                     axes.text(0.5, 0.5, "no run", ha="center", va="center", fontsize=6.5, color=GREY)
@@ -154,52 +126,23 @@ def draw_selective(series: Mapping[str, tuple[Array, Array]], title: str = "") -
         return figure
 
 
-def draw_histograms(methods: Mapping[str, tuple[Array, Array]]) -> Figure:
-    """Confidences (N,) before (grey) and after adaptation (coloured), with their means: one panel per method."""
-    columns = min(len(methods), 4)
-    rows = -(-len(methods) // columns)
-    with styled():
-        figure = new_figure(max(3.4, 1.75 * columns), 0.5 + 1.45 * rows)
-        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        edges = np.linspace(0, 1, HISTOGRAM_CELLS + 1).tolist()
-        for axes in panels.flat[len(methods) :]:
-            axes.set_visible(False)
-        for axes, (method, (before, after)) in zip(panels.flat, methods.items(), strict=False):
-            info = method_info(method)
-            for values, look in (
-                (before, {"color": "#B9B9B9", "label": "before"}),
-                (after, {"color": info.colour, "histtype": "step", "linewidth": 1.4, "label": "after"}),
-            ):
-                axes.hist(values, bins=edges, weights=np.full(len(values), 100 / len(values)), **look)
-            axes.axvline(before.mean(), color=GREY, linestyle=":", linewidth=1)
-            axes.axvline(after.mean(), color=info.colour, linestyle=":", linewidth=1)
-            change = 100 * (after.mean() - before.mean())
-            axes.set_title(f"{short(info.label, 12)}: mean {change:+.1f} points", fontsize=7.5)
-            axes.set_xticks([0, 0.5, 1])
-            grid_lines(axes)
-        between = "\n" if figure.get_figwidth() < 4.5 else " "
-        figure.supxlabel(f"confidence (grey area: before tuning,{between}line: after it; dotted: means)", fontsize=7.5)
-        figure.supylabel("% of images", fontsize=7.5)
-        return figure
-
-
-def draw_bins(axes: Axes, data: Diagram, small: bool = False) -> None:
+def draw_bins(axes: Axes, data: Diagram) -> None:
     """Bars of accuracy, hatched bars from accuracy to mean confidence, the diagonal, and ECE in the corner."""
     filled = data.table.count > 0
     x, width = data.table.edges[:-1][filled], 1 / len(filled)
     accuracy, gap = data.table.accuracy[filled], data.table.gap[filled]
     face = lighter(method_info(data.method).colour, 0.25)
-    axes.bar(x, accuracy, width=width, align="edge", color=face, edgecolor=ON_LIGHT, linewidth=0.3 if small else 0.5)
+    axes.bar(x, accuracy, width=width, align="edge", color=face, edgecolor=ON_LIGHT, linewidth=0.3)
     for mask, tone, hatch in ((gap > 0, OVER, OVER_HATCH), (gap < 0, UNDER, UNDER_HATCH)):
         axes.bar(
             x[mask], gap[mask], bottom=accuracy[mask], width=width, align="edge", color=(1, 1, 1, 0.8), edgecolor=tone,
             hatch=hatch, linewidth=0.4,
         )
     axes.add_line(Line2D([0, 1], [0, 1], color=INK, linestyle=(0, (4, 3)), linewidth=0.8))
-    axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[0, 0.5, 1] if small else np.arange(0, 1.01, 0.2))
+    axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[0, 0.5, 1])
     axes.text(
         0.97, 0.05, f"ECE {100 * data.ece:.1f}", transform=axes.transAxes, ha="right", fontweight="bold",
-        fontsize=7 if small else 9.5, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
+        fontsize=7, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
     )
 
 
