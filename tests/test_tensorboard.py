@@ -68,13 +68,3 @@ def test_a_small_set_has_a_curve(tmp_path):
         progress.log({"label": label, "logits": logits, "seconds": np.ones(12)})  # the end of the part: no second point
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [scalar.step for scalar in events.Scalars("running/ece")] == list(range(4, 49, 4))
-
-
-def test_a_method_without_weight_names_it_too(tmp_path):
-    """TensorBoard asks one run alone which columns there are."""
-    run = read_run(make_run(tmp_path, "TPT", n=40))
-    board.write_final(tmp_path, {"TTA.STEPS": 1}, {**run.results, "confidence": 50.0, "seconds_per_image": 0.1})
-    (events,) = (tmp_path / "tensorboard").glob("events.*")
-    contents = [value.metadata.plugin_data.content for event in EventFileLoader(str(events)).Load()
-                for value in event.summary.value if value.tag == "_hparams_/experiment"]
-    assert "method λ" in {info.name for info in HParamsPluginData.FromString(contents[0]).experiment.hparam_infos}
