@@ -37,13 +37,9 @@ class Outline(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.addresses += [value for key, value in attrs if key in ("src", "href")]
+        self.addresses += [value for key, value in attrs if key in ("src", "href", "xlink:href")]
         if tag not in self.VOID:
             self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-        self.addresses += [value for key, value in attrs if key in ("src", "href", "xlink:href")]
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag

@@ -1,6 +1,5 @@
 """What a run leaves in TensorBoard, read back from the event file."""
 import numpy as np
-import pytest
 from made_runs import make_run, simulate
 from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
@@ -28,15 +27,6 @@ def test_figures_of_a_finished_run_reach_its_event_files_once(tmp_path, real_pic
     (broken / "predictions.npz").write_bytes(b"PK")
     write_tensorboard_figures(broken)  # costs nothing but a warning
     assert "no figures for TensorBoard" in caplog.text
-
-
-def test_table_names_sals_when_it_was_measured(tmp_path):
-    results = read_run(make_run(tmp_path)).results
-    assert "SaLS" not in board.text_table(results)
-    with_sals = {**results, "sals_accuracy": 60.0, "sals_ece": 4.0, "sals_ace": 4.5}
-    assert "| SoC + SaLS | 60.00 | 4.00 | 4.50 |" in board.text_table(with_sals)
-    with pytest.raises(KeyError):
-        board.text_table({})
 
 
 def test_settings_begin_with_what_runs_are_compared_by(tmp_path):
