@@ -25,7 +25,7 @@ from promptcal.trainers.vlm.openai_clip import CLIP
 PROJECT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)  # several test processes share a small machine
 DRAWINGS = {(module, name): getattr(module, name) for module, name in (
-    (tensorboard_figures, "draw_diagram"), (tensorboard_figures, "pixels"), (style, "FigureCanvasPdf"))}
+    (tensorboard_figures, "draw_grid"), (tensorboard_figures, "pixels"), (style, "FigureCanvasPdf"))}
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def small_pictures() -> Iterator[None]:
     """TensorBoard's figures take longer to draw than a small run. They are grey squares, and PDFs are empty, in tests
     that do not use `real_pictures`."""
     grey = np.full((8, 8, 3), 128, np.uint8)
-    with mock.patch.multiple(tensorboard_figures, draw_diagram=lambda drawn: None, pixels=lambda figure: grey), \
+    with mock.patch.multiple(tensorboard_figures, draw_grid=lambda drawn: None, pixels=lambda figure: grey), \
             mock.patch.object(style, "FigureCanvasPdf", EmptyPdf):
         yield
 

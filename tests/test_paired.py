@@ -60,6 +60,7 @@ def test_pairs_agree_with_the_formula_on_one_data_set(tmp_path):
     table = paired_table(main, "pairs", "", 50)
     cell = entry(table, "Pair", "O-TPT → SoC", "ECE difference")
     assert cell.value == pytest.approx(100 * expected) and cell.text == f"{100 * expected:+.1f}"
+    assert Signed(-0.04, low=-0.9, high=-0.01).spread == "[-0.9, +0.0]"  # no minus before zero
     p = entry(table, "Pair", "O-TPT → SoC", "p").value
     assert p == pytest.approx(mcnemar(tops[0].correct, tops[1].correct))
     assert paired_table(main, "pairs", "", 0) is None
@@ -114,8 +115,3 @@ def test_intervals_stay_where_values_can_be():
     for name in ("accuracy", "ece", "ece_debiased", "ace", "mce"):
         found = METRICS[name].measure(samples, 100)
         assert 0 <= found.low <= found.value <= found.high <= 1
-
-
-def test_no_minus_before_zero():
-    cell = Signed(-0.04, low=-0.9, high=-0.01)
-    assert (cell.text, cell.spread) == ("+0.0", "[-0.9, +0.0]")

@@ -1,25 +1,10 @@
 """The transcription of published tables: complete, as printed, and with the slips of the papers."""
+from copy import deepcopy
 from decimal import Decimal
 
 import pytest
 from promptcal.datasets import DATASET_REGISTRY
 from promptcal.trainers.report import published
-
-
-def test_every_table_is_there():
-    assert list(published.tables()) == [
-        "vitl", "vitl_shift", "model_agnostic", "coop", "datasets", "std_analysis", "ablation_norm", "complexity",
-        "vitl_2step", "vitl_sals", "vitl_ace",
-    ]
-    assert [content["table"] for content in published.tables().values()] == list(range(1, 12))
-
-
-def test_rows_are_as_long_as_their_tables():
-    for content in published.tables().values():
-        width = len(content["columns"])
-        assert len(content["printed_columns"]) == width
-        for row in content["rows"]:
-            assert {len(row[key]) for key in ("values", "differences", "colours") if key in row} == {width}
 
 
 @pytest.mark.parametrize(("where", "printed"), [
@@ -67,11 +52,9 @@ def test_slips_of_the_paper():
 
 def test_a_changed_cell_is_noticed(monkeypatch):
     """The check is no formality: one wrong digit in a sound row must show."""
-    content = published.tables()
-    broken = {"vitl": {**content["vitl"], "rows": [dict(row) for row in content["vitl"]["rows"]]}}
-    row = broken["vitl"]["rows"][0]
-    row["values"] = ["93.5", *row["values"][1:]]
-    monkeypatch.setattr(published, "tables", lambda: broken)
+    broken = deepcopy(published.content())
+    broken["tables"]["vitl"]["rows"][0]["values"][0] = "93.5"
+    monkeypatch.setattr(published, "content", lambda: broken)
     assert any(s.kind == "average" and s.cell.method == "Zero-Shot" and not s.rounding for s in published.slips())
 
 
@@ -86,11 +69,3 @@ def test_sources_stand_for_themselves():
     assert published.find_for_run(*run, sals=True, source="cots").table == "cots_b16_sals"
     names = {table.get("source", published.SOC) for table in published.tables_of(None).values()}
     assert names == set(published.content()["sources"]) and len(published.tables_of(None)) == 27
-
-
-def test_slips_of_other_sources():
-    found = {(s.cell.table, s.cell.metric, s.cell.method): s.recomputed for s in published.slips(None)
-             if s.cell.table in published.tables_of("cots") | published.tables_of("otpt_readme") and not s.rounding}
-    assert found["cots_b16", "accuracy", "TDA"].startswith("65.8") and found["cots_b16", "ece", "TDA"].startswith("6.6")
-    assert found["otpt_b16", "ece", "TPT"].startswith("9.8") and found["otpt_b16", "ece", "Zero-Shot"].startswith("5.0")
-    assert ("cots_b16_sals", "ece", "TDA") in found and ("cots_b16", "ece_cots", "TDA") in found

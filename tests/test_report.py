@@ -39,6 +39,10 @@ def test_subsets_of_one_data_set_never_enter_one_average(tmp_path):
     assert table.columns == ["UCF101, 300 images", "UCF101, 100 images", "EuroSAT"]
     told = [note for note in table.notes if "several sets of test images" in note]
     assert len(told) == 1 and "300, 100" in told[0] and "use the largest" in told[0]
+    make_run(tmp_path, "CTPT", "DTD", n=90)  # a stray run does not keep the others from being compared
+    main = compared(tmp_path)[0]
+    assert judge(main).sentence == alone.sentence and "C-TPT" in [row.label for row in main.rows]
+    assert any("without C-TPT" in note for note in main.notes)
 
 
 def test_demo_runs_stay_out_where_there_are_others(tmp_path):
@@ -90,24 +94,16 @@ def two_best(samples):
     return (np.argsort(-samples.logits, axis=1)[:, :2] == samples.label[:, None]).any(axis=1)
 
 
-def test_markdown_and_terminal(benchmark):
-    table = paper_table(compared(benchmark)[0], "t", "Title_1", ["ece"])
+def test_markdown_terminal_and_csv(benchmark):
+    table = paper_table(compared(benchmark)[0], "t", "Title_1", ["ece"], with_published=True)
     text = render.markdown(table)
     assert "### Title\\_1" in text
     soc = entry(table, "ECE", "SoC", "UCF101")
     assert f"**{soc.text}** {soc.spread} ({soc.delta})" in text
     assert f"*{soc.text} {soc.spread} ({soc.delta})" in render.terminal(table)
-    coloured = render.terminal(table, colour=True)
-    assert f"{render.GREEN}({soc.delta})" in coloured
-    assert "\033" not in render.terminal(table)
-
-
-def test_csv_has_every_cell_unrounded(benchmark):
-    table = paper_table(compared(benchmark)[0], "t", "", ["ece"], with_published=True)
     rows = list(csv.DictReader(render.to_csv([table]).splitlines()))
-    soc = next(r for r in rows if (r["row"], r["column"]) == ("SoC", "UCF101"))
-    assert float(soc["value"]) == entry(table, "ECE", "SoC", "UCF101").value
-    assert (soc["best"], soc["published"]) == ("1", "0")
+    cell = next(r for r in rows if (r["row"], r["column"]) == ("SoC", "UCF101"))
+    assert (float(cell["value"]), cell["best"], cell["published"]) == (soc.value, "1", "0")  # not rounded
     assert any(r["published"] == "1" for r in rows)
 
 
@@ -140,18 +136,6 @@ def test_the_tool_writes_everything(tmp_path, real_pictures):
         assert (tmp_path / "out" / name).stat().st_size > 1000, name
 
 
-def test_a_stray_run_does_not_keep_the_others_from_being_compared(tmp_path):
-    for trainer in ("TPT", "OTPT", "SoC"):
-        for dataset in ("UCF101", "EuroSAT"):
-            make_run(tmp_path, trainer, dataset, n=200)
-    alone = judge(compared(tmp_path)[0])
-    make_run(tmp_path, "CTPT", "DTD", n=90)
-    main = compared(tmp_path)[0]
-    assert judge(main).sentence == alone.sentence
-    assert any("without C-TPT" in note for note in main.notes)
-    assert {row.label for row in main.rows} >= {"C-TPT", "SoC"}  # it stays in the table
-
-
 def test_the_verdict_names_the_best_and_how_the_worst_fails(benchmark, tmp_path):
     verdict = judge(compared(benchmark)[0], repeats=100)
     assert verdict.best == "SoC"
@@ -174,16 +158,6 @@ def test_figures_of_sals_and_class_pairs(benchmark, tmp_path):
         make_run(tmp_path, trainer)
     found = {p.name: p for p in make_figures(compared(tmp_path), lambda run: np.eye(run.results["classes"]))}
     assert len(found["class_pairs_ucf101"].figure.axes) == 2
-
-
-def test_a_report_in_the_folder_of_the_runs_comes_out_the_same_again(tmp_path):
-    make_run(tmp_path, n=50)
-    pages = []
-    for _ in range(2):
-        report = write_report([tmp_path], tmp_path / "report", repeats=5, with_figures=False)
-        pages.append(report.page.read_bytes())
-    assert pages[0] == pages[1]
-    assert not (tmp_path / "report" / "figures").exists()
 
 
 def test_nothing_to_report_is_one_line_with_status_2(tmp_path):

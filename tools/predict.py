@@ -19,23 +19,15 @@ from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views.images import open_image
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
+from promptcal.trainers.api import Adapter
 from promptcal.trainers.config import CONFIGS
 from promptcal.trainers.config.defaults import get_cfg_default
 from promptcal.trainers.predict.page import selected_views, write_page
-from promptcal.trainers.predict.predict import (
-    Prediction,
-    class_names,
-    default_backbone,
-    make_adapter,
-    predict,
-    prediction_table,
-)
+from promptcal.trainers.predict.predict import Prediction, class_names, default_backbone, predict, prediction_table
+from promptcal.trainers.registry import backbone_label
 from promptcal.trainers.report.comparison import default_pairs
-from promptcal.trainers.report.load import backbone_label
 from promptcal.trainers.vlm.openai import warn_of_small
 from tqdm import tqdm
-
-MANY = 10  # images from which there is a progress bar
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -66,12 +58,6 @@ def registered(dataset: str) -> str:
     return build_cfg("ZeroShot", yaml).DATASET.NAME
 
 
-def select_one(num_views: int) -> list[object]:
-    """Settings with which tuning selects at least one of few views."""
-    share = get_cfg_default().TTA.SELECT
-    return ["TTA.SELECT", 1 / num_views] if int(num_views * share) < 1 else []
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     if min(args.views, args.top) < 1 or args.seed < 0:
@@ -89,18 +75,20 @@ def main(argv: Sequence[str] | None = None) -> None:
             open_image(path)  # raises before a model is loaded
     backbone = args.backbone or default_backbone()
     warning = warn_of_small(backbone, name)
+    # Tuning selects at least one of few views.
+    few_views = ["TTA.SELECT", 1 / args.views] if int(args.views * get_cfg_default().TTA.SELECT) < 1 else []
     model = None
     found: dict[str, list[Prediction]] = {}
     selected: list[list[dict]] = []
     for trainer in dict.fromkeys(args.trainer):
-        opts = [*(default_pairs(trainer, name) if name else []), *select_one(args.views), *args.opts]
+        opts = [*(default_pairs(trainer, name) if name else []), *few_views, *args.opts]
         cfg = build_cfg(trainer, flags=["TTA.VIEWS", args.views], opts=opts)
         model = model or load_clip(backbone, cfg.DEVICE)
-        augmix = dataset.augmix if dataset else True
-        adapter = make_adapter(classnames, trainer, model, args.views, augmix, args.seed, opts)
-        some = predict(args.images, classnames, adapter, args.top)
-        found[trainer] = list(tqdm(some, total=len(args.images), unit="img", disable=len(args.images) < MANY))
-        print(prediction_table(found[trainer], trainer))
+        augmix = "off" if dataset and not dataset.augmix else "on"
+        adapter = Adapter(trainer, model, classnames, args.views, ["SEED", args.seed, "TTA.AUGMIX", augmix, *opts])
+        count = len(args.images)
+        found[trainer] = list(tqdm(predict(args.images, adapter), total=count, unit="img", disable=count < 10))
+        print(prediction_table(found[trainer], trainer, classnames, args.top))
         if args.html and not any(selected):
             selected = [selected_views(adapter, path) for path in args.images]
     setting = (f"{backbone_label(backbone)}, {len(classnames)} classes, {args.views} views per image, "

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.runs, out, args.bins, args.bootstrap, args.published, not args.no_figures, posthoc=args.posthoc,
         demo=args.demo,
     )
-    print("\n\n".join(terminal(table, colour=sys.stdout.isatty()) for table in report.tables))
+    print("\n\n".join(map(terminal, report.tables)))
     for note in report.notes:
         print(f"note: {note}")
     for verdict in report.verdicts:

@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     done = reproduce(experiments, plans, workspace, args.jobs)
     for outcome in done.outcomes.values():
         for table in outcome.tables:
-            print(f"\n{terminal(table, colour=sys.stdout.isatty())}")
+            print(f"\n{terminal(table)}")
     written = f"{len(done.outcomes)} of {counted(len(plans), 'outcome')} written"
     print(f"\n{counted(done.computed, 'run')} done now; {written}")
     for name, outcome in done.outcomes.items():

@@ -8,7 +8,6 @@ All kernels are in this file because the key of the compiled code on disk is a h
 assignments take long to compile, so loops are written out. `np.int64(0)` instead of `0` as an argument avoids that
 numba compiles a function twice.
 """
-# mypy: disable-error-code="arg-type"  # compiled functions take numpy's numbers
 from __future__ import annotations
 
 import math

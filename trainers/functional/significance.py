@@ -20,6 +20,11 @@ class Difference(Interval):
         """Whether the interval excludes zero."""
         return bool(self.low > 0 or self.high < 0)
 
+    @property
+    def points(self) -> tuple[float, float, float]:
+        """Value and interval in percentage points."""
+        return 100 * float(self.value), 100 * float(self.low), 100 * float(self.high)
+
 
 def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
     """The p-value of McNemar's exact test of two methods' correctness (N,) on the same images: the probability, if both

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 from PIL import Image, ImageOps
-from torch import Tensor
 
 from ...datasets.utils.files import write_text
 from ...datasets.views.images import open_image
@@ -19,7 +18,7 @@ from ..tpt import TPT
 from ..vlm.image_tower import encode_views
 from .predict import Prediction
 
-IMAGE_SIDE, VIEW_SIDE = 384, 96  # pixels: longer side of an image, side of a view
+IMAGE_BOX, VIEW_BOX = (384, 384), (96, 96)  # pixels of an image and of a view
 MAX_VIEWS = 24  # shown per image
 NOTE = (
     "Bold: the predicted class. Zero-shot: before tuning. + SaLS: after tuning, with the logits scaled back to the "
@@ -38,7 +37,8 @@ def write_page(
         predictions = {name: listed[at] for name, listed in found.items()}
         first = next(iter(predictions.values()))
         images.append({
-            "name": first.path.name, "uri": data_uri(shrunk(open_image(first.path))),
+            "name": first.path.name,
+            "uri": data_uri(ImageOps.contain(open_image(first.path).convert("RGB"), IMAGE_BOX)),
             "rows": rows(predictions, classnames, top),
             "failed": [method_info(name).label for name, prediction in predictions.items() if prediction.failed],
             "views": views[:MAX_VIEWS],
@@ -52,9 +52,9 @@ def write_page(
 def rows(predictions: Mapping[str, Prediction], classnames: Sequence[str], top: int) -> list[dict]:
     """The classes among the `top` of any method, sorted by their largest confidence."""
     first = next(iter(predictions.values()))
-    columns = [(ZERO_SHOT, first.logits[0])]
+    columns = [(ZERO_SHOT, first.before)]
     for name, prediction in predictions.items():
-        columns += [(name, prediction.logits[1]), (name, prediction.logits[2])]
+        columns += [(name, prediction.after), (name, prediction.with_sals)]
     shares = torch.stack([logits.softmax(-1) for _, logits in columns])  # (columns, K)
     chosen = set(shares.topk(min(top, len(classnames))).indices.flatten().tolist())
     order = sorted(chosen, key=lambda k: -float(shares[:, k].max()))
@@ -79,20 +79,9 @@ def selected_views(adapter: Adapter, path: Path) -> list[dict]:
         logits = class_logits(features, method.prompt.text, method.scale)[0]  # (V, K)
         places = method.select(logits).tolist()
     entropies = entropy(logits)
+    pixels = views[0].float().cpu().clamp(0, 255).round().byte().permute(0, 2, 3, 1).numpy()
     return [
-        {"image": data_uri(as_image(views[0, place])), "words": f"{'plain view' if place == 0 else f'view {place}'}, "
-         f"entropy {float(entropies[place]):.2f}"}
+        {"image": data_uri(ImageOps.fit(Image.fromarray(pixels[place]), VIEW_BOX)),
+         "words": f"{f'view {place}' if place else 'plain view'}, entropy {float(entropies[place]):.2f}"}
         for place in places
     ]
-
-
-def as_image(view: Tensor) -> Image.Image:
-    """Pixel values (3, H, W) as a small image."""
-    pixels = view.detach().float().cpu().clamp(0, 255).round().byte().permute(1, 2, 0).numpy()
-    return ImageOps.fit(Image.fromarray(pixels), (VIEW_SIDE, VIEW_SIDE))
-
-
-def shrunk(image: Image.Image) -> Image.Image:
-    image = image.convert("RGB")
-    image.thumbnail((IMAGE_SIDE, IMAGE_SIDE))
-    return image

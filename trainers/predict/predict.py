@@ -15,34 +15,35 @@ from ..api import Adapter
 from ..functional.calibration import sals
 from ..registry import method_info
 from ..runs.parts import chunks
-from ..vlm.backbone import Backbone
 from ..vlm.openai import SMALL, cache_folder
-from ..vlm.openai_clip import CLIP, WEIGHT_URLS
+from ..vlm.openai_clip import WEIGHT_URLS
 
 logger = logging.getLogger(__name__)
 
 PREFERRED = ("ViT-L/14", "ViT-B/16", "ViT-B/32", "RN50")  # among weights that are on this machine
 AT_ONCE = 8  # images whose views are in memory together
 
-Top = list[tuple[str, float]]  # class names with their probabilities, most likely first
-
-
 @dataclass(frozen=True)
 class Prediction:
-    """The most likely classes of one image."""
+    """The logits (K,) of one image."""
 
     path: Path
-    before: Top
-    after: Top
-    with_sals: Top
+    before: torch.Tensor
+    after: torch.Tensor
+    with_sals: torch.Tensor
     failed: bool  # tuning gave no finite result, so `after` is `before`
-    logits: tuple[torch.Tensor, ...] = ()  # (K,) each: before, after, with SaLS
 
 
-def read_classes(path: Path) -> list[str]:
-    """Class names from a text file, one per line; empty lines are skipped."""
+def class_names(values: Sequence[str]) -> list[str]:
+    """Class names from the command line: the names, or one text file with a name per line."""
+    if len(values) > 1:
+        return [value.strip() for value in values]
+    path = Path(values[0])
     try:
         lines = read_regular(path).decode("utf-8-sig").splitlines()
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}: give --classes two names or more, or a file with one per "
+                        "line") from error
     except OSError as error:
         raise DataError(f"cannot read class names from {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -51,15 +52,6 @@ def read_classes(path: Path) -> list[str]:
     if not names:
         raise DataError(f"{path} has no class names; give one per line")
     return names
-
-
-def class_names(values: Sequence[str]) -> list[str]:
-    """Class names from the command line: the names, or one file that lists them."""
-    if len(values) > 1:
-        return [value.strip() for value in values]
-    if not Path(values[0]).exists():
-        raise DataError(f"there is no file {values[0]}: give --classes two names or more, or a file with one per line")
-    return read_classes(Path(values[0]))
 
 
 def default_backbone() -> str:
@@ -71,46 +63,26 @@ def default_backbone() -> str:
     return SMALL
 
 
-def predict(
-    paths: Sequence[Path], classnames: Sequence[str], adapter: Adapter, top: int = 3,
-) -> Iterator[Prediction]:
+def predict(paths: Sequence[Path], adapter: Adapter) -> Iterator[Prediction]:
     """Predictions of each image on its own, as in an evaluation: the order of the images has no influence."""
     for part in chunks(paths, AT_ONCE):
         adapted = adapter(part, index=[0] * len(part))
         before, after = adapted.zero_shot_logits.float().cpu(), adapted.logits.float().cpu()
-        scaled = torch.as_tensor(sals(after, before))
-        flagged = [False] * len(part) if adapted.flagged is None else adapted.flagged.tolist()
-        for at, path in enumerate(part):
-            logits = (before[at], after[at], scaled[at])
-            tops = [_top(z, classnames, top) for z in logits]
-            yield Prediction(path, tops[0], tops[1], tops[2], flagged[at], logits)
+        failed = [False] * len(part) if adapted.flagged is None else adapted.flagged.tolist()
+        yield from map(Prediction, part, before, after, torch.as_tensor(sals(after, before)), failed)
 
 
-def make_adapter(
-    classnames: Sequence[str], trainer: str, model: CLIP | Backbone, num_views: int = 64, augmix: bool = True,
-    seed: int = 0, opts: Sequence = (),
-) -> Adapter:
-    """A method for these classes, with views as in a run with this seed."""
-    own = ["SEED", seed, "TTA.AUGMIX", "on" if augmix else "off"]
-    return Adapter(trainer, model, classnames, num_views, [*own, *opts])
-
-
-def prediction_table(predictions: Sequence[Prediction], trainer: str) -> str:
-    """The top classes with their confidence before tuning, after it, and after SaLS."""
-    name = method_info(trainer).label
+def prediction_table(predictions: Sequence[Prediction], trainer: str, classnames: Sequence[str], top: int) -> str:
+    """The top classes with their confidence before tuning, after it, and after SaLS, which keeps their order."""
     body = []
-    for prediction in predictions:
-        lines = zip(prediction.before, prediction.after, prediction.with_sals, strict=True)
-        for line, ((old, old_p), (new, new_p), (_, scaled_p)) in enumerate(lines):
-            label = f"{prediction.path}{' (tuning failed)' if prediction.failed else ''}" if line == 0 else ""
-            body.append([label, old, f"{100 * old_p:.1f}", new, f"{100 * new_p:.1f}", f"{100 * scaled_p:.1f}"])
-    headers = ["image", "zero-shot", "conf. %", name, "conf. %", "with SaLS"]
+    for one in predictions:
+        best = [z.softmax(-1).topk(min(top, len(classnames))) for z in (one.before, one.after, one.with_sals)]
+        for line in range(len(best[0].values)):
+            label = f"{one.path}{' (tuning failed)' if one.failed else ''}" if line == 0 else ""
+            names = [classnames[int(found.indices[line])] for found in best]
+            shares = [f"{100 * float(found.values[line]):.1f}" for found in best]
+            body.append([label, names[0], shares[0], names[1], *shares[1:]])
+    headers = ["image", "zero-shot", "conf. %", method_info(trainer).label, "conf. %", "with SaLS"]
     return tabulate(
         body, headers=headers, disable_numparse=True, colalign=("left", "left", "right", "left", "right", "right"),
     )
-
-
-def _top(logits: torch.Tensor, classnames: Sequence[str], count: int) -> Top:
-    """The most likely classes. SaLS keeps their order: the lists after tuning and after SaLS name the same classes."""
-    best = logits.softmax(-1).topk(min(count, len(classnames)))
-    return [(classnames[k], p) for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True)]

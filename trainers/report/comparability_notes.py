@@ -1,24 +1,45 @@
 """Notes on runs in one column of a table that are not comparable: other seeds, settings, weights or bins."""
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..config.roles import Role, setting_of
 from ..registry import method_info
 from .measure import Measured
 
-Rows = Sequence[tuple[str, Sequence[Measured]]]  # labels of a table's rows with their runs
 
-
-def column_notes(label: str, rows: Rows, swept: str, backbone: str) -> list[str]:
-    """One sentence for each way in which the runs of a column differ."""
-    notes = [*_seed_notes(label, rows), *_setting_notes(label, rows, swept), *_zero_shot_notes(label, rows)]
-    weights = _values(rows, lambda m: str(m.run.results.get("weights_hash", "")))
-    if len(set(weights.values())) > 1:
-        notes.append(f"{label}: the weights behind '{backbone}' differ ({_listed(weights)}).")
-    return notes
+def column_notes(label: str, rows: Mapping[str, Sequence[Measured]], swept: str, backbone: str) -> list[str]:
+    """One sentence for each way in which the runs of a column differ; `rows` are by their labels."""
+    notes = []
+    for row, group in rows.items():
+        seeds = [m.run.seed for m in group]
+        if repeated := [seed for seed in seeds if seeds.count(seed) > 1]:
+            folders = " and ".join(str(m.run.folder) for m in group if m.run.seed == repeated[0])
+            notes.append(f"{label}, {row}: seed {repeated[0]} counts more than once ({folders}).")
+    # Without the zero-shot rows that are made of tuned runs.
+    own = {row: group for row, group in rows.items() if not any(m.derived for m in group)}
+    notes += _differing(f"{label}: view seeds differ between the rows",
+                        {row: [m.run.seed for m in group] for row, group in own.items()})
+    for key in sorted({key for group in own.values() for m in group for key in m.run.settings} - {swept}):
+        role = setting_of(key).role
+        # The settings of a method and the backbone have rows and tables of their own.
+        if key.startswith("TRAINER.") or setting_of(key).in_path or role not in (Role.ZERO_SHOT, Role.METHOD):
+            continue
+        values = {row: [str(m.run.settings[key]) or "none" for m in group if key in m.run.settings]
+                  for row, group in own.items() if role is Role.ZERO_SHOT or method_info(group[0].run.trainer).tuned}
+        notes += _differing(f"{label}: {key} differs between the rows", values)
+    # Zero-shot predictions depend on images, weights and prompt alone: if they differ, so does one of these.
+    zero_shot: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(dict)
+    for row, m in ((row, m) for row, group in rows.items() for m in group if m.run.has_zero_shot):
+        before = tuple(str(value) for key, value in sorted(m.run.settings.items())
+                       if setting_of(key).role is Role.ZERO_SHOT)
+        zero_shot[before][row] = [f"{100 * float(m.zero_shot_metrics['accuracy'].value):.1f} %"]
+    for accuracies in zero_shot.values():
+        notes += _differing(f"{label}: zero-shot accuracy differs between the rows", accuracies, ", though images, "
+                            "weights and prompt are recorded as the same: run them again with one version of the code.")
+    weights = {row: [str(m.run.results.get("weights_hash", "")) for m in group] for row, group in rows.items()}
+    return [*notes, *_differing(f"{label}: the weights behind '{backbone}' differ", weights)]
 
 
 def bin_notes(measured: Sequence[Measured]) -> list[str]:
@@ -28,70 +49,13 @@ def bin_notes(measured: Sequence[Measured]) -> list[str]:
     return [f"Runs made with {' and '.join(map(str, other))} bins are computed again with {measured[0].bins}."]
 
 
-def _seed_notes(label: str, rows: Rows) -> list[str]:
-    notes = []
-    for row, group in rows:
-        count = Counter(m.run.seed for m in group)
-        if repeated := [seed for seed, times in count.items() if times > 1]:
-            folders = " and ".join(str(m.run.folder) for m in group if m.run.seed == repeated[0])
-            notes.append(f"{label}, {row}: seed {repeated[0]} counts more than once ({folders}).")
-    seeds = _values(_own_runs(rows), lambda m: m.run.seed)
-    if len(set(seeds.values())) > 1:
-        notes.append(f"{label}: view seeds differ between the rows ({_listed(seeds)}).")
-    return notes
-
-
-def _setting_notes(label: str, rows: Rows, swept: str) -> list[str]:
-    """Settings that all methods have and in which the rows differ: such a difference is not the method's alone."""
-    rows = _own_runs(rows)
-    # The settings of a method and the backbone have rows and tables of their own.
-    keys = {key for _, group in rows for m in group for key in m.run.settings
-            if not key.startswith("TRAINER.") and not setting_of(key).in_path} - {swept}
-    notes = []
-    for key in sorted(keys):
-        role = setting_of(key).role
-        if role not in (Role.ZERO_SHOT, Role.METHOD):
-            continue
-        values = {
-            row: tuple(sorted({str(m.run.settings[key]) or "none" for m in group if key in m.run.settings}))
-            for row, group in rows if role is Role.ZERO_SHOT or method_info(group[0].run.trainer).tuned
-        }
-        if len({value for value in values.values() if value}) > 1:
-            notes.append(f"{label}: {key} differs between the rows ({_listed(values)}).")
-    return notes
-
-
-def _zero_shot_notes(label: str, rows: Rows) -> list[str]:
-    """Zero-shot predictions depend on images, weights and prompt alone: if they differ, so does one of these."""
-    groups: dict[tuple[str, ...], dict[str, tuple]] = defaultdict(dict)
-    for row, group in rows:
-        for m in group:
-            if m.run.has_zero_shot:
-                before = tuple(str(value) for key, value in sorted(m.run.settings.items())
-                               if setting_of(key).role is Role.ZERO_SHOT)
-                groups[before][row] = (f"{100 * float(m.zero_shot_metrics['accuracy'].value):.1f} %",)
-    return [
-        f"{label}: zero-shot accuracy differs between the rows ({_listed(values)}), though images, weights and prompt "
-        "are recorded as the same: run them again with one version of the code."
-        for values in groups.values() if len(set(values.values())) > 1
-    ]
-
-
-def _own_runs(rows: Rows) -> Rows:
-    """Without the zero-shot rows that are made of tuned runs."""
-    return [(row, group) for row, group in rows if not any(m.derived for m in group)]
-
-
-def _values(rows: Rows, value: Callable[[Measured], Any]) -> dict[str, tuple]:
-    """By row, the distinct values of its runs."""
-    return {row: tuple(sorted({value(m) for m in group})) for row, group in rows}
-
-
-def _listed(values: dict[str, tuple]) -> str:
-    """`TPT, C-TPT: 0, 1; SoC: 0`."""
+def _differing(words: str, values: Mapping[str, Iterable], end: str = ".") -> list[str]:
+    """A note if the values of the rows differ, as in `… (TPT, C-TPT: 0, 1; SoC: 0)`."""
     rows: dict[tuple, list[str]] = defaultdict(list)
-    for row, value in values.items():
-        rows[value].append(row)
+    for row, several in values.items():
+        rows[tuple(sorted(set(several)))].append(row)
+    if len(rows.keys() - {()}) < 2:
+        return []
     between = " / " if any("," in row for row in values) else ", "
-    return "; ".join(f"{between.join(labels)}: {', '.join(map(str, value))}" for value, labels in rows.items())
-
+    listed = (f"{between.join(labels)}: {', '.join(map(str, value))}" for value, labels in rows.items())
+    return [f"{words} ({'; '.join(listed)}){end}"]

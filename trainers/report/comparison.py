@@ -13,9 +13,9 @@ from ...datasets.base import dataset_info
 from ..config.build import build_cfg, dataset_file_of
 from ..config.fingerprint import prompt_name
 from ..config.roles import leaves
-from ..registry import TRAINER_REGISTRY, ZERO_SHOT, branch_of, method_info
+from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, branch_of, method_info
 from .comparability_notes import bin_notes, column_notes
-from .load import Run, backbone_label
+from .load import Run
 from .measure import Measured
 
 LEARNT = "CoOp prompt, untuned"  # a model that starts from a learnt prompt is not zero-shot CLIP
@@ -78,15 +78,10 @@ class Comparison:
         """The columns of one data set. Their images may overlap."""
         return [column for column in self.columns if column.dataset == dataset]
 
-    def images(self, columns: Sequence[Column] | None = None) -> str:
+    def images(self, columns: Sequence[Column] = ()) -> str:
         """The test images of some columns, or of all, in words."""
         shown = [f"{dataset_info(column.dataset).label} {column.n:,}" for column in columns or self.columns]
         return f"Test images: {', '.join(shown)}."
-
-    @property
-    def of_first_seed(self) -> str:
-        """A caption's remark for figures of single runs."""
-        return " First seed of each." if any(len(cell) > 1 for cell in self.cells.values()) else ""
 
     def common_columns(self) -> list[Column]:
         """The columns that every row has; only these may be averaged. Of each data set the one with most images, since
@@ -114,10 +109,6 @@ class Comparison:
     def rows_on(self, columns: Sequence[Column]) -> list[Row]:
         """The rows that have all of these columns."""
         return [row for row in self.rows if all((row, column) in self.cells for column in columns)]
-
-    def cells_of(self, row: Row) -> list[tuple[Column, list[Measured]]]:
-        """The columns on which a row has runs, with these."""
-        return [(column, self.cells[row, column]) for column in self.columns if (row, column) in self.cells]
 
     def cells_on(self, column: Column) -> list[tuple[Row, list[Measured]]]:
         """The rows that have runs on a column, with these."""
@@ -176,7 +167,7 @@ def _notes(comparison: Comparison) -> list[str]:
                          f"({', '.join(f'{column.n:,}' for column in columns)}), which may overlap: each has a column "
                          f"of its own, and {use}.")
     for column in comparison.columns:
-        rows = [(row.label, cell) for row, cell in comparison.cells_on(column)]
+        rows = {row.label: cell for row, cell in comparison.cells_on(column)}
         notes += column_notes(comparison.column_label(column), rows, comparison.swept, comparison.backbone_label)
     notes += bin_notes([m for group in comparison.cells.values() for m in group])
     averaged = {column.dataset for column in common}

@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
 from ..functional import calibration as cal
 from ..functional.significance import Difference, paired_bootstrap
 from ..registry import method_info
@@ -30,13 +27,6 @@ class Summary:
     @property
     def method(self) -> str:
         return self.diagram.method
-
-    @property
-    def change_in_points(self) -> tuple[float, float, float]:
-        """Value and interval of the change."""
-        if self.change is None:
-            return 0.0, 0.0, 0.0
-        return 100 * float(self.change.value), 100 * float(self.change.low), 100 * float(self.change.high)
 
 
 def summarise(runs: Sequence[Run], reference: str) -> list[Summary]:
@@ -63,7 +53,7 @@ def sentences(found: Sequence[Summary], reference: str) -> list[str]:
     for one in found:
         if one.change is None:
             continue
-        before, after, (moved, low, high) = base, one.diagram, one.change_in_points
+        before, after, (moved, low, high) = base, one.diagram, one.change.points
         if method_info(one.method).zero_shot:
             before, after, moved, low, high = one.diagram, base, -moved, -high, -low
         lines.append(
@@ -76,58 +66,44 @@ def sentences(found: Sequence[Summary], reference: str) -> list[str]:
 
 
 def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
-    """The summary as one figure."""
-    caption = (
-        f"Above: accuracy by confidence in {SHOWN_BINS} bins (red: over-confident, blue: under-confident), ECE in "
-        f"{cal.BINS} bins. Below: mean confidence beside accuracy, and each ECE against that of "
-        f"{method_info(reference).label} on the same {found[0].diagram.n:,} images; filled: the paired 95 % interval "
-        "excludes zero."
-    )
-    return NamedFigure("overview", caption, draw_overview(found, reference))
-
-
-def draw_overview(found: Sequence[Summary], reference: str) -> Figure:
     """Above, a reliability diagram per method; below, confidence beside accuracy, and ECE against `reference`."""
+    labels = [method_info(one.method).label for one in found]
+    base = method_info(reference).label
     with styled():
         figure = new_figure(PAGE, 3.9)
         upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[1, 0.95])[:, 0]
-        for axes, one in zip(upper.subplots(1, len(found), sharey=True), found, strict=True):
-            draw_bins(axes, one.diagram, small=True)
-            axes.set_title(method_info(one.method).label, fontweight="bold")
+        for axes, one, label in zip(upper.subplots(1, len(found), sharey=True), found, labels, strict=True):
+            draw_bins(axes, one.diagram)
+            axes.set_title(label, fontweight="bold")
             axes.set_xticks([0, 0.5, 1])
         upper.supxlabel("confidence", fontsize=8)
         upper.supylabel("accuracy", fontsize=8)
         left, right = lower.subplots(1, 2, sharey=True)
-        _draw_confidence(left, found)
-        _draw_changes(right, found)
-        right.set_xlabel(f"ECE − {method_info(reference).label}'s (points, paired 95 % interval)")
-        left.set_yticks(range(len(found)), [method_info(one.method).label for one in found])
+        right.axvline(0, color=INK, linewidth=0.8)
+        for row, one in enumerate(found):
+            accuracy, confidence = 100 * one.diagram.accuracy, 100 * one.diagram.confidence
+            colour = method_info(one.method).colour
+            # A line from accuracy to mean confidence: its length to the right is over-confidence.
+            left.plot([accuracy, confidence], [row, row], color=colour, linewidth=3, alpha=0.45, solid_capstyle="butt")
+            left.plot(accuracy, row, "o", color="white", markeredgecolor=colour, markersize=6)
+            left.plot(confidence, row, "D", color=colour, markersize=5)
+            left.annotate(f"{confidence - accuracy:+.1f}", (max(accuracy, confidence), row), (7, 0),
+                          textcoords="offset points", va="center")
+            if one.change is not None:
+                value, low, high = one.change.points
+                right.errorbar(value, row, xerr=[[value - low], [high - value]], fmt="o", color=colour, capsize=2,
+                               markersize=6, markerfacecolor=colour if one.change.real else "white")
+        left.set_yticks(range(len(found)), labels)
         left.invert_yaxis()
-        return figure
-
-
-def _draw_confidence(axes: Axes, found: Sequence[Summary]) -> None:
-    """A line from accuracy to mean confidence: its length to the right is over-confidence."""
-    for row, one in enumerate(found):
-        accuracy, confidence = 100 * one.diagram.accuracy, 100 * one.diagram.confidence
-        colour = method_info(one.method).colour
-        axes.plot([accuracy, confidence], [row, row], color=colour, linewidth=3, alpha=0.45, solid_capstyle="butt")
-        axes.plot(accuracy, row, "o", color="white", markeredgecolor=colour, markersize=6)
-        axes.plot(confidence, row, "D", color=colour, markersize=5)
-        axes.annotate(f"{confidence - accuracy:+.1f}", (max(accuracy, confidence), row), (7, 0),
-                      textcoords="offset points", va="center")
-    axes.margins(x=0.18, y=0.12)
-    axes.set_xlabel("○ accuracy, ◆ mean confidence (%)")
-    grid_lines(axes, "x")
-
-
-def _draw_changes(axes: Axes, found: Sequence[Summary]) -> None:
-    """Differences of ECE with their 95 % intervals; filled if the interval excludes zero."""
-    axes.axvline(0, color=INK, linewidth=0.8)
-    for row, one in enumerate(found):
-        if one.change is not None:
-            (value, low, high), colour = one.change_in_points, method_info(one.method).colour
-            axes.errorbar(value, row, xerr=[[value - low], [high - value]], fmt="o", color=colour, capsize=2,
-                          markersize=6, markerfacecolor=colour if one.change.real else "white")
-    axes.margins(x=0.12)
-    grid_lines(axes, "x")
+        left.margins(x=0.18, y=0.12)
+        left.set_xlabel("○ accuracy, ◆ mean confidence (%)")
+        right.margins(x=0.12)
+        right.set_xlabel(f"ECE − {base}'s (points, paired 95 % interval)")
+        grid_lines(left, "x")
+        grid_lines(right, "x")
+    caption = (
+        f"Above: accuracy by confidence in {SHOWN_BINS} bins (red: over-confident, blue: under-confident), ECE in "
+        f"{cal.BINS} bins. Below: mean confidence beside accuracy, and each ECE against that of {base} on the same "
+        f"{found[0].diagram.n:,} images; filled: the paired 95 % interval excludes zero."
+    )
+    return NamedFigure("overview", caption, figure)

@@ -15,9 +15,9 @@ from ..functional.calibration import selective
 from ..registry import method_info, method_key
 from .comparison import Column, Comparison, Row
 from .figures.class_pairs import PairErrors, draw_pair_errors, pair_errors
-from .figures.comparison import Pair, Point, draw_pairs, draw_prompts, draw_two_panels
+from .figures.comparison import Pair, Point, draw_pairs, draw_prompts
 from .figures.plane import draw_plane
-from .figures.reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_histograms, draw_selective
+from .figures.reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_selective
 from .load import Run
 from .measure import Measured
 
@@ -47,6 +47,14 @@ def attempted(make: Callable[..., NamedFigure | Iterable[NamedFigure]], *args: o
         logger.warning("a figure is left out: %s", one_line(error, 200), exc_info=logger.isEnabledFor(logging.DEBUG))
 
 
+def captioned(
+    comparison: Comparison, name: str, words: str, figure: Figure, columns: Sequence[Column] = (), seeds: bool = True,
+) -> NamedFigure:
+    """A figure whose caption ends with the test images; and, if it shows one of several `seeds` only, with which."""
+    single = not seeds and any(len(cell) > 1 for cell in comparison.cells.values())
+    return NamedFigure(name, f"{words} {comparison.images(columns)}{' First seed of each.' if single else ''}", figure)
+
+
 def make_figures(comparisons: Sequence[Comparison], similarity: Similarity) -> Iterator[NamedFigure]:
     """All figures of a report, each drawn when it is asked for."""
     for number, main in enumerate(c for c in comparisons if not c.swept):
@@ -61,7 +69,11 @@ def make_figures(comparisons: Sequence[Comparison], similarity: Similarity) -> I
                     yield from attempted(prompt_figure, comparison, column, suffix)
         weights = [comparison for comparison in swept if comparison.swept.endswith(".LAMBDA")]
         for column in dict.fromkeys(column for comparison in weights for column in comparison.columns):
-            yield from attempted(_lambda_sweeps, main, weights, column, suffix)
+            sweeps: dict[str, dict[float, Point]] = {}
+            for comparison in weights:
+                sweeps.update(lambda_points(comparison, column))
+            others = {row.method: point(cell) for row, cell in main.cells_on(column) if row.method not in sweeps}
+            yield from attempted(lambda_figure, main, column, sweeps, others, suffix)
 
 
 def _main_figures(comparison: Comparison, suffix: str, similarity: Similarity) -> Iterator[NamedFigure]:
@@ -77,21 +89,17 @@ def _main_figures(comparison: Comparison, suffix: str, similarity: Similarity) -
         yield from attempted(pair_figures, comparison, column, similarity, PAIR_METHODS, suffix)
     if common and len(comparison.rows) > 2:
         yield from attempted(plane_figure, comparison, common, f"plane{suffix}")
-    yield from attempted(histogram_figures, comparison, common or comparison.columns[:1], f"confidence{suffix}")
 
 
 def reliability_figure(comparison: Comparison, name: str) -> NamedFigure:
     """The grid of reliability diagrams, methods × data sets."""
     rows: dict[str, dict[str, Diagram]] = {row.method: {} for row in comparison.rows}
-    for row in comparison.rows:
-        for column, (first, *_) in comparison.cells_of(row):
-            label, top = comparison.column_label(column), first.tuned
-            rows[row.method][label] = diagram(label, row.method, top.confidence, top.correct, first.bins)
-    caption = (
-        f"Reliability, {comparison.backbone_label}, {comparison.bins} bins, first seed of each run. Red hatching above "
-        f"a bar is over-confidence; the strip shows the density of the samples. {comparison.images()}"
-    )
-    return NamedFigure(name, caption, draw_grid(rows))
+    for (row, column), (first, *_) in comparison.cells.items():
+        label = comparison.column_label(column)
+        rows[row.method][label] = diagram(label, row.method, *first.tuned, first.bins)
+    words = (f"Reliability, {comparison.backbone_label}, {comparison.bins} bins, first seed of each run. Red hatching "
+             "above a bar is over-confidence; the strip shows the density of the samples.")
+    return captioned(comparison, name, words, draw_grid(rows))
 
 
 def selective_figure(comparison: Comparison, columns: Sequence[Column], name: str) -> NamedFigure:
@@ -102,64 +110,51 @@ def selective_figure(comparison: Comparison, columns: Sequence[Column], name: st
         series[row.method] = selective(
             np.concatenate([top.confidence for top in tops]), np.concatenate([top.correct for top in tops]), THRESHOLDS)
     title = comparison.column_label(columns[0]) if len(columns) == 1 else f"{len(columns)} data sets together"
-    caption = (
-        f"Selective accuracy, {title}, {comparison.backbone_label}: how many predictions above a threshold are right? "
-        f"{comparison.images(columns)}{comparison.of_first_seed}"
-    )
-    return NamedFigure(name, caption, draw_selective(series, title))
+    words = (f"Selective accuracy, {title}, {comparison.backbone_label}: how many predictions above a threshold are "
+             "right?")
+    return captioned(comparison, name, words, draw_selective(series, title), columns, seeds=False)
 
 
 def sals_figures(comparison: Comparison, name: str) -> Iterator[NamedFigure]:
     if groups := sals_groups(comparison):
-        caption = f"ECE with and without SaLS, {comparison.backbone_label}. Accuracy is the same. {comparison.images()}"
-        yield NamedFigure(name, caption, draw_pairs(groups, "ECE (%)", "plain", "with SaLS"))
+        words = f"ECE with and without SaLS, {comparison.backbone_label}. Accuracy is the same."
+        yield captioned(comparison, name, words, draw_pairs({"ECE (%)": groups}, "plain", "with SaLS"))
 
 
 def sals_groups(comparison: Comparison) -> dict[str, dict[str, Pair]]:
     """ECE of the tuned methods without and with SaLS by data set; the average last, if there are several sets."""
     tuned = [
         row for row in comparison.rows if method_info(row.method).tuned
-        and all(m.run.has_zero_shot for _, cell in comparison.cells_of(row) for m in cell)
+        and all(m.run.has_zero_shot for (of, _), cell in comparison.cells.items() for m in cell if of == row)
     ]
-    groups = {}
-    for column in comparison.columns:
-        pairs = {row.method: Pair(percent(cell, "ece"), percent(cell, "ece_sals"))
-                 for row, cell in comparison.cells_on(column) if row in tuned}
-        if pairs:
-            groups[comparison.column_label(column)] = pairs
-    columns = comparison.common_columns()
-    if len(columns) > 1 and tuned:
-        groups["Average"] = {
-            row.method: Pair(*(100 * comparison.mean(row, columns, metric) for metric in ("ece", "ece_sals")))
-            for row in comparison.rows_on(columns) if row in tuned
-        }
-    return groups
+    common = comparison.common_columns()
+    sets = {comparison.column_label(column): [column] for column in comparison.columns}
+    if len(common) > 1:
+        sets["Average"] = common
+    groups = {
+        label: {row.method: Pair(*(100 * comparison.mean(row, columns, metric) for metric in ("ece", "ece_sals")))
+                for row in comparison.rows_on(columns) if row in tuned}
+        for label, columns in sets.items()
+    }
+    return {label: pairs for label, pairs in groups.items() if pairs}
 
 
 def step_figures(comparison: Comparison, suffix: str = "") -> Iterator[NamedFigure]:
     if panels := step_panels(comparison):
-        caption = f"One against two steps, {comparison.backbone_label}; hatched: two steps. {comparison.images()}"
-        yield NamedFigure(f"steps{suffix}", caption, draw_two_panels(panels, "one step", "two steps"))
+        words = f"One against two steps, {comparison.backbone_label}; hatched: two steps."
+        yield captioned(comparison, f"steps{suffix}", words, draw_pairs(panels, "one step", "two steps", numbers=True))
 
 
-def step_panels(comparison: Comparison) -> dict[str, dict[str, Pair]]:
+def step_panels(comparison: Comparison) -> dict[str, dict[str, dict[str, Pair]]]:
     """ECE and accuracy after one and two steps, averaged over the data sets on which a method has both."""
-    panels: dict[str, dict[str, Pair]] = {"ECE (%)": {}, "accuracy (%)": {}}
+    panels: dict[str, dict[str, dict[str, Pair]]] = {"ECE (%)": {"": {}}, "accuracy (%)": {"": {}}}
     for method in dict.fromkeys(row.method for row in comparison.rows):
         one, two = Row(method, "1 step"), Row(method, "2 steps")
         both = [column for column in comparison.columns if {(one, column), (two, column)} <= comparison.cells.keys()]
         for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy")):
             if both:
-                panels[title][method] = Pair(*(100 * comparison.mean(row, both, metric) for row in (one, two)))
-    return panels if panels["ECE (%)"] else {}
-
-
-def _lambda_sweeps(main: Comparison, weights: Sequence[Comparison], column: Column, suffix: str) -> NamedFigure:
-    sweeps: dict[str, dict[float, Point]] = {}
-    for comparison in weights:
-        sweeps.update(lambda_points(comparison, column))
-    others = {row.method: point(cell) for row, cell in main.cells_on(column) if row.method not in sweeps}
-    return lambda_figure(main, column, sweeps, others, suffix)
+                panels[title][""][method] = Pair(*(100 * comparison.mean(row, both, metric) for row in (one, two)))
+    return panels if panels["ECE (%)"][""] else {}
 
 
 def lambda_figure(
@@ -168,11 +163,8 @@ def lambda_figure(
 ) -> NamedFigure:
     """The accuracy–ECE plane: swept methods as paths, the others as marks."""
     name = comparison.column_label(column)
-    caption = (
-        f"Accuracy and ECE over λ, {name}, {comparison.backbone_label}; lower right is best. "
-        f"{comparison.images([column])}"
-    )
-    return NamedFigure(f"lambda_{_slug(name)}{suffix}", caption, draw_plane(name, sweeps, others))
+    words = f"Accuracy and ECE over λ, {name}, {comparison.backbone_label}; lower right is best."
+    return captioned(comparison, f"lambda_{_slug(name)}{suffix}", words, draw_plane(name, sweeps, others), [column])
 
 
 def lambda_points(comparison: Comparison, column: Column) -> dict[str, dict[float, Point]]:
@@ -185,15 +177,16 @@ def lambda_points(comparison: Comparison, column: Column) -> dict[str, dict[floa
 
 def prompt_figure(comparison: Comparison, column: Column, suffix: str = "") -> NamedFigure:
     name = comparison.column_label(column)
-    caption = f"ECE by initial prompt on {name}, {comparison.backbone_label}. {comparison.images([column])}"
-    return NamedFigure(f"prompts_{_slug(name)}{suffix}", caption, draw_prompts(name, prompt_errors(comparison, column)))
+    words = f"ECE by initial prompt on {name}, {comparison.backbone_label}."
+    figure = draw_prompts(name, prompt_errors(comparison, column))
+    return captioned(comparison, f"prompts_{_slug(name)}{suffix}", words, figure, [column])
 
 
 def prompt_errors(comparison: Comparison, column: Column) -> dict[str, dict[str, float]]:
     """ECE in percent by prompt and method."""
     errors: dict[str, dict[str, float]] = {}
     for row, cell in comparison.cells_on(column):
-        errors.setdefault(cell[0].run.prompt, {})[row.method] = percent(cell, "ece")
+        errors.setdefault(cell[0].run.prompt, {})[row.method] = point(cell).ece
     return errors
 
 
@@ -202,21 +195,18 @@ def pair_figures(
 ) -> Iterator[NamedFigure]:
     """The mistakes of some methods, or of all, by pair of classes; none if the similarity of the classes is unknown or
     there are too many of them."""
-    data = {}
-    for row, cell in comparison.cells_on(column):
-        wanted = not methods or method_key(row.method) in methods
-        if wanted and 2 <= cell[0].run.results["classes"] <= MAX_CLASSES and (
-                errors := pair_errors_of(cell, similarity)):
-            data[row.method] = errors
+    data = {
+        row.method: errors for row, cell in comparison.cells_on(column)
+        if (not methods or method_key(row.method) in methods) and 2 <= cell[0].run.results["classes"] <= MAX_CLASSES
+        and (errors := pair_errors_of(cell, similarity))
+    }
     if data:
         name = comparison.column_label(column)
-        caption = (
-            f"Mistakes of {' and '.join(method_info(method).label for method in data)} on {name}, "
-            f"{comparison.backbone_label}, by pair of classes: the confidence of mistaking one class for another, by "
-            "the similarity of the two for zero-shot CLIP. "
-            f"{comparison.images([column])}{comparison.of_first_seed}"
-        )
-        yield NamedFigure(f"class_pairs_{_slug(name)}{suffix}", caption, draw_pair_errors(data, name))
+        words = (f"Mistakes of {' and '.join(method_info(method).label for method in data)} on {name}, "
+                 f"{comparison.backbone_label}, by pair of classes: the confidence of mistaking one class for another, "
+                 "by the similarity of the two for zero-shot CLIP. Circles: by their number; dashed: the mean.")
+        figure = draw_pair_errors(data, name)
+        yield captioned(comparison, f"class_pairs_{_slug(name)}{suffix}", words, figure, [column], seeds=False)
 
 
 def pair_errors_of(cell: Sequence[Measured], similarity: Similarity) -> PairErrors | None:
@@ -235,37 +225,14 @@ def plane_figure(comparison: Comparison, columns: Sequence[Column], name: str) -
         for row in comparison.rows_on(columns)
     }
     title = comparison.column_label(columns[0]) if len(columns) == 1 else f"average of {len(columns)} data sets"
-    caption = (
-        f"Accuracy against ECE, {title}, {comparison.backbone_label}; lower right is best. A dashed line joins the "
-        "methods that no other beats in both, if there are several. "
-        f"{comparison.images(columns)}"
-    )
-    return NamedFigure(name, caption, draw_plane(title, {}, points))
-
-
-def histogram_figures(comparison: Comparison, columns: Sequence[Column], name: str) -> Iterator[NamedFigure]:
-    """Confidence before and after adaptation, the columns' images together."""
-    data = {}
-    for row in comparison.rows_on(columns):
-        runs = [comparison.cells[row, column][0] for column in columns]
-        if method_info(row.method).tuned and all(m.run.has_zero_shot for m in runs):
-            data[row.method] = (np.concatenate([m.zero_shot.confidence for m in runs]),
-                                np.concatenate([m.tuned.confidence for m in runs]))
-    if data:
-        caption = (
-            f"Confidence before and after tuning, {comparison.backbone_label}: which methods raise it? "
-            f"{comparison.images(columns)}{comparison.of_first_seed}"
-        )
-        yield NamedFigure(name, caption, draw_histograms(data))
+    words = (f"Accuracy against ECE, {title}, {comparison.backbone_label}; lower right is best. A dashed line joins "
+             "the methods that no other beats in both, if there are several.")
+    return captioned(comparison, name, words, draw_plane(title, {}, points), columns)
 
 
 def point(cell: Sequence[Measured]) -> Point:
-    return Point(percent(cell, "accuracy"), percent(cell, "ece"))
-
-
-def percent(cell: Sequence[Measured], metric: str) -> float:
-    """The mean over a cell's seeds, in percent."""
-    return 100 * float(np.mean([m.value(metric) for m in cell]))
+    """Accuracy and ECE in percent, means over the seeds of a cell."""
+    return Point(*(100 * float(np.mean([m.value(metric) for m in cell])) for metric in ("accuracy", "ece")))
 
 
 def _slug(text: str) -> str:

@@ -10,16 +10,21 @@ import numpy as np
 
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError
-from ...datasets.utils.files import Damaged, noticing_damage
+from ...datasets.utils.files import Damaged, read_arrays
 from ..config.roles import compared_settings
 from ..functional.arrays import Array
-from ..registry import branch_of
-from .schema import read_columns, read_results, read_settings
+from ..registry import backbone_label, branch_of
+from .schema import read_results, read_settings
 
 logger = logging.getLogger(__name__)
 
-STRONG = ("cots_tau", "strong_log_p")  # columns that only methods with several views write
-BACKBONE_LABELS = {"small": "small CLIP"}  # the embedded model; results.json keeps its short name
+# Arrays of predictions.npz: kinds of numbers that numpy may have for it, and the length of each axis.
+COLUMNS = {
+    "index": ("iu", "n"), "label": ("iu", "n"), "logits": ("fiu", "n", "classes"),
+    "zero_shot_logits": ("fiu", "n", "classes"), "flagged": ("biu", "n"), "text": ("fiu", "classes", "width"),
+    "cots_tau": ("fiu", "n"), "strong_log_p": ("fiu", "n", "classes"),
+}
+OPTIONAL = ("text", "cots_tau", "strong_log_p")  # the last two of methods that use several views
 
 
 @dataclass(frozen=True)
@@ -111,34 +116,33 @@ class Run:
         """The arrays of predictions.npz, checked against results.json and sorted by index. Not cached: they can take
         hundreds of megabytes. Without zero-shot logits, `zero_shot_logits` are the run's own."""
         path = self.folder / "predictions.npz"
-        n, classes = self.results["n"], self.results["classes"]
-        shapes = {
-            "index": ("i", n), "label": ("i", n), "logits": ("f", n, classes), "zero_shot_logits": ("f", n, classes),
-            "flagged": ("b", n), "text": ("f", classes, None), "cots_tau": ("f", n), "strong_log_p": ("f", n, classes),
-        }
-        optional = ("text", *STRONG) if self.has_zero_shot else ("text", *STRONG, "zero_shot_logits")
         try:
-            with noticing_damage():
-                columns = read_columns(path, shapes, optional)
+            columns = read_arrays(path)
         except Damaged as damage:
             if isinstance(damage.__cause__, FileNotFoundError):
                 raise DataError(f"{path} is missing; run the evaluation again to get per-image predictions") from damage
             raise DataError(f"{path} cannot be read ({damage}); run the evaluation again") from damage
+        columns = {name: columns[name] for name in COLUMNS if name in columns}
+        if not self.has_zero_shot and "logits" in columns:
+            columns.setdefault("zero_shot_logits", columns["logits"])
+        if missing := [name for name in COLUMNS if name not in columns and name not in OPTIONAL]:
+            raise DataError(f"{path} has no {' and '.join(missing)}; run the evaluation again")
+        sizes = {"n": self.results["n"], "classes": self.results["classes"]}
+        for name, column in columns.items():
+            kinds, *axes = COLUMNS[name]
+            shape = tuple(sizes.get(axis, size) for axis, size in zip(axes, column.shape, strict=False))
+            if len(axes) != column.ndim or column.shape != shape or column.dtype.kind not in kinds:
+                raise DataError(f"{path}: '{name}' is {column.dtype} of shape {column.shape}, which does not fit "
+                                f"{sizes['n']:,} images and {sizes['classes']:,} classes in results.json")
+            if name not in ("cots_tau", "strong_log_p") and not np.isfinite(column).all():
+                raise DataError(f"{path}: '{name}' holds numbers that are not finite; run the evaluation again")
         order = np.argsort(columns["index"], kind="stable")  # online methods shuffle the images
         if (np.diff(order) != 1).any():
             columns = {name: column if name == "text" else column[order] for name, column in columns.items()}
-        label = columns["label"]
+        label, classes = columns["label"], sizes["classes"]
         if label.min() < 0 or label.max() >= classes:
             raise DataError(f"{path} holds labels from {label.min()} to {label.max()} for {classes} classes")
-        for name in ("logits", "zero_shot_logits", "text"):
-            if name in columns and not np.isfinite(columns[name]).all():
-                raise DataError(f"{path}: '{name}' holds numbers that are not finite; run the evaluation again")
-        return Predictions(**{"zero_shot_logits": columns["logits"], **columns})
-
-
-def backbone_label(backbone: str) -> str:
-    """A backbone as tables and captions name it."""
-    return BACKBONE_LABELS.get(backbone, backbone)
+        return Predictions(**columns)
 
 
 def text_similarity(run: Run) -> Array | None:

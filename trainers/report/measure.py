@@ -10,17 +10,9 @@ from ..functional.arrays import Array, log_softmax
 from ..functional.calibration import Interval
 from ..functional.posthoc import cross_fit_temperature, fit_temperature
 from .load import Predictions, Run
-from .metrics import METRICS, Samples, posthoc_metrics
+from .metrics import METRICS, Samples, Top, posthoc_metrics
 
 MISTAKES = 12  # kept per run
-
-
-@dataclass(frozen=True)
-class TopClass:
-    """Confidence and correctness of the top class of each image, both (N,)."""
-
-    confidence: Array
-    correct: Array
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,6 @@ class Mistake:
 
     index: int
     truth: str
-    confidence: float
     before: tuple[tuple[str, float], ...]
     after: tuple[tuple[str, float], ...]
 
@@ -56,11 +47,10 @@ class Measured:
 
     run: Run
     bins: int
-    tuned: TopClass
-    zero_shot: TopClass
+    tuned: Top
+    zero_shot: Top
     metrics: dict[str, Interval]
     zero_shot_metrics: dict[str, Interval]  # empty if the run has no zero-shot logits
-    temperatures: tuple[float, ...] | None  # one from the validation split, or two from halves of the test images
     classes: list[ClassRow]
     mistakes: list[Mistake]
     derived: bool = False  # the zero-shot part of a tuned run, used as a zero-shot run
@@ -79,48 +69,37 @@ def measure(
     """
     data = run.load_predictions()
     held_out = validation.load_predictions() if validation else None
-    metrics, tuned, temperatures = _metrics(
-        data.logits, data, bins, repeats, (held_out.logits, held_out.label) if held_out else None)
-    before, zero_shot, _ = _metrics(
-        data.zero_shot_logits, data, bins, 0, (held_out.zero_shot_logits, held_out.label) if held_out else None)
+    metrics, tuned = _metrics(data, "logits", bins, repeats, held_out)
+    before, zero_shot = _metrics(data, "zero_shot_logits", bins, 0, held_out)
     if posthoc:
-        scaled, scaled_before = posthoc_metrics(run, data, bins)
-        metrics, before = _in_order({**metrics, **scaled}), _in_order({**before, **scaled_before})
+        for found, scaled in zip((metrics, before), posthoc_metrics(run, data, bins), strict=True):
+            found |= scaled
     classes, mistakes = class_rows(data, run.classnames), worst_mistakes(data, run.classnames)
     if not run.has_zero_shot:  # its `zero_shot_logits` are its own and no reference
         before = {}
         del metrics["ece_sals"]
         classes = [replace(row, zero_shot_accuracy=np.nan) for row in classes]
         mistakes = [replace(mistake, before=()) for mistake in mistakes]
-    return Measured(run, bins, tuned, zero_shot, metrics, before, temperatures, classes, mistakes)
+    metrics = {key: metrics[key] for key in METRICS if key in metrics}  # in their order
+    return Measured(run, bins, tuned, zero_shot, metrics, before, classes, mistakes)
 
 
 def _metrics(
-    logits: Array, data: Predictions, bins: int, repeats: int, held_out: tuple[Array, Array] | None,
-) -> tuple[dict[str, Interval], TopClass, tuple[float, ...] | None]:
-    """The metrics of one set of logits, its top classes, and the fitted temperatures (two if cross-fitted)."""
-    label = data.label
-    top = cal.top_class(logits, label)
-    rescaled = np.asarray(cal.sals(logits, data.zero_shot_logits))
-    if not np.array_equal(rescaled.argmax(axis=1), logits.argmax(axis=1)):
-        raise ValueError("SaLS changed a predicted class.")
-    temperatures: tuple[float, ...] | None = None
+    data: Predictions, name: str, bins: int, repeats: int, held_out: Predictions | None,
+) -> tuple[dict[str, Interval], Top]:
+    """The metrics of the logits called `name`, and their top classes."""
+    logits, label = getattr(data, name), data.label
     with_temperature = None
     if held_out:
-        temperatures = (fit_temperature(*held_out),)
-        with_temperature = cal.top_class(logits / temperatures[0], label)
+        temperature = fit_temperature(getattr(held_out, name), held_out.label)
+        with_temperature = Top(*cal.top_class(logits / temperature, label))
     elif len(label) > 1:
-        cooled, temperatures = cross_fit_temperature(logits, label)
-        with_temperature = cal.top_class(cooled, label)
-    samples = Samples(
-        logits, np.exp(log_softmax(logits)), label, top, cal.top_class(rescaled, label), with_temperature, bins,
-    )
+        with_temperature = Top(*cal.top_class(cross_fit_temperature(logits, label)[0], label))
+    top = Top(*cal.top_class(logits, label))
+    with_sals = Top(*cal.top_class(cal.sals(logits, data.zero_shot_logits), label))
+    samples = Samples(logits, np.exp(log_softmax(logits)), label, top, with_sals, with_temperature, bins)
     measured = {key: metric.measure(samples, repeats) for key, metric in METRICS.items()}
-    return {key: value for key, value in measured.items() if value is not None}, TopClass(*top), temperatures
-
-
-def _in_order(metrics: dict[str, Interval]) -> dict[str, Interval]:
-    return {key: metrics[key] for key in METRICS if key in metrics}
+    return {key: value for key, value in measured.items() if value is not None}, top
 
 
 def class_rows(data: Predictions, names: list[str]) -> list[ClassRow]:
@@ -148,10 +127,7 @@ def worst_mistakes(data: Predictions, names: list[str], count: int = MISTAKES) -
     chosen = wrong[np.lexsort((data.index[wrong], -confidence[wrong]))][:count]
     before = log_softmax(data.zero_shot_logits[chosen]) if len(chosen) else ()
     return [
-        Mistake(
-            int(data.index[i]), names[data.label[i]], float(confidence[i]), _top(before[at], names),
-            _top(log_p[i], names),
-        )
+        Mistake(int(data.index[i]), names[data.label[i]], _top(before[at], names), _top(log_p[i], names))
         for at, i in enumerate(chosen)
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,12 @@ from ..functional.posthoc import cots, ecots, fixed_temperature, replaced_confid
 from ..registry import method_info
 from .load import Predictions, Run
 
-Top = tuple[Array, Array]  # confidence and correctness of the top class of each image, both (N,)
+
+class Top(NamedTuple):
+    """Confidence and correctness of the top class of each image, both (N,)."""
+
+    confidence: Array
+    correct: Array
 
 
 @dataclass(frozen=True)

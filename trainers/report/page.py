@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -50,7 +51,7 @@ def render_page(page: Page) -> str:
     values = {key: list(dict.fromkeys(run["filters"][key] for run in runs)) for key in FILTERS}
     choices = [{"key": key, "label": FILTERS[key], "values": found} for key, found in values.items() if len(found) > 1]
     return render(
-        "report.html", page.title, verdicts=list(map(_verdict, page.verdicts)), tables=page.tables,
+        "report.html", page.title, verdicts=page.verdicts, tables=page.tables,
         figures=list(map(_figure, page.figures)), runs=runs, choices=choices, thumbnails=thumbnails,
         page_notes=page.notes, leading=page.leading,
     )
@@ -78,19 +79,6 @@ def _environment() -> Environment:
 @cache
 def _asset(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
-
-
-def _verdict(verdict: Verdict) -> dict:
-    largest = max(line.ece for line in verdict.lines) or 1
-    bars = [
-        {
-            "label": line.label, "colour": method_info(line.method).colour, "best": line.method == verdict.best,
-            "width": f"{100 * line.ece / largest:.1f}", "ece": f"{line.ece:.1f}", "accuracy": f"{line.accuracy:.1f}",
-            "direction": line.direction,
-        }
-        for line in verdict.lines
-    ]
-    return {"sentence": verdict.sentence, "basis": verdict.basis, "bars": bars, "backbone": verdict.backbone}
 
 
 def _figure(item: NamedFigure) -> dict:
@@ -123,7 +111,14 @@ def _run(m: Measured, anchor: str, setting: str, mistakes: list[dict], max_class
     run, method = m.run, method_info(m.run.trainer)
     dataset, backbone = dataset_info(run.dataset).label, run.backbone_label
     facts = {key: run.results[key] for key in FACTS if key in run.results}
-    classes = len(m.classes)
+    classes, metrics = len(m.classes), []
+    for key, found in m.metrics.items():
+        show, before = METRICS[key].show, m.zero_shot_metrics.get(key)
+        metrics.append({
+            "label": METRICS[key].label, "value": show(float(found.value)),
+            "spread": "" if np.isnan(found.low) else f"{show(float(found.low))} to {show(float(found.high))}",
+            "before": show(float(before.value)) if before else "",
+        })
     return {
         "anchor": anchor, "title": f"{method.label} on {dataset}", "setting": setting, "backbone": backbone,
         "seed": run.seed, "images": run.results["n"], "colour": method.colour,
@@ -133,20 +128,10 @@ def _run(m: Measured, anchor: str, setting: str, mistakes: list[dict], max_class
             "method": method.label, "dataset": dataset, "backbone": backbone, "seed": str(run.seed),
             "text": " ".join([method.label, dataset, backbone, setting, str(run.folder)]),
         },
-        "diagram": _diagram(m), "metrics": [_metric(m, key) for key in m.metrics], "mistakes": mistakes,
+        "diagram": _diagram(m), "metrics": metrics, "mistakes": mistakes,
         "classes": m.classes[:max_classes],
         "class_note": f"{classes}" if classes <= max_classes else f"the {max_classes} most over-confident of {classes}",
         "settings": {"folder": run.folder, **run.compared, **facts, **(run.results.get("versions") or {})},
-    }
-
-
-def _metric(m: Measured, key: str) -> dict:
-    metric, before = METRICS[key], m.zero_shot_metrics.get(key)
-    low, high = float(m.metrics[key].low), float(m.metrics[key].high)
-    return {
-        "label": metric.label, "value": metric.show(m.value(key)),
-        "spread": f"{metric.show(low)} to {metric.show(high)}" if low == low else "",  # NaN without an interval
-        "before": metric.show(float(before.value)) if before else "",
     }
 
 

@@ -96,12 +96,12 @@ def paired_table(comparison: Comparison, name: str, title: str, repeats: int) ->
             p = mcnemar(shared.correct[0][:, 0], shared.correct[1][:, 0])
             # A bootstrap is unreliable where the methods differ on a handful of images: the exact test must agree.
             seeds = shared.correct[0].shape[1]
-            entries = [_points(ece, ece.real, seeds), _points(accuracy, accuracy.real and p < 0.05, seeds), Entry(p, 3)]
+            entries = [_signed(ece, ece.real, seeds), _signed(accuracy, accuracy.real and p < 0.05, seeds), Entry(p, 3)]
             lines.append(TableRow(f"{first.label} → {second.label}", second.method, entries))
     notes = [NOTE, f"{comparison.images(columns)} {comparison.bins} bins."]
     return Table(name, title, ["ECE difference", "Accuracy difference", "p"], [RowBlock("Pair", lines)], notes)
 
 
-def _points(difference: Difference, real: bool, seeds: int) -> Signed:
-    value, low, high = (100 * float(number) for number in (difference.value, difference.low, difference.high))
+def _signed(difference: Difference, real: bool, seeds: int) -> Signed:
+    value, low, high = difference.points
     return Signed(value, seeds=seeds, low=low, high=high, best=real)

@@ -12,7 +12,6 @@ from ..registry import method_key
 
 FILE = CONFIGS / "experiments" / "published.json"
 BASELINE = "otpt"  # the method that the paper's differences refer to
-HIGHER_IS_BETTER = {"accuracy"}
 AVERAGE = "Average"
 SOC = "soc"  # the source of the tables that the experiments reproduce
 
@@ -61,22 +60,19 @@ def content() -> dict:
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
+def tables_of(source: str | None) -> dict:
+    """The tables of one source by name, or of all."""
+    return {name: table for name, table in content()["tables"].items() if source in (None, table.get("source", SOC))}
+
+
 def tables() -> dict:
     """The SoC paper's tables by name."""
-    return {name: table for name, table in content()["tables"].items() if "source" not in table}
-
-
-def tables_of(source: str | None) -> dict:
-    """The tables of one source, or of all."""
-    others = {name: table for name, table in content()["tables"].items() if "source" in table}
-    if source == SOC:
-        return tables()
-    return {**tables(), **others} if source is None else {n: t for n, t in others.items() if t["source"] == source}
+    return tables_of(SOC)
 
 
 def source_of(table: str) -> str:
     """The source of a table."""
-    return tables_of(None)[table].get("source", SOC)
+    return content()["tables"][table].get("source", SOC)
 
 
 def source_name(source: str) -> str:
@@ -86,33 +82,29 @@ def source_name(source: str) -> str:
 
 def where_printed(table: str) -> str:
     """Where a table is printed: its number in the SoC paper, or the other source."""
-    own = tables_of(None)[table]
-    source = own.get("source", SOC)
+    own, source = content()["tables"][table], source_of(table)
     return f"Table {own['table']} ({own['label']})" if source == SOC else content()["sources"][source]["where"]
 
 
 def cells(table: str | None = None) -> Iterator[Cell]:
     """Every cell of one table, or of all, row by row."""
-    for name, own in tables_of(None).items():
-        if table in (None, name):
-            for row in own["rows"]:
-                blank = [None] * len(own["columns"])
-                extras = zip(row.get("differences", blank), row.get("colours", blank), strict=True)
-                for column, printed, extra in zip(own["columns"], row["values"], extras, strict=True):
-                    yield Cell(name, row["metric"], row["method"], column, printed, where_printed(name), *extra)
+    for name in [table] if table else content()["tables"]:
+        own = content()["tables"][name]
+        blank = [None] * len(own["columns"])
+        for row in own["rows"]:
+            extras = zip(row.get("differences", blank), row.get("colours", blank), strict=True)
+            for column, printed, extra in zip(own["columns"], row["values"], extras, strict=True):
+                yield Cell(name, row["metric"], row["method"], column, printed, where_printed(name), *extra)
 
 
 def find(table: str, metric: str, method: str, column: str) -> Cell | None:
     """The cell of a method (in any spelling) and a data set (registry name); None if the table has none."""
-    for cell in cells(table):
-        if (cell.metric, method_key(cell.method), cell.column) == (metric, method_key(method), column):
-            return cell
-    return None
+    wanted = (metric, method_key(method), column)
+    return next((cell for cell in cells(table) if (cell.metric, method_key(cell.method), cell.column) == wanted), None)
 
 
 def find_for_run(
-    metric: str, method: str, dataset: str, backbone: str, steps: int = 1, sals: bool = False,
-    source: str = SOC,
+    metric: str, method: str, dataset: str, backbone: str, steps: int = 1, sals: bool = False, source: str = SOC,
 ) -> Cell | None:
     """The cell that a source prints for the conditions of a run; None if it has none."""
     for name, own in tables_of(source).items():
@@ -140,10 +132,8 @@ def _check_average(cell: Cell, parts: list[Cell]) -> list[Slip]:
     mean = sum((part.value for part in parts), Decimal()) / len(parts)
     unit = Decimal(1).scaleb(-cell.decimals)
     off = abs(mean - cell.value)
-    if off <= unit / 2:
-        return []
     # Each part and the average itself may be off by half a unit.
-    return [Slip(cell, "average", cell.printed, str(mean.quantize(unit / 10)), off <= unit)]
+    return [Slip(cell, "average", cell.printed, str(mean.quantize(unit / 10)), off <= unit)] if off > unit / 2 else []
 
 
 def _check_difference(cell: Cell, printed: str, baseline: Cell) -> list[Slip]:
@@ -151,7 +141,7 @@ def _check_difference(cell: Cell, printed: str, baseline: Cell) -> list[Slip]:
     off = abs(Decimal(printed) - actual)
     rounding = off <= Decimal(1).scaleb(-cell.decimals)
     found = [] if off == 0 else [Slip(cell, "difference", printed, f"{actual:+}", rounding)]
-    better = actual >= 0 if cell.metric in HIGHER_IS_BETTER else actual <= 0
+    better = actual >= 0 if cell.metric == "accuracy" else actual <= 0
     if (cell.colour == "better") != better:
         found.append(Slip(cell, "colour", str(cell.colour), "better" if better else "worse", False))
     return found

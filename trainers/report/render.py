@@ -3,13 +3,12 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable
 
 from tabulate import tabulate
 
-from .table_model import Entry, Table, TableRow
-
-GREEN, RED, BOLD, DIM, PLAIN = "\033[32m", "\033[31m", "\033[1m", "\033[2m", "\033[0m"
+from .table_model import Entry, Table
 
 LATEX_HEAD = r"""% Needs \usepackage{booktabs,graphicx,xcolor}
 \providecommand{\better}[1]{\textcolor[rgb]{0.18,0.41,0.27}{#1}}
@@ -25,25 +24,12 @@ LATEX_SPECIAL = {
 }
 
 
-def terminal(table: Table, colour: bool = False) -> str:
-    """A plain table. With `colour` the best is bold and differences are green or red; without, the best has a star."""
-    def cell(entry: Entry | None, row: TableRow) -> str:
-        if entry is None:
-            return ""
-        text = entry.text
-        if entry.best:
-            text = f"{BOLD}{text}{PLAIN}" if colour else f"*{text}"
-        parts = [text, entry.spread]
-        if entry.delta:
-            tone = {True: GREEN, False: RED, None: ""}[entry.better] if colour else ""
-            parts.append(f"{tone}({entry.delta}){PLAIN if tone else ''}")
-        text = " ".join(part for part in parts if part)
-        return f"{DIM}{text}{PLAIN}" if row.published and colour else text
-
+def terminal(table: Table) -> str:
+    """A plain table; the best has a star."""
     body = []
     for block in table.blocks:
         body.append([block.label, *[""] * len(table.columns)])
-        body += [[f"  {row.label}", *(cell(entry, row) for entry in row.entries)] for row in block.rows]
+        body += [[f"  {row.label}", *(_cell(entry, "*{}") for entry in row.entries)] for row in block.rows]
     grid = tabulate(
         body, headers=["", *table.columns], disable_numparse=True, colalign=("left", *["right"] * len(table.columns)),
         preserve_whitespace=True,
@@ -52,21 +38,23 @@ def terminal(table: Table, colour: bool = False) -> str:
 
 
 def markdown(table: Table) -> str:
-    def cell(entry: Entry | None) -> str:
-        if entry is None:
-            return ""
-        text = f"**{entry.text}**" if entry.best else entry.text
-        return " ".join(part for part in (text, entry.spread, f"({entry.delta})" if entry.delta else "") if part)
-
     lines = [f"### {_md(table.title)}", ""]
     for block in table.blocks:
         lines.append(f"| {_md(block.label)} | {' | '.join(map(_md, table.columns))} |")
         lines.append(f"|:--|{'--:|' * len(table.columns)}")
         for row in block.rows:
             label = f"*{_md(row.label)}*" if row.published else _md(row.label)
-            lines.append(f"| {label} | {' | '.join(cell(entry) for entry in row.entries)} |")
+            lines.append(f"| {label} | {' | '.join(_cell(entry, '**{}**') for entry in row.entries)} |")
         lines.append("")
     return "\n".join([*lines, *(f"{_md(note)}  " for note in table.notes), ""])
+
+
+def _cell(entry: Entry | None, best: str) -> str:
+    """A cell as plain text; `best` is the pattern of the best ones."""
+    if entry is None:
+        return ""
+    text = best.format(entry.text) if entry.best else entry.text
+    return " ".join(filter(None, (text, entry.spread, f"({entry.delta})" if entry.delta else "")))
 
 
 def latex(table: Table) -> str:
@@ -113,10 +101,9 @@ def to_csv(tables: Iterable[Table]) -> str:
             for row in block.rows:
                 for column, entry in zip(table.columns, row.entries, strict=True):
                     if entry is not None:
-                        writer.writerow([
-                            *map(_no_formula, (table.name, block.label, row.label, column)), entry.value,
-                            _blank(entry.std), entry.seeds, _blank(entry.low), _blank(entry.high),
-                            _blank(entry.difference), int(entry.best), int(row.published),
+                        writer.writerow([  # None is an empty cell
+                            *map(_no_formula, (table.name, block.label, row.label, column)), entry.value, entry.std,
+                            entry.seeds, entry.low, entry.high, entry.difference, int(entry.best), int(row.published),
                         ])
     return out.getvalue()
 
@@ -126,15 +113,9 @@ def _no_formula(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def _blank(value: float | None) -> float | str:
-    return "" if value is None else value
-
-
 def _md(text: str) -> str:
     text = " ".join(text.split())
-    for letter in "\\|*_`[]<>":
-        text = text.replace(letter, f"\\{letter}")
-    return text
+    return re.sub(r"[\\|*_`\[\]<>]", r"\\\g<0>", text)
 
 
 def _tex(text: str) -> str:

@@ -66,13 +66,12 @@ def metrics_table(comparison: Comparison, name: str, title: str, bins: int) -> T
     blocks = []
     for column in comparison.columns:
         rows = [row for row, _ in comparison.cells_on(column)]
-        by_metric = []
-        for key in keys:
-            marked = mark({row: [_cell(comparison, row, column, key, interval=True)] for row in rows}, key)
-            entries = [line.entries[0] for line in marked]
-            by_metric.append([entry and replace(entry, difference=None, better=None) for entry in entries])
+        marked = [mark({row: [_cell(comparison, row, column, key, interval=True)] for row in rows}, key)
+                  for key in keys]
         lines = [
-            TableRow(row.label, row.method, [entries[at] for entries in by_metric]) for at, row in enumerate(rows)
+            TableRow(row.label, row.method, [entry and replace(entry, difference=None, better=None)
+                                             for line in of_row for entry in line.entries])
+            for row, of_row in zip(rows, zip(*marked, strict=True), strict=True)
         ]
         blocks.append(RowBlock(comparison.column_label(column, with_count=True), lines))
     notes = [
@@ -88,15 +87,17 @@ def _cell(comparison: Comparison, row: Row, column: Column, metric: str, interva
     group = comparison.cells.get((row, column))
     if not group or any(metric not in m.metrics for m in group):
         return None
-    scale, decimals = METRICS[metric].scale, METRICS[metric].decimals
-    values = [scale * m.value(metric) for m in group]
-    entry = Entry(float(np.mean(values)), decimals, seeds=len(values))
-    if len(values) > 1:
-        return replace(entry, std=float(np.std(values, ddof=1)))
-    only = group[0].metrics[metric]
-    if interval and not np.isnan(only.low):
+    scale, only = METRICS[metric].scale, group[0].metrics[metric]
+    entry = _mean([scale * m.value(metric) for m in group], METRICS[metric].decimals)
+    if interval and len(group) == 1 and not np.isnan(only.low):
         return replace(entry, low=scale * float(only.low), high=scale * float(only.high))
     return entry
+
+
+def _mean(values: Sequence[float], decimals: int) -> Entry:
+    """The mean over seeds, with the deviation if there are several."""
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Entry(float(np.mean(values)), decimals, std=std, seeds=len(values))
 
 
 def _average(comparison: Comparison, row: Row, columns: Sequence[Column], metric: str) -> Entry | None:
@@ -160,12 +161,11 @@ def _add_published(
     rows: list[TableRow], comparison: Comparison, metric: str, average: bool, source: str,
 ) -> tuple[list[TableRow], set[str]]:
     """After each method's row its published one, if there is one under the same conditions."""
-    by_label = {row.label: row for row in comparison.rows}
     datasets = [column.dataset for column in comparison.columns]
     lines, sources = [], set()
     for line in rows:
         lines.append(line)
-        runs = [m.run for _, group in comparison.cells_of(by_label[line.label]) for m in group]
+        runs = [m.run for (row, _), group in comparison.cells.items() for m in group if row.label == line.label]
         steps = {run.steps for run in runs} if method_info(line.method).tuned else {1}
         if len(steps) != 1 or any(map(_unlike_published, runs)):
             continue
@@ -268,10 +268,5 @@ def _conformal_sets(measured: Measured) -> dict[tuple[str, float], Sets]:
 
 
 def _set_entries(seeds: list[Sets]) -> list[Entry]:
-    """Means over seeds, with their deviation if there are several."""
-    entries = []
-    for field, scale, decimals in (("coverage", 100, 1), ("size", 1, 2), ("gap", 100, 1)):
-        values = [scale * getattr(sets, field) for sets in seeds]
-        std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        entries.append(Entry(float(np.mean(values)), decimals, std=std, seeds=len(values)))
-    return entries
+    return [_mean([scale * getattr(sets, field) for sets in seeds], decimals)
+            for field, scale, decimals in (("coverage", 100, 1), ("size", 1, 2), ("gap", 100, 1))]

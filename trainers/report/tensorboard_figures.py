@@ -1,11 +1,13 @@
 """Figures of a finished run for TensorBoard, drawn from its folder: reliability and confidence, before and after."""
 from __future__ import annotations
 
+import io
 import logging
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
 from ...datasets.base import dataset_info
@@ -13,8 +15,8 @@ from ...datasets.utils.errors import one_line
 from ..functional.arrays import Array
 from ..functional.calibration import top_class
 from ..registry import ZERO_SHOT, method_info
-from .figures.reliability import diagram, draw_diagram
-from .figures.style import rendered
+from .figures.reliability import diagram, draw_grid
+from .figures.style import encode
 from .load import Run, read_run
 
 logger = logging.getLogger(__name__)
@@ -48,11 +50,11 @@ def _write(writer: SummaryWriter, run: Run) -> None:
         ("zero_shot", data.zero_shot_logits, ZERO_SHOT, f"{title}: before tuning"),
     ):
         confidence, correct = top_class(logits, data.label)
-        figure = draw_diagram(diagram(head, name, confidence, correct, bins))
+        figure = draw_grid({name: {head: diagram(head, name, confidence, correct, bins)}})
         writer.add_image(f"reliability/{tag}", pixels(figure), step, dataformats="HWC")
         writer.add_histogram(f"confidence/{tag}", confidence, step, bins=np.arange(bins + 1) / bins)
 
 
 def pixels(figure: Figure) -> Array:
     """A figure as uint8 (H, W, 3)."""
-    return rendered(figure, dpi=150)[:, :, :3]
+    return np.asarray(Image.open(io.BytesIO(encode(figure, "png", dpi=200))).convert("RGB"))

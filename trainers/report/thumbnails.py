@@ -21,12 +21,15 @@ SIDE = 128  # pixels of a thumbnail
 
 def thumbnails(run: Run, mistakes: Sequence[Mistake]) -> dict[int, str]:
     """Data URIs of small JPEGs by index; none, with a line in the log, if the data set is not available."""
+    settings, names = run.settings, run.classnames
     try:
-        dataset, names = _dataset(run), run.classnames
-        if any(names[dataset.test[mistake.index].label] != mistake.truth for mistake in mistakes):
+        dataset = _read(*(str(settings.get(f"DATASET.{key}", default)) for key, default in (
+            ("NAME", run.dataset), ("ROOT", "data"), ("SUBSAMPLE_CLASSES", "all"))))
+        data = {mistake: dataset.test[mistake.index] for mistake in mistakes}
+        if any(names[datum.label] != mistake.truth for mistake, datum in data.items()):
             raise DataError(f"the data below {dataset.root} is not what the run used")
-        return {mistake.index: data_uri(square(dataset.read_image(dataset.test[mistake.index])))
-                for mistake in mistakes}
+        return {mistake.index: data_uri(ImageOps.fit(dataset.read_image(datum).convert("RGB"), (SIDE, SIDE)))
+                for mistake, datum in data.items()}
     except (UserError, OSError, LookupError) as error:
         _log_once(f"no images of {run.dataset}: {error}")
         return {}
@@ -37,9 +40,9 @@ def _log_once(line: str) -> None:
     logger.info("%s", line)
 
 
-def square(image: Image.Image) -> Image.Image:
-    """An image of `SIDE` × `SIDE` pixels."""
-    return ImageOps.fit(image.convert("RGB"), (SIDE, SIDE))
+@lru_cache(maxsize=4)
+def _read(name: str, root: str, classes: str) -> Dataset:
+    return build_dataset(name, root, subsample_classes=classes)  # few-shot sampling does not change the test images
 
 
 def data_uri(image: Image.Image) -> str:
@@ -47,16 +50,3 @@ def data_uri(image: Image.Image) -> str:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=82)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-@lru_cache(maxsize=4)
-def _read(name: str, root: str, classes: str) -> Dataset:
-    return build_dataset(name, root, subsample_classes=classes)  # few-shot sampling does not change the test images
-
-
-def _dataset(run: Run) -> Dataset:
-    settings = run.settings
-    return _read(
-        str(settings.get("DATASET.NAME", run.dataset)), str(settings.get("DATASET.ROOT", "data")),
-        str(settings.get("DATASET.SUBSAMPLE_CLASSES", "all")),
-    )

@@ -27,10 +27,6 @@ class Line:
         return self.row.method
 
     @property
-    def label(self) -> str:
-        return self.row.label
-
-    @property
     def direction(self) -> str:
         """In words: by how much confidence exceeds accuracy, or falls short of it."""
         if abs(self.over_confidence) < 0.5:
@@ -70,28 +66,28 @@ def judge(comparison: Comparison, repeats: int = 0) -> Verdict | None:
 def _sentence(lines: Sequence[Line], tuned: Sequence[Line], lead: Difference | None) -> str:
     best = tuned[0]
     if len(tuned) == 1:
-        sentence = f"{best.label} has an ECE of {best.ece:.1f}{PERCENT}: {best.direction}"
+        sentence = f"{best.row.label} has an ECE of {best.ece:.1f}{PERCENT}: {best.direction}"
     else:
         rival = tuned[1]
-        lowest = f"{best.label} has the lowest ECE of the tuned methods, {best.ece:.1f}{PERCENT}"
-        other = f"{rival.label} with {rival.ece:.1f}{PERCENT}"
+        lowest = f"{best.row.label} has the lowest ECE of the tuned methods, {best.ece:.1f}{PERCENT}"
+        other = f"{rival.row.label} with {rival.ece:.1f}{PERCENT}"
         if lead is None:
             sentence = f"{lowest}, before {other}; whether by chance was not tested"
         elif lead.real:
-            sentence = (f"{best.label} is the best calibrated of the tuned methods: ECE {best.ece:.1f}{PERCENT}, "
-                        f"against {rival.ece:.1f}{PERCENT} for {rival.label}{_interval(lead)}")
+            sentence = (f"{best.row.label} is the best calibrated of the tuned methods: ECE {best.ece:.1f}{PERCENT}, "
+                        f"against {rival.ece:.1f}{PERCENT} for {rival.row.label}{_interval(lead)}")
         else:
             sentence = f"{lowest}, but these images show no difference to {other}{_interval(lead)}"
         worst = tuned[-1]
         if worst is not rival:
-            sentence += f"; {worst.label} has {worst.ece:.1f}{PERCENT} and is {worst.direction}"
+            sentence += f"; {worst.row.label} has {worst.ece:.1f}{PERCENT} and is {worst.direction}"
     zero = [line for line in lines if method_info(line.method).zero_shot and line not in tuned]
     if zero:
-        name = f"{zero[0].label} CLIP" if not zero[0].row.name else f"The {zero[0].label}"
+        name = f"{zero[0].row.label} CLIP" if not zero[0].row.name else f"The {zero[0].row.label}"
         sentence += f". {name} has {zero[0].ece:.1f}{PERCENT}"
     return sentence + "."
 
 
 def _interval(lead: Difference) -> str:
-    value, low, high = (100 * float(number) for number in (lead.value, lead.low, lead.high))
+    value, low, high = lead.points
     return f" (difference {value:+.1f} points, paired 95{PERCENT} interval {low:+.1f} to {high:+.1f})"

@@ -78,19 +78,17 @@ def write_report(
 
 def _measure_all(runs: Sequence[Run], notes: list[str], bins: int, repeats: int, posthoc: bool) -> list[Measured]:
     """The runs on test splits, measured; those on validation splits fit their temperatures."""
-    validation = {run.split_key(): run for run in runs if run.split == "val"}
-    runs = [run for run in runs if run.split == "test"]
-    measured = []
-    for run in tqdm(runs, desc="measuring", unit="run", disable=len(runs) < 3):
-        held_out = validation.get(run.split_key())
+    validation, measured = {}, []
+    for run in (run for run in runs if run.split == "val"):
         try:
-            if held_out:
-                held_out.load_predictions()
+            run.load_predictions()
+            validation[run.split_key()] = run
         except DataError as error:
-            notes.append(f"{error}; temperatures of {run.folder} are fitted without it")
-            held_out = None
+            notes.append(f"{error}; temperatures are fitted without it")
+    runs = [run for run in runs if run.split == "test"]
+    for run in tqdm(runs, desc="measuring", unit="run", disable=len(runs) < 3):
         try:
-            measured.append(measure(run, bins, repeats, held_out, posthoc))
+            measured.append(measure(run, bins, repeats, validation.get(run.split_key()), posthoc))
         except ValueError as error:  # DataError is one
             notes.append(f"{run.folder} is left out: {error}")
     if not measured:

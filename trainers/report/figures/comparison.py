@@ -2,33 +2,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ...registry import method_info, method_order
 from .style import COLUMN, FAINT, GREY, ON_LIGHT, PAGE, grid_lines, lighter, new_figure, short, styled
 
 HATCH = "//////"
-LEGEND_ENTRY, LONG_LEGEND_ENTRY = 0.62, 0.9  # inches, of our methods' names and of any name
+LEGEND_ENTRY = 0.9  # inches
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """A value without and with SaLS or a second step, in percent."""
 
     before: float
     after: float
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """Accuracy and ECE of one setting, in percent."""
 
     accuracy: float
@@ -36,42 +31,61 @@ class Point:
 
 
 def draw_pairs(
-    groups: Mapping[str, Mapping[str, Pair]], ylabel: str, before: str, after: str, title: str = "",
+    panels: Mapping[str, Mapping[str, Mapping[str, Pair]]], before: str, after: str, title: str = "",
+    numbers: bool = False,
 ) -> Figure:
-    """Bars by group and method (`groups[group][method]`): plain for `before`, light and hatched for `after`."""
-    methods = methods_of(groups)
+    """A panel per metric with bars by group and method (`panels[metric][group][method]`): plain for `before`, light
+    and hatched for `after`; with their `numbers` if asked for."""
+    methods = methods_of({(metric, group): row for metric, rows in panels.items() for group, row in rows.items()})
+    bars = sum(map(len, panels.values())) * (2 * len(methods) + 1)
     with styled():
-        width = min(PAGE, max(_legend_width(methods), 0.8 + 0.22 * len(groups) * (2 * len(methods) + 1) * 0.62))
-        figure = new_figure(width, 2.3)
-        axes = figure.subplots()
-        _pair_bars(axes, groups, methods)
-        axes.set_ylabel(ylabel)
-        axes.set_title(title, fontweight="bold", loc="left")
-        _pair_legend(figure, methods, before, after)
-        return figure
-
-
-def draw_two_panels(panels: Mapping[str, Mapping[str, Pair]], before: str, after: str, title: str = "") -> Figure:
-    """One panel per metric (`panels[metric][method]`), for instance ECE and accuracy after one and two steps."""
-    methods = methods_of(panels)
-    with styled():
-        figure = new_figure(max(COLUMN * 1.25, 0.9 * len(panels) * len(methods), _legend_width(methods)), 2.5)
-        for axes, (metric, row) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-            _pair_bars(axes, {"": row}, methods, numbers=True)
+        figure = new_figure(min(PAGE, max(COLUMN, 0.8 + (0.4 if numbers else 0.14) * bars)), 2.4)
+        all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, (metric, groups) in zip(all_axes, panels.items(), strict=True):
+            _pair_bars(axes, groups, methods, numbers)
             axes.set_ylabel(metric)
-            values = [value for pair in row.values() for value in (pair.before, pair.after)]
+            values = [value for row in groups.values() for pair in row.values() for value in (pair.before, pair.after)]
             low = min(values) - 3 if min(values) > 30 else 0  # accuracies differ too little for an axis from 0
             axes.set_ylim(low, max(values) + 0.12 * (max(values) - low))  # room for the numbers
             if low:
                 axes.text(0, -0.09, "axis does not start at 0", transform=axes.transAxes, fontsize=6, color=GREY)
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.02, ha="left")
-        _pair_legend(figure, methods, before, after)
+        edge: dict[str, Any] = {"edgecolor": ON_LIGHT, "linewidth": 0.4}
+        handles = [Patch(facecolor=info.colour, label=info.label, **edge) for info in map(method_info, methods)]
+        handles.append(Patch(facecolor="#9A9A9A", label=before, **edge))
+        handles.append(Patch(facecolor="#E0E0E0", hatch=HATCH, label=after, **edge))
+        columns = min(len(handles), int(figure.get_figwidth() / LEGEND_ENTRY))
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, columnspacing=1.0)
         return figure
+
+
+def _pair_bars(
+    axes: Axes, groups: Mapping[str, Mapping[str, Pair]], methods: Sequence[str], numbers: bool,
+) -> None:
+    step = 0.8 / len(methods)
+    bar: dict[str, Any] = {"width": step * 0.46, "edgecolor": ON_LIGHT, "linewidth": 0.4}
+    for m, method in enumerate(methods):
+        colour = method_info(method).colour
+        for g, row in enumerate(groups.values()):
+            if method not in row:
+                continue
+            x, pair = g + (m - (len(methods) - 1) / 2) * step, row[method]
+            axes.bar(x - step * 0.235, pair.before, color=colour, **bar)
+            axes.bar(x + step * 0.235, pair.after, color=lighter(colour, 0.6), hatch=HATCH, **bar)
+            for offset, value in ((-step * 0.235, pair.before), (step * 0.235, pair.after)) if numbers else ():
+                axes.annotate(f"{value:.1f}", (x + offset, value), xytext=(0, 1.5), textcoords="offset points",
+                              ha="center", fontsize=6)
+    labels = list(groups)
+    slant: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(labels) > 6 else {}
+    axes.set_xticks(np.arange(len(labels)), labels, **slant)
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlim(-0.55, len(labels) - 0.45)
+    grid_lines(axes)
 
 
 def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: float = PAGE * 0.62) -> Figure:
     """ECE by initial prompt, `ece[prompt][method]` in percent: one row per prompt, one mark per method."""
-    prompts = sort_prompts(ece)
+    prompts = sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))  # by their worst method
     methods = methods_of(ece)
     with styled():
         figure = new_figure(width, 0.75 + 0.2 * len(prompts))
@@ -98,53 +112,6 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: floa
         return figure
 
 
-def sort_prompts(ece: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Prompts by the highest ECE of any method, lowest first."""
-    return sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))
-
-
-def methods_of(rows: Mapping[str, Mapping[str, object]]) -> list[str]:
+def methods_of(rows: Mapping[Any, Mapping[str, object]]) -> list[str]:
     """The methods of `rows[…][method]` in the order of papers."""
     return sorted({method for row in rows.values() for method in row}, key=method_order)
-
-
-def _pair_bars(
-    axes: Axes, groups: Mapping[str, Mapping[str, Pair]], methods: Sequence[str], numbers: bool = False,
-) -> None:
-    step = 0.8 / len(methods)
-    bar: dict[str, Any] = {"width": step * 0.46, "edgecolor": ON_LIGHT, "linewidth": 0.4}
-    for m, method in enumerate(methods):
-        colour = method_info(method).colour
-        for g, row in enumerate(groups.values()):
-            if method not in row:
-                continue
-            x, pair = g + (m - (len(methods) - 1) / 2) * step, row[method]
-            axes.bar(x - step * 0.235, pair.before, color=colour, **bar)
-            axes.bar(x + step * 0.235, pair.after, color=lighter(colour, 0.6), hatch=HATCH, **bar)
-            for offset, value in ((-step * 0.235, pair.before), (step * 0.235, pair.after)) if numbers else ():
-                axes.annotate(f"{value:.1f}", (x + offset, value), xytext=(0, 1.5), textcoords="offset points",
-                              ha="center", fontsize=6)
-    labels = list(groups)
-    slant: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(labels) > 6 else {}
-    axes.set_xticks(np.arange(len(labels)), labels, **slant)
-    axes.tick_params(axis="x", length=0)
-    axes.set_xlim(-0.55, len(labels) - 0.45)
-    grid_lines(axes)
-
-
-def _legend_width(methods: Sequence[str]) -> float:
-    """Width in inches of the legend of pairs in one line; no figure is narrower."""
-    return LEGEND_ENTRY * (len(methods) + 3)
-
-
-def _pair_legend(figure: Figure, methods: Sequence[str], before: str, after: str) -> None:
-    edge: dict[str, Any] = {"edgecolor": ON_LIGHT, "linewidth": 0.4}
-    handles: list[Artist] = [
-        Patch(facecolor=info.colour, label=info.label, **edge) for info in map(method_info, methods)]
-    in_one_line = _legend_width(methods) <= figure.get_figwidth()
-    if in_one_line:
-        handles.append(Line2D([], [], linestyle="none", label=""))
-    handles.append(Patch(facecolor="#9A9A9A", label=before, **edge))
-    handles.append(Patch(facecolor="#E0E0E0", hatch=HATCH, label=after, **edge))
-    columns = len(handles) if in_one_line else int(figure.get_figwidth() / LONG_LEGEND_ENTRY)
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, columnspacing=1.0)

@@ -1,4 +1,4 @@
-"""Figures of confidence: reliability diagrams, selective accuracy, histograms before and after adaptation."""
+"""Figures of confidence: reliability diagrams and selective accuracy."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from ...registry import method_info
 from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, grid_lines, lighter, new_figure, short, styled
 
 ACROSS = 6  # panels per line of a grid with one row
-DENSITY_CELLS, HISTOGRAM_CELLS = 100, 25
+DENSITY_CELLS = 100
 NARROW = {"hspace": 0.02, "h_pad": 0.02}  # gaps between the panels
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g} %")
 THRESHOLDS = np.arange(0, 100, 5) / 100
@@ -51,84 +51,45 @@ def diagram(title: str, method: str, confidence: Array, correct: Array, bins: in
     )
 
 
-def draw_diagram(data: Diagram) -> Figure:
-    """Bins and their gaps above, a density strip, and the share of samples with accuracy and mean confidence below."""
-    with styled():
-        figure = new_figure(COLUMN, 3.9, **NARROW)
-        top, strip, low = figure.subplots(3, 1, sharex=True, height_ratios=[1, 0.055, 0.34])
-        draw_bins(top, data)
-        top.set_title(data.title, fontweight="bold", loc="left")
-        top.set_ylabel("accuracy")
-        top.legend(handles=[
-            Patch(facecolor=lighter(method_info(data.method).colour, 0.25), edgecolor=INK, label="accuracy of the bin"),
-            *_gap_handles(),
-        ], loc="upper left", bbox_to_anchor=(0, 0.99))
-        _draw_strip(strip, data)
-        strip.tick_params(bottom=False)
-        low.set_xticks(np.arange(0, 1.01, 0.2))
-        low.bar(_centres(data), data.table.share, width=_width(data), color="#B9B9B9", edgecolor="white")
-        top_share = max(data.table.share.max(), 1e-9)
-        low.set_ylim(0, top_share * 1.45)
-        for value, style, name in ((data.accuracy, "-", "accuracy"), (data.confidence, "--", "mean confidence")):
-            low.axvline(value, color=INK, linestyle=style, linewidth=1.1, label=f"{name} {100 * value:.1f}%")
-        low.legend(loc="upper left", borderaxespad=0.2)
-        low.set_ylabel("share")
-        low.yaxis.set_major_formatter(PERCENT)
-        low.set_xlabel(f"confidence   ({data.n:,} samples, {len(data.table.count)} bins)")
-        figure.align_ylabels([top, low])
-        return figure
-
-
 def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
     """A grid of methods × data sets (`diagrams[method][data set]`), wider than high. A single row that is too long is
     continued below. Missing runs are blank."""
-    methods = {method: short(method_info(method).label, 22) for method in diagrams}
-    sets = {name: short(name, 22) for row in diagrams.values() for name in row}
-    upright = len(methods) <= len(sets)
-    rows, columns = (methods, sets) if upright else (sets, methods)
-    lines = [[(row, column) for column in columns] for row in rows]
-    broken = len(lines) == 1 and len(columns) > ACROSS
+    sets = dict.fromkeys(name for row in diagrams.values() for name in row)
+    lines = [[(name, method_info(method).label, row.get(name)) for name in sets] for method, row in diagrams.items()]
+    if len(diagrams) > len(sets):
+        lines = [[(method, name, data) for name, method, data in column] for column in zip(*lines, strict=True)]
+    broken = len(lines) == 1 and len(lines[0]) > ACROSS
     if broken:
-        lines = [lines[0][start : start + ACROSS] for start in range(0, len(columns), ACROSS)]
+        lines = [lines[0][start : start + ACROSS] for start in range(0, len(lines[0]), ACROSS)]
     width = len(lines[0])
     with styled():
         figure = new_figure(max(COLUMN, 0.55 + 1.6 * width), 0.55 + 1.5 * len(lines), **NARROW)
         panels = figure.subplots(
             2 * len(lines), width, sharex=True, squeeze=False, height_ratios=[1, 0.07] * len(lines),
         )
-        cells = {(row, column): diagrams[row if upright else column].get(column if upright else row)
-                 for row in rows for column in columns}
         for r, line in enumerate(lines):
-            for c, (row, column) in enumerate(line):
-                axes, strip = panels[2 * r][c], panels[2 * r + 1][c]
-                data = cells[row, column]
-                if r == 0 or broken:
-                    axes.set_title(columns[column], fontweight="normal" if upright else "bold")
-                if c == 0:
-                    axes.set_ylabel(rows[row], fontweight="bold" if upright else "normal")
-                if data is None:
-                    _blank(axes)
-                    strip.set_axis_off()
-                    continue
-                draw_bins(axes, data, small=True)
-                _draw_strip(strip, data)
-                axes.tick_params(labelleft=not any(cells[left] for left in line[:c]))
-                strip.tick_params(labelbottom=not any(cells[below[c]] for below in lines[r + 1 :] if c < len(below)))
             for axes in panels[2 * r : 2 * r + 2, len(line) :].flat:
                 axes.set_axis_off()
+            for c, (title, label, data) in enumerate(line):
+                axes, strip = panels[2 * r : 2 * r + 2, c]
+                if r == 0 or broken:
+                    axes.set_title(short(title, 22), fontweight="bold")
+                if c == 0:
+                    axes.set_ylabel(short(label, 22), fontweight="bold")
+                if data:
+                    draw_bins(axes, data)
+                    _draw_strip(strip, data)
+                else:
+                    axes.text(0.5, 0.5, "no run", ha="center", va="center", fontsize=6.5, color=GREY)
+                    strip.set(yticks=[], xticks=[0, 0.5, 1])
+                axes.set(ylim=(0, 1), yticks=[0, 0.5, 1])
+                axes.tick_params(labelleft=c == 0)
+                strip.tick_params(labelbottom=r + 1 == len(lines) or c >= len(lines[r + 1]))
         figure.align_ylabels(panels[::2, 0])
         figure.supxlabel("confidence", fontsize=8)
         figure.supylabel("accuracy", fontsize=8)
         figure.legend(handles=_gap_handles(), loc="outside upper right", ncols=2, fontsize=7)
         return figure
-
-
-def _blank(axes: Axes) -> None:
-    """A missing run; the axes keep the label of the row."""
-    axes.set_yticks([])
-    axes.tick_params(bottom=False, labelbottom=False)
-    axes.spines[:].set_visible(False)
-    axes.text(0.5, 0.5, "no run", transform=axes.transAxes, ha="center", va="center", fontsize=6.5, color=GREY)
 
 
 def _gap_handles() -> list[Patch]:
@@ -165,60 +126,23 @@ def draw_selective(series: Mapping[str, tuple[Array, Array]], title: str = "") -
         return figure
 
 
-def draw_histograms(methods: Mapping[str, tuple[Array, Array]]) -> Figure:
-    """Confidences (N,) before (grey) and after adaptation (coloured), with their means: one panel per method."""
-    columns = min(len(methods), 4)
-    rows = -(-len(methods) // columns)
-    with styled():
-        figure = new_figure(max(3.4, 1.75 * columns), 0.5 + 1.45 * rows)
-        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        edges = np.linspace(0, 1, HISTOGRAM_CELLS + 1).tolist()
-        for axes in panels.flat[len(methods) :]:
-            axes.set_visible(False)
-        for axes, (method, (before, after)) in zip(panels.flat, methods.items(), strict=False):
-            info = method_info(method)
-            for values, look in (
-                (before, {"color": "#B9B9B9", "label": "before"}),
-                (after, {"color": info.colour, "histtype": "step", "linewidth": 1.4, "label": "after"}),
-            ):
-                axes.hist(values, bins=edges, weights=np.full(len(values), 100 / len(values)), **look)
-            axes.axvline(before.mean(), color=GREY, linestyle=":", linewidth=1)
-            axes.axvline(after.mean(), color=info.colour, linestyle=":", linewidth=1)
-            change = 100 * (after.mean() - before.mean())
-            axes.set_title(f"{short(info.label, 12)}: mean {change:+.1f} points", fontsize=7.5)
-            axes.set_xticks([0, 0.5, 1])
-            grid_lines(axes)
-        between = "\n" if figure.get_figwidth() < 4.5 else " "
-        figure.supxlabel(f"confidence (grey area: before tuning,{between}line: after it; dotted: means)", fontsize=7.5)
-        figure.supylabel("% of images", fontsize=7.5)
-        return figure
-
-
-def _centres(data: Diagram) -> Array:
-    return (data.table.edges[1:] + data.table.edges[:-1]) / 2
-
-
-def _width(data: Diagram) -> float:
-    return 1 / len(data.table.count)
-
-
-def draw_bins(axes: Axes, data: Diagram, small: bool = False) -> None:
+def draw_bins(axes: Axes, data: Diagram) -> None:
     """Bars of accuracy, hatched bars from accuracy to mean confidence, the diagonal, and ECE in the corner."""
     filled = data.table.count > 0
-    x, width = _centres(data)[filled], _width(data)
+    x, width = data.table.edges[:-1][filled], 1 / len(filled)
     accuracy, gap = data.table.accuracy[filled], data.table.gap[filled]
     face = lighter(method_info(data.method).colour, 0.25)
-    axes.bar(x, accuracy, width=width, color=face, edgecolor=ON_LIGHT, linewidth=0.3 if small else 0.5)
+    axes.bar(x, accuracy, width=width, align="edge", color=face, edgecolor=ON_LIGHT, linewidth=0.3)
     for mask, tone, hatch in ((gap > 0, OVER, OVER_HATCH), (gap < 0, UNDER, UNDER_HATCH)):
         axes.bar(
-            x[mask], gap[mask], bottom=accuracy[mask], width=width, color=(1, 1, 1, 0.8), edgecolor=tone,
+            x[mask], gap[mask], bottom=accuracy[mask], width=width, align="edge", color=(1, 1, 1, 0.8), edgecolor=tone,
             hatch=hatch, linewidth=0.4,
         )
     axes.add_line(Line2D([0, 1], [0, 1], color=INK, linestyle=(0, (4, 3)), linewidth=0.8))
-    axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[0, 0.5, 1] if small else np.arange(0, 1.01, 0.2))
+    axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[0, 0.5, 1])
     axes.text(
         0.97, 0.05, f"ECE {100 * data.ece:.1f}", transform=axes.transAxes, ha="right", fontweight="bold",
-        fontsize=7 if small else 9.5, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
+        fontsize=7, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
     )
 
 

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -68,12 +67,10 @@ def grid_lines(axes: Axes, axis: Literal["both", "x", "y"] = "y") -> None:
 def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("png", "pdf")) -> list[Path]:
     """Writes `stem.png` (300 dpi) and `stem.pdf`; returns the paths."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    written = []
-    for kind in kinds:
-        path = stem.with_name(f"{stem.name}.{kind}")
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
+    for path, kind in zip(paths, kinds, strict=True):
         path.write_bytes(encode(figure, kind, dpi=300))
-        written.append(path)
-    return written
+    return paths
 
 
 def encode(figure: Figure, kind: str, dpi: int) -> bytes:
@@ -90,16 +87,6 @@ def encode(figure: Figure, kind: str, dpi: int) -> bytes:
         else:
             FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     return buffer.getvalue()
-
-
-def rendered(figure: Figure, dpi: int) -> np.ndarray:
-    """The pixels of a figure, uint8 (H, W, 4)."""
-    with styled():
-        lay_out(figure)
-        figure.set_dpi(dpi)
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-    return np.asarray(canvas.buffer_rgba())
 
 
 def lay_out(figure: Figure) -> None:
@@ -134,11 +121,10 @@ def stamped(figure: Figure, text: str) -> Figure:
     with styled():
         lay_out(figure)  # everything in it moves up
         width, height = figure.get_size_inches()
-        extra = 0.2
-        share = extra / (height + extra)
-        boxes = [(axes, axes.get_position()) for axes in figure.axes]
-        figure.set_size_inches(width, height + extra)
-        for axes, box in boxes:
+        share = 0.2 / (height + 0.2)
+        figure.set_size_inches(width, height + 0.2)
+        for axes in figure.axes:
+            box = axes.get_position()
             axes.set_position((box.x0, share + box.y0 * (1 - share), box.width, box.height * (1 - share)))
         for words in figure.texts:
             words.set_y(share + words.get_position()[1] * (1 - share))
