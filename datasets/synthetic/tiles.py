@@ -61,7 +61,7 @@ def under(condition: str, image: Array, rng: Generator, strength: float) -> Arra
             shown = image + 0.6 * grain + 0.4 * grain.mean(-1, keepdims=True) * 1.7
         case "blurry":
             blur = ImageFilter.GaussianBlur(0.5 + 1.5 * strength)
-            shown = np.float32(Image.fromarray(to_bytes(image)).filter(blur)) / 255
+            shown = np.asarray(Image.fromarray(to_bytes(image)).filter(blur), np.float32) / 255
         case "infrared":  # false colour: infrared, which plants reflect, shown as red; red as green, green as blue
             near = np.clip(0.9 * green + 3.0 * (green - 0.5 * red - 0.5 * blue), 0, 1)
             false = np.concatenate([near, red * 0.85, green * 0.85], -1)
@@ -90,7 +90,8 @@ def rotated(image: Array, rng: Generator) -> Array:
     wide = Image.fromarray(to_bytes(np.pad(image, ((pad, pad), (pad, pad), (0, 0)), mode="reflect")))
     turned = wide.rotate(float(rng.uniform(15, 345)), Image.Resampling.BILINEAR)
     edge = pad + int(rng.integers(0, 11))
-    return np.float32(turned.crop((edge, edge, 2 * SIZE - edge, 2 * SIZE - edge)).resize((SIZE, SIZE))) / 255
+    part = turned.crop((edge, edge, 2 * SIZE - edge, 2 * SIZE - edge)).resize((SIZE, SIZE))
+    return np.asarray(part, np.float32) / 255
 
 
 def mixed(image: Array, other: Array, rng: Generator, strength: float) -> Array:
