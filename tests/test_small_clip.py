@@ -19,13 +19,7 @@ from promptcal.trainers.vlm.openai import full_token_table
 from promptcal.trainers.vlm.openai_clip import CLIP, clip, tokenizer
 from promptcal.trainers.vlm.prompt_files import EMBEDDED, prompt_hash
 from promptcal.trainers.vlm.small import training
-from promptcal.trainers.vlm.small.captions import (
-    CONDITION_WORDS,
-    HELD_OUT_CLASSES,
-    HELD_OUT_NAMES,
-    LAND,
-    draw_caption,
-)
+from promptcal.trainers.vlm.small.captions import CONDITION_WORDS, HELD_OUT_CLASSES, HELD_OUT_NAMES, LAND, draw_caption
 from promptcal.trainers.vlm.small.training import normalised, random_crops, training_tiles
 from safetensors.torch import load_file
 

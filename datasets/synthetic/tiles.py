@@ -90,8 +90,8 @@ def rotated(image: Array, rng: Generator) -> Array:
     wide = Image.fromarray(to_bytes(np.pad(image, ((pad, pad), (pad, pad), (0, 0)), mode="reflect")))
     turned = wide.rotate(float(rng.uniform(15, 345)), Image.Resampling.BILINEAR)
     edge = pad + int(rng.integers(0, 11))
-    inner = turned.crop((edge, edge, 2 * SIZE - edge, 2 * SIZE - edge)).resize((SIZE, SIZE))
-    return np.asarray(inner, np.float32) / 255
+    part = turned.crop((edge, edge, 2 * SIZE - edge, 2 * SIZE - edge)).resize((SIZE, SIZE))
+    return np.asarray(part, np.float32) / 255
 
 
 def mixed(image: Array, other: Array, rng: Generator, strength: float) -> Array:

@@ -11,10 +11,13 @@ numba compiles a function twice.
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numba
 import numpy as np
-from numba import njit, types
+from numba import types
 
+njit: Any = numba.njit  # its own type hints refuse numpy's integers
 COLOURS, LEVELS = 3, 256
 BITS = 22  # of the fraction of a resizing weight
 HALF, BLACK, WHITE = np.int32(1 << BITS - 1), np.int32(0), np.int32(LEVELS - 1)
@@ -275,27 +278,23 @@ def draw_mix(
         for _ in range(rng.integers(1, LONGEST_CHAIN + 1)):
             operation = rng.integers(0, len(KINDS))
             share = rng.uniform(LOWEST_LEVEL, SEVERITY) / 10
-            value = parameter(operation, share, 2 * rng.integers(0, 2) - 1, size)
+            sign, value = 2 * rng.integers(0, 2) - 1, 0.0
+            if operation == POSTERIZE:
+                value = float(4 - int(share * 4))  # bits kept
+            elif operation == SOLARIZE:
+                value = float(256 - int(share * 256))  # the level from which on pixels are inverted
+            elif operation == ROTATE:
+                value = float(sign * int(share * 30))  # degrees counter-clockwise
+            elif KINDS[operation] == WARPS:
+                value = sign * share * 0.3  # slope of a shear
+            elif KINDS[operation] == TRANSLATES:
+                value = float(int(sign * share * size / 3))  # pixels
             if value != 0 or KINDS[operation] == CHANGES_LEVELS:
                 operations[chain, lengths[chain]], values[chain, lengths[chain]] = operation, value
                 lengths[chain] += 1
                 kinds = 10 * kinds + KINDS[operation]
         places[chain] = PLACES[kinds]
     return keep, weights, lengths, places, operations, values
-
-
-@njit
-def parameter(operation: int, share: float, sign: int, size: int) -> float:
-    """An operation's own measure of its strength, which is given as a share of the greatest."""
-    if operation == POSTERIZE:
-        return float(4 - int(share * 4))  # bits kept
-    if operation == SOLARIZE:
-        return float(256 - int(share * 256))  # the level from which on pixels are inverted
-    if operation == ROTATE:
-        return float(sign * int(share * 30))  # degrees counter-clockwise
-    if operation in (SHEAR_X, SHEAR_Y):
-        return sign * share * 0.3  # slope
-    return float(int(sign * share * size / 3)) if KINDS[operation] == TRANSLATES else 0.0  # pixels
 
 
 @njit
@@ -313,9 +312,6 @@ def add_chain(
             if now > 0:
                 counts = np.zeros((COLOURS, LEVELS), np.int64)
             level_table(image, operations, values, begin, i, counts, table)
-            if i == length:
-                add_looked_up(image, table, np.float32(weight), out)
-                return
             look_up(image, table, result)
         else:
             if KINDS[operations[i]] == TRANSLATES:
@@ -357,7 +353,9 @@ def level_table(
                 equalize(changed, levels)
             elif operation == AUTOCONTRAST:
                 low, high = extremes(changed)
-                autocontrast(low, high, levels)
+                scale = 255.0 / max(high - low, 1)
+                for level in range(LEVELS if high > low else 0):
+                    levels[level] = min(max(int(levels[level] * scale + -low * scale), 0), 255)
             elif operation == POSTERIZE:
                 mask = 0xFF << (8 - int(values[i]))
                 for level in range(LEVELS):
@@ -396,15 +394,6 @@ def count_levels(image: np.ndarray, counts: np.ndarray) -> None:
 
 
 @njit
-def autocontrast(low: int, high: int, table: np.ndarray) -> None:
-    """Stretches levels from `low` to `high` to 0–255, after what the table (256,) does."""
-    if high > low:
-        scale = 255.0 / (high - low)
-        for level in range(LEVELS):
-            table[level] = min(max(int(table[level] * scale + -low * scale), 0), 255)
-
-
-@njit
 def equalize(counts: np.ndarray, table: np.ndarray) -> None:
     """Spreads levels so that all occur about equally often, after what the table (256,) does."""
     _, highest = extremes(counts)
@@ -424,17 +413,6 @@ def look_up(image: np.ndarray, table: np.ndarray, out: np.ndarray) -> None:
         levels, flat, found = table[colour], image[colour].reshape(-1), out[colour].reshape(-1)
         for i in range(len(flat)):
             found[i] = levels[flat[i]]
-
-
-@njit
-def add_looked_up(image: np.ndarray, table: np.ndarray, weight: np.float32, out: np.ndarray) -> None:
-    levels = np.empty(LEVELS, np.float32)
-    for colour in range(COLOURS):
-        for level in range(LEVELS):
-            levels[level] = weight * np.float32(table[colour, level])
-        flat, total = image[colour].reshape(-1), out[colour].reshape(-1)
-        for i in range(len(flat)):
-            total[i] += levels[flat[i]]
 
 
 @njit
