@@ -119,7 +119,7 @@ def test_downloads_are_verified_and_atomic(tmp_path: Path, clip_file: Path, monk
         del server.files[file]
         load_clip("RN50")  # from the cache
         (tmp_path / "cache" / "RN50.pt").write_bytes(b"damaged")
-        with pytest.raises(WeightsError, match="cannot download .*HTTP 404.* fetch it by hand and give its path"):
+        with pytest.raises(WeightsError, match="cannot download .*HTTP Error 404.* fetch it by hand and give its path"):
             load_clip("RN50")
         server.files[file] = b"something else"
         with pytest.raises(WeightsError, match="wrong sha256 checksum.*: try again"):

@@ -86,7 +86,7 @@ def test_its_schedule_is_for_methods_that_are_trained(coops: str, logged):
         (True, "a photo of a"), (False, ""), ("False", ""), ("on", "on"), ("a photo of a", "a photo of a"))),
 ])
 def test_values_of_coops(opts: list, key: str, value: object):
-    assert leaves(build_cfg("SoC", opts=opts))[key] == value
+    assert leaves(build_cfg("CoOp", opts=opts))[key] == value
 
 
 @pytest.mark.parametrize(("opts", "message"), [

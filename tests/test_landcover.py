@@ -90,5 +90,6 @@ def test_configs_name_the_set_and_weaken_the_regularisers_under_shift():
     plain, shift = (build_cfg("SoC", f"configs/datasets/{name}.yaml") for name in ("landcover", "landcover_shift"))
     assert (plain.DATASET.NAME, shift.DATASET.NAME) == ("LandCover", "LandCoverShift")
     assert plain.MODEL.BACKBONE.NAME == shift.MODEL.BACKBONE.NAME == "small"
-    strengths = [(c.TRAINER.CTPT.LAMBDA, c.TRAINER.OTPT.LAMBDA, c.TRAINER.SOC.LAMBDA) for c in (plain, shift)]
-    assert strengths == [(50.0, 18.0, 30.0), (20.0, 2.0, 14.0)]
+    for method, strengths in {"CTPT": [50, 20], "OTPT": [18, 2], "SoC": [30, 14]}.items():
+        configs = [build_cfg(method, name) for name in ("landcover", "landcover_shift")]
+        assert [cfg.TRAINER[method.upper()].LAMBDA for cfg in configs] == strengths

@@ -47,17 +47,20 @@ def build_cfg(
         lower.insert(0, file_layer(Path(resume, "config.yaml")))
     name = find_trainer([*lower, *upper])
     method = TRAINER_REGISTRY.get(name) if name else None
-    own = CONFIGS / "trainers" / f"{name.lower()}.yaml"
-    if own.is_file() and not resume:
-        lower.insert(len(lower) if method and method.own_views else 0, file_layer(own))
+    file = CONFIGS / "trainers" / f"{name.lower()}.yaml"
+    if file.is_file() and not resume:
+        lower.insert(len(lower) if method and method.own_views else 0, file_layer(file))
 
-    settings, trained = leaves(get_cfg_default([name] if method else [])), not method or method.trained
-    if any(key == "TRAINER.REGULARISERS" or key not in settings for _, values in [*lower, *upper] for key, _ in values):
-        settings = leaves(get_cfg_default())  # a key of another method: import them all
+    given = [pair for _, values in [*lower, *upper] for pair in values]
+    adds_terms = any(key == "TRAINER.REGULARISERS" and value for key, value in given)
+    own = leaves(get_cfg_default() if adds_terms or not method else get_cfg_default([name]))
+    # Other methods are imported only where a setting of theirs is given, as in the yaml of a shifted data set.
+    settings = dict(own) if all(key in own for key, _ in given) else leaves(get_cfg_default())
+    trained = not method or method.trained
     notes = merge(settings, lower, trained)
     baseline = dict(settings)
     notes += merge(settings, upper, trained)
-    cfg = CfgNode(unflatten(settings))
+    cfg = CfgNode(unflatten({key: value for key, value in settings.items() if key in own}))
     validate(cfg)
     if not cfg.TAG:
         cfg.TAG = tag_of(influential_settings(leaves(cfg), name), baseline)

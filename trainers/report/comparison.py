@@ -11,6 +11,7 @@ import numpy as np
 
 from ...datasets.base import dataset_info
 from ..config.build import build_cfg, dataset_file_of
+from ..config.defaults import get_cfg_default
 from ..config.fingerprint import prompt_name
 from ..config.roles import leaves
 from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, branch_of, method_info
@@ -253,7 +254,7 @@ def default_settings(trainer: str, dataset: str) -> Mapping[str, object]:
     """Every setting of a method on a data set by its full name, from the files in configs/."""
     if trainer not in TRAINER_REGISTRY:
         return {}
-    return leaves(build_cfg(trainer, str(dataset_file_of(dataset) or "")))
+    return {**leaves(get_cfg_default()), **leaves(build_cfg(trainer, str(dataset_file_of(dataset) or "")))}
 
 
 def default_pairs(trainer: str, dataset: str) -> list[object]:
