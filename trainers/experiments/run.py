@@ -115,11 +115,10 @@ def run_in_process(group: WorkGroup, slots: SimpleQueue[int], jobs: int) -> dict
     """A group in a new process, with the GPU of a free slot."""
     if all(run.finished for run in group.runs):
         return run_group(group)
-    slot, gpus = slots.get(), visible_gpus()
-    gpu = gpus[slot % len(gpus)] if gpus else ""
+    slot, gpus = slots.get(), visible_gpus() or [""]
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(group, sender, gpu, jobs))
+    process = context.Process(target=work, args=(group, sender, gpus[slot % len(gpus)], jobs))
     process.start()
     sender.close()
     try:
@@ -142,7 +141,6 @@ def work(group: WorkGroup, sender: Connection, gpu: str, jobs: int) -> None:
     os.environ["LOCAL_WORLD_SIZE"] = str(jobs)  # the automatic number of threads is per process
     sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  bars of several processes; see log.txt
     LOGGER.setLevel(logging.INFO)
-    LOGGER.addHandler(logging.NullHandler())
     threading.Thread(target=end_with_parent, daemon=True).start()
     sender.send(run_group(group))
 
