@@ -11,6 +11,7 @@ import resource
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -123,3 +124,22 @@ def start_ranks(count: int, name: str, *args: object) -> list[Process]:
               "OMP_NUM_THREADS": 1}
     return [Process(name, *args, **{key: str(value) for key, value in {**common, "RANK": k, "LOCAL_RANK": k}.items()})
             for k in range(count)]
+
+
+def forked(function: Callable[[], None]) -> subprocess.CompletedProcess:
+    """Calls a function in a copy of the test process: its changes end with it, and torch need not be imported again.
+    Returns what it prints, and its exit status: 0, that of its SystemExit, or 1 for any other exception."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        def in_child() -> None:
+            import torch  # which the test has imported; this module does without
+
+            torch.set_num_threads(1)  # OpenMP's threads are not copied, and waiting for them would never end
+            redirect_streams(out.fileno(), err.fileno())
+            function()
+
+        child = multiprocessing.get_context("fork").Process(target=in_child)
+        child.start()
+        child.join()
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(function.__name__, child.exitcode, out.read(), err.read())

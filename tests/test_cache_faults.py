@@ -1,20 +1,17 @@
 """The view cache removed, cut or damaged while a run reads it, built by two runs at once, and images repaired."""
 from __future__ import annotations
 
-import ctypes
+import errno
 import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import forked
 from processes import Process
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.engine.cache import ArrayCache
 from promptcal.trainers.runs.run_dir import RunDir
 
 SETTINGS = ("TEST.PART", 3, "TTA.VIEWS", 10, "TTA.EPISODES", 2, "DATALOADER.NUM_WORKERS", 0, "TTA.JACOBIAN", "off")
@@ -45,8 +42,8 @@ def damage(cache: Path, how: str) -> None:
                 file.with_suffix(".json").write_text("")
 
 
-@pytest.mark.parametrize("trainer", ["TPT", "TDA"])
-@pytest.mark.parametrize("how", ["removed", "cut", "flipped", "emptied"])
+@pytest.mark.parametrize(("trainer", "how"), [
+    ("TPT", "removed"), ("TPT", "cut"), ("TPT", "flipped"), ("TPT", "emptied"), ("TDA", "removed"), ("TDA", "flipped")])
 def test_a_cache_that_goes_bad_while_it_is_read(run, tmp_path: Path, monkeypatch, trainer: str, how: str):
     """TPT reads shards in order; TDA, which is online, in random order, with one shard in memory."""
     monkeypatch.setattr("promptcal.trainers.engine.features.MEMORY", 1)
@@ -66,43 +63,21 @@ def test_a_cache_that_goes_bad_while_it_is_read(run, tmp_path: Path, monkeypatch
     assert not list((tmp_path / "cache").rglob("*.part"))
 
 
-@pytest.mark.parametrize("how", ["umount -l", "mount -o remount,ro", "mount -t tmpfs -o size=0,nr_inodes=1 full"])
-def test_a_disk_that_goes_away_while_the_cache_is_made(run, tmp_path: Path, monkeypatch, how: str):
-    """Unmounted, the mount point is still a folder, and the run continues there. Read-only, as a failed disk becomes,
-    or replaced by a full one, the run ends with one line."""
-    cache, real = tmp_path / "cache", ArrayCache.write
+def test_a_disk_that_goes_away_while_the_cache_is_made(run, tmp_path: Path, monkeypatch):
+    """It becomes read-only, as a failed disk does, after the first shard: the run ends with one line, and the same
+    command continues."""
     monkeypatch.setattr("promptcal.trainers.engine.features.SHARD", 3)
-    cache.mkdir()
+    real, cache = os.replace, tmp_path / "cache"
 
-    def system(command: str) -> None:
-        subprocess.run([*command.split(), cache], check=True, capture_output=True)
+    def replace(source, target):
+        if cache in Path(target).parents and list(cache.glob("views-*/*.json")):
+            raise OSError(errno.EROFS, "Read-only file system")
+        real(source, target)
 
-    def mounted() -> None:
-        if ctypes.CDLL(None).unshare(0x20000):  # a mount table of its own
-            raise SystemExit(77)
-        try:
-            subprocess.run(["mount", "--make-rprivate", "/"], check=True, capture_output=True)
-            system("mount -t tmpfs disk")
-        except (OSError, subprocess.CalledProcessError):
-            raise SystemExit(77) from None
-        def after() -> None:
-            ArrayCache.write = real
-
-        monkeypatch.setattr(ArrayCache, "write", lambda *args: (real(*args), system(how), after()))
-        try:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace)
+        with pytest.raises(UserError, match=f"^cannot write {cache}.*: Read-only file system; .*choose another"):
             run("ZeroShot", "run", "TTA.VIEWS", 1, "TTA.SELECT", 1)
-        except UserError as error:
-            raise SystemExit(str(error)) from None
-
-    done = forked(mounted)
-    if done.returncode == 77:
-        pytest.skip("only root may mount")
-    if how == "umount -l":
-        assert done.returncode == 0, done.stderr
-    else:
-        assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-        assert done.stderr.strip().splitlines()[-1].startswith(f"cannot write {cache}")
-        assert "choose another" in done.stderr
     assert not (tmp_path / "run" / "lock").exists()
     assert run("ZeroShot", "run", "TTA.VIEWS", 1, "TTA.SELECT", 1)["index"].tolist() == list(range(12))
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.tools.train import join_lists, main
+from promptcal.tools.train import main
 from promptcal.trainers import build_cfg
-from promptcal.trainers.config.build import CONFIGS
 from promptcal.trainers.config.roles import leaves
 
 # A trainer yaml of CoOp's, with a few keys of MaPLe, KgCoOp and ProGrad, which are based on it.
@@ -62,18 +61,18 @@ def test_coops_yaml_is_understood(coops: str, logged):
     assert (cfg.OPTIM.NAME, cfg.OPTIM.LR, cfg.OPTIM.MAX_EPOCH, cfg.OPTIM.WARMUP_CONS_LR) == ("sgd", 0.003, 2, 1e-5)
     assert (cfg.DATALOADER.TRAIN_X.BATCH_SIZE, cfg.MODEL.BACKBONE.NAME, cfg.MODEL.PREC) == (24, "RN50", "fp32")
     assert cfg.TRAINER.COOP.CTX_INIT == "a photo of a"
-    ignored, renamed, words = logged.messages
+    renamed, words, ignored = logged.messages
     assert ignored.startswith(f"ignored, without a meaning here, from {coops}: ")
     for key in ("DATALOADER.TEST.BATCH_SIZE", "INPUT.SIZE", "INPUT.TRANSFORMS", "OPTIM.LR_SCHEDULER",
                 "TRAIN.PRINT_FREQ", "TRAINER.COCOOP.N_CTX", "TRAINER.MAPLE.PROMPT_DEPTH", "TRAINER.COOP.W", "LOSS."):
         assert ignored.count(key) == 1
-    assert renamed == f"TRAINER.COOP.PREC in {coops} is MODEL.PREC fp32 here" and "is 'a photo of a' here" in words
+    assert renamed == "TRAINER.COOP.PREC fp32 is MODEL.PREC fp32 here" and "CTX_INIT a photo of a here" in words
 
 
 def test_its_schedule_is_for_methods_that_are_trained(coops: str, logged):
     cfg = build_cfg("SoC", config_file=coops)
     assert cfg.OPTIM == build_cfg("SoC").OPTIM and cfg.MODEL.BACKBONE.NAME == "RN50"
-    assert any("is about learning prompts and ignored" in line for line in logged.messages)
+    assert any("OPTIM.NAME, OPTIM.LR, OPTIM.MAX_EPOCH" in line for line in logged.messages)
     assert build_cfg("SoC", config_file=coops, opts=["OPTIM.LR", "0.01"]).OPTIM.LR == 0.01
 
 
@@ -97,8 +96,8 @@ def test_values_of_coops(opts: list, key: str, value: object):
     (["TEST.NO_TEST", "True"], "it must be False, or left out"),
     (["DATASET.SOURCE_DOMAINS", "['art']"], "is not offered here: it must be '', or left out"),
     (["MODEL.HEAD.NAME", "mlp"], "MODEL.HEAD.NAME mlp in the command is not offered here"),
-    (["TRAINER.COOP.PREC", "int8"], "must be one of fp16, amp, fp32"),
-    (["USE_CUDA", "[1]"], "USE_CUDA in the command is [1]; it must be one of True, False"),
+    (["TRAINER.COOP.PREC", "int8"], "must be 'fp16' or 'amp' or 'fp32'"),
+    (["USE_CUDA", "[1]"], "USE_CUDA [1] in the command is not offered here: it must be True or False"),
     (["INPUT.SIZE", "many"], "INPUT.SIZE in the command must be of type int"),
     (["TTA.STEPS="], "TTA.STEPS in the command must be of type int"),
     (["TRAINER.NAME", "MaPLe"], "MaPLe is no trainer of promptcal: run it in its own checkout"),
@@ -136,34 +135,23 @@ def test_a_data_set_file_of_a_checkout_has_only_a_name(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("folder", "name", "remedy"), [
-    ("dataset", "configs/datasets/ucf01.yaml", "No such file. Did you mean 'configs/datasets/ucf101.yaml'?"),
-    ("dataset", "eurosad", "No such file. Did you mean 'configs/datasets/eurosat.yaml'?"),
-    ("dataset", "configs/datasets/zzz.yaml", "cannot read config file configs/datasets/zzz.yaml: No such file."),
-    ("dataset", "/", "cannot read config file /: it is a folder."),
-    ("", "configs/trainers/CoOp/vit_b16_ep50.yaml", "leave it out: trainers know their settings, but for --backbone."),
-    ("", "configs/trainers/sco.yaml", "Did you mean 'configs/trainers/soc.yaml'?"),
+    ("dataset", "configs/datasets/ucf01.yaml", "no such file. Did you mean 'ucf101'?"),
+    ("dataset", "/", "no such file."),
+    ("", "configs/trainers/CoOp/vit_b16_ep50.yaml", "Leave it out: trainers know their settings, but for --backbone."),
+    ("", "configs/trainers/sco.yaml", "Did you mean 'soc'?"),
 ])
 def test_a_file_that_is_not_here(folder: str, name: str, remedy: str):
     with pytest.raises(ConfigError) as error:
         build_cfg("CoOp", **{f"{folder}_config_file".strip("_"): name})
     assert str(error.value).startswith(f"cannot read config file {name}: ") and str(error.value).endswith(remedy)
-    for meant in re.findall("Did you mean '(.*)'", remedy):
-        assert (CONFIGS.parent / meant).is_file()
 
 
 def test_coops_zero_shot_trainers_are_ours_with_templates(logged):
     cfg = build_cfg("ZeroshotCLIP")
     assert (cfg.TRAINER.NAME, cfg.PROMPT.TEMPLATE) == ("ZeroShot", "coop")
-    assert logged.messages == ["ZeroshotCLIP is ZeroShot with PROMPT.TEMPLATE coop here"]
+    assert logged.messages == ["TRAINER.NAME ZeroshotCLIP is TRAINER.NAME ZeroShot with PROMPT.TEMPLATE coop here"]
     cfg = build_cfg(opts=["TRAINER.NAME", "ZeroshotCLIP2"])
     assert (cfg.TRAINER.NAME, cfg.PROMPT.TEMPLATE) == ("ZeroShot", "ensemble")
-
-
-def test_lists_end_where_settings_begin():
-    assert join_lists(["--seed", "1", "2", "3", "TTA.STEPS", "2"]) == ["--seed", "1,2,3", "TTA.STEPS", "2"]
-    assert join_lists(["--seed", "1", "--root", "4", "5"]) == ["--seed", "1", "--root", "4", "5"]
-    assert join_lists(["--transforms", "a", "b", "SEED=1"]) == ["--transforms", "a,b", "SEED=1"]
-    assert join_lists(["--seed=1", "2"]) == ["--seed=1", "2"]
 
 
 def test_several_seeds_end_in_mean_and_deviation(

@@ -1,15 +1,10 @@
 """Without a GPU: on torch's `meta` device an operation with a tensor that was left on the CPU fails."""
 from __future__ import annotations
 
-import multiprocessing
-import os
-import socket
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from common import random_clip
 from promptcal.datasets import build_dataset
 from promptcal.trainers import build_cfg, build_trainer
@@ -19,15 +14,11 @@ from promptcal.trainers.fewshot.training import PromptLearner, Schedule
 from promptcal.trainers.fpp import FPP
 from promptcal.trainers.functional import posthoc
 from promptcal.trainers.registry import TRAINER_REGISTRY
-from promptcal.trainers.runs.dist import Distributed
 from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT
-from promptcal.trainers.vlm import image_tower, text_tower
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.numerics import DTYPES
 from promptcal.trainers.vlm.text_encoder import InitialPrompt
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 NAMES = ["cat", "annual crop land", "dog", "sea or lake", "tree frog"]
 
@@ -37,42 +28,12 @@ def elsewhere() -> torch.nn.Module:
     return random_clip(layers=1).to("meta")
 
 
-class HalfProducts(TorchFunctionMode):
-    """What autocast does to a device's products, for a device that torch has no autocast for."""
-
-    PRODUCTS = frozenset((
-        F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.bmm, torch.addmm,
-        Tensor.matmul, Tensor.__matmul__, Tensor.bmm,
-    ))
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.dtype = dtype
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in self.PRODUCTS:
-            args = [a.to(self.dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
-            with torch._C.DisableTorchFunction():
-                return function(*args, **(kwargs or {}))
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.fixture(params=["fp32", pytest.param("fp16", marks=pytest.mark.slow), "bf16"])
-def precision(request, monkeypatch) -> str:
-    def autocast(name: str, device: torch.device):
-        return nullcontext() if name == "fp32" else HalfProducts(DTYPES[name])
-
-    for module in (text_tower, image_tower):
-        monkeypatch.setattr(module, "autocast", autocast)
-    return request.param
-
-
 @pytest.mark.parametrize("resnet", [False, True], ids=["vit", "resnet"])
-def test_views_are_encoded_on_the_device(resnet: bool, precision: str, image_folder: Path):
+def test_views_are_encoded_on_the_device(resnet: bool, image_folder: Path):
     """Threads make views on the host; what goes to the device and on is the model's."""
     backbone, dataset = as_backbone(random_clip(resnet=resnet).to("meta")), build_dataset("ImageFolder", image_folder)
     cfg = build_cfg("TPT", opts=["TTA.VIEWS", 9, "TTA.SELECT", 0.2, "DATALOADER.NUM_WORKERS", 2])
-    features = ViewFeatures(cfg, backbone, precision, dataset, dataset.test, range(3), 9, {"data": "", "weights": ""})
+    features = ViewFeatures(cfg, backbone, "fp32", dataset, dataset.test, range(3), 9, {"data": "", "weights": ""})
     (batch,) = features.batches([[0, 1]])
     assert batch.views.shape == (2, 9, 48) and batch.views.is_meta
 
@@ -96,25 +57,16 @@ def use_model(method, model: torch.nn.Module) -> None:
 
 
 @pytest.mark.parametrize("name", list(TRAINER_REGISTRY))
-def test_every_method_stays_on_the_device(name: str, precision: str, elsewhere, monkeypatch):
+def test_every_method_stays_on_the_device(name: str, elsewhere, monkeypatch):
     """Two steps, so that the text tower runs forward and back for each episode too."""
     monkeypatch.setattr(SoC, "use_model", TPT.use_model)  # its own looks, once a run, whether its term is zero
     monkeypatch.setattr(posthoc, "ROUNDS", 2)  # all are alike
     steps = ["TRAINER.FPP.STEPS", 2] if name == "FPP" else []
-    method = build_trainer(build_cfg(name, opts=["MODEL.PREC", precision, "TTA.VIEWS", 20, "TTA.STEPS", 2, *steps]))
+    method = build_trainer(build_cfg(name, opts=["MODEL.PREC", "fp32", "TTA.VIEWS", 20, "TTA.STEPS", 2, *steps]))
     use_model(method, elsewhere)
     adapted = method.adapt(torch.empty(1 if method.online else 2, 20, 48, device="meta"))
     assert adapted.logits.shape[1] == len(NAMES) and adapted.logits.is_meta
     assert all(column.is_meta for column in adapted.columns.values())
-
-
-def test_a_tensor_that_stays_behind_is_noticed(elsewhere, monkeypatch):
-    """The proof can fail."""
-    monkeypatch.setattr(TPT, "view_loss", lambda self, logits: (logits * torch.ones(len(NAMES))).sum((-2, -1)))
-    method = build_trainer(build_cfg("TPT", opts=["TTA.VIEWS", 20]))
-    method.use_model(elsewhere, NAMES)
-    with pytest.raises(RuntimeError, match="device"):
-        method.adapt(torch.empty(2, 20, 48, device="meta"))
 
 
 @pytest.mark.slow  # a CPU takes its time over half precision
@@ -130,49 +82,3 @@ def test_half_precision_turns_few_signs(name: str, clip_model):
         signs[precision] = (method.adapt(views).ctx - method.prompt.context).sign()
     turned = {precision: (sign != signs["fp32"]).float().mean().item() for precision, sign in signs.items()}
     assert turned["fp16"] < 0.01 and turned["fp16"] <= turned["bf16"] < 0.06
-
-
-def test_each_rank_takes_its_own_gpu(monkeypatch):
-    """The NCCL path with a stand-in for its devices. Objects are exchanged by gloo."""
-    told = []
-    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.append(("device", device)))
-    monkeypatch.setattr(torch.distributed, "init_process_group",
-                        lambda backend, timeout: told.append((backend, timeout.days)))
-    monkeypatch.setattr("atexit.register", lambda function: told.append(("at exit", function)))
-    ours = Distributed()
-    assert told == [("device", 1), ("cpu:gloo,cuda:nccl", 7), ("at exit", torch.distributed.destroy_process_group)]
-    assert not ours.is_main
-
-    def broadcast(box: list, src: int) -> None:
-        box[0] = ["a", "b", "c", "d", "e", "f", "g", "h"]  # the first rank's
-
-    monkeypatch.setattr(torch.distributed, "broadcast_object_list", broadcast)
-    monkeypatch.setattr(torch.distributed, "barrier", lambda: told.append("barrier"))
-    assert ours.split(["other", "list"]) == ["d", "h"] and told[-1] == "barrier"
-
-
-def meet(rank: int, world: int, port: int, results) -> None:
-    """One of several processes, as torchrun starts them on a machine without GPUs."""
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist = Distributed()
-    results.put((rank, dist.split(list(range(7)) if rank == 0 else []), dist.broadcast("first" if rank == 0 else "no")))
-    dist.barrier()
-
-
-def test_the_same_by_gloo_in_real_processes():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = multiprocessing.get_context("fork")  # which has imported torch
-    results = context.Queue()
-    processes = [context.Process(target=meet, args=(rank, 2, port, results)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    found = sorted(results.get(timeout=120) for _ in processes)
-    for process in processes:
-        process.join(60)
-    assert found == [(0, [0, 2, 4, 6], "first"), (1, [1, 3, 5], "first")]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import UserError
@@ -18,8 +18,6 @@ from promptcal.trainers import build_cfg
 from promptcal.trainers.config.defaults import get_cfg_default
 from promptcal.trainers.config.roles import leaves
 from promptcal.trainers.vlm.checkpoints import read_checkpoint
-from promptcal.trainers.vlm.loading import load_clip
-from promptcal.trainers.vlm.openai_clip import CLIP
 
 DEFAULTS = leaves(get_cfg_default())
 scalars = st.none() | st.booleans() | st.integers(-5, 200) | st.floats() | st.text(max_size=8)
@@ -97,9 +95,6 @@ def test_valid_split_files_are_read(files, names):
     assert dataset.classnames == names and [datum.label for datum in dataset.test] == [0, 1]
 
 
-CTX = torch.randn(4, 8)
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=6), st.floats(0, 1))
 def test_any_damage_to_a_checkpoint(changes, length):
@@ -112,28 +107,3 @@ def test_any_damage_to_a_checkpoint(changes, length):
         path.write_bytes(content[: max(1, int((0.5 + length) * len(content)))])
         with contextlib.suppress(UserError):
             read_checkpoint(path)
-
-
-def tiny_state() -> dict[str, torch.Tensor]:
-    return CLIP(
-        embed_dim=4, image_resolution=8, vision_layers=1, vision_width=64, vision_patch_size=4, context_length=8,
-        vocab_size=9, transformer_width=64, transformer_heads=1, transformer_layers=1,
-    ).state_dict() | {"vocab_size": torch.tensor(9)}
-
-
-STATE = tiny_state()
-shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
-names = st.sampled_from([*STATE, "token_embedding.rows"])
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sets(names, max_size=3), st.dictionaries(names, shapes.map(torch.ones) | scalars, max_size=2), st.booleans())
-@example(set(), {}, False)
-def test_any_weights(absent, changed, endless):
-    state = {name: tensor for name, tensor in STATE.items() if name not in absent} | changed
-    if endless:
-        state["model"] = state
-    valid = contextlib.nullcontext() if state.keys() == STATE.keys() and not changed else contextlib.suppress(UserError)
-    with tempfile.TemporaryDirectory() as folder, valid:
-        torch.save(state, Path(folder) / "x.pt")
-        assert load_clip(str(Path(folder) / "x.pt"), "cpu")

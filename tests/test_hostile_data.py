@@ -167,12 +167,6 @@ def test_yaml_bombs(text: str, tmp_path: Path):
         build_cfg("SoC", config_file=str(tmp_path / "x.yaml"))
 
 
-def test_plain_aliases_in_yaml_still_work(tmp_path: Path):
-    (tmp_path / "x.yaml").write_text("TTA: {VIEWS: &n 16, EPISODES: *n}\n")
-    cfg = build_cfg("SoC", config_file=str(tmp_path / "x.yaml"), opts=["TTA.SELECT", 0.25])
-    assert (cfg.TTA.VIEWS, cfg.TTA.EPISODES) == (16, 16)
-
-
 @pytest.mark.skipif(not SHARED.is_dir(), reason="CoOp's list is not available")
 def test_coops_list_is_known():
     names = read_classnames(SHARED / "splits" / "imagenet_classnames.txt")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from forked import forked
+from processes import forked
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import TRAINER_REGISTRY, adapt, build_cfg, build_trainer
 from promptcal.trainers.api import Adapter
@@ -72,47 +72,16 @@ def test_the_order_is_the_seeds(run):
     assert not np.array_equal(first["logits"], second["logits"])
 
 
-@pytest.mark.parametrize("opts", [("TTA.EPISODES", 1), ("TTA.EPISODES", 5), ("CACHE.DIR",)])
-def test_batches_and_caches_change_nothing(run, tmp_path, opts):
-    expected = run("plain")
-    opts = (*opts, tmp_path / "cache") if opts == ("CACHE.DIR",) else opts
-    for name in ("first", "second"):  # the second reads what the first has cached
-        np.testing.assert_allclose(run(name, *opts)["logits"], expected["logits"], atol=1e-5)
-
-
-def test_the_cache_is_that_of_all_methods(run, train, tmp_path, monkeypatch):
+def test_batches_and_caches_change_nothing(run, train, tmp_path, monkeypatch):
     """The cache follows the test list, not the order of an online method, so each method reads the other's."""
-    cached = ("CACHE.DIR", tmp_path / "cache")
+    expected, cached = run("plain")["logits"], ("CACHE.DIR", tmp_path / "cache")
+    np.testing.assert_allclose(run("batches", "TTA.EPISODES", 5)["logits"], expected, atol=1e-5)
     train("TPT", tmp_path / "tpt", *cached)
     monkeypatch.setattr("promptcal.datasets.base.open_image", lambda path: pytest.fail("an image was opened"))
-    run("again", *cached)
+    np.testing.assert_allclose(run("cached", *cached)["logits"], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("after", [1, 2, 3])
-@pytest.mark.parametrize("state_too", [True, False])
-def test_killed_and_continued(run, tmp_path, monkeypatch, after, state_too):
-    """Cut off after a part, before or after its state was written: the continued run is bit-equal."""
-    expected = run("whole")
-    written = []
-    real = RunDir.write_state if state_too else RunDir.write_part
-
-    def write(folder, *args):
-        real(folder, *args)
-        written.append(args)
-        if len(written) == after:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunDir, "write_state" if state_too else "write_part", write)
-        with pytest.raises(KeyboardInterrupt):
-            run("cut")
-    continued = run("cut")
-    for name, column in expected.items():
-        np.testing.assert_array_equal(continued[name], column, err_msg=name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("online", ["RunningMean", "TDA"])
+@pytest.mark.parametrize("online", ["RunningMean", pytest.param("TDA", marks=pytest.mark.slow)])
 def test_kill_9_at_every_write(train, tmp_path, monkeypatch, online):
     """Killed at its fifth write, continued, killed at the fifth of what it does then, and so on to the end; before
     the new file is on disk, and after that but before it has its name."""

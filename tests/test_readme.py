@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from common import PROJECT
-from forked import forked
 from PIL import Image
+from processes import forked
 
 FILES = [PROJECT / "README.md"]
 for top in ("configs", "datasets", "tests", "tools", "trainers"):

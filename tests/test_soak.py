@@ -1,7 +1,7 @@
 """Mixed methods in one process, run after run, under interruptions, kills, full disks and lost caches: every run ends
 with the same predictions, leaves nothing behind, and memory does not grow.
 
-A quarter of a minute here; `PROMPTCAL_SOAK=600 bash tools/test.sh tests/test_soak.py` for ten.
+Some seconds here; `PROMPTCAL_SOAK=600 bash tools/test.sh tests/test_soak.py` for ten.
 """
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from common import make_image_folder
-from forked import forked
+from processes import forked
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.runs.run_dir import RunDir
 
-SECONDS = float(os.environ.get("PROMPTCAL_SOAK", 10))
+SECONDS = float(os.environ.get("PROMPTCAL_SOAK", 4))
 TUNED = ("TPT", "CTPT", "OTPT", "SoC")
 # They use the plain view alone. Taken from the cache of all views its feature differs by rounding. And they need no
 # gradients, which torch does not compute in a fork of a process that has computed some.

@@ -7,7 +7,6 @@ from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figu
 from promptcal.trainers.runs import tensorboard as board
 from promptcal.trainers.runs.progress import Progress
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 
@@ -22,40 +21,26 @@ def test_figures_of_a_finished_run_reach_its_event_files_once(tmp_path, real_pic
     image = events.Images("reliability/tuned")[0]
     assert image.step == 200 and min(image.width, image.height) > 300
     assert events.Histograms("confidence/tuned")[0].histogram_value.num == 200
-    run = read_run(folder)
-    assert f"| O-TPT | {run.results['accuracy']:.2f} | {run.results['ece']:.2f} |" in board.text_table(run.results)
     broken = make_run(tmp_path, "SoC", n=20)
     (broken / "predictions.npz").write_bytes(b"PK")
     write_tensorboard_figures(broken)  # costs nothing but a warning
     assert "no figures for TensorBoard" in caplog.text
 
 
-def test_table_names_sals_when_it_was_measured(tmp_path):
-    results = read_run(make_run(tmp_path)).results
-    assert "SaLS" not in board.text_table(results)
-    with_sals = {**results, "sals_accuracy": 60.0, "sals_ece": 4.0, "sals_ace": 4.5}
-    assert "| SoC + SaLS | 60.00 | 4.00 | 4.50 |" in board.text_table(with_sals)
-    with pytest.raises(KeyError):
-        board.text_table({})
-
-
-def test_settings_begin_with_what_runs_are_compared_by(tmp_path):
+def test_final_metrics_settings_and_table(tmp_path):
+    """In one TensorBoard run, the curves'."""
     run = read_run(make_run(tmp_path, "SoC", n=40))
-    results = {**run.results, "confidence": 50.0, "seconds_per_image": 0.1}
-    board.write_final(tmp_path, run.settings, results)
-    (events,) = (tmp_path / "tensorboard").glob("events.*")
-    starts = [
-        HParamsPluginData.FromString(value.metadata.plugin_data.content)
-        for event in EventFileLoader(str(events)).Load() for value in event.summary.value
-        if value.metadata.plugin_data.plugin_name == "hparams"
-    ]
-    start = next(data.session_start_info for data in starts if data.WhichOneof("data") == "session_start_info")
-    assert start.hparams["method"].string_value == "SoC"
-    assert start.hparams["method λ"].number_value == run.weight
-    infos = next(data.experiment for data in starts if data.WhichOneof("data") == "experiment")
-    shown = sorted(infos.hparam_infos, key=lambda info: (not info.differs, info.name))  # as TensorBoard does
-    assert [info.display_name for info in shown][:6] == ["method", "λ", "steps", "data set", "seed", ""]
-    assert [info.name.tag for info in infos.metric_infos][:2] == ["final/accuracy", "final/ece"]
+    results = {**run.results, "confidence": 50.0, "zero_shot_confidence": 50.0, "seconds_per_image": 0.1,
+               "flagged": 0, "skipped": [], "init_weights": ""}
+    board.write_final(tmp_path / "run", run.settings, results)
+    (folder,) = (tmp_path / "run").iterdir()
+    assert all(path.is_file() for path in folder.iterdir())
+    events = EventAccumulator(str(folder)).Reload()
+    assert events.Scalars("final/ece")[0].value == pytest.approx(results["ece"], rel=1e-5)
+    starts = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    shown = HParamsPluginData.FromString(starts).session_start_info.hparams
+    assert shown["method"].string_value == "SoC" and shown["λ"].number_value == run.weight
+    assert f"{results['accuracy']:.2f}" in str(events.Tensors("results/text_summary")[0].tensor_proto.string_val)
 
 
 def test_a_small_set_has_a_curve(tmp_path):
@@ -70,11 +55,3 @@ def test_a_small_set_has_a_curve(tmp_path):
     assert [scalar.step for scalar in events.Scalars("running/ece")] == list(range(4, 49, 4))
 
 
-def test_a_method_without_weight_names_it_too(tmp_path):
-    """TensorBoard asks one run alone which columns there are."""
-    run = read_run(make_run(tmp_path, "TPT", n=40))
-    board.write_final(tmp_path, {"TTA.STEPS": 1}, {**run.results, "confidence": 50.0, "seconds_per_image": 0.1})
-    (events,) = (tmp_path / "tensorboard").glob("events.*")
-    contents = [value.metadata.plugin_data.content for event in EventFileLoader(str(events)).Load()
-                for value in event.summary.value if value.tag == "_hparams_/experiment"]
-    assert "method λ" in {info.name for info in HParamsPluginData.FromString(contents[0]).experiment.hparam_infos}

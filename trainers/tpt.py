@@ -11,8 +11,7 @@ from ..datasets import Dataset
 from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
 from .config.validation import parse_regularisers, require_kept_views, require_one_of
-from .engine.adapted import Adapted
-from .engine.oom import adapt_within_memory
+from .engine.adapted import Adapted, adapt_within_memory
 from .engine.tta_loop import Regulariser, tune_and_predict
 from .functional.objectives import class_logits, confident_views, marginal_entropy
 from .registry import TRAINER_REGISTRY, branch_of, find_method, method_key

@@ -4,22 +4,23 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import yaml
 from yacs.config import CfgNode
 
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..registry import TRAINER_REGISTRY
-from .dassl_compat import is_ignored, translate, translate_trainer
+from .dassl_compat import IGNORED, translate
 from .defaults import get_cfg_default
 from .fingerprint import tag_of
-from .roles import influential_settings, leaves
-from .safe_yaml import flatten, plain_value, read_yaml
+from .roles import influential_settings, leaves, longest_match
+from .safe_yaml import flatten, plain_value, read_yaml, unflatten
 from .validation import validate
 
 logger = logging.getLogger(__name__)
@@ -27,33 +28,22 @@ logger = logging.getLogger(__name__)
 # `configs` is beside `trainers`, in a checkout and in an installed package.
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)*")  # before = in KEY=VALUE
-AUTO = {"DATALOADER.NUM_WORKERS": -1}  # numbers that may be given as `auto`
-BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 Layer = tuple[str, list[tuple[str, object]]]  # where settings come from, and the settings by their full names
 
 
 def build_cfg(
-    trainer: str = "",
-    dataset_config_file: str = "",
-    config_file: str = "",
-    resume: str = "",
-    flags: Sequence = (),
-    opts: Sequence = (),
-    source: str = "the command",
+    trainer: str = "", dataset_config_file: str = "", config_file: str = "", resume: str = "", flags: Sequence = (),
+    opts: Sequence = (), source: str = "the command",
 ) -> CfgNode:
-    """Defaults < the trainer's yaml < data set yaml < `config_file` < flags < opts; frozen.
-
-    The yaml of a method with `own_views` is laid over the data set's. A resumed run's own config takes the place of the
-    trainer's yaml. `source` is what messages call flags and opts.
-    """
+    """Defaults < the trainer's yaml < data set yaml < `config_file` < flags < opts; frozen. The yaml of a method with
+    `own_views` is laid over the data set's; a resumed run's own config takes the place of the trainer's yaml. `source`
+    is what messages call flags and opts."""
     lower = [file_layer(path) for path in dataset_files(dataset_config_file)]
     upper = [file_layer(find_config(config_file, "trainers"))] if config_file else []
     named = ["TRAINER.NAME", trainer] if trainer else []
     upper.append((source, [*read_pairs(named), *read_pairs(flags), *read_pairs(opts)]))
     if resume:
-        if not Path(resume, "config.yaml").is_file():
-            raise ConfigError(f"--resume {resume}: no run was started there, it has no config.yaml")
         lower.insert(0, file_layer(Path(resume, "config.yaml")))
     name = find_trainer([*lower, *upper])
     method = TRAINER_REGISTRY.get(name) if name else None
@@ -61,78 +51,45 @@ def build_cfg(
     if own.is_file() and not resume:
         lower.insert(len(lower) if method and method.own_views else 0, file_layer(own))
 
-    merger = Merger(trained=not method or method.trained)
-    for layer in lower:
-        merger.add(*layer)
-    baseline = dict(merger.settings)
-    for layer in upper:
-        merger.add(*layer)
-    cfg = merger.config()
+    settings, trained = leaves(get_cfg_default()), not method or method.trained
+    notes = merge(settings, lower, trained)
+    baseline = dict(settings)
+    notes += merge(settings, upper, trained)
+    cfg = CfgNode(unflatten(settings))
     validate(cfg)
     if not cfg.TAG:
         cfg.TAG = tag_of(influential_settings(leaves(cfg), name), baseline)
     cfg.freeze()
-    merger.log_notes()
+    for note in dict.fromkeys(notes):
+        logger.info("%s", note)
     return cfg
 
 
-class Merger:
-    """Lays settings over the defaults, layer by layer. Names and values of CoOp's are understood."""
-
-    def __init__(self, trained: bool) -> None:
-        self.trained = trained  # whether the method learns from labelled images first
-        self.defaults = get_cfg_default()
-        self.settings = leaves(self.defaults)
-        self.unknown: dict[str, str] = {}  # key -> source
-        self.ignored: dict[str, list[str]] = {}  # source -> keys without a meaning here
-        self.notes: list[str] = []
-
-    def add(self, source: str, values: Iterable[tuple[str, object]]) -> None:
-        values = list(values)
-        if not self.trained and source.endswith((".yaml", ".yml")) and "OPTIM.LR_SCHEDULER" in dict(values):
-            self.notes.append(f"OPTIM in {source} is about learning prompts and ignored; the step at test time is ours")
-            values = [(key, value) for key, value in values if not key.startswith("OPTIM.")]
-        for key, value in values:
-            self.add_value(key, value, source)
-
-    def add_value(self, key: str, value: object, source: str) -> None:
-        key, value, note = translate(key, value, source)
-        self.notes += [note] if note else []
-        if key == "TRAINER.NAME" and isinstance(value, str):
-            given, (value, extra) = value, translate_trainer(value)
-            for more, setting in extra.items():
-                self.notes.append(f"{given} is {value} with {more} {setting} here")
-                self.add_value(more, setting, source)
-        if key in self.settings and not is_height_and_width(key, value):
-            automatic = key in AUTO and value == "auto"
-            self.settings[key] = AUTO[key] if automatic else fitted(key, value, self.settings[key], source)
-        elif members := [name for name in self.settings if name.startswith(f"{key}.")]:
-            raise ConfigError(f"{key} in {source} is a group of keys; give one of {', '.join(members)}")
-        elif is_ignored(key, value, source):
-            self.ignored.setdefault(source, []).append(key)
-        else:
-            self.unknown.setdefault(key, source)
-
-    def config(self) -> CfgNode:
-        """The merged config. One error names all unknown keys, each with the known key that was probably meant."""
-        hints = {key: suggestion(key, list(self.settings)) for key in self.unknown}
-        lines = [f"unknown key '{key}' in {self.unknown[key]}.{hint and f' Did you mean {hint!r}?'}"
-                 for key, hint in hints.items()]
-        if lines:
-            raise ConfigError(" ".join(lines[:5]))
-        for key, value in self.settings.items():
-            *groups, leaf = key.split(".")
-            node = self.defaults
-            for group in groups:
-                node = node[group]
-            node[leaf] = value
-        return self.defaults
-
-    def log_notes(self) -> None:
-        for source, keys in self.ignored.items():
-            logger.info("ignored, without a meaning here, from %s: %s", source, ", ".join(dict.fromkeys(keys)))
-        for note in dict.fromkeys(self.notes):
-            logger.info("%s", note)
+def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -> list[str]:
+    """Lays layers over `settings` and returns lines for the log. Names and values of CoOp's are understood. One error
+    names the unknown keys, each with the known key that was probably meant."""
+    notes, unknown = [], []
+    for source, values in layers:
+        # OPTIM in a file of CoOp's is about training prompts; the step at test time is ours.
+        of_training = not trained and source.endswith((".yaml", ".yml")) and "OPTIM.LR_SCHEDULER" in dict(values)
+        ignored = []
+        for given, word in values:
+            found, note = ({}, "") if of_training and given.startswith("OPTIM.") else translate(given, word, source)
+            notes += [note] if note else []
+            ignored += [] if found else [given]
+            for key, value in found.items():
+                if key in settings:
+                    settings[key] = fitted(key, value, settings[key], source)
+                elif longest_match(key, IGNORED):
+                    ignored.append(key)
+                else:
+                    hint = suggestion(key, list(settings))
+                    unknown.append(f"unknown key '{key}' in {source}.{hint and f' Did you mean {hint!r}?'}")
+        if ignored:
+            notes.append(f"ignored, without a meaning here, from {source}: {', '.join(ignored)}")
+    if unknown:
+        raise ConfigError(" ".join(unknown[:5]))
+    return notes
 
 
 def file_layer(path: Path) -> Layer:
@@ -141,45 +98,42 @@ def file_layer(path: Path) -> Layer:
 
 def read_pairs(tokens: Sequence) -> Iterator[tuple[str, object]]:
     """`KEY VALUE` and `KEY=VALUE`, from the command line or from Python."""
-    rest = iter(tokens)
-    for token in rest:
+    rest = list(tokens)
+    while rest:
+        token = rest.pop(0)
         key, equals, value = str(token).partition("=")
         if equals and KEY.fullmatch(key):
             yield key, value
-            continue
-        try:
-            yield str(token), next(rest)
-        except StopIteration:
-            raise ConfigError(f"settings come as KEY VALUE pairs; '{token}' has no value") from None
+        elif rest:
+            yield str(token), rest.pop(0)
+        else:
+            raise ConfigError(f"settings come as KEY VALUE pairs; '{token}' has no value")
 
 
 def find_trainer(layers: Sequence[Layer]) -> str:
     """The trainer that the last layer with a name asks for; "" where none has one."""
     names = [value for _, values in layers for key, value in values if key == "TRAINER.NAME"]
-    return translate_trainer(names[-1])[0] if names and isinstance(names[-1], str) else ""
+    name = translate("TRAINER.NAME", names[-1], "")[0]["TRAINER.NAME"] if names else ""
+    return name if isinstance(name, str) else ""
 
 
 def fitted(key: str, value: object, default: object, source: str) -> object:
     """`value` in the type of `default`: text as yaml reads it, `1e-3`, `010` as 10, whole numbers for floats."""
     kind = type(default)
-    if isinstance(value, str) and kind is not str:
-        value = BOOLEANS.get(value.lower(), value) if kind is bool else plain_value(value)
+    if key == "DATALOADER.NUM_WORKERS" and value == "auto":
+        value = -1
     if kind is str and isinstance(value, bool):
         value = "on" if value else "off"
-    elif kind is str and not isinstance(value, Collection):
+    elif kind is str and (isinstance(value, str) or not isinstance(value, Collection)):
         value = "" if value is None else str(value)  # numbers and paths
-    elif kind in (int, float) and isinstance(value, int | str) and not isinstance(value, bool):
+    elif isinstance(value, str):
+        value = yaml.SafeLoader.bool_values.get(value.lower(), value) if kind is bool else plain_value(value)
+    if kind in (int, float) and isinstance(value, int | str) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):
             value = kind(value)
-    if type(value) is not kind and not (kind is str and isinstance(value, str)):
+    if type(value) is not kind:
         raise ConfigError(f"{key} in {source} must be of type {kind.__name__}, not {value!r}")
     return value
-
-
-def is_height_and_width(key: str, value: object) -> bool:
-    """Whether this is CoOp's `INPUT.SIZE (224, 224)`, which the backbone decides here."""
-    numbers = re.findall(r"\d+", value) if isinstance(value, str) else value
-    return key == "INPUT.SIZE" and isinstance(numbers, list | tuple) and len(numbers) == 2
 
 
 def suggestion(key: str, known: Sequence[str]) -> str:
@@ -193,20 +147,14 @@ def find_config(name: str, folder: str) -> Path:
     """The file that is meant: a path, as it is or below the project, with or without `.yaml`, or a name in
     configs/<folder>; so `configs/datasets/dtd.yaml`, `configs/datasets/dtd` and `dtd` work from anywhere."""
     path = Path(name)
-    for place in (path, CONFIGS.parent / path, CONFIGS / folder / path):
-        for found in (place, Path(f"{place}.yaml")):
-            if found.is_file():
-                return found
-    if folder == "datasets" and (registered := dataset_file_of(name)):
-        return registered
-    if path.suffix not in ("", ".yaml", ".yml"):
-        return path  # `read_yaml` refuses it
-    shipped = {file.stem: f"configs/{folder}/{file.name}" for file in (CONFIGS / folder).glob("*.yaml")}
-    hint = re.sub("'(.*)'", lambda found: f"'{shipped[found[1]]}'", nearest(path.stem, shipped))
-    if folder == "trainers" and not hint:
-        hint = " Give its path in your checkout, or leave it out: trainers know their settings, but for --backbone."
-    reason = "it is a folder" if path.is_dir() else "No such file"
-    raise ConfigError(f"cannot read config file {path}: {reason}.{hint}")
+    places = [Path(f"{place}{ending}") for place in (path, CONFIGS.parent / path, CONFIGS / folder / path)
+              for ending in ("", ".yaml")]
+    registered = dataset_file_of(name) if folder == "datasets" else None
+    if found := next(filter(Path.is_file, places), registered):
+        return found
+    hint = nearest(path.stem, [file.stem for file in (CONFIGS / folder).glob("*.yaml")])
+    remedy = " Leave it out: trainers know their settings, but for --backbone." if folder == "trainers" else ""
+    raise ConfigError(f"cannot read config file {path}: no such file.{hint or remedy}")
 
 
 def dataset_files(name: str) -> list[Path]:
@@ -214,7 +162,7 @@ def dataset_files(name: str) -> list[Path]:
     if not name:
         return []
     found = find_config(name, "datasets")
-    ours = dataset_file_of(str(dict(flatten(read_yaml(found))).get("DATASET.NAME")))
+    ours = dataset_file_of(str(dict(file_layer(found)[1]).get("DATASET.NAME")))
     return [found] if ours is None or CONFIGS in found.resolve().parents else [ours, found]
 
 

@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from yacs.config import CfgNode
@@ -23,9 +24,8 @@ MAX_LENGTH = 100  # characters of a part of a run folder's path
 
 def make_fingerprint(cfg: CfgNode, **facts: str) -> dict[str, object]:
     """Settings, `facts` (hashes of data and weights, the precision in use) and code that a resumed run must share."""
-    settings = leaves(cfg)
-    fixed = {key: value for key, value in settings.items() if setting_of(key).fixed}
-    settings = {**influential_settings(settings, cfg.TRAINER.NAME), **fixed}
+    settings = {key: value for key, value in leaves(cfg).items() if setting_of(key).fixed}
+    settings |= influential_settings(leaves(cfg), cfg.TRAINER.NAME)
     settings = {key: value for key, value in settings.items() if not setting_of(key).hashed}
     return {**settings, **facts, **user_code(cfg.TRAINER.NAME), "engine": ENGINE, "views": pipeline()}
 
@@ -36,30 +36,23 @@ def user_code(trainer: str) -> dict[str, str]:
     hashes = {}
     for cls in TRAINER_REGISTRY.get(trainer).__mro__[:-1]:
         if not cls.__module__.startswith(f"{package}."):
-            try:
+            source = "unknown"
+            with suppress(OSError, TypeError):  # typed at a prompt
                 source = inspect.getsource(cls)
-            except (OSError, TypeError):  # typed at a prompt
-                source = "unknown"
             hashes[f"source of {cls.__name__}"] = short_hash(source.encode())
     return hashes
 
 
 def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = False) -> None:
-    """Refuses to resume a run that was started with other settings, data, weights or code, naming what differs.
-
-    A setting that one side lacks counts as its default: the run is older, or newer, than the setting. A `finished` run
-    stays finished if other code would make its views now, or other parts would be cut.
-    """
+    """Refuses to resume a run that was started with other settings, data, weights or code, naming what differs. A
+    setting that one side lacks counts as its default: the run is older, or newer, than the setting. A `finished` run
+    stays finished if other code would make its views now, or other parts would be cut."""
     defaults = leaves(get_cfg_default())
-
-    def value(side: Mapping, key: str) -> object:
-        return side.get(key, defaults.get(key))
-
-    keys = sorted(key for key in {*ours, *theirs} if value(ours, key) != value(theirs, key))
-    if finished:
-        keys = [key for key in keys if key != "views" and not setting_of(key).fixed]
-    if keys:
-        differences = "; ".join(f"{key} was {value(theirs, key)!r}, is {value(ours, key)!r}" for key in keys)
+    pairs = {key: [side.get(key, defaults.get(key)) for side in (theirs, ours)] for key in sorted({*ours, *theirs})}
+    differences = "; ".join(
+        f"{key} was {before!r}, is {now!r}" for key, (before, now) in pairs.items()
+        if before != now and not (finished and (key == "views" or setting_of(key).fixed)))
+    if differences:
         raise ConfigError(f"{folder} holds a run with other settings ({differences}): choose another --output-dir")
 
 
@@ -73,28 +66,22 @@ def tag_of(settings: Mapping[str, object], baseline: Mapping[str, object]) -> st
 
 
 def prompt_name(name: str) -> str:
-    """A prompt's short name: of an embedded one its own; of a file the part of its path that differs between prompts
-    (CoOp names every file prompt_learner/model.pth.tar-<epoch>) and a hash of its content, or of the path if there is
-    no such file."""
-    path = Path(name)
-    try:
+    """A prompt's short name: of a file the part of its path that differs between prompts (CoOp names every file
+    prompt_learner/model.pth.tar-<epoch>) and a hash of its content, or of its path if it is absent."""
+    path, content = Path(name), b""
+    with suppress(OSError):
         content = read_regular(path)
-    except OSError:
-        if path.name == name:
-            return name
-        content = name.encode()
-    seed_folder = path.parent.name == "prompt_learner" and path.parent.parent.name
-    return f"{seed_folder or path.name.split('.')[0]}-{short_hash(content)}"
+    if not content and path.name == name:  # an embedded prompt
+        return name
+    run = path.parent.parent.name if path.parent.name == "prompt_learner" else ""
+    return f"{run or path.name.split('.')[0]}-{short_hash(content or name.encode())}"
 
 
 def path_safe(text: str) -> str:
     """`text` as a part of a path. A long one ends with a hash of the whole, because what is cut off may be the only
     difference between two runs."""
     safe = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
-    if len(safe) <= MAX_LENGTH:
-        return safe
-    digest = short_hash(text.encode())
-    return f"{safe[: MAX_LENGTH - 1 - len(digest)].rstrip('-.')}-{digest}"
+    return safe if len(safe) <= MAX_LENGTH else f"{safe[: MAX_LENGTH - 9].rstrip('-.')}-{short_hash(text.encode())}"
 
 
 def short_hash(content: bytes) -> str:
@@ -117,7 +104,6 @@ def backbone_name(name: str) -> str:
     family, colon, rest = name.partition(":")
     if not colon:
         return Path(name).stem if Path(name).suffix else name
-    model, at, file = rest.partition("@")
-    if at:
-        return f"{family}-{model}-{Path(file).stem}"
-    return f"{family}-{Path(rest).name if Path(rest).is_dir() else rest}"
+    model, _, file = rest.partition("@")
+    model = Path(model).name if Path(model).is_dir() else model
+    return "-".join([family, model, *([Path(file).stem] if file else [])])

@@ -109,14 +109,12 @@ def own_settings(settings: Mapping[str, object], trainer: str) -> dict[str, obje
 
 def influential_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
     """The settings that a trainer's predictions depend on."""
-    return {
-        key: value for key, value in own_settings(settings, trainer).items() if setting_of(key).role in INFLUENTIAL
-    }
+    own = own_settings(settings, trainer)
+    return {key: value for key, value in own.items() if setting_of(key).role in INFLUENTIAL}
 
 
 def compared_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
     """The settings that define an experiment: the rows of a table may differ in them."""
-    return {
-        key: value for key, value in own_settings(settings, trainer).items()
-        if setting_of(key).role in (Role.ZERO_SHOT, Role.METHOD) and setting_of(key).compared
-    }
+    own = {key: (value, setting_of(key)) for key, value in own_settings(settings, trainer).items()}
+    roles = (Role.ZERO_SHOT, Role.METHOD)
+    return {key: value for key, (value, setting) in own.items() if setting.role in roles and setting.compared}

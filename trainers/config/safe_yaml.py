@@ -1,79 +1,65 @@
-"""Yaml as plain data: no code, few aliases, no duplicate keys, and numbers as people read them."""
+"""Yaml as plain data: no code, no aliases, no duplicate keys, and numbers as people read them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from ...datasets.utils.errors import ConfigError, one_line
 from ...datasets.utils.files import read_regular
 
-MAX_SIZE = 1_000_000  # characters of a text
-MAX_ALIASES = 10
-CACHED_SIZE = 10_000  # characters up to which a parsed text is cached
-MAX_DEPTH = 5  # nested groups that a file may have
-
 
 class Loader(yaml.SafeLoader):
     """YAML 1.1 without its traps: `010` (8 there), `1:30` (90), `yes`, `0x1F`, `1_000` and dates stay text."""
 
     yaml_implicit_resolvers: dict = {}  # noqa: RUF012
-    aliases = 0
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
-        self.aliases += self.check_event(yaml.AliasEvent)
-        if self.aliases > MAX_ALIASES:  # of each other, they would stand for more values than any memory holds
-            raise yaml.YAMLError(f"it has more than {MAX_ALIASES} aliases (*name)")
+        if self.check_event(yaml.AliasEvent):  # of each other, they can stand for more values than any memory holds
+            raise yaml.YAMLError("it has aliases (*name): write the values out")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         lines: dict[str, int] = {}
-        for key in [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]:
-            line = key.start_mark.line + 1
-            if key.value in lines:
-                raise yaml.YAMLError(f"'{key.value}' is there twice, in lines {lines[key.value]} and {line}")
-            lines[key.value] = line
+        for key, _ in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines:
+                raise yaml.YAMLError(f"'{name}' is there twice, in lines {lines[name]} and {line}")
+            lines[name] = line
         return super().construct_mapping(node, deep)
 
 
 for tag, pattern, first in (
-    ("merge", "<<", "<"), ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"), ("int", "[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
+    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]), ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", "[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
     ("float", r"[-+]?[0-9]+\.[0-9]*([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+.0123456789"),
 ):
     Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), list(first))
-Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
 
 
-def parse_yaml(text: str | bytes) -> object:
-    """The plain data in yaml text. Whatever is wrong with it (`!!int x`, a thousand brackets) raises a YAMLError."""
+@lru_cache(maxsize=200)  # a plan of many runs reads the same few files thousands of times
+def parse_yaml(text: str | bytes) -> Any:
+    """The plain data in yaml text, which callers share and must not change. Whatever is wrong with the text (`!!int x`,
+    a thousand brackets) raises a YAMLError."""
     try:
-        if len(text) > MAX_SIZE:
-            raise yaml.YAMLError(f"it is longer than {MAX_SIZE:,} characters")
-        return deepcopy(load_cached(text)) if len(text) <= CACHED_SIZE else yaml.load(text, Loader)
+        if len(text) > 1_000_000:
+            raise yaml.YAMLError("it is longer than a million characters")
+        return yaml.load(text, Loader)
     except Exception as error:  # PyYAML raises many kinds: ValueError, RecursionError, TypeError ...
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        reason = getattr(error, "problem", None) or error
-        raise yaml.YAMLError(where + (one_line(reason, 300) or type(error).__name__)) from error
-
-
-@lru_cache(maxsize=200)
-def load_cached(text: str | bytes) -> object:
-    """A plan of many runs reads the same few files thousands of times."""
-    return yaml.load(text, Loader)
+        raise yaml.YAMLError(one_line(error, 300) or type(error).__name__) from error
 
 
 def plain_value(value: object) -> object:
     """Text as yaml reads it; text that is no yaml stays text."""
     if isinstance(value, str):
         with suppress(yaml.YAMLError):
-            return parse_yaml(value)
+            return deepcopy(parse_yaml(value))  # two settings may have the same text
     return value
 
 
@@ -83,19 +69,26 @@ def read_yaml(path: Path) -> dict:
         raise ConfigError(f"config file {path} is not a .yaml file; other kinds are refused because they can run code")
     try:
         content = parse_yaml(read_regular(path))
-    except OSError as error:
-        raise ConfigError(f"cannot read config file {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"config file {path} is not plain yaml: {error}") from error
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read config file {path}: {getattr(error, 'strerror', error)}") from error
     if not isinstance(content, dict | None):
         raise ConfigError(f"config file {path} must hold KEY: value pairs, not {type(content).__name__}")
     return content or {}
 
 
-def flatten(tree: dict, prefix: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple[str, object]]:
-    """The values of nested dicts by their full names; a dict below `depth` groups counts as a value."""
+def flatten(tree: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The values of nested dicts by their full names."""
     for key, value in tree.items():
-        if isinstance(value, dict) and depth:
-            yield from flatten(value, f"{prefix}{key}.", depth - 1)
+        if isinstance(value, dict):
+            yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def unflatten(values: Mapping[str, object]) -> dict[str, Any]:
+    """Nested dicts from full names."""
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *groups, leaf = key.split(".")
+        reduce(lambda node, group: node.setdefault(group, {}), groups, tree)[leaf] = value
+    return tree

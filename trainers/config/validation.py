@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
+from typing import Any
 
 from yacs.config import CfgNode
 
@@ -9,6 +11,9 @@ from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
 from ..registry import TRAINER_REGISTRY, method_key
 from .roles import OF_PROMPTS, leaves
+
+LEAST = {"SEED": 0, "INPUT.SIZE": 0, "DATALOADER.NUM_WORKERS": -1, "TTA.VIEWS": 1, "TTA.STEPS": 0, "TTA.EPISODES": 1,
+         "TTA.JACOBIAN_GB": 0, "OPTIM.WEIGHT_DECAY": 0, "TEST.BINS": 1, "TEST.PART": 1, "TEST.LIMIT": 0}
 
 
 def require(cfg: CfgNode, condition: bool, key: str, remedy: str) -> None:
@@ -30,25 +35,22 @@ def require_kept_views(cfg: CfgNode) -> None:
 
 def validate(cfg: CfgNode) -> None:
     """Refuses settings that cannot work, with one line about values that would. Methods check their own settings."""
-    for key, value in leaves(cfg).items():
-        if isinstance(value, float):
-            require(cfg, math.isfinite(value), key, "a finite number")
-
+    settings: dict[str, Any] = leaves(cfg)
+    for key, value in settings.items():
+        require(cfg, not isinstance(value, float) or math.isfinite(value), key, "a finite number")
     if not cfg.TRAINER.NAME:
         raise ConfigError(f"no trainer given: use --trainer with one of {', '.join(sorted(TRAINER_REGISTRY))}")
     trainer = TRAINER_REGISTRY.get(cfg.TRAINER.NAME)
     if cfg.DATASET.NAME:  # `adapt` works on tensors and needs no data set
         DATASET_REGISTRY.get(cfg.DATASET.NAME)
 
-    require(cfg, cfg.SEED >= 0, "SEED", "0 or more")
+    for key, least in LEAST.items():
+        require(cfg, settings[key] >= least, key, f"{least} or more")
     require(cfg, cfg.DATASET.NUM_SHOTS == -1 or cfg.DATASET.NUM_SHOTS > 0, "DATASET.NUM_SHOTS", "-1 (all) or above 0")
     require_one_of(cfg, "DATASET.SUBSAMPLE_CLASSES", "all", "base", "new")
-    require(cfg, cfg.INPUT.SIZE >= 0, "INPUT.SIZE", "0 (what the backbone takes) or a number of pixels")
-    for key, pixels in (("INPUT.PIXEL_MEAN", cfg.INPUT.PIXEL_MEAN), ("INPUT.PIXEL_STD", cfg.INPUT.PIXEL_STD)):
-        numbers = all(isinstance(number, int | float) and 0 <= number <= 1 for number in pixels)
-        require(cfg, len(pixels) in (0, 3) and numbers, key, "[] (what the backbone takes) or three numbers up to 1")
-    require(cfg, all(cfg.INPUT.PIXEL_STD), "INPUT.PIXEL_STD", "above 0")
-    require(cfg, cfg.DATALOADER.NUM_WORKERS >= -1, "DATALOADER.NUM_WORKERS", "0 or more, or auto")
+    for key, lowest in (("INPUT.PIXEL_MEAN", 0), ("INPUT.PIXEL_STD", 1e-9)):
+        valid = all(isinstance(number, int | float) and lowest <= number <= 1 for number in settings[key])
+        require(cfg, len(settings[key]) in (0, 3) and valid, key, "[] (the backbone's) or three numbers up to 1")
     require_one_of(cfg, "DATALOADER.ON_BAD_IMAGE", "error", "skip")
     require_one_of(cfg, "MODEL.ACTIVATION", "", "quick_gelu", "gelu")
     require(cfg, cfg.MODEL.HEAD_WIDTH >= 0, "MODEL.HEAD_WIDTH", "0 (64) or a width")
@@ -62,35 +64,23 @@ def validate(cfg: CfgNode) -> None:
             "empty: only ZeroShot takes templates, the other trainers tune the words of PROMPT.CTX_INIT")
     require(cfg, not cfg.TRAINER.REGULARISERS or trainer.takes_regularisers, "TRAINER.REGULARISERS",
             "empty: terms can be added to methods that tune by gradients, such as TPT, RTPT and TPS")
-    require(cfg, cfg.TTA.VIEWS >= 1, "TTA.VIEWS", "at least 1")
     require(cfg, 0 < cfg.TTA.SELECT <= 1, "TTA.SELECT", "a share above 0 and up to 1")
-    require(cfg, cfg.TTA.STEPS >= 0, "TTA.STEPS", "0 (zero-shot) or more")
     require_one_of(cfg, "TTA.AUGMIX", "auto", "on", "off")
-    require(cfg, cfg.TTA.EPISODES >= 1, "TTA.EPISODES", "at least 1")
     require_one_of(cfg, "TTA.JACOBIAN", "auto", "on", "off")
-    require(cfg, cfg.TTA.JACOBIAN_GB >= 0, "TTA.JACOBIAN_GB", "0 or more")
     require(cfg, 0 < cfg.OPTIM.LR <= 1e30, "OPTIM.LR", "above 0 and at most 1e30")
-    require(cfg, cfg.OPTIM.WEIGHT_DECAY >= 0, "OPTIM.WEIGHT_DECAY", "0 or more")
-    require(cfg, cfg.TEST.BINS >= 1, "TEST.BINS", "at least 1")
     require_one_of(cfg, "TEST.SPLIT", "test", "val")
-    require(cfg, cfg.TEST.PART >= 1, "TEST.PART", "at least 1")
-    require(cfg, cfg.TEST.LIMIT >= 0, "TEST.LIMIT", "0 (all) or a number of images")
     trainer.validate(cfg)
 
 
 def parse_regularisers(setting: str) -> dict[str, float]:
-    """TRAINER.REGULARISERS, such as `ctpt:50,atpt:10`: the weight of each added term by the method's name as given."""
+    """TRAINER.REGULARISERS, such as `ctpt:50,atpt:10`: the weight of each added term by the method's name."""
     weights: dict[str, float] = {}
     for part in filter(str.strip, setting.split(",")):
         name, _, number = (piece.strip() for piece in part.partition(":"))
-        try:
-            weight = float(number)
-        except ValueError:
-            weight = math.nan
-        if not name or not 0 <= weight < math.inf:
-            raise ConfigError(f"TRAINER.REGULARISERS has {part.strip()!r}; it must be name:weight with a weight of 0 "
-                              f"or more, several separated by commas, such as ctpt:50,atpt:10")
-        if method_key(name) in map(method_key, weights):
-            raise ConfigError(f"TRAINER.REGULARISERS names {name!r} twice: give each term one weight")
-        weights[name] = weight
+        with suppress(ValueError):
+            if name and 0 <= float(number) < math.inf and method_key(name) not in map(method_key, weights):
+                weights[name] = float(number)
+                continue
+        raise ConfigError(f"TRAINER.REGULARISERS has {part.strip()!r}; it must be name:weight with a weight of 0 or "
+                          f"more, each name once, separated by commas, such as ctpt:50,atpt:10")
     return weights

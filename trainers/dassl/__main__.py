@@ -21,19 +21,15 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         "python -m promptcal.trainers.dassl", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--dassl", metavar="FOLDER", help="a clone of Dassl.pytorch; default: the installed one, or a "
-                                                          "folder Dassl.pytorch here, beside or above")
+    parser.add_argument("--dassl", metavar="FOLDER", help="a clone of Dassl.pytorch; default: the installed one")
     parser.add_argument("script", help="the checkout's train.py")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, default=[], help="its arguments")
     args = parser.parse_args(argv)
     script = Path(args.script)
     if not script.is_file():
-        raise UserError(f"no {script} here: run this in the folder of a CoOp checkout, or give the path of its "
-                        f"train.py")
+        raise UserError(f"no {script} here: run this in the folder of a CoOp checkout, or give the path of train.py")
     sys.path[0] = str(script.resolve().parent)  # as `python train.py` sets it
     if args.dassl:
-        if not Path(args.dassl, "dassl").is_dir():
-            raise UserError(f"{args.dassl} holds no folder dassl: give the clone of Dassl.pytorch")
         sys.path.insert(1, str(Path(args.dassl).resolve()))
     install_plugin()
     sys.argv = [args.script, *args.arguments]

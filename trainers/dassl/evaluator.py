@@ -18,16 +18,16 @@ from ...datasets.utils.errors import DataError, WeightsError
 from ...datasets.utils.files import write_arrays, write_json, write_text
 from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from ..config.roles import leaves
+from ..config.safe_yaml import unflatten
 from ..functional.arrays import log_softmax
 from ..functional.calibration import BINS, brier
 from ..runs.environment import environment
 from ..runs.summary import metrics_of, percent_lines
 from ..vlm.loading import pick_device, weights_hash
-from .data import DasslDataset
+from .convert import DasslDataset
 
 logger = logging.getLogger(__name__)
 
-CLIP_PIXELS = {"INPUT.PIXEL_MEAN": OPENAI_MEAN, "INPUT.PIXEL_STD": OPENAI_STD}
 UNNAMED = "no name"  # of a backbone that the checkout's config does not name
 
 
@@ -38,7 +38,7 @@ class Calibration(Classification):
     def __init__(self, cfg: CfgNode, lab2cname: dict[int, str] | None = None, **kwargs: Any) -> None:
         super().__init__(cfg, lab2cname=lab2cname, **kwargs)
         self.names = lab2cname or {}
-        self.trainer: Any = None  # whose outputs these are; set by `connect`
+        self.trainer: Any = None  # whose outputs these are; set by `connecting_evaluator`
         self.split = cfg.TEST.SPLIT
         self.writes = True  # False for our trainers, which write their own results
         self.outputs: list[np.ndarray] = []
@@ -54,8 +54,7 @@ class Calibration(Classification):
     def evaluate(self) -> OrderedDict:
         results = super().evaluate()
         logits, labels = np.concatenate(self.outputs), np.array(self._y_true, dtype=np.int64)
-        lost = int((~np.isfinite(logits)).any(axis=1).sum())
-        if lost:
+        if lost := int((~np.isfinite(logits)).any(axis=1).sum()):
             print(f"calibration is not measured: {lost} of {len(logits)} outputs are not finite")
             return results
         bins = self.cfg.TEST.get("BINS") or BINS
@@ -70,16 +69,13 @@ class Calibration(Classification):
     def write(self, logits: np.ndarray, labels: np.ndarray, figures: dict[str, float], bins: int) -> None:
         """Writes predictions.npz, results.json and config.yaml, which `report` reads."""
         cfg, folder = self.cfg, Path(self.cfg.OUTPUT_DIR)
-        count = logits.shape[1]
-        names = [str(self.names.get(label, label)) for label in range(count)]
-        write_arrays(
-            folder / "predictions.npz", index=np.arange(len(labels)), label=labels, logits=logits,
-            flagged=np.zeros(len(labels), dtype=bool),
-        )
+        names = [str(self.names.get(label, label)) for label in range(logits.shape[1])]
+        write_arrays(folder / "predictions.npz", index=np.arange(len(labels)), label=labels, logits=logits,
+                     flagged=np.zeros(len(labels), dtype=bool))
         write_text(folder / "config.yaml", yaml.safe_dump(given_settings(cfg)))
         write_json(folder / "results.json", {
             "trainer": cfg.TRAINER.NAME, "dataset": cfg.DATASET.NAME, "backbone": cfg.MODEL.BACKBONE.NAME or UNNAMED,
-            "seed": max(cfg.SEED, 0), "n": len(labels), "classes": count, "split": self.split,
+            "seed": max(cfg.SEED, 0), "n": len(labels), "classes": len(names), "split": self.split,
             **{name: figures[name] for name in ("accuracy", "confidence", "ece", "ace", "brier")}, "bins": bins,
             "flagged": 0, "skipped": [], "zero_shot": False,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"), "data_hash": self.data_hash(labels),
@@ -91,17 +87,13 @@ class Calibration(Classification):
 
     def data_hash(self, labels: np.ndarray) -> str:
         """The hash that our own runs on these images have; empty where the order of the images is unknown."""
-        dataset = getattr(getattr(self.trainer, "dm", None), "dataset", None)
-        if dataset is None:
-            return ""
         try:
-            data = DasslDataset(dataset, self.cfg)
-            items = data.val if self.split == "val" else data.test
-            known = [item.label for item in items] == labels.tolist()
-            return data.fingerprint(items) if known else ""
-        except DataError as error:
+            data = DasslDataset(self.trainer.dm.dataset, self.cfg)
+        except (AttributeError, DataError) as error:
             logger.warning("no hash of the data: %s", error)
             return ""
+        items = data.val if self.split == "val" else data.test
+        return data.fingerprint(items) if [item.label for item in items] == labels.tolist() else ""
 
 
 def openai_hash(name: str) -> str:
@@ -114,14 +106,7 @@ def openai_hash(name: str) -> str:
 
 def given_settings(cfg: CfgNode) -> dict[str, Any]:
     """The settings that have a value, as a tree of plain data, without those of the pixels that equal CLIP's own."""
-    tree: dict[str, Any] = {}
-    for key, value in leaves(cfg).items():
-        is_clip = isinstance(value, list | tuple) and tuple(value) == CLIP_PIXELS.get(key)
-        if value is None or key == "INPUT.SIZE" or is_clip:
-            continue
-        *groups, leaf = key.split(".")
-        node = tree
-        for group in groups:
-            node = node.setdefault(group, {})
-        node[leaf] = list(value) if isinstance(value, tuple) else value
-    return tree
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in leaves(cfg).items()}
+    left_out = {"INPUT.SIZE": plain.get("INPUT.SIZE"), "INPUT.PIXEL_MEAN": list(OPENAI_MEAN),
+                "INPUT.PIXEL_STD": list(OPENAI_STD)}
+    return unflatten({key: value for key, value in plain.items() if value is not None and value != left_out.get(key)})

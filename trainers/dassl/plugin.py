@@ -16,8 +16,8 @@ apply_patches()
 
 import dassl.engine  # noqa: E402  # Dassl can be imported from here on
 
+from .convert import add_settings  # noqa: E402
 from .evaluator import Calibration  # noqa: E402
-from .keys import add_settings  # noqa: E402
 from .trainers import connecting_evaluator, register_trainers  # noqa: E402
 
 dassl.engine.build_trainer = connecting_evaluator(dassl.engine.build_trainer)

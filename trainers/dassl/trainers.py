@@ -17,9 +17,8 @@ from ..registry import TRAINER_REGISTRY
 from ..runs.run_dir import Results
 from ..runs.summary import END_OF_TRAINING
 from ..vlm.prompt_files import find_prompt
-from .data import DasslDataset
+from .convert import DasslDataset, our_cfg
 from .evaluator import Calibration
-from .keys import our_cfg
 
 logger = logging.getLogger(__name__)
 
@@ -44,17 +43,12 @@ class PromptCalTrainer(TrainerX):
         """Refuses settings that cannot work before anything is computed."""
         self.data = DasslDataset(self.source, self.cfg)
         our_cfg(self.cfg, self.method)
-        if self.cfg.SEED < 0:
-            logger.info("SEED is %d, which means any: views are those of seed 0", self.cfg.SEED)
         if not TRAINER_REGISTRY.get(self.method).trained:
             logger.info("%s adapts to each test image: OPTIM.* is not used, TTA.OPTIM.* is its step", self.method)
 
     def load_model(self, directory: str, epoch: int | None = None) -> None:
         """Finds the prompt of a CoOp run to start from."""
-        if directory:
-            self.prompt = str(find_prompt(directory, epoch))
-        else:
-            print("no --model-dir: the prompt is PROMPT.CTX_INIT")
+        self.prompt = str(find_prompt(directory, epoch)) if directory else ""
 
     def train(self) -> None:
         results = self.run_engine(train=TRAINER_REGISTRY.get(self.method).trained)
@@ -104,32 +98,21 @@ def register_trainers() -> None:
 
 
 def connecting_evaluator(build_trainer: Any) -> Any:
-    """Dassl's `build_trainer`, which also connects the evaluator `Calibration` to the trainer that it builds."""
+    """Dassl's `build_trainer`, which also tells the evaluator `Calibration` whose outputs it gets, of which split."""
     @functools.wraps(build_trainer)
     def build(cfg: CfgNode) -> Any:
         trainer = build_trainer(cfg)
-        evaluator = getattr(trainer, "evaluator", None)
-        if isinstance(evaluator, Calibration):
-            connect(evaluator, trainer)
+        evaluator, test = getattr(trainer, "evaluator", None), trainer.test
+        if not isinstance(evaluator, Calibration):
+            return trainer
+        evaluator.trainer = trainer
+
+        @functools.wraps(test)
+        def test_split(split: str | None = None, *args: Any, **kwargs: Any) -> Any:
+            on_val = (split or cfg.TEST.SPLIT) == "val" and trainer.val_loader is not None  # as Dassl does
+            evaluator.split = "val" if on_val else "test"
+            return test(split, *args, **kwargs)
+
+        trainer.test = test_split
         return trainer
     return build
-
-
-def connect(evaluator: Calibration, trainer: Any) -> None:
-    """Tells the evaluator whose outputs it gets and of which split, and ends the log of a training with the line that
-    parse_test_res.py looks for, whichever version of Dassl it was written for."""
-    test, after_train = trainer.test, trainer.after_train
-    evaluator.trainer = trainer
-
-    @functools.wraps(test)
-    def test_split(split: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        wanted = split or trainer.cfg.TEST.SPLIT
-        evaluator.split = "val" if wanted == "val" and trainer.val_loader is not None else "test"  # as Dassl does
-        return test(split, *args, **kwargs)
-
-    @functools.wraps(after_train)
-    def end_training() -> None:
-        print("\n".join(END_OF_TRAINING))
-        after_train()
-
-    trainer.test, trainer.after_train = test_split, end_training

@@ -1,13 +1,18 @@
-"""What adapting to images returns, and the checks that every method's output passes."""
+"""What adapting to images returns, the checks that every method's output passes, and how many images run at once."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from ...datasets.utils.errors import DataError
+from ..vlm.oom import retry_on_oom
+from ..vlm.text_encoder import InitialPrompt
+
+# Class tokens of all episodes in one pass. A CPU is fastest while activations stay in its caches; a GPU wants many.
+TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}
 
 
 @dataclass
@@ -45,14 +50,11 @@ class Adapted:
 
     def check_shapes(self, method: str, images: int, classes: int, names: Sequence[object]) -> None:
         """Refuses output that does not have one row per image. `names` are those of the images."""
-        for name, tensor in {"logits": self.logits, "zero_shot_logits": self.zero_shot_logits}.items():
-            if tuple(tensor.shape) != (images, classes):
+        logits = {"logits": self.logits, "zero_shot_logits": self.zero_shot_logits}
+        for name, tensor in {**logits, **self.columns}.items():
+            if len(tensor) != images or (name in logits and tensor.shape != (images, classes)):
                 raise DataError(f"{method} returned {name} of shape {tuple(tensor.shape)} for {images} images of "
                                 f"{classes} classes, the first of them {names[0]}: fix the method's adapt()")
-        for name, column in self.columns.items():
-            if len(column) != images:
-                raise DataError(f"{method} returned {len(column)} rows of '{name}' for {images} images, the first of "
-                                f"them {names[0]}: fix the method's adapt()")
 
     def with_equal_logits(self, first_of_name: Sequence[int] | None) -> Adapted:
         """Copies the logits of each class name to the other classes of that name, so that they are equal to the bit.
@@ -71,3 +73,24 @@ class Adapted:
         if lost.any():
             raise DataError(f"CLIP's features of {names[int(lost.int().argmax())]} are not finite: try MODEL.PREC fp32")
         return replace(self, logits=logits, columns={**self.columns, "flagged": flagged})
+
+
+def adapt_within_memory(adapt: Callable[[Tensor], Adapted], views: Tensor, prompt: InitialPrompt) -> Adapted:
+    """`adapt` on all images, as many at once as the device holds. When memory runs out, first the number of episodes,
+    then the number of classes per pass is halved for the rest of the run."""
+    limit = TOKENS_AT_ONCE.get(views.device.type, TOKENS_AT_ONCE["cuda"]) // prompt.tower.tokens
+
+    def at_once() -> int:
+        return max(1, min(len(views), limit, prompt.episodes))
+
+    def halve() -> str:
+        if at_once() == 1:
+            return prompt.halve_classes()
+        prompt.episodes = -(-at_once() // 2)
+        return f"{prompt.episodes} episodes"
+
+    done: list[Adapted] = []
+    while len(views):
+        done.append(retry_on_oom(lambda rest=views: adapt(rest[: at_once()]), halve))  # type: ignore[misc]
+        views = views[len(done[-1].logits) :]
+    return Adapted.join(done)

@@ -45,33 +45,32 @@ class ArrayCache:
         plain = json.loads(json.dumps(dict(metadata)))  # as it will be read
         write_json(self.folder / f"{name}.json", {"crc32": checksum(array, plain), "metadata": plain})
 
+    def note(self, name: str) -> dict[str, Any] | None:
+        """The content of an array's note; None if it or the array is absent, or the note is damaged."""
+        note = read_json(self.folder / f"{name}.json")
+        valid = isinstance(note, dict) and isinstance(note.get("metadata"), dict)
+        return note if valid and (self.folder / f"{name}.npy").is_file() else None
+
     def metadata(self, name: str) -> dict[str, Any] | None:
         """What was stored with an array; None if the array is absent. Its numbers are not read."""
         note = self.note(name)
-        return note["metadata"] if note and (self.folder / f"{name}.npy").is_file() else None
-
-    def note(self, name: str) -> dict[str, Any]:
-        """The content of an array's note; empty if it is absent or damaged."""
-        note = read_json(self.folder / f"{name}.json")
-        return note if isinstance(note, dict) and isinstance(note.get("metadata"), dict) else {}
+        return note and note["metadata"]
 
     def read(self, name: str) -> tuple[np.ndarray, dict[str, Any]] | None:
         """The array and its metadata; None if it is absent or damaged. It is read whole: a memory-mapped file that is
         cut short ends the process with SIGBUS."""
-        metadata = self.metadata(name)
-        if metadata is None:
+        note, path = self.note(name), self.folder / f"{name}.npy"
+        if note is None:
             return None
-        path = self.folder / f"{name}.npy"
         try:
             with noticing_damage():
                 array = np.load(path, allow_pickle=False)
-                if checksum(array, metadata) == self.note(name).get("crc32"):
-                    return array, metadata
-                reason = "wrong checksum"
+                if checksum(array, note["metadata"]) != note.get("crc32"):
+                    raise Damaged("wrong checksum")
+                return array, note["metadata"]
         except Damaged as error:
-            reason = str(error)
-        logger.warning("%s is damaged (%s) and is made again", path, reason)
-        return None
+            logger.warning("%s is damaged (%s) and is made again", path, error)
+            return None
 
 
 def checksum(array: np.ndarray, metadata: Mapping[str, object]) -> int:

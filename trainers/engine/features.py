@@ -131,16 +131,13 @@ class ViewFeatures:
             numbers = sum(map(len, missing)) * self.num_views * self.backbone.features
             self.cache.reserve(numbers * self.dtype.itemsize, "view features")
         own = missing[dist.rank :: dist.world]
-        pieces = [piece for shard in own for piece in chunks(shard, ENCODE_AT_ONCE)]
-        encoded = map(self.check, self.encode(pieces))
+        pieces = {shard[0]: chunks(shard, ENCODE_AT_ONCE) for shard in own}
+        encoded = map(self.check, self.encode([piece for some in pieces.values() for piece in some]))
         with tqdm(total=sum(map(len, own)), desc="view features", unit="img", dynamic_ncols=True,
                   disable=not own or not dist.is_main) as bar:
             for shard in own:
-                made = []
-                for piece in chunks(shard, ENCODE_AT_ONCE):
-                    made.append(next(encoded))
-                    bar.update(len(piece))
-                self.write_shard(shard, made)
+                self.write_shard(shard, [next(encoded) for _ in pieces[shard[0]]])
+                bar.update(len(shard))
         dist.barrier()
 
     def read(self, indices: Sequence[int]) -> FeatureBatch:
@@ -155,15 +152,13 @@ class ViewFeatures:
     def shard(self, number: int) -> Shard:
         """A shard from memory or from disk; one that was removed or damaged since is encoded again."""
         if number not in self.recent:
-            self.recent[number] = self.read_shard(self.shards[number]) or self.encode_shard(self.shards[number])
+            indices = self.shards[number]
+            self.recent[number] = self.read_shard(indices) or self.write_shard(
+                indices, list(self.encode(chunks(indices, ENCODE_AT_ONCE))))
         self.recent.move_to_end(number)
         while len(self.recent) > 1 and sum(shard.array.nbytes for shard in self.recent.values()) > MEMORY:
             self.recent.popitem(last=False)
         return self.recent[number]
-
-    def encode_shard(self, indices: Sequence[int]) -> Shard:
-        made = list(self.encode(chunks(indices, ENCODE_AT_ONCE)))
-        return self.write_shard(indices, made)
 
     def has_shard(self, indices: Sequence[int]) -> bool:
         """Whether the cache has these images as they would be encoded now. Images that could not be read then are
@@ -186,8 +181,8 @@ class ViewFeatures:
         if found is None or found[1]["images"] != self.images_hash(indices):
             return None
         array, metadata = found
-        row = {index: row for row, index in enumerate(metadata["index"])}
-        return Shard(array, row, {int(index): reason for index, reason in metadata["bad"].items()})
+        bad = {int(index): reason for index, reason in metadata["bad"].items()}
+        return Shard(array, {index: row for row, index in enumerate(metadata["index"])}, bad)
 
     def write_shard(self, indices: Sequence[int], made: Sequence[FeatureBatch]) -> Shard:
         array = torch.cat([batch.views for batch in made]).to(self.dtype).cpu().numpy()

@@ -38,9 +38,7 @@ def build_jacobian(
     worth = pays(images, break_even(prompt.tower, prompt.context.shape[-2], features), cached=cache is not None)
     if not dist.broadcast(cfg.TTA.JACOBIAN == "on" or (fits and (worth or is_cached))):
         return None
-    jacobian = None
-    if cache is None or dist.is_main:
-        jacobian = cached_jacobian(prompt.tower, prompt.context, cache)
+    jacobian = cached_jacobian(prompt.tower, prompt.context, cache) if cache is None or dist.is_main else None
     dist.barrier()  # the other processes read what the main process has cached
     return cached_jacobian(prompt.tower, prompt.context, cache) if jacobian is None else jacobian
 
@@ -49,9 +47,9 @@ def cached_jacobian(tower: TextEncoder, context: Tensor, cache: ArrayCache | Non
     """The Jacobian, read from the cache, or computed and written there."""
     if cache and (found := cache.read("jacobian")):
         return torch.from_numpy(found[0].copy()).to(context.device)
-    classes, features = len(tower.class_tokens), tower.backbone.features
     if cache:
-        cache.reserve(jacobian_size(classes, features, context), "the Jacobian's numbers")
+        size = jacobian_size(len(tower.class_tokens), tower.backbone.features, context)
+        cache.reserve(size, "the Jacobian's numbers")
     jacobian = retry_on_oom(lambda: text_jacobian(tower, context), refuse)
     if cache:
         cache.write("jacobian", jacobian.cpu().numpy(), {})

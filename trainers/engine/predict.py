@@ -4,8 +4,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,18 +24,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Images that are adapted together. A batch lies within one part, so a resumed run has the same batches."""
-
-    part: Sequence[int]  # positions in the split of the images that are saved together
-    indices: Sequence[int]  # those of this batch
-
-    @property
-    def ends_part(self) -> bool:
-        return self.indices[-1] == self.part[-1]
-
-
 class Predictor:
     """Reads view features, adapts to them batch by batch, and saves the predictions of each finished part."""
 
@@ -51,7 +38,8 @@ class Predictor:
             self.check_online()
         finished, missing = self.resume()
         own = self.dist.split(missing)
-        batches = [Batch(part, indices) for part in own for indices in chunks(part, self.cfg.TTA.EPISODES)]
+        # A batch lies within one part, so a resumed run has the same batches.
+        batches = [(part, indices) for part in own for indices in chunks(part, self.cfg.TTA.EPISODES)]
         with Progress(self.run_dir.path, len(self.trainer.indices), self.cfg.TEST.BINS, self.cfg.TRAINER.NAME,
                       self.dist.is_main) as progress:
             for columns in finished:
@@ -59,14 +47,14 @@ class Predictor:
             started = time.perf_counter()
             features = self.view_features() if missing else None
             rows: list[Columns] = []
-            found = features.batches([batch.indices for batch in batches]) if features else ()
-            for batch, read in zip(batches, found, strict=True):
+            found = features.batches([indices for _, indices in batches]) if features else ()
+            for (part, indices), read in zip(batches, found, strict=True):
                 columns, now = self.predict_batch(read), time.perf_counter()
                 rows.append({**columns, "seconds": np.array([now - started])})
                 started = now
                 progress.advance(rows[-1])
-                if batch.ends_part:
-                    self.save_part(batch.part, joined(rows), progress)
+                if indices[-1] == part[-1]:
+                    self.save_part(part, joined(rows), progress)
                     rows = []
         self.dist.barrier()
 
@@ -82,10 +70,9 @@ class Predictor:
         found = [self.run_dir.read_part(part) for part in self.parts]
         if self.trainer.online:
             whole = next((number for number, columns in enumerate(found) if columns is None), len(found))
-            state = self.run_dir.read_state(whole)
-            if state is not None:
-                self.trainer.load_state(state.arrays)
-            kept = state.parts if state is not None else 0
+            kept, state = self.run_dir.read_state(whole)
+            if kept:
+                self.trainer.load_state(state)
             found = [columns if number < kept else None for number, columns in enumerate(found)]
         finished = [columns for columns in found if columns is not None]
         if finished:
@@ -109,13 +96,11 @@ class Predictor:
         """The columns of a batch. Its predictions are copied from the device once, which waits for them."""
         items = [self.trainer.items[index] for index in batch.index]
         started = time.perf_counter()
-        columns: Mapping[str, Tensor] = {}
+        empty = torch.empty(0, len(self.trainer.classnames))
+        adapted = Adapted(empty, empty).with_fallback([])  # of no image
         if items:
             adapted = adapt_images(self.trainer, batch.views, [item.impath for item in items])
-            columns = {"logits": adapted.logits, "zero_shot_logits": adapted.zero_shot_logits, **adapted.columns}
-        else:
-            empty = torch.empty(0, len(self.trainer.classnames))
-            columns = {"logits": empty, "zero_shot_logits": empty, "flagged": torch.empty(0, dtype=torch.bool)}
+        columns = {"logits": adapted.logits, "zero_shot_logits": adapted.zero_shot_logits, **adapted.columns}
         arrays = {name: column.cpu().numpy() for name, column in columns.items()}
         return {
             "index": np.array(batch.index, dtype=np.int64),
@@ -144,10 +129,8 @@ def adapt_images(method: BaseTrainer, views: Tensor, names: Sequence[object]) ->
         adapted = Adapted.join([method.adapt(some) for some in (views.split(1) if method.online else [views])])
         adapted.check_shapes(trainer, len(views), len(method.classnames), names)
         return adapted.with_equal_logits(method.first_of_name).with_fallback(names)
-    except UserError:
-        raise
     except Exception as error:  # a user's own method may raise anything: say which, where, and at which image
-        if machine_fault(error):
+        if isinstance(error, UserError) or machine_fault(error):
             raise
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
         place = f"line {frames[-1].lineno} of {frames[-1].filename}"

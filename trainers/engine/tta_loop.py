@@ -133,9 +133,8 @@ def text_gradient(
         slopes = torch.autograd.grad(total.sum(), [loss, *penalties])
     gradient = slopes[0][:, None, None] * gradient
     if terms:
-        of_penalties = [slope for _, (_, slope) in terms]
         gradient = gradient + sum(
-            weight[:, None, None] * slope for weight, slope in zip(slopes[1:], of_penalties, strict=True))
+            slope[:, None, None] * of_penalty for slope, (_, (_, of_penalty)) in zip(slopes[1:], terms, strict=True))
     return gradient, loss.detach(), sum((penalty.detach() for penalty in penalties), torch.zeros_like(loss.detach()))
 
 

@@ -1,8 +1,4 @@
-"""One process or many: which of the run's processes this is, and the little that they exchange.
-
-Processes share work by sharing a folder. They exchange objects only at the start, to agree on who does what, and at the
-end.
-"""
+"""One process or many: which of the run's processes this is, and the little that they exchange to share its work."""
 from __future__ import annotations
 
 import atexit
@@ -44,7 +40,7 @@ class Distributed:
         if self.world > 1:
             with explained():
                 dist.broadcast_object_list(box, src=0)
-                dist.barrier()  # the main process stays until all have it
+        self.barrier()  # the main process stays until all have it
         return box[0]
 
     def split(self, parts: Sequence[T]) -> Sequence[T]:
@@ -64,5 +60,4 @@ def explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise UserError("another process of this run has ended; finished parts are kept: run the command again"
-                        ) from error
+        raise UserError("another process of the run ended; finished parts are kept: run the command again") from error

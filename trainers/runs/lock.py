@@ -15,7 +15,6 @@ from ...datasets.utils.files import read_json
 
 TOUCH_SECONDS = 10.0  # between touches of the file
 SILENCE = 120.0  # seconds without a touch after which an owner on another machine counts as dead
-HELD: set[str] = set()  # tokens of the locks that this process holds; a file that it left behind has another one
 
 
 class RunLock:
@@ -28,43 +27,39 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "lock"
-        pid = os.getpid()
         self.token = secrets.token_hex(8)
-        self.owner = {"host": socket.gethostname(), "system": system_id(), "pid": pid, "started": start_time(pid),
-                      "token": self.token}
+        self.owner = {"host": socket.gethostname(), "system": system_id(), "pid": os.getpid(),
+                      "started": start_time(os.getpid()), "token": self.token}
 
     @contextmanager
     def held(self) -> Iterator[RunLock]:
-        """Holds the lock, or raises what `taken` returns."""
+        """Holds the lock, or raises a UserError that names the owner."""
+        self.take()
         released = threading.Event()
         try:
-            self.take()
             threading.Thread(target=self.touch_until, args=(released,), daemon=True).start()
             yield self
         finally:
             released.set()
-            HELD.discard(self.token)
             if self.is_ours() and os.getpid() == self.owner["pid"]:  # a forked process leaves it to its parent
                 with suppress(OSError):  # of a lost disk: the file is taken over later
                     self.path.unlink()
 
     def take(self) -> None:
-        HELD.add(self.token)
+        owner: dict = {}
         try:
             for _ in range(2):
                 with suppress(FileExistsError):
                     return self.create(self.owner)
                 with suppress(FileNotFoundError):  # released, or taken over by another process, in the meantime
-                    self.remove_if_stale()
+                    owner = read_owner(self.path)
+                    if not self.is_gone(owner):
+                        break
+                    self.remove(owner)
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --output-dir") from error
-        raise self.taken()
-
-    def touch_until(self, released: threading.Event) -> None:
-        while not released.wait(TOUCH_SECONDS):
-            with suppress(OSError):  # a shared disk may be away for a while
-                if self.is_ours():
-                    os.utime(self.path)
+        raise UserError(f"{self.path.parent} is in use by process {owner.get('pid', '?')} on {owner.get('host', '?')}: "
+                        f"wait for it, or choose another --output-dir (if it is gone, remove {self.path})")
 
     def create(self, owner: dict) -> None:
         """Creates the file. Only one of several processes that try at the same time succeeds."""
@@ -76,15 +71,8 @@ class RunLock:
             self.path.unlink()
             raise
 
-    def is_ours(self) -> bool:
-        """Whether the file still names this owner: another process may have taken it over."""
-        return read_owner(self.path) == self.owner
-
-    def remove_if_stale(self) -> None:
-        """Removes the file of an owner that is gone; raises what `taken` returns if the owner lives."""
-        owner = read_owner(self.path)
-        if not self.is_gone(owner):
-            raise self.taken()
+    def remove(self, owner: dict) -> None:
+        """Removes the file of an owner that is gone."""
         aside = self.path.with_name(f".lock.{self.token}")
         self.path.rename(aside)  # only one of several processes succeeds
         found = read_owner(aside)
@@ -92,44 +80,41 @@ class RunLock:
         if found != owner:  # the new lock of another process that was faster
             with suppress(FileExistsError):
                 self.create(found)
-            raise self.taken()
+
+    def is_ours(self) -> bool:
+        """Whether the file still names this owner: another process may have taken it over."""
+        return read_owner(self.path) == self.owner
+
+    def touch_until(self, released: threading.Event) -> None:
+        while not released.wait(TOUCH_SECONDS):
+            with suppress(OSError):  # a shared disk may be away for a while
+                if self.is_ours():
+                    os.utime(self.path)
 
     def is_gone(self, owner: dict) -> bool:
-        """Whether the owner is dead. A file that names no owner may be about to be written."""
+        """Whether the owner is dead. A file that names no owner may be about to be written. Silence is measured by the
+        clock of the file system, which all machines share."""
         if (owner.get("host"), owner.get("system")) != (self.owner["host"], self.owner["system"]):
-            return self.silence() > SILENCE
-        if owner["pid"] == os.getpid():
-            return owner.get("token") not in HELD
+            probe = self.path.with_name(f".clock.{self.token}")
+            probe.touch()
+            now = probe.stat().st_mtime
+            probe.unlink()
+            return now - self.path.stat().st_mtime > SILENCE
         try:
             os.kill(owner["pid"], 0)
         except (ProcessLookupError, OverflowError):
             return True
         except PermissionError:
-            pass  # it lives, and belongs to another user
+            return False  # it lives, and belongs to another user
         return start_time(owner["pid"]) != owner.get("started")  # another process with the same number
-
-    def silence(self) -> float:
-        """Seconds since the last touch, by the clock of the file system, which all machines share."""
-        probe = self.path.with_name(f".clock.{self.token}")
-        probe.touch()
-        now = probe.stat().st_mtime
-        probe.unlink()
-        return now - self.path.stat().st_mtime
-
-    def taken(self) -> Exception:
-        owner = read_owner(self.path)
-        return UserError(
-            f"{self.path.parent} is in use by process {owner.get('pid', '?')} on {owner.get('host', '?')}: wait for "
-            f"it, or choose another --output-dir (if that process is gone, remove {self.path})"
-        )
 
 
 def read_owner(path: Path) -> dict:
     """The owner that a lock file names; empty if it names none."""
     owner = read_json(path)
-    if not isinstance(owner, dict) or not isinstance(owner.get("pid"), int):
-        return {}
-    return owner if owner["pid"] > 0 else {}  # 0 and below are groups of processes
+    if isinstance(owner, dict) and isinstance(owner.get("pid"), int) and owner["pid"] > 0:  # 0 and below are groups
+        return owner
+    return {}
 
 
 def system_id() -> str:

@@ -40,21 +40,9 @@ class Progress:
             self.correct = np.append(self.correct, correct)
         self.bar.update(len(columns["label"]) + len(columns["bad_index"]))
 
-    def running(self) -> dict[str, float]:
-        if not len(self.correct):
-            return {}
-        return {
-            "accuracy": 100 * float(self.correct.mean()),
-            "ece": 100 * ece(self.confidence, self.correct, self.bins),
-            "confidence": 100 * float(self.confidence.mean()),
-        }
-
     def advance(self, columns: Columns) -> None:
         """Moves the bar by a batch."""
         self.count(columns)
-        if running := self.running():
-            speed = columns["seconds"].sum() / max(len(columns["label"]), 1)
-            self.bar.set_postfix_str(f"acc {running['accuracy']:.1f}, ECE {running['ece']:.1f}, {speed:.3f} s/img")
         if len(self.correct) - self.logged >= self.every:
             self.log(columns)
 
@@ -63,9 +51,13 @@ class Progress:
         if not self.shown or len(self.correct) == self.logged:
             return
         self.logged = len(self.correct)
-        scalars = {f"running/{name}": value for name, value in self.running().items()}
-        scalars["speed/seconds_per_image"] = float(columns["seconds"].sum()) / max(len(columns["label"]), 1)
+        accuracy, error = 100 * self.correct.mean(), 100 * ece(self.confidence, self.correct, self.bins)
+        self.bar.set_postfix_str(f"acc {accuracy:.1f}, ECE {error:.1f}")
+        scalars = {
+            "running/accuracy": accuracy, "running/ece": error, "running/confidence": 100 * self.confidence.mean(),
+            "speed/seconds_per_image": columns["seconds"].sum() / max(len(columns["label"]), 1),
+        }
         for name in ("loss", "penalty"):
             if name in columns and np.isfinite(columns[name]).any():
-                scalars[f"episode/{name}"] = float(np.nanmean(columns[name]))
+                scalars[f"episode/{name}"] = np.nanmean(columns[name])
         self.scalars.add(scalars, len(self.correct))

@@ -4,28 +4,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from logging.handlers import MemoryHandler, WatchedFileHandler
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from yacs.config import CfgNode
 
+from ...datasets.utils import files
+from ...datasets.utils.cli import LOGGER
 from ...datasets.utils.errors import UserError
-from ...datasets.utils.files import (
-    Damaged,
-    make_folder,
-    read_arrays,
-    read_json,
-    write_arrays,
-    write_json,
-    write_text,
-    writing,
-)
+from ...datasets.utils.files import Damaged, read_arrays, read_json, write_arrays, write_json
 from ..config.fingerprint import check_same, run_path
 from .dist import Distributed
 from .lock import RunLock
-from .log import log_to_file
 from .parts import Columns, joined
 
 logger = logging.getLogger(__name__)
@@ -35,14 +27,6 @@ Results = dict[str, Any]
 COLUMNS = {"index", "label", "logits", "zero_shot_logits", "flagged"}  # of predictions.npz, besides a method's own
 OF_BATCHES = {"seconds", "adapt_seconds", "bad_index", "bad_reason"}  # in parts: not one row per predicted image
 STATE = "state.npz"  # of an online method
-
-
-@dataclass(frozen=True)
-class State:
-    """An online method's state after so many parts."""
-
-    parts: int
-    arrays: dict[str, np.ndarray]
 
 
 class RunDir:
@@ -71,7 +55,7 @@ class RunDir:
             return
         with ExitStack() as stack:
             if dist.is_main:
-                make_folder(run_dir.path)
+                files.make_folder(run_dir.path)
                 stack.enter_context(RunLock(run_dir.path).held())
                 stack.enter_context(run_dir.removed_if_refused())
                 run_dir.start(fingerprint)
@@ -102,11 +86,10 @@ class RunDir:
             yield
         except UserError:
             if not existed and not self.has_parts:
-                with suppress(UserError):
+                with suppress(UserError, OSError):
                     self.remove_parts()
-                for name in ("config.yaml", "log.txt"):
-                    with suppress(OSError):
-                        (self.path / name).unlink()
+                    for name in ("config.yaml", "log.txt"):
+                        (self.path / name).unlink(missing_ok=True)
             raise
 
     @property
@@ -114,7 +97,7 @@ class RunDir:
         return any(file.suffix in (".npz", ".pt") for file in self.parts.glob("*"))
 
     def write_config(self, cfg: CfgNode) -> None:
-        write_text(self.path / "config.yaml", cfg.dump())
+        files.write_text(self.path / "config.yaml", cfg.dump())
 
     def note(self, text: str) -> None:
         """Appends lines to the log as they are. Write errors are ignored; the results writer reports them."""
@@ -124,12 +107,9 @@ class RunDir:
     def read_results(self) -> Results | None:
         """The results of a finished run."""
         results = read_json(self.path / "results.json")
-        if not isinstance(results, dict) or not results.get("complete"):
-            return None
-        if not isinstance(results.get("fingerprint"), dict) or "bins" not in results:
-            logger.warning("%s is not the result of a run and will be replaced", self.path / "results.json")
-            return None
-        return results
+        if isinstance(results, dict) and results.get("complete") and "bins" in results:
+            return results if isinstance(results.get("fingerprint"), dict) else None
+        return None
 
     def finish(self, results: Results, cfg: CfgNode) -> Results:
         """Marks the run as done and removes the parts, which have become predictions.npz."""
@@ -142,7 +122,7 @@ class RunDir:
 
     def remove_parts(self) -> None:
         """Removes files only: a folder in there is not ours."""
-        with writing(self.parts):
+        with files.writing(self.parts):
             for file in self.parts.glob("*"):
                 if file.is_file() or file.is_symlink():
                     file.unlink()
@@ -160,8 +140,8 @@ class RunDir:
         try:
             return read_arrays(path)
         except Damaged as error:
-            remedy = f"remove {self.path / 'results.json'} and run the command again"
-            raise UserError(f"{path} of a finished run cannot be read ({error}): {remedy}") from error
+            raise UserError(f"{path} of a finished run cannot be read ({error}): remove {self.path / 'results.json'} "
+                            f"and run the command again") from error
 
     def merge(
         self, parts: Sequence[Sequence[int]], filenames: Mapping[int, str], text: np.ndarray,
@@ -205,15 +185,57 @@ class RunDir:
         state = {f"state/{name}": array for name, array in arrays.items()}
         write_arrays(self.parts / STATE, parts=np.array(parts), **state)
 
-    def read_state(self, most: int) -> State | None:
-        """The saved state, unless it is damaged or that of more than the first `most` parts."""
+    def read_state(self, most: int) -> tuple[int, dict[str, np.ndarray]]:
+        """The number of parts of the saved state, and the state; (0, {}) if there is none, it is damaged, or it is that
+        of more than the first `most` parts."""
         path = self.parts / STATE
         if not path.is_file():
-            return None
+            return 0, {}
         try:
             content = read_arrays(path)
             parts = int(content.pop("parts"))
         except (Damaged, KeyError) as error:
             logger.warning("%s is damaged (%s), so the run starts again", path, error)
-            return None
-        return State(parts, {name.removeprefix("state/"): a for name, a in content.items()}) if parts <= most else None
+            return 0, {}
+        return (parts, {name.removeprefix("state/"): a for name, a in content.items()}) if parts <= most else (0, {})
+
+
+class RunLog(WatchedFileHandler):
+    """Ignores write errors: a full disk or a removed folder is reported when results are written."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
+@contextmanager
+def early_lines() -> Iterator[list[logging.LogRecord]]:
+    """Collects log lines while a run has no folder yet."""
+    handler = MemoryHandler(capacity=10_000, flushLevel=logging.CRITICAL + 1)
+    LOGGER.addHandler(handler)
+    try:
+        yield handler.buffer
+    finally:
+        LOGGER.removeHandler(handler)
+
+
+@contextmanager
+def log_to_file(path: Path, early: Sequence[logging.LogRecord] = ()) -> Iterator[None]:
+    """Writes log lines to `path` too, those that came `early` first. A resumed run appends."""
+    if path.is_fifo():  # opening it would wait for a reader
+        raise UserError(f"cannot write {path}: it is a pipe")
+    with files.writing(path):
+        handler = RunLog(path, encoding="utf-8", errors="surrogateescape")  # file names may be in any encoding
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for record in early:
+        handler.handle(record)
+    LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        with suppress(OSError):
+            handler.close()

@@ -28,12 +28,11 @@ def metrics_of(logits: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, f
 def metrics(predictions: Mapping[str, np.ndarray], bins: int, with_sals: bool) -> dict[str, float]:
     """The method's metrics, the zero-shot ones of the same images, and on demand those of SaLS-scaled logits."""
     labels = predictions["label"]
-    before = metrics_of(predictions["zero_shot_logits"], labels, bins)
-    found = {**metrics_of(predictions["logits"], labels, bins),
-             **{f"zero_shot_{name}": value for name, value in before.items()}}
+    logits = {"": predictions["logits"], "zero_shot_": predictions["zero_shot_logits"]}
     if with_sals:
-        scaled = metrics_of(sals(predictions["logits"], predictions["zero_shot_logits"]), labels, bins)
-        found.update({f"sals_{name}": value for name, value in scaled.items()})
+        logits["sals_"] = sals(predictions["logits"], predictions["zero_shot_logits"])
+    found = {f"{prefix}{name}": value for prefix, some in logits.items()
+             for name, value in metrics_of(some, labels, bins).items()}
     return {**found, "bins": bins}
 
 
@@ -85,16 +84,11 @@ def result_table(runs: Sequence[Mapping]) -> str:
     rows = [(baseline_label(first), first, "zero_shot_")]
     rows += [(label, results, prefix) for results in runs for label, prefix in rows_of(results).items()]
     body = [[label, *(f"{results[prefix + key]:.2f}" for key in METRICS)] for label, results, prefix in rows]
-    notes = [
-        f"{first['dataset']}, {first['n']} {first['split']} images of {first['classes']} classes, "
-        f"{backbone_label(first['backbone'])}, seed {first['seed']}; percent; {first['bins']} bins"
-    ]
-    for results in runs:
-        if results["flagged"]:
-            notes.append(f"{method_info(results['trainer']).label}: {results['flagged']} images have their zero-shot "
-                         f"prediction (adaptation gave no finite number)")
-    if first["skipped"]:
-        notes.append(f"{len(first['skipped'])} unreadable images skipped")
+    notes = [f"{first['dataset']}, {first['n']} {first['split']} images of {first['classes']} classes, "
+             f"{backbone_label(first['backbone'])}, seed {first['seed']}; percent; {first['bins']} bins"]
+    notes += [f"{method_info(results['trainer']).label}: {results['flagged']} images have their zero-shot prediction "
+              f"(adaptation gave no finite number)" for results in runs if results["flagged"]]
+    notes += [f"{len(first['skipped'])} unreadable images skipped"] if first["skipped"] else []
     return "\n".join([aligned(body), *notes])
 
 

@@ -4,19 +4,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.plugins.hparams.api_pb2 import DATA_TYPE_FLOAT64
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
 
 from ...datasets.base import dataset_info
 from ...datasets.utils.files import writing
 from ..registry import branch_of, method_info
-
-# TensorBoard's table of settings shows five columns at first, those marked as different, sorted by key: these, by key
-# and display name.
-FIRST_COLUMNS = {"method": "method", "method λ": "λ", "steps": "steps", "test data": "data set", "test seed": "seed"}
+from .summary import result_table
 
 
 class ScalarWriter:
@@ -46,52 +39,15 @@ class ScalarWriter:
 
 
 def write_final(run_dir: Path, settings: Mapping, results: Mapping) -> None:
-    """The final metrics and the settings that they belong to. (`add_hparams` would open a second TensorBoard run.)"""
-    metrics = {name: results[name] for name in ("accuracy", "ece", "ace", "confidence", "seconds_per_image")}
+    """The final metrics, the settings that they belong to, and the table of results."""
     method = results["trainer"]
     weight = settings.get(f"TRAINER.{branch_of(method)}.LAMBDA")
-    plain = {
-        "method": method_info(method).label, **({} if weight is None else {"method λ": weight}),
-        "steps": settings.get("TTA.STEPS", 1), "test data": dataset_info(results["dataset"]).label,
-        "test seed": results["seed"],
-        **{key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))},
-    }
+    compared = {"method": method_info(method).label, "data set": dataset_info(results["dataset"]).label,
+                **({} if weight is None else {"λ": weight})}
+    plain = {key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))}
+    names = ("accuracy", "ece", "ace", "confidence", "seconds_per_image")
+    metrics = {f"final/{name}": results[name] for name in names}
     folder = run_dir / "tensorboard"
     with writing(folder), SummaryWriter(str(folder)) as writer:
-        described, *session = hparams(plain, {f"final/{name}": None for name in metrics})
-        mark_first_columns(described)
-        for summary in (described, *session):
-            writer.file_writer.add_summary(summary)
-        for name, value in metrics.items():
-            writer.add_scalar(f"final/{name}", value, results["n"])
-        writer.add_text("results", text_table(results), results["n"])
-
-
-def mark_first_columns(described: Summary) -> None:
-    """Makes TensorBoard show FIRST_COLUMNS first. It asks one run of several for the columns, so every run names λ."""
-    for value in described.value:
-        data = HParamsPluginData.FromString(value.metadata.plugin_data.content)
-        infos = data.experiment.hparam_infos
-        if "method λ" not in {info.name for info in infos}:
-            infos.add(name="method λ", type=DATA_TYPE_FLOAT64)
-        for info in infos:
-            if info.name in FIRST_COLUMNS:
-                info.display_name = FIRST_COLUMNS[info.name]
-                if "differs" in info.DESCRIPTOR.fields_by_name:  # older versions keep the given order
-                    info.differs = True
-        value.metadata.plugin_data.content = data.SerializeToString()
-
-
-def text_table(results: Mapping) -> str:
-    """The run's metrics as a Markdown table: the method beside zero-shot."""
-    lines = [
-        f"{results['dataset']}, {results['backbone']}, seed {results['seed']}, {results['n']} test images, "
-        f"{results['bins']} bins; percent", "", "| | accuracy | ECE | ACE |", "|:--|--:|--:|--:|",
-    ]
-    rows = [(method_info(results["trainer"]).label, ""), ("Zero-shot", "zero_shot_")]
-    if "sals_ece" in results:
-        rows.insert(1, (f"{rows[0][0]} + SaLS", "sals_"))
-    for name, prefix in rows:
-        figures = " | ".join(f"{results[prefix + key]:.2f}" for key in ("accuracy", "ece", "ace"))
-        lines.append(f"| {name} | {figures} |")
-    return "\n".join(lines)
+        writer.add_text("results", f"```\n{result_table([results])}\n```", results["n"])
+        writer.add_hparams({**compared, **plain}, metrics, run_name=".", global_step=results["n"])

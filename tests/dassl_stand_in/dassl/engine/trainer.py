@@ -5,7 +5,7 @@ import torch
 
 from dassl.data import DataManager
 from dassl.evaluation import build_evaluator
-from dassl.utils import load_checkpoint, resume_from_checkpoint, save_checkpoint
+from dassl.utils import load_checkpoint, save_checkpoint
 
 
 class TrainerX:
@@ -33,10 +33,7 @@ class TrainerX:
             model.load_state_dict(load_checkpoint(Path(directory, name, f"model.pth.tar-{epoch}"))["state_dict"])
 
     def train(self):
-        for name, parts in self.models.items():
-            if self.cfg.RESUME:
-                self.epoch = resume_from_checkpoint(Path(self.cfg.RESUME, name), *parts)
-        for epoch in range(self.epoch, self.cfg.OPTIM.MAX_EPOCH):
+        for epoch in range(self.cfg.OPTIM.MAX_EPOCH):
             self.epoch = epoch
             for batch in self.train_loader_x:
                 self.forward_backward(batch)

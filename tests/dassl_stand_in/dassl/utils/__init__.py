@@ -2,9 +2,9 @@
 import sys
 from pathlib import Path
 
-from .torchtools import load_checkpoint, resume_from_checkpoint, save_checkpoint
+from .torchtools import load_checkpoint, save_checkpoint
 
-__all__ = ["Registry", "load_checkpoint", "resume_from_checkpoint", "save_checkpoint", "setup_logger"]
+__all__ = ["Registry", "load_checkpoint", "save_checkpoint", "setup_logger"]
 
 
 class Registry:

@@ -13,11 +13,3 @@ def save_checkpoint(state, folder):
 
 def load_checkpoint(fpath):
     return torch.load(fpath, map_location="cpu")
-
-
-def resume_from_checkpoint(fdir, model, optimizer, scheduler):
-    content = load_checkpoint(Path(fdir, Path(fdir, "checkpoint").read_text().strip()))
-    model.load_state_dict(content["state_dict"])
-    optimizer.load_state_dict(content["optimizer"])
-    scheduler.load_state_dict(content["scheduler"])
-    return content["epoch"]

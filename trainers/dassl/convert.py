@@ -1,4 +1,4 @@
-"""promptcal's settings inside Dassl's config, and the config of a run made from Dassl's.
+"""promptcal's settings inside Dassl's config, and Dassl's config and data as promptcal's.
 
 Our keys are added to Dassl's tree with the value None, which means the method's default. Where Dassl has a key of the
 same name, its value is used if it means the same. OPTIM does not: CoOp's yaml files describe there how prompts are
@@ -6,10 +6,14 @@ trained, so the optimizer at test time has TTA.OPTIM.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from yacs.config import CfgNode
 
+from ...datasets.base import DATASET_REGISTRY, Dataset, Datum
+from ...datasets.utils.errors import DataError
 from ..config.build import build_cfg, dataset_file_of
 from ..config.defaults import get_cfg_default
 from ..config.roles import leaves
@@ -45,22 +49,37 @@ def our_cfg(theirs: CfgNode, method: str, prompt: str = "") -> CfgNode:
     for key in leaves(get_cfg_default()):
         source = f"{AT_TEST_TIME}{key}" if key.startswith("OPTIM.") and not trained else key
         value = given.get(source)
-        in_dassl = source in defaults and source not in SHARED
-        if value is None or source in SEPARATE or (in_dassl and not (trained and source.startswith(OF_TRAINING))):
-            continue
-        if in_dassl and value == defaults[source]:
-            continue
-        pairs[key] = value
+        only_dassls = source in defaults and source not in SHARED  # means the same only for methods that are trained
+        means_training = trained and source.startswith(OF_TRAINING) and value != defaults.get(source)
+        if value not in (None, "") and source not in SEPARATE and (means_training or not only_dassls):
+            pairs[key] = value
     pairs["SEED"] = max(theirs.SEED, 0)  # Dassl's negative seed means any
-    if not theirs.USE_CUDA:
-        pairs["DEVICE"] = "cpu"
-    if prompt:
-        pairs["MODEL.INIT_WEIGHTS"] = prompt
+    pairs |= {} if theirs.USE_CUDA else {"DEVICE": "cpu"}
+    pairs |= {"MODEL.INIT_WEIGHTS": prompt} if prompt else {}
     name = theirs.DATASET.NAME
-    cfg = build_cfg(method, str(dataset_file_of(name) or ""), opts=[
-        item for key, value in pairs.items() if value != "" for item in (key, value)
-    ])
+    cfg = build_cfg(method, str(dataset_file_of(name) or ""), opts=[item for pair in pairs.items() for item in pair])
     cfg.defrost()
     cfg.DATASET.NAME = name  # may be a data set of the checkout, which our registry does not know
     cfg.freeze()
     return cfg
+
+
+class DasslDataset(Dataset):
+    """The lists and class names that Dassl's reader has made, with its few-shot sample and its subset of classes."""
+
+    def __init__(self, source: Any, cfg: CfgNode) -> None:
+        super().__init__(Path(cfg.DATASET.ROOT).expanduser().absolute())  # as CoOp's readers do
+        self.train, self.val, self.test = map(as_data, (source.train_x, source.val, source.test))
+        names = source.lab2cname
+        absent = {*range(max(names, default=0) + 1), *(item.label for item in self.test)} - set(names)
+        if absent:
+            raise DataError(f"the data set names no class {min(absent)}: Dassl takes class names from the training "
+                            f"images, of which every class needs one")
+        self.classnames = [str(names[label]) for label in sorted(names)]
+        if cfg.DATASET.NAME in DATASET_REGISTRY:  # its template, and whether its public scripts use AugMix
+            known = DATASET_REGISTRY.get(cfg.DATASET.NAME)
+            self.template, self.augmix = known.template, known.augmix
+
+
+def as_data(items: Iterable[Any] | None) -> list[Datum]:
+    return [Datum(str(Path(item.impath)), int(item.label), int(item.domain), item.classname) for item in items or ()]
