@@ -131,16 +131,13 @@ def checked_model(model: Any) -> Backbone:
 
 
 def checked_names(classnames: Any) -> list[str]:
-    """Class names: a list of texts, not one text."""
-    if isinstance(classnames, str | bytes) or not isinstance(classnames, Sequence | np.ndarray | set | frozenset):
-        raise TypeError(f"classnames must be a list of names, not {classnames!r:.80}")
-    if isinstance(classnames, set | frozenset):
-        raise TypeError("classnames must be in order: give a list, not a set")
-    names = list(classnames)
-    other = next((name for name in names if not isinstance(name, str)), None)
-    if other is not None or not names:
-        raise TypeError(f"classnames must be texts, not {other!r:.80}" if names else "classnames is empty")
-    return [str(name) for name in names]
+    """Class names: texts in order, not one text."""
+    if isinstance(classnames, str | bytes) or not isinstance(classnames, Sequence | np.ndarray):
+        raise TypeError(f"classnames must be a list of names in order, not {classnames!r:.80}")
+    other = next((name for name in classnames if not isinstance(name, str)), None)
+    if other is not None or not len(classnames):
+        raise TypeError(f"classnames must be texts, not {other!r:.80}" if other is not None else "classnames is empty")
+    return list(map(str, classnames))
 
 
 def option_pairs(opts: Any) -> list:
@@ -180,26 +177,29 @@ def indices_of(index: Sequence[int] | int | None, images: int) -> Sequence[int]:
 def as_tensor(views: Any, size: int) -> Tensor:
     """Views (B, V, 3, size, size) of pixel values or normalised numbers, as a tensor without gradient."""
     wanted = f"(V, 3, {size}, {size}) or (B, V, 3, {size}, {size})"
-    if isinstance(views, list | tuple) and views and all(isinstance(one, Tensor | np.ndarray) for one in views):
-        if len({tuple(one.shape) for one in views}) > 1:
-            raise ValueError(f"views of several images must have one shape, not {[tuple(v.shape) for v in views[:5]]}")
-        views = torch.stack([one if isinstance(one, Tensor) else from_array(one) for one in views])
-    if not isinstance(views, Tensor | np.ndarray):
+    images = views if isinstance(views, list | tuple) else [views]
+    if not images or not all(isinstance(one, Tensor | np.ndarray) for one in images):
         raise TypeError(f"views must be images, paths, or a tensor {wanted}, not a {type(views).__name__}")
-    if isinstance(views, np.ndarray) and views.dtype.kind not in "fu":
-        raise TypeError(f"views must be floating-point numbers or uint8, not {views.dtype}")
-    views = from_array(views) if isinstance(views, np.ndarray) else views
-    views = views.detach().clone()  # in normal mode, also of a tensor from inference mode
-    if views.dtype != torch.uint8 and not views.is_floating_point():
-        raise TypeError(f"views must be floating-point numbers or uint8, not {views.dtype}")
-    if views.dim() == 4:
-        views = views[None]
-    if views.dim() != 5 or views.shape[2:] != (3, size, size) or not views.numel():
-        raise ConfigError(f"views must be {wanted}, not {tuple(views.shape)}")
-    lost = ~views.flatten(1).isfinite().all(1) if views.is_floating_point() else torch.zeros(1, dtype=torch.bool)
+    if len({tuple(one.shape) for one in images}) > 1:
+        raise ValueError(f"views of several images must have one shape, not {[tuple(v.shape) for v in images[:5]]}")
+    if other := next((one.dtype for one in images if not is_float_or_uint8(one)), None):
+        raise TypeError(f"views must be floating-point numbers or uint8, not {other}")
+    tensors = [one if isinstance(one, Tensor) else from_array(one) for one in images]
+    # A copy in normal mode, also of a tensor from inference mode.
+    tensor = torch.stack(tensors).detach() if images is views else tensors[0].detach().clone()
+    tensor = tensor[None] if tensor.dim() == 4 else tensor
+    if tensor.dim() != 5 or tensor.shape[2:] != (3, size, size) or not tensor.numel():
+        raise ConfigError(f"views must be {wanted}, not {tuple(tensor.shape)}")
+    lost = ~tensor.flatten(1).isfinite().all(1)
     if lost.any():
         raise ValueError(f"the views of image {int(lost.nonzero()[0])} hold numbers that are not finite")
-    return views
+    return tensor
+
+
+def is_float_or_uint8(views: Tensor | np.ndarray) -> bool:
+    if isinstance(views, Tensor):
+        return views.dtype == torch.uint8 or views.is_floating_point()
+    return views.dtype.kind in "fu"
 
 
 def from_array(array: np.ndarray) -> Tensor:

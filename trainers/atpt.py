@@ -1,10 +1,11 @@
 """A-TPT: TPT with a penalty on small angles between each class and its nearest one."""
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .config.validation import require, require_one_of
 from .functional.objectives import nearest_angle
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
@@ -19,18 +20,13 @@ class ATPT(TPT):
     """
 
     label, colour, marker, display_order = "A-TPT", "#CC79A7", "<", 35
+    choices: ClassVar = {"TRAINER.ATPT.SIGN": ("paper", "code")}
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
         cfg.TRAINER.ATPT = CfgNode()
         cfg.TRAINER.ATPT.LAMBDA = 80.0  # λ; the public script uses 10 on ImageNet-A/V2/R/Sketch
         cfg.TRAINER.ATPT.SIGN = "paper"  # angles grow; code: they shrink, as in the public fine-grained script
-
-    @classmethod
-    def validate(cls, cfg: CfgNode) -> None:
-        super().validate(cfg)
-        require(cfg, cfg.TRAINER.ATPT.LAMBDA >= 0, "TRAINER.ATPT.LAMBDA", "0 or more")
-        require_one_of(cfg, "TRAINER.ATPT.SIGN", "paper", "code")
 
     def penalty(self, text: Tensor) -> Tensor:
         angle = nearest_angle(text)

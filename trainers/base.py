@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -59,6 +60,7 @@ class BaseTrainer:
     online = False  # carries state from image to image
     takes_regularisers = False  # uses TRAINER.REGULARISERS
     takes_templates = False  # uses PROMPT.TEMPLATE
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {}  # the words that each of its own settings may have
 
     log_name = "log.txt"  # in the run directory; "" = none
     indices: Sequence[int] = ()  # positions in `items` of the images of the run
@@ -77,7 +79,7 @@ class BaseTrainer:
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
-        """Refuses values of the method's own settings that cannot work."""
+        """Refuses values of the method's own settings that cannot work, besides `choices` and a negative LAMBDA."""
 
     def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
         """`dataset`: use this one instead of reading the one that `cfg` names."""

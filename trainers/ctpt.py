@@ -4,7 +4,6 @@ from __future__ import annotations
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .config.validation import require
 from .functional.objectives import dispersion
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
@@ -20,11 +19,6 @@ class CTPT(TPT):
     def extend_defaults(cls, cfg: CfgNode) -> None:
         cfg.TRAINER.CTPT = CfgNode()
         cfg.TRAINER.CTPT.LAMBDA = 50.0  # λ; the public scripts use 20 on ImageNet-A/V2/R/Sketch
-
-    @classmethod
-    def validate(cls, cfg: CfgNode) -> None:
-        super().validate(cfg)
-        require(cfg, cfg.TRAINER.CTPT.LAMBDA >= 0, "TRAINER.CTPT.LAMBDA", "0 or more")
 
     def penalty(self, text: Tensor) -> Tensor:
         return -dispersion(text)

@@ -1,10 +1,11 @@
 """O-TPT: TPT with a penalty on class features that are not orthogonal."""
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .config.validation import require, require_one_of
 from .functional.objectives import frobenius_orthogonality, orthogonality
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
@@ -17,18 +18,13 @@ class OTPT(TPT):
     """L_TPT + λ · R(T). (Sharifdeen et al., CVPR 2025.)"""
 
     label, colour, marker, display_order = "O-TPT", "#D55E00", "s", 30
+    choices: ClassVar = {"TRAINER.OTPT.FORM": tuple(FORMS)}
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
         cfg.TRAINER.OTPT = CfgNode()
         cfg.TRAINER.OTPT.LAMBDA = 18.0  # λ; the public script uses 2 on ImageNet-A/V2/R/Sketch
         cfg.TRAINER.OTPT.FORM = "householder"  # as in the public code; or frobenius: ‖S − I‖², as printed in SoC
-
-    @classmethod
-    def validate(cls, cfg: CfgNode) -> None:
-        super().validate(cfg)
-        require(cfg, cfg.TRAINER.OTPT.LAMBDA >= 0, "TRAINER.OTPT.LAMBDA", "0 or more")
-        require_one_of(cfg, "TRAINER.OTPT.FORM", *FORMS)
 
     def penalty(self, text: Tensor) -> Tensor:
         return FORMS[self.cfg.TRAINER.OTPT.FORM](text)

@@ -1,10 +1,11 @@
 """Penalty: TPT with a penalty on logits outside the range of the most confident view."""
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .config.validation import require, require_one_of
 from .functional.objectives import leading_range, range_excess
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
@@ -19,18 +20,13 @@ class Penalty(TPT):
     """
 
     label, colour, marker, display_order = "Penalty", "#882255", "1", 15
+    choices: ClassVar = {"TRAINER.PENALTY.RANGE": ("flow", "detached")}
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
         cfg.TRAINER.PENALTY = CfgNode()
         cfg.TRAINER.PENALTY.LAMBDA = 10.0  # λ
         cfg.TRAINER.PENALTY.RANGE = "flow"  # gradients of the first step flow through the range too; or detached
-
-    @classmethod
-    def validate(cls, cfg: CfgNode) -> None:
-        super().validate(cfg)
-        require(cfg, cfg.TRAINER.PENALTY.LAMBDA >= 0, "TRAINER.PENALTY.LAMBDA", "0 or more")
-        require_one_of(cfg, "TRAINER.PENALTY.RANGE", "flow", "detached")
 
     def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
         own = self.cfg.TRAINER.PENALTY

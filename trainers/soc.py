@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .config.validation import require, require_one_of
+from .config.validation import require
 from .functional.objectives import balance, semantic_separation
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
@@ -22,6 +23,10 @@ class SoC(TPT):
     """L_TPT + λ · w · mean_{i<j} Huber(s̃_ij, δ). (Fillioux et al., CVPR 2026.)"""
 
     label, colour, marker, display_order = "SoC", "#0072B2", "o", 40
+    choices: ClassVar = {
+        "TRAINER.SOC.NORM": ("minmax", "max", "shift"), "TRAINER.SOC.SCALE": ("inverse", "ratio", "none", "live"),
+        "TRAINER.SOC.STATS": ("detached", "flow", "flow_delta"),
+    }
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
@@ -37,11 +42,7 @@ class SoC(TPT):
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
         super().validate(cfg)
-        require(cfg, cfg.TRAINER.SOC.LAMBDA >= 0, "TRAINER.SOC.LAMBDA", "0 or more")
         require(cfg, 0 <= cfg.TRAINER.SOC.DELTA <= 100, "TRAINER.SOC.DELTA", "a percentile from 0 to 100")
-        require_one_of(cfg, "TRAINER.SOC.NORM", "minmax", "max", "shift")
-        require_one_of(cfg, "TRAINER.SOC.SCALE", "inverse", "ratio", "none", "live")
-        require_one_of(cfg, "TRAINER.SOC.STATS", "detached", "flow", "flow_delta")
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)

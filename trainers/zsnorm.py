@@ -1,10 +1,11 @@
 """ZS-Norm: TPT on logits scaled to the range of the most confident view."""
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .config.validation import require_one_of
 from .functional.objectives import into_range, leading_range
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
@@ -19,16 +20,12 @@ class ZSNorm(TPT):
     """
 
     label, colour, marker, display_order = "ZS-Norm", "#999933", "2", 16
+    choices: ClassVar = {"TRAINER.ZSNORM.RANGE": ("flow", "detached")}
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
         cfg.TRAINER.ZSNORM = CfgNode()
         cfg.TRAINER.ZSNORM.RANGE = "flow"  # gradients of the first step flow through the range too; or detached
-
-    @classmethod
-    def validate(cls, cfg: CfgNode) -> None:
-        super().validate(cfg)
-        require_one_of(cfg, "TRAINER.ZSNORM.RANGE", "flow", "detached")
 
     def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
         if self.cfg.TRAINER.ZSNORM.RANGE == "detached":

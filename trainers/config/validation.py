@@ -67,6 +67,10 @@ def validate(cfg: CfgNode) -> None:
     require_one_of(cfg, "TTA.JACOBIAN", "auto", "on", "off")
     require(cfg, 0 < cfg.OPTIM.LR <= 1e30, "OPTIM.LR", "above 0 and at most 1e30")
     require_one_of(cfg, "TEST.SPLIT", "test", "val")
+    for key, words in trainer.choices.items():
+        require_one_of(cfg, key, *words)
+    for key, value in leaves(cfg).items():
+        require(cfg, not key.endswith(".LAMBDA") or float(str(value)) >= 0, key, "0 or more")
     trainer.validate(cfg)
 
 
