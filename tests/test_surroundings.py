@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from common import make_image_folder, run_tool
-from promptcal.datasets.utils.cli import process_rank
+from promptcal.datasets.utils.cli import torchrun_variables
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import make_folder
 from promptcal.trainers import build_cfg
@@ -50,16 +50,19 @@ def test_a_command_finishes_its_work_without_a_stream(line: str, status: int, sa
     assert (tmp_path / "ordner-für-é").is_dir()
 
 
-@pytest.mark.parametrize(("env", "rank"), [
-    ({}, 0), ({"RANK": "3"}, 3), ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, 2),
-    ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "RANK": "1"}, 1), ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, 0),
+STEP = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[03-04,09],cpu1",
+        "SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "100", "SLURM_STEP_ID": "1"}
+
+
+@pytest.mark.parametrize(("env", "expected"), [
+    ({}, {}), ({"RANK": "3", **STEP}, {}), ({**STEP, "SLURM_STEP_NUM_TASKS": "1"}, {}),
+    ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, {}),  # sbatch without srun
+    (STEP, {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "gpu03", "MASTER_PORT": "20701"}),
+    ({**STEP, "SLURM_STEP_NUM_NODES": "1", "MASTER_PORT": "5"},
+     {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "5"}),
 ])
-def test_the_rank_under_torchrun_and_slurm(env: dict[str, str], rank: int, monkeypatch: pytest.MonkeyPatch):
-    for name in ("RANK", "SLURM_PROCID", "SLURM_NTASKS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    assert process_rank() == rank
+def test_sruns_variables_under_torchruns_names(env: dict[str, str], expected: dict[str, str]):
+    assert torchrun_variables(env) == expected
 
 
 def test_a_folder_that_is_no_text():

@@ -4,11 +4,12 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,14 +22,25 @@ LOGGER = logging.getLogger("promptcal")
 WAIT = 30.0  # seconds in which torchrun ends the other processes after the first one has printed their common error
 
 
-def process_rank() -> int:
-    """The rank among the processes that torchrun or srun started; 0 for a process on its own."""
-    if "RANK" not in os.environ and int(os.environ.get("SLURM_NTASKS", 1)) > 1:
-        return int(os.environ.get("SLURM_PROCID", 0))
-    return int(os.environ.get("RANK", 0))
+def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """torchrun's variables for a task of a SLURM step (`srun`) with several tasks; empty if there is one task, or if
+    torchrun has set them. `sbatch` alone starts one process, whatever its --ntasks: SLURM_STEP_* are srun's."""
+    tasks = int(env.get("SLURM_STEP_NUM_TASKS", 1))
+    if "RANK" in env or tasks < 2:
+        return {}
+    # node[03-07,12] -> node03
+    first_host = re.sub(r"\[(\w+).*", r"\1", re.split(r",(?![^\[]*\])", env["SLURM_STEP_NODELIST"])[0])
+    one_node = env.get("SLURM_STEP_NUM_NODES") == "1"
+    port = 20000 + (7 * int(env["SLURM_JOB_ID"]) + int(env["SLURM_STEP_ID"])) % 20000  # one per step
+    return {
+        "RANK": env["SLURM_PROCID"], "LOCAL_RANK": env["SLURM_LOCALID"], "WORLD_SIZE": str(tasks),
+        "MASTER_ADDR": env.get("MASTER_ADDR", "127.0.0.1" if one_node else first_host),
+        "MASTER_PORT": env.get("MASTER_PORT", str(port)),
+    }
 
 
-IS_MAIN = process_rank() == 0  # at import: a command may remove the variables later
+os.environ.update(torchrun_variables(os.environ))  # at import, before anything reads them
+IS_MAIN = os.environ.get("RANK", "0") == "0"  # a command may remove the variables later
 
 
 class TerminalHandler(logging.Handler):

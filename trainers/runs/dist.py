@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Distributed:
-    """This process among those that torchrun started. Without torchrun there is one, and nothing is exchanged."""
+    """This process among those that torchrun or srun started. Otherwise there is one, and nothing is exchanged."""
 
     def __init__(self) -> None:
         self.rank = int(os.environ.get("RANK", 0))
