@@ -56,11 +56,11 @@ def test_options_as_a_dict(clip_model):
 
 
 @pytest.mark.parametrize(("names", "views", "opts", "error", "message"), [
-    ("river", normalised, (), TypeError, "classnames must be a list of names, not 'river'"),
+    ("river", normalised, (), TypeError, "classnames must be a list of names in order, not 'river'"),
     ([0, 1], normalised, (), TypeError, "classnames must be texts, not 0"),
     ([], normalised, (), TypeError, "classnames is empty"),
     ({"a", "b"}, normalised, (), TypeError, "in order"),
-    (None, normalised, (), TypeError, "classnames must be a list of names, not None"),
+    (None, normalised, (), TypeError, "classnames must be a list of names in order, not None"),
     (NAMES, normalised, "TTA.STEPS 2", TypeError, "opts must be KEY VALUE pairs"),
     (NAMES, normalised, ["TTA.STEP", 2], ValueError, "unknown key 'TTA.STEP' in opts. Did you mean 'TTA.STEPS'"),
     (NAMES, normalised, ["TTA.STEPS", "x"], ValueError, "TTA.STEPS in opts must be of type int"),
