@@ -91,10 +91,8 @@ def kept_samples(
     try:
         content = json.loads(read_regular(path))
         if content["sampled_from"] == drawn_from:
-            return {
-                split: [known[str(dataset.image_dir / entry[0])] for entry in content[split]]
-                for split in ("train", "val")
-            }
+            return {split: [known[str(dataset.image_dir / entry[0])] for entry in content[split]]
+                    for split in ("train", "val")}
         logger.warning("%s was drawn from another split; drawing again", path)
     except (FileNotFoundError, NotADirectoryError):
         pass

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
-import numpy as np
 from PIL import Image
 
 from .base import DATASET_REGISTRY, Dataset, Datum
@@ -25,6 +24,7 @@ class LandCover(Dataset):
     folder = "landcover"
     embedded = True
     per_class: ClassVar[dict[str, int]] = {"train": 32, "val": 8, "test": 40}
+    draw_tile = staticmethod(tile)
 
     def __init__(self, root: str | Path = "") -> None:
         super().__init__(root)
@@ -41,9 +41,6 @@ class LandCover(Dataset):
 
     def remedy(self) -> str:
         return "use LandCover for training"
-
-    def draw_tile(self, split: str, classname: str, number: int) -> np.ndarray:
-        return tile(split, classname, number)
 
     def read_image(self, datum: Datum) -> Image.Image:
         """Draws the tile that the path names."""
@@ -68,6 +65,4 @@ class LandCoverShift(LandCover):
 
     folder = "landcover_shift"
     per_class: ClassVar[dict[str, int]] = {"test": 40}
-
-    def draw_tile(self, split: str, classname: str, number: int) -> np.ndarray:
-        return shifted_tile(split, classname, number)
+    draw_tile = staticmethod(shifted_tile)

@@ -7,20 +7,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from PIL import Image
 
 from .images import BadImageError
 
+if TYPE_CHECKING:
+    from ..base import Dataset, Datum
+
 T = TypeVar("T")
-
-
-class ImageReader(Protocol):
-    """What the loader needs of a data set."""
-
-    def read_image(self, datum: Any) -> Image.Image:
-        """The RGB image of a datum."""
 
 
 @dataclass
@@ -40,8 +36,8 @@ def num_threads(setting: int) -> int:
 
 
 def load_batches(
-    dataset: ImageReader, items: Sequence, make: Callable[[Image.Image, int], T], batches: Sequence[Sequence[int]],
-    threads: int, ahead: int = 0,
+    dataset: Dataset, items: Sequence[Datum], make: Callable[[Image.Image, int], T],
+    batches: Sequence[Sequence[int]], threads: int, ahead: int = 0,
 ) -> Iterator[LoadedBatch[T]]:
     """`make(image, index)` of every image, in a pool of threads, grouped as `batches` says and in that order.
 
