@@ -16,6 +16,5 @@ class Caltech101(SplitFileDataset):
     archives = (Source(
         "caltech-101.zip", urls=("https://data.caltech.edu/records/mzrjq-6wc02/files/caltech-101.zip",),
         checksum="md5:3138e1922a9193bfa496528edbbc45d0",
-        inner="caltech-101/101_ObjectCategories.tar.gz",
-        places={images: images},
+        inner="caltech-101/101_ObjectCategories.tar.gz", places={images: images},
     ),)

@@ -52,10 +52,8 @@ def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int
     a seed gives the images that CoOp draws after seeding Python's generator with it.
     """
     rng = random.Random(seed)
-    return {
-        "train": draw_split("train", train, num_shots, rng),
-        "val": draw_split("val", val, min(num_shots, 4), rng),  # as in CoOp
-    }
+    sample = draw_split("train", train, num_shots, rng)
+    return {"train": sample, "val": draw_split("val", val, min(num_shots, 4), rng)}  # as in CoOp
 
 
 def draw_split(split: str, items: Sequence[Datum], num_shots: int, rng: random.Random) -> list[Datum]:

@@ -33,11 +33,8 @@ class LandCover(Dataset):
 
     def items(self, split: str) -> list[Datum]:
         """The tiles of a split, class by class."""
-        return [
-            Datum(f"{self.folder}/{split}/{name.replace(' ', '_')}/{number:05d}.png", label, classname=name)
-            for label, name in enumerate(CLASSNAMES)
-            for number in range(self.per_class.get(split, 0))
-        ]
+        return [Datum(f"{self.folder}/{split}/{name.replace(' ', '_')}/{number:05d}.png", label, classname=name)
+                for label, name in enumerate(CLASSNAMES) for number in range(self.per_class.get(split, 0))]
 
     def remedy(self) -> str:
         return "use LandCover for training"

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from PIL import Image
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views.images import is_image_name, open_image
+from promptcal.datasets.views.loader import num_threads
 from promptcal.trainers.runs.environment import environment
 from promptcal.trainers.vlm.openai_clip import CLIP, tokenizer
 from torch import Tensor
@@ -52,9 +53,8 @@ def interleaved(tasks: Mapping[K, Callable], rounds: int, clock: Callable = time
 
 def machine() -> dict:
     """Processor, cores that this process may use, running processes in the last minute, and package versions."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     load = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
-    return {"processor": processor(), "cores": cores, "load": load,
+    return {"processor": processor(), "cores": num_threads(-1), "load": load,
             "versions": environment(torch.device("cpu"))["versions"]}
 
 

@@ -36,10 +36,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ConfigError("--bins must be 1 or more, --bootstrap 0 or more")
     log_to_terminal()
     out = args.out or args.runs[0] / "report"
-    report = write_report(
-        args.runs, out, args.bins, args.bootstrap, args.published, not args.no_figures, posthoc=args.posthoc,
-        demo=args.demo,
-    )
+    report = write_report(args.runs, out, args.bins, args.bootstrap, args.published, not args.no_figures,
+                          posthoc=args.posthoc, demo=args.demo)
     print("\n\n".join(map(terminal, report.tables)))
     for note in report.notes:
         print(f"note: {note}")

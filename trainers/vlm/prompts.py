@@ -132,10 +132,8 @@ class ClassTokenPosition:
         """(K, length): which token of `[start][context][name][rest]` stands at each position of a class's prompt."""
         before = n_ctx // 2 if self.name == MIDDLE else 0  # context tokens before the name
         cut, own = start + before, start + n_ctx
-        return torch.tensor([
-            [*range(cut), *range(own, own + name), *range(cut, own), *range(own + name, length)]
-            for name in self.lengths
-        ])
+        return torch.tensor([[*range(cut), *range(own, own + name), *range(cut, own), *range(own + name, length)]
+                             for name in self.lengths])
 
 
 def reorder_tokens(tokens: Tensor, order: Tensor) -> Tensor:
