@@ -67,10 +67,8 @@ def check_classnames(source: str, classnames: Sequence[str]) -> None:
 def check_items(source: str, split: str, items: Sequence[Datum], classnames: Sequence[str], image_dir: str) -> None:
     """Refuses unprintable paths (below `image_dir`), labels that do not fit the class names, and repeated images."""
     check_printable(f"{source} has file names", [item.impath.removeprefix(image_dir) for item in items])
-    wrong = [
-        f"{item.impath} (label {item.label}, '{item.classname}')" for item in items
-        if not 0 <= item.label < len(classnames) or item.classname != classnames[item.label]
-    ]
+    wrong = [f"{item.impath} (label {item.label}, '{item.classname}')" for item in items
+             if not 0 <= item.label < len(classnames) or item.classname != classnames[item.label]]
     if wrong:
         raise DataError(f"{source}: labels and class names of the {split} split disagree: {first_five(wrong)}")
     twice = [path for path, times in Counter(item.impath for item in items).items() if times > 1]

@@ -1,6 +1,6 @@
 """EuroSAT: land use from Sentinel-2, RGB."""
 from .base import DATASET_REGISTRY
-from .download.sources import Source
+from .download.fetch import Source
 from .splitfile import SplitFileDataset
 
 
@@ -14,14 +14,11 @@ class EuroSAT(SplitFileDataset):
     expected_test = 8_100
     published_test = "85571e8a16f8"
     metadata = (Source("split_zhou_EuroSAT.json", drive_id="1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o"),)
-    archives = (
-        Source(
-            "EuroSAT.zip",
-            urls=(
-                "https://huggingface.co/datasets/torchgeo/eurosat/resolve/"
-                "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip",
-            ),
-            checksum="md5:c8fa014336c82ac7804f0398fcb19387",
-            places={"2750": "2750"},
+    archives = (Source(
+        "EuroSAT.zip",
+        urls=(
+            "https://huggingface.co/datasets/torchgeo/eurosat/resolve/"
+            "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip",
         ),
-    )
+        checksum="md5:c8fa014336c82ac7804f0398fcb19387", places={"2750": "2750"},
+    ),)

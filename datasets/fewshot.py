@@ -52,10 +52,8 @@ def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int
     a seed gives the images that CoOp draws after seeding Python's generator with it.
     """
     rng = random.Random(seed)
-    return {
-        "train": draw_split("train", train, num_shots, rng),
-        "val": draw_split("val", val, min(num_shots, 4), rng),  # as in CoOp
-    }
+    sample = draw_split("train", train, num_shots, rng)
+    return {"train": sample, "val": draw_split("val", val, min(num_shots, 4), rng)}  # as in CoOp
 
 
 def draw_split(split: str, items: Sequence[Datum], num_shots: int, rng: random.Random) -> list[Datum]:
@@ -91,10 +89,8 @@ def kept_samples(
     try:
         content = json.loads(read_regular(path))
         if content["sampled_from"] == drawn_from:
-            return {
-                split: [known[str(dataset.image_dir / entry[0])] for entry in content[split]]
-                for split in ("train", "val")
-            }
+            return {split: [known[str(dataset.image_dir / entry[0])] for entry in content[split]]
+                    for split in ("train", "val")}
         logger.warning("%s was drawn from another split; drawing again", path)
     except (FileNotFoundError, NotADirectoryError):
         pass

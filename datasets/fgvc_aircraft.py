@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from .base import DATASET_REGISTRY, Datum
 from .checks import read_lines
-from .download.sources import Source
+from .download.fetch import Source
 from .file_dataset import FileDataset, Splits
 from .utils.errors import DataError, first_five
 from .utils.files import leads_out
@@ -21,23 +21,19 @@ class FGVCAircraft(FileDataset):
     expected_test = 3_333
     published_test = "2b49e8d548b3"
     metadata = (Source("variants.txt"), Source(LISTS["test"]))
-    archives = (
-        Source(
-            "fgvc-aircraft-2013b.tar.gz",
-            urls=("https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz",),
-            checksum="md5:d4acdd33327262359767eeaa97a4f732",
-            places={f"fgvc-aircraft-2013b/data/{name}": name for name in ("images", "variants.txt", *LISTS.values())},
-        ),
-    )
+    archives = (Source(
+        "fgvc-aircraft-2013b.tar.gz",
+        urls=("https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz",),
+        checksum="md5:d4acdd33327262359767eeaa97a4f732",
+        places={f"fgvc-aircraft-2013b/data/{name}": name for name in ("images", "variants.txt", *LISTS.values())},
+    ),)
 
     def read(self) -> Splits:
         """Labels follow the order of variants.txt. A copy for testing needs no lists for training."""
         classnames = self.lines("variants.txt")
         labels = {name: label for label, name in enumerate(classnames)}
-        lists = {
-            split: self.read_list(file, labels) for split, file in LISTS.items()
-            if split == "test" or (self.dataset_dir / file).exists()
-        }
+        lists = {split: self.read_list(file, labels) for split, file in LISTS.items()
+                 if split == "test" or (self.dataset_dir / file).exists()}
         return Splits(classnames, **lists)
 
     def read_list(self, file: str, labels: dict[str, int]) -> list[Datum]:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from .base import DATASET_REGISTRY, Dataset, Datum, LazyList
 from .checks import check_classnames, check_items, split_hash
-from .download.fetch import FetchError, fetch_drive
-from .download.sources import Source
+from .download.fetch import FetchError, Source, fetch_drive
 from .utils.cli import tool
 from .utils.errors import DataError, UnknownNameError, first_five, reading
 from .utils.registry import nearest

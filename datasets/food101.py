@@ -1,6 +1,6 @@
 """Food-101: dishes."""
 from .base import DATASET_REGISTRY
-from .download.sources import Source
+from .download.fetch import Source
 from .splitfile import SplitFileDataset
 
 
@@ -13,11 +13,7 @@ class Food101(SplitFileDataset):
     expected_classes = 101
     expected_test = 30_300
     metadata = (Source("split_zhou_Food101.json", drive_id="1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"),)
-    archives = (
-        Source(
-            "food-101.tar.gz",
-            urls=("http://data.vision.ee.ethz.ch/cvl/food-101.tar.gz",),
-            checksum="md5:85eeb15f3717b99a5da872d97d918f87",
-            places={"food-101/images": "images"},
-        ),
-    )
+    archives = (Source(
+        "food-101.tar.gz", urls=("http://data.vision.ee.ethz.ch/cvl/food-101.tar.gz",),
+        checksum="md5:85eeb15f3717b99a5da872d97d918f87", places={"food-101/images": "images"},
+    ),)

@@ -35,11 +35,9 @@ class ImageFolder(FileDataset):
         if not classes:
             raise DataError(f"ImageFolder: {places['test']} has no class folders; {self.remedy()}")
         names = self.read_names(classes)
-        lists = {
-            split: [item for label, folder in enumerate(classes)
-                    for item in images_in(place / folder, label, names[folder])]
-            for split, place in places.items()
-        }
+        lists = {split: [item for label, folder in enumerate(classes)
+                         for item in images_in(place / folder, label, names[folder])]
+                 for split, place in places.items()}
         tested = {item.label for item in lists["test"]}
         untested = [f"'{folder}'" for label, folder in enumerate(classes) if label not in tested]
         if untested:

@@ -39,5 +39,4 @@ class ImageNet(ImageNetBase):
         if not folder.is_dir():
             return []
         names = read_classnames(self.require(CLASSNAMES))
-        wnids, classnames = list(names), list(names.values())
-        return self.list_images(self.class_folders(folder, wnids), wnids, classnames)
+        return self.list_images(self.class_folders(folder, list(names)), names)

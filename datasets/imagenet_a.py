@@ -1,6 +1,6 @@
 """ImageNet-A: photographs that fooled a ResNet-50, of 200 of ImageNet's classes."""
 from .base import DATASET_REGISTRY
-from .download.sources import Source
+from .download.fetch import Source
 from .imagenet_base import ImageNetBase
 
 
@@ -12,11 +12,7 @@ class ImageNetA(ImageNetBase):
     subset = True
     expected_classes = 200
     expected_test = 7_500
-    archives = (
-        Source(
-            "imagenet-a.tar",
-            urls=("https://people.eecs.berkeley.edu/~hendrycks/imagenet-a.tar",),
-            checksum="sha256:3bb3632277e6ba6392ea64c02ddbf4dd2266c9caffd6bc09c9656d28f012589e",
-            places={images: images},
-        ),
-    )
+    archives = (Source(
+        "imagenet-a.tar", urls=("https://people.eecs.berkeley.edu/~hendrycks/imagenet-a.tar",),
+        checksum="sha256:3bb3632277e6ba6392ea64c02ddbf4dd2266c9caffd6bc09c9656d28f012589e", places={images: images},
+    ),)

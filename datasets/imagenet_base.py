@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .base import Datum
 from .checks import read_lines
-from .download.sources import Source
+from .download.fetch import Source
 from .file_dataset import FileDataset, Splits, images_in, subfolders
 from .utils.errors import DataError, first_five
 
@@ -48,6 +48,7 @@ class ImageNetBase(FileDataset):
     metadata = (CLASSNAMES,)
     test_only = True  # NUM_SHOTS refers to the set that the prompt was trained on
     subset = False  # True: only classes that have a folder are used, with labels from 0
+    numbered = False  # True: folders are named by label, not by WordNet id
 
     @classmethod
     def locate(cls, root: Path, source: Source) -> Path:
@@ -63,22 +64,21 @@ class ImageNetBase(FileDataset):
             logger.warning("%s: %s, with %d classes, is not CoOp's list of class names; figures will not compare with "
                            "published ones", self.name(), path, len(names))
         folders = self.class_folders(self.test_dir(self.root), list(names))
-        wnids = [wnid for wnid in names if wnid in folders] if self.subset else list(names)
-        classnames = [names[wnid] for wnid in wnids]
-        return Splits(classnames, self.list_images(folders, wnids, classnames))
+        if self.subset:
+            names = {wnid: name for wnid, name in names.items() if wnid in folders}
+        return Splits(list(names.values()), self.list_images(folders, names))
 
     def class_folders(self, folder: Path, wnids: list[str]) -> dict[str, Path]:
         """The folder of each WordNet id that has one."""
         found = {entry.name: entry for entry in subfolders(folder)}
-        unknown = sorted(set(found) - set(wnids))
+        names = [str(label) for label in range(len(wnids))] if self.numbered else wnids
+        unknown = sorted(set(found) - set(names))
         if unknown or not found:
-            raise DataError(f"{self.name()}: {folder} must have one folder per class of {CLASSNAMES.name}, such as "
-                            f"{wnids[0]}, not {first_five(unknown) or 'none at all'}; {self.remedy()}")
-        return found
+            raise DataError(f"{self.name()}: {folder} must have one folder per class of {CLASSNAMES.name}, named "
+                            f"{names[0]} to {names[-1]}, not {first_five(unknown) or 'none at all'}; {self.remedy()}")
+        return {wnid: found[name] for wnid, name in zip(wnids, names, strict=True) if name in found}
 
-    def list_images(self, folders: dict[str, Path], wnids: list[str], classnames: list[str]) -> list[Datum]:
+    def list_images(self, folders: Mapping[str, Path], names: Mapping[str, str]) -> list[Datum]:
         """The images of every class in label order, by file name within a class."""
-        return [
-            item for label, (wnid, classname) in enumerate(zip(wnids, classnames, strict=True)) if wnid in folders
-            for item in images_in(folders[wnid], label, classname)
-        ]
+        return [item for label, (wnid, name) in enumerate(names.items()) if wnid in folders
+                for item in images_in(folders[wnid], label, name)]

@@ -1,6 +1,6 @@
 """ImageNet-R: paintings, toys, cartoons and other renditions of 200 of ImageNet's classes."""
 from .base import DATASET_REGISTRY
-from .download.sources import Source
+from .download.fetch import Source
 from .imagenet_base import ImageNetBase
 
 
@@ -12,11 +12,7 @@ class ImageNetR(ImageNetBase):
     subset = True
     expected_classes = 200
     expected_test = 30_000
-    archives = (
-        Source(
-            "imagenet-r.tar",
-            urls=("https://people.eecs.berkeley.edu/~hendrycks/imagenet-r.tar",),
-            checksum="sha256:18c6bf493b39a0d975d48e587437f562caab9c52ae6327dcfa9dd8eb54aa1b52",
-            places={images: images},
-        ),
-    )
+    archives = (Source(
+        "imagenet-r.tar", urls=("https://people.eecs.berkeley.edu/~hendrycks/imagenet-r.tar",),
+        checksum="sha256:18c6bf493b39a0d975d48e587437f562caab9c52ae6327dcfa9dd8eb54aa1b52", places={images: images},
+    ),)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
-import numpy as np
 from PIL import Image
 
 from .base import DATASET_REGISTRY, Dataset, Datum
@@ -25,6 +24,7 @@ class LandCover(Dataset):
     folder = "landcover"
     embedded = True
     per_class: ClassVar[dict[str, int]] = {"train": 32, "val": 8, "test": 40}
+    draw_tile = staticmethod(tile)
 
     def __init__(self, root: str | Path = "") -> None:
         super().__init__(root)
@@ -33,17 +33,11 @@ class LandCover(Dataset):
 
     def items(self, split: str) -> list[Datum]:
         """The tiles of a split, class by class."""
-        return [
-            Datum(f"{self.folder}/{split}/{name.replace(' ', '_')}/{number:05d}.png", label, classname=name)
-            for label, name in enumerate(CLASSNAMES)
-            for number in range(self.per_class.get(split, 0))
-        ]
+        return [Datum(f"{self.folder}/{split}/{name.replace(' ', '_')}/{number:05d}.png", label, classname=name)
+                for label, name in enumerate(CLASSNAMES) for number in range(self.per_class.get(split, 0))]
 
     def remedy(self) -> str:
         return "use LandCover for training"
-
-    def draw_tile(self, split: str, classname: str, number: int) -> np.ndarray:
-        return tile(split, classname, number)
 
     def read_image(self, datum: Datum) -> Image.Image:
         """Draws the tile that the path names."""
@@ -68,6 +62,4 @@ class LandCoverShift(LandCover):
 
     folder = "landcover_shift"
     per_class: ClassVar[dict[str, int]] = {"test": 40}
-
-    def draw_tile(self, split: str, classname: str, number: int) -> np.ndarray:
-        return shifted_tile(split, classname, number)
+    draw_tile = staticmethod(shifted_tile)

@@ -1,6 +1,6 @@
 """Oxford Flowers 102."""
 from .base import DATASET_REGISTRY
-from .download.sources import Source
+from .download.fetch import Source
 from .splitfile import SplitFileDataset
 
 
@@ -14,11 +14,7 @@ class OxfordFlowers(SplitFileDataset):
     expected_test = 2_463
     published_test = "6b60297970b5"
     metadata = (Source("split_zhou_OxfordFlowers.json", drive_id="1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),)
-    archives = (
-        Source(
-            "102flowers.tgz",
-            urls=("https://www.robots.ox.ac.uk/~vgg/data/flowers/102/102flowers.tgz",),
-            checksum="md5:52808999861908f626f3c1f4e79d11fa",
-            places={"jpg": "jpg"},
-        ),
-    )
+    archives = (Source(
+        "102flowers.tgz", urls=("https://www.robots.ox.ac.uk/~vgg/data/flowers/102/102flowers.tgz",),
+        checksum="md5:52808999861908f626f3c1f4e79d11fa", places={"jpg": "jpg"},
+    ),)

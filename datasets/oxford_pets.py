@@ -1,6 +1,6 @@
 """Oxford-IIIT Pets: breeds of cats and dogs."""
 from .base import DATASET_REGISTRY
-from .download.sources import Source
+from .download.fetch import Source
 from .splitfile import SplitFileDataset
 
 
@@ -14,11 +14,7 @@ class OxfordPets(SplitFileDataset):
     expected_test = 3_669
     published_test = "efa245f65bdc"
     metadata = (Source("split_zhou_OxfordPets.json", drive_id="1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),)
-    archives = (
-        Source(
-            "images.tar.gz",
-            urls=("https://www.robots.ox.ac.uk/~vgg/data/pets/data/images.tar.gz",),
-            checksum="md5:5c4f3ee8e5d25df40f4fd59a7f44e54c",
-            places={"images": "images"},
-        ),
-    )
+    archives = (Source(
+        "images.tar.gz", urls=("https://www.robots.ox.ac.uk/~vgg/data/pets/data/images.tar.gz",),
+        checksum="md5:5c4f3ee8e5d25df40f4fd59a7f44e54c", places={"images": "images"},
+    ),)

@@ -38,10 +38,8 @@ def read_split_file(path: Path) -> dict[str, list[Entry]]:
 
 
 def is_entry(row: object) -> bool:
-    return (
-        isinstance(row, list) and [type(part) for part in row] == [str, int, str] and row[1] >= 0
-        and all(part.strip() for part in (row[0], row[2]))
-    )
+    return (isinstance(row, list) and [type(part) for part in row] == [str, int, str] and row[1] >= 0
+            and all(part.strip() for part in (row[0], row[2])))
 
 
 class SplitFileDataset(FileDataset):

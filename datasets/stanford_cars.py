@@ -1,6 +1,6 @@
 """Stanford Cars: make, model and year."""
 from .base import DATASET_REGISTRY
-from .download.sources import Source
+from .download.fetch import Source
 from .splitfile import SplitFileDataset
 
 

@@ -1,6 +1,6 @@
 """SUN397: scenes, indoors and outdoors."""
 from .base import DATASET_REGISTRY
-from .download.sources import Source
+from .download.fetch import Source
 from .splitfile import SplitFileDataset
 
 

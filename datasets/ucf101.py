@@ -1,6 +1,6 @@
 """UCF101: human actions, the middle frame of each video."""
 from .base import DATASET_REGISTRY
-from .download.sources import Source
+from .download.fetch import Source
 from .splitfile import SplitFileDataset
 
 
@@ -14,8 +14,6 @@ class UCF101(SplitFileDataset):
     expected_test = 3_783
     published_test = "acf44e02cba5"
     metadata = (Source("split_zhou_UCF101.json", drive_id="1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),)
-    archives = (
-        Source(
-            "UCF-101-midframes.zip", drive_id="10Jqome3vtUA2keJkNanAiFpgbyC9Hc2O", places={images: images},
-        ),
-    )
+    archives = (Source(
+        "UCF-101-midframes.zip", drive_id="10Jqome3vtUA2keJkNanAiFpgbyC9Hc2O", places={images: images},
+    ),)

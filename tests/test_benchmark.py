@@ -10,7 +10,7 @@ import torch
 from common import run_tool
 from promptcal.tools import measuring
 from promptcal.tools.benchmark_cases import plain_text_side
-from promptcal.tools.benchmark_inputs import class_names, random_clip
+from promptcal.tools.measuring import class_names, random_clip
 from promptcal.trainers.functional.flop_counts import REGULARISERS
 from promptcal.trainers.functional.objectives import dispersion, orthogonality, pair_similarities
 from torch.utils.flop_counter import FlopCounterMode

@@ -5,8 +5,8 @@ import json
 
 import pytest
 from promptcal.tools import doctor, doctor_checks
-from promptcal.tools.benchmark_inputs import drawn_images
 from promptcal.tools.doctor_checks import ADVICE, EPISODE, FAULT, TOWER, VIEWS, stages
+from promptcal.tools.measuring import drawn_images
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.openai_clip import CLIP
 

@@ -12,8 +12,15 @@ from data_roots import build
 from file_server import BODY, MD5, SHA, answering, names
 from promptcal.datasets import build_dataset
 from promptcal.datasets.download import fetch as module
-from promptcal.datasets.download.fetch import FetchError, check_mirror, fetch, fetch_drive, fetch_once, fetch_url
-from promptcal.datasets.download.sources import Source
+from promptcal.datasets.download.fetch import (
+    FetchError,
+    Source,
+    check_mirror,
+    fetch,
+    fetch_drive,
+    fetch_once,
+    fetch_url,
+)
 from promptcal.datasets.utils.errors import ConfigError, DataError
 
 

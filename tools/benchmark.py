@@ -22,7 +22,7 @@ from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 SHAPES = ("ViT-B/16", "ViT-L/14", "tiny")
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round, few images: about three minutes")
     parser.add_argument("--photos", type=Path, metavar="DIR", help="photographs to make views of (default: drawn ones)")
@@ -32,17 +32,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.classes < 3:
         parser.error("--classes must be 3 or more: with fewer the reference's SoC is not defined")
-    return args
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    args = parse(argv)
     log_to_terminal()
 
     from promptcal.datasets.utils.files import write_json  # after parsing: usage errors need no torch
     from promptcal.tools.benchmark_cases import Settings, measure
-    from promptcal.tools.benchmark_inputs import drawn_images, photographs
-    from promptcal.tools.measuring import machine
+    from promptcal.tools.measuring import drawn_images, machine, photographs
 
     count = 4 if args.quick else 8
     images = photographs(args.photos, count) if args.photos else drawn_images(count)

@@ -25,8 +25,7 @@ from PIL import Image
 from promptcal.datasets.views.maker import ViewMaker
 from promptcal.datasets.views.pixels import OPENAI_MEAN, OPENAI_STD, Pixels
 from promptcal.datasets.views.reference import chains
-from promptcal.tools.benchmark_inputs import SHAPES, class_names, random_clip, random_features
-from promptcal.tools.measuring import interleaved
+from promptcal.tools.measuring import SHAPES, class_names, interleaved, random_clip, random_features
 from promptcal.trainers.config.build import build_cfg
 from promptcal.trainers.registry import build_trainer
 from promptcal.trainers.tpt import TPT

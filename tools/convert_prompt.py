@@ -17,16 +17,12 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.vlm.prompt_files import EMBEDDED, convert_prompt
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="checkpoint as CoOp and Dassl write it, of which nothing is executed, or an "
                                        f"embedded prompt: {', '.join(EMBEDDED)}")
     parser.add_argument("target", type=Path, help="the copy, named .safetensors")
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    args = parse(argv)
+    args = parser.parse_args(argv)
     log_to_terminal()
     if args.target.suffix != ".safetensors":
         raise ConfigError(f"{args.target} must be named .safetensors: the copy is in that format")

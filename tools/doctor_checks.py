@@ -15,8 +15,7 @@ from promptcal.datasets.download.verify import inspect
 from promptcal.datasets.file_dataset import file_datasets
 from promptcal.datasets.utils.cli import tool
 from promptcal.datasets.views.maker import ViewMaker
-from promptcal.tools.benchmark_inputs import class_names, drawn_images, random_features
-from promptcal.tools.measuring import interleaved, machine
+from promptcal.tools.measuring import class_names, drawn_images, interleaved, machine, random_features
 from promptcal.trainers.api import adapt
 from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.config.build import build_cfg

@@ -25,15 +25,11 @@ from promptcal.datasets.utils.errors import DataError, reading
 @resumable()
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "what", nargs="+", metavar="DATASET",
-        help="data sets such as ucf101; or all (every set), coop (the prompts that CoOp's authors trained on ImageNet)",
-    )
+    parser.add_argument("what", nargs="+", metavar="DATASET", help="data sets such as ucf101; or all (every set), "
+                        "coop (the prompts that CoOp's authors trained on ImageNet)")
     parser.add_argument("--root", required=True, type=Path, help="folder that holds the data sets")
-    parser.add_argument(
-        "--mirror", default="",
-        help="folder or address that has the archives and split files under their own names; tried first",
-    )
+    parser.add_argument("--mirror", default="", help="folder or address that has the archives and split files under "
+                        "their own names; tried first")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     root = args.root.expanduser()
@@ -50,18 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             jobs += [partial(download_dataset, cls) for cls in file_datasets()]
         else:
             jobs.append(partial(download_dataset, find_file_dataset(name)))
-    complete = [succeeds(job, root, args.mirror) for job in jobs]
-    return int(not all(complete))
-
-
-def succeeds(job: Callable[[Path, str], bool], root: Path, mirror: str) -> bool:
-    """Runs a job; an unreadable folder does not stop the others."""
-    try:
-        with reading():
-            return job(root, mirror)
-    except DataError as error:
-        logging.error("error: %s", error)
-        return False
+    complete = True
+    for job in jobs:
+        try:
+            with reading():
+                complete = job(root, args.mirror) and complete
+        except DataError as error:  # an unreadable folder does not stop the others
+            logging.error("error: %s", error)
+            complete = False
+    return int(not complete)
 
 
 if __name__ == "__main__":

@@ -34,8 +34,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", nargs="+", metavar="IMAGE", type=Path, help="image files")
     names = parser.add_mutually_exclusive_group(required=True)
-    names.add_argument("--classes", nargs="+", metavar="NAME",
-                       help="class names, or a text file with one per line")
+    names.add_argument("--classes", nargs="+", metavar="NAME", help="class names, or a text file with one per line")
     names.add_argument("--dataset", metavar="NAME",
                        help="use class names, λ and AugMix of this data set, which must be below --root")
     parser.add_argument("--root", default="data", help="folder with the data sets, for --dataset")

@@ -20,7 +20,7 @@ from promptcal.trainers.report.render import terminal
 from promptcal.trainers.report.write import write_report
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path, help="run folders, or folders that contain them")
     parser.add_argument("--out", type=Path, help="where to write (default: report/ in the first folder)")
@@ -31,19 +31,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
                         help="add post-hoc scaling without labels (CoTS, E-CoTS and others) and conformal sets")
     parser.add_argument("--demo", action="store_true", help="include runs on embedded data if there are others")
     parser.add_argument("--no-figures", action="store_true", help="tables and page only")
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    args = parse(argv)
+    args = parser.parse_args(argv)
     if args.bins < 1 or args.bootstrap < 0:
         raise ConfigError("--bins must be 1 or more, --bootstrap 0 or more")
     log_to_terminal()
     out = args.out or args.runs[0] / "report"
-    report = write_report(
-        args.runs, out, args.bins, args.bootstrap, args.published, not args.no_figures, posthoc=args.posthoc,
-        demo=args.demo,
-    )
+    report = write_report(args.runs, out, args.bins, args.bootstrap, args.published, not args.no_figures,
+                          posthoc=args.posthoc, demo=args.demo)
     print("\n\n".join(map(terminal, report.tables)))
     for note in report.notes:
         print(f"note: {note}")

@@ -1,4 +1,5 @@
-"""Downloads over HTTP and from Google Drive: resumed, verified, and bounded in size, time and redirections.
+"""Where files of data sets come from, and how they are downloaded over HTTP and from Google Drive: resumed, verified,
+and bounded in size, time and redirections.
 
 A download is written to `<name>.part` and gets its final name when it is complete.
 """
@@ -11,8 +12,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -22,7 +24,6 @@ from tqdm import tqdm
 
 from ..utils.errors import ConfigError, DataError, one_line
 from ..utils.files import locked, read_json
-from .sources import LARGEST, LARGEST_LIST, Source
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,34 @@ WINDOW, SLOWEST = 60, 1000  # a host must send this many bytes per second, avera
 CHUNK = 1 << 20
 NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 WEB = ("http://", "https://")
+LARGEST = 50 << 30  # bytes; the largest archive that can be downloaded has 12 GB, the largest split file 7 MB
+LARGEST_LIST = 64 << 20
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file: addresses in the order in which they are tried, its checksum, and where its content belongs."""
+
+    name: str  # file name, also in a mirror
+    urls: tuple[str, ...] = ()
+    drive_id: str = ""  # Google Drive
+    checksum: str = ""  # "md5:…" or "sha256:…"
+    inner: str = ""  # an archive inside the archive that holds the images
+    places: Mapping[str, str] = field(default_factory=dict)  # path in the archive -> path below the set's folder
+
+    @property
+    def limit(self) -> int:
+        """The largest plausible size in bytes."""
+        return LARGEST_LIST if self.name.endswith((".json", ".txt")) else LARGEST
+
+    @property
+    def link(self) -> str:
+        """The address to open in a browser; "" if there is none."""
+        if self.drive_id:
+            return f"https://drive.google.com/file/d/{self.drive_id}/view"
+        return self.urls[0] if self.urls else ""
 
 
 class FetchError(DataError):

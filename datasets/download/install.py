@@ -12,8 +12,7 @@ from ..utils.cli import tool
 from ..utils.errors import DataError, UserError, one_line
 from ..utils.files import locked, write_atomically
 from .archives import ArchiveError, find, unpacked
-from .fetch import fetch
-from .sources import Source
+from .fetch import Source, fetch
 
 logger = logging.getLogger(__name__)
 

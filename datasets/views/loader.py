@@ -7,20 +7,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from PIL import Image
 
 from .images import BadImageError
 
+if TYPE_CHECKING:
+    from ..base import Dataset, Datum
+
 T = TypeVar("T")
-
-
-class ImageReader(Protocol):
-    """What the loader needs of a data set."""
-
-    def read_image(self, datum: Any) -> Image.Image:
-        """The RGB image of a datum."""
 
 
 @dataclass
@@ -40,13 +36,13 @@ def num_threads(setting: int) -> int:
 
 
 def load_batches(
-    dataset: ImageReader, items: Sequence, make: Callable[[Image.Image, int], T], batches: Sequence[Sequence[int]],
-    threads: int, ahead: int = 0,
+    dataset: Dataset, items: Sequence[Datum], make: Callable[[Image.Image, int], T],
+    batches: Sequence[Sequence[int]], threads: int,
 ) -> Iterator[LoadedBatch[T]]:
     """`make(image, index)` of every image, in a pool of threads, grouped as `batches` says and in that order.
 
-    `ahead` bounds the images in flight (0 = 2 * threads). With 0 threads all is done in the calling thread. What `make`
-    raises is raised here. When the caller stops early, images that were not begun are not made.
+    With 0 threads all is done in the calling thread. What `make` raises is raised here. When the caller stops early,
+    images that were not begun are not made.
     """
     def load(index: int) -> T | BadImageError:
         try:
@@ -55,7 +51,7 @@ def load_batches(
             return error
 
     places = [index for batch in batches for index in batch]
-    results = map(load, places) if threads == 0 else in_threads(load, places, threads, ahead or 2 * threads)
+    results = map(load, places) if threads == 0 else in_threads(load, places, threads)
     for batch in batches:
         loaded: LoadedBatch[T] = LoadedBatch()
         for index in batch:
@@ -68,13 +64,13 @@ def load_batches(
         yield loaded
 
 
-def in_threads(function: Callable[[int], T], items: Sequence[int], threads: int, ahead: int) -> Iterator[T]:
-    """`function` of each item, in order, at most `ahead` of them begun and not yet taken."""
+def in_threads(function: Callable[[int], T], items: Sequence[int], threads: int) -> Iterator[T]:
+    """`function` of each item, in order, at most two per thread begun and not yet taken."""
     pool = ThreadPoolExecutor(threads, "views", single_torch_thread)
     waiting: deque[Future[T]] = deque()
     try:
         for item in items:
-            if len(waiting) == ahead:
+            if len(waiting) == 2 * threads:
                 yield waiting.popleft().result()
             waiting.append(pool.submit(function, item))
         while waiting:

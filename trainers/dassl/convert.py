@@ -39,8 +39,8 @@ def add_settings(cfg: CfgNode) -> None:
         node.setdefault(leaf, None)
 
 
-def our_cfg(theirs: CfgNode, method: str, prompt: str = "") -> CfgNode:
-    """Our config for a config of Dassl's; `prompt` is the checkpoint that --model-dir names."""
+def our_cfg(theirs: CfgNode, method: str, prompt: str = "", split: str | None = None) -> CfgNode:
+    """Our config for a config of Dassl's; `prompt` is the checkpoint that --model-dir names, `split` is tested."""
     from dassl.config import cfg_default
 
     given, defaults = leaves(theirs), leaves(cfg_default)
@@ -56,6 +56,7 @@ def our_cfg(theirs: CfgNode, method: str, prompt: str = "") -> CfgNode:
     pairs["SEED"] = max(theirs.SEED, 0)  # Dassl's negative seed means any
     pairs |= {} if theirs.USE_CUDA else {"DEVICE": "cpu"}
     pairs |= {"MODEL.INIT_WEIGHTS": prompt} if prompt else {}
+    pairs |= {"TEST.SPLIT": split} if split else {}
     name = theirs.DATASET.NAME
     cfg = build_cfg(method, str(dataset_file_of(name) or ""), opts=[item for pair in pairs.items() for item in pair])
     cfg.defrost()

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,9 @@ class Calibration(Classification):
         """Writes predictions.npz, results.json and config.yaml, which `report` reads."""
         cfg, folder = self.cfg, Path(self.cfg.OUTPUT_DIR)
         names = [str(self.names.get(label, label)) for label in range(logits.shape[1])]
+        weights = ""  # those of other models than OpenAI's a checkout may load in any way
+        with suppress(WeightsError):
+            weights = weights_hash(cfg.MODEL.BACKBONE.NAME)
         write_arrays(folder / "predictions.npz", index=np.arange(len(labels)), label=labels, logits=logits,
                      flagged=np.zeros(len(labels), dtype=bool))
         write_text(folder / "config.yaml", yaml.safe_dump(given_settings(cfg)))
@@ -79,7 +83,7 @@ class Calibration(Classification):
             **{name: figures[name] for name in ("accuracy", "confidence", "ece", "ace", "brier")}, "bins": bins,
             "flagged": 0, "skipped": [], "zero_shot": False,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"), "data_hash": self.data_hash(labels),
-            "weights_hash": openai_hash(cfg.MODEL.BACKBONE.NAME),
+            "weights_hash": weights,
             **environment(pick_device("auto" if cfg.USE_CUDA else "cpu")),
             "classnames": names, "fingerprint": {"TRAINER.NAME": cfg.TRAINER.NAME, "engine": "Dassl"}, "complete": True,
         })
@@ -94,14 +98,6 @@ class Calibration(Classification):
             return ""
         items = data.val if self.split == "val" else data.test
         return data.fingerprint(items) if [item.label for item in items] == labels.tolist() else ""
-
-
-def openai_hash(name: str) -> str:
-    """The hash of OpenAI's weights of this name; empty for others, which a checkout may load in any way."""
-    try:
-        return weights_hash(name)
-    except WeightsError:
-        return ""
 
 
 def given_settings(cfg: CfgNode) -> dict[str, Any]:

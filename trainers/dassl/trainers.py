@@ -60,11 +60,7 @@ class PromptCalTrainer(TrainerX):
 
     def run_engine(self, train: bool, split: str | None = None) -> Results:
         """A whole run, with cache, resume and several processes as in tools/train.py."""
-        cfg = our_cfg(self.cfg, self.method, self.prompt)
-        if split:
-            cfg.defrost()
-            cfg.TEST.SPLIT = split
-            cfg.freeze()
+        cfg = our_cfg(self.cfg, self.method, self.prompt, split)
         self.engine = TRAINER_REGISTRY.get(self.method)(cfg, self.data)
         self.engine.log_name = ""  # Dassl writes log.txt, our lines included
         results = self.engine.run(train=train)

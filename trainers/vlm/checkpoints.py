@@ -171,14 +171,6 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     return archive.read(info)
 
 
-def read_zip(path: Path) -> Any:
-    with zipfile.ZipFile(path) as archive:
-        folder = next((n[: -len("data.pkl")] for n in archive.namelist() if n.endswith("data.pkl")), None)
-        if folder is None:
-            raise WeightsError("it is a zip file but holds no PyTorch data")
-        return TensorUnpickler(archive, folder, path.stat().st_size).load()
-
-
 def read_checkpoint(path: str | Path) -> Any:
     """The plain content (dicts, lists, tensors, numbers, text) of a .pt, .pth, .pth.tar or .safetensors file. Nothing
     of it stays mapped to the file."""
@@ -192,7 +184,11 @@ def read_checkpoint(path: str | Path) -> Any:
             if file.read(len(OLD_FORMAT)) == OLD_FORMAT:
                 raise WeightsError("it has the format of torch before 1.6: where you trust it, convert it with a "
                                    "current torch, torch.save(torch.load(FILE), NEW)")
-        return read_zip(path)
+        with zipfile.ZipFile(path) as archive:
+            folder = next((n[: -len("data.pkl")] for n in archive.namelist() if n.endswith("data.pkl")), None)
+            if folder is None:
+                raise WeightsError("it is a zip file but holds no PyTorch data")
+            return TensorUnpickler(archive, folder, path.stat().st_size).load()
     except WeightsError as error:
         raise WeightsError(f"cannot read {path}: {error}") from error
     except Exception as error:  # damaged files fail in many ways

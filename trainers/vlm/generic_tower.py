@@ -7,8 +7,7 @@ token embedding is replaced by one that holds the context.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,7 +68,7 @@ class GenericTower:
             embedded = embedded + noise[:, None, : embedded.shape[2]]
         # The plain formula of attention, unlike the fused ones, can be differentiated for many gradients at once.
         with ONE_AT_A_TIME, sdpa_kernel(SDPBackend.MATH), autocast(self.precision, self.device):
-            with replaced_output(self.text.embedding, embedded.flatten(0, 1)):
+            with self.text.embedding.register_forward_hook(lambda *_: embedded.flatten(0, 1)):
                 features = self.text.encode(ids.repeat(batch, 1))
             return unit(features).unflatten(0, (batch, classes))
 
@@ -81,13 +80,3 @@ class GenericTower:
         length = self.text.length if self.text.keep_padding else len(beginning) + self.longest
         rows = [[*beginning, *own] for own in self.class_tokens]
         return torch.tensor([[*row, *[tokenizer.pad] * (length - len(row))] for row in rows], device=self.device)
-
-
-@contextmanager
-def replaced_output(module: nn.Module, value: Tensor) -> Iterator[None]:
-    """Meanwhile the module returns `value` for any input."""
-    handle = module.register_forward_hook(lambda *_: value)
-    try:
-        yield
-    finally:
-        handle.remove()

@@ -224,8 +224,6 @@ def weights_hash(name: str) -> str:
     """A hash of the weights and of all that open_clip knows about them."""
     source = find_source(name)
     with explained(name):
-        settings = {
-            "file": sha256(local_file(source)), "config": library().get_model_config(source.model),
-            "quick_gelu": source.quick_gelu, "pixels": dict(source.pixels),
-        }
+        settings = {"file": sha256(local_file(source)), "config": library().get_model_config(source.model),
+                    "quick_gelu": source.quick_gelu, "pixels": dict(source.pixels)}
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]

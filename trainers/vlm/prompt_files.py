@@ -25,9 +25,7 @@ POSITION = "class_token_position"
 FOLDER = "prompt_learner"  # CoOp's name for the part of the model that it saves
 # Prompts learnt by CoOp on LandCover with the small CLIP, by the names that stand for their paths.
 SMALL = Path(__file__).parent / "small"
-EMBEDDED = {
-    f"small-coop-{shots}shot": SMALL / f"small_clip_coop_{shots}shot.safetensors" for shots in (2, 4)
-}
+EMBEDDED = {f"small-coop-{shots}shot": SMALL / f"small_clip_coop_{shots}shot.safetensors" for shots in (2, 4)}
 # Parts of tensor names in checkpoints of other Dassl methods, and whose they seem to be.
 OTHERS = {
     "meta_net": "CoCoOp's", "compound_prompts": "MaPLe's or PromptSRC's", "VPT": "of visual prompts (VPT, IVLP)",

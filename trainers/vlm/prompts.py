@@ -10,12 +10,15 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...datasets.utils.errors import ConfigError, DataError, WeightsError, first_five
+
+if TYPE_CHECKING:
+    from .backbone import Backbone
 
 logger = logging.getLogger(__name__)
 
@@ -62,21 +65,12 @@ class Tokenizer:
         return both[len(before) :]
 
 
-class Embedder(Protocol):
-    """A backbone, as far as prompts need it."""
-
-    tokenizer: Tokenizer
-    context_length: int
-
-    def embed(self, tokens: Sequence[Sequence[int]]) -> Tensor: ...
-
-
 def words(text: str) -> str:
     """Underscores become spaces, as in CoOp and TPT."""
     return " ".join(text.replace("_", " ").split())
 
 
-def initial_context(backbone: Embedder, ctx_init: str) -> Tensor:
+def initial_context(backbone: Backbone, ctx_init: str) -> Tensor:
     """The token embeddings (n_ctx, width) of the context's words, which the methods tune."""
     tokens = backbone.tokenizer.beginning(words(ctx_init))
     if not tokens:
@@ -107,7 +101,7 @@ def warn_of_classes(classnames: Sequence[str], tokens: Sequence[Sequence[int]]) 
                        first_five(equal))
 
 
-def check_lengths(names: Sequence[str], tokens: Sequence[Sequence[int]], n_ctx: int, backbone: Embedder) -> None:
+def check_lengths(names: Sequence[str], tokens: Sequence[Sequence[int]], n_ctx: int, backbone: Backbone) -> None:
     """Refuses prompts that are longer than the model's context length."""
     for label, (name, own) in enumerate(zip(names, tokens, strict=True)):
         length = len(backbone.tokenizer.start) + n_ctx + len(own)
@@ -138,10 +132,8 @@ class ClassTokenPosition:
         """(K, length): which token of `[start][context][name][rest]` stands at each position of a class's prompt."""
         before = n_ctx // 2 if self.name == MIDDLE else 0  # context tokens before the name
         cut, own = start + before, start + n_ctx
-        return torch.tensor([
-            [*range(cut), *range(own, own + name), *range(cut, own), *range(own + name, length)]
-            for name in self.lengths
-        ])
+        return torch.tensor([[*range(cut), *range(own, own + name), *range(cut, own), *range(own + name, length)]
+                             for name in self.lengths])
 
 
 def reorder_tokens(tokens: Tensor, order: Tensor) -> Tensor:
