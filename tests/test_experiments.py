@@ -70,14 +70,14 @@ def test_family_holds_every_method_and_combine_every_pair():
 def test_a_group_shares_view_features_and_holds_the_prompts_of_its_runs(all_plans):
     runs = dict.fromkeys(run for plan in all_plans.values() for run in plan)
     groups = work_groups(runs)
-    assert sorted(run.folder for group in groups for run in group.runs) == sorted(run.folder for run in runs)
+    assert sorted(run.folder for group in groups for run in group) == sorted(run.folder for run in runs)
     for group in groups:
-        assert len({run.features_key for run in group.runs}) == 1
-        methods = [run.method for run in group.runs]
+        assert len({run.features_key for run in group}) == 1
+        methods = [run.method for run in group]
         assert methods == sorted(methods, key=lambda name: (name != "CoOp", name == "ZeroShot"))
-        for run in group.runs:
+        for run in group:
             if run.prompt:
-                assert group.runs.index(run.prompt) < group.runs.index(run)
+                assert group.index(run.prompt) < group.index(run)
                 assert run.shots == run.prompt.cfg.DATASET.NUM_SHOTS
                 assert f"CoOp-{run.shots}-shots" in run.folder.parts[-2]
     assert pickle.loads(pickle.dumps(groups[0])) == groups[0]  # noqa: S301  for another process

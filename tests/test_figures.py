@@ -8,8 +8,7 @@ from matplotlib.colors import to_hex
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.registry import TRAINER_REGISTRY, method_info
 from promptcal.trainers.report.figures import class_pairs, comparison, reliability, style
-from promptcal.trainers.report.figures.comparison import Pair, Point
-from promptcal.trainers.report.figures.plane import draw_plane, merged_labels, pareto_front
+from promptcal.trainers.report.figures.comparison import Pair, Point, draw_plane, merged_labels, pareto_front
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,7 @@ def bars(axes):
 
 
 def test_a_diagram_shows_its_data(outcome):
-    data = reliability.diagram("SoC on UCF101", "SoC", *outcome)
+    data = reliability.diagram("SoC", *outcome)
     assert data.ece == cal.ece(*outcome) and data.table.count.sum() == data.n == len(outcome[0])
     assert data.confidence - data.accuracy == pytest.approx(cal.signed_error(*outcome))
     top, strip = reliability.draw_grid({"SoC": {"UCF101": data}}).axes
@@ -36,7 +35,7 @@ def test_a_diagram_shows_its_data(outcome):
 
 
 def test_gaps_are_coloured_by_direction():
-    data = reliability.diagram("", "SoC", np.array([0.3, 0.9]), np.array([1, 0]), bins=2)
+    data = reliability.diagram("SoC", np.array([0.3, 0.9]), np.array([1, 0]), bins=2)
     top = reliability.draw_grid({"SoC": {"UCF101": data}}).axes[0]
     under, over = [bar for bar in bars(top) if bar.get_hatch()][::-1]
     assert (to_hex(over.get_edgecolor()).upper(), over.get_height()) == (style.OVER, pytest.approx(0.9))
@@ -52,7 +51,7 @@ def row_labels(figure):
 
 
 def test_a_grid_has_a_panel_per_method_and_data_set(outcome):
-    data = reliability.diagram("", "SoC", *outcome)
+    data = reliability.diagram("SoC", *outcome)
     figure = reliability.draw_grid({"OTPT": {"DTD": data}, "SoC": {"DTD": data, "Pets": data}})
     assert (titles(figure), row_labels(figure)) == (["DTD", "Pets"], ["O-TPT", "SoC"])  # also of the row with a gap
     assert sum(bool(axes.patches) and not axes.images for axes in figure.axes) == 3
@@ -130,7 +129,7 @@ def test_pair_errors_by_hand():
 
 
 def test_saved_as_png_and_pdf_and_the_same_twice(outcome, tmp_path, real_pictures):
-    figure = reliability.draw_grid({"SoC": {"": reliability.diagram("", "SoC", *outcome)}})
+    figure = reliability.draw_grid({"SoC": {"": reliability.diagram("SoC", *outcome)}})
     first = [path.read_bytes() for path in style.save(figure, tmp_path / "a" / "figure.1")]
     second = [path.read_bytes() for path in style.save(figure, tmp_path / "b" / "figure.1")]
     assert first == second

@@ -7,7 +7,7 @@ from promptcal.trainers.functional.significance import mcnemar
 from promptcal.trainers.report.comparison import Row
 from promptcal.trainers.report.metrics import METRICS, Samples
 from promptcal.trainers.report.paired import ece_difference, pair, paired_table
-from promptcal.trainers.report.table_model import Signed
+from promptcal.trainers.report.table_model import Entry
 
 
 def calibrated(n, seed):
@@ -60,7 +60,7 @@ def test_pairs_agree_with_the_formula_on_one_data_set(tmp_path):
     table = paired_table(main, "pairs", "", 50)
     cell = entry(table, "Pair", "O-TPT → SoC", "ECE difference")
     assert cell.value == pytest.approx(100 * expected) and cell.text == f"{100 * expected:+.1f}"
-    assert Signed(-0.04, low=-0.9, high=-0.01).spread == "[-0.9, +0.0]"  # no minus before zero
+    assert Entry(-0.04, low=-0.9, high=-0.01, signed=True).spread == "[-0.9, +0.0]"  # no minus before zero
     p = entry(table, "Pair", "O-TPT → SoC", "p").value
     assert p == pytest.approx(mcnemar(tops[0].correct, tops[1].correct))
     assert paired_table(main, "pairs", "", 0) is None

@@ -24,7 +24,7 @@ def test_cells_by_any_spelling_of_a_method(where, printed):
     cell = published.find(*where)
     assert cell.printed == printed
     assert cell.value == Decimal(printed.replace(",", ""))
-    assert published.tables()[cell.table]["label"] in cell.source
+    assert published.tables_of()[cell.table]["label"] in cell.source
 
 
 def test_a_run_finds_the_table_of_its_conditions():
@@ -34,7 +34,7 @@ def test_a_run_finds_the_table_of_its_conditions():
     assert published.find_for_run("ece", "SoC", "ImageNetR", "ViT-L/14").table == "vitl_shift"
     assert published.find_for_run("ece", "SoC", "EuroSAT", "ViT-B/16") is None
     assert published.find("vitl", "ece", "CoOp", "EuroSAT") is None
-    assert set(published.tables()["datasets"]["columns"]) <= set(DATASET_REGISTRY)
+    assert set(published.tables_of()["datasets"]["columns"]) <= set(DATASET_REGISTRY)
 
 
 def test_slips_of_the_paper():

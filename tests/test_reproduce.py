@@ -17,7 +17,7 @@ from promptcal.datasets import build_dataset
 from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.layouts.theory import CAVEAT
 from promptcal.trainers.experiments.outcome import DEMO, write_outcome
-from promptcal.trainers.experiments.plan import PlannedRun, WorkGroup, Workspace, expand, select
+from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand, select
 from promptcal.trainers.experiments.run import run_group
 from promptcal.trainers.experiments.timing import estimate
 from promptcal.trainers.runs.lock import RunLock
@@ -137,7 +137,7 @@ def test_a_run_that_another_process_computes_counts_as_failed(tmp_path):
     run = planned(tmp_path)[0]
     run.folder.mkdir(parents=True)
     with RunLock(run.folder).held():
-        assert f"in use by process {os.getpid()}" in run_group(WorkGroup((run,)))[run]
+        assert f"in use by process {os.getpid()}" in run_group([run])[run]
     assert not list(run.folder.iterdir())
 
 
@@ -145,7 +145,7 @@ def test_a_prompt_that_cannot_be_learnt_fails_the_runs_that_start_from_it(tmp_pa
     run = next(run for run in planned(tmp_path, "coop") if run.prompt)
     run.prompt.folder.parent.parent.mkdir(parents=True)
     run.prompt.folder.parent.write_text("a file where a folder belongs")
-    failed = run_group(WorkGroup((run.prompt, run)))
+    failed = run_group([run.prompt, run])
     assert "cannot make folder" in failed[run.prompt]
     assert failed[run] == "the prompt that it starts from could not be learnt"
 
@@ -153,7 +153,7 @@ def test_a_prompt_that_cannot_be_learnt_fails_the_runs_that_start_from_it(tmp_pa
 def test_a_finished_run_with_other_settings_is_no_result(tmp_path):
     run = planned(tmp_path)[0]
     make_run(tmp_path, run.method, folder=str(run.folder.relative_to(tmp_path)))
-    assert "holds a run with other settings" in run_group(WorkGroup((run,)))[run]
+    assert "holds a run with other settings" in run_group([run])[run]
 
 
 # --- the command line

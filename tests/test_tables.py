@@ -42,8 +42,9 @@ def test_sweeps_leave_the_main_table_and_get_their_own(tmp_path):
     for weight in (10.0, 50.0):
         make_run(tmp_path, "SoC", folder=f"l{weight}", settings={"TRAINER.SOC.LAMBDA": weight}, sharpness=weight / 20)
     main, prompts, weights, steps = compared(tmp_path)
-    assert {m.run.steps for cell in main.cells.values() for m in cell} == {1}
-    assert {m.run.weight for cell in main.cells.values() for m in cell if m.run.trainer == "SoC"} == {30}
+    assert {m.run.settings["TTA.STEPS"] for cell in main.cells.values() for m in cell} == {1}
+    assert {m.run.settings["TRAINER.SOC.LAMBDA"] for cell in main.cells.values() for m in cell
+            if m.run.trainer == "SoC"} == {30}
     assert [row.label for row in weights.rows] == ["SoC, λ 10", "SoC, λ 30", "SoC, λ 50"]
     assert [row.label for row in steps.rows] == ["O-TPT, 1 step", "O-TPT, 2 steps", "SoC, 1 step", "SoC, 2 steps"]
     assert set(prompt_errors(prompts, prompts.columns[0])) == {"a photo of a", "art of a"}
@@ -66,7 +67,7 @@ def test_a_sweep_on_one_data_set_does_not_change_the_others(tmp_path):
     assert [column.dataset for column in main.columns] == ["UCF101", "ImageNetA"]
     assert main.common_columns() == main.columns and [row.label for row in main.rows] == [
         "Zero-shot", "TPT", "O-TPT", "SoC"]
-    assert {m.run.dataset: m.run.weight for (row, _), cell in main.cells.items() for m in cell
+    assert {m.run.dataset: m.run.settings["TRAINER.SOC.LAMBDA"] for (row, _), cell in main.cells.items() for m in cell
             if row.method == "SoC"} == {"UCF101": 30, "ImageNetA": 14}
     assert [row.label for row in weights.rows] == ["SoC, λ 10", "SoC, λ 30", "SoC, λ 50"]
     assert [column.dataset for column in weights.columns] == ["UCF101"] and weights.title == "ViT-L/14: λ of SoC"

@@ -39,7 +39,7 @@ def test_final_metrics_settings_and_table(tmp_path):
     assert events.Scalars("final/ece")[0].value == pytest.approx(results["ece"], rel=1e-5)
     starts = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
     shown = HParamsPluginData.FromString(starts).session_start_info.hparams
-    assert shown["method"].string_value == "SoC" and shown["λ"].number_value == run.weight
+    assert shown["method"].string_value == "SoC" and shown["λ"].number_value == run.settings["TRAINER.SOC.LAMBDA"]
     assert f"{results['accuracy']:.2f}" in str(events.Tensors("results/text_summary")[0].tensor_proto.string_val)
 
 

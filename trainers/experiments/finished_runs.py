@@ -2,7 +2,7 @@
 data sets."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,7 @@ import numpy as np
 from ...datasets.base import dataset_info
 from ..registry import method_info
 from ..report import published as paper
-from ..report.comparison import Comparison, arrange, non_default_settings, row_of, show_setting
+from ..report.comparison import Comparison, Row, arrange, non_default_settings, row_of, show_setting
 from ..report.measure import Measured
 from ..report.metrics import METRICS
 from .definition import Experiment
@@ -54,32 +54,20 @@ class FinishedRuns:
                 found |= {key: value for key, value in settings.items() if key not in compared}
         return found
 
-    @property
-    def backbones(self) -> list[str]:
-        return list(dict.fromkeys(run.backbone for run in self.measured))
-
-    def where(self, condition: Callable[[PlannedRun], bool]) -> FinishedRuns:
-        chosen = {run: measured for run, measured in self.measured.items() if condition(run)}
-        return FinishedRuns(self.experiment, self.workspace, chosen)
-
-    def comparisons(self, key: str = "") -> Iterator[Comparison]:
-        """One per backbone."""
-        return (self.comparison(backbone, key) for backbone in self.backbones)
-
-    def comparison(self, backbone: str, key: str = "") -> Comparison:
-        """The runs of a backbone: a row per method and, with `key`, per value of that setting and of those that are
+    def comparisons(self, key: str = "") -> list[Comparison]:
+        """The runs of each backbone: a row per method and, with `key`, per value of that setting and of those that are
         swept with it, in the order of the experiment."""
-        chosen = []
+        chosen: dict[str, list[tuple[Row, Measured]]] = {}
         for run, measured in self.measured.items():
-            if run.backbone == backbone:
-                settings = measured.run.settings
-                values = ", ".join(show_setting(swept, settings.get(swept)) for swept in run.variant)
-                chosen.append((row_of(measured, values if key in run.variant or key == ANY else ""), measured))
-        return arrange(chosen, backbone, backbone, key)
+            settings = measured.run.settings
+            values = ", ".join(show_setting(swept, settings.get(swept)) for swept in run.variant)
+            row = row_of(measured, values if key in run.variant or key == ANY else "")
+            chosen.setdefault(run.backbone, []).append((row, measured))
+        return [arrange(rows, backbone, backbone, key) for backbone, rows in chosen.items()]
 
 
 def in_percent(measured: Sequence[Measured], metric: str) -> list[float]:
-    return [METRICS[metric].scale * float(m.metrics[metric].value) for m in measured]
+    return [METRICS[metric].scale * m.value(metric) for m in measured]
 
 
 def mean(measured: Sequence[Measured], metric: str) -> float:

@@ -19,7 +19,7 @@ from ..report.gallery import NamedFigure, attempted
 from ..report.load import read_run
 from ..report.measure import Measured, measure
 from ..report.metrics import POSTHOC
-from ..report.page import Page, render, render_page
+from ..report.page import render, render_page
 from ..report.table_model import Table
 from ..report.verdict import judge
 from ..report.write import write_figures, write_tables
@@ -73,7 +73,7 @@ def write_outcome(
     if experiment.layout in RANKS_METHODS:
         verdicts = [verdict for comparison in finished.comparisons() if (verdict := judge(comparison, REPEATS))]
     title = f"Demo: {experiment.title}" if finished.is_demo else experiment.title
-    write_text(out / "report.html", render_page(Page(verdicts, tables, figures, [], {}, notes, title)))
+    write_text(out / "report.html", render_page(verdicts, tables, figures, notes, title=title))
     return Outcome(tables, [figure.name for figure in figures], out / "report.html")
 
 

@@ -116,27 +116,17 @@ class PlannedRun:
         return f"{self.method}{setting} on {self.dataset}, {self.backbone}, seed {self.seed}"
 
 
-@dataclass(frozen=True)
-class WorkGroup:
-    """Runs that share view features, in the order in which one process computes them."""
-
-    runs: tuple[PlannedRun, ...]
-
-    @property
-    def num_images(self) -> int:
-        return sum(run.size[0] for run in self.runs)
+WorkGroup = list[PlannedRun]  # runs that share view features, in the order in which one process computes them
 
 
 def work_groups(runs: Iterable[PlannedRun]) -> list[WorkGroup]:
     """The runs by shared view features. A group is independent of the others: it holds the prompts that its runs start
     from, first. Runs of the plain view come last: they read it from the features of all views."""
-    groups: dict[tuple, list[PlannedRun]] = {}
+    groups: dict[tuple, WorkGroup] = {}
     for run in runs:
         groups.setdefault((run.prompt or run).features_key, []).append(run)
-    return [
-        WorkGroup(tuple(sorted(group, key=lambda run: (not method_info(run.method).trained, not run.uses_views))))
-        for group in groups.values()
-    ]
+    return [sorted(group, key=lambda run: (not method_info(run.method).trained, not run.uses_views))
+            for group in groups.values()]
 
 
 def expand(experiment: Experiment, workspace: Workspace) -> list[PlannedRun]:
@@ -149,34 +139,29 @@ def expand(experiment: Experiment, workspace: Workspace) -> list[PlannedRun]:
         for group in experiment.runs:
             for shots, *values in itertools.product(group.shots, *group.sweep.values()):
                 variant, prompt = dict(zip(group.sweep, values, strict=True)), None
+                where = (dataset, backbone, seed)
                 if shots:
-                    cfg = configure(workspace, CoOp.__name__, dataset, backbone, seed,
-                                    as_opts({"DATASET.NUM_SHOTS": shots, **coop}))
-                    prompt = PlannedRun(Path(cfg.OUTPUT_DIR), CoOp.__name__, dataset, backbone, seed, {}, shots, cfg)
+                    cfg = configure(workspace, CoOp.__name__, *where, (("DATASET.NUM_SHOTS", shots), *coop.items()))
+                    prompt = PlannedRun(Path(cfg.OUTPUT_DIR), CoOp.__name__, *where, {}, shots, cfg)
                     runs.setdefault(prompt)
+                tag = f"CoOp-{shots}-shots" if shots else ""
                 for method in group.methods:
-                    cfg = configure(workspace, method, dataset, backbone, seed, as_opts(variant),
-                                    f"CoOp-{shots}-shots" if shots else "")
-                    run = PlannedRun(Path(cfg.OUTPUT_DIR), method, dataset, backbone, seed, variant, shots, cfg, prompt)
-                    runs.setdefault(run)
+                    cfg = configure(workspace, method, *where, tuple(variant.items()), tag)
+                    runs.setdefault(PlannedRun(Path(cfg.OUTPUT_DIR), method, *where, variant, shots, cfg, prompt))
     return list(runs)
-
-
-def as_opts(settings: Mapping[str, object]) -> tuple:
-    return tuple(item for pair in settings.items() for item in pair)
 
 
 @cache
 def configure(
     workspace: Workspace, method: str, dataset: str, backbone: str, seed: int, opts: tuple = (), prompt_tag: str = "",
 ) -> CfgNode:
-    """The run's config. Its folder is the one that tools/train.py would choose, in the workspace. `prompt_tag` stands
-    for a learnt prompt in the tag, because the checkpoint's path is too long."""
+    """The config of a run, `opts` as (key, value) pairs. Its folder is the one that tools/train.py would choose, in the
+    workspace. `prompt_tag` stands for a learnt prompt in the tag, because the checkpoint's path is too long."""
     flags = ["MODEL.BACKBONE.NAME", backbone, "SEED", seed, "TEST.LIMIT", workspace.num_images, "CACHE.DIR",
              str(workspace.cache_dir)]
     if workspace.root:
         flags += ["DATASET.ROOT", workspace.root]
-    cfg = build_cfg(method, str(dataset_file(dataset)), flags=flags, opts=[*workspace.opts, *opts])
+    cfg = build_cfg(method, str(dataset_file(dataset)), flags=flags, opts=[*workspace.opts, *itertools.chain(*opts)])
     cfg.defrost()
     if prompt_tag:
         cfg.TAG = prompt_tag if cfg.TAG == "default" else f"{prompt_tag}_{cfg.TAG}"

@@ -38,7 +38,7 @@ def run_group(group: WorkGroup) -> dict[PlannedRun, str]:
     """Computes the unfinished runs of a group, in any process. Returns those that failed, with the reason; they do not
     stop the others."""
     failed: dict[PlannedRun, str] = {}
-    for run in group.runs:
+    for run in group:
         if run.prompt and run.prompt in failed:
             failed[run] = "the prompt that it starts from could not be learnt"
         elif reason := differs(run) if run.finished else compute(run):
@@ -74,14 +74,14 @@ def compute(run: PlannedRun) -> str:
 def run_groups(groups: Sequence[WorkGroup], jobs: int = 1) -> dict[PlannedRun, str]:
     """Computes all groups, `jobs` of them at a time, each in a process of its own if there are several. Returns the
     runs that failed, with the reason."""
-    total = sum(len(group.runs) for group in groups)
+    total = sum(len(group) for group in groups)
     with tqdm(total=total, desc="runs", unit="run", dynamic_ncols=True, disable=not total) as bar:
         if jobs > 1:
             return run_parallel(groups, jobs, bar)
         failed = {}
         for group in groups:
             failed.update(run_group(group))
-            bar.update(len(group.runs))
+            bar.update(len(group))
         return failed
 
 
@@ -90,13 +90,13 @@ def run_parallel(groups: Sequence[WorkGroup], jobs: int, bar: tqdm) -> dict[Plan
     slots: SimpleQueue[int] = SimpleQueue()
     for slot in range(jobs):
         slots.put(slot)
-    groups = sorted(groups, key=lambda group: -group.num_images)
+    groups = sorted(groups, key=lambda group: -sum(run.size[0] for run in group))
     with ThreadPoolExecutor(jobs) as threads:  # each waits for one process at a time
         futures = {threads.submit(run_in_process, group, slots, jobs): group for group in groups}
         try:
             while wait(futures, REFRESH).not_done:
                 bar.n = sum(future.done() or (future.running() and run.finished)
-                            for future, group in futures.items() for run in group.runs)
+                            for future, group in futures.items() for run in group)
                 bar.refresh()
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
@@ -113,7 +113,7 @@ def run_parallel(groups: Sequence[WorkGroup], jobs: int, bar: tqdm) -> dict[Plan
 
 def run_in_process(group: WorkGroup, slots: SimpleQueue[int], jobs: int) -> dict[PlannedRun, str]:
     """A group in a new process, with the GPU of a free slot."""
-    if all(run.finished for run in group.runs):
+    if all(run.finished for run in group):
         return run_group(group)
     slot, gpus = slots.get(), visible_gpus() or [""]
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
@@ -124,7 +124,7 @@ def run_in_process(group: WorkGroup, slots: SimpleQueue[int], jobs: int) -> dict
     try:
         failed = receiver.recv()
     except EOFError:
-        failed = {run: DIED for run in group.runs if not run.finished}
+        failed = {run: DIED for run in group if not run.finished}
     process.join()
     slots.put(slot)
     for run, reason in failed.items():

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from ..report import published as paper
 from ..report.comparison import Row
-from ..report.table_model import Entry, RowBlock, Signed, Table, TableRow
-from ..report.tables import mark
+from ..report.table_model import Entry, RowBlock, Table, TableRow
+from ..report.tables import mark, published_rows
 
 
 def with_differences(table: Table) -> Table:
@@ -16,9 +16,9 @@ def with_differences(table: Table) -> Table:
     for block in table.blocks:
         rows: list[TableRow] = []
         for row in block.rows:
-            own = rows[-1] if rows else None
             rows.append(row)
-            if row.published and own:
+            if row.published:
+                own = rows[-2]  # a published row follows ours
                 differences = [difference(ours, theirs) for ours, theirs in zip(own.entries, row.entries, strict=True)]
                 rows.append(TableRow(f"{own.label}: ours − published", own.method, differences))
         blocks.append(RowBlock(block.label, rows))
@@ -30,7 +30,7 @@ def difference(ours: Entry | None, theirs: Entry | None) -> Entry | None:
     if ours is None or theirs is None:
         return None
     decimals = min(ours.decimals, theirs.decimals)
-    return Signed(round(round(ours.value, decimals) - theirs.value, decimals) + 0.0, decimals)
+    return Entry(round(round(ours.value, decimals) - theirs.value, decimals) + 0.0, decimals, signed=True)
 
 
 def block_vs_published(
@@ -42,18 +42,10 @@ def block_vs_published(
     rows = []
     for key, row in zip(grid, mark(dict(grid), metric), strict=True):
         rows.append(row)
-        found = published_row(table, published_metric or metric, row, columns) if table and not key.variant else None
-        if found:
-            rows.append(found)
+        if table and not key.variant:
+            cells = [paper.find(table, published_metric or metric, row.method, column) for column in columns]
+            rows += published_rows(row, cells)
     return RowBlock(label, rows)
-
-
-def published_row(table: str, metric: str, like: TableRow, columns: Sequence[str]) -> TableRow | None:
-    cells = [paper.find(table, metric, like.method, column) for column in columns]
-    if not any(cells):
-        return None
-    entries = [Entry(float(cell.value), len(cell.printed.partition(".")[2])) if cell else None for cell in cells]
-    return TableRow(f"{like.label} (published)", like.method, entries, published=True)
 
 
 def published_note(table: str) -> str:
@@ -63,6 +55,5 @@ def published_note(table: str) -> str:
 def slip_notes(tables: Sequence[str]) -> list[str]:
     """Errors in the published tables themselves (averages and differences that their cells do not give)."""
     found = [slip for slip in paper.slips(None) if slip.cell.table in tables and not slip.rounding]
-    whose = {table: paper.source_name(paper.source_of(table)) for table in tables}
-    names = [whose[slip.cell.table] for slip in found]
+    names = [paper.source_name(paper.source_of(slip.cell.table)) for slip in found]
     return [f"{name[0].upper()}{name[1:]}'s own slip, {slip}." for name, slip in zip(names, found, strict=True)]

@@ -1,4 +1,4 @@
-"""Notes on runs in one column of a table that are not comparable: other seeds, settings, weights or bins."""
+"""Notes on runs in one column of a table that are not comparable: other seeds, settings or weights."""
 from __future__ import annotations
 
 from collections import defaultdict
@@ -40,13 +40,6 @@ def column_notes(label: str, rows: Mapping[str, Sequence[Measured]], swept: str,
                             "weights and prompt are recorded as the same: run them again with one version of the code.")
     weights = {row: [str(m.run.results.get("weights_hash", "")) for m in group] for row, group in rows.items()}
     return [*notes, *_differing(f"{label}: the weights behind '{backbone}' differ", weights)]
-
-
-def bin_notes(measured: Sequence[Measured]) -> list[str]:
-    other = sorted({m.run.results["bins"] for m in measured if m.run.results["bins"] != m.bins})
-    if not other:
-        return []
-    return [f"Runs made with {' and '.join(map(str, other))} bins are computed again with {measured[0].bins}."]
 
 
 def _differing(words: str, values: Mapping[str, Iterable], end: str = ".") -> list[str]:

@@ -15,7 +15,7 @@ from ..config.defaults import get_cfg_default
 from ..config.fingerprint import prompt_name
 from ..config.roles import leaves
 from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, branch_of, method_info
-from .comparability_notes import bin_notes, column_notes
+from .comparability_notes import column_notes
 from .load import Run
 from .measure import Measured
 
@@ -170,7 +170,10 @@ def _notes(comparison: Comparison) -> list[str]:
     for column in comparison.columns:
         rows = {row.label: cell for row, cell in comparison.cells_on(column)}
         notes += column_notes(comparison.column_label(column), rows, comparison.swept, comparison.backbone_label)
-    notes += bin_notes([m for group in comparison.cells.values() for m in group])
+    bins = {m.run.results["bins"] for group in comparison.cells.values() for m in group} - {comparison.bins}
+    if bins:
+        notes.append(f"Runs made with {' and '.join(map(str, sorted(bins)))} bins are computed again with "
+                     f"{comparison.bins}.")
     averaged = {column.dataset for column in common}
     left_out = [comparison.column_label(column) for column in comparison.columns if column.dataset not in averaged]
     compared = comparison.rows_on(common)

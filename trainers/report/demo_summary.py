@@ -9,7 +9,7 @@ from ..functional import calibration as cal
 from ..functional.significance import Difference, paired_bootstrap
 from ..registry import method_info
 from .figures.reliability import Diagram, diagram, draw_bins
-from .figures.style import INK, PAGE, grid_lines, new_figure, styled
+from .figures.style import INK, PAGE, new_figure, styled
 from .gallery import NamedFigure
 from .load import Run
 
@@ -38,7 +38,7 @@ def summarise(runs: Sequence[Run], reference: str) -> list[Summary]:
     ece = partial(cal.ece, bins=cal.BINS)
     found = []
     for method, top in tops.items():
-        shown = replace(diagram(method_info(method).label, method, *top, SHOWN_BINS), ece=ece(*top))
+        shown = replace(diagram(method, *top, SHOWN_BINS), ece=ece(*top))
         change = None
         if method != reference:
             change = paired_bootstrap(ece, tops[reference], top, repeats=REPEATS, centred=True)
@@ -99,8 +99,8 @@ def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
         left.set_xlabel("○ accuracy, ◆ mean confidence (%)")
         right.margins(x=0.12)
         right.set_xlabel(f"ECE − {base}'s (points, paired 95 % interval)")
-        grid_lines(left, "x")
-        grid_lines(right, "x")
+        left.grid(axis="x")
+        right.grid(axis="x")
     caption = (
         f"Above: accuracy by confidence in {SHOWN_BINS} bins (red: over-confident, blue: under-confident), ECE in "
         f"{cal.BINS} bins. Below: mean confidence beside accuracy, and each ECE against that of {base} on the same "

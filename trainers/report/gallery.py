@@ -10,13 +10,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ...datasets.utils.errors import one_line
-from ..functional.arrays import Array
+from ..functional.arrays import Array, ArrayLike
 from ..functional.calibration import selective
-from ..registry import method_info, method_key
+from ..registry import branch_of, method_info, method_key
 from .comparison import Column, Comparison, Row
 from .figures.class_pairs import PairErrors, draw_pair_errors, pair_errors
-from .figures.comparison import Pair, Point, draw_pairs, draw_prompts
-from .figures.plane import draw_plane
+from .figures.comparison import Pair, Point, draw_pairs, draw_plane, draw_prompts
 from .figures.reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_selective
 from .load import Run
 from .measure import Measured
@@ -95,8 +94,7 @@ def reliability_figure(comparison: Comparison, name: str) -> NamedFigure:
     """The grid of reliability diagrams, methods × data sets."""
     rows: dict[str, dict[str, Diagram]] = {row.method: {} for row in comparison.rows}
     for (row, column), (first, *_) in comparison.cells.items():
-        label = comparison.column_label(column)
-        rows[row.method][label] = diagram(label, row.method, *first.tuned, first.bins)
+        rows[row.method][comparison.column_label(column)] = diagram(row.method, *first.tuned, first.bins)
     words = (f"Reliability, {comparison.backbone_label}, {comparison.bins} bins, first seed of each run. Red hatching "
              "above a bar is over-confidence; the strip shows the density of the samples.")
     return captioned(comparison, name, words, draw_grid(rows))
@@ -104,15 +102,20 @@ def reliability_figure(comparison: Comparison, name: str) -> NamedFigure:
 
 def selective_figure(comparison: Comparison, columns: Sequence[Column], name: str) -> NamedFigure:
     """Selective accuracy of all methods that have these columns, the columns' images together."""
-    series = {}
-    for row in comparison.rows_on(columns):
-        tops = [comparison.cells[row, column][0].tuned for column in columns]
-        series[row.method] = selective(
-            np.concatenate([top.confidence for top in tops]), np.concatenate([top.correct for top in tops]), THRESHOLDS)
+    series = {row.method: selective_on(comparison, row, columns, THRESHOLDS) for row in comparison.rows_on(columns)}
     title = comparison.column_label(columns[0]) if len(columns) == 1 else f"{len(columns)} data sets together"
     words = (f"Selective accuracy, {title}, {comparison.backbone_label}: how many predictions above a threshold are "
              "right?")
     return captioned(comparison, name, words, draw_selective(series, title), columns, seeds=False)
+
+
+def selective_on(
+    comparison: Comparison, row: Row, columns: Sequence[Column], thresholds: ArrayLike,
+) -> tuple[Array, Array]:
+    """Accuracy above each threshold and the share that is kept, of the images of these columns together."""
+    tops = [comparison.cells[row, column][0].tuned for column in columns]
+    confidence, correct = (np.concatenate(parts) for parts in zip(*tops, strict=True))
+    return selective(confidence, correct, thresholds)
 
 
 def sals_figures(comparison: Comparison, name: str) -> Iterator[NamedFigure]:
@@ -170,8 +173,9 @@ def lambda_figure(
 def lambda_points(comparison: Comparison, column: Column) -> dict[str, dict[float, Point]]:
     sweeps: dict[str, dict[float, Point]] = {}
     for row, cell in comparison.cells_on(column):
-        if (weight := cell[0].run.weight) is not None:
-            sweeps.setdefault(row.method, {})[weight] = point(cell)
+        weight = cell[0].run.settings.get(f"TRAINER.{branch_of(row.method)}.LAMBDA")
+        if isinstance(weight, int | float):
+            sweeps.setdefault(row.method, {})[float(weight)] = point(cell)
     return sweeps
 
 
@@ -186,7 +190,8 @@ def prompt_errors(comparison: Comparison, column: Column) -> dict[str, dict[str,
     """ECE in percent by prompt and method."""
     errors: dict[str, dict[str, float]] = {}
     for row, cell in comparison.cells_on(column):
-        errors.setdefault(cell[0].run.prompt, {})[row.method] = point(cell).ece
+        prompt = str(cell[0].run.settings.get("PROMPT.CTX_INIT", ""))
+        errors.setdefault(prompt, {})[row.method] = point(cell).ece
     return errors
 
 

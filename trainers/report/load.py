@@ -13,7 +13,7 @@ from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import Damaged, read_arrays
 from ..config.roles import compared_settings
 from ..functional.arrays import Array
-from ..registry import backbone_label, branch_of
+from ..registry import backbone_label
 from .schema import read_results, read_settings
 
 logger = logging.getLogger(__name__)
@@ -86,20 +86,6 @@ class Run:
         """What a validation run and the test run that it belongs to have in common."""
         values = tuple(sorted((key, repr(value)) for key, value in self.compared.items()))  # lists are not hashable
         return self.trainer, self.dataset, self.backbone, self.seed, values
-
-    @property
-    def steps(self) -> int:
-        return self.settings.get("TTA.STEPS", 1)
-
-    @property
-    def prompt(self) -> str:
-        return str(self.settings.get("PROMPT.CTX_INIT", ""))
-
-    @property
-    def weight(self) -> float | None:
-        """λ of the run's method; None if it has none."""
-        value = self.settings.get(f"TRAINER.{branch_of(self.trainer)}.LAMBDA")
-        return float(value) if isinstance(value, int | float) else None
 
     @property
     def classnames(self) -> list[str]:

@@ -142,10 +142,7 @@ def posthoc_metrics(run: Run, data: Predictions, bins: int) -> tuple[dict[str, I
 def _scaled_logits(data: Predictions, temperature: float, adapts: bool) -> dict[str, Array]:
     """The logits after each kind of scaling, by the name of its ECE."""
     logits = data.logits
-    found = {
-        "ece_cor": replaced_confidence(logits, data.zero_shot_logits),
-        "ece_fixed": logits / temperature,
-    }
+    found = {"ece_cor": replaced_confidence(logits, data.zero_shot_logits), "ece_fixed": logits / temperature}
     tau = data.cots_tau if adapts else np.ones(len(logits))
     if tau is not None:
         tau = np.where(data.flagged | ~np.isfinite(tau), 1, tau)  # images that fell back to zero-shot are not rescaled

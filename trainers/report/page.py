@@ -3,8 +3,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from .gallery import NamedFigure
 from .measure import Measured
 from .metrics import METRICS
 from .table_model import Table
+from .thumbnails import thumbnails
 from .verdict import Verdict
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -32,37 +32,28 @@ FACTS = ("data_hash", "device", "precision", "seconds_per_image", "finished")  #
 FILTERS = {"method": "Method", "dataset": "Data set", "backbone": "Backbone", "seed": "Seed"}
 
 
-@dataclass(frozen=True)
-class Page:
-    """The content of the page. `thumbnails[folder][index]` are data URIs."""
-
-    verdicts: Sequence[Verdict]
-    tables: Sequence[Table]
-    figures: Sequence[NamedFigure]
-    measured: Sequence[Measured]
-    thumbnails: Mapping[str, Mapping[int, str]]
-    notes: Sequence[str]
-    title: str = "Calibration report"
-    leading: int = 1  # number of tables before the figures
-
-
-def render_page(page: Page) -> str:
-    runs, thumbnails = _runs(page.measured, page.thumbnails)
+def render_page(
+    verdicts: Sequence[Verdict], tables: Sequence[Table], figures: Sequence[NamedFigure], notes: Sequence[str],
+    measured: Sequence[Measured] = (), title: str = "Calibration report", leading: int = 1,
+) -> str:
+    """The page, with `leading` tables before the figures."""
+    runs, shown = _runs(measured)
     values = {key: list(dict.fromkeys(run["filters"][key] for run in runs)) for key in FILTERS}
     choices = [{"key": key, "label": FILTERS[key], "values": found} for key, found in values.items() if len(found) > 1]
-    return render(
-        "report.html", page.title, verdicts=page.verdicts, tables=page.tables,
-        figures=list(map(_figure, page.figures)), runs=runs, choices=choices, thumbnails=thumbnails,
-        page_notes=page.notes, leading=page.leading,
-    )
+    drawn = [{
+        "name": item.name, "caption": item.caption, "width": f"{REM_PER_INCH * item.figure.get_figwidth():.1f}",
+        "svg": Markup(inline_svg(item.figure, item.name)),
+    } for item in figures]
+    return render("report.html", title, verdicts=verdicts, tables=tables, figures=drawn, runs=runs, choices=choices,
+                  thumbnails=shown, page_notes=notes, leading=leading)
 
 
 def render(template: str, title: str, **content: object) -> str:
     """A template with the common style and script. Everything in `content` is escaped, except Markup."""
-    script = _asset("page.js")
+    style, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _environment().get_template(template).render(
-        title=title, style=Markup(_asset("page.css")), script=Markup(script), script_hash=f"sha256-{digest}", **content,
+        title=title, style=Markup(style), script=Markup(script), script_hash=f"sha256-{digest}", **content,
     )
 
 
@@ -76,30 +67,16 @@ def _environment() -> Environment:
     return environment
 
 
-@cache
-def _asset(name: str) -> str:
-    return (TEMPLATES / name).read_text(encoding="utf-8")
-
-
-def _figure(item: NamedFigure) -> dict:
-    return {
-        "name": item.name, "caption": item.caption, "width": f"{REM_PER_INCH * item.figure.get_figwidth():.1f}",
-        "svg": Markup(inline_svg(item.figure, item.name)),
-    }
-
-
-def _runs(
-    measured: Sequence[Measured], thumbnails: Mapping[str, Mapping[int, str]],
-) -> tuple[list[dict], dict[str, str]]:
+def _runs(measured: Sequence[Measured]) -> tuple[list[dict], dict[str, str]]:
     """What the page shows of each run, and the thumbnails by key, each once however many runs show it."""
     keys: dict[str, str] = {}  # thumbnail -> key
     settings = setting_labels([m.run for m in measured])
     max_classes = max(MIN_CLASSES, MAX_CLASSES // max(len(measured), 1))
     runs = []
     for number, m in enumerate(measured, start=1):
-        mistakes = []
+        images, mistakes = thumbnails(m.run, m.mistakes), []
         for mistake in m.mistakes:
-            image = thumbnails.get(str(m.run.folder), {}).get(mistake.index, "")
+            image = images.get(mistake.index, "")
             if image and len(keys) < MAX_THUMBNAILS:
                 keys.setdefault(image, f"t{len(keys)}")
             mistakes.append({**vars(mistake), "thumbnail": keys.get(image, "")})

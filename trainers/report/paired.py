@@ -13,7 +13,7 @@ from ..functional.arrays import Array
 from ..functional.significance import Difference, mcnemar, paired_bootstrap
 from ..registry import method_info
 from .comparison import Column, Comparison, Row
-from .table_model import Entry, RowBlock, Signed, Table, TableRow
+from .table_model import Entry, RowBlock, Table, TableRow
 
 MAX_PAIRS = 21  # in one table; with more, each method is compared with the best one only
 NOTE = (
@@ -96,12 +96,10 @@ def paired_table(comparison: Comparison, name: str, title: str, repeats: int) ->
             p = mcnemar(shared.correct[0][:, 0], shared.correct[1][:, 0])
             # A bootstrap is unreliable where the methods differ on a handful of images: the exact test must agree.
             seeds = shared.correct[0].shape[1]
-            entries = [_signed(ece, ece.real, seeds), _signed(accuracy, accuracy.real and p < 0.05, seeds), Entry(p, 3)]
-            lines.append(TableRow(f"{first.label} → {second.label}", second.method, entries))
+            entries = [
+                Entry(value, seeds=seeds, low=low, high=high, best=real, signed=True)
+                for (value, low, high), real in ((ece.points, ece.real), (accuracy.points, accuracy.real and p < 0.05))
+            ]
+            lines.append(TableRow(f"{first.label} → {second.label}", second.method, [*entries, Entry(p, 3)]))
     notes = [NOTE, f"{comparison.images(columns)} {comparison.bins} bins."]
     return Table(name, title, ["ECE difference", "Accuracy difference", "p"], [RowBlock("Pair", lines)], notes)
-
-
-def _signed(difference: Difference, real: bool, seeds: int) -> Signed:
-    value, low, high = difference.points
-    return Signed(value, seeds=seeds, low=low, high=high, best=real)

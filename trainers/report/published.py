@@ -60,14 +60,9 @@ def content() -> dict:
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
-def tables_of(source: str | None) -> dict:
-    """The tables of one source by name, or of all."""
+def tables_of(source: str | None = SOC) -> dict:
+    """The tables of one source by name, or of all with None."""
     return {name: table for name, table in content()["tables"].items() if source in (None, table.get("source", SOC))}
-
-
-def tables() -> dict:
-    """The SoC paper's tables by name."""
-    return tables_of(SOC)
 
 
 def source_of(table: str) -> str:

@@ -20,37 +20,27 @@ class Entry:
     difference: float | None = None  # against O-TPT
     better: bool | None = None  # whether that difference is an improvement
     best: bool = False
+    signed: bool = False  # a difference, always with its sign
+
+    def _show(self, value: float) -> str:
+        if self.signed:
+            return f"{round(value, self.decimals) + 0.0:+.{self.decimals}f}"  # + 0.0 avoids -0.0
+        return f"{value:.{self.decimals}f}"
 
     @property
     def text(self) -> str:
-        return "–" if np.isnan(self.value) else f"{self.value:.{self.decimals}f}"
+        return "–" if np.isnan(self.value) else self._show(self.value)
 
     @property
     def spread(self) -> str:
         """`± std` over seeds, or the interval, or nothing."""
         if self.std is not None:
             return f"± {self.std:.{self.decimals}f}"
-        return "" if self.low is None else f"[{self.low:.{self.decimals}f}, {self.high:.{self.decimals}f}]"
+        return "" if self.low is None or self.high is None else f"[{self._show(self.low)}, {self._show(self.high)}]"
 
     @property
     def delta(self) -> str:
         return "" if self.difference is None else f"{self.difference:+.{self.decimals}f}"
-
-
-@dataclass(frozen=True)
-class Signed(Entry):
-    """A difference, always with its sign."""
-
-    @property
-    def text(self) -> str:
-        return "–" if np.isnan(self.value) else self._signed(self.value)
-
-    @property
-    def spread(self) -> str:
-        return "" if self.low is None or self.high is None else f"[{self._signed(self.low)}, {self._signed(self.high)}]"
-
-    def _signed(self, value: float) -> str:
-        return f"{round(value, self.decimals) + 0.0:+.{self.decimals}f}"  # + 0.0 avoids -0.0
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ def _add_published(
     for line in rows:
         lines.append(line)
         runs = [m.run for (row, _), group in comparison.cells.items() for m in group if row.label == line.label]
-        steps = {run.steps for run in runs} if method_info(line.method).tuned else {1}
+        steps = {run.settings.get("TTA.STEPS", 1) for run in runs} if method_info(line.method).tuned else {1}
         if len(steps) != 1 or any(map(_unlike_published, runs)):
             continue
         plain, sals = metric.removesuffix("_sals"), metric.endswith("_sals")
@@ -174,12 +174,15 @@ def _add_published(
         cells = [paper.find_for_run(plain, line.method, dataset, *where) for dataset in datasets]
         if average:
             cells.append(_published_average(cells[0], datasets, source))
-        if any(cells):
-            sources |= {cell.source for cell in cells if cell}
-            by = "" if source == paper.SOC else f" by {paper.source_name(source)}"
-            entries = [Entry(float(cell.value), cell.decimals) if cell else None for cell in cells]
-            lines.append(TableRow(f"{line.label} (published{by})", line.method, entries, published=True))
+        sources |= {cell.source for cell in cells if cell}
+        lines += published_rows(line, cells, "" if source == paper.SOC else f" by {paper.source_name(source)}")
     return lines, sources
+
+
+def published_rows(like: TableRow, cells: Sequence[paper.Cell | None], by: str = "") -> list[TableRow]:
+    """The published row to put below a row, if there is any cell of it."""
+    entries = [Entry(float(cell.value), cell.decimals) if cell else None for cell in cells]
+    return [TableRow(f"{like.label} (published{by})", like.method, entries, published=True)] if any(cells) else []
 
 
 def _unlike_published(run: Run) -> dict[str, object]:
@@ -213,14 +216,10 @@ def _published_notes(comparison: Comparison, sources: set[str], source: str) -> 
 
 def fewer_images(counts: Mapping[str, int]) -> list[str]:
     """A note on the data sets of which fewer images were tested than in the paper."""
-    smaller = []
-    for dataset, count in counts.items():
-        whole = paper.find("datasets", "images", "", dataset)
-        if whole and whole.value != count:
-            smaller.append(f"{dataset_info(dataset).label} {count:,} of {whole.value:,}")
-    if not smaller:
-        return []
-    return [f"Published numbers are on the whole test sets, ours on fewer images: {', '.join(smaller)}."]
+    smaller = [f"{dataset_info(dataset).label} {count:,} of {whole.value:,}" for dataset, count in counts.items()
+               if (whole := paper.find("datasets", "images", "", dataset)) and whole.value != count]
+    words = f"Published numbers are on the whole test sets, ours on fewer images: {', '.join(smaller)}."
+    return [words] if smaller else []
 
 
 def _legend(blocks: list[RowBlock], comparison: Comparison) -> str:

@@ -50,7 +50,7 @@ def _write(writer: SummaryWriter, run: Run) -> None:
         ("zero_shot", data.zero_shot_logits, ZERO_SHOT, f"{title}: before tuning"),
     ):
         confidence, correct = top_class(logits, data.label)
-        figure = draw_grid({name: {head: diagram(head, name, confidence, correct, bins)}})
+        figure = draw_grid({name: {head: diagram(name, confidence, correct, bins)}})
         writer.add_image(f"reliability/{tag}", pixels(figure), step, dataformats="HWC")
         writer.add_histogram(f"confidence/{tag}", confidence, step, bins=np.arange(bins + 1) / bins)
 

@@ -21,11 +21,10 @@ from .gallery import NamedFigure, make_figures
 from .load import Run, find_runs, text_similarity
 from .measure import Measured, measure
 from .metrics import POSTHOC
-from .page import Page, render_page
+from .page import render_page
 from .paired import paired_table
 from .table_model import Table
 from .tables import conformal_tables, metrics_table, paper_table
-from .thumbnails import thumbnails
 from .verdict import Verdict, judge
 
 logger = logging.getLogger(__name__)
@@ -69,10 +68,8 @@ def write_report(
     figures = (*first, *make_figures(comparisons, text_similarity)) if with_figures else ()
     drawn, problems = write_figures(out, figures)
     notes = [*remarks, *notes, *problems]
-    images = {str(m.run.folder): thumbnails(m.run, m.mistakes) for m in measured}
     leading = sum(not comparison.swept for comparison in comparisons)
-    page = Page(verdicts, tables, drawn, measured, images, notes, leading=leading)
-    write_text(out / "report.html", render_page(page))
+    write_text(out / "report.html", render_page(verdicts, tables, drawn, notes, measured, leading=leading))
     return Report(tables, verdicts, notes, out / "report.html")
 
 

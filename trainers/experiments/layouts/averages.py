@@ -6,11 +6,12 @@ import numpy as np
 from ....datasets.base import dataset_info
 from ...registry import method_info
 from ...report import published as paper
-from ...report.comparison import Row, show_setting
+from ...report.comparison import Comparison, Row, show_setting
 from ...report.measure import Measured
 from ...report.metrics import METRICS, POSTHOC, POSTHOC_NOTE
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...report.tables import fewer_images, mark
+from ..definition import Experiment
 from ..finished_runs import FinishedRuns, in_percent, listed, mean
 from ..vs_published import block_vs_published, published_note, with_differences
 from .results import by_dataset
@@ -43,14 +44,8 @@ def averages(finished: FinishedRuns) -> list[Table]:
     table = experiment.published[0] if finished.compared else ""
     blocks = []
     for metric in experiment.metrics:
-        grid = {
-            row: [
-                Entry(float(np.mean([mean(cells[row, value][name], metric) for name in common])))
-                if common and (row, value) in cells else None
-                for value in values
-            ]
-            for row in rows
-        }
+        grid = {row: [average_over([cells[row, value][name] for name in common if (row, value) in cells], metric)
+                      for value in values] for row in rows}
         blocks.append(block_vs_published(f"{METRICS[metric].label} (%)", grid, metric, columns, table))
     every = {run.dataset_name for run in finished.measured}
     sizes = {m.run.dataset: m.run.results["n"] for m in finished.measured.values() if m.run.dataset in common}
@@ -83,7 +78,7 @@ def deviations(finished: FinishedRuns) -> list[Table]:
                 if average:
                     own = [entry.value for column in common if (entry := deviation(cells[column], metric))]
                     grid[row].append(Entry(float(np.mean(own)), 2) if len(own) == len(common) else None)
-            whole = sorted(names) == sorted(c for c in paper.tables()["std_analysis"]["columns"] if c != paper.AVERAGE)
+            whole = sorted([*names, paper.AVERAGE]) == sorted(paper.tables_of()["std_analysis"]["columns"])
             columns = [*names, *(average if whole else ["–"] * len(average))]
             blocks.append(block_vs_published(
                 # The smallest deviation is best, as of an error, whatever the metric.
@@ -108,12 +103,11 @@ def deviation(cell: list[Measured], metric: str) -> Entry | None:
 
 def family(finished: FinishedRuns) -> list[Table]:
     """One line per method with every metric, then the results for each data set."""
-    return [*(summary(finished, backbone) for backbone in finished.backbones), *by_dataset(finished)]
+    return [*(summary(finished.experiment, one) for one in finished.comparisons()), *by_dataset(finished)]
 
 
-def summary(finished: FinishedRuns, backbone: str) -> Table:
+def summary(experiment: Experiment, comparison: Comparison) -> Table:
     """Methods by metrics, each the mean over the data sets that all methods have."""
-    experiment, comparison = finished.experiment, finished.comparison(backbone)
     common = comparison.common_columns()
     compared, by_metric = comparison.rows_on(common), []
     for metric in experiment.metrics:
@@ -129,7 +123,8 @@ def summary(finished: FinishedRuns, backbone: str) -> Table:
                      "encoding.")
     if not set(POSTHOC).isdisjoint(experiment.metrics):
         notes.append(POSTHOC_NOTE)
-    return Table(f"{experiment.name}_summary", f"{experiment.title}, {backbone}", labels, [RowBlock("", rows)], notes)
+    title = f"{experiment.title}, {comparison.backbone}"
+    return Table(f"{experiment.name}_summary", title, labels, [RowBlock("", rows)], notes)
 
 
 def average_over(cells: list[list[Measured]], metric: str) -> Entry | None:

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...functional.calibration import selective
-from ...report.gallery import NamedFigure, pair_errors_of, pair_figures, selective_figure
+from ...report.gallery import NamedFigure, pair_errors_of, pair_figures, selective_figure, selective_on
 from ...report.load import text_similarity
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ..finished_runs import FinishedRuns, listed
@@ -20,17 +19,11 @@ def selective_tables(finished: FinishedRuns) -> list[Table]:
     experiment, tables = finished.experiment, []
     for comparison in finished.comparisons():
         columns = comparison.common_columns()
-        accuracy: list[TableRow] = []
-        coverage: list[TableRow] = []
+        blocks = [RowBlock("Accuracy of those kept (%)", []), RowBlock("Share kept (%)", [])]
         for row in comparison.rows_on(columns) if columns else ():
-            outcomes = [comparison.cells[row, column][0].tuned for column in columns]
-            confidence = np.concatenate([outcome.confidence for outcome in outcomes])
-            correct = np.concatenate([outcome.correct for outcome in outcomes])
-            kept = selective(confidence, correct, THRESHOLDS)
-            for rows, values in zip((accuracy, coverage), kept, strict=True):
-                rows.append(TableRow(row.label, row.method, [Entry(100 * float(value)) for value in values]))
+            for block, values in zip(blocks, selective_on(comparison, row, columns, THRESHOLDS), strict=True):
+                block.rows.append(TableRow(row.label, row.method, [Entry(100 * float(value)) for value in values]))
         labels = [f"> {threshold:g}" for threshold in THRESHOLDS]
-        blocks = [RowBlock("Accuracy of those kept (%)", accuracy), RowBlock("Share kept (%)", coverage)]
         images = sum(column.n for column in columns)
         notes = [f"{images:,} test images of {listed(c.dataset for c in columns)} together.", *comparison.notes]
         tables.append(Table(experiment.name, f"{experiment.title}, {comparison.backbone_label}", labels, blocks, notes))
@@ -50,9 +43,8 @@ def class_pair_tables(finished: FinishedRuns) -> list[Table]:
         blocks = []
         for column in comparison.columns:
             rows = []
-            for row in comparison.rows:
-                cell = comparison.cells.get((row, column))
-                data = pair_errors_of(cell, text_similarity) if cell else None
+            for row, cell in comparison.cells_on(column):
+                data = pair_errors_of(cell, text_similarity)
                 if data is None:
                     continue
                 order = np.argsort(data.similarity, kind="stable")

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from ...registry import method_order
 from ...report import gallery
 from ...report.comparison import Row
 from ...report.gallery import NamedFigure, lambda_figure, lambda_points, point, prompt_figure, reliability_figure
@@ -23,19 +23,18 @@ def by_dataset(finished: FinishedRuns, key: str = "") -> list[Table]:
     experiment = finished.experiment
     return [
         with_differences(paper_table(
-            finished.comparison(backbone, key), experiment.name, f"{experiment.title}, {backbone}", experiment.metrics,
+            comparison, experiment.name, f"{experiment.title}, {comparison.backbone}", experiment.metrics,
             with_published=finished.compared, source=finished.source,
-        )) for backbone in finished.backbones
+        )) for comparison in finished.comparisons(key)
     ]
 
 
 def reliability_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
     main = finished.experiment.study.get("main", [])
-    for backbone in finished.backbones:
-        for name, part in (("reliability_main", finished.where(lambda run: run.dataset in main)),
-                           ("reliability_all", finished)):
-            if part.measured:
-                yield reliability_figure(part.comparison(backbone), name)
+    chosen = {run: measured for run, measured in finished.measured.items() if run.dataset in main}
+    for name, part in (("reliability_main", replace(finished, measured=chosen)), ("reliability_all", finished)):
+        for comparison in part.comparisons():
+            yield reliability_figure(comparison, name)
 
 
 def sals_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
@@ -61,14 +60,10 @@ def lambda_figures(finished: FinishedRuns, key: str = "") -> Iterator[NamedFigur
     """Accuracy against ECE over λ."""
     for comparison in finished.comparisons(key or finished.experiment.swept_key):
         for column in comparison.columns:
-            sweeps = {
-                method: points for method, points in lambda_points(comparison, column).items() if len(points) > 1
-            }
-            references = {
-                row.method: point(comparison.cells[row, column]) for row in comparison.rows
-                if row.method not in sweeps and (row, column) in comparison.cells
-            }
-            yield lambda_figure(comparison, column, sweeps, references)
+            found = lambda_points(comparison, column)
+            sweeps = {method: points for method, points in found.items() if len(points) > 1}
+            others = {row.method: point(cell) for row, cell in comparison.cells_on(column) if row.method not in sweeps}
+            yield lambda_figure(comparison, column, sweeps, others)
 
 
 def step_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
@@ -81,15 +76,12 @@ def prompt_tables(finished: FinishedRuns) -> list[Table]:
     """Over all initial prompts each method's mean and worst ECE, and how often it is the lowest; then each prompt."""
     tables = []
     for comparison in finished.comparisons(PROMPT):
-        methods = sorted({row.method for row in comparison.rows}, key=method_order)
+        methods = list(dict.fromkeys(row.method for row in comparison.rows))
         prompts = list(dict.fromkeys(row.variant for row in comparison.rows))
         rows: dict[str, list[Entry | None]] = {method: [] for method in methods}
         labels: list[str] = []
         for column in comparison.columns:
-            ece = {
-                (method, prompt): mean(comparison.cells[Row(method, prompt), column], "ece")
-                for method in methods for prompt in prompts if (Row(method, prompt), column) in comparison.cells
-            }
+            ece = {(row.method, row.variant): mean(cell, "ece") for row, cell in comparison.cells_on(column)}
             shared = [prompt for prompt in prompts if all((method, prompt) in ece for method in methods)]
             if not shared:
                 continue

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ...functional.arrays import Array, ArrayLike, check_scores, log_softmax
 from ...registry import method_info
-from .style import COLUMN, INK, grid_lines, new_figure, short, styled
+from .style import COLUMN, INK, new_figure, short, styled
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figu
             axes.set_ylim(-3, 107)  # room for the circles at either end
             axes.set_yticks(range(0, 101, 20))
             axes.margins(x=0.08)
-            grid_lines(axes, "both")
+            axes.grid()
             axes.set_xlabel("similarity of the two classes")
         panels[0].set_ylabel("confidence of the mistakes (%)")
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.02, ha="left")

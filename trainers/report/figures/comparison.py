@@ -1,6 +1,7 @@
-"""Figures that compare methods or settings: pairs of bars (SaLS, steps) and initial prompts."""
+"""Figures that compare methods or settings: pairs of bars (SaLS, steps), initial prompts, the accuracy–ECE plane."""
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,10 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ...registry import method_info, method_order
-from .style import COLUMN, FAINT, GREY, ON_LIGHT, PAGE, grid_lines, lighter, new_figure, short, styled
+from .style import COLUMN, FAINT, GREY, INK, ON_LIGHT, PAGE, lighter, new_figure, short, styled
 
 HATCH = "//////"
 LEGEND_ENTRY = 0.9  # inches
+NEAR = 0.05  # of an axis of the plane: points that are closer share a label
 
 
 class Pair(NamedTuple):
@@ -31,8 +33,7 @@ class Point(NamedTuple):
 
 
 def draw_pairs(
-    panels: Mapping[str, Mapping[str, Mapping[str, Pair]]], before: str, after: str, title: str = "",
-    numbers: bool = False,
+    panels: Mapping[str, Mapping[str, Mapping[str, Pair]]], before: str, after: str, numbers: bool = False,
 ) -> Figure:
     """A panel per metric with bars by group and method (`panels[metric][group][method]`): plain for `before`, light
     and hatched for `after`; with their `numbers` if asked for."""
@@ -49,7 +50,6 @@ def draw_pairs(
             axes.set_ylim(low, max(values) + 0.12 * (max(values) - low))  # room for the numbers
             if low:
                 axes.text(0, -0.09, "axis does not start at 0", transform=axes.transAxes, fontsize=6, color=GREY)
-        figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.02, ha="left")
         edge: dict[str, Any] = {"edgecolor": ON_LIGHT, "linewidth": 0.4}
         handles = [Patch(facecolor=info.colour, label=info.label, **edge) for info in map(method_info, methods)]
         handles.append(Patch(facecolor="#9A9A9A", label=before, **edge))
@@ -59,9 +59,7 @@ def draw_pairs(
         return figure
 
 
-def _pair_bars(
-    axes: Axes, groups: Mapping[str, Mapping[str, Pair]], methods: Sequence[str], numbers: bool,
-) -> None:
+def _pair_bars(axes: Axes, groups: Mapping[str, Mapping[str, Pair]], methods: Sequence[str], numbers: bool) -> None:
     step = 0.8 / len(methods)
     bar: dict[str, Any] = {"width": step * 0.46, "edgecolor": ON_LIGHT, "linewidth": 0.4}
     for m, method in enumerate(methods):
@@ -69,26 +67,26 @@ def _pair_bars(
         for g, row in enumerate(groups.values()):
             if method not in row:
                 continue
-            x, pair = g + (m - (len(methods) - 1) / 2) * step, row[method]
-            axes.bar(x - step * 0.235, pair.before, color=colour, **bar)
-            axes.bar(x + step * 0.235, pair.after, color=lighter(colour, 0.6), hatch=HATCH, **bar)
-            for offset, value in ((-step * 0.235, pair.before), (step * 0.235, pair.after)) if numbers else ():
-                axes.annotate(f"{value:.1f}", (x + offset, value), xytext=(0, 1.5), textcoords="offset points",
-                              ha="center", fontsize=6)
+            centre, pair = g + (m - (len(methods) - 1) / 2) * step, row[method]
+            left, right = centre - step * 0.235, centre + step * 0.235
+            axes.bar(left, pair.before, color=colour, **bar)
+            axes.bar(right, pair.after, color=lighter(colour, 0.6), hatch=HATCH, **bar)
+            for x, value in ((left, pair.before), (right, pair.after)) if numbers else ():
+                axes.annotate(f"{value:.1f}", (x, value), (0, 1.5), textcoords="offset points", ha="center", fontsize=6)
     labels = list(groups)
     slant: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(labels) > 6 else {}
     axes.set_xticks(np.arange(len(labels)), labels, **slant)
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.55, len(labels) - 0.45)
-    grid_lines(axes)
+    axes.grid(axis="y")
 
 
-def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: float = PAGE * 0.62) -> Figure:
+def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]]) -> Figure:
     """ECE by initial prompt, `ece[prompt][method]` in percent: one row per prompt, one mark per method."""
     prompts = sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))  # by their worst method
     methods = methods_of(ece)
     with styled():
-        figure = new_figure(width, 0.75 + 0.2 * len(prompts))
+        figure = new_figure(0.62 * PAGE, 0.75 + 0.2 * len(prompts))
         axes = figure.subplots()
         for y, prompt in enumerate(prompts):
             values = list(ece[prompt].values())
@@ -107,9 +105,72 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]], width: floa
         axes.set_title(title, fontweight="bold", loc="left")
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
-        grid_lines(axes, "x")
+        axes.grid(axis="x")
         figure.legend(loc="outside lower right", ncols=len(methods))
         return figure
+
+
+def draw_plane(title: str, sweeps: Mapping[str, Mapping[float, Point]], references: Mapping[str, Point]) -> Figure:
+    """A path over λ for each swept method, single marks for the others; lower right is best."""
+    with styled():
+        figure = new_figure(COLUMN * 1.25, 3.1)
+        axes = figure.subplots()
+        for method in sorted({*sweeps, *references}, key=method_order):
+            info = method_info(method)
+            look: dict[str, Any] = {"color": info.colour, "marker": info.marker, "label": short(info.label)}
+            if method in sweeps:
+                path = [sweeps[method][weight] for weight in sorted(sweeps[method])]
+                x, y = [point.accuracy for point in path], [point.ece for point in path]
+                axes.plot(x, y, color=lighter(info.colour), linewidth=1, zorder=2)
+                axes.scatter(x, y, s=22, zorder=3, **look)
+            else:
+                edge = INK if info.marker not in "12" else None
+                point = references[method]
+                axes.scatter([point.accuracy], [point.ece], s=34, zorder=4, edgecolor=edge, linewidth=0.5, **look)
+        every = [*references.values(), *(point for sweep in sweeps.values() for point in sweep.values())]
+        axes.margins(0.14)
+        axes.autoscale_view()
+        axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))
+        if len(front := pareto_front(every)) > 1:
+            axes.step([p.accuracy for p in front], [p.ece for p in front], where="pre", color=INK, linewidth=0.8,
+                      linestyle=(0, (4, 3)), zorder=1, label="not beaten in both")
+        axes.set(xlabel="accuracy (%)", ylabel="ECE (%)")
+        axes.set_title(short(title, 40), fontweight="bold", loc="left")
+        axes.grid()
+        figure.legend(loc="outside right upper", title="numbers: λ" if sweeps else None, title_fontsize=6.5)
+        for sweep in sweeps.values():
+            for number, (text, at) in enumerate(merged_labels(sweep, axes)):
+                side = -1 if number % 2 else 1  # neighbours on a path: above, then below
+                axes.annotate(text, at, xytext=(3.5 * side, 7.5 * side), textcoords="offset points", fontsize=6.5,
+                              ha="center", va="center", zorder=5,
+                              bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.4})
+        return figure
+
+
+def merged_labels(sweep: Mapping[float, Point], axes: Axes) -> list[tuple[str, tuple[float, float]]]:
+    """A label per λ with its accuracy and ECE; points that almost coincide share one."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    groups: list[tuple[list[float], Point]] = []
+    for weight in sorted(sweep):
+        at = sweep[weight]
+        for members, first in groups:
+            beside = abs(at.accuracy - first.accuracy) < NEAR * (right - left)
+            if beside and abs(at.ece - first.ece) < NEAR * (high - low):
+                members.append(weight)
+                break
+        else:
+            groups.append(([weight], at))
+    return [(", ".join(f"{weight:g}" for weight in members), (at.accuracy, at.ece)) for members, at in groups]
+
+
+def pareto_front(points: Sequence[Point]) -> list[Point]:
+    """The points that no other point beats in both accuracy and ECE, sorted by accuracy."""
+    front, lowest = [], math.inf
+    for point in sorted(points, key=lambda p: (-p.accuracy, p.ece)):
+        if point.ece < lowest:
+            front.append(point)
+            lowest = point.ece
+    return front[::-1]
 
 
 def methods_of(rows: Mapping[Any, Mapping[str, object]]) -> list[str]:

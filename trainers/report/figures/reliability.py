@@ -16,11 +16,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from ...functional import calibration as cal
 from ...functional.arrays import Array
 from ...registry import method_info
-from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, grid_lines, lighter, new_figure, short, styled
+from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, lighter, new_figure, short, styled
 
 ACROSS = 6  # panels per line of a grid with one row
 DENSITY_CELLS = 100
-NARROW = {"hspace": 0.02, "h_pad": 0.02}  # gaps between the panels
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g} %")
 THRESHOLDS = np.arange(0, 100, 5) / 100
 # Transparent grey, for light and dark themes.
@@ -32,7 +31,6 @@ OVER_HATCH, UNDER_HATCH = "/////", "\\" * 5
 class Diagram:
     """The data of one reliability diagram."""
 
-    title: str
     method: str
     table: cal.Reliability
     density: Array  # (DENSITY_CELLS,), share of samples in fine cells of confidence
@@ -42,12 +40,11 @@ class Diagram:
     n: int
 
 
-def diagram(title: str, method: str, confidence: Array, correct: Array, bins: int = cal.BINS) -> Diagram:
+def diagram(method: str, confidence: Array, correct: Array, bins: int = cal.BINS) -> Diagram:
     density, _ = np.histogram(confidence, bins=DENSITY_CELLS, range=(0, 1))
     return Diagram(
-        title, method, cal.reliability(confidence, correct, bins), density / len(confidence),
-        cal.accuracy(confidence, correct), float(np.mean(confidence)), cal.ece(confidence, correct, bins),
-        len(confidence),
+        method, cal.reliability(confidence, correct, bins), density / len(confidence), float(np.mean(correct)),
+        float(np.mean(confidence)), cal.ece(confidence, correct, bins), len(confidence),
     )
 
 
@@ -63,7 +60,7 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
         lines = [lines[0][start : start + ACROSS] for start in range(0, len(lines[0]), ACROSS)]
     width = len(lines[0])
     with styled():
-        figure = new_figure(max(COLUMN, 0.55 + 1.6 * width), 0.55 + 1.5 * len(lines), **NARROW)
+        figure = new_figure(max(COLUMN, 0.55 + 1.6 * width), 0.55 + 1.5 * len(lines), hspace=0.02, h_pad=0.02)
         panels = figure.subplots(
             2 * len(lines), width, sharex=True, squeeze=False, height_ratios=[1, 0.07] * len(lines),
         )
@@ -78,26 +75,23 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
                     axes.set_ylabel(short(label, 22), fontweight="bold")
                 if data:
                     draw_bins(axes, data)
-                    _draw_strip(strip, data)
+                    # The density of confidence. Its square root shows sparse regions beside a spike.
+                    strip.imshow(np.sqrt(data.density)[None], cmap=DENSITY, aspect="auto", extent=(0, 1, 0, 1), vmin=0)
+                    strip.spines[["top", "right"]].set_visible(True)
+                    strip.set(xlim=(0, 1))
                 else:
                     axes.text(0.5, 0.5, "no run", ha="center", va="center", fontsize=6.5, color=GREY)
-                    strip.set(yticks=[], xticks=[0, 0.5, 1])
+                strip.set(yticks=[], xticks=[0, 0.5, 1])
                 axes.set(ylim=(0, 1), yticks=[0, 0.5, 1])
                 axes.tick_params(labelleft=c == 0)
                 strip.tick_params(labelbottom=r + 1 == len(lines) or c >= len(lines[r + 1]))
         figure.align_ylabels(panels[::2, 0])
         figure.supxlabel("confidence", fontsize=8)
         figure.supylabel("accuracy", fontsize=8)
-        figure.legend(handles=_gap_handles(), loc="outside upper right", ncols=2, fontsize=7)
+        handles = [Patch(facecolor="white", edgecolor=colour, hatch=hatch, label=label) for colour, hatch, label in (
+            (OVER, OVER_HATCH, "over-confidence"), (UNDER, UNDER_HATCH, "under-confidence"))]
+        figure.legend(handles=handles, loc="outside upper right", ncols=2, fontsize=7)
         return figure
-
-
-def _gap_handles() -> list[Patch]:
-    """The legend of the hatching."""
-    return [
-        Patch(facecolor="white", edgecolor=OVER, hatch=OVER_HATCH, label="over-confidence"),
-        Patch(facecolor="white", edgecolor=UNDER, hatch=UNDER_HATCH, label="under-confidence"),
-    ]
 
 
 def draw_selective(series: Mapping[str, tuple[Array, Array]], title: str = "") -> Figure:
@@ -112,7 +106,7 @@ def draw_selective(series: Mapping[str, tuple[Array, Array]], title: str = "") -
             top.plot(THRESHOLDS, accuracy, label=info.label, **look)
             low.plot(THRESHOLDS, coverage, **look)
         for axes in (top, low):
-            grid_lines(axes)
+            axes.grid(axis="y")
             axes.yaxis.set_major_formatter(PERCENT)
             axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         top.set_title(title, fontweight="bold", loc="left")
@@ -144,10 +138,3 @@ def draw_bins(axes: Axes, data: Diagram) -> None:
         0.97, 0.05, f"ECE {100 * data.ece:.1f}", transform=axes.transAxes, ha="right", fontweight="bold",
         fontsize=7, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
     )
-
-
-def _draw_strip(axes: Axes, data: Diagram) -> None:
-    """The density of confidence as a strip of grey. The square root makes sparse regions visible beside a spike."""
-    axes.imshow(np.sqrt(data.density)[None], cmap=DENSITY, aspect="auto", extent=(0, 1, 0, 1), vmin=0)
-    axes.set(yticks=[], xlim=(0, 1), xticks=[0, 0.5, 1])
-    axes.spines[["top", "right"]].set_visible(True)

@@ -3,13 +3,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -60,17 +58,13 @@ def new_figure(width: float, height: float, **layout: Any) -> Figure:
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(**layout))
 
 
-def grid_lines(axes: Axes, axis: Literal["both", "x", "y"] = "y") -> None:
-    axes.grid(True, axis=axis)
-
-
-def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("png", "pdf")) -> list[Path]:
+def save(figure: Figure, stem: Path) -> list[Path]:
     """Writes `stem.png` (300 dpi) and `stem.pdf`; returns the paths."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
-    for path, kind in zip(paths, kinds, strict=True):
+    paths = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")}
+    for kind, path in paths.items():
         path.write_bytes(encode(figure, kind, dpi=300))
-    return paths
+    return list(paths.values())
 
 
 def encode(figure: Figure, kind: str, dpi: int) -> bytes:
