@@ -109,7 +109,7 @@ TEMPERATURE_NOTE = (
 )
 INTERVAL_NOTE = (
     "Brackets: 95 % bootstrap interval of one run, corrected for bias: redrawn images raise a binned error, so the "
-    "mean shift of the redraws is subtracted. ±: standard deviation over seeds."
+    "mean shift of the redraws is subtracted. ± is the sample standard deviation over seeds."
 )
 DEBIASED_NOTE = (
     "ECE, debiased: without what chance alone adds to the |gap| of each bin (a folded normal distribution in place of "

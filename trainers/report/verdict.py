@@ -38,7 +38,7 @@ class Line:
 @dataclass(frozen=True)
 class Verdict:
     lines: Sequence[Line]  # best first
-    best: str  # method
+    best: str  # label of its row
     sentence: str
     basis: str  # what it was measured on
     backbone: str
@@ -60,7 +60,7 @@ def judge(comparison: Comparison, repeats: int = 0) -> Verdict | None:
     basis = (f"ECE in percent, {comparison.bins} bins; lower is better. Backbone {comparison.backbone_label}, "
              f"{sum(column.n for column in columns):,} test images: {sets}.")
     lead = ece_difference(comparison, tuned[1].row, tuned[0].row, columns, repeats) if len(tuned) > 1 else None
-    return Verdict(lines, tuned[0].method, _sentence(lines, tuned, lead), basis, comparison.backbone_label)
+    return Verdict(lines, tuned[0].row.label, _sentence(lines, tuned, lead), basis, comparison.backbone_label)
 
 
 def _sentence(lines: Sequence[Line], tuned: Sequence[Line], lead: Difference | None) -> str:

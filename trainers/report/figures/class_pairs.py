@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ...functional.arrays import Array, ArrayLike, check_scores, log_softmax
-from ...registry import method_info
+from ...registry import Method, method_info
 from .style import COLUMN, INK, new_figure, short, styled
 
 
@@ -40,7 +40,7 @@ def pair_errors(logits: ArrayLike, labels: ArrayLike, similarity: ArrayLike) -> 
     return PairErrors(i, j, count, error, similarity[i, j])
 
 
-def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figure:
+def draw_pair_errors(methods: Mapping[Method, PairErrors], title: str = "") -> Figure:
     """One panel per method: confidence of the wrong predictions by zero-shot similarity; circles by their number."""
     with styled():
         figure = new_figure(max(COLUMN, 1.1 + 2.1 * len(methods)), 2.55)

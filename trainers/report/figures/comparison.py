@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ...registry import method_info, method_order
+from ...registry import Method, method_info, method_order
 from .style import COLUMN, FAINT, GREY, INK, ON_LIGHT, PAGE, lighter, new_figure, short, styled
 
 HATCH = "//////"
@@ -33,7 +33,7 @@ class Point(NamedTuple):
 
 
 def draw_pairs(
-    panels: Mapping[str, Mapping[str, Mapping[str, Pair]]], before: str, after: str, numbers: bool = False,
+    panels: Mapping[str, Mapping[str, Mapping[Method, Pair]]], before: str, after: str, numbers: bool = False,
 ) -> Figure:
     """A panel per metric with bars by group and method (`panels[metric][group][method]`): plain for `before`, light
     and hatched for `after`; with their `numbers` if asked for."""
@@ -59,7 +59,9 @@ def draw_pairs(
         return figure
 
 
-def _pair_bars(axes: Axes, groups: Mapping[str, Mapping[str, Pair]], methods: Sequence[str], numbers: bool) -> None:
+def _pair_bars(
+    axes: Axes, groups: Mapping[str, Mapping[Method, Pair]], methods: Sequence[Method], numbers: bool,
+) -> None:
     step = 0.8 / len(methods)
     bar: dict[str, Any] = {"width": step * 0.46, "edgecolor": ON_LIGHT, "linewidth": 0.4}
     for m, method in enumerate(methods):
@@ -81,7 +83,7 @@ def _pair_bars(axes: Axes, groups: Mapping[str, Mapping[str, Pair]], methods: Se
     axes.grid(axis="y")
 
 
-def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]]) -> Figure:
+def draw_prompts(title: str, ece: Mapping[str, Mapping[Method, float]]) -> Figure:
     """ECE by initial prompt, `ece[prompt][method]` in percent: one row per prompt, one mark per method."""
     prompts = sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))  # by their worst method
     methods = methods_of(ece)
@@ -110,12 +112,14 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]]) -> Figure:
         return figure
 
 
-def draw_plane(title: str, sweeps: Mapping[str, Mapping[float, Point]], references: Mapping[str, Point]) -> Figure:
+def draw_plane(
+    title: str, sweeps: Mapping[Method, Mapping[float, Point]], references: Mapping[Method, Point],
+) -> Figure:
     """A path over λ for each swept method, single marks for the others; lower right is best."""
     with styled():
         figure = new_figure(COLUMN * 1.25, 3.1)
         axes = figure.subplots()
-        for method in sorted({*sweeps, *references}, key=method_order):
+        for method in methods_of({"swept": sweeps, "single": references}):
             info = method_info(method)
             look: dict[str, Any] = {"color": info.colour, "marker": info.marker, "label": short(info.label)}
             if method in sweeps:
@@ -173,6 +177,6 @@ def pareto_front(points: Sequence[Point]) -> list[Point]:
     return front[::-1]
 
 
-def methods_of(rows: Mapping[Any, Mapping[str, object]]) -> list[str]:
+def methods_of(rows: Mapping[Any, Mapping[Method, object]]) -> list[Method]:
     """The methods of `rows[…][method]` in the order of papers."""
     return sorted({method for row in rows.values() for method in row}, key=method_order)

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ...functional import calibration as cal
 from ...functional.arrays import Array
-from ...registry import method_info
+from ...registry import Method, method_info
 from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, lighter, new_figure, short, styled
 
 ACROSS = 6  # panels per line of a grid with one row
@@ -48,7 +48,7 @@ def diagram(method: str, confidence: Array, correct: Array, bins: int = cal.BINS
     )
 
 
-def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
+def draw_grid(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> Figure:
     """A grid of methods × data sets (`diagrams[method][data set]`), wider than high. A single row that is too long is
     continued below. Missing runs are blank."""
     sets = dict.fromkeys(name for row in diagrams.values() for name in row)
@@ -94,7 +94,7 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
         return figure
 
 
-def draw_selective(series: Mapping[str, tuple[Array, Array]], title: str = "") -> Figure:
+def draw_selective(series: Mapping[Method, tuple[Array, Array]], title: str = "") -> Figure:
     """Selective accuracy by method, and the share of images that remain: `series[method]` are both at THRESHOLDS."""
     with styled():
         figure = new_figure(COLUMN, 3.5 + 0.17 * -(-len(series) // 3))
