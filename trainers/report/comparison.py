@@ -272,7 +272,7 @@ def _sort_key(value: object) -> tuple[float, str]:
 def _zero_shot_runs(measured: Sequence[Measured]) -> list[Measured]:
     """Zero-shot runs made of the other runs' own zero-shot logits, for prompts and images that no zero-shot run has."""
     def key(m: Measured) -> tuple:
-        return row_of(m), column_of(m), m.run.settings.get("MODEL.INIT_WEIGHTS")
+        return row_of(m), column_of(m), m.run.settings.get("MODEL.INIT_WEIGHTS") or ""
 
     covered = {key(m) for m in measured if method_info(m.run.trainer).zero_shot}
     made = []
