@@ -127,9 +127,9 @@ class RunDir:
         return self.results
 
     def remove_parts(self) -> None:
-        """Removes files only: a folder in there is not ours."""
+        """Removes files only: a folder in there is not ours. A kill while a file was written left `.NAME.part`."""
         with files.writing(self.parts):
-            for file in self.parts.glob("*"):
+            for file in (*self.parts.glob("*"), *self.path.glob(".*.part")):
                 if file.is_file() or file.is_symlink():
                     file.unlink()
         with suppress(OSError):
