@@ -31,13 +31,13 @@ def make_fingerprint(cfg: CfgNode, **facts: str) -> dict[str, object]:
 
 
 def user_code(trainer: str) -> dict[str, str]:
-    """Hashes of the source of a method's classes that are not part of this package, whose code ENGINE stands for."""
+    """Hashes of the source of a method's classes that are not part of this package; ENGINE is for the rest."""
     package = __name__.partition(".trainers.")[0]
     hashes = {}
     for cls in TRAINER_REGISTRY.get(trainer).__mro__[:-1]:
         if not cls.__module__.startswith(f"{package}."):
             source = "unknown"
-            with suppress(OSError, TypeError):  # typed at a prompt
+            with suppress(OSError, TypeError):  # defined interactively, without a file
                 source = inspect.getsource(cls)
             hashes[f"source of {cls.__name__}"] = short_hash(source.encode())
     return hashes
@@ -45,8 +45,8 @@ def user_code(trainer: str) -> dict[str, str]:
 
 def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = False) -> None:
     """Refuses to resume a run that was started with other settings, data, weights or code, naming what differs. A
-    setting that one side lacks counts as its default: the run is older, or newer, than the setting. A `finished` run
-    stays finished if other code would make its views now, or other parts would be cut."""
+    setting that one side lacks counts as its default: the run is older, or newer, than the setting. For a
+    `finished` run the code that makes views and the size of parts may differ."""
     defaults = leaves(get_cfg_default())
     pairs = {key: [side.get(key, defaults.get(key)) for side in (theirs, ours)] for key in sorted({*ours, *theirs})}
     differences = "; ".join(
