@@ -150,7 +150,9 @@ def test_runs_that_are_not_comparable_get_notes(tmp_path):
     arrays = dict(np.load(other / "predictions.npz"))
     np.savez(other / "predictions.npz", **{**arrays, "zero_shot_logits": arrays["zero_shot_logits"][::-1]})
     notes = " ".join(compared(tmp_path)[0].notes)
-    for words in ("10 bins are computed again with 20", "view seeds differ", "O-TPT: 0, 1", "TPT, 2 steps: seed 0 counts more than once", "weights behind 'ViT-L/14' differ", "zero-shot accuracy differs"):
+    for words in ("10 bins are computed again with 20", "view seeds differ", "O-TPT: 0, 1",
+                  "TPT, 2 steps: seed 0 counts more than once", "weights behind 'ViT-L/14' differ",
+                  "zero-shot accuracy differs"):
         assert words in notes, words
 
 

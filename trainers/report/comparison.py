@@ -149,8 +149,8 @@ def arrange(
     runs: Iterable[tuple[Measured, Collection[str]]], backbone: str, title: str, swept: str = "",
     elsewhere: Iterable[Column] = (),
 ) -> Comparison:
-    """Runs, each with the settings that the table compares, in their cells. Methods are in the order of papers; rows of
-    one method in the order in which they come."""
+    """Runs, each with the settings that the table compares, in their cells. Methods are in the order of papers; of one
+    method the default settings are first, the others in the order in which they come."""
     runs = list(runs)
     cells: dict[tuple[Row, Column], list[Measured]] = defaultdict(list)
     foreign: dict[str, list[dict[str, object]]] = defaultdict(list)
@@ -162,7 +162,7 @@ def arrange(
         cells[row_of(measured, compared, stated=stated), column_of(measured)].append(measured)
     for group in cells.values():
         group.sort(key=lambda m: m.run.seed)
-    rows = sorted(dict.fromkeys(row for row, _ in cells), key=lambda row: method_info(row.method).order)
+    rows = sorted(dict.fromkeys(row for row, _ in cells), key=lambda r: (method_info(r.method).order, bool(r.settings)))
     columns = sorted({column for _, column in cells}, key=lambda c: (*dataset_info(c.dataset).order, -c.n, c.data_hash))
     comparison = Comparison(title, backbone, columns, rows, dict(cells), swept, elsewhere=frozenset(elsewhere))
     comparison.notes = _notes(comparison)
