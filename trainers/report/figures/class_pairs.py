@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ...functional.arrays import Array, ArrayLike, check_scores, log_softmax
 from ...registry import Method, method_info
-from .style import COLUMN, INK, new_figure, short, styled
+from .style import COLUMN, INK, new_figure, styled, wrapped
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def draw_pair_errors(methods: Mapping[Method, PairErrors], title: str = "") -> F
             info = method_info(method)
             axes.scatter(data.similarity, 100 * data.error, s=6 + 150 * data.count / largest, color=info.colour,
                          alpha=0.45, edgecolor=info.colour, linewidth=0.6)
-            words = f"{short(info.label)}: {data.count.sum():,} mistakes"
+            words = f"{wrapped(info.label)}: {data.count.sum():,} mistakes"
             if len(data.count):
                 mean = 100 * np.average(data.error, weights=data.count)
                 axes.axhline(mean, color=INK, linestyle=(0, (4, 3)), linewidth=0.7)
