@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 
 import torch
+from promptcal.trainers.vlm.openai_clip import CLIP, clip
+from reference import encode_prompts
 from torch import Tensor
 
 
@@ -173,4 +175,27 @@ def dota(images: list[Tensor], text: Tensor, confident: bool, eta: float = 0.2, 
             mu[k] = (c[k] * mu[k] + sum(one[k] * v for one, v in zip(p, features, strict=True))) / new
             c[k] = new
         inverse = torch.linalg.inv((1 - 1e-4) * sum(sigma) / classes + 1e-4 * identity)
+    return outputs
+
+
+def continual(model: CLIP, classnames: list[str], images: Tensor, every: int = 0) -> list[Tensor]:
+    """TPT whose context and optimizer live on from image to image, or `every` so many of them, as logits (K,)."""
+    tokens = clip.tokenize([f"a photo of a {name.replace('_', ' ')}." for name in classnames])
+    outputs = []
+    for number, views in enumerate(images):
+        if number == 0 or (every and number % every == 0):
+            context = model.token_embedding(tokens[0, 1:5]).detach().clone().requires_grad_()
+            optimizer = torch.optim.AdamW([context], lr=0.005, weight_decay=0.01)
+        with torch.no_grad():
+            features = torch.nn.functional.normalize(model.encode_image(views), dim=-1)
+
+        def logits(features: Tensor = features, context: Tensor = context) -> Tensor:
+            return model.logit_scale.exp() * features @ encode_prompts(model, tokens, context).T
+
+        rows = logits()
+        p = torch.stack([rows[i] for i in lowest([entropy(softmax(row)) for row in rows.detach()])]).softmax(1).mean(0)
+        optimizer.zero_grad()
+        (-(p * p.log()).sum()).backward()
+        optimizer.step()
+        outputs.append(logits()[0].detach())
     return outputs

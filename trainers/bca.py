@@ -1,7 +1,6 @@
 """BCA: Bayesian adaptation of class centres and of the class prior that each centre stands for."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -12,16 +11,14 @@ from .engine.adapted import Adapted
 from .functional.objectives import unit
 from .online import SCALE, Online, log_probability
 from .registry import TRAINER_REGISTRY
-from .vlm.backbone import Backbone
-from .vlm.openai_clip import CLIP
 
 
 @TRAINER_REGISTRY.register()
 class BCA(Online):
     """p = softmax(100 x μᵀ) P, with centres μ = T and P = I at first. (Zhou et al., BCA, CVPR 2025.)
 
-    P has a row P(class | centre) for each centre, which sums to 1: it only mixes, so it lowers confidence. Image and p
-    are then added to running means of the predicted class's centre and row. Formulas and constants are those of two
+    P has a row P(class | centre) for each centre: p is a mean of rows, so confidence falls on the whole. Then image and
+    p are added to running means of the predicted class's centre and row. Formulas and constants are those of two
     third-party implementations; the authors' code could not be had, and their values per data set are not known.
     """
 
@@ -42,12 +39,10 @@ class BCA(Online):
         cfg.TRAINER.BCA.VIEWS = "confident"  # selected with the current centres; or plain
         cfg.TRAINER.BCA.SCALE = SCALE  # of the cosines; 0 = the backbone's own
 
-    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
-        super().use_model(model, classnames)
-        text, own = self.prompt.text, self.cfg.TRAINER.BCA
+    def reset(self, text: Tensor) -> None:
         self.centres, self.prior = text.clone(), torch.eye(len(text), device=text.device)
-        self.centre_counts = torch.full_like(text[:, 0], own.COUNT_CENTRE)
-        self.prior_counts = torch.full_like(text[:, 0], own.COUNT_PRIOR)
+        self.centre_counts = torch.full_like(text[:, 0], self.own.COUNT_CENTRE)
+        self.prior_counts = torch.full_like(text[:, 0], self.own.COUNT_PRIOR)
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:

@@ -1,21 +1,17 @@
 """DMN: a memory of test images per class, read with the image itself as the query."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .config.validation import require_kept_views
 from .engine.adapted import Adapted
 from .engine.key_cache import KeyCache
 from .functional.objectives import class_logits, unit
 from .online import Online, log_probability
 from .registry import TRAINER_REGISTRY
-from .vlm.backbone import Backbone
-from .vlm.openai_clip import CLIP
 
 IN_SELECTION, IN_MEMORY = 1e-6, 1e-8  # inside the logarithms of the entropies
 
@@ -32,7 +28,7 @@ class DMN(Online):
 
     label, colour, marker, display_order = "DMN", "#5D4037", "+", 74
     least: ClassVar = {"MEMORY": 1, "BETA": 0, "WEIGHT": 0}
-    per_set: ClassVar = ("WEIGHT",)
+    per_set = ("WEIGHT",)
     paper: ClassVar = {
         "ImageNet": (1.0,), "ImageNetA": (3.0,), "ImageNetV2": (1.0,), "ImageNetR": (0.3,), "ImageNetSketch": (1.0,),
         "Caltech101": (0.3,), "DescribableTextures": (10.0,), "EuroSAT": (0.3,), "FGVCAircraft": (1.0,),
@@ -49,14 +45,8 @@ class DMN(Online):
         cfg.TRAINER.DMN.WEIGHT = 1.0  # w of the memory's prediction; the text's has 1
         cfg.TRAINER.DMN.VALUES = "given"  # WEIGHT; paper: published per data set, chosen on test labels
 
-    @classmethod
-    def validate(cls, cfg: CfgNode) -> None:
-        super().validate(cfg)
-        require_kept_views(cfg)
-
-    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
-        super().use_model(model, classnames)
-        self.memory = KeyCache(self.prompt.text, self.own.MEMORY)
+    def reset(self, text: Tensor) -> None:
+        self.memory = KeyCache(text, self.own.MEMORY)
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:

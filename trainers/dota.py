@@ -1,7 +1,6 @@
 """DOTA: Gaussian discriminant analysis whose class means and covariances follow the test images."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -12,8 +11,6 @@ from .config.validation import require
 from .engine.adapted import Adapted
 from .online import SCALE, Online
 from .registry import TRAINER_REGISTRY
-from .vlm.backbone import Backbone
-from .vlm.openai_clip import CLIP
 
 MEAN = 0.001  # of every class in every coordinate before the first image
 
@@ -30,7 +27,7 @@ class DOTA(Online):
 
     label, colour, marker, display_order = "DOTA", "#7CB342", "_", 82
     least: ClassVar = {"ETA": 0, "RHO": 0, "SCALE": 0}
-    per_set: ClassVar = ("ETA", "RHO", "EPSILON")
+    per_set = ("ETA", "RHO", "EPSILON")
     paper: ClassVar = {
         "ImageNet": (0.2, 0.005, 1e-4), "ImageNetA": (0.5, 0.02, 1e-4), "ImageNetV2": (0.1, 0.01, 1e-4),
         "ImageNetR": (0.3, 0.0025, 1e-4), "ImageNetSketch": (0.8, 0.03, 1e-4), "Caltech101": (0.3, 0.02, 2e-3),
@@ -60,9 +57,7 @@ class DOTA(Online):
         require(cfg, 0 < cfg.TRAINER.DOTA.EPSILON <= 1, "TRAINER.DOTA.EPSILON", "above 0 and at most 1")
         require(cfg, cfg.TRAINER.DOTA.SIGMA > 0, "TRAINER.DOTA.SIGMA", "above 0")
 
-    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
-        super().use_model(model, classnames)
-        text = self.prompt.text
+    def reset(self, text: Tensor) -> None:
         identity = torch.eye(text.shape[1], device=text.device)
         self.means, self.counts = torch.full_like(text, MEAN), torch.ones_like(text[:, 0])
         self.covariances = (self.own.SIGMA * identity).repeat(len(text), 1, 1)

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -10,14 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .config.validation import require, require_kept_views, require_one_of
+from .config.validation import require
 from .engine.adapted import Adapted
 from .engine.key_cache import KeyCache
 from .functional.objectives import entropy, unit
 from .online import SCALE, Online
 from .registry import TRAINER_REGISTRY
-from .vlm.backbone import Backbone
-from .vlm.openai_clip import CLIP
 
 QUEUE = 3  # images per class
 CERTAIN = 0.1  # entropy over log₂ K below which an image's text prototypes enter the mean; natural logarithm over log₂
@@ -35,7 +32,7 @@ class DPE(Online):
 
     label, colour, marker, display_order = "DPE", "#C2185B", "|", 80
     least: ClassVar = {"BETA": 0, "LR_TEXT": 0, "LR_IMAGE": 0, "ALIGN": 0, "SCALE": 0}
-    per_set: ClassVar = ("ALPHA", "BETA", "LR_TEXT", "LR_IMAGE", "ALIGN")
+    per_set = ("ALPHA", "BETA", "LR_TEXT", "LR_IMAGE", "ALIGN")
     paper: ClassVar = {name: (alpha, beta, rate, rate, align) for name, (alpha, beta, rate, align) in {
         "ImageNet": (6, 5, 6e-4, 0.5), "ImageNetA": (6, 5, 3e-4, 2.5), "ImageNetV2": (3, 8, 5e-4, 0.5),
         "ImageNetR": (3, 8, 6e-4, 0), "ImageNetSketch": (7, 7.45, 6e-4, 0.2), "Caltech101": (15, 5, 6e-4, 0.2),
@@ -65,40 +62,26 @@ class DPE(Online):
     def validate(cls, cfg: CfgNode) -> None:
         super().validate(cfg)
         require(cfg, cfg.TRAINER.DPE.TAU > 0, "TRAINER.DPE.TAU", "above 0")
-        require_one_of(cfg, "TRAINER.DPE.PREDICT", "plain", "confident")
-        if cfg.TRAINER.DPE.PREDICT == "confident":
-            require_kept_views(cfg)
 
-    @property
-    def num_views(self) -> int:
-        return self.cfg.TTA.VIEWS if self.cfg.TRAINER.DPE.PREDICT == "confident" else super().num_views
-
-    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
-        super().use_model(model, classnames)
-        self.text, self.queue = self.prompt.text.clone(), KeyCache(self.prompt.text, QUEUE)
-        self.certain = torch.zeros((), device=self.text.device)
+    def reset(self, text: Tensor) -> None:
+        self.text, self.queue = text.clone(), KeyCache(text, QUEUE)
+        self.certain = torch.zeros((), device=text.device)
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
         features, logits = self.used_views(views, unit(self.text))
         x, z, p = features.mean(0), logits.mean(0), logits.softmax(-1).mean(0)
         self.queue.offer(x, torch.special.entr(p).sum(), z.argmax())
-        met, q = self.prototypes()
+        held = self.queue.entropy.isfinite()
+        met = held.any(-1).nonzero()[:, 0]  # (C,), the classes met so far
+        q = self.queue.keys[met].sum(1) / held[met].sum(-1, keepdim=True)  # (C, d); empty places are zeros
         text, image = self.step(features, met, q)
-        kept, logits = views[0, :1], self.logits(views[0, :1], text)
-        if self.own.PREDICT == "confident":
-            kept, logits = self.confident(views[0], text)
-        output = self.with_images(logits.mean(0), kept.mean(0), met, image)
+        features, logits = self.used_views(views, text, self.own.PREDICT)
+        output = self.with_images(logits.mean(0), features.mean(0), met, image)
         if entropy(output) < CERTAIN * math.log2(len(output)):
             self.certain += 1
             self.text.copy_((self.certain * self.text + text) / (self.certain + 1))
         return Adapted(output[None], self.zero_shot(views))
-
-    def prototypes(self) -> tuple[Tensor, Tensor]:
-        """The classes met so far (C,), and the means (C, d) of their queues."""
-        held = self.queue.entropy.isfinite()
-        met = held.any(-1).nonzero()[:, 0]
-        return met, self.queue.keys[met].sum(1) / held[met].sum(-1, keepdim=True)  # empty places are zeros
 
     def step(self, features: Tensor, met: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """Text (K, d) and image prototypes (C, d) after one step of AdamW from zero, which is −lr g/(|g| + ε)."""

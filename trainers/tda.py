@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -13,15 +13,13 @@ from .engine.adapted import Adapted
 from .engine.key_cache import KeyCache
 from .online import Online
 from .registry import TRAINER_REGISTRY
-from .vlm.backbone import Backbone
-from .vlm.openai_clip import CLIP
 
 POSITIVE, NEGATIVE = 3, 2  # images per class in each cache
 UNSURE = (0.2, 0.5)  # entropy over log₂ K of images for the negative cache; natural logarithm over log₂, as published
 ALPHA, BETA = 0.117, 1.0  # of the negative cache
 UNLIKELY = 0.03  # an uncertain image counts against the classes above this probability
 # Published α and β of the positive cache, tuned on each data set's test accuracy.
-PAPER = {
+PAPER: Mapping[str, Sequence[float]] = {
     "ImageNet": (2, 5), "ImageNetA": (2, 5), "ImageNetV2": (1, 8), "ImageNetR": (1, 8), "ImageNetSketch": (2.363, 7.45),
     "Caltech101": (5, 5), "DescribableTextures": (2, 3), "EuroSAT": (4, 8), "FGVCAircraft": (2, 2), "Food101": (1, 1),
     "OxfordFlowers": (1, 5), "OxfordPets": (2, 7), "StanfordCars": (1, 7), "SUN397": (2, 3), "UCF101": (3, 8),
@@ -37,8 +35,8 @@ class TDA(Online):
 
     label, colour, marker, display_order = "TDA", "#AA4499", "H", 70
     least: ClassVar = {"BETA": 0}
-    per_set: ClassVar = ("ALPHA", "BETA")
-    paper: ClassVar = PAPER
+    per_set: ClassVar[Sequence[str]] = ("ALPHA", "BETA")
+    paper = PAPER
     positive: KeyCache
     negative: KeyCache
 
@@ -50,30 +48,27 @@ class TDA(Online):
         cfg.TRAINER.TDA.VALUES = "given"  # ALPHA and BETA; paper: published per data set, tuned on test accuracy
         cfg.TRAINER.TDA.VIEWS = "plain"  # or confident: the mean of those, as published for ImageNet-A/V2/R/Sketch
 
-    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
-        super().use_model(model, classnames)
-        self.positive = KeyCache(self.prompt.text, POSITIVE)
-        self.negative = KeyCache(self.prompt.text, NEGATIVE, masks=True)
+    def reset(self, text: Tensor) -> None:
+        self.positive, self.negative = KeyCache(text, POSITIVE), KeyCache(text, NEGATIVE, masks=True)
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
         features, logits = self.used_views(views, self.prompt.text)  # (n, d), (n, K)
         x, z, p = features.mean(0), logits.mean(0), logits.softmax(-1).mean(0)
-        self.remember(x, p, z.argmax())
-        z = z + self.own.ALPHA * self.positive.votes(x, self.own.BETA) - ALPHA * self.negative.votes(x, BETA)
+        h, k = torch.special.entr(p).sum(), z.argmax()
+        self.positive.offer(x, h, k)
+        low, high = (share * math.log2(len(p)) for share in UNSURE)
+        self.negative.offer(x, self.negative_order(h), k, (low < h) & (h < high), (p > UNLIKELY) & (p < 1))
+        z = z + self.own.ALPHA * self.voters(views).votes(x, self.own.BETA) - ALPHA * self.negative.votes(x, BETA)
         return Adapted(z[None], self.zero_shot(views))
 
-    def remember(self, x: Tensor, p: Tensor, label: Tensor) -> None:
-        """Offers an image to the positive cache of its predicted class and, if it is uncertain, to the negative one."""
-        entropy = torch.special.entr(p).sum()
-        self.positive.offer(x, entropy, label)
-        self.negative.offer(x, entropy, label, is_uncertain(entropy, len(p)), (p > UNLIKELY) & (p < 1))
+    def negative_order(self, entropy: Tensor) -> Tensor:
+        """The number of an image of which the negative cache keeps the lowest."""
+        return entropy
+
+    def voters(self, views: Tensor) -> KeyCache:
+        """The images that vote for their class."""
+        return self.positive
 
     def state_tensors(self) -> dict[str, Tensor]:
         return {**self.positive.tensors("positive_"), **self.negative.tensors("negative_")}
-
-
-def is_uncertain(entropy: Tensor, classes: int) -> Tensor:
-    """Whether an image is for the negative cache."""
-    low, high = (share * math.log2(classes) for share in UNSURE)
-    return (low < entropy) & (entropy < high)

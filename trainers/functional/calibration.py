@@ -199,7 +199,7 @@ def top_class(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
 
 
 def bootstrap(
-    metric: Callable[..., float], *samples: ArrayLike, repeats: int = 1000, level: float = 0.95, seed: int = 0,
+    metric: Callable[..., float | Array], *samples: ArrayLike, repeats: int = 1000, level: float = 0.95, seed: int = 0,
     centred: bool = False, group: ArrayLike | None = None,
 ) -> Interval:
     """`metric(*samples)` with a percentile interval over `repeats` redraws of the rows with replacement. With `group`
