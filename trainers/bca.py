@@ -33,7 +33,7 @@ class BCA(Online):
     def extend_defaults(cls, cfg: CfgNode) -> None:
         cfg.TRAINER.BCA = CfgNode()
         cfg.TRAINER.BCA.TAU_CENTRE = 0.05  # confidence above which an image moves its class's centre
-        cfg.TRAINER.BCA.COUNT_CENTRE = 20000.0  # images that the initial centre counts as; below 300 centres collapse
+        cfg.TRAINER.BCA.COUNT_CENTRE = 20000.0  # images that the initial centre counts as; with 100, centres collapse
         cfg.TRAINER.BCA.TAU_PRIOR = 0.65  # confidence above which its prediction enters its class's row of P
         cfg.TRAINER.BCA.COUNT_PRIOR = 1.0  # predictions that the initial row counts as
         cfg.TRAINER.BCA.VIEWS = "confident"  # selected with the current centres; or plain
