@@ -105,7 +105,7 @@ def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
     caption = (
         f"Above: accuracy by confidence in {SHOWN_BINS} bins (red: over-confident, blue: under-confident), ECE in "
         f"{cal.BINS} bins. Below: mean confidence beside accuracy, and RMS calibration errors on "
-        f"{found[0].diagram.n:,} images; filled: differs from {base}'s on the same images (paired bootstrap, p below 0.05 after Holm's "
-        "correction)."
+        f"{found[0].diagram.n:,} images; filled: differs from {base}'s on the same images (paired bootstrap, p below "
+        "0.05 after Holm's correction)."
     )
     return NamedFigure("overview", caption, figure)
