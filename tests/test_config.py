@@ -48,6 +48,13 @@ def test_the_trainers_name_comes_from_the_last_layer_that_has_one(tmp_path: Path
     assert build_cfg(resume=str(tmp_path)).TTA.STEPS == 3
 
 
+def test_a_setting_of_another_method_is_reported(caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
+    build_cfg("TPT", "imagenet_a", opts=["TRAINER.SOC.LAMBDA", 3, "TTA.STEPS", 2])
+    assert [line for line in caplog.messages if "no effect" in line] == [
+        "no effect on TPT, because another method's: TRAINER.SOC.LAMBDA"]
+
+
 def test_a_config_is_frozen_and_its_plain_yaml_reads_back_the_same(tmp_path: Path):
     cfg = build_cfg("SoC", opts=["TTA.STEPS", "2", "TAG", "010", "OPTIM.LR", 1e-5, "MODEL.BACKBONE.NAME", "1e3"])
     with pytest.raises(AttributeError):

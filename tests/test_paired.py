@@ -8,7 +8,7 @@ from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.significance import holm, mcnemar, paired_bootstrap
 from promptcal.trainers.report.comparison import Row
 from promptcal.trainers.report.metrics import METRICS, Samples
-from promptcal.trainers.report.paired import REDRAWS, pair_tests, paired_table
+from promptcal.trainers.report.paired import RESAMPLES, pair_tests, paired_table
 from promptcal.trainers.report.table_model import Entry
 from promptcal.trainers.report.verdict import judge
 
@@ -51,7 +51,7 @@ def test_pairs_agree_with_the_formula_on_one_data_set(tmp_path):
     assert found.squared.value == pytest.approx(squared[1] - squared[0])
     assert found.errors == pytest.approx([max(0, one) ** 0.5 for one in squared])
     assert found.accuracy.value == pytest.approx(cal.accuracy(*tops[1]) - cal.accuracy(*tops[0]))
-    alone = paired_bootstrap(cal.squared_calibration_error, *tops, repeats=3 * REDRAWS)  # the same redraws
+    alone = paired_bootstrap(cal.squared_calibration_error, *tops, repeats=3 * RESAMPLES)  # the same resamples
     assert [found.squared.low, found.squared.high] == pytest.approx([alone.low, alone.high])
     table = paired_table(main, "pairs", "", list(pairs.values()))
     cell = entry(table, "Pair", "O-TPT → SoC", "Difference of squares")
@@ -71,8 +71,8 @@ def test_p_values_are_corrected_over_all_pairs_and_can_be_small_enough(tmp_path,
     assert len(found) == 10
     for name in ("squared", "accuracy"):
         assert [getattr(one, name).p for one in found] == pytest.approx(holm([getattr(one, name).p for one in alone]))
-    assert min(one.squared.p for one in found) == pytest.approx(0.01, rel=0.01)  # 200 redraws per pair
-    assert {one.squared.real for one in found} == {True, False}
+    assert min(one.squared.p for one in found) == pytest.approx(0.01, rel=0.01)  # 200 resamples per pair
+    assert {one.squared.significant for one in found} == {True, False}
 
 
 def test_the_verdict_follows_the_tests_and_names_the_correction(tmp_path):
@@ -106,7 +106,7 @@ def test_several_sets_and_seeds_are_averaged(tmp_path):
 
 
 def test_one_image_is_no_difference(tmp_path):
-    """Every redraw of one image that only one method gets right points the same way; the exact test does not."""
+    """Every resample of one image that only one method gets right points the same way; the exact test does not."""
     for trainer in ("OTPT", "SoC"):
         folder = make_run(tmp_path, trainer, n=100, sharpness=1.5)
     arrays = dict(np.load(folder / "predictions.npz"))

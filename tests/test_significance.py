@@ -40,9 +40,9 @@ def alarms(n: int, *chosen: Model, repeats: int = 200) -> float:
     for _ in range(TRIALS):
         samples = [cal.bins_and_gaps(*model) for model in draw(n, rng, *chosen)]
         index, gap = (np.stack(arrays, axis=1) for arrays in zip(*samples, strict=True))
-        drawn = cal.redraws(partial(cal.squared_errors, bins=20), index, gap, repeats=repeats)
+        drawn = cal.resamples(partial(cal.squared_errors, bins=20), index, gap, repeats=repeats)
         pairs = [(a, b) for a in range(len(chosen)) for b in range(a)]
-        found += any(one.real for one in corrected([difference_of(drawn[:, a] - drawn[:, b]) for a, b in pairs]))
+        found += any(one.significant for one in corrected([difference_of(drawn[:, a] - drawn[:, b]) for a, b in pairs]))
     return found / TRIALS
 
 
@@ -100,10 +100,10 @@ def test_the_squared_error_is_its_formula_for_several_models_at_once():
 
 
 def test_p_is_the_level_at_which_the_interval_touches_zero():
-    """Redraws around 3: two of 99 are below zero, so the interval of level 1 − 2 · 3/100 does not contain it."""
-    redrawn = np.r_[np.full(2, -1.0), np.full(97, 3 + 8 / 97)]
-    found = difference_of(np.r_[3, redrawn])
-    assert found.value == 3 and found.p == pytest.approx(0.06) and not found.real
+    """Resamples around 3: two of 99 are below zero, so the interval of level 1 − 2 · 3/100 does not contain it."""
+    resampled = np.r_[np.full(2, -1.0), np.full(97, 3 + 8 / 97)]
+    found = difference_of(np.r_[3, resampled])
+    assert found.value == 3 and found.p == pytest.approx(0.06) and not found.significant
     assert difference_of(np.ones(1001)).p == pytest.approx(2 / 1001)  # never 0
     assert difference_of(np.zeros(101)).p == 1
     first = np.array([0.5, 0.7, 0.9]), np.array([1, 0, 1])

@@ -68,9 +68,13 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
             part.unlink()
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda file: file.write(content))
+
+
 def write_text(path: Path, text: str) -> None:
     """UTF-8; bytes of file names that are not UTF-8 are written unchanged."""
-    write_atomically(path, lambda file: file.write(text.encode(errors="surrogateescape")))
+    write_bytes(path, text.encode(errors="surrogateescape"))
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -112,7 +112,7 @@ def rms_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int =
 def rms_interval(
     confidence: ArrayLike, correct: ArrayLike, bins: int = BINS, repeats: int = 1000, level: float = 0.95,
 ) -> Interval:
-    """√D with an interval that covers the true value in at least about `level` of all samples: the redraws of D are
+    """√D with an interval that covers the true value in at least about `level` of all samples: the resamples of D are
     shifted to have D as their mean, and the ends are clipped to [0, 1]."""
     found = bootstrap(lambda index, gap: float(squared_errors(index, gap, bins)[0]),
                       *bins_and_gaps(confidence, correct, bins), repeats=repeats, level=level, centred=True)
@@ -254,16 +254,16 @@ def bootstrap(
     metric: Callable[..., float], *samples: ArrayLike, repeats: int = 1000, level: float = 0.95, seed: int = 0,
     centred: bool = False,
 ) -> Interval:
-    """`metric(*samples)` with a percentile interval over `repeats` redraws of the rows with replacement.
+    """`metric(*samples)` with a percentile interval over `repeats` resamples of the rows with replacement.
 
-    A metric may return one value or an array of them, as `selective` does; NaN redraws are ignored. With `centred` the
-    redraws are shifted to have the value as their mean, which removes the bias that redrawing adds to D; without it,
+    A metric may return one value or an array of them, as `selective` does; NaN resamples are ignored. With `centred` the
+    resamples are shifted to have the value as their mean, which removes the bias that resampling adds to D; without it,
     the interval is widened where needed to contain the value. Neither removes the bias of ECE itself, so an interval
     of ECE covers the expected measured ECE, not the true one: use `rms_interval`.
     """
     if repeats < 1 or not 0 < level < 1:
         raise ValueError(f"Needs repeats ≥ 1 and a level between 0 and 1, got {repeats} and {level}.")
-    drawn = redraws(metric, *samples, repeats=repeats, seed=seed)
+    drawn = resamples(metric, *samples, repeats=repeats, seed=seed)
     value = drawn[0]
     drawn = np.where(np.isnan(value), 0, drawn)  # its interval becomes NaN below
     low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
@@ -274,8 +274,8 @@ def bootstrap(
     return Interval(*(map(float, found) if value.ndim == 0 else found))
 
 
-def redraws(metric: Callable[..., float | Array], *samples: ArrayLike, repeats: int, seed: int = 0) -> Array:
-    """`metric(*samples)`, then its values on `repeats` redraws of the rows: (1 + repeats, ...)."""
+def resamples(metric: Callable[..., float | Array], *samples: ArrayLike, repeats: int, seed: int = 0) -> Array:
+    """`metric(*samples)`, then its values on `repeats` resamples of the rows: (1 + repeats, ...)."""
     rows = [to_numpy(sample) for sample in samples]
     if not rows or len({len(row) for row in rows}) != 1 or len(rows[0]) == 0:
         raise ValueError(f"The samples need one common length above 0, got {[len(row) for row in rows]}.")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from .arrays import Array, ArrayLike, number_array
-from .calibration import Interval, redraws
+from .calibration import Interval, resamples
 
 LEVEL = 0.05  # of all tests
 
@@ -20,8 +20,8 @@ class Difference(Interval):
     p: float
 
     @property
-    def real(self) -> bool:
-        """Whether it is significant."""
+    def significant(self) -> bool:
+        """Whether p is below 0.05."""
         return self.p < LEVEL
 
 
@@ -46,7 +46,7 @@ def paired_bootstrap(
 ) -> Difference:
     """`metric(*second) − metric(*first)` for two methods on the same images, each given as the metric's arguments.
 
-    Every redraw takes the same rows of both, so that the variance between images cancels: two methods whose own
+    Every resample takes the same rows of both, so that the variance between images cancels: two methods whose own
     intervals overlap can still differ. To compare calibration, take `squared_calibration_error`: chance adds more to
     the ECE of one method than to that of another.
     """
@@ -57,11 +57,11 @@ def paired_bootstrap(
     def difference(*rows: Array) -> float:
         return metric(*rows[count:]) - metric(*rows[:count])
 
-    return difference_of(redraws(difference, *first, *second, repeats=repeats, seed=seed))
+    return difference_of(resamples(difference, *first, *second, repeats=repeats, seed=seed))
 
 
 def difference_of(drawn: Array) -> Difference:
-    """A difference and its redraws (1 + repeats,), shifted to have the difference as their mean: percentiles, and as p
+    """A difference and its resamples (1 + repeats,), shifted to have the difference as their mean: percentiles, and as p
     the level at which the interval would touch zero, at least 2 / (1 + repeats)."""
     shifted = drawn - drawn.mean() + drawn[0]
     low, high = np.quantile(shifted, [LEVEL / 2, 1 - LEVEL / 2])

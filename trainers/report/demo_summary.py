@@ -62,7 +62,7 @@ def sentences(found: Sequence[Summary], reference: str) -> list[str]:
             f"accuracy {100 * (after.accuracy - before.accuracy):+.1f}, mean confidence "
             f"{100 * (after.confidence - before.confidence):+.1f}, ECE {100 * (after.ece - before.ece):+.1f} points; "
             f"RMS calibration error {100 * float(first.error.value):.1f} → {100 * float(second.error.value):.1f} % "
-            f"(p = {one.change.p:.3f}, {'significant' if one.change.real else 'may be chance'})."
+            f"(p = {one.change.p:.3f}, {'significant' if one.change.significant else 'may be chance'})."
         )
     return [*lines, f"p: paired bootstrap, corrected by Holm's method for {len(lines)} comparisons."]
 
@@ -92,7 +92,7 @@ def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
                           textcoords="offset points", va="center")
             value, low, high = (100 * float(end) for end in (one.error.value, one.error.low, one.error.high))
             right.errorbar(value, row, xerr=[[value - low], [high - value]], fmt="o", color=colour, capsize=2,
-                           markersize=6, markerfacecolor=colour if one.change and one.change.real else "white")
+                           markersize=6, markerfacecolor=colour if one.change and one.change.significant else "white")
         left.set_yticks(range(len(found)), labels)
         left.invert_yaxis()
         left.margins(x=0.18, y=0.12)

@@ -15,16 +15,16 @@ from .comparison import Column, Comparison, Row
 from .table_model import Entry, RowBlock, Table, TableRow
 
 MAX_PAIRS = 21  # in one table; with more, each method is compared with the best one only
-# The p-value of R redraws is at least 2 / (R + 1), and Holm's correction multiplies it by up to the number of pairs.
-# With this many redraws per pair it can fall to 0.01; at 0.05, five redraws are beyond zero.
-REDRAWS = 200
+# The p-value of R resamples is at least 2 / (R + 1), and Holm's correction multiplies it by up to the number of pairs.
+# With this many resamples per pair it can fall to 0.01; at 0.05, five resamples are beyond zero.
+RESAMPLES = 200
 COLUMNS = ("RMS error, first", "RMS error, second", "Difference of squares", "p, calibration", "Accuracy difference",
            "p, accuracy")
 NOTE = (
     "RMS calibration error in percent: √D, where D, the mean squared gap between confidence and accuracy without what "
     "chance adds, is averaged over data sets and seeds. Difference of squares: D of the second minus D of the first, "
     "in squared percentage points; negative means that the second is better calibrated. Accuracy: second minus first, "
-    "in percentage points. Brackets: 95 % interval of a paired bootstrap (every redraw takes the same images of both, "
+    "in percentage points. Brackets: 95 % interval of a paired bootstrap (every resample takes the same images of both, "
     "data set by data set), for each pair alone. p of accuracy: the larger of the bootstrap's and of McNemar's exact "
     "test (first seed, all data sets together)."
 )
@@ -44,7 +44,7 @@ class Pair:
 
 def pair_tests(comparison: Comparison, repeats: int) -> list[Pair]:
     """Every pair of methods on the images that all have, with p-values corrected by Holm's method over the pairs, for
-    calibration and accuracy each. At least `repeats` redraws, and more where the correction needs them; none for 0."""
+    calibration and accuracy each. At least `repeats` resamples, and more where the correction needs them; none for 0."""
     columns = comparison.common_columns()
     rows = comparison.rows_on(columns)
     if not columns or not repeats:
@@ -54,20 +54,20 @@ def pair_tests(comparison: Comparison, repeats: int) -> list[Pair]:
         tuned = [row for row in rows if method_info(row.method).tuned]
         best = min(tuned, key=lambda row: comparison.mean(row, columns, "ece"), default=rows[-1])
         pairs = [(row, best) for row in rows if row != best]
-    repeats = max(repeats, REDRAWS * len(pairs))
+    repeats = max(repeats, RESAMPLES * len(pairs))
     drawn = {
         (row, column): values for seed, column in enumerate(columns)
-        for row, values in _redraw(comparison, rows, column, repeats, seed).items()
+        for row, values in _resample(comparison, rows, column, repeats, seed).items()
     }
     found = [pair for both in pairs if (pair := _compare(comparison, *both, columns, drawn))]
     squared, accuracy = corrected([pair.squared for pair in found]), corrected([pair.accuracy for pair in found])
     return [replace(pair, squared=s, accuracy=a) for pair, s, a in zip(found, squared, accuracy, strict=True)]
 
 
-def _redraw(
+def _resample(
     comparison: Comparison, rows: Sequence[Row], column: Column, repeats: int, seed: int,
 ) -> dict[Row, Array]:
-    """D and accuracy of the runs of each row on one column, (1 + repeats, 2, runs). All rows share the redraws."""
+    """D and accuracy of the runs of each row on one column, (1 + repeats, 2, runs). All rows share the resamples."""
     bins, cells = comparison.bins, [comparison.cells[row, column] for row in rows]
     samples = [(*cal.bins_and_gaps(*m.tuned, bins), m.tuned.correct) for cell in cells for m in cell]
     index, gap, correct = (np.stack(arrays, axis=1) for arrays in zip(*samples, strict=True))  # (N, runs) each
@@ -75,7 +75,7 @@ def _redraw(
     def metrics(index: Array, gap: Array, correct: Array) -> Array:
         return np.stack([cal.squared_errors(index, gap, bins), correct.mean(axis=0)])
 
-    drawn = cal.redraws(metrics, index, gap, correct, repeats=repeats, seed=seed)
+    drawn = cal.resamples(metrics, index, gap, correct, repeats=repeats, seed=seed)
     ends = np.cumsum([len(cell) for cell in cells])[:-1]
     return dict(zip(rows, np.split(drawn, ends, axis=2), strict=True))
 
@@ -115,7 +115,7 @@ def paired_table(comparison: Comparison, name: str, title: str, pairs: Sequence[
         errors = [Entry(100 * error, seeds=pair.seeds) for error in pair.errors]
         squared, accuracy = (
             [Entry(scale * float(found.value), seeds=pair.seeds, low=scale * float(found.low), signed=True,
-                   high=scale * float(found.high), best=found.real), Entry(found.p, 3)]
+                   high=scale * float(found.high), best=found.significant), Entry(found.p, 3)]
             for found, scale in ((pair.squared, 1e4), (pair.accuracy, 100))
         )
         lines.append(TableRow(f"{pair.first.label} → {pair.second.label}", pair.second.method,

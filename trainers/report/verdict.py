@@ -87,7 +87,7 @@ def _lead(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> str:
         return f"{lowest}, before {against[0]}; whether by chance was not tested"
     tests = {frozenset((pair.first, pair.second)): pair for pair in pairs}
     found = [tests.get(frozenset((best.row, other.row))) for other in others]
-    gains = [_gain(pair, best) if pair and pair.squared.real else 0 for pair in found]
+    gains = [_gain(pair, best) if pair and pair.squared.significant else 0 for pair in found]
     if min(gains) > 0:
         return (f"{best.row.label} is the best calibrated of the tuned methods: ECE {best.ece:.1f}{PERCENT}, against "
                 f"{others[0].ece:.1f}{PERCENT} for {others[0].row.label}{_errors(found[0], best)}")
