@@ -256,10 +256,10 @@ def bootstrap(
 ) -> Interval:
     """`metric(*samples)` with a percentile interval over `repeats` resamples of the rows with replacement.
 
-    A metric may return one value or an array of them, as `selective` does; NaN resamples are ignored. With `centred` the
-    resamples are shifted to have the value as their mean, which removes the bias that resampling adds to D; without it,
-    the interval is widened where needed to contain the value. Neither removes the bias of ECE itself, so an interval
-    of ECE covers the expected measured ECE, not the true one: use `rms_interval`.
+    A metric may return one value or an array of them, as `selective` does; NaN resamples are ignored. With `centred`
+    they are shifted to have the value as their mean, which removes the bias that resampling adds to D; without it, the
+    interval is widened where needed to contain the value. Neither removes the bias of ECE itself, so an interval of ECE
+    covers the expected measured ECE, not the true one: use `rms_interval`.
     """
     if repeats < 1 or not 0 < level < 1:
         raise ValueError(f"Needs repeats ≥ 1 and a level between 0 and 1, got {repeats} and {level}.")

@@ -61,8 +61,8 @@ def paired_bootstrap(
 
 
 def difference_of(drawn: Array) -> Difference:
-    """A difference and its resamples (1 + repeats,), shifted to have the difference as their mean: percentiles, and as p
-    the level at which the interval would touch zero, at least 2 / (1 + repeats)."""
+    """From a difference and its resamples (1 + repeats,), shifted to have the difference as their mean: percentiles,
+    and as p the level at which the interval would touch zero, at least 2 / (1 + repeats)."""
     shifted = drawn - drawn.mean() + drawn[0]
     low, high = np.quantile(shifted, [LEVEL / 2, 1 - LEVEL / 2])
     beyond = min((shifted[1:] <= 0).sum(), (shifted[1:] >= 0).sum())

@@ -41,8 +41,8 @@ class Metric:
     """How a metric is named, shown and computed."""
 
     label: str
-    # A function and its arrays, whose rows the bootstrap resamples; None if the run lacks them. Metrics without `of` are
-    # computed by `posthoc_metrics`.
+    # A function and its arrays, whose rows the bootstrap resamples; None if the run lacks them. Metrics without `of`
+    # are computed by `posthoc_metrics`.
     of: Callable[[Samples], tuple | None] | None = None
     percent: bool = True
     higher_is_better: bool | None = False

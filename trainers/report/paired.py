@@ -24,7 +24,7 @@ NOTE = (
     "RMS calibration error in percent: √D, where D, the mean squared gap between confidence and accuracy without what "
     "chance adds, is averaged over data sets and seeds. Difference of squares: D of the second minus D of the first, "
     "in squared percentage points; negative means that the second is better calibrated. Accuracy: second minus first, "
-    "in percentage points. Brackets: 95 % interval of a paired bootstrap (every resample takes the same images of both, "
+    "in percentage points. Brackets: 95 % interval of a paired bootstrap (each resample takes the same images of both, "
     "data set by data set), for each pair alone. p of accuracy: the larger of the bootstrap's and of McNemar's exact "
     "test (first seed, all data sets together)."
 )
@@ -44,7 +44,7 @@ class Pair:
 
 def pair_tests(comparison: Comparison, repeats: int) -> list[Pair]:
     """Every pair of methods on the images that all have, with p-values corrected by Holm's method over the pairs, for
-    calibration and accuracy each. At least `repeats` resamples, and more where the correction needs them; none for 0."""
+    calibration and accuracy each. At least `repeats` resamples, more where the correction needs them; none for 0."""
     columns = comparison.common_columns()
     rows = comparison.rows_on(columns)
     if not columns or not repeats:
