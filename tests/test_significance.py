@@ -10,7 +10,7 @@ import pytest
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.significance import corrected, difference_of, holm, paired_bootstrap
 
-TRIALS = int(os.environ.get("PROMPTCAL_TRIALS", "40"))
+TRIALS = int(os.environ.get("PROMPTCAL_TRIALS", "60"))
 SLACK = 3 * math.sqrt(0.05 * 0.95 / TRIALS)  # three standard deviations of a share of 5 % in this many trials
 BROAD, MIDDLE, SHARP = (3.0, 1.2), (6.0, 1.1), (10.0, 1.0)  # beta distributions; mean accuracy 71, 85 and 91 %
 Model = tuple[float, tuple[float, float]]  # calibration error, distribution of the probability to be right

@@ -78,15 +78,11 @@ class Metric:
         return Interval(*map(float, np.sqrt(ends) if self.root else ends))
 
 
-def _squared_error(index: Array, gap: Array, bins: int) -> float:
-    return float(cal.squared_errors(index, gap, bins)[0])
-
-
 METRICS = {
     "accuracy": Metric("Accuracy", lambda s: (cal.accuracy, *s.top), higher_is_better=True, interval=True),
     "ece": Metric("ECE", lambda s: (partial(cal.ece, bins=s.bins), *s.top)),
     "rms_calibration_error": Metric(
-        "RMS calibration error", lambda s: (partial(_squared_error, bins=s.bins), *cal.bins_and_gaps(*s.top, s.bins)),
+        "RMS calibration error", lambda s: (partial(cal.squared_calibration_error, bins=s.bins), *s.top),
         interval=True, root=True,
     ),
     "smooth_ece": Metric("Smooth ECE", lambda s: (cal.smooth_ece, *s.top)),

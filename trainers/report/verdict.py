@@ -96,11 +96,9 @@ def _lead(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> str:
         return f"{lowest}, but {others[worst].row.label} is better calibrated{_errors(found[worst], best)}"
     alike = [k for k, gain in enumerate(gains) if gain == 0]
     more = f" and {len(alike) - 3} others" if len(alike) > 3 else ""
-    names = ", ".join(against[k] for k in alike[:3])
     nearest = min(alike, key=lambda k: pair.squared.p if (pair := found[k]) else 1)
-    whose = f" for {others[nearest].row.label}" if len(alike) > 1 else ""
-    return (f"{lowest}, but these images show no difference in calibration to {names}{more}"
-            f"{_errors(found[nearest], best, whose)}")
+    return (f"{lowest}, but these images show no difference in calibration to "
+            f"{', '.join(against[k] for k in alike[:3])}{more}{_errors(found[nearest], best)}")
 
 
 def _gain(pair: Pair, best: Line) -> float:
@@ -108,9 +106,9 @@ def _gain(pair: Pair, best: Line) -> float:
     return float(pair.squared.value) * (1 if pair.first == best.row else -1)
 
 
-def _errors(pair: Pair | None, best: Line, whose: str = "") -> str:
+def _errors(pair: Pair | None, best: Line) -> str:
     if not pair:
         return " (they share no seed)"
-    own, other = pair.errors if pair.first == best.row else pair.errors[::-1]
-    return (f" (RMS calibration error {100 * own:.1f} against {100 * other:.1f}{PERCENT}{whose}, paired bootstrap "
-            f"p = {pair.squared.p:.3f})")
+    (own, other), name = (pair.errors, pair.second) if pair.first == best.row else (pair.errors[::-1], pair.first)
+    return (f" (RMS calibration error {100 * own:.1f} against {100 * other:.1f}{PERCENT} for {name.label}, paired "
+            f"bootstrap p = {pair.squared.p:.3f})")
