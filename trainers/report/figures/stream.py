@@ -14,7 +14,7 @@ from .style import PAGE, new_figure, short, styled
 
 LEAST_WINDOW = 50  # images
 POINTS = 30  # windows per curve
-REDRAWS = 100
+RESAMPLES = 100
 
 
 class Running(NamedTuple):
@@ -37,7 +37,7 @@ def running(confidence: Array, correct: Array, position: Array, bins: int) -> Ru
         return np.array([accuracy(sure, right), ece(sure, right, bins)])
 
     parts = [slice(end - window, end) for end in ends]
-    found = [bootstrap(both, confidence[part], correct[part], repeats=REDRAWS, centred=True) for part in parts]
+    found = [bootstrap(both, confidence[part], correct[part], repeats=RESAMPLES, centred=True) for part in parts]
     values = 100 * np.clip([[one.value, one.low, one.high] for one in found], 0, 1)  # (n, 3, 2)
     return Running(ends, Interval(*values[..., 0].T), Interval(*values[..., 1].T), window)
 
