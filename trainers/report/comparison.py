@@ -13,7 +13,7 @@ from ...datasets.base import dataset_info
 from ..config.build import build_cfg, dataset_file_of
 from ..config.defaults import get_cfg_default
 from ..config.roles import leaves
-from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, branch_of, method_info
+from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, branch_of, method_info, reset_words
 from .comparability_notes import column_notes
 from .load import Run, with_augmix
 from .measure import Measured
@@ -260,7 +260,8 @@ def _sweep(measured: Sequence[Measured], key: str, backbone: str, elsewhere: fro
     columns = {column for (column, _), found in values.items() if len(found) > 1}
     runs = sorted((m for m in measured if column_of(m) in columns), key=lambda m: _sort_key(m.run.compared[key]))
     methods = " and ".join(dict.fromkeys(method_info(m.run.trainer).label for m in runs))
-    names = {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt", "MODEL.INIT_WEIGHTS": "prompt"}
+    names = {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt", "MODEL.INIT_WEIGHTS": "prompt",
+             "TTA.RESET": "when the context is reset"}
     title = f"{backbone_label(backbone)}: {f'λ of {methods}' if key.endswith('.LAMBDA') else names.get(key, key)}"
     return [arrange([(m, [key]) for m in runs], backbone, title, key, elsewhere)] if runs else []
 
@@ -328,6 +329,8 @@ def show_setting(key: str, value: object) -> str:
         return "1 step" if value == 1 else f"{value} steps"
     if key == "DATASET.NUM_SHOTS" and value != -1:
         return "1 shot" if value == 1 else f"{value} shots"
+    if key == "TTA.RESET":
+        return reset_words(value) or "reset for each image"
     if key == "PROMPT.CTX_INIT":
         return f"“{value}”" if value else "no initial words"
     if key == "MODEL.INIT_WEIGHTS":

@@ -19,7 +19,7 @@ from ..config.build import dataset_file_of
 from ..config.fingerprint import prompt_name, short_hash
 from ..config.roles import Role, compared_settings, setting_of
 from ..functional.arrays import Array
-from ..registry import backbone_label, method_info, method_key
+from ..registry import EVERY_IMAGE, backbone_label, method_info, method_key, reset_words
 from .schema import read_results, read_settings
 
 logger = logging.getLogger(__name__)
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 COLUMNS = {
     "index": ("iu", "n"), "label": ("iu", "n"), "logits": ("fiu", "n", "classes"),
     "zero_shot_logits": ("fiu", "n", "classes"), "flagged": ("biu", "n"), "text": ("fiu", "classes", "width"),
-    "cots_tau": ("fiu", "n"), "strong_log_p": ("fiu", "n", "classes"),
+    "cots_tau": ("fiu", "n"), "strong_log_p": ("fiu", "n", "classes"), "position": ("iu", "n"),
 }
-OPTIONAL = ("text", "cots_tau", "strong_log_p")  # the last two of methods that use several views
+OPTIONAL = ("text", "cots_tau", "strong_log_p", "position")  # of methods that use several views; of online ones
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Predictions:
     text: Array | None = None  # (K, d), the class features before adaptation
     cots_tau: Array | None = None  # (N,), CoTS's temperatures, of methods that use several views
     strong_log_p: Array | None = None  # (N, K), the strong views' mean log-prediction at these temperatures
+    position: Array | None = None  # (N,), place in the stream, of online methods
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,15 @@ class Run:
         return self.results["seed"]
 
     @property
+    def reset_words(self) -> str:
+        """What its label says about TTA.RESET."""
+        return reset_words(self.settings.get("TTA.RESET")) if method_info(self.trainer).tuned else ""
+
+    @property
+    def online(self) -> bool:
+        return method_info(self.trainer).online or bool(self.reset_words)
+
+    @property
     def data_hash(self) -> str:
         return str(self.results.get("data_hash", ""))
 
@@ -90,6 +100,8 @@ class Run:
         settings = with_augmix(compared_settings(self.settings, self.trainer), self.registered_dataset)
         if settings.get("MODEL.INIT_WEIGHTS"):
             settings["MODEL.INIT_WEIGHTS"] = self.prompt
+        if str(settings.get("TTA.RESET")) in EVERY_IMAGE:
+            settings["TTA.RESET"] = EVERY_IMAGE[0]
         if settings.get("MODEL.PREC") == ("fp32" if str(self.results.get("device")).startswith("cpu") else "fp16"):
             settings["MODEL.PREC"] = "auto"
         adapts = not method_info(self.trainer).zero_shot

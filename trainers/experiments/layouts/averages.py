@@ -47,13 +47,15 @@ def averages(finished: FinishedRuns) -> list[Table]:
     for metric in experiment.metrics:
         grid = {row: [average_over([cells[row, value][name] for name in common if (row, value) in cells], metric)
                       for value in values] for row in rows}
-        blocks.append(block_vs_published(f"{METRICS[metric].label} (%)", grid, metric, columns, table))
+        label = METRICS[metric].label + (" (%)" if METRICS[metric].percent else "")
+        blocks.append(block_vs_published(label, grid, metric, columns, table))
     every = {run.dataset_name for run in finished.measured}
     sizes = {m.run.dataset: m.run.results["n"] for m in finished.measured.values() if m.run.dataset in common}
     names = sorted(sizes, key=lambda name: dataset_info(name).order)
     images = ", ".join(f"{dataset_info(name).label} {sizes[name]:,}" for name in names)
     notes = [f"{'Average over the data sets. ' if len(common) > 1 else ''}Test images: {images}."]
-    notes += spread_note((entry for block in blocks for row in block.rows for entry in row.entries), rows)
+    notes += spread_note((entry for block in blocks for row in block.rows for entry in row.entries),
+                         ((row, m) for (row, _), sets in cells.items() for cell in sets.values() for m in cell))
     if left_out := every - set(common):
         notes.append(f"Left out, because not every cell has them: {listed(left_out)}.")
     if table:
@@ -120,7 +122,8 @@ def summary(experiment: Experiment, comparison: Comparison) -> Table:
     labels = [METRICS[metric].label + (" (%)" if METRICS[metric].percent else "") for metric in experiment.metrics]
     names = ", ".join(map(comparison.column_label, common))
     notes = [f"{'Average over ' if len(common) > 1 else ''}{names}. {comparison.images()}", *comparison.notes]
-    notes += spread_note((entry for row in rows for entry in row.entries), comparison.rows)
+    notes += spread_note((entry for row in rows for entry in row.entries),
+                         ((row, m) for (row, _), cell in comparison.cells.items() for m in cell))
     if "seconds" in experiment.metrics:
         notes.append("Seconds per image: adaptation and prediction from cached view features on this machine, without "
                      "encoding.")
