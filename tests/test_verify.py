@@ -106,7 +106,7 @@ def test_the_card_is_the_reference_of_the_demo(tmp_path):
     finished = finished_runs(tmp_path, "verify", workspace)
     assert {run.cfg.TEST.LIMIT for run in finished.measured} == {960}
     (table,) = check_tables(finished)
-    assert entry(table, "LandCover: Accuracy", "C-TPT", "its card").text == "60.00"
+    assert entry(table, "LandCover: Accuracy", "C-TPT", "card").text == "60.00"
     other = replace(finished, workspace=replace(workspace, demo=False))
     assert {c.verdict for c in make_checks(other)} == {UNPUBLISHED}  # nobody published LandCover
 

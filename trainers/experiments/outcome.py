@@ -81,8 +81,8 @@ def write_outcome(
         verdict, record = verification(finished)
         verdicts = [verdict]
         write_json(out / VERIFY, record)
-        notes.append(f"{out / VERIFY} holds these results with versions and hardware, and no paths: send it to the "
-                     "authors, or commit it (trainers/README.md).")
+        notes.append(f"{out / VERIFY} holds these results with versions and hardware, and no paths"
+                     + ("." if finished.is_demo else ": send it to the authors, or commit it (trainers/README.md)."))
     title = f"Demo: {experiment.title}" if finished.is_demo else experiment.title
     write_text(out / "report.html", render_page(verdicts, tables, figures, notes, title=title))
     return Outcome(tables, [figure.name for figure in figures], out / "report.html")

@@ -23,17 +23,18 @@ from ..finished_runs import FinishedRuns, in_percent
 from ..plan import PlannedRun, dataset_size
 
 AGREES, DIFFERS, UNPUBLISHED = "agrees", "differs", "not published"
-CARD = "its card"  # the reference of the demo
+CARD = "card"  # the source of the demo's reference
 
 # What may explain a difference, and how to test it. More in trainers/README.md, "Why published numbers differ".
 REASONS = {
     "images": "Images: fewer test images than published; run without --limit.",
     "templates": "Templates: zero-shot differs too, and it depends on nothing but weights, images, class names and the "
                  "template. To test: --set PROMPT.CTX_INIT, or PROMPT.TEMPLATE coop for ZeroShot.",
-    "AugMix": "AugMix: zero-shot agrees, so the views or the step differ: AugMix on or off, 32 or 64 views, other "
+    "AugMix": "AugMix: zero-shot does not explain it, so views or step differ: AugMix on or off, 32 or 64 views, other "
               "random numbers. To test: --set TTA.AUGMIX off.",
     "loss scaler": "Loss scaler: the source's figure is less than half as far from its zero-shot figure as ours is "
-                   "from ours. A loss scaler whose scale has collapsed, or gradients that overflow fp16, skip steps.",
+                   "from ours. A loss scaler whose scale has collapsed, or gradients that overflow fp16 (SoC with live "
+                   "extremes, as CoTS runs it), skip steps. To test: --set TRAINER.SOC.STATS flow MODEL.PREC fp16.",
     "precision": "Precision: the difference is small. Public code computes in fp16 autocast. To test: --set MODEL.PREC "
                  "fp32.",
 }
@@ -202,8 +203,8 @@ def check_tables(finished: FinishedRuns) -> list[Table]:
     if finished.other_settings:
         settings = ", ".join(f"{key} {value}" for key, value in finished.other_settings.items())
         notes.append(f"These runs have other settings than the published ones: {settings}.")
-    columns = ["ours", *(source if source == CARD else paper.source_name(source) for source in sources), "allowed",
-               "verdict", "may explain it"]
+    columns = ["ours", *(source if source == CARD else paper.source_name(source) for source in sources),
+               "allowed", "verdict", "may explain it"]
     title = f"{finished.experiment.title}, {', '.join(map(backbone_label, backbones(finished)))}"
     return [Table(finished.experiment.name, title, columns, list(blocks.values()), notes)]
 
@@ -218,8 +219,9 @@ def figure(check: Check, source: str) -> Entry | None:
 
 def summary(checks: Sequence[Check]) -> str:
     count = Counter(check.verdict for check in checks)
-    return (f"Of {counted(len(checks), 'cell')} (method, data set, metric) {count[AGREES]} agree with a published "
-            f"figure, {count[DIFFERS]} differ and {count[UNPUBLISHED]} are not published.")
+    whose = "the small CLIP's card" if any(CARD in check.published for check in checks) else "a published figure"
+    return (f"Of {counted(len(checks), 'cell')} (method, data set, metric) {count[AGREES]} agree with {whose}, "
+            f"{count[DIFFERS]} differ and {count[UNPUBLISHED]} are not published.")
 
 
 def verification(finished: FinishedRuns) -> tuple[Verdict, dict]:
@@ -241,7 +243,7 @@ def verification(finished: FinishedRuns) -> tuple[Verdict, dict]:
                    "difference": check.difference if check.nearest else None, "nearest": check.nearest,
                    "may_explain": reasons} for check, reasons in found],
     }
-    basis = "Tables below: every cell with its published figures, the range that is allowed, and its verdict."
+    basis = "The tables show each cell with its references, the range that is allowed, and its verdict."
     return Verdict([], "", summary(checks), basis, ", ".join(backbones(finished))), record
 
 
