@@ -19,7 +19,7 @@ def test_it_is_stored_without_outputs_and_needs_a_flag_for_downloads():
 
 @pytest.mark.slow
 def test_it_runs(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(PROJECT / ".package"))  # the kernel takes this checkout, as after pip install -e
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT / ".package"))  # as after pip install -e
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     notebook.cells[1].source = notebook.cells[1].source.replace("NUM_IMAGES = 48", "NUM_IMAGES = 3")
