@@ -69,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     workspace = Workspace(args.root, args.output_dir, args.cache_dir, args.demo, args.limit, tuple(args.opts),
                           args.backbone, tuple(args.choose), args.choose_by)
     experiments = read_experiments(args.name)
-    if args.name != "all" and not args.dry_run:
-        download_missing(experiments[args.name], workspace, args.only)
+    if len(experiments) == 1 and not args.dry_run:
+        download_missing(*experiments.values(), workspace, args.only)
     plans = make_plans(experiments, workspace, args.only)
     print(show_plan(plans, workspace, trial=args.dry_run), flush=True)
     if args.dry_run:

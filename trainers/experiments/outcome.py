@@ -15,6 +15,7 @@ from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import make_folder, write_json, write_text
 from ..functional.calibration import BINS
 from ..report.choose import choice_tables, means
+from ..report.comparison import swept_keys
 from ..report.figures.style import stamped
 from ..report.gallery import NamedFigure, attempted
 from ..report.load import read_run
@@ -116,9 +117,9 @@ def make_layout(finished: FinishedRuns) -> tuple[list[Table], list[NamedFigure]]
     make_tables, draw_figures = find_layout(finished.experiment.layout)
     note = [finished.experiment.note] if finished.experiment.note else []
     tables = [replace(table, notes=[*table.notes, *note]) for table in make_tables(finished)]
-    workspace, measured = finished.workspace, list(finished.measured.values())
-    if names := [name for name in workspace.choose if any(means(name, key) for run in finished.measured
-                                                          for key in run.variant)]:
+    measured, workspace = list(finished.measured.values()), finished.workspace
+    swept = swept_keys([m.run for m in measured])
+    if names := [name for name in workspace.choose if any(means(name, key) for key in swept)]:
         tables += choice_tables(measured, finished.validation, names, workspace.choose_by)
     figures = list(attempted(lambda: draw_figures(finished)))
     if finished.is_demo:
