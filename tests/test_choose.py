@@ -62,7 +62,7 @@ def test_each_rule_chooses_what_it_may_see(tmp_path):
     assert hindsight < validation
     notes = " ".join(table.notes)
     assert "lowest ECE on the validation split" in notes and "uses the test labels" in notes
-    assert "values 10, 30, 50; 400 test images, 400 validation images, 2 seeds" in notes
+    assert "SoC: values 10, 30, 50; 2 seeds; test / validation images: Pets 400 / 400, UCF101 400 / 400" in notes
 
 
 def test_the_labels_of_a_data_set_do_not_influence_its_leave_one_out_choice(tmp_path, monkeypatch):
@@ -116,8 +116,8 @@ def test_validation_runs_are_planned_where_there_are_validation_images():
     assert all(len({run.split for run in group}) == 1 for group in work_groups(plan))  # other images, other features
     steps = expand(read_experiment("two_steps"), Workspace(choose=("STEPS",)))
     assert {run.dataset for run in steps} - {run.dataset for run in steps if run.split == "val"} == {"imagenet"}
-    with pytest.raises(ConfigError, match="--choose DELTA: no such setting is swept here. Swept: TRAINER.SOC.LAMBDA"):
-        make_plans(read_experiments("lambda"), Workspace(choose=("DELTA",)), [])
+    with pytest.raises(ConfigError, match="--choose lamda: no such setting is swept here. Did you mean 'LAMBDA'"):
+        make_plans(read_experiments("lambda"), Workspace(choose=("lamda",)), [])
 
 
 @pytest.mark.slow
@@ -126,6 +126,6 @@ def test_an_experiment_runs_its_validation_runs_and_shows_the_choice(tmp_path):
                     "--output-dir", tmp_path, "--set", "TTA.VIEWS", 20)
     assert done.returncode == 0, done.stderr
     assert "10 runs done now" in done.stdout and "Demo: λ chosen without test labels" in done.stdout
-    assert "4 test images, 4 validation images" in done.stdout
+    assert "test / validation images: LandCover 4 / 4" in done.stdout
     main = done.stdout.partition("chosen without")[0]
     assert "SoC, λ 50" in main and "LandCover 4." in main  # validation runs are no columns of the main table

@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                           args.backbone, tuple(args.choose), args.choose_by)
     experiments = read_experiments(args.name)
     if len(experiments) == 1 and not args.dry_run:
-        download_missing(*experiments.values(), workspace, args.only)
+        download_missing(next(iter(experiments.values())), workspace, args.only)
     plans = make_plans(experiments, workspace, args.only)
     print(show_plan(plans, workspace, trial=args.dry_run), flush=True)
     if args.dry_run:

@@ -65,9 +65,10 @@ def means(name: str, key: str) -> bool:
 def check_choice(names: Sequence[str], swept: Iterable[str], criterion: str) -> None:
     """Refuses settings that are not swept, and criteria that rank nothing."""
     swept = sorted(set(swept))
+    short = sorted({key.rpartition(".")[2] for key in swept})
     for name in names:
         if not any(means(name, key) for key in swept):
-            raise ConfigError(f"--choose {name}: no such setting is swept here.{nearest(name.upper(), swept)} "
+            raise ConfigError(f"--choose {name}: no such setting is swept here.{nearest(name.upper(), short)} "
                               f"Swept: {', '.join(swept) or 'none'}.")
     ranking = [key for key, metric in METRICS.items() if metric.of and metric.higher_is_better is not None]
     if names and criterion not in ranking:
@@ -138,7 +139,7 @@ def choice_table(
                     whole = len(results) == len(datasets)
                     entries.append(Entry(float(np.mean(list(results.values()))), decimals) if whole else None)
                 block.rows.append(TableRow(f"{sweep.label}: {label}", sweep.method, entries))
-        notes += [tried(sweep.label, dataset, cell, held_out) for dataset, cell in tested.items()]
+        notes += tried(sweep.label, tested, held_out)
     best = "highest" if METRICS[criterion].higher_is_better else "lowest"
     rules = [f"{label[0].upper()}{label[1:]}: {words.format(best=best, metric=METRICS[criterion].label)}."
              for label, words in RULES.values()]
@@ -149,13 +150,17 @@ def choice_table(
     return Table(name, title, labels, [values, *blocks.values()], [*rules, *notes, *missing])
 
 
-def tried(label: str, dataset: str, cell: Cell, held_out: Mapping[tuple, Measured]) -> str:
-    """A note on the values and images that a choice is made from."""
-    runs = next(iter(cell.values()))
-    validation = held_out.get(runs[0].run.split_key())
-    images = f", {validation.run.results['n']:,} validation images" if validation else ""
-    return (f"{label} on {dataset_info(dataset).label}: values {', '.join(map(show_value, cell))}; "
-            f"{runs[0].run.results['n']:,} test images{images}, {counted(len(runs), 'seed')}.")
+def tried(label: str, tested: Mapping[str, Cell], held_out: Mapping[tuple, Measured]) -> list[str]:
+    """Notes on the values and images that the choices of a method are made from."""
+    images = defaultdict(list)
+    for dataset, cell in tested.items():
+        runs = next(iter(cell.values()))
+        validation = held_out.get(runs[0].run.split_key())
+        counts = [f"{m.run.results['n']:,}" for m in (runs[0], validation) if m]
+        values = f"{', '.join(map(show_value, cell))}; {counted(len(runs), 'seed')}"
+        images[values].append(f"{dataset_info(dataset).label} {' / '.join(counts)}")
+    return [f"{label}: values {values}; test / validation images: {', '.join(sets)}."
+            for values, sets in images.items()]
 
 
 def choose(
