@@ -50,15 +50,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def check_cluster(args: argparse.Namespace) -> None:
-    if args.jobs > 1:
-        raise ConfigError("--cluster and --jobs exclude each other: --array-parallelism N limits the cluster's jobs")
-    if args.array_parallelism < 1:
-        raise ConfigError(f"--array-parallelism is {args.array_parallelism}; it must be 1 or more")
-    if not args.dry_run:
-        check_slurm()
-
-
 @resumable()
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
@@ -73,11 +64,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ConfigError(f"--jobs is {args.jobs}; it must be 1 or more")
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ConfigError("reproduce starts its own processes: use --jobs N instead of torchrun")
-    slurm = parse_slurm(args.slurm)
-    if args.cluster:
-        check_cluster(args)
-    elif args.slurm or args.detach or args.status:
+    if args.cluster and args.jobs > 1:
+        raise ConfigError("--cluster and --jobs exclude each other: --array-parallelism N limits the cluster's jobs")
+    if not args.cluster and (args.slurm or args.detach or args.status):
         raise ConfigError("--slurm, --detach and --status are for jobs of a cluster: add --cluster slurm")
+    slurm = parse_slurm(args.slurm)
+    if args.array_parallelism < 1:
+        raise ConfigError(f"--array-parallelism is {args.array_parallelism}; it must be 1 or more")
+    if args.cluster and not args.dry_run:
+        check_slurm()
     # Imported here because they import torch, which the list and a usage error need not wait for.
     from promptcal.trainers.experiments.cluster import Cluster, show_groups
     from promptcal.trainers.experiments.plan import Workspace

@@ -64,12 +64,8 @@ class GroupJob:
         """Writes the reasons of failed runs beside the job's log."""
         from submitit import JobEnvironment
 
-        write_json(reasons_file(JobEnvironment().paths.stdout),
+        write_json(JobEnvironment().paths.stdout.with_suffix(".json"),
                    {str(run.folder.absolute()): reason for run, reason in failed.items()})
-
-
-def reasons_file(log: Path) -> Path:
-    return log.with_name(f"{log.stem}_failed.json")
 
 
 def wait_for_locks(group: WorkGroup) -> None:
@@ -86,23 +82,18 @@ def squeue() -> dict[str, tuple[str, str]]:
     command = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", f"--name={NAME}",
                "--format=%i|%T|%r"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"cannot ask SLURM for its queue: {error}") from error
-    if done.returncode:
-        raise UserError(f"cannot ask SLURM for its queue: {done.stderr.strip() or done.returncode}")
-    rows = [line.split("|", 2) for line in done.stdout.splitlines()]
-    return {job: (state, reason) for job, state, reason in rows}
+        text = subprocess.run(command, capture_output=True, check=True, text=True, timeout=120).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UserError(f"cannot ask SLURM for its queue: {getattr(error, 'stderr', None) or error}") from error
+    return {job: (state, reason) for job, state, reason in (line.split("|", 2) for line in text.splitlines())}
 
 
 class Cluster:
     """The jobs of all experiments of a workspace: experiments share runs, which must not be submitted twice."""
 
     def __init__(self, workspace: Workspace, parameters: Mapping[str, str | int], array_parallelism: int) -> None:
-        self.root = workspace.runs_dir
-        self.folder = workspace.outcome_dir("cluster")
-        self.parameters = parameters
-        self.array_parallelism = array_parallelism
+        self.root, self.folder = workspace.runs_dir, workspace.outcome_dir("cluster")
+        self.parameters, self.array_parallelism = parameters, array_parallelism
         self.jobs: dict[str, dict[str, str]] = {}  # run -> the job that it was last part of, and its log
         self.queue: dict[str, tuple[str, str]] = {}
 
@@ -110,7 +101,8 @@ class Cluster:
         """Reads which jobs there are, and their state."""
         self.queue = squeue()
         found = read_json(self.folder / "jobs.json")
-        self.jobs = found if isinstance(found, dict) else {}
+        entries = found.items() if isinstance(found, dict) else ()
+        self.jobs = {run: job for run, job in entries if isinstance(job, dict) and {"job", "log"} <= job.keys()}
 
     def key(self, run: PlannedRun) -> str:
         return run.folder.relative_to(self.root).as_posix()
@@ -120,7 +112,7 @@ class Cluster:
 
     def active(self, group: WorkGroup) -> bool:
         """Whether a job computes, or will compute, something of the group."""
-        return any(self.slurm_state(run)[0] not in ENDED for run in group)
+        return any(self.slurm_state(run)[0] not in ENDED and not run.finished for run in group)
 
     def state(self, run: PlannedRun) -> tuple[str, str]:
         """One of STATES, and the reason."""
@@ -134,8 +126,8 @@ class Cluster:
 
     def reported(self, run: PlannedRun) -> str:
         """The reason that a run's job has given for its failure; "" if there is none."""
-        reasons = read_json(reasons_file(Path(self.jobs[self.key(run)]["log"]))) or {}
-        return reasons.get(str(run.folder.absolute()), "")
+        reasons = read_json(Path(self.jobs[self.key(run)]["log"]).with_suffix(".json"))
+        return reasons.get(str(run.folder.absolute()), "") if isinstance(reasons, dict) else ""
 
     def reason(self, run: PlannedRun) -> str:
         """Why a run's job has ended without its results."""
@@ -143,43 +135,43 @@ class Cluster:
         ended = (self.slurm_state(run)[0] or "no longer in the queue").lower().replace("_", " ")
         return f"{self.reported(run) or f'job {job} ended without it ({ended}): {last_line(Path(log))}'} (log: {log})"
 
-    def submit(self, groups: Sequence[WorkGroup], attempts: Counter[int]) -> int:
-        """Submits the groups that have something to do, no job, and no earlier attempt but one that was cut short.
-        Returns their number."""
-        def wanted() -> list[int]:
-            return [number for number, group in enumerate(groups)
-                    if not all(run.finished for run in group) and not self.active(group)
-                    and (not attempts[number] or (attempts[number] <= RESUBMISSIONS and self.cut_short(group)))]
+    def missing(self, groups: Sequence[WorkGroup], attempts: Counter[int]) -> list[int]:
+        """The numbers of the groups that have something to do, no job, and no attempt but one that was cut short."""
+        left = {number: [run for run in group if not run.finished] for number, group in enumerate(groups)}
+        return [number for number, runs in left.items() if runs and not self.active(runs) and (
+            not attempts[number] or (attempts[number] <= RESUBMISSIONS
+                                     and any(self.slurm_state(run)[0] in TRY_AGAIN for run in runs)))]
 
+    def submit(self, groups: Sequence[WorkGroup], attempts: Counter[int]) -> int:
+        """Submits the groups that are missing. Returns their number."""
         self.look()
-        if not wanted():
-            return 0
-        make_folder(self.folder)
-        with RunLock(self.folder).held():
-            self.look()  # another command may have submitted them
-            numbers = wanted()
-            if numbers:
-                self.submit_array(sorted((groups[number] for number in numbers),
-                                         key=lambda group: -sum(run.size[0] for run in group)))
-                attempts.update(numbers)
+        if numbers := self.missing(groups, attempts):
+            make_folder(self.folder)
+            with RunLock(self.folder).held():
+                self.look()  # another command may have submitted them
+                if numbers := self.missing(groups, attempts):
+                    self.submit_array([groups[number] for number in numbers])
+                    attempts.update(numbers)
         return len(numbers)
 
-    def cut_short(self, group: WorkGroup) -> bool:
-        return any(not run.finished and self.slurm_state(run)[0] in TRY_AGAIN for run in group)
-
     def submit_array(self, groups: Sequence[WorkGroup]) -> None:
+        """A job for each group, the largest first."""
         import submitit
 
         groups = [[run for run in group if not run.finished] for group in groups]
+        groups.sort(key=lambda group: -sum(run.size[0] for run in group))
         folder = self.folder / f"{time.strftime('%Y-%m-%d-%H-%M-%S')}-{os.getpid()}"
+        source = Path(str(sys.modules["promptcal"].__file__)).absolute().parents[1]
+        setup = ["export TQDM_MININTERVAL=60"]  # seconds between lines of progress bars in the log
+        if source.name == ".package":  # jobs run the code of this checkout
+            setup.append(f"export PYTHONPATH={shlex.quote(str(source))}${{PYTHONPATH:+:$PYTHONPATH}}")
         cpus = self.parameters.get("cpus_per_task")
         try:
             executor = submitit.SlurmExecutor(folder, max_num_timeout=RESUBMISSIONS)
             executor.update_parameters(
                 **self.parameters, job_name=NAME, array_parallelism=self.array_parallelism, stderr_to_stdout=True,
-                setup=[f"export {name}={shlex.quote(value)}" for name, value in job_environment().items()],
+                setup=setup, additional_parameters={"requeue": True},
                 srun_args=[f"--cpus-per-task={cpus}"] if cpus else None,  # since SLURM 22.05 it is not sbatch's
-                additional_parameters={"requeue": True},
             )
             with redirect_stderr(io.StringIO()):  # sbatch's error, which is in the exception too
                 submitted = executor.submit_array([GroupJob(group) for group in groups])
@@ -191,12 +183,11 @@ class Cluster:
         for job, group in zip(submitted, groups, strict=True):
             entry = {"job": job.job_id, "log": str(job.paths.stdout)}
             self.jobs.update({self.key(run): entry for run in group})
+            self.queue[job.job_id] = ("PENDING", "")
         write_json(self.folder / "jobs.json", self.jobs)
-        self.queue.update({job.job_id: ("PENDING", "") for job in submitted})
 
     def run_groups(self, groups: Sequence[WorkGroup]) -> dict[PlannedRun, str]:
-        """Submits the groups that are not finished and waits for them. Returns the runs that failed, with the
-        reason."""
+        """Submits the groups that are missing and waits for all. Returns the runs that failed, with the reason."""
         runs, began = [run for group in groups for run in group], time.monotonic()
         attempts: Counter[int] = Counter()
         self.submit(groups, attempts)
@@ -237,33 +228,24 @@ class Cluster:
         """Submits what is missing. Returns what was done."""
         count = self.submit(groups, Counter())
         active = [group for group in groups if self.active(group)]
-        lines = [f"{counted(count, 'group')} submitted, {len(active) - count} queued or running before."]
-        if active:
-            lines.append(f"Not waiting; {self.advice([run for group in active for run in group])}. "
-                         "The same command without --detach waits and writes the tables.")
-        return "\n".join(lines)
+        advice = f"; {self.advice([run for group in active for run in group])}" if active else ""
+        return (f"{counted(count, 'group')} submitted, {len(active) - count} queued or running before{advice}.\n"
+                "Without --detach the same command waits and writes the tables.")
 
     def status(self, groups: Sequence[WorkGroup]) -> str:
         """A row for each group. Its state is the first of STATES that one of its runs has."""
         self.look()
-        rows, counts = [], Counter[str]()
+        rows = []
         for group in groups:
             found = [(*self.state(run), run) for run in group]
             state, reason, run = min(found, key=lambda row: STATES.index(row[0]))
             job = self.jobs.get(self.key(run), {})
             rows.append([group_name(group), f"{sum(row[0] == 'finished' for row in found)} of {len(group)}", state,
                          job.get("job", ""), reason or (job.get("log", "") if state == "running" else "")])
-            counts[state] += 1
+        counts = Counter(row[2] for row in rows)
         table = tabulate(rows, headers=["group", "finished", "state", "job", "reason or log"], disable_numparse=True)
         return f"{table}\n\n{counted(len(groups), 'group')}: " + ", ".join(
             f"{counts[state]} {state}" for state in STATES if counts[state])
-
-
-def job_environment() -> dict[str, str]:
-    """What a job's Python needs: the code of this checkout, and few lines of progress bars in its log."""
-    source = Path(str(sys.modules["promptcal"].__file__)).absolute().parents[1]
-    checkout = {"PYTHONPATH": os.pathsep.join(filter(None, [str(source), os.environ.get("PYTHONPATH")]))}
-    return {**(checkout if source.name == ".package" else {}), "TQDM_MININTERVAL": "60"}
 
 
 def group_name(group: WorkGroup) -> str:

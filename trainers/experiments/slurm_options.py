@@ -21,13 +21,11 @@ def parse_slurm(pairs: Sequence[str]) -> dict[str, str | int]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         key = key.removeprefix("--").replace("-", "_")
-        if not equals or not value or not key:
+        if not (equals and key and value and value.isprintable()):
             raise ConfigError(f"--slurm {pair}: write KEY=VALUE, such as partition=gpu")
         if key not in (*NUMBERS, *TEXTS):
             known = sorted((*NUMBERS, *TEXTS))
             raise ConfigError(f"--slurm {pair}: unknown key '{key}'.{nearest(key, known)} Known: {', '.join(known)}.")
-        if not value.isprintable():
-            raise ConfigError(f"--slurm {key}: the value must be one line of text")
         if key in NUMBERS and not (value.isdecimal() and int(value) > 0):
             unit = {"time": " of minutes", "signal_delay_s": " of seconds"}.get(key, "")
             raise ConfigError(f"--slurm {pair}: {key} must be a whole number{unit}, 1 or more")
