@@ -23,7 +23,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.experiments import cluster as cluster_module
 from promptcal.trainers.experiments.cluster import RESUBMISSIONS, Cluster, GroupJob, wait_for_locks
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.plan import Workspace, expand, work_groups
+from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand, work_groups
 from promptcal.trainers.experiments.slurm_options import TIME, parse_slurm
 from promptcal.trainers.runs import lock as lock_module
 from promptcal.trainers.runs.lock import RunLock
@@ -248,21 +248,38 @@ def demo_run(tmp_path: Path):
     return workspace, work_groups(expand(read_experiment("class_pairs"), workspace))[0][-1]
 
 
-def test_resubmissions_are_limited(demo_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The last one gives its reason, which the command reports."""
-    workspace, run = demo_run
-    for name, value in {"SUBMITIT_EXECUTOR": "slurm", "SUBMITIT_FOLDER": str(tmp_path), "SLURM_JOB_ID": "7",
-                        "SLURM_RESTART_COUNT": str(RESUBMISSIONS - 1)}.items():
+@pytest.fixture
+def in_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of a job that submitit has started."""
+    for name, value in {"SUBMITIT_EXECUTOR": "slurm", "SUBMITIT_FOLDER": str(tmp_path), "SLURM_JOB_ID": "7"}.items():
         monkeypatch.setenv(name, value)
-    job = GroupJob([run])
+
+
+def failure(workspace: Workspace, run: PlannedRun) -> str:
+    """What the command reports of a run of that job."""
+    cluster = Cluster(workspace, {}, 1)
+    cluster.jobs[cluster.key(run)] = {"job": "7", "log": str(workspace.output / "7_0_log.out")}
+    state, reason = cluster.state(run)
+    assert state == "failed" and reason.endswith(f"(log: {workspace.output / '7_0_log.out'})")
+    return reason
+
+
+def test_resubmissions_are_limited(demo_run, in_job: None, monkeypatch: pytest.MonkeyPatch):
+    job = GroupJob([demo_run[1]])
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(RESUBMISSIONS - 1))
     assert job.checkpoint().function is job
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(RESUBMISSIONS))
     with pytest.raises(SystemExit):
         job.checkpoint()
-    cluster = Cluster(workspace, {}, 1)
-    cluster.jobs[cluster.key(run)] = {"job": "7", "log": str(tmp_path / "7_0_log.out")}
-    state, reason = cluster.state(run)
-    assert state == "failed" and f"not finished after {RESUBMISSIONS} resubmissions" in reason
+    assert f"not finished after {RESUBMISSIONS} resubmissions" in failure(*demo_run)
+
+
+def test_the_reason_of_a_failed_run_reaches_the_command(demo_run, in_job: None):
+    run = demo_run[1]
+    run.folder.parent.parent.mkdir(parents=True)
+    run.folder.parent.write_text("a file where a folder belongs")
+    GroupJob([run])()
+    assert failure(*demo_run).startswith("cannot make folder")
 
 
 def test_a_job_waits_for_the_lock_of_a_killed_job_on_another_node(demo_run, monkeypatch: pytest.MonkeyPatch):

@@ -72,7 +72,7 @@ def wait_for_locks(group: WorkGroup) -> None:
     """A job that was killed cannot release its lock, which counts on another node until it is silent for a while."""
     until = time.monotonic() + SILENCE + 2 * TOUCH_SECONDS
     for lock in [RunLock(run.folder) for run in group if not run.finished]:
-        with suppress(FileNotFoundError):  # released, or not there
+        with suppress(OSError):  # released, not there, or what the run will report
             while lock.path.stat() and not lock.is_gone(read_owner(lock.path)) and time.monotonic() < until:
                 time.sleep(1)
 
