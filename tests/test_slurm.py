@@ -160,10 +160,10 @@ class TestRealSlurm:
         detached = reproduce(out, "--detach")
         assert detached.returncode == 0 and "1 group submitted" in detached.stdout, detached
         assert "0 groups submitted" in reproduce(out, "--detach").stdout  # not twice
-        done = reproduce(out)
-        assert done.returncode == 0, done
         plain = run_tool("reproduce.py", "seeds", *QUICK, "--output-dir", tmp_path / "plain")
         assert plain.returncode == 0, plain
+        done = reproduce(out)
+        assert done.returncode == 0, done
         table = Path("demo", "experiments", "seeds", "tables.md")
         assert (out / table).read_text() == (tmp_path / "plain" / table).read_text()
 
