@@ -37,19 +37,14 @@ SlurmUser={user}
 SlurmdUser={user}
 SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
-AuthType=auth/munge
-CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=5
+AuthInfo=socket={folder}/socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.pid
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-MpiDefault=none
-ReturnToService=2
 KillWait=0
 SlurmdParameters=config_overrides
 NodeName={host} NodeAddr=127.0.0.1 CPUs=3 State=UNKNOWN
@@ -64,26 +59,20 @@ def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def free_ports() -> list[int]:
-    with socket.socket() as one, socket.socket() as other:
-        for free in (one, other):
-            free.bind(("127.0.0.1", 0))
-        return [free.getsockname()[1] for free in (one, other)]
-
-
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[None]:
     """A cluster of one node for this user, with a key, sockets and ports of its own. No root is needed."""
     folder = Path(tempfile.mkdtemp(prefix="slurm"))  # a short path, because of the socket
     for name in ("state", "spool"):
         (folder / name).mkdir()
-    (folder / "key").write_bytes(os.urandom(1024))
-    (folder / "key").chmod(0o600)
+    (folder / "key-file").write_bytes(os.urandom(1024))
+    (folder / "key-file").chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [free.getsockname()[1] for free in (one, other)]
     (folder / "slurm.conf").write_text(CONFIG.format(
-        host=socket.gethostname().split(".")[0], user=getpass.getuser(), ports=free_ports(), folder=folder))
-    names = {"key-file": "key", "socket": "munge.socket", "pid-file": "munge.pid", "log-file": "munge.log",
-             "seed-file": "seed"}
-    munge = ["--foreground", "--force", *(f"--{option}={folder / name}" for option, name in names.items())]
+        host=socket.gethostname().split(".")[0], user=getpass.getuser(), ports=ports, folder=folder))
+    munge = ["--foreground", "--force", *(f"--{name}={folder / name}" for name in (
+        "key-file", "socket", "pid-file", "log-file", "seed-file"))]
     arguments = {"munged": munge, "slurmctld": ["-D"], "slurmd": ["-D"]}
     started = []
     with pytest.MonkeyPatch.context() as patch, (folder / "log").open("wb") as log:
@@ -92,7 +81,7 @@ def slurm() -> Iterator[None]:
         try:
             for name in DAEMONS:
                 started.append(subprocess.Popen([name, *arguments[name]], stdout=log, stderr=log))
-                wait_until((folder / "munge.socket").exists)
+                wait_until((folder / "socket").exists)
             wait_until(lambda: "idle" in output("sinfo", "--noheader"))
             yield
         finally:
@@ -106,9 +95,6 @@ def slurm() -> Iterator[None]:
 
 def output(*command: object) -> str:
     return subprocess.run([str(word) for word in command], capture_output=True, text=True).stdout
-
-
-# --- with a real SLURM
 
 
 @pytest.mark.slow
@@ -149,9 +135,7 @@ class TestRealSlurm:
                         disturbed.add(seed)
             time.sleep(0.02)
         row = re.compile(r"seed 0 .* failed .* ended without it \(cancelled\): .*CANCELLED.*\(log: (.*)\)")
-        wait_until(lambda: row.search(reproduce(out, "--status").stdout))
-        assert Path(row.search(reproduce(out, "--status").stdout)[1]).is_file()
-
+        wait_until(lambda: (found := row.search(reproduce(out, "--status").stdout)) and Path(found[1]).is_file())
         waiting.send(signal.SIGINT)
         _, said = waiting.communicate()
         assert waiting.returncode == 130
@@ -185,20 +169,15 @@ def reproduce(out: Path, *args: object) -> Done:
 
 
 def disturb(job: str, run: Path, pre_empt: bool) -> None:
-    """Pre-empts a job as SLURM does before a time limit, or cancels it. SLURM kills a cancelled job that does not end
-    by itself after some time, here at once."""
+    """Pre-empts a job as SLURM does before a time limit, or cancels it. SLURM would kill it some seconds later."""
     owner = json.loads((run / "lock").read_text())["pid"]
     subprocess.run(["scancel", *(["--signal=USR2"] if pre_empt else []), job], check=True)
     if not pre_empt:
         os.kill(owner, signal.SIGKILL)
 
 
-# --- without
-
-
 @pytest.mark.parametrize(("args", "message"), [
     (["--slurm", "partition=gpu"], "--slurm, --detach and --status are for jobs of a cluster: add --cluster slurm"),
-    (["--status"], "--slurm, --detach and --status are for jobs of a cluster: add --cluster slurm"),
     (["--cluster", "slurm", "--jobs", "2"], "--cluster and --jobs exclude each other: "),
     (["--cluster", "slurm", "--array-parallelism", "0"], "--array-parallelism is 0; it must be 1 or more"),
     (["--cluster", "slurm", "--slurm", "partitoin=gpu"], "unknown key 'partitoin'. Did you mean 'partition'?"),
@@ -206,8 +185,7 @@ def disturb(job: str, run: Path, pre_empt: bool) -> None:
 ])
 def test_mistakes_in_the_command_get_one_line(tmp_path: Path, args: list[str], message: str):
     done = run_tool("reproduce.py", "table1", "--output-dir", tmp_path, *args, PATH=str(tmp_path))
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert message in done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -243,16 +221,12 @@ def test_a_dry_run_shows_the_groups(tmp_path: Path):
 
 
 @pytest.fixture
-def demo_run(tmp_path: Path):
-    workspace = Workspace(output=tmp_path, demo=True, limit=24)
-    return workspace, work_groups(expand(read_experiment("class_pairs"), workspace))[0][-1]
-
-
-@pytest.fixture
-def in_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables of a job that submitit has started."""
+def demo_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Workspace, PlannedRun]:
+    """A run, and the variables of a job that submitit has started."""
     for name, value in {"SUBMITIT_EXECUTOR": "slurm", "SUBMITIT_FOLDER": str(tmp_path), "SLURM_JOB_ID": "7"}.items():
         monkeypatch.setenv(name, value)
+    workspace = Workspace(output=tmp_path, demo=True, limit=24)
+    return workspace, work_groups(expand(read_experiment("class_pairs"), workspace))[0][-1]
 
 
 def failure(workspace: Workspace, run: PlannedRun) -> str:
@@ -264,7 +238,7 @@ def failure(workspace: Workspace, run: PlannedRun) -> str:
     return reason
 
 
-def test_resubmissions_are_limited(demo_run, in_job: None, monkeypatch: pytest.MonkeyPatch):
+def test_resubmissions_are_limited(demo_run, monkeypatch: pytest.MonkeyPatch):
     job = GroupJob([demo_run[1]])
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(RESUBMISSIONS - 1))
     assert job.checkpoint().function is job
@@ -274,7 +248,7 @@ def test_resubmissions_are_limited(demo_run, in_job: None, monkeypatch: pytest.M
     assert f"not finished after {RESUBMISSIONS} resubmissions" in failure(*demo_run)
 
 
-def test_the_reason_of_a_failed_run_reaches_the_command(demo_run, in_job: None):
+def test_the_reason_of_a_failed_run_reaches_the_command(demo_run):
     run = demo_run[1]
     run.folder.parent.parent.mkdir(parents=True)
     run.folder.parent.write_text("a file where a folder belongs")
@@ -283,16 +257,16 @@ def test_the_reason_of_a_failed_run_reaches_the_command(demo_run, in_job: None):
 
 
 def test_a_job_waits_for_the_lock_of_a_killed_job_on_another_node(demo_run, monkeypatch: pytest.MonkeyPatch):
-    _, run = demo_run
+    run = demo_run[1]
     run.folder.mkdir(parents=True)
-    dead, own = RunLock(run.folder), RunLock(run.folder)
-    dead.create({**dead.owner, "host": "another node"})
+    lock = RunLock(run.folder)
+    lock.create({**lock.owner, "host": "another node"})
     for module in (lock_module, cluster_module):
         monkeypatch.setattr(module, "SILENCE", 1.0)
     began = time.monotonic()
     wait_for_locks([run])
     assert 0.9 < time.monotonic() - began < 10
-    own.take()
+    lock.take()
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"LandCover": 3, "a": {"job": "1"}}'])
