@@ -11,7 +11,7 @@ from processes import forked
 
 FILES = [PROJECT / "README.md"]
 for top in ("configs", "datasets", "tests", "tools", "trainers"):
-    FILES += sorted((PROJECT / top).rglob("README.md"))
+    FILES += sorted((PROJECT / top).rglob("*.md"))
 TEXTS = {file: file.read_text(encoding="utf-8") for file in FILES}
 README = TEXTS[PROJECT / "README.md"]
 

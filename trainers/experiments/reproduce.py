@@ -15,9 +15,10 @@ from ..report.measure import Measured
 from ..runs.lock import RunLock
 from ..vlm import openai
 from ..vlm.loading import find_loader
+from .cluster import Cluster
 from .definition import Experiment, names, read_experiment
 from .outcome import Outcome, write_index, write_outcome
-from .plan import PlannedRun, Workspace, dataset_size, expand, inspect_data, select, work_groups
+from .plan import PlannedRun, WorkGroup, Workspace, dataset_size, expand, inspect_data, select, work_groups
 from .run import run_groups
 
 logger = logging.getLogger(__name__)
@@ -78,13 +79,21 @@ def download_missing(experiment: Experiment, workspace: Workspace, only: Sequenc
     dataset_size.cache_clear()
 
 
-def reproduce(experiments: dict[str, Experiment], plans: Plans, workspace: Workspace, jobs: int = 1) -> Reproduced:
-    """Computes the runs that are not finished, `jobs` groups at a time, then writes each experiment's outcome."""
+def groups_of(plans: Plans) -> list[WorkGroup]:
+    return work_groups(dict.fromkeys(run for plan in plans.values() for run in plan))
+
+
+def reproduce(
+    experiments: dict[str, Experiment], plans: Plans, workspace: Workspace, jobs: int = 1,
+    cluster: Cluster | None = None,
+) -> Reproduced:
+    """Computes the runs that are not finished, `jobs` groups at a time or on a cluster, then writes each experiment's
+    outcome."""
     done = Reproduced()
     measured: dict[PlannedRun, Measured] = {}
-    runs = dict.fromkeys(run for plan in plans.values() for run in plan)
-    left = [run for run in runs if not run.finished]
-    done.failed = run_groups(work_groups(runs), jobs)
+    groups = groups_of(plans)
+    left = [run for group in groups for run in group if not run.finished]
+    done.failed = cluster.run_groups(groups) if cluster else run_groups(groups, jobs)
     done.computed = sum(run.finished for run in left)
     for name, plan in plans.items():
         out = workspace.outcome_dir(name)
