@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import UnknownNameError
+from .errors import ConfigError, UnknownNameError
 
 T = TypeVar("T", bound=type)
 
@@ -35,8 +35,11 @@ class Registry:
         """Use as a decorator: `@TRAINER_REGISTRY.register()`; the name is the class's own."""
 
         def add(cls: T) -> T:
-            if cls.__name__ in self._classes:
-                raise KeyError(f"{self.kind} '{cls.__name__}' is registered twice")
+            others = {name.lower(): self.modules.get(name) or self._classes[name].__module__ for name in self}
+            other = others.get(cls.__name__.lower())
+            if cls.__name__ in self._classes or other not in (None, cls.__module__):
+                raise ConfigError(f"{self.kind} '{cls.__name__}' is registered twice: in {other} and "
+                                  f"in {cls.__module__}")
             self._classes[cls.__name__] = cls
             return cls
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from yacs.config import CfgNode
 
-from ...datasets.base import run_name
+from ...datasets.base import DATASET_REGISTRY, run_name
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.files import read_regular
 from ...datasets.views import pipeline
-from ..registry import TRAINER_REGISTRY
+from ..registry import TRAINER_REGISTRY, find_method
 from .defaults import get_cfg_default
 from .roles import influential_settings, leaves, setting_of
+from .validation import parse_regularisers
 
 ENGINE = 1  # raised whenever a change of the code changes predictions
 MAX_LENGTH = 100  # characters of a part of a run folder's path
@@ -27,20 +28,33 @@ def make_fingerprint(cfg: CfgNode, **facts: str) -> dict[str, object]:
     settings = {key: value for key, value in leaves(cfg).items() if setting_of(key).fixed}
     settings |= influential_settings(leaves(cfg), cfg.TRAINER.NAME)
     settings = {key: value for key, value in settings.items() if not setting_of(key).hashed}
-    return {**settings, **facts, **user_code(cfg.TRAINER.NAME), "engine": ENGINE, "views": pipeline()}
+    return {**settings, **facts, **user_code(cfg), "engine": ENGINE, "views": pipeline()}
 
 
-def user_code(trainer: str) -> dict[str, str]:
-    """Hashes of the source of a method's classes that are not part of this package, whose code ENGINE stands for."""
-    package = __name__.partition(".trainers.")[0]
+def user_code(cfg: CfgNode) -> dict[str, str]:
+    """Hashes of the source of the classes, of the method and of the terms added to it, that are not part of this
+    package, whose code ENGINE stands for."""
+    terms = [find_method(term) for term in parse_regularisers(cfg.TRAINER.REGULARISERS)]
     hashes = {}
-    for cls in TRAINER_REGISTRY.get(trainer).__mro__[:-1]:
-        if not cls.__module__.startswith(f"{package}."):
+    for cls in (cls for method in (TRAINER_REGISTRY.get(cfg.TRAINER.NAME), *filter(None, terms))
+                for cls in method.__mro__[:-1]):
+        if is_plugin(cls):
             source = "unknown"
             with suppress(OSError, TypeError):  # typed at a prompt
                 source = inspect.getsource(cls)
             hashes[f"source of {cls.__name__}"] = short_hash(source.encode())
     return hashes
+
+
+def plugin_modules(cfg: CfgNode) -> dict[str, str]:
+    """The modules outside this package that the run's method and data set come from, by name: what `--plugin` takes."""
+    registered = ((TRAINER_REGISTRY, cfg.TRAINER.NAME), (DATASET_REGISTRY, cfg.DATASET.NAME))
+    found = {name: registry.get(name) for registry, name in registered if name in registry}
+    return {name: cls.__module__ for name, cls in found.items() if is_plugin(cls)}
+
+
+def is_plugin(cls: type) -> bool:
+    return not cls.__module__.startswith(f"{__name__.partition('.trainers.')[0]}.")
 
 
 def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = False) -> None:

@@ -48,7 +48,7 @@ def write_outcome(
     known: dict[PlannedRun, Measured],
 ) -> Outcome:
     """Writes tables.{md,tex,csv}, figures/ and report.html. `known` keeps measured runs for the next experiment."""
-    notes = [f"Of the SoC paper: {experiment.makes}."]
+    notes = [f"Of the SoC paper: {experiment.makes}."] if experiment.makes else []
     finished = FinishedRuns(experiment, workspace, measure_runs(experiment, runs, failed, known, notes))
     if runs and not finished.measured:
         raise DataError(f"none of its {counted(len(runs), 'run')} is finished, so there is nothing to show")

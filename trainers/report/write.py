@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ...datasets.base import dataset_info
+from ...datasets.base import DATASET_REGISTRY, dataset_info
 from ...datasets.utils.cli import counted, tool
 from ...datasets.utils.errors import DataError, UserError, one_line
 from ...datasets.utils.files import read_json, write_json, write_text
 from ..functional import BINS
-from ..registry import method_info
+from ..registry import TRAINER_REGISTRY, method_info
 from . import render
 from .comparison import Comparison, compare
 from .figures import style
@@ -60,6 +60,7 @@ def write_report(
     if not demo and real and len(real) < len(runs):
         notes.append(f"{counted(len(runs) - len(real), 'run')} on embedded demo data left out; --demo shows them too.")
         runs = real
+    notes += _missing_plugins(runs)
     measured = _measure_all(runs, notes, bins, repeats, posthoc)
     comparisons = compare(measured)
     tables = make_tables(comparisons, bins, published, posthoc, repeats)
@@ -71,6 +72,14 @@ def write_report(
     leading = sum(not comparison.swept for comparison in comparisons)
     write_text(out / "report.html", render_page(verdicts, tables, drawn, notes, measured, leading=leading))
     return Report(tables, verdicts, notes, out / "report.html")
+
+
+def _missing_plugins(runs: Sequence[Run]) -> list[str]:
+    """A note on each method or data set of a plugin that this command was not given."""
+    modules = {name: module for run in runs for name, module in (run.results.get("plugins") or {}).items()}
+    return [f"{name} is not registered here: its label, colour, kind and default settings are unknown, and it is never "
+            f"in bold. Add --plugin {module} to the command."
+            for name, module in modules.items() if name not in TRAINER_REGISTRY and name not in DATASET_REGISTRY]
 
 
 def _measure_all(runs: Sequence[Run], notes: list[str], bins: int, repeats: int, posthoc: bool) -> list[Measured]:
