@@ -46,7 +46,6 @@ def import_plugin(name: str, what: str) -> None:
         if isinstance(error, UserError):
             raise ConfigError(f"{what}: {error}") from error
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-        file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (
-            frames[-1].filename, frames[-1].lineno)
-        raise ConfigError(f"{what} cannot be imported: {type(error).__name__}: {one_line(error, 300)} "
-                          f"({file}, line {line})") from error
+        what = f"{what} cannot be imported: {type(error).__name__}"
+        where = "" if isinstance(error, SyntaxError) else f" ({frames[-1].filename}, line {frames[-1].lineno})"
+        raise ConfigError(f"{what}: {one_line(error, 300)}{where}") from error

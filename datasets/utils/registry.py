@@ -47,8 +47,8 @@ class Registry:
 
     def get(self, name: str) -> type[Any]:
         if name not in self:
-            known = ", ".join(sorted(self))
-            raise UnknownNameError(f"unknown {self.kind} '{name}'.{nearest(name, self)} Known: {known}.")
+            raise UnknownNameError(f"unknown {self.kind} '{name}'.{nearest(name, self)} Known: "
+                                   f"{', '.join(sorted(self))}; or what a plugin registers (--plugin MODULE).")
         if name not in self._classes:
             importlib.import_module(self.modules[name])
         return self._classes[name]

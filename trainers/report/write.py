@@ -75,11 +75,12 @@ def write_report(
 
 
 def _missing_plugins(runs: Sequence[Run]) -> list[str]:
-    """A note on each method or data set of a plugin that this command was not given."""
-    modules = {name: module for run in runs for name, module in (run.results.get("plugins") or {}).items()}
-    return [f"{name} is not registered here: its label, colour, kind and default settings are unknown, and it is never "
-            f"in bold. Add --plugin {module} to the command."
-            for name, module in modules.items() if name not in TRAINER_REGISTRY and name not in DATASET_REGISTRY]
+    """A note on the methods and data sets of plugins that this command was not given."""
+    modules = {name: module for run in runs for name, module in (run.results.get("plugins") or {}).items()
+               if name not in TRAINER_REGISTRY and name not in DATASET_REGISTRY}
+    flags = " ".join(f"--plugin {module}" for module in dict.fromkeys(modules.values()))
+    return [f"Without their plugins, {', '.join(modules)} have no label, colour and defaults, and are not ranked: add "
+            f"{flags} to the command."] if modules else []
 
 
 def _measure_all(runs: Sequence[Run], notes: list[str], bins: int, repeats: int, posthoc: bool) -> list[Measured]:
