@@ -65,7 +65,8 @@ def method_info(name: str) -> MethodInfo:
     own = vars(method)  # a method derived from another one does not take over its looks
     return MethodInfo(
         name=method.__name__, label=own.get("label") or name, colour=own.get("colour") or spare,
-        marker=own.get("marker", "v"), order=(own.get("display_order", LAST), key), tuned=method.tuned, tunes_context=method.tunes_context,
+        marker=own.get("marker", "v"), order=(own.get("display_order", LAST), key), tuned=method.tuned,
+        tunes_context=method.tunes_context,
         trained=method.trained, online=method.online, zero_shot=not method.tuned and not method.trained,
     )
 

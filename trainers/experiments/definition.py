@@ -196,5 +196,5 @@ def find_dataset(name: str, methods: Iterable[str] = ()) -> str:
         file = dataset_file_of(found)
         return file.stem if file else found
     raise UnknownNameError(
-        f"no {'method or ' if methods else ''}data set '{name}'.{nearest(name, [*methods, *files, *DATASET_REGISTRY])} "
+        f"no {'method or ' if methods else ''}data set '{name}'.{nearest(name, [*methods, *DATASET_REGISTRY, *files])} "
         f"Known: {', '.join([*sorted(methods), *files])}; or what a plugin registers (--plugin MODULE).")
