@@ -10,6 +10,7 @@ from pathlib import Path
 
 from yacs.config import CfgNode
 
+from ... import __version__
 from ...datasets.base import DATASET_REGISTRY, run_name
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.files import read_regular
@@ -19,6 +20,7 @@ from .defaults import get_cfg_default
 from .roles import influential_settings, leaves, setting_of
 from .validation import parse_regularisers
 
+SOURCE = "source of "  # a class and, for one of this package, ` in <version>`
 ENGINE = 1  # raised whenever a change of the code changes predictions
 MAX_LENGTH = 100  # characters of a part of a run folder's path
 
@@ -28,21 +30,24 @@ def make_fingerprint(cfg: CfgNode, **facts: str) -> dict[str, object]:
     settings = {key: value for key, value in leaves(cfg).items() if setting_of(key).fixed}
     settings |= influential_settings(leaves(cfg), cfg.TRAINER.NAME)
     settings = {key: value for key, value in settings.items() if not setting_of(key).hashed}
-    return {**settings, **facts, **user_code(cfg), "engine": ENGINE, "views": pipeline()}
+    return {**settings, **facts, **source_hashes(cfg), "engine": ENGINE, "views": pipeline()}
 
 
-def user_code(cfg: CfgNode) -> dict[str, str]:
-    """Hashes of the source of the classes, of the method and of the terms added to it, that are not part of this
-    package, whose code ENGINE stands for."""
+def source_hashes(cfg: CfgNode) -> dict[str, str]:
+    """Hashes of the source of the classes of a method and of the terms added to it: one that was edited is another
+    method. Those of this package carry its version, since another release counts as the same method while ENGINE is the
+    same."""
+    package = __name__.partition(".trainers.")[0]
     terms = [find_method(term) for term in parse_regularisers(cfg.TRAINER.REGULARISERS)]
+    methods = [TRAINER_REGISTRY.get(cfg.TRAINER.NAME), *filter(None, terms)]
     hashes = {}
-    for cls in (cls for method in (TRAINER_REGISTRY.get(cfg.TRAINER.NAME), *filter(None, terms))
-                for cls in method.__mro__[:-1]):
-        if is_plugin(cls):
+    for cls in (cls for method in methods for cls in method.__mro__[:-1]):
+        if cls.__module__ != f"{package}.trainers.base":
             source = "unknown"
-            with suppress(OSError, TypeError):  # typed at a prompt
+            with suppress(OSError, TypeError):  # defined interactively, without a file
                 source = inspect.getsource(cls)
-            hashes[f"source of {cls.__name__}"] = short_hash(source.encode())
+            release = "" if is_plugin(cls) else f" in {__version__}"
+            hashes[f"{SOURCE}{cls.__name__}{release}"] = short_hash(source.encode())
     return hashes
 
 
@@ -59,10 +64,12 @@ def is_plugin(cls: type) -> bool:
 
 def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = False) -> None:
     """Refuses to resume a run that was started with other settings, data, weights or code, naming what differs. A
-    setting that one side lacks counts as its default: the run is older, or newer, than the setting. A `finished` run
-    stays finished if other code would make its views now, or other parts would be cut."""
+    setting that one side lacks counts as its default: the run is older, or newer, than the setting. For a
+    `finished` run the code that makes views and the size of parts may differ."""
     defaults = leaves(get_cfg_default())
-    pairs = {key: [side.get(key, defaults.get(key)) for side in (theirs, ours)] for key in sorted({*ours, *theirs})}
+    other_release = {key for key in ours.keys() ^ theirs.keys() if key.startswith(SOURCE) and " in " in key}
+    keys = sorted({*ours, *theirs} - other_release)
+    pairs = {key: [side.get(key, defaults.get(key)) for side in (theirs, ours)] for key in keys}
     differences = "; ".join(
         f"{key} was {before!r}, is {now!r}" for key, (before, now) in pairs.items()
         if before != now and not (finished and (key == "views" or setting_of(key).fixed)))

@@ -1,7 +1,7 @@
 """What each setting influences, in one table.
 
 It decides whether a run may be resumed (fingerprint), the name of its folder (tag), and which runs the report compares.
-A setting that no line names changes how a method adapts.
+A setting that is not listed has the role METHOD.
 """
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ SETTINGS: Mapping[str, Setting] = {
     "TRAINER.": Setting(Role.METHOD),
     "TEST.BINS": Setting(Role.METRICS),
     "TEST.SALS": Setting(Role.METRICS),
-    "TEST.PART": Setting(Role.SPEED, fixed=True),  # an unfinished run is cut into parts by it
+    "TEST.PART": Setting(Role.SPEED, fixed=True),  # the parts of an unfinished run depend on it
     "TEST.": Setting(Role.DATA),
     "CACHE.": Setting(Role.PATH),
 }
