@@ -251,7 +251,7 @@ def top_class(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
 
 
 def bootstrap(
-    metric: Callable[..., float], *samples: ArrayLike, repeats: int = 1000, level: float = 0.95, seed: int = 0,
+    metric: Callable[..., float | Array], *samples: ArrayLike, repeats: int = 1000, level: float = 0.95, seed: int = 0,
     centred: bool = False,
 ) -> Interval:
     """`metric(*samples)` with a percentile interval over `repeats` resamples of the rows with replacement.

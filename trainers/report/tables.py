@@ -244,7 +244,8 @@ def _legend(blocks: list[RowBlock], comparison: Comparison) -> str:
     if any(entry.difference is not None for entry in entries):
         legend.append("In parentheses: difference against O-TPT.")
     if any(entry.std is not None for entry in entries):
-        online = [row.label for row in comparison.rows if method_info(row.method).online]
+        online = [row.label for row in comparison.rows
+                  if any(cell[0].run.online for (of, _), cell in comparison.cells.items() if of == row)]
         orders = f", which for {' and '.join(online)} are orders of the images" if online else ""
         legend.append(f"±: standard deviation over seeds{orders}.")
     return " ".join(legend)
