@@ -17,20 +17,22 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import counted, log_to_terminal, resumable, run_tool
+from promptcal.datasets.utils.cli import counted, log_to_terminal, resumable, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError
+from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.experiments.definition import experiment_file, list_experiments
 from promptcal.trainers.experiments.slurm_options import ARRAY_PARALLELISM, check_slurm, parse_slurm
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = tool_parser(__doc__)
     parser.add_argument("name", metavar="NAME", nargs="?", default="list",
-                        help="an experiment of configs/experiments, all, or list (default)")
+                        help="an experiment of configs/experiments, a yaml file of your own, all, or list (default)")
     parser.add_argument("--root", default="", help="folder that holds the data sets")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="N test images per run, for a quick look")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME",
                         help="only these methods, data sets or backbones")
+    parser.add_argument("--add", nargs="+", default=[], metavar="NAME", help="further methods or data sets")
     parser.add_argument("--backbone", default="", help="replaces the experiment's backbones; as for tools/train.py")
     parser.add_argument("--jobs", type=int, default=1, metavar="N",
                         help="compute in N processes, each on one GPU if there are GPUs")
@@ -77,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ConfigError(f"--array-parallelism is {args.array_parallelism}; it must be 1 or more")
     if args.cluster and not args.dry_run:
         check_slurm()
+    load_plugins(args.plugin)
     # Imported here because they import torch, which the list and a usage error need not wait for.
     from promptcal.trainers.experiments.cluster import Cluster, show_groups
     from promptcal.trainers.experiments.plan import Workspace
@@ -93,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log_to_terminal()
     workspace = Workspace(args.root, args.output_dir, args.cache_dir, args.demo, args.limit, tuple(args.opts),
                           args.backbone, tuple(args.choose), args.choose_by)
-    experiments = read_experiments(args.name)
+    experiments = read_experiments(args.name, args.add, args.demo)
     if len(experiments) == 1 and not args.dry_run:
         download_missing(next(iter(experiments.values())), workspace, args.only)
     plans = make_plans(experiments, workspace, args.only)
