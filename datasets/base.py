@@ -62,6 +62,7 @@ class Dataset:
     template = "a photo of a {}."  # the hand-written prompt of CoOp's zero-shot baseline
     augmix = True  # whether the public test-time scripts use AugMix on this set: what TTA.AUGMIX auto means
     test_only = False  # DATASET.NUM_SHOTS is ignored
+    has_val = True  # whether it has validation images that are not test images
     fewshot_folder: Path | None = None  # where few-shot lists are kept; None: they are drawn every time
 
     def __init__(self, root: str | Path) -> None:

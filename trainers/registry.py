@@ -68,9 +68,11 @@ def method_info(name: str | MethodInfo) -> MethodInfo:
     spare = SPARE_COLOURS[sum(key.encode()) % len(SPARE_COLOURS)]
     if method is None:
         return MethodInfo(name, name, spare, "v", (LAST, key), False, True, False, False, False)
+    own = vars(method)  # a method derived from another one does not take over its looks
     return MethodInfo(
-        name=method.__name__, label=method.label or name, colour=method.colour or spare, marker=method.marker,
-        order=(method.display_order, key), tuned=method.tuned, tunes_context=method.tunes_context,
+        name=method.__name__, label=own.get("label") or name, colour=own.get("colour") or spare,
+        marker=own.get("marker", "v"), order=(own.get("display_order", LAST), key), tuned=method.tuned,
+        tunes_context=method.tunes_context,
         trained=method.trained, online=method.online, zero_shot=not method.tuned and not method.trained,
     )
 
