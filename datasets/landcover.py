@@ -1,8 +1,8 @@
 """LandCover: aerial tiles of 24 kinds of land, drawn by code, so that nothing is downloaded or stored.
 
 The classes are close in meaning and in look: crops, green land, built land, water, roads and rails, bare land. The
-path of a datum, such as `landcover/test/vineyard/00012.png`, is not a file but the seed of a drawing. Under a corruption
-it is `landcover/test-fog-5/vineyard/00012.png`; training and validation images are never corrupted.
+path of a datum, such as `landcover/test/vineyard/00012.png`, is not a file but the seed of a drawing. Corrupted test
+tiles are called `landcover/test-fog-5/vineyard/00012.png`; training and validation tiles are never corrupted.
 """
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from .canvas import SIZE, fractal_noise
 # By severity, 1 to 5.
 STRENGTHS = {
     "gaussian_noise": (0.03, 0.06, 0.09, 0.12, 0.16),  # standard deviation; white is 1
-    "defocus_blur": (1.0, 1.8, 2.6, 3.4, 4.4),  # radius of the disc in pixels
+    "defocus_blur": (1.5, 2.5, 3.5, 5.0, 7.0),  # radius of the disc in pixels
     "fog": (0.15, 0.25, 0.35, 0.45, 0.58),  # mean cover
     "contrast": (0.7, 0.55, 0.42, 0.32, 0.22),  # what is left of it
 }
