@@ -61,7 +61,7 @@ def check_classnames(source: str, classnames: Sequence[str]) -> None:
     shared = [f"'{name}' {tuple(which)}" for name, which in labels.items() if len(which) > 1]
     if shared:  # ImageNet's usual list has a few
         logger.log(logging.INFO if len(shared) * 100 <= len(classnames) else logging.WARNING,
-                   "%s: %d class names stand for several labels: %s", source, len(shared), first_five(shared))
+                   "%s: %d class names are shared by several labels: %s", source, len(shared), first_five(shared))
 
 
 def check_items(source: str, split: str, items: Sequence[Datum], classnames: Sequence[str], image_dir: str) -> None:

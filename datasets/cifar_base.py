@@ -26,33 +26,28 @@ TEMPLATES = tuple(
 
 
 class Pickled:
-    """In place of an array or a type of numpy: holds what the file says of it."""
-
-    content: tuple = ()
+    """In place of numpy's functions, arrays and types: holds what the file says of them."""
 
     def __init__(self, *content: Any) -> None:
         self.content = content
 
     def __setstate__(self, state: tuple) -> None:
-        self.content = state
+        self.state = state
 
     def array(self) -> np.ndarray:
-        """From the state of an array (version, shape, type, order, bytes), or, in protocol 5, (bytes, type, shape)."""
-        raw, kind, shape = (
-            self.content[:3] if len(self.content) == 4 else (self.content[4], self.content[2], self.content[1]))
-        if kind.name not in (b"u1", "u1"):
-            raise Damaged(f"an array of type {kind.name!r}")
+        """The state of an array is (version, shape, type, order, bytes); protocol 5 has (bytes, type, shape, order)."""
+        if len(self.content) == 4:
+            raw, kind, shape = self.content[:3]
+        else:
+            _, shape, kind, _, raw = self.state
+        if kind.content[0] not in (b"u1", "u1"):
+            raise Damaged(f"it has an array of type {kind.content[0]}")
         return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
-class PickledType(Pickled):
-    def __init__(self, *content: Any) -> None:
-        self.name = content[0]
-
-
 KNOWN: Mapping[str, Callable[..., Any]] = {
-    "numpy.core.multiarray._reconstruct": lambda *_: Pickled(), "numpy.ndarray": Pickled, "numpy.dtype": PickledType,
-    "numpy.core.numeric._frombuffer": Pickled, "_codecs.encode": lambda text, _: text.encode("latin1"),
+    "numpy.core.multiarray._reconstruct": Pickled, "numpy.core.numeric._frombuffer": Pickled, "numpy.ndarray": Pickled,
+    "numpy.dtype": Pickled, "_codecs.encode": lambda text, _: text.encode("latin1"),
 }
 
 
@@ -100,15 +95,24 @@ def count_rows(file: BinaryIO, path: Path, shape: tuple[int, ...]) -> int:
     return found[0]
 
 
-class PickledCIFAR(ArrayDataset):
+class CIFAR(ArrayDataset):
+    """What the four sets share. They are in one file, so each names its yaml after itself."""
+
+    expected_test = 10_000
+    names: Sequence[str] = ()  # by label
+    ensemble = TEMPLATES
+
+    @classmethod
+    def key(cls) -> str:
+        return cls.__name__.lower().replace("0c", "0_c")
+
+
+class PickledCIFAR(CIFAR):
     """torchvision's folder. The pickles are read by an unpickler of our own, which runs nothing in them."""
 
     label_key = "labels"
     test_file = "test_batch"
     train_files: Sequence[str] = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5")
-    expected_test = 10_000
-    names: Sequence[str] = ()
-    ensemble = TEMPLATES
 
     def read(self) -> Splits:
         train = LazyList(lambda: [item for file in self.train_files for item in self.list_batch(file)])
@@ -127,12 +131,8 @@ class PickledCIFAR(ArrayDataset):
         return 0, read_batch(path, self.label_key)[1]
 
 
-class CorruptedCIFAR(CorruptedDataset, ArrayDataset):
+class CorruptedCIFAR(CorruptedDataset, CIFAR):
     """`<corruption>.npy` has the test images five times, severity by severity, and `labels.npy` their labels."""
-
-    expected_test = 10_000
-    names: Sequence[str] = ()
-    ensemble = TEMPLATES
 
     def severities(self, corruption: str) -> tuple[int, ...]:
         path = self.dataset_dir / f"{corruption}.npy"

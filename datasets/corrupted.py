@@ -40,12 +40,10 @@ class CorruptedDataset(FileDataset):
                 raise DataError(f"{self.name()}: {self.corruption} is {have} in {self.dataset_dir}, and severity "
                                 f"{self.severity} is needed; {self.remedy()}")
             return
-        found = {name: self.severities(name) for name in self.corruptions}
-        self.corruption, present = next(((name, levels) for name, levels in found.items() if levels), ("", ()))
-        if not present:
+        found = {(name, level) for name in self.corruptions for level in self.severities(name)}
+        wanted = [(name, level) for name in self.corruptions for level in SEVERITIES]
+        if not found:
             raise DataError(f"{self.name()}: {self.dataset_dir} has none of its corruptions; {self.remedy()}")
-        self.severity = present[-1]
-        missing = [name if not levels else f"{name} of severity {level}" for name, levels in found.items()
-                   for level in (SEVERITIES if levels else SEVERITIES[:1]) if level not in levels]
-        if missing:
+        self.corruption, self.severity = next(pair for pair in wanted if pair in found)
+        if missing := [f"{name} {level}" for name, level in wanted if (name, level) not in found]:
             logger.warning("%s: without %s", self.name(), first_five(missing))

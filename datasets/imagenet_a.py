@@ -1,4 +1,4 @@
-"""ImageNet-A: photographs that fooled a ResNet-50, of 200 of ImageNet's classes."""
+"""ImageNet-A: photographs that a ResNet-50 misclassifies, of 200 of ImageNet's classes."""
 from .base import DATASET_REGISTRY
 from .download.fetch import Source
 from .imagenet_base import ImageNetBase

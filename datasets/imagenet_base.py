@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 WNID = re.compile(r"n\d{8}")
 CLASSNAMES = Source("classnames.txt", drive_id="1-61f_ol79pViBFDG_IDlUQSwoLcn2XXF")
-# SHA-256 of the sorted lines `<wnid> <name>` of CoOp's list, with which published figures were computed.
+# SHA-256 of the sorted lines `<wnid> <name>` of CoOp's list, with which published results were computed.
 COOP_NAMES = "51b5b1d8b800502030c5556eb206abaafdd682ef363ff7a7077591ea3c9befa5"
 
 
@@ -61,8 +61,8 @@ class ImageNetBase(FileDataset):
         path = self.require(CLASSNAMES)
         names = read_classnames(path)
         if not is_coops(names):
-            logger.warning("%s: %s, with %d classes, is not CoOp's list of class names; figures will not compare with "
-                           "published ones", self.name(), path, len(names))
+            logger.warning("%s: %s, with %d classes, is not CoOp's list of class names; results will not be "
+                           "comparable with published ones", self.name(), path, len(names))
         folders = self.class_folders(self.class_root(), list(names))
         if self.subset:
             names = {wnid: name for wnid, name in names.items() if wnid in folders}

@@ -27,7 +27,7 @@ def test_states_and_advice(root, monkeypatch):
     assert inspect(DATASET_REGISTRY.get("UCF101"), root).row()[1:] == (
         "absent", "–", "3,783", "–", "101", "", f"python tools/download.py ucf101 --root {root}",
     )
-    compare = "; figures will not compare with published ones"
+    compare = "; results will not be comparable with published ones"
     monkeypatch.setattr(DTD, "published_test", "0123456789ab")
     different = f"the test split ({finding.split}) is not the published one (0123456789ab){compare}"
     finding = inspect(DTD, root)
@@ -51,7 +51,7 @@ def test_warnings_of_readers_are_in_the_table(root, caplog):
     finding = inspect(DTD, root)
     assert finding.state == "ok"
     assert finding.advice == (
-        f"1 class names stand for several labels: 'banded' (0, 2); "
+        f"1 class names are shared by several labels: 'banded' (0, 2); "
         f"1 test images are also training images: {root / 'dtd/images/banded/image_0001.jpg'}")
     assert not caplog.records  # in the table instead of above it
     logging.getLogger("promptcal.datasets").warning("shown again afterwards")

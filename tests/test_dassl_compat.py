@@ -100,7 +100,7 @@ def test_values_of_coops(opts: list, key: str, value: object):
     (["USE_CUDA", "[1]"], "USE_CUDA [1] in the command is not offered here: it must be True or False"),
     (["INPUT.SIZE", "many"], "INPUT.SIZE in the command must be of type int"),
     (["TTA.STEPS="], "TTA.STEPS in the command must be of type int"),
-    (["TRAINER.NAME", "MaPLe"], "MaPLe is no trainer of promptcal: run it in its own checkout"),
+    (["TRAINER.NAME", "MaPLe"], "MaPLe is not a promptcal trainer: run it in its own checkout"),
 ])
 def test_what_is_not_offered_is_refused_by_name(opts: list, message: str):
     with pytest.raises(ConfigError) as error:
@@ -137,7 +137,7 @@ def test_a_data_set_file_of_a_checkout_has_only_a_name(tmp_path: Path):
 @pytest.mark.parametrize(("folder", "name", "remedy"), [
     ("dataset", "configs/datasets/ucf01.yaml", "no such file. Did you mean 'ucf101'?"),
     ("dataset", "/", "no such file."),
-    ("", "configs/trainers/CoOp/vit_b16_ep50.yaml", "Leave it out: trainers know their settings, but for --backbone."),
+    ("", "configs/trainers/CoOp/vit_b16_ep50.yaml", "Leave it out: each trainer has its own yaml; see --backbone."),
     ("", "configs/trainers/sco.yaml", "Did you mean 'soc'?"),
 ])
 def test_a_file_that_is_not_here(folder: str, name: str, remedy: str):

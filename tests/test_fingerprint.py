@@ -1,11 +1,13 @@
 """What a run may be resumed with, and its readable folder: one for every choice of settings."""
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg
+from promptcal.trainers.config import fingerprint
 from promptcal.trainers.config.fingerprint import check_same, make_fingerprint, path_safe, run_path
 
 DTD = "configs/datasets/dtd.yaml"
@@ -61,6 +63,17 @@ def test_the_source_of_a_users_method_counts(tmp_path: Path, monkeypatch: pytest
         fingerprints.append(make_fingerprint(cfg))
     with pytest.raises(ConfigError, match="source of Shared was '[0-9a-f]{8}', is '[0-9a-f]{8}'\\)"):
         check_same(*fingerprints, Path("run"), finished=True)
+
+
+def test_an_edited_method_of_this_package_counts_but_another_release_does_not(monkeypatch: pytest.MonkeyPatch):
+    """A method added to trainers/, or a shipped one that was changed in a clone."""
+    real, cfg = inspect.getsource, build_cfg("SoC")
+    before = make_fingerprint(cfg)
+    monkeypatch.setattr(inspect, "getsource", lambda cls: real(cls) + "# edited" * (cls.__name__ == "SoC"))
+    with pytest.raises(ConfigError, match=r"source of SoC in [\d.]+ was '[0-9a-f]{8}', is '[0-9a-f]{8}'\)"):
+        check_same(make_fingerprint(cfg), before, Path("run"), finished=True)
+    monkeypatch.setattr(fingerprint, "__version__", "1.0.9")
+    check_same(make_fingerprint(cfg), before, Path("run"), finished=True)
 
 
 @pytest.mark.parametrize(("place", "shown"), [

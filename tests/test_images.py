@@ -115,7 +115,7 @@ def test_unreadable_files_are_named_with_the_reason(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     jpeg, png = (save(tmp_path / name, COLOUR).read_bytes() for name in ("whole.jpg", "whole.png"))
     bad = {"absent": (None, "No such file or directory"), "empty": (b"", "it is empty"), "jpeg": (jpeg[:-300], ".+"),
-           "png": (png[:-60], ".+"), "text": (b"quota exceeded", "it is no JPEG, .* convert it to JPEG or PNG")}
+           "png": (png[:-60], ".+"), "text": (b"quota exceeded", "it is not a JPEG, .* convert it to JPEG or PNG")}
     for name, (content, why) in bad.items():
         if content is not None:
             (tmp_path / name).write_bytes(content)
@@ -127,7 +127,7 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(trace) 
 
 
 @pytest.mark.parametrize(("content", "kind"), [
-    *((content, "it is no JPEG") for content in (
+    *((content, "it is not a JPEG") for content in (
         EPS, b"%PDF-1.4\n", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"<?xml version='1.0'?><svg/>",
         b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", b"\0\0\0\x1cftypavif\0\0\0\0avifmif1", b"DDS " + bytes(124),
         b"BLP2" + bytes(160), b"<html>quota</html>", b"\x0a\x05\x01\x08" + bytes(124))),

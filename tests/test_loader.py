@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -76,7 +77,9 @@ def test_a_caller_that_stops_early_ends_the_threads():
 
 
 @pytest.mark.parametrize("how", ["error", "Ctrl-C"])
-def test_errors_and_ctrl_c_end_the_threads(how: str):
+def test_errors_and_ctrl_c_end_the_threads(how: str, request: pytest.FixtureRequest):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell job starts with it ignored
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     begun = []
 
     def make(number: int, index: int) -> int:

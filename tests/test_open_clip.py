@@ -67,9 +67,9 @@ def test_activation_and_pixels_are_those_of_the_tag(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("name", "message"), [
-    ("ViT-B-17/openai", "knows no model 'ViT-B-17'. Did you mean 'ViT-B-1"),
-    ("ViT-B-16/laion", "knows no weights 'laion' of ViT-B-16.* with TAG one of openai"),
-    ("ViT-B-16", "knows no weights '' of ViT-B-16. Give open_clip:ViT-B-16/TAG"),
+    ("ViT-B-17/openai", "has no model 'ViT-B-17'. Did you mean 'ViT-B-1"),
+    ("ViT-B-16/laion", "has no weights 'laion' of ViT-B-16.* with TAG one of openai"),
+    ("ViT-B-16", "has no weights '' of ViT-B-16. Give open_clip:ViT-B-16/TAG"),
     ("ViT-B-16@nowhere.pt", "no weight file at nowhere.pt"),
     ("local-dir:nowhere", r"open_clip cannot load local-dir:nowhere \("),
     ("ViT-B-32/laion2b_s34b_b79k", "couldn't connect.*fetch the file and give open_clip:MODEL/TAG@FILE"),

@@ -1,4 +1,6 @@
 """Classification of a user's own images, in Python and by the command."""
+import csv
+
 import pytest
 import torch
 from common import run_tool
@@ -7,7 +9,7 @@ from promptcal.datasets.utils.errors import DataError, UnknownNameError, UserErr
 from promptcal.datasets.views.images import open_image
 from promptcal.datasets.views.maker import ViewMaker
 from promptcal.tools.predict import main
-from promptcal.trainers import adapt
+from promptcal.trainers import adapt, load_clip
 from promptcal.trainers.api import Adapter
 from promptcal.trainers.functional.calibration import sals
 from promptcal.trainers.predict.predict import class_names, predict, prediction_table
@@ -90,10 +92,10 @@ def test_the_small_clip_says_what_it_knows(tmp_path, names, train):
     Image.new("RGB", (64, 64)).save(tmp_path / "x.png")
     done = run_tool("predict.py", tmp_path / "x.png", "--classes", names, "--trainer", "TPT", "--backbone", "small",
                     "--html", tmp_path / "x.html")
-    assert done.returncode == 0 and "knows only aerial tiles of land" in done.stdout
-    assert "knows only aerial tiles of land" in (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert done.returncode == 0 and "was trained only on aerial tiles" in done.stdout
+    assert "was trained only on aerial tiles" in (tmp_path / "x.html").read_text(encoding="utf-8")
     done = train("ZeroShot", "--backbone", "small", "--no-train")
-    assert done.returncode == 0 and "knows only aerial tiles of land" in done.stdout
+    assert done.returncode == 0 and "was trained only on aerial tiles" in done.stdout
 
 
 def test_a_page_shows_images_kept_views_and_every_method(clip_file, images, tmp_path, capsys):
@@ -137,3 +139,29 @@ def test_a_data_set_brings_its_own_settings():
     assert found["TRAINER.SOC.LAMBDA"] == 14.0 and found["TRAINER.SOC.NORM"] == "minmax"
     assert all(key.startswith("TRAINER.SOC.") for key in found)
     assert default_pairs("TPT", "UCF101") == []
+
+
+def test_a_folder_of_images_and_a_table_of_them(clip_file, images, tmp_path, caplog, capsys):
+    """Files that are no images are skipped with a line each."""
+    folder = tmp_path / "photos"
+    (folder / "older").mkdir(parents=True)
+    for n, path in enumerate(images[:3]):
+        (folder / f"{n}, plain.png").write_bytes(path.read_bytes())
+    (folder / "notes.txt").write_text("taken in May")
+    (folder / "cut.jpg").write_bytes(b"\xff\xd8\xff\xe0")
+    main([str(folder), "--classes", "cat", "dog, black", "--trainer", "TPT", "SoC", "--views", "10", "--backbone",
+          str(clip_file), "--csv", str(tmp_path / "found.csv")])
+    assert [f for f in ("notes.txt", "cut.jpg", "older") if f in caplog.text] == ["notes.txt", "cut.jpg", "older"]
+    with (tmp_path / "found.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["image"] for row in rows] == [str(folder / f"{n}, plain.png") for n in range(3)]
+    names, printed = ["cat", "dog, black"], capsys.readouterr().out
+    adapter = Adapter("SoC", load_clip(str(clip_file)), names, 10, ["TTA.AUGMIX", "on"])
+    (first,) = predict([folder / "0, plain.png"], adapter)
+    assert rows[0]["SoC_class"] == names[int(first.after.argmax())]
+    assert float(rows[0]["SoC_confidence"]) == pytest.approx(float(first.after.softmax(-1).max()), abs=2e-4)
+    assert float(rows[0]["zero_shot_confidence"]) == pytest.approx(float(first.before.softmax(-1).max()), abs=2e-4)
+    assert rows[0]["TPT_failed"] == "0" and f"written: {tmp_path / 'found.csv'}" in printed
+    for path, message in ((folder / "older", "has no image"), (folder / "notes.txt", "cannot read image")):
+        with pytest.raises(DataError, match=message):
+            main([str(path), "--classes", "cat", "dog", "--backbone", "no.pt"])

@@ -70,8 +70,8 @@ def test_runs_with_other_terms_are_other_runs():
 @pytest.mark.parametrize(("method", "terms", "message"), [
     ("TPT", "ctpt", "it must be name:weight"), ("TPT", "ctpt:much", "it must be name:weight"),
     ("TPT", "ctpt:-1", "weight of 0 or more"), ("TPT", "ctpt:nan", "0 or more"), ("TPT", ":3", "name:weight"),
-    ("TPT", "ctpt:1,C-TPT:2", "each name once"), ("TPS", "rtpt:1", "no regulariser: use some of atpt, ctpt, otpt, soc"),
-    ("TPT", "zero:1", "no regulariser"), ("TPT", "frost:1", "no regulariser"),
+    ("TPT", "ctpt:1,C-TPT:2", "each name once"), ("TPS", "rtpt:1", "not a regulariser: use some of atpt, ctpt"),
+    ("TPT", "zero:1", "not a regulariser"), ("TPT", "frost:1", "not a regulariser"),
     ("ZERO", "ctpt:1", "tune by gradients"), ("ZeroShot", "ctpt:1", "tune by gradients"),
 ])
 def test_terms_that_cannot_be_added(method: str, terms: str, message: str):

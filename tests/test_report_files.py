@@ -2,14 +2,17 @@
 import csv
 import io
 import json
+import os
 import re
+import resource
 import warnings
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 from made_runs import make_run
-from promptcal.datasets.utils.errors import DataError
+from promptcal.datasets.utils.errors import DataError, UserError
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.report import render
 from promptcal.trainers.report.load import find_runs, read_run
@@ -277,3 +280,42 @@ def test_a_figure_that_fails_costs_nothing_else(tmp_path, monkeypatch):
     found = {path.stem for path in (tmp_path / "report" / "figures").glob("*.png")}
     assert "reliability_grid" in found and "selective_ucf101" not in found
     assert report.page.is_file()
+
+
+@pytest.mark.parametrize("index", [np.zeros(12, int), np.arange(12) - 3, [*range(11), 3]])
+def test_positions_that_cannot_be_are_refused(runs, index):
+    path = runs[1] / "predictions.npz"
+    with np.load(path) as columns:
+        np.savez(path, **{**columns, "index": np.asarray(index)})
+    report, rows = report_of(runs)
+    assert "O-TPT" not in rows and any("'index' must hold each position once" in note for note in report.notes)
+
+
+def test_a_long_data_set_name_and_a_full_disk(tmp_path):
+    """A name of 250 letters has its figures; a disk that is full while figures are written ends with one line."""
+    make_run(tmp_path, "SoC", "D" * 250, folder="long", n=12, classes=3)
+    report = write_report([tmp_path], tmp_path / "report", repeats=0)
+    assert report.page.is_file() and list((tmp_path / "report/figures").glob("selective_ddd*.pdf"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40000, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"cannot write .*figures/.*png.* free some space"):
+            write_report([tmp_path], tmp_path / "report", repeats=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_folders_that_vanish_are_skipped(tmp_path, monkeypatch):
+    """As below /proc, or where another process removes runs."""
+    make_run(tmp_path, folder="kept", n=12, classes=3)
+    (tmp_path / "gone").mkdir()
+    real = os.scandir
+
+    def scandir(path="."):
+        if Path(path).name == "gone":
+            Path(path).rmdir()
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    runs, notes = find_runs([tmp_path])
+    assert [run.folder.name for run in runs] == ["kept"] and notes == []

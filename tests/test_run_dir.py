@@ -102,3 +102,10 @@ def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         write_json(path, {"version": "new"})
     assert json.loads(path.read_text()) == {"version": "old"}
     assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_finished_run_has_no_temporary_files(tmp_path: Path):
+    cfg = build_cfg("TPT", opts=["OUTPUT_DIR", tmp_path])
+    (tmp_path / ".config.yaml.7-1f.part").write_text("SEE")  # of a process that was killed
+    RunDir(tmp_path).finish({"n": 3}, cfg)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "results.json"}

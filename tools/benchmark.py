@@ -1,4 +1,4 @@
-"""Measures speed beside the slow reference: episodes, whole images, views, threads.
+"""Measures speed against the slow reference: episodes, whole images, views, threads.
 
     python tools/benchmark.py --quick
     python tools/benchmark.py --photos ~/photos --json benchmark.json
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round, few images: about three minutes")
     parser.add_argument("--photos", type=Path, metavar="DIR", help="photographs to make views of (default: drawn ones)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements to this file")
     parser.add_argument("--backbone", choices=SHAPES, default=SHAPES[0], help="shape of the CLIP (default: ViT-B/16)")
     parser.add_argument("--classes", type=int, default=100, help="number of classes (default: 100)")
     args = parser.parse_args(argv)

@@ -1,6 +1,6 @@
 """The benchmark's measurements: the text side of an episode, whole images, and views.
 
-Each is set beside the slow way. For episodes that is `tests/reference.py`: all 77 tokens of every class, one image at a
+Compared with a slow reference: for episodes `tests/reference.py`, all 77 tokens of every class, one image at a
 time, a forward pass, a backward pass and another forward pass. For views it is the public pipeline: torchvision's crops
 and AugMix with Pillow, view by view.
 """

@@ -41,7 +41,7 @@ TOWER_VIEWS = 8  # encoded to time the image tower; 64 take a CPU seconds
 
 
 class Check(NamedTuple):
-    """One row: what was checked, what was found, whether that is well, and what to do if not."""
+    """One row: what was checked, what was found, whether it is as it should be, and what to do if not."""
 
     what: str
     found: str
@@ -70,7 +70,7 @@ def diagnose(
                "other programs use it: runs will be slower than the speeds below"),
     ]
     usable = [cls.name() for cls in file_datasets() if inspect(cls, root).state in ("ok", "partial")] if root else []
-    usable = ["LandCover"] if name == SMALL else usable  # the small CLIP knows nothing else
+    usable = ["LandCover"] if name == SMALL else usable  # the small CLIP was trained on nothing else
     dataset = build_dataset(usable[0], root or "") if usable else None
     images = [dataset.read_image(datum) for datum in dataset.test[:2]] if dataset else drawn_images(2)
     names = dataset.classnames if dataset else class_names(10)
@@ -103,7 +103,7 @@ def precision(backbone: Backbone, name: str, classnames: Sequence[str], images: 
 
 
 def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> Check:
-    """Accuracy on a few images beside the known accuracy on the whole set."""
+    """Accuracy on a few images compared with the known accuracy on the whole set."""
     if dataset is None:
         return Check("zero-shot accuracy", "no data to measure it on", NOTE, f"--root DATA; {tool('check-data')}")
     chosen = dataset.test[:: max(1, len(dataset.test) // TEST_IMAGES)][:TEST_IMAGES]

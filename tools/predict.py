@@ -3,6 +3,7 @@
     python tools/predict.py cat.jpg dog.jpg --classes names.txt --trainer SoC
     python tools/predict.py tile.png --dataset LandCover --trainer OTPT --backbone small
     python tools/predict.py cat.jpg --classes cat dog --trainer TPT SoC --html
+    python tools/predict.py photos/ --classes names.txt --csv photos.csv
 """
 from __future__ import annotations
 
@@ -17,13 +18,20 @@ if __name__ == "__main__":  # take the package from this checkout, whatever is i
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.datasets.views.images import open_image
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
 from promptcal.trainers.api import Adapter
 from promptcal.trainers.config import CONFIGS
 from promptcal.trainers.config.defaults import get_cfg_default
 from promptcal.trainers.predict.page import selected_views, write_page
-from promptcal.trainers.predict.predict import Prediction, class_names, default_backbone, predict, prediction_table
+from promptcal.trainers.predict.predict import (
+    Prediction,
+    class_names,
+    default_backbone,
+    find_images,
+    predict,
+    prediction_table,
+    write_csv,
+)
 from promptcal.trainers.registry import backbone_label
 from promptcal.trainers.report.comparison import default_pairs
 from promptcal.trainers.vlm.openai import warn_of_small
@@ -32,7 +40,7 @@ from tqdm import tqdm
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("images", nargs="+", metavar="IMAGE", type=Path, help="image files")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", type=Path, help="image files, or folders of images")
     names = parser.add_mutually_exclusive_group(required=True)
     names.add_argument("--classes", nargs="+", metavar="NAME", help="class names, or a text file with one per line")
     names.add_argument("--dataset", metavar="NAME",
@@ -46,6 +54,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--top", type=int, default=3, help="classes shown per image")
     parser.add_argument("--html", nargs="?", const=Path("predict.html"), type=Path, metavar="FILE",
                         help="also write a page with the images, their selected views and all confidences")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write a table with one row per image")
     parser.add_argument("--opts", nargs="*", default=[], metavar="KEY VALUE", help="settings, e.g. TTA.STEPS 2")
     return parser.parse_args(argv)
 
@@ -61,17 +70,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     if min(args.views, args.top) < 1 or args.seed < 0:
         raise ConfigError("--views and --top must be 1 or more, --seed 0 or more")
-    if args.html and not (folder := args.html.absolute().parent).is_dir():
-        raise ConfigError(f"--html {args.html}: there is no folder {folder}")
+    for flag, file in (("--html", args.html), ("--csv", args.csv)):
+        if file and not (folder := file.absolute().parent).is_dir():
+            raise ConfigError(f"{flag} {file}: there is no folder {folder}")
     log_to_terminal()
     for trainer in args.trainer:
         TRAINER_REGISTRY.get(trainer)  # refuses unknown names before a model is loaded
     name = registered(args.dataset) if args.dataset else ""
     dataset = build_dataset(name, args.root) if name else None
     classnames = dataset.classnames if dataset else class_names(args.classes)
-    for path in args.images:
-        if not path.is_file():
-            open_image(path)  # raises before a model is loaded
+    images = find_images(args.images)
     backbone = args.backbone or default_backbone()
     warning = warn_of_small(backbone, name)
     # Tuning selects at least one of few views.
@@ -85,14 +93,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         model = model or load_clip(backbone, cfg.DEVICE)
         augmix = "off" if dataset and not dataset.augmix else "on"
         adapter = Adapter(trainer, model, classnames, args.views, ["SEED", args.seed, "TTA.AUGMIX", augmix, *opts])
-        count = len(args.images)
-        found[trainer] = list(tqdm(predict(args.images, adapter), total=count, unit="img", disable=count < 10))
+        progress = tqdm(predict(images, adapter), trainer, len(images), unit="img", disable=len(images) < 10)
+        found[trainer] = list(progress)
         print(prediction_table(found[trainer], trainer, classnames, args.top))
         if args.html and not any(selected):
-            selected = [selected_views(adapter, path) for path in args.images]
+            selected = [selected_views(adapter, path) for path in images]
     setting = (f"{backbone_label(backbone)}, {len(classnames)} classes, {args.views} views per image, "
                f"seed {args.seed}")
     print(setting)
+    if args.csv:
+        write_csv(args.csv, found, classnames)
+        print(f"written: {args.csv}")
     if args.html:
         write_page(args.html, found, classnames, selected, [*filter(None, [warning]), f"{setting}."], max(args.top, 5))
         print(f"written: {args.html}")

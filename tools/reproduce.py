@@ -1,4 +1,4 @@
-"""Makes a table or figure of the paper: runs what is not finished, then writes it beside the published one.
+"""Makes a table or figure of the paper: runs what is not finished, then writes it next to the published one.
 
     python tools/reproduce.py list
     python tools/reproduce.py table1 --root DATA --dry-run

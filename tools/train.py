@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,11 +64,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
                                              "default output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>")
     parser.add_argument("--resume", default="", help="run folder to continue with its own settings")
     parser.add_argument("--seed", type=seeds, default=[], metavar="SEED ...",
-                        help="0 or more; several, as in --seed 1 2 3, run one after the other and end in mean ± std")
+                        help="0 or more; several, as in --seed 1 2 3, run one after the other, then mean ± std")
     parser.add_argument("--trainer", default="", help="ZeroShot, TPT, CTPT, OTPT, SoC, CoOp ...")
     parser.add_argument("--backbone", help="OpenAI's name, small, a path, open_clip:MODEL/TAG or hf:FOLDER")
-    parser.add_argument("--config-file", default="", help="yaml with further settings; CoOp's own are understood")
-    parser.add_argument("--dataset-config-file", default="", help="yaml of the data set, or its name: dtd")
+    parser.add_argument("--config-file", default="", help="yaml with further settings; CoOp's own files work too")
+    parser.add_argument("--dataset-config-file", default="", help="yaml of the data set, or its name, such as dtd")
     parser.add_argument("--eval-only", action="store_true", help="test the prompt of --model-dir without training one")
     parser.add_argument("--model-dir", help="folder of a trained prompt in CoOp's layout, or of one in each seed<k>")
     parser.add_argument("--load-epoch", type=int, help="epoch of that prompt (default: best, else last)")
@@ -94,6 +95,8 @@ def join_lists(argv: Sequence[str]) -> list[str]:
 
 
 def seeds(text: str) -> list[int]:
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0, or several such numbers")
     found = [int(seed) for seed in text.split(",")]
     if len(set(found)) < len(found):
         raise argparse.ArgumentTypeError(f"{text} names a seed twice")

@@ -54,13 +54,13 @@ class BaseTrainer:
     marker = "v"
     display_order = LAST  # place in lists of methods, lowest first
     tuned = True  # adapts to test images
-    tunes_context = False  # by gradients, so that a Jacobian may pay
+    tunes_context = False  # by gradients, so that a Jacobian may save time
     own_views = False  # its yaml overrides the data set's: it uses the same views everywhere
     trained = False  # learns from labelled images first
     online = False  # carries state from image to image
     takes_regularisers = False  # uses TRAINER.REGULARISERS
     takes_templates = False  # uses PROMPT.TEMPLATE
-    choices: ClassVar[Mapping[str, Sequence[str]]] = {}  # the words that each of its own settings may have
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {}  # the allowed values of its own settings
 
     log_name = "log.txt"  # in the run directory; "" = none
     indices: Sequence[int] = ()  # positions in `items` of the images of the run
@@ -193,7 +193,7 @@ class BaseTrainer:
         )
 
     def build_model(self) -> None:
-        """The backbone, the initial prompt, and its Jacobian where that pays."""
+        """The backbone, the initial prompt, and its Jacobian where that saves time."""
         self.load_model()
         if self.tunes_context and self.cfg.TTA.STEPS:
             key = {"weights": self.fingerprint["weights"], "precision": self.precision,

@@ -74,8 +74,6 @@ def method_order(name: str) -> tuple[int, str]:
     return method_info(name).order
 
 
-
-
 def backbone_label(name: str) -> str:
     """What a backbone is called in tables and captions."""
     return "small CLIP" if name == "small" else name

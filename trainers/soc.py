@@ -48,8 +48,8 @@ class SoC(TPT):
         super().use_model(model, classnames)
         if not self.penalty(self.prompt.text) > 0:
             logger.warning(
-                "SoC's term is zero for these %d classes, so SoC is TPT: with two classes, or where a larger share of "
-                "the pairs than TRAINER.SOC.DELTA has the lowest cosine, δ is 0 with %s similarities (use "
+                "SoC's term is zero for these %d classes, so SoC equals TPT: with two classes, or where a larger share "
+                "of the pairs than TRAINER.SOC.DELTA has the lowest cosine, δ is 0 with %s similarities (use "
                 "TRAINER.SOC.NORM max)",
                 len(classnames), self.cfg.TRAINER.SOC.NORM,
             )

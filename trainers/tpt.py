@@ -85,8 +85,8 @@ def find_regulariser(name: str) -> type[TPT]:
     if is_regulariser(method := find_method(name)):
         return method
     known = [method_key(other) for other in TRAINER_REGISTRY if is_regulariser(TRAINER_REGISTRY.get(other))]
-    raise ConfigError(f"TRAINER.REGULARISERS names {name!r}, which is no regulariser: use some of {', '.join(known)}, "
-                      f"each as name:weight")
+    raise ConfigError(f"TRAINER.REGULARISERS names {name!r}, which is not a regulariser: use some of "
+                      f"{', '.join(known)}, each as name:weight")
 
 
 def with_weight(method: type[TPT], cfg: CfgNode, weight: float) -> TPT:

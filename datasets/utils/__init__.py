@@ -1,1 +1,1 @@
-"""What everything stands on: errors, registries, whole files, the frame of a command. Nothing here needs torch."""
+"""Shared utilities: errors, registries, file access, command-line entry points. Nothing here imports torch."""

@@ -94,7 +94,7 @@ def outcome(main: Callable[[], int | None]) -> int:
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Decorates a command that continues where it was interrupted: it says so when it is."""
+    """Decorator for a command that can be resumed: if it is interrupted, the message says so."""
     try:
         yield
     except (KeyboardInterrupt, Terminated) as stopped:

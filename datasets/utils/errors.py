@@ -5,7 +5,7 @@ import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-MAX_LENGTH = 2000  # characters of a message; longer ones quote a file that does not belong on the screen
+MAX_LENGTH = 2000  # characters of a message; longer ones are shortened
 
 
 def one_line(text: object, length: int = MAX_LENGTH) -> str:

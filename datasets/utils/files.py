@@ -38,7 +38,8 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make folder {path}: {error.strerror}; choose another one") from error
+        reason = "a file has this name" if isinstance(error, FileExistsError) else error.strerror
+        raise UserError(f"cannot make folder {path}: {reason}; choose another one") from error
 
 
 @contextmanager
@@ -68,9 +69,13 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
             part.unlink()
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda file: file.write(content))
+
+
 def write_text(path: Path, text: str) -> None:
     """UTF-8; bytes of file names that are not UTF-8 are written unchanged."""
-    write_atomically(path, lambda file: file.write(text.encode(errors="surrogateescape")))
+    write_bytes(path, text.encode(errors="surrogateescape"))
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -15,7 +15,7 @@ T = TypeVar("T", bound=type)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the closest known name, ignoring case, or for one that `name` begins; "" if none is."""
+    """` Did you mean 'x'?` for the closest known name, ignoring case, or one that starts with `name`; "" if none."""
     by_lower = {k.lower(): k for k in known}
     very, somewhat = (difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=share) for share in (0.8, 0.5))
     close = very or [k for k in by_lower if len(name) > 2 and k.startswith(name.lower())] or somewhat

@@ -5,7 +5,7 @@ from typing import Any
 
 # The name goes with every result and every cached view feature. It changes whenever views do.
 PIPELINE = "views-1"  # the compiled kernels
-FALLBACK = "pillow-1"  # where numba does not work: other last bits where AugMix mixes
+FALLBACK = "pillow-1"  # where numba does not work: mixed views differ in their last bits
 PUBLIC = {"ViewMaker": ".maker", "make_views": ".maker"}
 
 __all__ = ["FALLBACK", "PIPELINE", "pipeline", *PUBLIC]

@@ -56,7 +56,7 @@ def reason(error: Exception, path: str | Path) -> str:
             head = file.read(16)
         if head.startswith(MARKS):
             return "it is damaged or cut short"
-        return f"it is no {', '.join(FORMATS)} image: convert it to JPEG or PNG" if head else "it is empty"
+        return f"it is not a {', '.join(FORMATS)} image: convert it to JPEG or PNG" if head else "it is empty"
     if isinstance(error, Image.DecompressionBombError):
         return f"it has more than {MOST_PIXELS:,} pixels: make it smaller"
     if isinstance(error, MemoryError):

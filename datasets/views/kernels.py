@@ -57,7 +57,7 @@ def make_views(
     picture: np.ndarray, boxes: np.ndarray, flips: np.ndarray, bicubic: bool, rng: np.random.Generator,
     crops: np.ndarray, mixed: np.ndarray,
 ) -> None:
-    """Writes a view of each box of a picture (H, W, 3), uint8. The first is the plain view: AugMix leaves it as it is,
+    """Writes a view of each box of an image (H, W, 3), uint8. The first is the plain view: AugMix leaves it as it is,
     and it may be `bicubic`. Compiled with SIGNATURE by `kernel_cache`.
 
     Without AugMix `mixed` is empty and views go to `crops`, uint8 (n, 3, S, S). With AugMix they go to `mixed`, float32

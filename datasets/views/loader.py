@@ -42,7 +42,7 @@ def load_batches(
     """`make(image, index)` of every image, in a pool of threads, grouped as `batches` says and in that order.
 
     With 0 threads all is done in the calling thread. What `make` raises is raised here. When the caller stops early,
-    images that were not begun are not made.
+    images that were not started are not processed.
     """
     def load(index: int) -> T | BadImageError:
         try:
@@ -65,7 +65,7 @@ def load_batches(
 
 
 def in_threads(function: Callable[[int], T], items: Sequence[int], threads: int) -> Iterator[T]:
-    """`function` of each item, in order, at most two per thread begun and not yet taken."""
+    """`function` of each item, in order, with at most two items per thread in flight."""
     pool = ThreadPoolExecutor(threads, "views", single_torch_thread)
     waiting: deque[Future[T]] = deque()
     try:

@@ -29,8 +29,8 @@ class ViewMaker:
     seed: int
     resize: str = "shortest"  # how the plain view gets its size, see Pixels
     interpolation: str = "bicubic"
-    # Memory of earlier views that no tensor holds any more. Fresh memory takes an eighth of the time, and more when
-    # several threads ask the system for it.
+    # Memory of earlier views that no tensor refers to any more. Allocating new memory would take an eighth of the
+    # time, and more with several threads.
     free: deque[np.ndarray] = field(default_factory=deque, init=False, repr=False, compare=False)
 
     @classmethod

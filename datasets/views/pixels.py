@@ -31,7 +31,7 @@ class Pixels:
             raise ConfigError(f"pixels need three means and three positive deviations, not {self.mean}, {self.std}")
         for value, choices in ((self.resize, RESIZES), (self.interpolation, INTERPOLATIONS)):
             if value not in choices:
-                raise ConfigError(f"'{value}' is no way to resize images: use {' or '.join(choices)}")
+                raise ConfigError(f"'{value}' is not a supported way to resize images: use {' or '.join(choices)}")
 
     def non_default(self) -> dict[str, object]:
         """The fields that differ from OpenAI's, apart from the size."""

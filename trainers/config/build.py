@@ -44,6 +44,8 @@ def build_cfg(
     named = ["TRAINER.NAME", trainer] if trainer else []
     upper.append((source, [*read_pairs(named), *read_pairs(flags), *read_pairs(opts)]))
     if resume:
+        if not Path(resume, "config.yaml").is_file():
+            raise ConfigError(f"--resume {resume}: it is not a run folder, because it has no config.yaml")
         lower.insert(0, file_layer(Path(resume, "config.yaml")))
     name = find_trainer([*lower, *upper])
     method = TRAINER_REGISTRY.get(name) if name else None
@@ -60,6 +62,8 @@ def build_cfg(
     notes = merge(settings, lower, trained)
     baseline = dict(settings)
     notes += merge(settings, upper, trained)
+    if unused := [key for key, _ in upper[-1][1] if key in settings and key not in own]:
+        notes.append(f"no effect on {name}, because another method's: {', '.join(unused)}")
     cfg = CfgNode(unflatten({key: value for key, value in settings.items() if key in own}))
     validate(cfg)
     if not cfg.TAG:
@@ -71,7 +75,7 @@ def build_cfg(
 
 
 def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -> list[str]:
-    """Lays layers over `settings` and returns lines for the log. Names and values of CoOp's are understood. One error
+    """Applies layers to `settings` and returns lines for the log. CoOp's names and values are translated. One error
     names the unknown keys, each with the known key that was probably meant."""
     notes, unknown = [], []
     for source, values in layers:
@@ -158,7 +162,7 @@ def find_config(name: str, folder: str) -> Path:
     if found := next(filter(Path.is_file, places), registered):
         return found
     hint = nearest(path.stem, [file.stem for file in (CONFIGS / folder).glob("*.yaml")])
-    remedy = " Leave it out: trainers know their settings, but for --backbone." if folder == "trainers" else ""
+    remedy = " Leave it out: each trainer has its own yaml; see --backbone." if folder == "trainers" else ""
     raise ConfigError(f"cannot read config file {path}: no such file.{hint or remedy}")
 
 

@@ -41,7 +41,7 @@ UNAVAILABLE_TRAINERS = ("CoCoOp", "MaPLe", "KgCoOp", "ProGrad", "PromptSRC", "IV
 def translate(key: str, value: object, source: str) -> tuple[dict[str, object], str]:
     """Our settings for one of CoOp's, none if it has no meaning here, and a line for the log if they differ."""
     if key == "TRAINER.NAME" and value in UNAVAILABLE_TRAINERS:
-        raise ConfigError(f"{value} is no trainer of promptcal: run it in its own checkout, with our measures and run "
+        raise ConfigError(f"{value} is not a promptcal trainer: run it in its own checkout, with our metrics and run "
                           f"folders, by python -m promptcal.trainers.dassl train.py ... TEST.EVALUATOR Calibration")
     if key == "INPUT.SIZE" and (isinstance(value, list | tuple) or str(value).startswith(("(", "["))):
         return {}, ""  # height and width, which the backbone decides

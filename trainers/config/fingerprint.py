@@ -10,6 +10,7 @@ from pathlib import Path
 
 from yacs.config import CfgNode
 
+from ... import __version__
 from ...datasets.base import run_name
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.files import read_regular
@@ -18,6 +19,7 @@ from ..registry import TRAINER_REGISTRY
 from .defaults import get_cfg_default
 from .roles import influential_settings, leaves, setting_of
 
+SOURCE = "source of "  # a class and, for one of this package, ` in <version>`
 ENGINE = 1  # raised whenever a change of the code changes predictions
 MAX_LENGTH = 100  # characters of a part of a run folder's path
 
@@ -27,28 +29,32 @@ def make_fingerprint(cfg: CfgNode, **facts: str) -> dict[str, object]:
     settings = {key: value for key, value in leaves(cfg).items() if setting_of(key).fixed}
     settings |= influential_settings(leaves(cfg), cfg.TRAINER.NAME)
     settings = {key: value for key, value in settings.items() if not setting_of(key).hashed}
-    return {**settings, **facts, **user_code(cfg.TRAINER.NAME), "engine": ENGINE, "views": pipeline()}
+    return {**settings, **facts, **source_hashes(cfg.TRAINER.NAME), "engine": ENGINE, "views": pipeline()}
 
 
-def user_code(trainer: str) -> dict[str, str]:
-    """Hashes of the source of a method's classes that are not part of this package, whose code ENGINE stands for."""
+def source_hashes(trainer: str) -> dict[str, str]:
+    """Hashes of the source of a method's classes: one that was edited is another method. Those of this package carry
+    its version, since another release counts as the same method while ENGINE is the same."""
     package = __name__.partition(".trainers.")[0]
     hashes = {}
     for cls in TRAINER_REGISTRY.get(trainer).__mro__[:-1]:
-        if not cls.__module__.startswith(f"{package}."):
+        if cls.__module__ != f"{package}.trainers.base":
             source = "unknown"
-            with suppress(OSError, TypeError):  # typed at a prompt
+            with suppress(OSError, TypeError):  # defined interactively, without a file
                 source = inspect.getsource(cls)
-            hashes[f"source of {cls.__name__}"] = short_hash(source.encode())
+            release = f" in {__version__}" if cls.__module__.startswith(f"{package}.") else ""
+            hashes[f"{SOURCE}{cls.__name__}{release}"] = short_hash(source.encode())
     return hashes
 
 
 def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = False) -> None:
     """Refuses to resume a run that was started with other settings, data, weights or code, naming what differs. A
-    setting that one side lacks counts as its default: the run is older, or newer, than the setting. A `finished` run
-    stays finished if other code would make its views now, or other parts would be cut."""
+    setting that one side lacks counts as its default: the run is older, or newer, than the setting. For a
+    `finished` run the code that makes views and the size of parts may differ."""
     defaults = leaves(get_cfg_default())
-    pairs = {key: [side.get(key, defaults.get(key)) for side in (theirs, ours)] for key in sorted({*ours, *theirs})}
+    other_release = {key for key in ours.keys() ^ theirs.keys() if key.startswith(SOURCE) and " in " in key}
+    keys = sorted({*ours, *theirs} - other_release)
+    pairs = {key: [side.get(key, defaults.get(key)) for side in (theirs, ours)] for key in keys}
     differences = "; ".join(
         f"{key} was {before!r}, is {now!r}" for key, (before, now) in pairs.items()
         if before != now and not (finished and (key == "views" or setting_of(key).fixed)))

@@ -1,7 +1,7 @@
 """What each setting influences, in one table.
 
 It decides whether a run may be resumed (fingerprint), the name of its folder (tag), and which runs the report compares.
-A setting that no line names changes how a method adapts.
+A setting that is not listed has the role METHOD.
 """
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ SETTINGS: Mapping[str, Setting] = {
     "TRAINER.": Setting(Role.METHOD),
     "TEST.BINS": Setting(Role.METRICS),
     "TEST.SALS": Setting(Role.METRICS),
-    "TEST.PART": Setting(Role.SPEED, fixed=True),  # an unfinished run is cut into parts by it
+    "TEST.PART": Setting(Role.SPEED, fixed=True),  # the parts of an unfinished run depend on it
     "TEST.ORDER": Setting(Role.STREAM),
     "TEST.CORRELATION": Setting(Role.STREAM),
     "TEST.": Setting(Role.DATA),
@@ -108,12 +108,10 @@ def is_online(settings: Mapping[str, object], trainer: str) -> bool:
 
 def without_effect(settings: Mapping[str, object], trainer: str) -> set[str]:
     """The settings that change nothing because of the trainer or of other settings."""
-    online, order = is_online(settings, trainer), settings.get("TEST.ORDER")
-    return {
-        *(["DATASET.SEVERITY"] if not settings.get("DATASET.CORRUPTION") else []),
-        *(["TEST.ORDER"] if not online else []),
-        *(["TEST.CORRELATION"] if not online or order != "correlated" else []),
-    }
+    online = is_online(settings, trainer)
+    effective = {"DATASET.SEVERITY": settings.get("DATASET.CORRUPTION"), "TEST.ORDER": online,
+                 "TEST.CORRELATION": online and settings.get("TEST.ORDER") == "correlated"}
+    return {key for key, effect in effective.items() if not effect}
 
 
 def own_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:

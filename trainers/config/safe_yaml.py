@@ -21,7 +21,7 @@ class Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict = {}  # noqa: RUF012
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):  # of each other, they can stand for more values than any memory holds
+        if self.check_event(yaml.AliasEvent):  # nested ones can expand to more values than fit into memory
             raise yaml.YAMLError("it has aliases (*name): write the values out")
         return super().compose_node(parent, index)
 
@@ -56,7 +56,7 @@ def parse_yaml(text: str | bytes) -> Any:
 
 
 def plain_value(value: object) -> object:
-    """Text as yaml reads it; text that is no yaml stays text."""
+    """Text as yaml reads it; text that is not yaml stays text."""
     if isinstance(value, str):
         with suppress(yaml.YAMLError):
             return deepcopy(parse_yaml(value))  # two settings may have the same text

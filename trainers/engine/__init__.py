@@ -1,1 +1,1 @@
-"""Episodes over many images: features and their cache, ranks, memory."""
+"""Prediction of many images: view features and their cache, tuning, memory limits."""

@@ -11,7 +11,7 @@ from ...datasets.utils.errors import DataError
 from ..vlm.numerics import retry_on_oom
 from ..vlm.text_encoder import InitialPrompt
 
-# Class tokens of all episodes in one pass. A CPU is fastest while activations stay in its caches; a GPU wants many.
+# Class tokens of all episodes in one pass. A CPU is fastest while activations stay in its caches; a GPU with many.
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}
 
 
@@ -57,7 +57,7 @@ class Adapted:
                                 f"{classes} classes, the first of them {names[0]}: fix the method's adapt()")
 
     def with_equal_logits(self, first_of_name: Sequence[int] | None) -> Adapted:
-        """Copies the logits of each class name to the other classes of that name, so that they are equal to the bit.
+        """Copies the logits of each class name to the other classes of that name, so that they are bitwise equal.
         `first_of_name[k]` is the first class with the name of class k; None where all names differ."""
         if first_of_name is None:
             return self

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...datasets.utils.errors import UserError
-from ...datasets.utils.files import Damaged, noticing_damage, read_json, write_atomically, write_json
+from ...datasets.utils.files import Damaged, noticing_damage, read_json, write_atomically, write_json, writing
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,8 @@ class ArrayCache:
         """Logs how large `what` will be, and refuses if the disk cannot hold it."""
         write_json(self.folder / "key.json", dict(self.key))
         logger.info("%s take %.2f GB in %s", what, size / 1e9, self.folder)
-        free = shutil.disk_usage(self.folder).free
+        with writing(self.folder):  # another process may remove it
+            free = shutil.disk_usage(self.folder).free
         if size > free:
             raise UserError(f"{what} take {size / 1e9:.1f} GB but {self.folder} has {free / 1e9:.1f} GB free: "
                             f"choose another CACHE.DIR, or turn the cache off with CACHE.DIR \"\"")

@@ -47,7 +47,7 @@ class FeatureBatch:
 
 @dataclass
 class Shard:
-    """The features of some images as they lie in the cache."""
+    """The features of some images as the cache stores them."""
 
     array: np.ndarray  # (n, V, d)
     row: dict[int, int]  # position in the split -> row of the array
@@ -204,6 +204,6 @@ def shard_name(indices: Sequence[int]) -> str:
 
 
 def image_name(dataset: Dataset, item: Datum) -> str:
-    """The path of an image relative to the data root, where it lies below it."""
+    """The path of an image relative to the data root, if it is below the root."""
     path = Path(item.impath)
     return (path.relative_to(dataset.root) if path.is_relative_to(dataset.root) else path).as_posix()

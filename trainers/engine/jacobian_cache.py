@@ -1,4 +1,4 @@
-"""The Jacobian of the initial prompt: built where it pays, and kept on disk for later runs."""
+"""The Jacobian of the initial prompt: computed where it saves time, and kept on disk for later runs."""
 from __future__ import annotations
 
 import hashlib
@@ -20,8 +20,8 @@ from .cache import ArrayCache
 def build_jacobian(
     cfg: CfgNode, prompt: InitialPrompt, images: int, key: Mapping[str, object], dist: Distributed,
 ) -> Tensor | None:
-    """The Jacobian of the initial prompt, if TTA.JACOBIAN allows it, it fits into memory, and it pays for so many
-    images or is cached. `key` is what the cached numbers depend on besides the context."""
+    """The Jacobian of the initial prompt, if TTA.JACOBIAN allows it, it fits into memory, and it is worth computing
+    for so many images or is cached. `key` is what the cached numbers depend on besides the context."""
     if cfg.TTA.JACOBIAN == "off":
         return None
     features = prompt.text.shape[1]

@@ -35,7 +35,7 @@ class FinishedRuns:
 
     @property
     def compared(self) -> bool:
-        """Whether published figures are shown beside these: not for other data or other settings."""
+        """Whether published results are shown next to these: not for other data or other settings."""
         return bool(self.experiment.published) and not self.is_demo and not self.other_settings
 
     @property

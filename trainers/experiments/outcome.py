@@ -1,4 +1,4 @@
-"""An experiment's outcome: its tables and figures, beside the published ones, on one page."""
+"""An experiment's outcome: its tables and figures, next to the published ones, on one page."""
 from __future__ import annotations
 
 import logging

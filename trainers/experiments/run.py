@@ -86,7 +86,7 @@ def run_groups(groups: Sequence[WorkGroup], jobs: int = 1) -> dict[PlannedRun, s
 
 
 def run_parallel(groups: Sequence[WorkGroup], jobs: int, bar: tqdm) -> dict[PlannedRun, str]:
-    """The largest groups first. Each has a process of its own, so that one that dies costs no other group."""
+    """The largest groups first. Each has a process of its own, so that a crash affects no other group."""
     slots: SimpleQueue[int] = SimpleQueue()
     for slot in range(jobs):
         slots.put(slot)

@@ -1,4 +1,4 @@
-"""Our figures beside the published ones: published rows, and the differences from them."""
+"""Our results next to the published ones: published rows, and the differences from them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,10 @@
 """A user's own images, classified before and after tuning, and their table."""
 from __future__ import annotations
 
+import csv
+import io
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import torch
 from tabulate import tabulate
 
 from ...datasets.utils.errors import DataError
-from ...datasets.utils.files import read_regular
+from ...datasets.utils.files import read_regular, write_text
+from ...datasets.views.images import BadImageError, open_image
 from ..api import Adapter
 from ..functional.calibration import sals
 from ..registry import method_info
@@ -22,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 PREFERRED = ("ViT-L/14", "ViT-B/16", "ViT-B/32", "RN50")  # among weights that are on this machine
 AT_ONCE = 8  # images whose views are in memory together
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -52,6 +56,31 @@ def class_names(values: Sequence[str]) -> list[str]:
     if not names:
         raise DataError(f"{path} has no class names; give one per line")
     return names
+
+
+def find_images(paths: Sequence[Path]) -> list[Path]:
+    """The given images, and those directly in the given folders. A file of a folder that is no image is skipped with a
+    warning; an image that is given by name must be readable."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            open_image(path)
+            found.append(path)
+            continue
+        try:
+            files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
+        except OSError as error:
+            raise DataError(f"cannot read the folder {path}: {error.strerror}") from error
+        before = len(found)
+        for file in files:
+            try:
+                open_image(file)
+                found.append(file)
+            except BadImageError as error:
+                logger.warning("skipped: %s", f"{file} is a folder" if file.is_dir() else error)
+        if len(found) == before:
+            raise DataError(f"the folder {path} has no image; give a folder with images directly in it")
+    return found
 
 
 def default_backbone() -> str:
@@ -86,3 +115,24 @@ def prediction_table(predictions: Sequence[Prediction], trainer: str, classnames
     return tabulate(
         body, headers=headers, disable_numparse=True, colalign=("left", "left", "right", "left", "right", "right"),
     )
+
+
+def write_csv(path: Path, found: Mapping[str, Sequence[Prediction]], classnames: Sequence[str]) -> None:
+    """One row per image: class and confidence (0 to 1) before tuning, after each method, and its confidence after SaLS,
+    which keeps the class."""
+    first = next(iter(found.values()))
+    columns = {"image": [str(one.path) for one in first]}
+    columns |= _top("zero_shot", [one.before for one in first], classnames)
+    for method, listed in found.items():
+        columns |= _top(method, [one.after for one in listed], classnames)
+        columns[f"{method}_sals_confidence"] = [f"{float(one.with_sals.softmax(-1).max()):.6f}" for one in listed]
+        columns[f"{method}_failed"] = [str(int(one.failed)) for one in listed]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *zip(*columns.values(), strict=True)])
+    write_text(path, text.getvalue())
+
+
+def _top(name: str, logits: Sequence[torch.Tensor], classnames: Sequence[str]) -> dict[str, list[str]]:
+    shares = torch.stack(list(logits)).softmax(-1).max(-1)
+    return {f"{name}_class": [classnames[k] for k in shares.indices.tolist()],
+            f"{name}_confidence": [f"{share:.6f}" for share in shares.values.tolist()]}

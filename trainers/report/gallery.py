@@ -1,6 +1,7 @@
 """The report's figures: which ones the runs allow, with their data and captions. Drawing is done in `figures/`."""
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -241,5 +242,6 @@ def point(cell: Sequence[Measured]) -> Point:
 
 
 def _slug(text: str) -> str:
-    """A label as a part of a file name."""
-    return re.sub(r"\W+", "_", text.lower(), flags=re.ASCII).strip("_") or "data"
+    """A label as a part of a file name, which may have 255 bytes."""
+    slug = re.sub(r"\W+", "_", text.lower(), flags=re.ASCII).strip("_") or "data"
+    return slug if len(slug) <= 100 else f"{slug[:100]}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"

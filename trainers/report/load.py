@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +124,8 @@ class Run:
             if name not in ("cots_tau", "strong_log_p") and not np.isfinite(column).all():
                 raise DataError(f"{path}: '{name}' holds numbers that are not finite; run the evaluation again")
         order = np.argsort(columns["index"], kind="stable")  # online methods shuffle the images
+        if columns["index"].min() < 0 or (np.diff(columns["index"][order]) == 0).any():
+            raise DataError(f"{path}: 'index' must hold each position once, from 0; run the evaluation again")
         if (np.diff(order) != 1).any():
             columns = {name: column if name == "text" else column[order] for name, column in columns.items()}
         label, classes = columns["label"], sizes["classes"]
@@ -157,13 +160,15 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
     for path in map(Path, paths):
         if not path.exists():
             raise DataError(f"{path} does not exist; give a run folder or a folder that holds some")
-        for file in sorted(path.rglob("results.json")):
-            try:
-                runs.setdefault(file.parent.resolve(), read_run(file.parent))
-            except DataError as error:
-                notes.append(str(error))
-        begun = {file.parent for file in path.rglob("config.yaml")}
-        unfinished |= {folder for folder in begun if not (folder / "results.json").exists()}
+        for folder, subfolders, files in os.walk(path):  # skips folders that vanish or that may not be read
+            subfolders.sort()
+            if "results.json" in files:
+                try:
+                    runs.setdefault(Path(folder).resolve(), read_run(Path(folder)))
+                except DataError as error:
+                    notes.append(str(error))
+            elif "config.yaml" in files:
+                unfinished.add(Path(folder))
     if unfinished:
         more = " and others" if len(unfinished) > 1 else ""
         notes.append(f"{counted(len(unfinished), 'unfinished run')} left out ({min(unfinished)}{more}): the command "

@@ -17,6 +17,7 @@ from ..config.build import fitted
 from ..config.defaults import get_cfg_default
 from ..config.roles import leaves
 from ..config.safe_yaml import flatten, read_yaml
+from ..registry import TRAINER_REGISTRY
 
 NUMBER, COUNT = "a number from 0", "a whole number above 0"
 
@@ -64,8 +65,11 @@ def read_results(path: Path) -> dict:
 def read_settings(path: Path) -> dict[str, object]:
     """config.yaml as flat `KEY: value` pairs, each of the type that the key has by default."""
     try:
-        known, settings = _defaults(), dict(flatten(read_yaml(path)))
+        settings = dict(flatten(read_yaml(path)))
         _check_text(settings)
+        known = _defaults(str(settings.get("TRAINER.NAME")))
+        if not settings.keys() <= known.keys():  # for instance another method's weight in TRAINER.REGULARISERS
+            known = _defaults()
         for key, value in settings.items():
             settings[key] = value = fitted(key, value, known[key], str(path)) if key in known else value
             if isinstance(value, int) and abs(value) > 2**64:
@@ -83,5 +87,5 @@ def _check_text(content: object) -> None:
 
 
 @cache
-def _defaults() -> dict[str, object]:
-    return leaves(get_cfg_default())
+def _defaults(method: str = "") -> dict[str, object]:
+    return leaves(get_cfg_default([method] if method in TRAINER_REGISTRY else TRAINER_REGISTRY))

@@ -1,1 +1,1 @@
-"""The record of one run."""
+"""One run: its directory, lock, parts, progress and summary."""

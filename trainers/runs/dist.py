@@ -1,4 +1,4 @@
-"""One process or many: which of the run's processes this is, and the little that they exchange to share its work."""
+"""Distributed runs: which of the processes this is, and the communication between them."""
 from __future__ import annotations
 
 import atexit
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Distributed:
-    """This process among those that torchrun or srun started. Otherwise there is one, and nothing is exchanged."""
+    """Rank and world size as torchrun or srun set them; otherwise a single process without communication."""
 
     def __init__(self) -> None:
         self.rank = int(os.environ.get("RANK", 0))
@@ -56,7 +56,7 @@ class Distributed:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """The death of another process shows as a broken connection."""
+    """Turns the lost connection to a process that has ended into a UserError."""
     try:
         yield
     except RuntimeError as error:

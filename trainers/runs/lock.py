@@ -14,7 +14,7 @@ from ...datasets.utils.errors import UserError
 from ...datasets.utils.files import read_json
 
 TOUCH_SECONDS = 10.0  # between touches of the file
-SILENCE = 120.0  # seconds without a touch after which an owner on another machine counts as dead
+SILENCE = 120.0  # seconds without a touch after which an owner on another machine is taken to be dead
 
 
 class RunLock:

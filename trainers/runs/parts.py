@@ -1,4 +1,4 @@
-"""The images of a run, cut into parts: what is saved at once, and the most that a kill can cost."""
+"""The images of a run, split into parts, which are saved one by one: a kill loses at most one of them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -119,7 +119,7 @@ class RunDir:
 
     def finish(self, results: Results, cfg: CfgNode) -> Results:
         """Marks the run as done and removes the parts, which have become predictions.npz."""
-        if not (self.path / "config.yaml").is_file():  # the directory was removed while the run was at work
+        if not (self.path / "config.yaml").is_file():  # the directory was removed during the run
             self.write_config(cfg)
         self.results = {**results, "complete": True}
         write_json(self.path / "results.json", self.results)
@@ -127,9 +127,9 @@ class RunDir:
         return self.results
 
     def remove_parts(self) -> None:
-        """Removes files only: a folder in there is not ours."""
+        """Removes files only: runs make no folders in there. A kill while a file was written left `.NAME.part`."""
         with files.writing(self.parts):
-            for file in self.parts.glob("*"):
+            for file in (*self.parts.glob("*"), *self.path.glob(".*.part")):
                 if file.is_file() or file.is_symlink():
                     file.unlink()
         with suppress(OSError):

@@ -42,7 +42,7 @@ def percent_lines(results: Mapping, names: Sequence[str]) -> list[str]:
 
 
 def result_block(results: Mapping, trained: bool) -> str:
-    """What parse_test_res.py reads in a log.txt, and the table for people."""
+    """What parse_test_res.py reads in a log.txt, and a readable table."""
     correct = round(results["accuracy"] * results["n"] / 100)
     return "\n".join([
         *(END_OF_TRAINING if trained else ()), "=> result", f"* total: {results['n']:,}", f"* correct: {correct:,}",

@@ -141,7 +141,7 @@ class TensorUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
 
     def set_items(self, items: list[Any]) -> None:
         """Keys and values in turn, for the dict on the stack; stand-ins drop them. Keys are text and numbers, because
-        others, tuples of tuples say, may take long to hash."""
+        others, such as nested tuples, may take long to hash."""
         target = self.stack[-1]
         for key, value in zip(items[::2], items[1::2], strict=True):
             if isinstance(target, dict) and isinstance(key, str | int | float) and (

@@ -2,7 +2,7 @@
 
 `clip.clip` begins with `from pkg_resources import packaging`, only to compare torch's version. Current setuptools has
 no `pkg_resources`, or one without `packaging`. While `clip.clip` is imported, by this package or by a user, a module
-with that one attribute stands in its place. Needs no torch.
+with that one attribute replaces it. Needs no torch.
 """
 from __future__ import annotations
 

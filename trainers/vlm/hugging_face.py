@@ -103,7 +103,7 @@ def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
         tokens = list(tokenizer(text, add_special_tokens=False).input_ids)
         if max(tokens, default=0) >= rows or tokens == [tokenizer.unk_token_id]:
             raise WeightsError(f"the tokenizer does not fit the model: it makes {tokens[:9]} of {text!r}, and the "
-                               f"model knows {rows} tokens; {SAVE_AGAIN}")
+                               f"model has {rows} tokens; {SAVE_AGAIN}")
         return tokens
 
     control = [i for i in tokenizer.all_special_ids if i != tokenizer.unk_token_id]

@@ -167,7 +167,7 @@ def find_source(name: str) -> Source:
     model, _, tag = model.partition("/")
     config = library().get_model_config(model)
     if config is None:
-        raise WeightsError(f"open_clip knows no model '{model}'.{nearest(model, library().list_models())} Its models: "
+        raise WeightsError(f"open_clip has no model '{model}'.{nearest(model, library().list_models())} Its models: "
                            f"python -c 'import open_clip; print(open_clip.list_models())'")
     if file and not Path(file).is_file():
         raise WeightsError(f"no weight file at {file}")
@@ -180,7 +180,7 @@ def find_source(name: str) -> Source:
     if tag in known:
         return known[tag]
     if tag or not file:
-        raise WeightsError(f"open_clip knows no weights '{tag}' of {model}.{nearest(tag, known)} Give open_clip:{model}"
+        raise WeightsError(f"open_clip has no weights '{tag}' of {model}.{nearest(tag, known)} Give open_clip:{model}"
                            f"/TAG with TAG one of {first_five(list(known)) or 'none'}, or open_clip:{model}@FILE")
     kinds = {repr(source): known_tag for known_tag, source in reversed(known.items())}  # the first tag of each kind
     if len(kinds) > 1:

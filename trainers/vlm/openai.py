@@ -82,7 +82,7 @@ def warn_of_small(backbone: str, dataset: str) -> str:
     """Warns of the small CLIP on data that it was not trained for; returns the warning, or ""."""
     if backbone != SMALL or dataset in SMALL_KNOWS:
         return ""
-    line = (f"the small CLIP knows only aerial tiles of land ({', '.join(SMALL_KNOWS)}): its predictions on anything "
+    line = (f"the small CLIP was trained only on aerial tiles ({', '.join(SMALL_KNOWS)}): its predictions on anything "
             "else are near chance; take a general model, such as --backbone ViT-B/16")
     logger.warning("%s", line)
     return line

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 BACKBONE = "backbone"  # the entry of a checkpoint that names the model it was learnt with
 POSITION = "class_token_position"
 FOLDER = "prompt_learner"  # CoOp's name for the part of the model that it saves
-# Prompts learnt by CoOp on LandCover with the small CLIP, by the names that stand for their paths.
+# Prompts learnt by CoOp on LandCover with the small CLIP, by the names that can be given instead of paths.
 SMALL = Path(__file__).parent / "small"
 EMBEDDED = {f"small-coop-{shots}shot": SMALL / f"small_clip_coop_{shots}shot.safetensors" for shots in (2, 4)}
 # Parts of tensor names in checkpoints of other Dassl methods, and whose they seem to be.
@@ -85,7 +85,7 @@ def read_context(path: str | Path) -> StoredPrompt:
     for part, method in OTHERS.items():  # their context alone, where they have one, is not what they learnt
         found = [name for name in tensors if part in name]
         if found:
-            raise WeightsError(f"{path} is no prompt of CoOp's: it seems to be {method}, with {first_five(found)}, "
+            raise WeightsError(f"{path} is not a prompt of CoOp: it seems to be {method}, with {first_five(found)}, "
                                f"which is not supported")
     prefix = next((name.removesuffix("ctx") for name in tensors if name.rpartition(".")[2] == "ctx"), None)
     if prefix is None:
@@ -132,8 +132,8 @@ def load_context(
                 raise WeightsError(f"the class-specific context in {path} was made for another class list or backbone "
                                    f"(class {label} differs)")
     elif prefix is not None and not same_embeddings(prefix, 0, backbone.tokenizer.start, backbone):
-        logger.warning("the prompt in %s was made with another backbone of the same width%s; expect nonsense", path,
-                       f" ({made_with})" if made_with else "")
+        logger.warning("the prompt in %s was made with another backbone of the same width%s; predictions will be "
+                       "wrong", path, f" ({made_with})" if made_with else "")
     return context.float().to(backbone.device)
 
 

@@ -1,7 +1,7 @@
-"""From words to tokens: the context, each class's own tokens, and the order in which they stand.
+"""From words to tokens: the context, each class's own tokens, and their order.
 
 Towers lay out a prompt as `[start][context][name][.][end]`, which shares its beginning with all other classes. CoOp's
-CLASS_TOKEN_POSITION also knows the name in the middle of the context or in front of it; then the tokens of each
+CLASS_TOKEN_POSITION also allows the name in the middle of the context or in front of it; then the tokens of each
 class's prompt are put into another order.
 """
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ANCHOR = "a"  # a word that every tokenizer knows, to find the control tokens around it
+ANCHOR = "a"  # a word in every vocabulary, to find the control tokens around it
 END, MIDDLE, FRONT = "end", "middle", "front"  # positions of the class name
 
 
@@ -34,7 +34,7 @@ class Tokenizer:
     start: tuple[int, ...]
     end: tuple[int, ...]
     pad: int
-    control: frozenset[int]  # tokens that stand for no word
+    control: frozenset[int]  # tokens that are not words
 
     @classmethod
     def around(
@@ -129,7 +129,7 @@ class ClassTokenPosition:
         return ClassTokenPosition(self.name, tuple(self.lengths[k] for k in classes))
 
     def order(self, start: int, n_ctx: int, length: int) -> Tensor:
-        """(K, length): which token of `[start][context][name][rest]` stands at each position of a class's prompt."""
+        """(K, length): which token of `[start][context][name][rest]` is at each position of a class's prompt."""
         before = n_ctx // 2 if self.name == MIDDLE else 0  # context tokens before the name
         cut, own = start + before, start + n_ctx
         return torch.tensor([[*range(cut), *range(own, own + name), *range(cut, own), *range(own + name, length)]

@@ -133,7 +133,7 @@ class InitialPrompt:
         self.vjp: Callable[[Tensor], Tensor] | None = None
 
     def logits(self, images: Tensor, scale: Tensor) -> Tensor:
-        """Class logits (..., K) of image features (..., d), equal to the bit for classes of one name, so that votes
+        """Class logits (..., K) of image features (..., d), bitwise equal for classes of one name, so that votes
         and ties between them do not depend on rounding."""
         logits = class_logits(images, self.text, scale)
         return logits if self.first_of_name is None else logits[..., self.first_of_name]

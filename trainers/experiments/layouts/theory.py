@@ -122,7 +122,7 @@ def tuning_table(name: str, where: str, adapted: Mapping[str, Adaptation]) -> Ta
 
 def first_order_table(name: str, where: str, data: Adaptation, step: float) -> Table:
     """The paper's step, along the printed gradient of the prototypes and not of the prompt: the first-order change of
-    the similarities beside the measured one."""
+    the similarities next to the measured one."""
     matrix = theory.similarity(data.before)
     delta = float(np.percentile(theory.pairs(matrix), 20))  # of cosines that are not normalised
     mu, rows = theory.coherence(matrix), []

@@ -15,6 +15,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from ....datasets.utils.files import write_bytes
+
 COLUMN, PAGE = 3.4, 7.0  # widths of a figure in inches, in a column and across the page
 
 INK, GREY, FAINT, GRID = "#222222", "#666666", "#C9C9C9", "#E4E4E4"
@@ -60,10 +62,9 @@ def new_figure(width: float, height: float, **layout: Any) -> Figure:
 
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Writes `stem.png` (300 dpi) and `stem.pdf`; returns the paths."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
     paths = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")}
     for kind, path in paths.items():
-        path.write_bytes(encode(figure, kind, dpi=300))
+        write_bytes(path, encode(figure, kind, dpi=300))
     return list(paths.values())
 
 
