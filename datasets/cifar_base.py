@@ -97,6 +97,7 @@ class CIFAR(ArrayDataset):
     expected_test = 10_000
     names: Sequence[str] = ()  # by label
     ensemble = TEMPLATES
+    has_val = False
 
     @classmethod
     def key(cls) -> str:

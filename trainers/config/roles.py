@@ -11,7 +11,7 @@ from enum import Enum
 
 from yacs.config import CfgNode
 
-from ..registry import branch_of, method_info, method_key
+from ..registry import EVERY_IMAGE, branch_of, method_info, method_key
 from .safe_yaml import flatten
 
 
@@ -103,7 +103,7 @@ def leaves(cfg: CfgNode) -> dict[str, object]:
 
 def is_online(settings: Mapping[str, object], trainer: str) -> bool:
     """Whether predictions depend on the order of the images."""
-    return method_info(trainer).online or str(settings.get("TTA.RESET", "image")) != "image"
+    return method_info(trainer).online or str(settings.get("TTA.RESET", "image")) not in EVERY_IMAGE
 
 
 def without_effect(settings: Mapping[str, object], trainer: str) -> set[str]:

@@ -30,6 +30,7 @@ class Predictor:
     def __init__(self, trainer: BaseTrainer, run_dir: RunDir) -> None:
         self.trainer, self.run_dir, self.dist, self.cfg = trainer, run_dir, trainer.dist, trainer.cfg
         self.parts = chunks(trainer.order, self.cfg.TEST.PART)
+        self.position = {index: at for at, index in enumerate(trainer.order)}  # in an online method's stream
 
     def predict(self) -> None:
         """Predicts the images of all parts that are not finished; each process takes some of the parts."""
@@ -106,9 +107,13 @@ class Predictor:
             "label": np.array([item.label for item in items], dtype=np.int64),
             "bad_index": np.array(list(batch.bad), dtype=np.int64),
             "bad_reason": np.array(list(batch.bad.values()), dtype=np.str_),
-            **arrays,
+            **arrays, **({"position": self.positions(batch.index)} if self.trainer.online else {}),
             "adapt_seconds": np.array([time.perf_counter() - started]),
         }
+
+    def positions(self, indices: Sequence[int]) -> np.ndarray:
+        """The places of images in the order of an online method."""
+        return np.array([self.position[index] for index in indices], dtype=np.int64)
 
     def save_part(self, part: Sequence[int], columns: Columns, progress: Progress) -> None:
         self.run_dir.write_part(part, columns)

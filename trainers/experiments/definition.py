@@ -24,7 +24,7 @@ FOLDER = CONFIGS / "experiments"
 ORDER = (
     "table1", "shift", "two_steps", "ace", "sals", "selective", "reliability", "class_pairs", "seeds", "normalisation",
     "lambda", "delta", "scaling", "prompts", "coop", "backbones", "complexity", "theory", "family",
-    "posthoc", "combine", "pareto",
+    "posthoc", "combine", "pareto", "verify",
 )
 
 VALID: dict[str, tuple] = {  # what a field of this type must be
@@ -47,6 +47,7 @@ class Demo:
 
     datasets: Sequence[str]
     coop: Mapping[str, object] = field(default_factory=dict)  # further settings of the CoOp prompts
+    images: int = 144  # test images per run without --limit: six per class
 
 
 @dataclass(frozen=True)

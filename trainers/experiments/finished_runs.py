@@ -26,7 +26,8 @@ class FinishedRuns:
 
     experiment: Experiment
     workspace: Workspace
-    measured: Mapping[PlannedRun, Measured]
+    measured: Mapping[PlannedRun, Measured]  # on test images
+    validation: Sequence[Measured] = ()  # on validation images
 
     @property
     def is_demo(self) -> bool:

@@ -15,6 +15,7 @@ from ...datasets.utils.files import read_json, write_json, write_text
 from ..functional import BINS
 from ..registry import method_info
 from . import render
+from .choose import choice_tables
 from .comparison import Comparison, compare
 from .figures import style
 from .gallery import NamedFigure, make_figures
@@ -22,7 +23,7 @@ from .load import Run, find_runs, text_similarity
 from .measure import Measured, measure
 from .metrics import POSTHOC
 from .page import render_page
-from .paired import paired_table
+from .paired import Pair, pair_tests, paired_table
 from .table_model import Table
 from .tables import conformal_tables, metrics_table, paper_table
 from .verdict import Verdict, judge
@@ -45,12 +46,13 @@ class Report:
 def write_report(
     paths: Sequence[str | Path], out: Path, bins: int = BINS, repeats: int = 300, published: bool = False,
     with_figures: bool = True, first: Sequence[NamedFigure] = (), remarks: Sequence[str] = (), posthoc: bool = False,
-    demo: bool = False,
+    demo: bool = False, choose: Sequence[str] = (), choose_by: str = "ece",
 ) -> Report:
     """Reads all finished runs below `paths` and writes tables.{md,tex,csv}, figures/ and report.html into `out`.
 
     `first` are figures to show before all others, `remarks` notes to show before all others. Runs on embedded data are
-    left out if there are others, unless `demo`. `posthoc` adds label-free post-hoc scaling and conformal sets.
+    left out if there are others, unless `demo`. `posthoc` adds label-free post-hoc scaling and conformal sets. `choose`
+    adds tables of swept settings, chosen by the metric `choose_by`.
     """
     runs, notes = find_runs(paths)
     if not runs:
@@ -62,20 +64,27 @@ def write_report(
         runs = real
     measured = _measure_all(runs, notes, bins, repeats, posthoc)
     comparisons = compare(measured)
-    tables = make_tables(comparisons, bins, published, posthoc, repeats)
-    verdicts = [verdict for c in comparisons if not c.swept and (verdict := judge(c, repeats))]
+    main = [c for c in comparisons if not c.swept]
+    tests = [pair_tests(c, repeats) for c in main]
+    tables = make_tables(comparisons, tests, bins, published, posthoc)
+    leading = len(main)
+    if choose:
+        validation = [m for run in runs if run.split == "val" for m in _measure(run, notes, bins)]
+        tables[leading:leading] = chosen = choice_tables(measured, validation, choose, choose_by)
+        leading += len(chosen)
+    verdicts = [verdict for c, pairs in zip(main, tests, strict=True) if (verdict := judge(c, pairs))]
     write_tables(out, tables)
     figures = (*first, *make_figures(comparisons, text_similarity)) if with_figures else ()
     drawn, problems = write_figures(out, figures)
     notes = [*remarks, *notes, *problems]
-    leading = sum(not comparison.swept for comparison in comparisons)
     write_text(out / "report.html", render_page(verdicts, tables, drawn, notes, measured, leading=leading))
     return Report(tables, verdicts, notes, out / "report.html")
 
 
 def _measure_all(runs: Sequence[Run], notes: list[str], bins: int, repeats: int, posthoc: bool) -> list[Measured]:
     """The runs on test splits, measured; those on validation splits fit their temperatures."""
-    validation, measured = {}, []
+    validation: dict[tuple, Run] = {}
+    measured: list[Measured] = []
     for run in (run for run in runs if run.split == "val"):
         try:
             run.load_predictions()
@@ -84,29 +93,39 @@ def _measure_all(runs: Sequence[Run], notes: list[str], bins: int, repeats: int,
             notes.append(f"{error}; temperatures are fitted without it")
     runs = [run for run in runs if run.split == "test"]
     for run in tqdm(runs, desc="measuring", unit="run", disable=len(runs) < 3):
-        try:
-            measured.append(measure(run, bins, repeats, validation.get(run.split_key()), posthoc))
-        except ValueError as error:  # DataError is one
-            notes.append(f"{run.folder} is left out: {error}")
+        measured += _measure(run, notes, bins, repeats, validation.get(run.split_key()), posthoc)
     if not measured:
         raise DataError(f"no run could be measured: {notes[-1] if notes else 'all are on the validation split'}")
     measured.sort(key=lambda m: (*dataset_info(m.run.dataset).order, *method_info(m.run.trainer).order, m.run.seed))
     return measured
 
 
+def _measure(
+    run: Run, notes: list[str], bins: int, repeats: int = 0, validation: Run | None = None, posthoc: bool = False,
+) -> list[Measured]:
+    """The measured run, or nothing and a note."""
+    try:
+        return [measure(run, bins, repeats, validation, posthoc)]
+    except ValueError as error:  # DataError is one
+        notes.append(f"{run.folder} is left out: {error}")
+        return []
+
+
 def make_tables(
-    comparisons: Sequence[Comparison], bins: int, published: bool, posthoc: bool = False, repeats: int = 0,
+    comparisons: Sequence[Comparison], tests: Sequence[Sequence[Pair]], bins: int, published: bool,
+    posthoc: bool = False,
 ) -> list[Table]:
     """The main table of each backbone; then for each backbone pairs of methods, post-hoc scaling, ACE and all metrics;
     then a table for each sweep."""
     main: list[Table] = []
     tables: list[Table | None] = []
-    for number, c in enumerate((c for c in comparisons if not c.swept), start=1):
+    unswept = (c for c in comparisons if not c.swept)
+    for number, (c, pairs) in enumerate(zip(unswept, tests, strict=True), start=1):
         name, backbone = f"results_{number}", c.backbone_label
         bare = replace(c, notes=[])  # the notes on its runs are under the main table
         main.append(paper_table(c, name, f"Accuracy and ECE, {backbone}", ["accuracy", "ece"], published))
         tables += [
-            paired_table(c, f"{name}_paired", f"Pairs of methods on the same images, {backbone}", repeats),
+            paired_table(c, f"{name}_paired", f"Pairs of methods on the same images, {backbone}", pairs),
             paper_table(bare, f"{name}_posthoc", f"ECE after post-hoc scaling, {backbone}",
                         ["ece_sals", "ece_temperature", *(POSTHOC if posthoc else ())], published),
             paper_table(bare, f"{name}_ace", f"Adaptive calibration error, {backbone}", ["ace"], published),

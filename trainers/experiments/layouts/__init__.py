@@ -26,6 +26,7 @@ LAYOUTS = {  # name: functions that make the tables and the figures
     "complexity": ("penalties.complexity", ""),
     "scaling": ("penalties.scaling", ""),
     "theory": ("theory.theory_tables", ""),
+    "verify": ("verify.check_tables", ""),
 }
 RANKS_METHODS = ("results", "sals", "selective")  # layouts whose page has a verdict on the methods
 
