@@ -248,7 +248,20 @@ def _legend(blocks: list[RowBlock], comparison: Comparison) -> str:
                   if any(cell[0].run.online for (of, _), cell in comparison.cells.items() if of == row)]
         orders = f", which for {' and '.join(online)} are orders of the images" if online else ""
         legend.append(f"±: standard deviation over seeds{orders}.")
+    legend += _streams(comparison)
     return " ".join(legend)
+
+
+def _streams(comparison: Comparison) -> list[str]:
+    """How many classes follow each other in the streams of the online methods. A concentration alone says little: it
+    does not compare across data sets."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    for (row, column), cell in comparison.cells.items():
+        counts = [m.run.results["classes_in_64"] for m in cell if "classes_in_64" in m.run.results and not m.derived]
+        if counts:
+            rows[row.label].append(f"{comparison.column_label(column)} {np.mean(counts):.1f}")
+    listed = "; ".join(f"{label}: {', '.join(counts)}" for label, counts in rows.items())
+    return [f"Classes among 64 successive images, on average: {listed}."] if rows else []
 
 
 def conformal_tables(comparison: Comparison, name: str) -> list[Table]:
