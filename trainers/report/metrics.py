@@ -130,10 +130,10 @@ TEMPERATURE_NOTE = (
     "scaled by the temperature fitted on the other half."
 )
 INTERVAL_NOTE = (
-    "Brackets: 95 % bootstrap interval of one run. ±: standard deviation over seeds. ECE, smooth ECE, ACE, MCE and "
-    "classwise ECE have none, because chance adds to the |gap| of each bin: on few images they are too high. RMS "
-    "calibration error: root of the mean squared gap of the bins without what chance adds (Kumar, Liang and Ma, 2019); "
-    "its interval covers the true value. Smooth ECE (Błasiok and Nakkiran, 2023) has no bins."
+    "Brackets: 95 % bootstrap interval of one run. ± is the sample standard deviation over seeds. ECE, smooth ECE, "
+    "ACE, MCE and classwise ECE have none, because chance adds to the |gap| of each bin: on few images they are too "
+    "high. RMS calibration error: root of the mean squared gap of the bins without what chance adds (Kumar, Liang and "
+    "Ma, 2019); its interval covers the true value. Smooth ECE (Błasiok and Nakkiran, 2023) has no bins."
 )
 POSTHOC_NOTE = (
     "CoTS and E-CoTS rescale each image by its own strong views; they need a method that uses several views. A method "

@@ -24,6 +24,7 @@ from .measure import Measured, measure
 from .metrics import POSTHOC
 from .page import render_page
 from .paired import Pair, pair_tests, paired_table
+from .published import bibliography
 from .table_model import Table
 from .tables import conformal_tables, metrics_table, paper_table
 from .verdict import Verdict, judge
@@ -150,10 +151,14 @@ def make_tables(
 
 
 def write_tables(out: Path, tables: Sequence[Table]) -> None:
-    """tables.md, tables.tex and tables.csv."""
+    """tables.md, tables.tex and tables.csv; and tables.bib with the sources of published rows, if there are any."""
     write_text(out / "tables.md", "\n".join(map(render.markdown, tables)))
     write_text(out / "tables.tex", render.LATEX_HEAD + "\n".join(map(render.latex, tables)))
     write_text(out / "tables.csv", render.to_csv(tables))
+    if entries := bibliography(row.cite for table in tables for block in table.blocks for row in block.rows):
+        write_text(out / "tables.bib", entries)
+    else:
+        (out / "tables.bib").unlink(missing_ok=True)  # of an earlier report
 
 
 def write_figures(out: Path, figures: Iterable[NamedFigure]) -> tuple[list[NamedFigure], list[str]]:
