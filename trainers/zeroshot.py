@@ -39,7 +39,8 @@ class ZeroShot(BaseTrainer):
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
         own = self.dataset.template if self.dataset else None  # None with `adapt`
-        self.templates = find_templates(self.cfg.PROMPT.TEMPLATE, self.cfg.DATASET.NAME, own)
+        ensemble = self.dataset.ensemble if self.dataset else ()
+        self.templates = find_templates(self.cfg.PROMPT.TEMPLATE, self.cfg.DATASET.NAME, own, ensemble)
         self.text = self.prompt.text
         if self.templates:
             self.text = template_features(self.backbone, self.templates, classnames, self.precision)

@@ -80,15 +80,15 @@ def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = Fa
 def tag_of(settings: Mapping[str, object], baseline: Mapping[str, object]) -> str:
     """A readable folder name from the settings that differ from the baseline: `default`, or `STEPS-2_LAMBDA-10.0`."""
     changed = [
-        f"{key.rsplit('.', 1)[-1]}-{prompt_name(str(value)) if key == 'MODEL.INIT_WEIGHTS' else value}"
+        f"{key.rsplit('.', 1)[-1]}-{prompt_name(str(value)) if setting_of(key).hashed else value}"
         for key, value in settings.items() if not setting_of(key).in_path and value != baseline.get(key)
     ]
     return path_safe("_".join(changed)) or "default"
 
 
 def prompt_name(name: str) -> str:
-    """A prompt's short name: of a file the part of its path that differs between prompts (CoOp names every file
-    prompt_learner/model.pth.tar-<epoch>) and a hash of its content, or of its path if it is absent."""
+    """The short name of a prompt or list: of a file the part of its path that differs between prompts (CoOp names every
+    file prompt_learner/model.pth.tar-<epoch>) and a hash of its content, or of its path if it is absent."""
     path, content = Path(name), b""
     with suppress(OSError):
         content = read_regular(path)
@@ -109,6 +109,12 @@ def short_hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:8]
 
 
+def results_name(cfg: CfgNode) -> str:
+    """What run folder and results call the data set."""
+    data = cfg.DATASET
+    return run_name(data.NAME, data.ROOT, data.CORRUPTION, data.SEVERITY)
+
+
 def run_path(cfg: CfgNode) -> Path:
     """`--output-dir`, or output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>."""
     if cfg.OUTPUT_DIR:
@@ -116,7 +122,7 @@ def run_path(cfg: CfgNode) -> Path:
     if Path(cfg.TAG).is_absolute() or ".." in Path(cfg.TAG).parts or not cfg.TAG.isprintable():
         raise ConfigError(f"TAG is {cfg.TAG!r}; it must be a name below output/<dataset>/<trainer>/<backbone>")
     backbone = path_safe(backbone_name(cfg.MODEL.BACKBONE.NAME))
-    dataset = path_safe(run_name(cfg.DATASET.NAME, cfg.DATASET.ROOT))
+    dataset = path_safe(results_name(cfg))
     return Path("output", dataset, path_safe(cfg.TRAINER.NAME), backbone, cfg.TAG, f"seed{cfg.SEED}")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...datasets.base import dataset_info
+from ...datasets.base import dataset_info, parse_run_name
 from ..config.build import build_cfg, dataset_file_of
 from ..config.defaults import get_cfg_default
 from ..config.roles import leaves
@@ -261,7 +261,7 @@ def _sweep(measured: Sequence[Measured], key: str, backbone: str, elsewhere: fro
     runs = sorted((m for m in measured if column_of(m) in columns), key=lambda m: _sort_key(m.run.compared[key]))
     methods = " and ".join(dict.fromkeys(method_info(m.run.trainer).label for m in runs))
     names = {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt", "MODEL.INIT_WEIGHTS": "prompt",
-             "TTA.RESET": "when the context is reset"}
+             "TTA.RESET": "when the context is reset", "TEST.ORDER": "order of the images"}
     title = f"{backbone_label(backbone)}: {f'λ of {methods}' if key.endswith('.LAMBDA') else names.get(key, key)}"
     return [arrange([(m, [key]) for m in runs], backbone, title, key, elsewhere)] if runs else []
 
@@ -294,8 +294,10 @@ def default_settings(trainer: str, dataset: str) -> Mapping[str, object]:
     """Every setting of a method on a data set by its full name, from the files in configs/."""
     if trainer not in TRAINER_REGISTRY:
         return {}
-    settings = {**leaves(get_cfg_default()), **leaves(build_cfg(trainer, str(dataset_file_of(dataset) or "")))}
-    return with_augmix(settings, dataset)
+    name, corruption, severity = parse_run_name(dataset)
+    cfg = build_cfg(trainer, str(dataset_file_of(name) or ""),
+                    opts=["DATASET.CORRUPTION", corruption, "DATASET.SEVERITY", severity])
+    return with_augmix({**leaves(get_cfg_default()), **leaves(cfg)}, dataset)
 
 
 def default_pairs(trainer: str, dataset: str) -> list[object]:
@@ -323,6 +325,8 @@ def show_setting(key: str, value: object) -> str:
     shown = f"{value:g}" if number and float(f"{value:g}") == value else str(value)
     if key.endswith(".LAMBDA") and number:
         return f"λ {shown}"
+    if key == "TEST.CORRELATION":
+        return f"γ {shown}"
     if key.endswith(".DELTA") and number:
         return f"δ at {shown} %"
     if key == "TTA.STEPS":

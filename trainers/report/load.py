@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...datasets.base import DATASET_REGISTRY
+from ...datasets.base import DATASET_REGISTRY, parse_run_name
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import Damaged, read_arrays
@@ -187,9 +187,10 @@ class Run:
 
 def with_augmix(settings: Mapping[str, object], dataset: str) -> dict[str, object]:
     """Settings with what TTA.AUGMIX auto means on a data set, if it is known."""
-    if settings.get("TTA.AUGMIX") != "auto" or dataset not in DATASET_REGISTRY:
+    name = parse_run_name(dataset)[0]
+    if settings.get("TTA.AUGMIX") != "auto" or name not in DATASET_REGISTRY:
         return dict(settings)
-    return {**settings, "TTA.AUGMIX": "on" if DATASET_REGISTRY.get(dataset).augmix else "off"}
+    return {**settings, "TTA.AUGMIX": "on" if DATASET_REGISTRY.get(name).augmix else "off"}
 
 
 def text_similarity(run: Run) -> Array | None:

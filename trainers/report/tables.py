@@ -240,7 +240,7 @@ def _legend(blocks: list[RowBlock], comparison: Comparison) -> str:
     if any(entry.difference is not None for entry in entries):
         legend.append("In parentheses: difference against O-TPT.")
     runs = ((row, m) for (row, _), cell in comparison.cells.items() for m in cell)
-    return " ".join([*legend, *spread_note(entries, runs)])
+    return " ".join([*legend, *spread_note(entries, runs), *_streams(comparison)])
 
 
 def spread_note(entries: Iterable[Entry | None], runs: Iterable[tuple[Row, Measured]]) -> list[str]:
@@ -249,6 +249,18 @@ def spread_note(entries: Iterable[Entry | None], runs: Iterable[tuple[Row, Measu
     orders = f", which for {' and '.join(online)} are orders of the images" if online else ""
     shown = any(entry and entry.std is not None for entry in entries)
     return [f"± is the sample standard deviation over seeds{orders}."] if shown else []
+
+
+def _streams(comparison: Comparison) -> list[str]:
+    """How many classes follow each other in the streams of the online methods. A concentration alone says little: it
+    does not compare across data sets."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    for (row, column), cell in comparison.cells.items():
+        counts = [m.run.results["classes_in_64"] for m in cell if "classes_in_64" in m.run.results and not m.derived]
+        if counts:
+            rows[row.label].append(f"{comparison.column_label(column)} {np.mean(counts):.1f}")
+    listed = "; ".join(f"{label}: {', '.join(counts)}" for label, counts in rows.items())
+    return [f"Classes among 64 successive images, on average: {listed}."] if rows else []
 
 
 def conformal_tables(comparison: Comparison, name: str) -> list[Table]:
