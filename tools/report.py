@@ -16,8 +16,6 @@ from promptcal.datasets.utils.cli import log_to_terminal, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.functional import BINS
-from promptcal.trainers.report.render import terminal
-from promptcal.trainers.report.write import write_report
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -40,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.bins < 1 or args.bootstrap < 0:
         raise ConfigError("--bins must be 1 or more, --bootstrap 0 or more")
     load_plugins(args.plugin)
+    # Imported here because they import torch, which a usage error need not wait for.
+    from promptcal.trainers.report.render import terminal
+    from promptcal.trainers.report.write import write_report
+
     log_to_terminal()
     out = args.out or args.runs[0] / "report"
     report = write_report(args.runs, out, args.bins, args.bootstrap, args.published, not args.no_figures,
