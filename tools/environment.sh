@@ -9,26 +9,9 @@ python=$(command -v python3 || command -v python) || fail "Python 3.11 or newer 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "Python 3.11 or newer is needed, this is $("$python" --version)"
 
-# pip's output as one changing line, or, without a terminal, as one line per large package.
-progress() {
-    local count=0 verb what rest
-    while read -r verb what rest; do
-        case $verb in
-            Collecting | Downloading | Using) count=$((count + 1)) ;;
-            Installing) what="installing the packages" rest="" ;;
-            *) continue ;;
-        esac
-        if [ -t 1 ]; then
-            printf '\r\033[K  %3d  %s' "$count" "${what:0:60}"
-        elif [[ $rest == *MB* || $verb == Installing ]]; then
-            echo "  $what $rest"
-        fi
-    done
-    [ ! -t 1 ] || printf '\r\033[K'
-}
-
-pip_install() { # pip's own output goes to a log, which is shown when pip fails
-    .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 | tee -a "$log" | progress
+pip_install() { # shows one line per large package; pip's own output goes to a log, which is shown when pip fails
+    .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 | tee -a "$log" |
+        awk '/^ *Downloading .*MB/ { print "  " $2, $3, $4; fflush() } /^Installing/ { print "  installing"; fflush() }'
 }
 
 install() { # demo or tests

@@ -146,32 +146,23 @@ def semantic_separation(text: Tensor, percentile: float, normalisation: str, sta
     """
     if text.shape[-2] < 2:
         return text.sum((-2, -1)) * 0
-    if not fits_at_once(text.shape[-2]):
+    if statistics == "detached" and not fits_at_once(text.shape[-2]):
         episodes = text.reshape(-1, *text.shape[-2:])
-        each = [separation_by_rows(one, percentile, normalisation, statistics) for one in episodes]
+        each = [separation_by_rows(one, percentile, normalisation) for one in episodes]
         return torch.stack(each).view(text.shape[:-2])
     similarity = normalise(pair_similarities(text), normalisation, flow=statistics != "detached")
     delta = percentile_of(similarity if statistics == "flow_delta" else similarity.detach(), percentile)
     return huber(similarity, delta).mean(-1)
 
 
-def separation_by_rows(text: Tensor, percentile: float, normalisation: str, statistics: str) -> Tensor:
-    """`semantic_separation` of so many classes (K, d) that not all pairs can be kept for the gradient. The statistics
-    are found first; where gradients flow through one, it is computed again from the pairs that attain it."""
+def separation_by_rows(text: Tensor, percentile: float, normalisation: str) -> Tensor:
+    """`semantic_separation` of so many classes (K, d) that not all pairs can be kept for the gradient; the statistics
+    are detached."""
     cosines = packed_similarities(text)
     low, high = cosines.amin(), cosines.amax()
-    lowest, highest = (torch.nonzero(cosines == extreme)[:, 0] for extreme in (low, high))
-    cosines = rescale(cosines, low, high, normalisation)
+    delta = percentile_of(rescale(cosines, low, high, normalisation), percentile)
     pairs = len(cosines)
-    below, share = rank_of(percentile, pairs)
-    lower, upper = (cosines.kthvalue(min(below + k, pairs)) for k in (1, 2))
     del cosines
-    delta = torch.lerp(lower.values, upper.values, share)
-    if statistics != "detached":  # several pairs at an extreme share its gradient evenly
-        low, high = pairs_at(text, lowest).mean(), pairs_at(text, highest).mean()
-    if statistics == "flow_delta":
-        values = rescale(pairs_at(text, torch.stack([lower.indices, upper.indices])), low, high, normalisation)
-        delta = torch.lerp(values[0], values[1], share)
 
     def sums(rows: Tensor, start: int) -> Tensor:
         return (huber(rescale(rows, low, high, normalisation), delta) * above_diagonal(rows, start)).sum(-1)
@@ -181,18 +172,12 @@ def separation_by_rows(text: Tensor, percentile: float, normalisation: str, stat
 
 def percentile_of(values: Tensor, percentile: float) -> Tensor:
     """The percentile (0–100) over the last dimension, kept, with linear interpolation between ranks."""
-    below, share = rank_of(percentile, values.shape[-1])
-    low = values.kthvalue(below + 1, dim=-1, keepdim=True).values  # faster than sorting all
-    if share == 0:
+    rank = percentile / 100 * (values.shape[-1] - 1)
+    low = values.kthvalue(int(rank) + 1, dim=-1, keepdim=True).values  # faster than sorting all
+    if rank % 1 == 0:
         return low
-    high = values.kthvalue(below + 2, dim=-1, keepdim=True).values
-    return torch.lerp(low, high, share)
-
-
-def rank_of(percentile: float, count: int) -> tuple[int, float]:
-    """The position, from 0, at or below a percentile of `count` sorted numbers, and the fraction towards the next."""
-    rank = percentile / 100 * (count - 1)
-    return int(rank), rank % 1
+    high = values.kthvalue(int(rank) + 2, dim=-1, keepdim=True).values
+    return torch.lerp(low, high, rank % 1)
 
 
 def balance(loss: Tensor, penalty: Tensor, scale: str) -> Tensor:
@@ -273,23 +258,6 @@ def pair_similarities(text: Tensor) -> Tensor:
 @torch.no_grad()
 def packed_similarities(text: Tensor) -> Tensor:
     """The same numbers in the same order for one episode (K, d), without gradients, and without K² numbers at once."""
-    classes, size = len(text), rows_at_once(len(text))
-    packed = torch.empty(classes * (classes - 1) // 2, dtype=text.dtype, device=text.device)
-    filled = 0
-    for start in range(0, classes, size):
-        block = text[start : start + size] @ text.mT
-        some = block[above_diagonal(block, start)]
-        packed[filled : filled + len(some)] = some
-        filled += len(some)
-    return packed
-
-
-def pairs_at(text: Tensor, positions: Tensor) -> Tensor:
-    """The cosines, with gradients, of pairs given by their positions (n,) in the packed order."""
-    classes = len(text)
-    own = torch.arange(classes, device=text.device)
-    ends = (own + 1) * (classes - 1) - own * (own + 1) // 2  # pairs up to and including each row
-    row = torch.searchsorted(ends, positions, right=True)
-    before = row * (classes - 1) - row * (row - 1) // 2  # pairs in the rows before
-    column = positions - before + row + 1
-    return (text[row] * text[column]).sum(-1)
+    size = rows_at_once(len(text))
+    blocks = ((start, text[start : start + size] @ text.mT) for start in range(0, len(text), size))
+    return torch.cat([block[above_diagonal(block, start)] for start, block in blocks])
