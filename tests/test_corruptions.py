@@ -15,8 +15,7 @@ from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.base import SEVERITIES, dataset_info
 from promptcal.datasets.download.install import download_dataset
 from promptcal.datasets.download.verify import inspect
-from promptcal.datasets.synthetic.corruptions import STRENGTHS
-from promptcal.datasets.synthetic.tiles import tile
+from promptcal.datasets.synthetic.tiles import STRENGTHS, tile
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import build_cfg
 from promptcal.trainers.config.fingerprint import run_path
@@ -124,7 +123,7 @@ def test_labels_out_of_range_name_the_row(tmp_path: Path):
 
 
 @pytest.mark.parametrize("folder", ["ImageNet-C", "imagenet-c"])
-def test_imagenet_c(folder: str, tmp_path: Path):
+def test_imagenet_c(folder: str, tmp_path: Path, caplog):
     build_imagenet_c(tmp_path, ["fog", "saturate"], (1, 5), folder)
     data = build_dataset("ImageNetC", tmp_path, corruption="saturate", severity=1)
     assert data.classnames == list(WNIDS.values()) and len(data.test) == 24
@@ -135,7 +134,7 @@ def test_imagenet_c(folder: str, tmp_path: Path):
             build_dataset("ImageNetC", tmp_path, corruption=corruption, severity=3)
     finding = inspect(DATASET_REGISTRY.get("ImageNetC"), tmp_path)
     assert (finding.state, finding.test) == ("partial", 24)  # usable, but not 50,000 images
-    assert "without gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur and 18 more" in finding.advice
+    assert "without gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur and 18 more" in caplog.text
 
 
 def test_a_list_of_images_in_the_root_or_anywhere(tmp_path: Path):

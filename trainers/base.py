@@ -23,9 +23,8 @@ from .engine.predict import Predictor
 from .registry import LAST
 from .runs.dist import Distributed
 from .runs.environment import environment
-from .runs.parts import evenly
+from .runs.parts import WINDOW, classes_in_window, evenly, image_order, long_tailed
 from .runs.run_dir import Results, RunDir, early_lines
-from .runs.streams import WINDOW, classes_in_window, image_order, long_tailed
 from .runs.summary import metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.backbone import Backbone
