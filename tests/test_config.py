@@ -95,7 +95,7 @@ def test_values_take_the_type_of_their_key(tmp_path: Path, key: str, text: objec
 
 @pytest.mark.parametrize(("opts", "message"), [
     (["TTA.STEP", 2], "unknown key 'TTA.STEP' in the command. Did you mean 'TTA.STEPS'?"),
-    (["OPTIM", 2], "unknown key 'OPTIM' in the command. Did you mean 'OPTIM.LR'?"),
+    (["OPTIM", 2], "unknown key 'OPTIM' in the command. Did you mean 'OPTIM.NAME'?"),
     (["TTA.STEPS"], "'TTA.STEPS' has no value"),
     (["TTA.STEPS", 1.5], "TTA.STEPS in the command must be of type int, not 1.5"),
     (["TTA.STEPS", "many"], "must be of type int, not 'many'"),

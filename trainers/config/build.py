@@ -1,7 +1,6 @@
 """From defaults, yaml files, flags and KEY VALUE pairs to one frozen, validated config."""
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -92,8 +91,8 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
                 elif longest_match(key, IGNORED):
                     ignored.append(key)
                 else:
-                    hint = suggestion(key, list(settings))
-                    unknown.append(f"unknown key '{key}' in {source}.{hint and f' Did you mean {hint!r}?'}")
+                    same = [name for name in settings if name.rpartition(".")[2] == key.upper().rpartition(".")[2]]
+                    unknown.append(f"unknown key '{key}' in {source}.{nearest(key, same or settings)}")
         if ignored:
             notes.append(f"ignored, without a meaning here, from {source}: {', '.join(ignored)}")
     if unknown:
@@ -143,13 +142,6 @@ def fitted(key: str, value: object, default: object, source: str) -> object:
     if type(value) is not kind:
         raise ConfigError(f"{key} in {source} must be of type {kind.__name__}, not {value!r}")
     return value
-
-
-def suggestion(key: str, known: Sequence[str]) -> str:
-    """The known key that was probably meant: one with the same last name, or one that is very close; "" if none is."""
-    leaf = key.upper().rpartition(".")[2]
-    same = [name for name in known if name.rpartition(".")[2] == leaf]
-    return next(iter(difflib.get_close_matches(key.upper(), same or known, n=1, cutoff=0.0 if same else 0.75)), "")
 
 
 def find_config(name: str, folder: str) -> Path:

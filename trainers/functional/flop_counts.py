@@ -35,8 +35,4 @@ REGULARISERS = {
         # per pair: minimum, maximum, two of the normalisation, margin, half, difference, product, sum
         lambda k, d: 9 * k * (k - 1) // 2,
     ),
-    "C-TPT": Operations(
-        lambda k, d: 0,
-        lambda k, d: 4 * k * d + 2 * k,  # centroid, differences, squares, sums; roots, mean
-    ),
 }
