@@ -61,8 +61,7 @@ def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
 
 
 def map_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """A .npy file of bytes whose rows have this shape. Copy what is needed: a mapped file that is cut short later ends
-    the process."""
+    """A mapped .npy file of bytes with rows of this shape. Copy what is needed: cutting the file ends the process."""
     open_regular(path).close()  # not a pipe
     try:
         with noticing_damage():

@@ -136,8 +136,7 @@ def select_images(dataset: Dataset, image_list: str) -> None:
 
 
 def select_classes(dataset: Dataset, which: str) -> None:
-    """Reduces a data set to CoOp's `base` (first half, rounded up) or `new` (second half) of the classes, with labels
-    from 0."""
+    """Reduces a data set to CoOp's `base` (first half, rounded up) or `new` (second half) classes, labels from 0."""
     half = math.ceil(len(dataset.classnames) / 2)
     start, stop = (0, half) if which == "base" else (half, len(dataset.classnames))
 

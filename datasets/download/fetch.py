@@ -97,8 +97,7 @@ def fetch(source: Source, folder: Path, mirror: str = "") -> Path:
 
 
 def fetch_once(url: str, folder: Path, checksum: str) -> Path:
-    """The file of `url` in `folder`, downloaded unless it is there with the right checksum. Other processes that need
-    it wait."""
+    """The file of `url` in `folder`, downloaded unless it is there with the right checksum. Other processes wait."""
     target = folder / url.rsplit("/", 1)[-1]
     try:
         if not is_complete(target, checksum):

@@ -90,8 +90,7 @@ def working(root: Path) -> Iterator[Path]:
 
 
 def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
-    """Downloads a file and unpacks it in the work folder, then moves each part to its place in one step. A file that is
-    not an archive is copied."""
+    """Downloads a file and unpacks it in the work folder, then moves each part to its place. Lists are copied."""
     with working(root) as work:
         if installed(source, folder):  # by the process that held the lock
             return

@@ -35,8 +35,7 @@ class Finding:
 
 
 def inspect(cls: type[FileDataset], root: Path, deep: bool = False) -> Finding:
-    """Reads one data set without downloading anything; `deep` also decodes all of its images. Errors concern this data
-    set alone."""
+    """Reads one data set, with its errors, without downloading anything; `deep` also decodes all of its images."""
     try:
         return inspect_files(cls, root, deep)
     except DataError as error:

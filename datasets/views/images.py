@@ -34,8 +34,7 @@ class BadImageError(DataError):
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """The image at `path`, decoded, as RGB. The EXIF orientation is ignored, as in CLIP's own code. Of an animation the
-    first frame is taken."""
+    """The image at `path` as RGB: without its EXIF orientation, as in CLIP's code; the first frame of an animation."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a path may be text
             raise BadImageError("it is not a regular file")

@@ -27,8 +27,7 @@ class LoadedBatch(Generic[T]):
 
 
 def num_threads(setting: int) -> int:
-    """DATALOADER.NUM_WORKERS as a number; -1 (auto) is the cores that this process may use, divided among the processes
-    of a run on this machine."""
+    """DATALOADER.NUM_WORKERS as a number; -1 (auto) is this process's share of the cores that it may use."""
     if setting >= 0:
         return setting
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

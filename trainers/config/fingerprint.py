@@ -99,8 +99,7 @@ def prompt_name(name: str) -> str:
 
 
 def path_safe(text: str) -> str:
-    """`text` as a part of a path. A long one ends with a hash of the whole, because what is cut off may be the only
-    difference between two runs."""
+    """`text` as a part of a path. A long one is cut and ends with a hash of the whole: runs may differ in the rest."""
     safe = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
     return safe if len(safe) <= MAX_LENGTH else f"{safe[: MAX_LENGTH - 9].rstrip('-.')}-{short_hash(text.encode())}"
 

@@ -115,8 +115,7 @@ def without_effect(settings: Mapping[str, object], trainer: str) -> set[str]:
 
 
 def own_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
-    """The settings that concern a trainer: all but those without effect and those of methods whose regulariser it does
-    not use."""
+    """The settings that concern a trainer: all but those without effect and those of methods that it does not use."""
     unused = without_effect(settings, trainer)
     terms = str(settings.get("TRAINER.REGULARISERS") or "").split(",")
     added = [term.partition(":")[0].strip() for term in terms if term.strip()]

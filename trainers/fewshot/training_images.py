@@ -25,8 +25,7 @@ T = TypeVar("T")
 
 
 def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[Sequence[int]]:
-    """The batches of an epoch: all images in random order. As in Dassl, an incomplete last batch is left out unless it
-    is the only one."""
+    """An epoch's batches in random order. As in Dassl, an incomplete last one is left out unless it is the only one."""
     order = np.random.default_rng([seed, ORDER, epoch]).permutation(count).tolist()
     whole = max(count - count % size, min(count, size))
     return chunks(order[:whole], size)

@@ -174,8 +174,7 @@ def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
 
 
 def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """The probability that a correct sample is more confident than a wrong one (ties count half); NaN if there is only
-    one kind."""
+    """The probability that a correct sample is more confident than a wrong one (ties count half); NaN without both."""
     confidence, correct = check_confidence(confidence, correct)
     positives = correct.sum()
     negatives = len(correct) - positives

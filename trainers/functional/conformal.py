@@ -44,8 +44,7 @@ def scores(p: Array, uniform: Array, kind: str) -> Array:
 
 
 def threshold(true_scores: Array, alpha: float) -> float:
-    """The ⌈(n + 1)(1 − α)⌉-th smallest score of n labelled images; infinite, so that sets hold all classes, if n is too
-    small."""
+    """The ⌈(n + 1)(1 − α)⌉-th smallest score of n labelled images; infinite (sets of all classes) if n is too small."""
     rank = math.ceil((len(true_scores) + 1) * (1 - alpha) - 1e-9)
     return float(np.sort(true_scores)[rank - 1]) if rank <= len(true_scores) else math.inf
 

@@ -156,8 +156,7 @@ def semantic_separation(text: Tensor, percentile: float, normalisation: str, sta
 
 
 def separation_by_rows(text: Tensor, percentile: float, normalisation: str) -> Tensor:
-    """`semantic_separation` of so many classes (K, d) that not all pairs can be kept for the gradient; the statistics
-    are detached."""
+    """`semantic_separation`, detached, of so many classes (K, d) that not all pairs can be kept for the gradient."""
     cosines = packed_similarities(text)
     low, high = cosines.amin(), cosines.amax()
     delta = percentile_of(rescale(cosines, low, high, normalisation), percentile)

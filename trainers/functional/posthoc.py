@@ -176,8 +176,7 @@ def mean_cosine(text: ArrayLike) -> float:
 
 
 def replaced_confidence(logits: ArrayLike, zero_shot_logits: ArrayLike) -> Array:
-    """The method's class with the zero-shot confidence, as log-probabilities; the other classes share the rest
-    equally."""
+    """The method's class with the zero-shot confidence, as log-probabilities; the other classes share the rest."""
     logits = number_array(logits, "logits", ndim=2)
     confidence = np.exp(log_softmax(zero_shot_logits)).max(axis=1, keepdims=True)
     others = (1 - confidence) / max(logits.shape[1] - 1, 1)

@@ -31,8 +31,7 @@ def chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
 
 
 def joined(rows: Sequence[Columns]) -> dict[str, np.ndarray]:
-    """Concatenated columns of batches or parts. One without a readable image lacks a method's own columns, and has no
-    rows to add."""
+    """Concatenated columns of batches or parts. One without a readable image lacks a method's own columns."""
     whole = [row for row in rows if len(row["index"])] or rows
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if all(name in row for row in whole)]
     return {name: np.concatenate([row[name] for row in rows if name in row]) for name in names}

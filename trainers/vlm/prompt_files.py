@@ -75,8 +75,7 @@ class StoredPrompt(NamedTuple):
 
 
 def read_context(path: str | Path) -> StoredPrompt:
-    """Names of tensors are the prompt learner's own, without the prefixes of the modules around it. Optimizer and
-    scheduler are ignored."""
+    """Names of tensors lose the prefixes of the modules around the prompt learner. Optimizer state is ignored."""
     content = read_checkpoint(path)
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict):
