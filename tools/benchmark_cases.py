@@ -116,21 +116,16 @@ def episodes(settings: Settings) -> list[Row]:
     image, make_views = settings.images[0], ViewMaker(NUM_VIEWS, settings.size, True, 0)
     chunks = normalise_pixels(make_views(image, 0), Pixels(settings.size)).split(CHUNK)
 
-    def tower(some: Sequence[Tensor]) -> None:
-        for chunk in some:
-            model.encode_image(chunk)
-
     def cold() -> None:
         method.adapt(encode_views(method.backbone, make_views(image, 0)[None], normalised=False))
 
-    seconds = interleaved({  # half of the tower before and half after `cold`, so that both see the same clock rate
-        "first half": lambda: tower(chunks[: len(chunks) // 2]), "cold": cold,
-        "second half": lambda: tower(chunks[len(chunks) // 2 :]), "one": lambda: method.adapt(features[:1]),
-        "batch": lambda: method.adapt(features), "jacobian": lambda: with_jacobian.adapt(features),
-        "plain": plain_text_side(model, names, features[0]),
+    seconds = interleaved({
+        "tower": lambda: [model.encode_image(chunk) for chunk in chunks], "cold": cold,
+        "one": lambda: method.adapt(features[:1]), "batch": lambda: method.adapt(features),
+        "jacobian": lambda: with_jacobian.adapt(features), "plain": plain_text_side(model, names, features[0]),
     }, settings.rounds)
-    encoding, plain = seconds["first half"] + seconds["second half"], seconds["plain"]
-    cold_image, batch, jacobian = seconds["cold"], seconds["batch"] / EPISODES, seconds["jacobian"] / EPISODES
+    encoding, plain, cold_image = seconds["tower"], seconds["plain"], seconds["cold"]
+    batch, jacobian = seconds["batch"] / EPISODES, seconds["jacobian"] / EPISODES
     whole, on = encoding + plain, f"{settings.shape} shape, {settings.classes} classes, 1 core"
     return [
         Row("text side, one image at a time", "s", seconds["one"], plain, on),

@@ -22,10 +22,9 @@ from .engine.jacobian_cache import build_jacobian
 from .engine.predict import Predictor
 from .registry import LAST
 from .runs.dist import Distributed
-from .runs.environment import environment
 from .runs.parts import WINDOW, classes_in_window, evenly, image_order, long_tailed
 from .runs.run_dir import Results, RunDir, early_lines
-from .runs.summary import metrics, result_block
+from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.backbone import Backbone
 from .vlm.loading import as_backbone, load_clip, pick_device, weights_hash

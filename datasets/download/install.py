@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..file_dataset import FileDataset
 from ..utils.cli import tool
-from ..utils.errors import DataError, UserError, one_line
+from ..utils.errors import DataError, UserError, one_line, reading
 from ..utils.files import locked, write_atomically
 from .archives import ArchiveError, find, unpacked
 from .fetch import Source, fetch
@@ -24,9 +24,10 @@ COOP_PROMPTS = Source("coop_imagenet_prompts.zip", drive_id="18ypxfd82RR0pizc5MM
 def download_dataset(cls: type[FileDataset], root: Path, mirror: str = "") -> bool:
     """Downloads the missing parts of a data set. True if its reader accepts them afterwards. Existing folders are not
     changed, so an incomplete one must be moved away first."""
-    lists = [source for source in missing_metadata(cls, root) if source.drive_id]  # others are part of an archive
-    missing = [*lists, *missing_archives(cls, root)]
     try:
+        with reading():
+            lists = [source for source in missing_metadata(cls, root) if source.drive_id]  # others are in an archive
+            missing = [*lists, *missing_archives(cls, root)]
         for source in missing:
             install(source, root, cls.folder_in(root), mirror)
         dataset = cls(root)

@@ -101,14 +101,9 @@ def leaves(cfg: CfgNode) -> dict[str, object]:
     return dict(flatten(cfg))
 
 
-def is_online(settings: Mapping[str, object], trainer: str) -> bool:
-    """Whether predictions depend on the order of the images."""
-    return method_info(trainer).online or str(settings.get("TTA.RESET", "image")) not in EVERY_IMAGE
-
-
 def without_effect(settings: Mapping[str, object], trainer: str) -> set[str]:
     """The settings that change nothing because of the trainer or of other settings."""
-    online = is_online(settings, trainer)
+    online = method_info(trainer).online or str(settings.get("TTA.RESET", "image")) not in EVERY_IMAGE
     effective = {"DATASET.SEVERITY": settings.get("DATASET.CORRUPTION"), "TEST.ORDER": online,
                  "TEST.CORRELATION": online and settings.get("TEST.ORDER") == "correlated"}
     return {key for key, effect in effective.items() if not effect}

@@ -109,18 +109,9 @@ def nearest_angle(text: Tensor, limit: float = 0.99999) -> Tensor:
     return by_rows(text, nearest).clamp(-limit, limit).arccos().mean(-1)
 
 
-def normalise(similarity: Tensor, how: str, flow: bool = False) -> Tensor:
-    """s̃ of the SoC paper's Appendix: `minmax` (s−min)/(max−min), `max` s/max, `shift` s−min.
-
-    The minimum and the maximum are detached unless `flow`. Where a denominator is zero (all pairs equal, two classes),
-    it is replaced by 1: s̃ is 0, never NaN.
-    """
-    source = similarity if flow else similarity.detach()
-    return rescale(similarity, source.amin(-1, keepdim=True), source.amax(-1, keepdim=True), how)
-
-
 def rescale(similarity: Tensor, low: Tensor, high: Tensor, how: str) -> Tensor:
-    """`normalise`, given the lowest and the highest similarity."""
+    """s̃ of the SoC paper's Appendix: `minmax` (s−min)/(max−min), `max` s/max, `shift` s−min. A denominator of zero (all
+    pairs equal, two classes) is replaced by 1: s̃ is 0, never NaN."""
     if how == "shift":
         return similarity - low
     if how == "max":
@@ -150,7 +141,10 @@ def semantic_separation(text: Tensor, percentile: float, normalisation: str, sta
         episodes = text.reshape(-1, *text.shape[-2:])
         each = [separation_by_rows(one, percentile, normalisation) for one in episodes]
         return torch.stack(each).view(text.shape[:-2])
-    similarity = normalise(pair_similarities(text), normalisation, flow=statistics != "detached")
+    similarity = pair_similarities(text)
+    source = similarity.detach() if statistics == "detached" else similarity
+    low, high = source.amin(-1, keepdim=True), source.amax(-1, keepdim=True)
+    similarity = rescale(similarity, low, high, normalisation)
     delta = percentile_of(similarity if statistics == "flow_delta" else similarity.detach(), percentile)
     return huber(similarity, delta).mean(-1)
 
