@@ -47,10 +47,8 @@ class LazyList(Sequence[Datum]):
 
 
 class Dataset:
-    """A data set. Subclasses fill `train`, `val`, `test` (lists of Datum) and `classnames` (by label).
-
-    Readers of files derive from `FileDataset`, which checks them; sets that draw their images derive from this class.
-    """
+    """A data set. Subclasses fill `train`, `val`, `test` (lists of Datum) and `classnames` (by label). Readers of files
+    derive from `FileDataset`, which checks them; sets that draw their images derive from this class."""
 
     train: Sequence[Datum]
     val: Sequence[Datum]
@@ -116,11 +114,8 @@ class Dataset:
 
     def fingerprint(self, items: Sequence[Datum]) -> str:
         """A hash of names, labels and file sizes in order, independent of the root. Raises DataError if files are
-        missing, so one pass over the files is enough.
-
-        A file replaced by another of the same size is not noticed: reading 50,000 images from a network disk before
-        every run would take too long.
-        """
+        missing, so one pass over the files is enough. A file replaced by another of the same size is not noticed:
+        reading 50,000 images from a network disk before every run would take too long."""
         digest = hashlib.sha256()
         for name in self.classnames:
             digest.update(f"{name}\n".encode())

@@ -36,8 +36,7 @@ def build_cfg(
     opts: Sequence = (), source: str = "the command",
 ) -> CfgNode:
     """Defaults < the trainer's yaml < data set yaml < `config_file` < flags < opts; frozen. The yaml of a method with
-    `own_views` is laid over the data set's; a resumed run's own config takes the place of the trainer's yaml. `source`
-    is what messages call flags and opts."""
+    `own_views` is laid over the data set's; a resumed run's config replaces the trainer's. Messages say `source`."""
     lower = dataset_layers(dataset_config_file)
     upper = [file_layer(find_config(config_file, "trainers"))] if config_file else []
     named = ["TRAINER.NAME", trainer] if trainer else []

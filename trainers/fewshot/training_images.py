@@ -77,7 +77,10 @@ class TrainingImages:
         labels = torch.tensor([item.label for item in self.items], device=self.backbone.device)
         plan = {epoch: epoch_batches(count, self.batch, self.seed, epoch) for epoch in range(start, stop)}
         if self.fixed:
-            features = self.plain_features()
+            maker = ViewMaker.of(1, self.backbone.pixels, augmix=False, seed=self.seed)
+            maker.warm_up()
+            loaded = self.load(self.items, maker, chunks(range(count), 32))
+            features = torch.cat([self.encode(batch) for batch in loaded])  # (n, d), encoded once
             for batches in plan.values():
                 yield ((features[batch], labels[batch]) for batch in batches)
             return
@@ -87,13 +90,6 @@ class TrainingImages:
         loaded = self.load(list(self.items) * stop, crop, crops_of_epochs)  # position epoch · n + i is image i
         for batches in plan.values():
             yield ((self.encode(next(loaded)), labels[batch]) for batch in batches)
-
-    def plain_features(self) -> Tensor:
-        """Features (n, d) of every image's plain view, encoded once."""
-        maker = ViewMaker.of(1, self.backbone.pixels, augmix=False, seed=self.seed)
-        maker.warm_up()
-        loaded = self.load(self.items, maker, chunks(range(len(self.items)), 32))
-        return torch.cat([self.encode(batch) for batch in loaded])
 
     def load(
         self, items: Sequence[Datum], make: Callable[[Image.Image, int], T], batches: Sequence[Sequence[int]],

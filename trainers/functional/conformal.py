@@ -27,10 +27,8 @@ class Sets(NamedTuple):
 
 def scores(p: Array, uniform: Array, kind: str) -> Array:
     """LAC: 1 − p_k. (Sadinle et al., JASA 2019.) APS: the mass of all classes before k, and a random share of p_k.
-    (Romano et al., NeurIPS 2020.) RAPS: APS and a penalty on high ranks. (Angelopoulos et al., ICLR 2021.)
-
-    `uniform` (N,) are the random shares, one per image.
-    """
+    (Romano et al., NeurIPS 2020.) RAPS: APS and a penalty on high ranks. (Angelopoulos et al., ICLR 2021.) `uniform`
+    (N,) are the random shares, one per image."""
     if kind == "LAC":
         return 1 - p
     order = np.argsort(-p, axis=1, kind="stable")
