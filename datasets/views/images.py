@@ -53,8 +53,6 @@ def reason(error: Exception) -> str:
         return f"it is empty or damaged, or it is not a {', '.join(FORMATS)} image: convert it to JPEG or PNG"
     if isinstance(error, Image.DecompressionBombError):
         return f"it has more than {MOST_PIXELS:,} pixels: make it smaller"
-    if isinstance(error, MemoryError):
-        return "there is not enough memory to decode it"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return one_line(error, 300) or type(error).__name__
