@@ -65,7 +65,7 @@ def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = Fa
 def tag_of(settings: Mapping[str, object], baseline: Mapping[str, object]) -> str:
     """A readable folder name from the settings that differ from the baseline: `default`, or `STEPS-2_LAMBDA-10.0`."""
     changed = [
-        f"{key.rsplit('.', 1)[-1]}-{prompt_name(str(value)) if key == 'MODEL.INIT_WEIGHTS' else value}"
+        f"{key.rsplit('.', 1)[-1]}-{prompt_name(str(value)) if setting_of(key).hashed else value}"
         for key, value in settings.items() if not setting_of(key).in_path and value != baseline.get(key)
     ]
     return path_safe("_".join(changed)) or "default"

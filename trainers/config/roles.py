@@ -61,6 +61,7 @@ SETTINGS: Mapping[str, Setting] = {
     "MODEL.BACKBONE.NAME": Setting(Role.ZERO_SHOT, hashed=True, in_path=True, compared=False),
     "MODEL.PREC": Setting(Role.ZERO_SHOT, compared=False),
     "MODEL.INIT_WEIGHTS": Setting(Role.ZERO_SHOT, hashed=True),
+    "PROMPT.DESCRIPTIONS": Setting(Role.ZERO_SHOT, hashed=True),
     "PROMPT.": Setting(Role.ZERO_SHOT),
     "TTA.EPISODES": Setting(Role.SPEED),
     "TTA.JACOBIAN": Setting(Role.SPEED),

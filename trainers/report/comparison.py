@@ -284,6 +284,12 @@ def show_setting(key: str, value: object) -> str:
         return f"“{value}”" if value else "no initial words"
     if key == "MODEL.INIT_WEIGHTS":
         return f"prompt {prompt_name(str(value))}" if value else "hand-written prompt"
+    if key == "PROMPT.DESCRIPTIONS":
+        return f"descriptions {prompt_name(str(value))}" if value else "no descriptions"
+    if key == "PROMPT.TEMPLATE":
+        return f"templates “{value}”" if value else "no templates"
+    if key == "PROMPT.ENSEMBLE":
+        return "mean feature" if value == "mean" else "mean of cosines"
     if isinstance(value, str) and value:
         return value
     return f"{key.rsplit('.', 1)[-1]} {'none' if value in ('', None) else value}"

@@ -97,8 +97,8 @@ def warn_of_classes(classnames: Sequence[str], tokens: Sequence[Sequence[int]]) 
         groups[tuple(own)].append(f"'{name}'")
     equal = [" = ".join(names) for names in groups.values() if len(names) > 1]
     if equal:
-        logger.warning("no prompt can distinguish these classes, because their names are the same to the model: %s",
-                       first_five(equal))
+        logger.warning("no prompt can distinguish these classes, because their names (or texts) are the same to the "
+                       "model: %s", first_five(equal))
 
 
 def check_lengths(names: Sequence[str], tokens: Sequence[Sequence[int]], n_ctx: int, backbone: Backbone) -> None:
