@@ -75,6 +75,7 @@ setup(
             "scikit-learn>=1.3",  # independent metrics to compare with
             "playwright>=1.45",  # drives Chromium
             "hypothesis>=6",  # fuzzing
+            "relplot>=1.0",  # smooth ECE by its authors, to compare with
         ],
     },
 )

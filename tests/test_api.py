@@ -153,7 +153,7 @@ def test_uninformative_classes_are_warned_about(clip_model, caplog, names, said)
     assert said in caplog.text and adapted.logits.isfinite().all()
 
 
-@pytest.mark.parametrize("trainer", ["TDA", "OnZeta"])
+@pytest.mark.parametrize("trainer", ["TDA", "OnZeta", "BCA", "DPE"])
 def test_threads_do_not_share_the_state_of_an_online_method(clip_model: CLIP, trainer: str):
     views = torch.randint(0, 256, (4, 16, 3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     expected = adapt(trainer, clip_model, NAMES, views).logits
@@ -228,7 +228,7 @@ def test_changes_of_prompt_and_weights_count(tmp_path):
     assert not torch.allclose(found[0], found[1]) and not torch.allclose(found[1], found[2])
 
 
-@pytest.mark.parametrize("trainer", ["TPT", "TPS", "ZERO", "MTA", "TDA", "OnZeta", "ZeroShot"])
+@pytest.mark.parametrize("trainer", ["TPT", "TPS", "ZERO", "MTA", "TDA", "OnZeta", "BCA", "DMN", "ZeroShot"])
 def test_classes_of_one_name_get_equal_logits(clip_model: CLIP, trainer: str):
     names = ["river", "sunglasses", "lake", "sunglasses", "sea", "tree_frog", "tree frog"]
     logits = adapt(trainer, clip_model, names, normalised, VIEWS).logits

@@ -136,8 +136,8 @@ def test_paired_bootstrap():
     own, other = (cal.bootstrap(cal.signed_error, *pair, repeats=300) for pair in (first, second))
     assert other.low < own.high
     moved = paired_bootstrap(cal.signed_error, first, second, repeats=300)
-    assert moved.real and [moved.value, moved.low, moved.high] == pytest.approx([0.05] * 3)
-    assert not paired_bootstrap(cal.ece, first, first, repeats=50).real
+    assert moved.significant and [moved.value, moved.low, moved.high] == pytest.approx([0.05] * 3)
+    assert not paired_bootstrap(cal.ece, first, first, repeats=50).significant
 
 
 @pytest.mark.parametrize(("confidence", "correct"), [

@@ -9,7 +9,9 @@ from promptcal.datasets import DATASET_REGISTRY
 from promptcal.datasets.utils.errors import ConfigError, UnknownNameError
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg
 from promptcal.trainers.config.build import CONFIGS
+from promptcal.trainers.config.defaults import get_cfg_default
 from promptcal.trainers.config.roles import leaves
+from promptcal.trainers.config.safe_yaml import flatten, read_yaml
 
 
 def write(path: Path, text: str) -> str:
@@ -46,6 +48,14 @@ def test_the_trainers_name_comes_from_the_last_layer_that_has_one(tmp_path: Path
         assert name == cfg.TRAINER.NAME and steps == cfg.TTA.STEPS
     assert build_cfg("OTPT", resume=str(tmp_path)).TRAINER.NAME == "OTPT"
     assert build_cfg(resume=str(tmp_path)).TTA.STEPS == 3
+
+
+@pytest.mark.parametrize("file", sorted((CONFIGS / "trainers").glob("*.yaml")), ids=lambda file: file.stem)
+def test_a_trainers_yaml_shows_the_defaults_of_its_file(file: Path):
+    """So that an edit of one of them does not go unnoticed."""
+    shown, code = dict(flatten(read_yaml(file))), leaves(get_cfg_default())
+    own = {key: value for key, value in shown.items() if key.startswith("TRAINER.")}
+    assert own == {key: code[key] for key in own}
 
 
 def test_a_setting_of_another_method_is_reported(caplog: pytest.LogCaptureFixture):

@@ -31,9 +31,10 @@ def test_each_method_is_compared_with_the_reference(found, tmp_path):
     """TPT is made the sharpest, so every other method's ECE is lower, and 800 images suffice to show it."""
     changes = {one.method: one.change for one in found}
     assert list(changes) == list(SHARPNESS) and changes["TPT"] is None
-    assert all(change.real and change.value < 0 for method, change in changes.items() if method != "TPT")
+    assert all(change.significant and change.value < 0 for method, change in changes.items() if method != "TPT")
     ece = {one.method: one.diagram.ece for one in found}
-    assert changes["SoC"].value == pytest.approx(ece["SoC"] - ece["TPT"])
+    errors = {one.method: one.error.value for one in found}
+    assert changes["SoC"].value == pytest.approx(errors["SoC"] ** 2 - errors["TPT"] ** 2, abs=1e-3)
     run = read_run(make_run(tmp_path, "SoC", n=800))
     assert 100 * ece["SoC"] == pytest.approx(run.results["ece"])
     assert len(found[0].diagram.table.count) == SHOWN_BINS < BINS
@@ -41,10 +42,11 @@ def test_each_method_is_compared_with_the_reference(found, tmp_path):
 
 
 def test_sentences_say_what_changes_and_what_may_be_chance(found, tmp_path):
-    first, *others = sentences(found, "TPT")
-    assert first.startswith("TPT against Zero-shot:") and "ECE +" in first and "real" in first
+    first, *others, last = sentences(found, "TPT")
+    assert first.startswith("TPT against Zero-shot:") and "ECE +" in first and "significant" in first
+    assert "Holm's method for 4 comparisons" in last
     assert [line.split(" against ")[0] for line in others] == ["C-TPT", "O-TPT", "SoC"]
     assert all("ECE -" in line for line in others)
     runs = [read_run(make_run(tmp_path, trainer, sharpness=2.0)) for trainer in ("TPT", "SoC")]
-    (line,) = sentences(summarise(runs, "TPT"), "TPT")
+    line, _ = sentences(summarise(runs, "TPT"), "TPT")
     assert "may be chance" in line

@@ -15,7 +15,7 @@ from test_episodes import NAMES, make_trainer, make_views
 TUNED = {"ATPT": 80, "RTPT": 0, "TPS": 0, "Penalty": 10, "ZSNorm": 0}
 FREE = ("ZERO", "MTA", "VTE")
 ONE_VIEW = ("ZeroShot", "TDA", "OnZeta")
-ALL = (*ONE_VIEW, "TPT", "CTPT", "OTPT", "SoC", *TUNED, *FREE)
+ALL = (*ONE_VIEW, "TPT", "CTPT", "OTPT", "SoC", *TUNED, *FREE, "BCA", "DMN", "BoostAdapter", "DPE", "DOTA")
 
 
 @pytest.fixture(scope="module")

@@ -1,32 +1,16 @@
-"""Two methods on the same images: differences with intervals, McNemar's test, debiased ECE, aligned images."""
+"""Two methods on the same images: differences with intervals, McNemar's test, corrected p-values, aligned images."""
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_runs import compared, entry, make_run
 from promptcal.trainers.functional import calibration as cal
-from promptcal.trainers.functional.significance import mcnemar
+from promptcal.trainers.functional.significance import holm, mcnemar, paired_bootstrap
 from promptcal.trainers.report.comparison import Row
 from promptcal.trainers.report.metrics import METRICS, Samples
-from promptcal.trainers.report.paired import ece_difference, pair, paired_table
+from promptcal.trainers.report.paired import RESAMPLES, pair_tests, paired_table
 from promptcal.trainers.report.table_model import Entry
-
-
-def calibrated(n, seed):
-    """A model that is right as often as it says."""
-    rng = np.random.default_rng(seed)
-    confidence = rng.uniform(0.3, 1, n)
-    return confidence, rng.random(n) < confidence
-
-
-def test_debiased_ece_takes_off_what_chance_adds():
-    """Over many small samples of a calibrated model, whose true error is zero."""
-    plain, debiased = np.mean([
-        (cal.ece(*calibrated(300, seed)), cal.debiased_ece(*calibrated(300, seed))) for seed in range(100)
-    ], axis=0)
-    assert plain > 0.05
-    assert debiased < 0.65 * plain  # to first order: a bin of one image shows no spread to take off
-    confidence, correct = np.full(10_000, 0.9), np.arange(10_000) < 6000
-    assert cal.debiased_ece(confidence, correct) == pytest.approx(0.3, abs=1e-6)  # what is no chance stays
-    assert cal.debiased_ece([0.5], [1]) == 0.5
+from promptcal.trainers.report.verdict import judge
 
 
 def test_mcnemar_by_hand():
@@ -40,30 +24,59 @@ def test_mcnemar_by_hand():
         mcnemar(first, second[:3])
 
 
-def test_a_centred_interval_surrounds_the_value_and_a_plain_one_does_not():
-    outcome = calibrated(300, 0)
-    plain, centred = (cal.bootstrap(cal.ece, *outcome, repeats=300, centred=c) for c in (False, True))
-    assert plain.value - plain.low < 0.2 * (plain.high - plain.value)
-    assert 0.4 < (centred.value - centred.low) / (centred.high - centred.value) < 2.5
-
-
 def test_pairs_agree_with_the_formula_on_one_data_set(tmp_path):
     for trainer in ("OTPT", "SoC"):
         make_run(tmp_path, trainer, n=200)
     main, = compared(tmp_path)
-    columns = main.common_columns()
-    found = ece_difference(main, Row("OTPT"), Row("SoC"), columns, 100)
-    tops = [main.cells[Row(name), columns[0]][0].tuned for name in ("OTPT", "SoC")]
-    expected = cal.ece(tops[1].confidence, tops[1].correct) - cal.ece(tops[0].confidence, tops[0].correct)
-    assert found.value == pytest.approx(expected)
-    assert found.low < found.value < found.high
-    table = paired_table(main, "pairs", "", 50)
-    cell = entry(table, "Pair", "O-TPT → SoC", "ECE difference")
-    assert cell.value == pytest.approx(100 * expected) and cell.text == f"{100 * expected:+.1f}"
+    column, = main.common_columns()
+    pairs = {(one.first.method, one.second.method): one for one in pair_tests(main, 100)}
+    assert len(pairs) == 3  # zero-shot is made of the runs' own logits
+    tops = [main.cells[Row(name), column][0].tuned for name in ("OTPT", "SoC")]
+    found = pairs["OTPT", "SoC"]
+    squared = [cal.squared_calibration_error(*top) for top in tops]
+    assert found.squared.value == pytest.approx(squared[1] - squared[0])
+    assert found.errors == pytest.approx([max(0, one) ** 0.5 for one in squared])
+    assert found.accuracy.value == pytest.approx(cal.accuracy(*tops[1]) - cal.accuracy(*tops[0]))
+    alone = paired_bootstrap(cal.squared_calibration_error, *tops, repeats=3 * RESAMPLES)  # the same resamples
+    assert [found.squared.low, found.squared.high] == pytest.approx([alone.low, alone.high])
+    table = paired_table(main, "pairs", "", list(pairs.values()))
+    cell = entry(table, "Pair", "O-TPT → SoC", "Difference of squares")
+    assert cell.value == pytest.approx(1e4 * found.squared.value) and cell.text == f"{cell.value:+.1f}"
+    assert "corrected by Holm's method for 3 pairs" in table.notes[0]
     assert Entry(-0.04, low=-0.9, high=-0.01, signed=True).spread == "[-0.9, +0.0]"  # no minus before zero
-    p = entry(table, "Pair", "O-TPT → SoC", "p").value
-    assert p == pytest.approx(mcnemar(tops[0].correct, tops[1].correct))
-    assert paired_table(main, "pairs", "", 0) is None
+    assert pair_tests(main, 0) == [] and paired_table(main, "pairs", "", []) is None
+
+
+def test_p_values_are_corrected_over_all_pairs_and_can_be_small_enough(tmp_path, monkeypatch):
+    for trainer, sharpness in (("TPT", 1.0), ("CTPT", 1.05), ("OTPT", 3.0), ("SoC", 4.0)):
+        make_run(tmp_path, trainer, n=600, sharpness=sharpness)
+    main, = compared(tmp_path)
+    found = pair_tests(main, 1)
+    monkeypatch.setattr("promptcal.trainers.report.paired.corrected", list)
+    alone = pair_tests(main, 1)
+    assert len(found) == 10
+    for name in ("squared", "accuracy"):
+        assert [getattr(one, name).p for one in found] == pytest.approx(holm([getattr(one, name).p for one in alone]))
+    assert min(one.squared.p for one in found) == pytest.approx(0.01, rel=0.01)  # 200 resamples per pair
+    assert {one.squared.significant for one in found} == {True, False}
+
+
+def test_the_verdict_follows_the_tests_and_names_the_correction(tmp_path):
+    for trainer in ("TPT", "OTPT", "SoC"):
+        make_run(tmp_path, trainer, n=300)
+    main, = compared(tmp_path)
+    pairs = pair_tests(main, 1)
+
+    def judged(p: float, sign: int = 1) -> str:
+        lowered = {"SoC": -1, "OTPT": 0, "TPT": 1, "ZeroShot": 0}
+        return judge(main, [replace(pair, squared=replace(
+            pair.squared, p=p, value=sign * (lowered[pair.second.method] - lowered[pair.first.method]),
+        )) for pair in pairs]).sentence
+
+    assert judged(0.01).startswith("SoC is the best calibrated of the tuned methods: ECE ")
+    assert judged(0.01).endswith("p is corrected by Holm's method for 6 pairs.")
+    assert "show no difference in calibration to O-TPT with " in judged(0.06) and "p = 0.060)" in judged(0.06)
+    assert "lowest ECE of the tuned methods" in judged(0.01, -1) and "but TPT is better calibrated" in judged(0.01, -1)
 
 
 def test_several_sets_and_seeds_are_averaged(tmp_path):
@@ -72,15 +85,14 @@ def test_several_sets_and_seeds_are_averaged(tmp_path):
             for seed in (0, 1):
                 make_run(tmp_path, trainer, dataset, seed, n=100 + 50 * (dataset == "UCF101"))
     main, = compared(tmp_path)
-    shared = pair(main, Row("OTPT"), Row("SoC"), main.common_columns())
-    assert shared.confidence[0].shape == (250, 2)
-    means = [main.mean(Row(name), main.common_columns(), "ece") for name in ("OTPT", "SoC")]
-    found = ece_difference(main, Row("OTPT"), Row("SoC"), main.common_columns(), 20)
-    assert found.value == pytest.approx(means[1] - means[0])
+    found = next(one for one in pair_tests(main, 20) if one.first == Row("OTPT"))
+    means = [np.mean([cal.squared_calibration_error(*m.tuned) for column in main.common_columns()
+                      for m in main.cells[Row(name), column]]) for name in ("OTPT", "SoC")]
+    assert found.seeds == 2 and found.squared.value == pytest.approx(means[1] - means[0])
 
 
 def test_one_image_is_no_difference(tmp_path):
-    """Every redraw of one image that only one method gets right points the same way; the exact test does not."""
+    """Every resample of one image that only one method gets right points the same way; the exact test does not."""
     for trainer in ("OTPT", "SoC"):
         folder = make_run(tmp_path, trainer, n=100, sharpness=1.5)
     arrays = dict(np.load(folder / "predictions.npz"))
@@ -88,22 +100,10 @@ def test_one_image_is_no_difference(tmp_path):
     arrays["logits"][right, arrays["label"][right]] -= 60
     np.savez(folder / "predictions.npz", **arrays)
     main, = compared(tmp_path)
-    table = paired_table(main, "pairs", "", 200)
-    accuracy = entry(table, "Pair", "O-TPT → SoC", "Accuracy difference")
+    pairs = [one for one in pair_tests(main, 200) if one.first == Row("OTPT")]
+    accuracy = entry(paired_table(main, "pairs", "", pairs), "Pair", "O-TPT → SoC", "Accuracy difference")
     assert accuracy.value == pytest.approx(-4) and accuracy.high < 0 and not accuracy.best
-    assert entry(table, "Pair", "O-TPT → SoC", "p").value == pytest.approx(2 / 2**4)
-
-
-def test_each_data_set_is_redrawn_on_its_own():
-    """Else the sizes of the sets would vary, which they do not."""
-    group = np.repeat([0, 1], (90, 10))
-
-    def sizes(rows):
-        assert (rows == group).all()
-        return float(rows.mean())
-
-    found = cal.bootstrap(sizes, group, repeats=20, group=group)
-    assert found.low == found.value == found.high == pytest.approx(0.1)
+    assert pairs[0].accuracy.p >= 2 / 2**4
 
 
 def test_intervals_stay_where_values_can_be():
@@ -112,6 +112,9 @@ def test_intervals_stay_where_values_can_be():
     label = np.where(rng.random(60) < 0.9, logits.argmax(1), 0)
     top = cal.top_class(logits, label)
     samples = Samples(logits, np.full((60, 3), 1 / 3), label, top, top, top, 20)
-    for name in ("accuracy", "ece", "ece_debiased", "ace", "mce"):
+    for name in ("accuracy", "rms_calibration_error", "aurc"):
         found = METRICS[name].measure(samples, 100)
         assert 0 <= found.low <= found.value <= found.high <= 1
+    assert METRICS["rms_calibration_error"].measure(samples, 0).value == cal.rms_calibration_error(*top)
+    for name in ("ece", "ece_sals", "ece_temperature", "smooth_ece", "ace", "mce", "classwise_ece"):
+        assert np.isnan(METRICS[name].measure(samples, 100).low)  # chance adds to each of them

@@ -38,8 +38,12 @@ def test_yaml_of_each_set(name):
     assert config["TTA"]["AUGMIX"] == ("off" if name == "ImageNet" else "on")
     assert DATASET_REGISTRY.get(name).augmix == (name != "ImageNet")
     weaker = {"CTPT": {"LAMBDA": 20.0}, "OTPT": {"LAMBDA": 2.0}, "SOC": {"LAMBDA": 14.0}, "ATPT": {"LAMBDA": 10.0},
-              "TDA": {"VIEWS": "confident"}, "FPP": {"WEIGHT": 1.25}}
-    assert config.get("TRAINER") == (weaker if name in SHIFTS else None)
+              **{online: {"VIEWS": "confident"} for online in ("TDA", "BOOSTADAPTER", "DPE", "DOTA")},
+              "FPP": {"WEIGHT": 1.25}}
+    if name == "ImageNetA":
+        weaker["DPE"] = {"VIEWS": "confident", "PREDICT": "confident"}
+    other = {"DPE": {"VIEWS": "confident"}} if name == "ImageNet" else None
+    assert config.get("TRAINER") == (weaker if name in SHIFTS else other)
 
 
 def test_v2_folders_are_numbers_not_strings(tmp_path):

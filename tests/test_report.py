@@ -14,6 +14,7 @@ from promptcal.trainers.report.figures import style
 from promptcal.trainers.report.gallery import NamedFigure, make_figures, sals_groups
 from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.metrics import METRICS, Metric
+from promptcal.trainers.report.paired import pair_tests
 from promptcal.trainers.report.tables import metrics_table, paper_table
 from promptcal.trainers.report.verdict import judge
 from promptcal.trainers.report.write import write_figures, write_report
@@ -77,7 +78,7 @@ def test_a_second_report_removes_figures_that_no_longer_belong(tmp_path):
 
 def test_a_metric_is_one_entry(tmp_path, monkeypatch):
     """Added to the table, it is in every form of the report."""
-    top_two = Metric("Top-2 accuracy", lambda s: (np.mean, two_best(s)), higher_is_better=True)
+    top_two = Metric("Top-2 accuracy", lambda s: (np.mean, two_best(s)), higher_is_better=True, interval=True)
     monkeypatch.setitem(METRICS, "top_two", top_two)
     run = read_run(make_run(tmp_path, n=50))
     data = run.load_predictions()
@@ -137,7 +138,8 @@ def test_the_tool_writes_everything(tmp_path, real_pictures):
 
 
 def test_the_verdict_names_the_best_and_how_the_worst_fails(benchmark, tmp_path):
-    verdict = judge(compared(benchmark)[0], repeats=100)
+    main = compared(benchmark)[0]
+    verdict = judge(main, pair_tests(main, 100))
     assert verdict.best == "SoC"
     assert verdict.sentence.startswith("SoC is the best calibrated of the tuned methods")
     assert re.search(r"; TPT has [\d.]+\u00a0% and is over-confident by [\d.]+ points", verdict.sentence)
@@ -145,8 +147,9 @@ def test_the_verdict_names_the_best_and_how_the_worst_fails(benchmark, tmp_path)
     assert "800 test images" in verdict.basis
     make_run(tmp_path, "OTPT", n=60, sharpness=1.35)
     make_run(tmp_path, "SoC", n=60, sharpness=1.3)
-    assert "show no difference" in judge(compared(tmp_path)[0], 50).sentence  # too few images
-    assert "was not tested" in judge(compared(tmp_path)[0]).sentence  # no bootstrap, no claim
+    main = compared(tmp_path)[0]
+    assert "show no difference" in judge(main, pair_tests(main, 50)).sentence  # too few images
+    assert "was not tested" in judge(main).sentence  # no bootstrap, no claim
 
 
 def test_figures_of_sals_and_class_pairs(benchmark, tmp_path):

@@ -82,7 +82,19 @@ def test_metrics_are_recomputed_from_predictions_with_any_bins(tmp_path):
     assert measured.value("ece_temperature") < measured.value("ece")
     assert np.isnan(measured.metrics["ece"].low)
     with_intervals = measure(read_run(make_run(tmp_path, n=100)), repeats=20)
-    assert all(m.low <= m.value <= m.high for m in with_intervals.metrics.values())
+    assert all(m.low <= m.value <= m.high for m in with_intervals.metrics.values() if not np.isnan(m.low))
+    assert not np.isnan(with_intervals.metrics["brier"].low) and np.isnan(with_intervals.metrics["ece"].low)
+
+
+def test_the_report_says_where_temperature_scaling_raises_ece(tmp_path):
+    """A temperature from validation logits that are eight times as sharp makes test logits under-confident."""
+    for trainer, sharpness in (("SoC", 1.0), ("OTPT", 2.5)):
+        make_run(tmp_path / "test", trainer, sharpness=sharpness)
+    make_run(tmp_path / "val", "SoC", split="val", sharpness=8.0, data_hash="v0")
+    write_report([tmp_path], tmp_path / "out", repeats=0, with_figures=False)
+    text = (tmp_path / "out" / "tables.md").read_text()
+    assert re.search(r"minimises NLL, not ECE, and raises the ECE here of SoC on UCF101 \([\d.]+ → [\d.]+\)", text)
+    assert "O-TPT on UCF101 (" not in text
 
 
 def test_classes_and_mistakes_by_hand(tmp_path):

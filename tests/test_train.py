@@ -127,7 +127,7 @@ def test_limit_spreads_over_the_set_and_resume_takes_the_runs_settings(train, tm
     done = run_tool("train.py", "--resume", tmp_path / "run")
     assert done.returncode == 0 and "nothing to compute" in done.stdout
     done = run_tool("train.py", "--resume", tmp_path / "nowhere")
-    assert done.returncode == 2 and "nowhere/config.yaml: No such file" in done.stderr
+    assert done.returncode == 2 and "nowhere: it is not a run folder" in done.stderr
 
 
 def test_bad_images_stop_the_run_or_are_listed(train, tmp_path: Path, image_folder: Path):

@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("output/demo"), help="folder for runs and report")
     parser.add_argument("--images", type=int, default=960, help="test tiles, spread over the classes; there are 960")
     args = parser.parse_args(argv)
+    if not 1 <= args.images <= 960:
+        parser.error("--images must be from 1 to 960")
     log_to_terminal()
     print(f"Five methods on the same {args.images} test tiles of LandCover, which is drawn by code, with the small "
           f"CLIP that ships with promptcal.")

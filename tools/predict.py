@@ -2,7 +2,7 @@
 
     python tools/predict.py cat.jpg dog.jpg --classes names.txt --trainer SoC
     python tools/predict.py tile.png --dataset LandCover --trainer OTPT --backbone small
-    python tools/predict.py cat.jpg --classes cat dog --trainer TPT SoC --html
+    python tools/predict.py cat.jpg --classes cat dog fox --trainer TPT SoC --html
     python tools/predict.py photos/ --classes names.txt --csv photos.csv
 """
 from __future__ import annotations

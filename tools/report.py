@@ -25,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path, help="run folders, or folders that contain them")
     parser.add_argument("--out", type=Path, help="where to write (default: report/ in the first folder)")
     parser.add_argument("--bins", type=int, default=BINS, help="bins of ECE, ACE and MCE, instead of the runs' own")
-    parser.add_argument("--bootstrap", type=int, default=300, metavar="N", help="resamples per interval; 0 = none")
+    parser.add_argument("--bootstrap", type=int, default=300, metavar="N",
+                        help="resamples per interval (pairs of methods take 200 per pair or more); 0 = none")
     parser.add_argument("--published", action="store_true", help="add rows with the numbers of the SoC paper")
     parser.add_argument("--posthoc", action="store_true",
                         help="add post-hoc scaling without labels (CoTS, E-CoTS and others) and conformal sets")

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,6 +95,8 @@ def join_lists(argv: Sequence[str]) -> list[str]:
 
 
 def seeds(text: str) -> list[int]:
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0, or several such numbers")
     found = [int(seed) for seed in text.split(",")]
     if len(set(found)) < len(found):
         raise argparse.ArgumentTypeError(f"{text} names a seed twice")

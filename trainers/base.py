@@ -192,7 +192,7 @@ class BaseTrainer:
     def build_model(self) -> None:
         """The backbone, the initial prompt, and its Jacobian where that saves time."""
         self.load_model()
-        if self.tunes_context and self.cfg.TTA.STEPS:
+        if self.tunes_context and self.cfg.TTA.STEPS and not self.online:  # the Jacobian is the initial context's
             key = {"weights": self.fingerprint["weights"], "precision": self.precision,
                    "classnames": list(self.classnames), "position": self.class_token_position}
             self.prompt.jacobian = build_jacobian(self.cfg, self.prompt, len(self.indices), key, self.dist)

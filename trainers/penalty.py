@@ -1,4 +1,4 @@
-"""Penalty: TPT with a penalty on logits outside the range of the most confident view."""
+"""Penalty: TPT with a penalty on logits outside the range of one view's."""
 from __future__ import annotations
 
 from typing import ClassVar
@@ -7,28 +7,47 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .functional.objectives import leading_range, range_excess
-from .registry import TRAINER_REGISTRY
+from .registry import TRAINER_REGISTRY, branch_of
 from .tpt import TPT
+
+# The view whose logits in the first step give the range. confident: the most confident kept one; as in the public code,
+# gradients of that step flow through it (flow: the same), or not (detached). plain: the plain view's before the step.
+RANGES = ("flow", "detached", "confident", "plain")
+
+
+class RangeMethod(TPT):
+    """TPT with a loss that knows the range of logits before tuning, that of the view that RANGE names."""
+
+    plain: Tensor  # (B, 1, K), the plain view's logits before the first step
+
+    def select(self, logits: Tensor) -> Tensor:
+        self.plain = logits[:, :1]  # of the episodes whose losses follow
+        return super().select(logits)
+
+    def range(self, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Lowest and highest logit (B, 1, 1), given those of the kept views in the first step (B, n, K)."""
+        kind = self.cfg.TRAINER[branch_of(type(self).__name__)].RANGE
+        if kind == "plain":
+            return leading_range(self.plain)
+        return leading_range(first.detach() if kind == "detached" else first)
 
 
 @TRAINER_REGISTRY.register()
-class Penalty(TPT):
+class Penalty(RangeMethod):
     """L_TPT + λ · (mean relu(z − max) + mean relu(min − z)). (Murugesan et al., ECCV 2024.)
 
-    The range is that of the most confident kept view in the first step, where, as in the public code, gradients flow
-    through it; that code takes one step. The paper describes it as the range of the zero-shot logits.
+    The public code takes the range of the most confident kept view, and one step. The paper describes it as that of the
+    zero-shot logits, which is what CoTS's rerun takes (`RANGE plain`).
     """
 
     label, colour, marker, display_order = "Penalty", "#882255", "1", 15
-    choices: ClassVar = {"TRAINER.PENALTY.RANGE": ("flow", "detached")}
+    choices: ClassVar = {"TRAINER.PENALTY.RANGE": RANGES}
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
         cfg.TRAINER.PENALTY = CfgNode()
         cfg.TRAINER.PENALTY.LAMBDA = 10.0  # λ
-        cfg.TRAINER.PENALTY.RANGE = "flow"  # gradients of the first step flow through the range too; or detached
+        cfg.TRAINER.PENALTY.RANGE = "confident"  # view that gives the range; or detached (the same), plain
 
     def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
-        own = self.cfg.TRAINER.PENALTY
-        low, high = leading_range(first.detach() if own.RANGE == "detached" else first)
-        return self.view_loss(logits) + own.LAMBDA * range_excess(logits, low, high)
+        return self.view_loss(logits) + self.cfg.TRAINER.PENALTY.LAMBDA * range_excess(logits, *self.range(first))

@@ -17,6 +17,7 @@ TRAINER_REGISTRY = Registry("trainer", Path(__file__).parent, __package__)
 SPARE_COLOURS = ("#AA4499", "#661100", "#B8A13A", "#5B7F95")  # for methods that state none
 ZERO_SHOT = "ZeroShot"  # the trainer that is CLIP without adaptation, which all others are compared with
 LAST = 1000  # display order of methods that state none
+EVERY_IMAGE = ("image", "1")  # values of TTA.RESET with which nothing is carried from image to image
 
 
 def build_trainer(cfg: CfgNode) -> BaseTrainer:
@@ -67,6 +68,13 @@ def method_info(name: str) -> MethodInfo:
         order=(method.display_order, key), tuned=method.tuned, tunes_context=method.tunes_context,
         trained=method.trained, online=method.online, zero_shot=not method.tuned and not method.trained,
     )
+
+
+def reset_words(reset: object) -> str:
+    """What a label adds for a value of TTA.RESET; "" where every image starts from the initial prompt."""
+    if reset is None or str(reset) in EVERY_IMAGE:
+        return ""
+    return "never reset" if reset == "never" else f"reset every {reset} images"
 
 
 def method_order(name: str) -> tuple[int, str]:

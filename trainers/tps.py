@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from .engine.adapted import Adapted
-from .engine.tta_loop import tune_and_predict
 from .functional.objectives import unit
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
@@ -62,7 +61,12 @@ class TPS(TPT):
         super().use_model(model, classnames)
         self.shifted = ShiftedText(self.prompt.text)
 
+    @property
+    def initial(self) -> ShiftedText:
+        return self.shifted
+
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        adapted = tune_and_predict(self.shifted, views, self.scale, self, self.cfg)
+        turns = views.split(1) if self.online else [views]
+        adapted = Adapted.join([self.tune(some) for some in turns])
         return replace(adapted, ctx=None)  # a shift of features is not a context

@@ -12,9 +12,10 @@ from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
 from .config.validation import parse_regularisers, require_kept_views, require_one_of
 from .engine.adapted import Adapted, adapt_within_memory
-from .engine.tta_loop import Regulariser, tune_and_predict
+from .engine.carried import CarriedText
+from .engine.tta_loop import Regulariser, TunableText, tune_and_predict
 from .functional.objectives import class_logits, confident_views, marginal_entropy
-from .registry import TRAINER_REGISTRY, branch_of, find_method, method_key
+from .registry import EVERY_IMAGE, TRAINER_REGISTRY, branch_of, find_method, method_key
 
 
 @TRAINER_REGISTRY.register()
@@ -27,6 +28,7 @@ class TPT(BaseTrainer):
 
     label, colour, marker, display_order = "TPT", "#E69F00", "^", 10
     tunes_context, takes_regularisers = True, True
+    carried_text: CarriedText | None = None
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
@@ -38,6 +40,7 @@ class TPT(BaseTrainer):
 
     def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
         super().__init__(cfg, dataset)
+        self.online = cfg.TTA.RESET not in EVERY_IMAGE
         added = parse_regularisers(cfg.TRAINER.REGULARISERS)
         self.added = [with_weight(find_regulariser(name), cfg, weight) for name, weight in added.items()]
 
@@ -68,11 +71,35 @@ class TPT(BaseTrainer):
         """Logits (B, K), given view features (B, V, d) and tuned text features (..., K, d)."""
         return class_logits(views[:, :1], text, self.scale)[:, 0]
 
+    @property
+    def initial(self) -> TunableText:
+        """What is tuned, as it is before the first image."""
+        return self.prompt
+
+    @property
+    def carried(self) -> CarriedText:
+        """What TTA.RESET carries from image to image."""
+        if self.carried_text is None or self.carried_text.initial is not self.initial:
+            every = 0 if self.cfg.TTA.RESET == "never" else int(self.cfg.TTA.RESET)
+            self.carried_text = CarriedText(self.initial, every)
+        return self.carried_text
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        return self.carried.tensors()
+
+    def tune(self, views: Tensor) -> Adapted:
+        """Tunes for B images and predicts them; for a single one where the context is carried."""
+        if self.online:
+            return self.carried.adapt(views, self.scale, self, self.cfg)
+        return tune_and_predict(self.initial, views, self.scale, self, self.cfg)
+
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        return adapt_within_memory(
-            lambda some: tune_and_predict(self.prompt, some, self.scale, self, self.cfg), views, self.prompt,
-        )
+        turns = views.split(1) if self.online else [views]
+        return Adapted.join([adapt_within_memory(self.tune, some, self.prompt) for some in turns])
+
+    def metadata(self) -> dict[str, object]:
+        return {**super().metadata(), **({"reset": self.cfg.TTA.RESET} if self.online else {})}
 
 
 def is_regulariser(method: type | None) -> TypeGuard[type[TPT]]:

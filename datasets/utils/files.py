@@ -38,7 +38,8 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make folder {path}: {error.strerror}; choose another one") from error
+        reason = "a file has this name" if isinstance(error, FileExistsError) else error.strerror
+        raise UserError(f"cannot make folder {path}: {reason}; choose another one") from error
 
 
 @contextmanager

@@ -44,6 +44,8 @@ def build_cfg(
     named = ["TRAINER.NAME", trainer] if trainer else []
     upper.append((source, [*read_pairs(named), *read_pairs(flags), *read_pairs(opts)]))
     if resume:
+        if not Path(resume, "config.yaml").is_file():
+            raise ConfigError(f"--resume {resume}: it is not a run folder, because it has no config.yaml")
         lower.insert(0, file_layer(Path(resume, "config.yaml")))
     name = find_trainer([*lower, *upper])
     method = TRAINER_REGISTRY.get(name) if name else None

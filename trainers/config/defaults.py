@@ -55,6 +55,8 @@ def get_cfg_default(methods: Iterable[str] = TRAINER_REGISTRY) -> CfgNode:
     cfg.TTA.VIEWS = 64  # views per image, the plain one included
     cfg.TTA.SELECT = 0.1  # share of the views kept, those of lowest entropy
     cfg.TTA.STEPS = 1  # gradient steps per image; 0 = zero-shot
+    # The context and AdamW's moments are carried and reset together. Otherwise TPT and its family are online.
+    cfg.TTA.RESET = "image"  # image: every image starts from the initial prompt; never; or N: every N images
     # auto: off on ImageNet and on elsewhere, as in C-TPT's and O-TPT's scripts. TPT's own script has it off on
     # ImageNet's four shifted sets too: set it to off there to compare with TPT's paper.
     cfg.TTA.AUGMIX = "auto"  # on, off, or auto = as the data set's public scripts have it

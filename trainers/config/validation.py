@@ -9,7 +9,7 @@ from yacs.config import CfgNode
 
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
-from ..registry import TRAINER_REGISTRY, method_key
+from ..registry import EVERY_IMAGE, TRAINER_REGISTRY, method_key
 from .roles import OF_PROMPTS, leaves
 
 LEAST = {"SEED": 0, "INPUT.SIZE": 0, "DATALOADER.NUM_WORKERS": -1, "TTA.VIEWS": 1, "TTA.STEPS": 0, "TTA.EPISODES": 1,
@@ -65,6 +65,11 @@ def validate(cfg: CfgNode) -> None:
     check_texts(cfg, trainer.tunes_context or trainer.trained)
     require(cfg, not cfg.TRAINER.REGULARISERS or trainer.takes_regularisers, "TRAINER.REGULARISERS",
             "empty: terms can be added to methods that tune by gradients, such as TPT, RTPT and TPS")
+    reset = cfg.TTA.RESET
+    require(cfg, reset in ("image", "never") or (reset.isdecimal() and int(reset) > 0), "TTA.RESET",
+            "image, never, or a number of images")
+    require(cfg, reset in EVERY_IMAGE or trainer.takes_regularisers, "TTA.RESET",
+            "image: only methods that tune by gradients, such as TPT, RTPT and TPS, carry a context")
     require(cfg, 0 < cfg.TTA.SELECT <= 1, "TTA.SELECT", "a share above 0 and up to 1")
     require_one_of(cfg, "TTA.AUGMIX", "auto", "on", "off")
     require_one_of(cfg, "TTA.JACOBIAN", "auto", "on", "off")

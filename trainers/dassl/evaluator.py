@@ -60,9 +60,10 @@ class Calibration(Classification):
             return results
         bins = self.cfg.TEST.get("BINS") or BINS
         found = metrics_of(logits, labels, bins)
-        results |= {"ece": found["ece"], "ace": found["ace"], "brier": 100 * brier(np.exp(log_softmax(logits)), labels),
+        results |= {"ece": found["ece"], "ace": found["ace"], "brier": brier(np.exp(log_softmax(logits)), labels),
                     "confidence": found["confidence"]}
-        print("\n".join(percent_lines(results, ("ece", "ace", "brier", "confidence"))))
+        print("\n".join(percent_lines(results, ("ece", "ace", "confidence"))))
+        print(f"* brier: {results['brier']:.4f}")  # 0 to 2, no percentage
         if self.writes and self.cfg.OUTPUT_DIR:
             self.write(logits, labels, results, bins)
         return results

@@ -31,6 +31,7 @@ class Predictor:
         self.trainer, self.run_dir, self.dist, self.cfg = trainer, run_dir, trainer.dist, trainer.cfg
         order = shuffled(trainer.indices, self.cfg.SEED) if trainer.online else trainer.indices
         self.parts = chunks(order, self.cfg.TEST.PART)
+        self.position = {index: at for at, index in enumerate(order)}  # in the stream that an online method sees
 
     def predict(self) -> None:
         """Predicts the images of all parts that are not finished; each process takes some of the parts."""
@@ -107,9 +108,13 @@ class Predictor:
             "label": np.array([item.label for item in items], dtype=np.int64),
             "bad_index": np.array(list(batch.bad), dtype=np.int64),
             "bad_reason": np.array(list(batch.bad.values()), dtype=np.str_),
-            **arrays,
+            **arrays, **({"position": self.positions(batch.index)} if self.trainer.online else {}),
             "adapt_seconds": np.array([time.perf_counter() - started]),
         }
+
+    def positions(self, indices: Sequence[int]) -> np.ndarray:
+        """The places of images in the order of an online method."""
+        return np.array([self.position[index] for index in indices], dtype=np.int64)
 
     def save_part(self, part: Sequence[int], columns: Columns, progress: Progress) -> None:
         self.run_dir.write_part(part, columns)

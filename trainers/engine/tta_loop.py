@@ -70,10 +70,14 @@ class TTAMethod(Protocol):
 
 
 @torch.no_grad()
-def tune_and_predict(prompt: TunableText, views: Tensor, scale: Tensor, method: TTAMethod, cfg: CfgNode) -> Adapted:
-    """Tunes the prompt for each of B images, given as unit view features (B, V, d), view 0 the plain one."""
+def tune_and_predict(
+    prompt: TunableText, views: Tensor, scale: Tensor, method: TTAMethod, cfg: CfgNode,
+    moments: dict[str, Tensor] | None = None,
+) -> Adapted:
+    """Tunes the prompt for each of B images, given as unit view features (B, V, d), view 0 the plain one. `moments`:
+    AdamW's state to start from, which is updated; None = a new one."""
     view_logits = class_logits(views, prompt.text, scale)  # (B, V, K)
-    context, loss, penalty = tune(prompt, views, view_logits, scale, method, cfg)
+    context, loss, penalty = tune(prompt, views, view_logits, scale, method, cfg, moments)
     text = prompt.tower.text(context) if cfg.TTA.STEPS else prompt.text
     before = view_logits if prompt.zero_shot is prompt.text else class_logits(views, prompt.zero_shot, scale)
     after = class_logits(views, text, scale) if cfg.TTA.STEPS else view_logits
@@ -83,6 +87,7 @@ def tune_and_predict(prompt: TunableText, views: Tensor, scale: Tensor, method: 
 
 def tune(
     prompt: TunableText, views: Tensor, view_logits: Tensor, scale: Tensor, method: TTAMethod, cfg: CfgNode,
+    moments: dict[str, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """TTA.STEPS steps of AdamW. Returns the contexts, and loss and penalty (B,) before the last step."""
     batch = len(views)
@@ -94,6 +99,8 @@ def tune(
     kept = views.take_along_dim(selected, dim=1)  # (B, n, d)
     # AdamW works elementwise, so one optimizer on a batch of contexts is one optimizer per image.
     optimizer = torch.optim.AdamW([context], lr=cfg.OPTIM.LR, weight_decay=cfg.OPTIM.WEIGHT_DECAY)
+    if moments is not None:
+        optimizer.state[context] = moments
     for step in range(cfg.TTA.STEPS):
         if step == 0:
             grad_text, loss, penalty = text_gradient(prompt.text, kept, scale, method)

@@ -20,6 +20,7 @@ from ..report.load import read_run
 from ..report.measure import Measured, measure
 from ..report.metrics import POSTHOC
 from ..report.page import render, render_page
+from ..report.paired import pair_tests
 from ..report.table_model import Table
 from ..report.verdict import judge
 from ..report.write import write_figures, write_tables
@@ -71,7 +72,8 @@ def write_outcome(
         notes.append(f"Its {counted(len(finished.measured), 'run')} one by one: {tool('report')} {folder}")
     verdicts = []
     if experiment.layout in RANKS_METHODS:
-        verdicts = [verdict for comparison in finished.comparisons() if (verdict := judge(comparison, REPEATS))]
+        verdicts = [verdict for comparison in finished.comparisons()
+                    if (verdict := judge(comparison, pair_tests(comparison, REPEATS)))]
     title = f"Demo: {experiment.title}" if finished.is_demo else experiment.title
     write_text(out / "report.html", render_page(verdicts, tables, figures, notes, title=title))
     return Outcome(tables, [figure.name for figure in figures], out / "report.html")
@@ -91,7 +93,8 @@ def measure_runs(
             continue
         try:
             metrics = known[run].metrics if run in known else {}
-            if not metrics or (repeats and np.isnan(metrics["ece"].low)) or (posthoc and "ece_fixed" not in metrics):
+            no_interval = metrics and np.isnan(metrics["accuracy"].low)
+            if not metrics or (repeats and no_interval) or (posthoc and "ece_fixed" not in metrics):
                 known[run] = measure(read_run(run.folder), BINS, repeats, posthoc=posthoc)
             found[run] = known[run]
         except (DataError, ValueError) as error:

@@ -28,6 +28,7 @@ from .arrays import (
 )
 
 TensorOrArray = TypeVar("TensorOrArray", torch.Tensor, Array)
+GRID = 4096  # cells of smooth ECE's grid
 
 
 @dataclass(frozen=True)
@@ -75,22 +76,73 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
     return float((table.share * np.abs(table.gap)).sum())
 
 
-def debiased_ece(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
-    """ECE minus its bias, after Kumar, Liang and Ma (NeurIPS 2019): even a perfectly calibrated model has an ECE above
-    0, because |gap| of a bin with few images is above 0 by chance.
+def squared_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
+    """D = Σ_b (n_b/n)(ḡ_b² − s_b²/n_b), the debiased squared calibration error (Kumar, Liang and Ma, NeurIPS 2019).
 
-    With a bin's accuracy a taken as normal around its true value with variance a (1 − a) / n, |gap| has the mean of a
-    folded normal distribution; the excess of that mean over |gap| is subtracted. Kumar et al. simulate it. At least 0.
+    ḡ_b and s_b² are mean and unbiased variance of confidence − correct in bin b; bins with fewer than two samples are
+    left out. D is 0 on average for a calibrated model, so it can be negative. ECE has no such estimator: |gap| of a bin
+    with few samples is above 0 by chance.
     """
-    table = reliability(confidence, correct, bins)
-    full = table.count > 0
-    gap, spread = table.gap[full], np.sqrt(table.accuracy[full] * (1 - table.accuracy[full]) / table.count[full])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        standard = np.where(spread > 0, gap / spread, 0)
-    density = spread * np.sqrt(2 / np.pi) * np.exp(-(standard**2) / 2)
-    within = torch.special.erf(torch.as_tensor(standard / np.sqrt(2))).numpy()
-    expected = np.where(spread > 0, density + gap * within, np.abs(gap))
-    return max(0.0, float((table.share[full] * (2 * np.abs(gap) - expected)).sum()))
+    return float(squared_errors(*bins_and_gaps(confidence, correct, bins), bins)[0])
+
+
+def bins_and_gaps(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> tuple[Array, Array]:
+    """The bin and confidence − correct of each sample, both (N,): all that D needs."""
+    confidence, correct = check_confidence(confidence, correct)
+    return bin_index(confidence, bins), confidence.astype(np.float64) - correct
+
+
+def squared_errors(index: Array, gap: Array, bins: int) -> Array:
+    """D of each of M models (M,), given the bins and gaps of N samples, (N, M) or (N,)."""
+    index, gap = index.reshape(len(index), -1), gap.reshape(len(gap), -1)
+    models = gap.shape[1]
+    cell, values = (index + bins * np.arange(models)).ravel(), gap.ravel()
+    count = np.bincount(cell, minlength=bins * models)
+    total, squares = (np.bincount(cell, value, minlength=bins * models) for value in (values, values**2))
+    mean = total / np.maximum(count, 1)
+    variance = (squares - count * mean**2) / np.maximum(count - 1, 1)
+    return np.where(count > 1, count * mean**2 - variance, 0).reshape(models, bins).sum(axis=1) / len(gap)
+
+
+def rms_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
+    """√D, the root mean square calibration error without the bias of chance; 0 where D is negative."""
+    return max(0.0, squared_calibration_error(confidence, correct, bins)) ** 0.5
+
+
+def rms_interval(
+    confidence: ArrayLike, correct: ArrayLike, bins: int = BINS, repeats: int = 1000, level: float = 0.95,
+) -> Interval:
+    """√D with an interval that covers the true value in at least about `level` of all samples: the resamples of D are
+    shifted to have D as their mean, and the ends are clipped to [0, 1]."""
+    found = bootstrap(lambda index, gap: float(squared_errors(index, gap, bins)[0]),
+                      *bins_and_gaps(confidence, correct, bins), repeats=repeats, level=level, centred=True)
+    return Interval(*(float(np.clip(end, 0, 1)) ** 0.5 for end in (found.value, found.low, found.high)))
+
+
+def smooth_ece(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """Smooth ECE (Błasiok and Nakkiran, 2023): the width σ at which ∫|smoothed gap| equals σ. It has no bins.
+
+    The gap, confidence − correct, is smoothed over [0, 1] by a Gaussian of width σ that is reflected at both ends. On
+    the even extension of a fine grid that is a product of Fourier coefficients. The integral falls as σ grows, so σ is
+    found by bisection, between 0.001 and 1 as in the authors' package.
+    """
+    confidence, correct = check_confidence(confidence, correct)
+    gap = (confidence.astype(np.float64) - correct) / len(correct)
+    place = (confidence * GRID - 0.5).clip(0, GRID - 1)  # in cells, whose centres are at (k + 0.5) / GRID
+    left = np.minimum(place.astype(int), GRID - 2)
+    grid = (np.bincount(left, gap * (left + 1 - place), minlength=GRID)
+            + np.bincount(left + 1, gap * (place - left), minlength=GRID))
+    wave = np.fft.rfft(np.concatenate([grid, grid[::-1]]))
+    damping = (np.pi * np.arange(GRID + 1)) ** 2 / 2
+
+    def error(sigma: float) -> float:
+        return float(np.abs(np.fft.irfft(wave * np.exp(-damping * sigma**2))[:GRID]).sum())
+
+    low, high = 0.001, 1.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (middle, high) if error(middle) > middle else (low, middle)
+    return error(high)
 
 
 def mce(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
@@ -199,33 +251,20 @@ def top_class(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
 
 
 def bootstrap(
-    metric: Callable[..., float], *samples: ArrayLike, repeats: int = 1000, level: float = 0.95, seed: int = 0,
-    centred: bool = False, group: ArrayLike | None = None,
+    metric: Callable[..., float | Array], *samples: ArrayLike, repeats: int = 1000, level: float = 0.95, seed: int = 0,
+    centred: bool = False,
 ) -> Interval:
-    """`metric(*samples)` with a percentile interval over `repeats` redraws of the rows with replacement. With `group`
-    (N,), such as the data set of each row, each group is redrawn separately.
+    """`metric(*samples)` with a percentile interval over `repeats` resamples of the rows with replacement.
 
-    A metric may return one value or an array of them, as `selective` does; NaN redraws are ignored. A binned error is
-    biased upwards on redrawn rows. `centred` subtracts that bias, the mean of the redraws minus the value, from both
-    ends; without it, the interval is widened where needed to contain the value.
+    A metric may return one value or an array of them, as `selective` does; NaN resamples are ignored. With `centred`
+    they are shifted to have the value as their mean, which removes the bias that resampling adds to D; without it, the
+    interval is widened where needed to contain the value. Neither removes the bias of ECE itself, so an interval of ECE
+    covers the expected measured ECE, not the true one: use `rms_interval`.
     """
-    rows = [to_numpy(sample) for sample in samples]
-    if not rows or len({len(row) for row in rows}) != 1 or len(rows[0]) == 0:
-        raise ValueError(f"The samples need one common length above 0, got {[len(row) for row in rows]}.")
     if repeats < 1 or not 0 < level < 1:
         raise ValueError(f"Needs repeats ≥ 1 and a level between 0 and 1, got {repeats} and {level}.")
-    value = np.asarray(metric(*rows), dtype=np.float64)
-    generator = np.random.default_rng(seed)
-    groups = np.zeros(len(rows[0]), int) if group is None else to_numpy(group)
-    parts = [np.flatnonzero(groups == one) for one in np.unique(groups)]
-
-    def redrawn() -> Array:
-        draw = np.empty(len(rows[0]), int)
-        for part in parts:
-            draw[part] = part[generator.integers(len(part), size=len(part))]
-        return draw
-
-    drawn = np.array([value, *(metric(*(row[draw] for row in rows)) for draw in (redrawn() for _ in range(repeats)))])
+    drawn = resamples(metric, *samples, repeats=repeats, seed=seed)
+    value = drawn[0]
     drawn = np.where(np.isnan(value), 0, drawn)  # its interval becomes NaN below
     low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     if centred:
@@ -233,6 +272,16 @@ def bootstrap(
         low, high = low - bias, high - bias
     found = value, np.minimum(low, value), np.maximum(high, value)
     return Interval(*(map(float, found) if value.ndim == 0 else found))
+
+
+def resamples(metric: Callable[..., float | Array], *samples: ArrayLike, repeats: int, seed: int = 0) -> Array:
+    """`metric(*samples)`, then its values on `repeats` resamples of the rows: (1 + repeats, ...)."""
+    rows = [to_numpy(sample) for sample in samples]
+    if not rows or len({len(row) for row in rows}) != 1 or len(rows[0]) == 0:
+        raise ValueError(f"The samples need one common length above 0, got {[len(row) for row in rows]}.")
+    generator, n = np.random.default_rng(seed), len(rows[0])
+    draws = (generator.integers(n, size=n) for _ in range(repeats))
+    return np.array([metric(*rows), *(metric(*(row[draw] for row in rows)) for draw in draws)], dtype=np.float64)
 
 
 def sals(logits: TensorOrArray, zero_shot_logits: ArrayLike) -> TensorOrArray:

@@ -14,7 +14,7 @@ from ..config.build import build_cfg, dataset_file_of
 from ..config.defaults import get_cfg_default
 from ..config.fingerprint import prompt_name
 from ..config.roles import leaves
-from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, branch_of, method_info
+from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, branch_of, method_info, reset_words
 from .comparability_notes import column_notes
 from .load import Run
 from .measure import Measured
@@ -131,7 +131,9 @@ def row_of(measured: Measured, variant: str = "") -> Row:
     """The row that a run belongs to."""
     run = measured.run
     learnt = method_info(run.trainer).zero_shot and bool(run.settings.get("MODEL.INIT_WEIGHTS"))
-    return Row(run.trainer, variant, LEARNT if learnt else "")
+    carried = run.reset_words if run.reset_words not in variant else ""
+    name = f"{method_info(run.trainer).label}, {carried}" if carried else ""
+    return Row(run.trainer, variant, LEARNT if learnt else name)
 
 
 def column_of(measured: Measured) -> Column:
@@ -231,7 +233,8 @@ def _sweep(measured: Sequence[Measured], key: str, backbone: str, columns: froze
         variants[column_of(m), row.method].add(row.variant)
     shown = {column for (column, _), values in variants.items() if len(values) > 1}
     methods = " and ".join(dict.fromkeys(method_info(m.run.trainer).label for m in measured))
-    names = {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt"}
+    names = {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt",
+             "TTA.RESET": "when the context is reset"}
     title = f"{backbone_label(backbone)}: {f'λ of {methods}' if key.endswith('.LAMBDA') else names.get(key, key)}"
     return arrange([(row, m) for row, m in rows if column_of(m) in shown], backbone, title, key, columns)
 
@@ -280,6 +283,8 @@ def show_setting(key: str, value: object) -> str:
         return f"δ at {value:g} %"
     if key == "TTA.STEPS":
         return "1 step" if value == 1 else f"{value} steps"
+    if key == "TTA.RESET":
+        return reset_words(value) or "reset for each image"
     if key == "PROMPT.CTX_INIT":
         return f"“{value}”" if value else "no initial words"
     if key == "MODEL.INIT_WEIGHTS":

@@ -3,25 +3,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ..functional import calibration as cal
-from ..functional.significance import Difference, paired_bootstrap
+from ..functional.significance import Difference, corrected, paired_bootstrap
 from ..registry import method_info
 from .figures.reliability import Diagram, diagram, draw_bins
-from .figures.style import INK, PAGE, new_figure, styled
+from .figures.style import PAGE, new_figure, styled
 from .gallery import NamedFigure
 from .load import Run
 
 SHOWN_BINS = 8  # of the diagrams: few, so that each bin holds enough images
-REPEATS = 1000  # of the paired bootstrap
+REPEATS = 1000  # of the bootstrap
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One method: its reliability diagram, and the difference of its ECE from the reference's on the same images."""
+    """One method: its reliability diagram, its RMS calibration error, and the difference of its square from the
+    reference's on the same images, with a p-value that is corrected for all methods."""
 
     diagram: Diagram
+    error: cal.Interval
     change: Difference | None = None  # None for the reference itself
 
     @property
@@ -35,38 +36,39 @@ def summarise(runs: Sequence[Run], reference: str) -> list[Summary]:
     for run in runs:
         data = run.load_predictions()
         tops[run.trainer] = cal.top_class(data.logits, data.label)
-    ece = partial(cal.ece, bins=cal.BINS)
-    found = []
-    for method, top in tops.items():
-        shown = replace(diagram(method, *top, SHOWN_BINS), ece=ece(*top))
-        change = None
-        if method != reference:
-            change = paired_bootstrap(ece, tops[reference], top, repeats=REPEATS, centred=True)
-        found.append(Summary(shown, change))
-    return found
+    others = [method for method in tops if method != reference]
+    changes = dict(zip(others, corrected([
+        paired_bootstrap(cal.squared_calibration_error, tops[reference], tops[method], repeats=REPEATS)
+        for method in others
+    ]), strict=True))
+    return [
+        Summary(replace(diagram(method, *top, SHOWN_BINS), ece=cal.ece(*top)), cal.rms_interval(*top, repeats=REPEATS),
+                changes.get(method))
+        for method, top in tops.items()
+    ]
 
 
 def sentences(found: Sequence[Summary], reference: str) -> list[str]:
     """What the reference changes against zero-shot, then what each other method changes against the reference."""
     lines = []
-    base = next(one.diagram for one in found if one.method == reference)
+    base = next(one for one in found if one.method == reference)
     for one in found:
         if one.change is None:
             continue
-        before, after, (moved, low, high) = base, one.diagram, one.change.points
-        if method_info(one.method).zero_shot:
-            before, after, moved, low, high = one.diagram, base, -moved, -high, -low
+        first, second = (one, base) if method_info(one.method).zero_shot else (base, one)
+        before, after = first.diagram, second.diagram
         lines.append(
             f"{method_info(after.method).label} against {method_info(before.method).label}: "
             f"accuracy {100 * (after.accuracy - before.accuracy):+.1f}, mean confidence "
-            f"{100 * (after.confidence - before.confidence):+.1f}, ECE {moved:+.1f} points (95 % interval "
-            f"{low:+.1f} to {high:+.1f}, {'real' if one.change.real else 'may be chance'})."
+            f"{100 * (after.confidence - before.confidence):+.1f}, ECE {100 * (after.ece - before.ece):+.1f} points; "
+            f"RMS calibration error {100 * float(first.error.value):.1f} → {100 * float(second.error.value):.1f} % "
+            f"(p = {one.change.p:.3f}, {'significant' if one.change.significant else 'may be chance'})."
         )
-    return lines
+    return [*lines, f"p: paired bootstrap, corrected by Holm's method for {len(lines)} comparisons."]
 
 
 def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
-    """Above, a reliability diagram per method; below, confidence beside accuracy, and ECE against `reference`."""
+    """Above, a reliability diagram per method; below, confidence beside accuracy, and RMS calibration errors."""
     labels = [method_info(one.method).label for one in found]
     base = method_info(reference).label
     with styled():
@@ -79,7 +81,6 @@ def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
         upper.supxlabel("confidence", fontsize=8)
         upper.supylabel("accuracy", fontsize=8)
         left, right = lower.subplots(1, 2, sharey=True)
-        right.axvline(0, color=INK, linewidth=0.8)
         for row, one in enumerate(found):
             accuracy, confidence = 100 * one.diagram.accuracy, 100 * one.diagram.confidence
             colour = method_info(one.method).colour
@@ -89,21 +90,22 @@ def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
             left.plot(confidence, row, "D", color=colour, markersize=5)
             left.annotate(f"{confidence - accuracy:+.1f}", (max(accuracy, confidence), row), (7, 0),
                           textcoords="offset points", va="center")
-            if one.change is not None:
-                value, low, high = one.change.points
-                right.errorbar(value, row, xerr=[[value - low], [high - value]], fmt="o", color=colour, capsize=2,
-                               markersize=6, markerfacecolor=colour if one.change.real else "white")
+            value, low, high = (100 * float(end) for end in (one.error.value, one.error.low, one.error.high))
+            right.errorbar(value, row, xerr=[[value - low], [high - value]], fmt="o", color=colour, capsize=2,
+                           markersize=6, markerfacecolor=colour if one.change and one.change.significant else "white")
         left.set_yticks(range(len(found)), labels)
         left.invert_yaxis()
         left.margins(x=0.18, y=0.12)
         left.set_xlabel("○ accuracy, ◆ mean confidence (%)")
         right.margins(x=0.12)
-        right.set_xlabel(f"ECE − {base}'s (points, paired 95 % interval)")
+        right.set_xlim(left=0)
+        right.set_xlabel("RMS calibration error (%, 95 % interval)")
         left.grid(axis="x")
         right.grid(axis="x")
     caption = (
         f"Above: accuracy by confidence in {SHOWN_BINS} bins (red: over-confident, blue: under-confident), ECE in "
-        f"{cal.BINS} bins. Below: mean confidence beside accuracy, and each ECE against that of {base} on the same "
-        f"{found[0].diagram.n:,} images; filled: the paired 95 % interval excludes zero."
+        f"{cal.BINS} bins. Below: mean confidence beside accuracy, and RMS calibration errors on "
+        f"{found[0].diagram.n:,} images; filled: differs from {base}'s on the same images (paired bootstrap, p below "
+        "0.05 after Holm's correction)."
     )
     return NamedFigure("overview", caption, figure)

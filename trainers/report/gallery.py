@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 from ...datasets.utils.errors import one_line
 from ..functional.arrays import Array, ArrayLike
 from ..functional.calibration import selective
-from ..registry import branch_of, method_info, method_key
+from ..registry import ZERO_SHOT, branch_of, method_info, method_key
 from .comparison import Column, Comparison, Row
 from .figures.class_pairs import PairErrors, draw_pair_errors, pair_errors
 from .figures.comparison import Pair, Point, draw_pairs, draw_plane, draw_prompts
 from .figures.reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_selective
+from .figures.stream import Running, draw_stream, running
 from .load import Run
 from .measure import Measured
 
@@ -62,6 +63,9 @@ def make_figures(comparisons: Sequence[Comparison], similarity: Similarity) -> I
         yield from _main_figures(main, suffix, similarity)
         swept = [c for c in comparisons if c.swept and c.backbone == main.backbone]
         for comparison in swept:
+            if comparison.swept == "TTA.RESET":
+                for column in comparison.columns:
+                    yield from attempted(stream_figures, comparison, column, f"_reset{suffix}")
             if comparison.swept == "TTA.STEPS":
                 yield from attempted(step_figures, comparison, suffix)
             if comparison.swept == "PROMPT.CTX_INIT":
@@ -87,6 +91,7 @@ def _main_figures(comparison: Comparison, suffix: str, similarity: Similarity) -
     yield from attempted(sals_figures, comparison, f"sals{suffix}")
     for column in comparison.main_columns():
         yield from attempted(pair_figures, comparison, column, similarity, PAIR_METHODS, suffix)
+        yield from attempted(stream_figures, comparison, column, suffix)
     if common and len(comparison.rows) > 2:
         yield from attempted(plane_figure, comparison, common, f"plane{suffix}")
 
@@ -222,6 +227,24 @@ def pair_errors_of(cell: Sequence[Measured], similarity: Similarity) -> PairErro
         return None
     predictions = cell[0].run.load_predictions()
     return pair_errors(predictions.logits, predictions.label, matrix)
+
+
+def stream_figures(comparison: Comparison, column: Column, suffix: str = "") -> Iterator[NamedFigure]:
+    """Accuracy and ECE over the stream of the online methods, with zero-shot in the first one's order; none if there is
+    no online method."""
+    curves: dict[str, tuple[str, Running]] = {}
+    for row, (first, *_) in comparison.cells_on(column):
+        position = first.run.load_predictions().position if first.run.online else None
+        if position is not None:
+            shown = [(row.label, row.method, first.tuned)]
+            for label, method, top in shown if curves else [("Zero-shot", ZERO_SHOT, first.zero_shot), *shown]:
+                curves[label] = method, running(top.confidence, top.correct, position, comparison.bins)
+    if curves:
+        name, window = comparison.column_label(column), next(iter(curves.values()))[1].window
+        words = (f"Over the stream, {name}, {comparison.backbone_label}: accuracy and ECE of the last {window:,} "
+                 "images with 95 % intervals (bootstrap). The ECE of few images is higher by chance than that of all.")
+        figure = draw_stream(curves, name)
+        yield captioned(comparison, f"over_time_{_slug(name)}{suffix}", words, figure, [column], seeds=False)
 
 
 def plane_figure(comparison: Comparison, columns: Sequence[Column], name: str) -> NamedFigure:

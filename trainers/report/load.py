@@ -14,7 +14,7 @@ from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import Damaged, read_arrays
 from ..config.roles import compared_settings
 from ..functional.arrays import Array
-from ..registry import backbone_label
+from ..registry import backbone_label, method_info, reset_words
 from .schema import read_results, read_settings
 
 logger = logging.getLogger(__name__)
@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 COLUMNS = {
     "index": ("iu", "n"), "label": ("iu", "n"), "logits": ("fiu", "n", "classes"),
     "zero_shot_logits": ("fiu", "n", "classes"), "flagged": ("biu", "n"), "text": ("fiu", "classes", "width"),
-    "cots_tau": ("fiu", "n"), "strong_log_p": ("fiu", "n", "classes"),
+    "cots_tau": ("fiu", "n"), "strong_log_p": ("fiu", "n", "classes"), "position": ("iu", "n"),
 }
-OPTIONAL = ("text", "cots_tau", "strong_log_p")  # the last two of methods that use several views
+OPTIONAL = ("text", "cots_tau", "strong_log_p", "position")  # of methods that use several views; of online ones
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Predictions:
     text: Array | None = None  # (K, d), the class features before adaptation
     cots_tau: Array | None = None  # (N,), CoTS's temperatures, of methods that use several views
     strong_log_p: Array | None = None  # (N, K), the strong views' mean log-prediction at these temperatures
+    position: Array | None = None  # (N,), place in the stream, of online methods
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,15 @@ class Run:
     @property
     def seed(self) -> int:
         return self.results["seed"]
+
+    @property
+    def reset_words(self) -> str:
+        """What its label says about TTA.RESET."""
+        return reset_words(self.settings.get("TTA.RESET")) if method_info(self.trainer).tuned else ""
+
+    @property
+    def online(self) -> bool:
+        return method_info(self.trainer).online or bool(self.reset_words)
 
     @property
     def data_hash(self) -> str:

@@ -41,13 +41,14 @@ class Metric:
     """How a metric is named, shown and computed."""
 
     label: str
-    # A function and its arrays, whose rows the bootstrap redraws; None if the run lacks them. Metrics without `of` are
-    # computed by `posthoc_metrics`.
+    # A function and its arrays, whose rows the bootstrap resamples; None if the run lacks them. Metrics without `of`
+    # are computed by `posthoc_metrics`.
     of: Callable[[Samples], tuple | None] | None = None
     percent: bool = True
     higher_is_better: bool | None = False
     digits: int = 0  # after the point; 0 means 1 for percentages and 3 otherwise
-    max_values: float = np.inf  # redrawn values up to which there is a bootstrap interval
+    interval: bool = False  # whether a bootstrap interval covers the true value; chance adds to binned |gaps|
+    root: bool = False  # `of` gives the square, to which chance adds nothing
 
     @property
     def scale(self) -> int:
@@ -67,18 +68,24 @@ class Metric:
         if chosen is None:
             return None
         function, *arrays = chosen
-        if not repeats or np.asarray(arrays[0]).size * repeats > self.max_values:
-            return _point(float(function(*arrays)))
-        found = cal.bootstrap(function, *arrays, repeats=repeats, centred=True)
+        if not repeats or not self.interval:
+            found = _point(float(function(*arrays)))
+        else:
+            found = cal.bootstrap(function, *arrays, repeats=repeats, centred=True)
         # The bias correction may shift an end out of the possible range.
         low, high = -1.0 if self.higher_is_better is None else 0.0, 1.0 if self.percent else np.inf
-        return Interval(found.value, max(float(found.low), low), min(float(found.high), high))
+        ends = np.clip([found.value, found.low, found.high], low, high)
+        return Interval(*map(float, np.sqrt(ends) if self.root else ends))
 
 
 METRICS = {
-    "accuracy": Metric("Accuracy", lambda s: (cal.accuracy, *s.top), higher_is_better=True),
+    "accuracy": Metric("Accuracy", lambda s: (cal.accuracy, *s.top), higher_is_better=True, interval=True),
     "ece": Metric("ECE", lambda s: (partial(cal.ece, bins=s.bins), *s.top)),
-    "ece_debiased": Metric("ECE, debiased", lambda s: (partial(cal.debiased_ece, bins=s.bins), *s.top)),
+    "rms_calibration_error": Metric(
+        "RMS calibration error", lambda s: (partial(cal.squared_calibration_error, bins=s.bins), *s.top),
+        interval=True, root=True,
+    ),
+    "smooth_ece": Metric("Smooth ECE", lambda s: (cal.smooth_ece, *s.top)),
     "ece_sals": Metric("ECE + SaLS", lambda s: (partial(cal.ece, bins=s.bins), *s.with_sals)),
     "ece_temperature": Metric(
         "ECE + temperature†",
@@ -92,13 +99,17 @@ METRICS = {
     "ace": Metric("ACE", lambda s: (partial(cal.ace, bins=s.bins), *s.top)),
     "mce": Metric("MCE", lambda s: (partial(cal.mce, bins=s.bins), *s.top)),
     "classwise_ece": Metric(
-        "Classwise ECE", lambda s: (partial(cal.classwise_ece, bins=s.bins), s.probabilities, s.label), max_values=2e7,
+        "Classwise ECE", lambda s: (partial(cal.classwise_ece, bins=s.bins), s.probabilities, s.label),
     ),
-    "signed_error": Metric("Over-confidence", lambda s: (cal.signed_error, *s.top), higher_is_better=None),
-    "auroc": Metric("AUROC", lambda s: (cal.auroc, *s.top), higher_is_better=True),
-    "aurc": Metric("AURC", lambda s: (cal.aurc, *s.top)),
-    "brier": Metric("Brier", lambda s: (np.mean, cal.brier_terms(s.probabilities, s.label)), percent=False),
-    "nll": Metric("NLL", lambda s: (np.mean, cal.nll_terms(s.logits, s.label)), percent=False),
+    "signed_error": Metric(
+        "Over-confidence", lambda s: (cal.signed_error, *s.top), higher_is_better=None, interval=True,
+    ),
+    "auroc": Metric("AUROC", lambda s: (cal.auroc, *s.top), higher_is_better=True, interval=True),
+    "aurc": Metric("AURC", lambda s: (cal.aurc, *s.top), interval=True),
+    "brier": Metric(
+        "Brier", lambda s: (np.mean, cal.brier_terms(s.probabilities, s.label)), percent=False, interval=True,
+    ),
+    "nll": Metric("NLL", lambda s: (np.mean, cal.nll_terms(s.logits, s.label)), percent=False, interval=True),
     "seconds": Metric("Seconds per image", percent=False, digits=4),
 }
 POSTHOC = ("ece_cots", "ece_ecots", "accuracy_ecots", "ece_cor", "ece_fixed")  # label-free post-hoc scaling
@@ -108,12 +119,10 @@ TEMPERATURE_NOTE = (
     "scaled by the temperature fitted on the other half."
 )
 INTERVAL_NOTE = (
-    "Brackets: 95 % bootstrap interval of one run, corrected for bias: redrawn images raise a binned error, so the "
-    "mean shift of the redraws is subtracted. ±: standard deviation over seeds."
-)
-DEBIASED_NOTE = (
-    "ECE, debiased: without what chance alone adds to the |gap| of each bin (a folded normal distribution in place of "
-    "the simulation of Kumar, Liang and Ma, 2019); with few images per bin the plain ECE is too high."
+    "Brackets: 95 % bootstrap interval of one run. ±: standard deviation over seeds. ECE, smooth ECE, ACE, MCE and "
+    "classwise ECE have none, because chance adds to the |gap| of each bin: on few images they are too high. RMS "
+    "calibration error: root of the mean squared gap of the bins without what chance adds (Kumar, Liang and Ma, 2019); "
+    "its interval covers the true value. Smooth ECE (Błasiok and Nakkiran, 2023) has no bins."
 )
 POSTHOC_NOTE = (
     "CoTS and E-CoTS rescale each image by its own strong views; they need a method that uses several views. A method "

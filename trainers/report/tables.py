@@ -14,7 +14,7 @@ from . import published as paper
 from .comparison import Column, Comparison, Row, non_default_settings
 from .load import Run
 from .measure import Measured
-from .metrics import DEBIASED_NOTE, INTERVAL_NOTE, METRICS, POSTHOC_NOTE, TEMPERATURE_NOTE
+from .metrics import INTERVAL_NOTE, METRICS, POSTHOC_NOTE, TEMPERATURE_NOTE
 from .table_model import Entry, RowBlock, Table, TableRow
 
 Grid = Mapping[Row, Sequence[Entry | None]]
@@ -52,7 +52,7 @@ def paper_table(
         blocks.append(RowBlock(METRICS[metric].label + (" (%)" if METRICS[metric].percent else ""), rows))
     notes = [*comparison.notes, _legend(blocks, comparison)]
     if "ece_temperature" in metrics:
-        notes.append(TEMPERATURE_NOTE)
+        notes += _temperature_notes(comparison)
     if "ece_cots" in metrics:
         notes.append(POSTHOC_NOTE)
     if with_published:
@@ -75,12 +75,25 @@ def metrics_table(comparison: Comparison, name: str, title: str, bins: int) -> T
         ]
         blocks.append(RowBlock(comparison.column_label(column, with_count=True), lines))
     notes = [
-        f"{bins} bins. In percent, but for Brier (0 to 2) and NLL (nats). {INTERVAL_NOTE}", DEBIASED_NOTE,
+        f"{bins} bins. In percent, but for Brier (0 to 2) and NLL (nats). {INTERVAL_NOTE}",
         "Over-confidence: mean confidence − accuracy. AUROC and AURC: how well confidence separates right from wrong.",
     ]
     if "ece_temperature" in keys:
-        notes.append(TEMPERATURE_NOTE)
+        notes += _temperature_notes(comparison)
     return Table(name, title, [METRICS[key].label for key in keys], blocks, notes)
+
+
+def _temperature_notes(comparison: Comparison) -> list[str]:
+    """What temperature scaling is, and where it raises ECE."""
+    raised = []
+    for (row, column), group in comparison.cells.items():
+        if all("ece_temperature" in m.metrics for m in group):
+            before, after = (_mean([100 * m.value(key) for m in group], 1).text for key in ("ece", "ece_temperature"))
+            if float(after) > float(before):
+                raised.append(f"{row.label} on {comparison.column_label(column)} ({before} → {after})")
+    more = f" and {len(raised) - 6} more" if len(raised) > 6 else ""
+    note = f"It minimises NLL, not ECE, and raises the ECE here of {', '.join(raised[:6])}{more}."
+    return [f"{TEMPERATURE_NOTE} {note}" if raised else TEMPERATURE_NOTE]
 
 
 def _cell(comparison: Comparison, row: Row, column: Column, metric: str, interval: bool = False) -> Entry | None:
@@ -231,7 +244,8 @@ def _legend(blocks: list[RowBlock], comparison: Comparison) -> str:
     if any(entry.difference is not None for entry in entries):
         legend.append("In parentheses: difference against O-TPT.")
     if any(entry.std is not None for entry in entries):
-        online = [row.label for row in comparison.rows if method_info(row.method).online]
+        online = [row.label for row in comparison.rows
+                  if any(cell[0].run.online for (of, _), cell in comparison.cells.items() if of == row)]
         orders = f", which for {' and '.join(online)} are orders of the images" if online else ""
         legend.append(f"±: standard deviation over seeds{orders}.")
     return " ".join(legend)

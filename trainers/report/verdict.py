@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...datasets.base import dataset_info
-from ..functional.significance import Difference
 from ..registry import method_info
 from .comparison import Comparison, Row
-from .paired import ece_difference
+from .paired import Pair, correction
 
 PERCENT = "\u00a0%"  # a number and its sign stay on one line
 
@@ -44,9 +43,9 @@ class Verdict:
     backbone: str
 
 
-def judge(comparison: Comparison, repeats: int = 0) -> Verdict | None:
-    """Sorts the methods of a main table by ECE; None if they share no data set. A paired bootstrap with `repeats`
-    redraws tests whether the lead is more than chance; 0 means no test."""
+def judge(comparison: Comparison, pairs: Sequence[Pair] = ()) -> Verdict | None:
+    """Sorts the methods of a main table by ECE; None if they share no data set. The tests of `pairs` decide whether the
+    lead is more than chance."""
     columns = comparison.common_columns()
     if not columns:
         return None
@@ -59,35 +58,57 @@ def judge(comparison: Comparison, repeats: int = 0) -> Verdict | None:
     sets = ", ".join(f"{dataset_info(column.dataset).label} {column.n:,}" for column in columns)
     basis = (f"ECE in percent, {comparison.bins} bins; lower is better. Backbone {comparison.backbone_label}, "
              f"{sum(column.n for column in columns):,} test images: {sets}.")
-    lead = ece_difference(comparison, tuned[1].row, tuned[0].row, columns, repeats) if len(tuned) > 1 else None
-    return Verdict(lines, tuned[0].method, _sentence(lines, tuned, lead), basis, comparison.backbone_label)
+    return Verdict(lines, tuned[0].method, _sentence(lines, tuned, pairs), basis, comparison.backbone_label)
 
 
-def _sentence(lines: Sequence[Line], tuned: Sequence[Line], lead: Difference | None) -> str:
-    best = tuned[0]
-    if len(tuned) == 1:
+def _sentence(lines: Sequence[Line], tuned: Sequence[Line], pairs: Sequence[Pair]) -> str:
+    best, others = tuned[0], tuned[1:]
+    if not others:
         sentence = f"{best.row.label} has an ECE of {best.ece:.1f}{PERCENT}: {best.direction}"
     else:
-        rival = tuned[1]
-        lowest = f"{best.row.label} has the lowest ECE of the tuned methods, {best.ece:.1f}{PERCENT}"
-        other = f"{rival.row.label} with {rival.ece:.1f}{PERCENT}"
-        if lead is None:
-            sentence = f"{lowest}, before {other}; whether by chance was not tested"
-        elif lead.real:
-            sentence = (f"{best.row.label} is the best calibrated of the tuned methods: ECE {best.ece:.1f}{PERCENT}, "
-                        f"against {rival.ece:.1f}{PERCENT} for {rival.row.label}{_interval(lead)}")
-        else:
-            sentence = f"{lowest}, but these images show no difference to {other}{_interval(lead)}"
-        worst = tuned[-1]
-        if worst is not rival:
+        sentence = _lead(best, others, pairs)
+        worst = others[-1]
+        if worst is not others[0]:
             sentence += f"; {worst.row.label} has {worst.ece:.1f}{PERCENT} and is {worst.direction}"
     zero = [line for line in lines if method_info(line.method).zero_shot and line not in tuned]
     if zero:
         name = f"{zero[0].row.label} CLIP" if not zero[0].row.name else f"The {zero[0].row.label}"
         sentence += f". {name} has {zero[0].ece:.1f}{PERCENT}"
-    return sentence + "."
+    tested = f" {correction(pairs)}" if pairs and others else ""
+    return f"{sentence}.{tested}"
 
 
-def _interval(lead: Difference) -> str:
-    value, low, high = lead.points
-    return f" (difference {value:+.1f} points, paired 95{PERCENT} interval {low:+.1f} to {high:+.1f})"
+def _lead(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> str:
+    """Whether the method of lowest ECE is better calibrated than every other tuned one. ECE is for comparison with
+    papers; the tests are of the RMS calibration error, to which chance adds nothing."""
+    lowest = f"{best.row.label} has the lowest ECE of the tuned methods, {best.ece:.1f}{PERCENT}"
+    against = [f"{other.row.label} with {other.ece:.1f}{PERCENT}" for other in others]
+    if not pairs:
+        return f"{lowest}, before {against[0]}; whether by chance was not tested"
+    tests = {frozenset((pair.first, pair.second)): pair for pair in pairs}
+    found = [tests.get(frozenset((best.row, other.row))) for other in others]
+    gains = [_gain(pair, best) if pair and pair.squared.significant else 0 for pair in found]
+    if min(gains) > 0:
+        return (f"{best.row.label} is the best calibrated of the tuned methods: ECE {best.ece:.1f}{PERCENT}, against "
+                f"{others[0].ece:.1f}{PERCENT} for {others[0].row.label}{_errors(found[0], best)}")
+    if min(gains) < 0:
+        worst = gains.index(min(gains))
+        return f"{lowest}, but {others[worst].row.label} is better calibrated{_errors(found[worst], best)}"
+    alike = [k for k, gain in enumerate(gains) if gain == 0]
+    more = f" and {len(alike) - 3} others" if len(alike) > 3 else ""
+    nearest = min(alike, key=lambda k: pair.squared.p if (pair := found[k]) else 1)
+    return (f"{lowest}, but these images show no difference in calibration to "
+            f"{', '.join(against[k] for k in alike[:3])}{more}{_errors(found[nearest], best)}")
+
+
+def _gain(pair: Pair, best: Line) -> float:
+    """D of the other method minus D of the best."""
+    return float(pair.squared.value) * (1 if pair.first == best.row else -1)
+
+
+def _errors(pair: Pair | None, best: Line) -> str:
+    if not pair:
+        return " (they share no seed)"
+    (own, other), name = (pair.errors, pair.second) if pair.first == best.row else (pair.errors[::-1], pair.first)
+    return (f" (RMS calibration error {100 * own:.1f} against {100 * other:.1f}{PERCENT} for {name.label}, paired "
+            f"bootstrap p = {pair.squared.p:.3f})")

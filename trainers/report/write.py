@@ -22,7 +22,7 @@ from .load import Run, find_runs, text_similarity
 from .measure import Measured, measure
 from .metrics import POSTHOC
 from .page import render_page
-from .paired import paired_table
+from .paired import Pair, pair_tests, paired_table
 from .table_model import Table
 from .tables import conformal_tables, metrics_table, paper_table
 from .verdict import Verdict, judge
@@ -62,8 +62,10 @@ def write_report(
         runs = real
     measured = _measure_all(runs, notes, bins, repeats, posthoc)
     comparisons = compare(measured)
-    tables = make_tables(comparisons, bins, published, posthoc, repeats)
-    verdicts = [verdict for c in comparisons if not c.swept and (verdict := judge(c, repeats))]
+    main = [c for c in comparisons if not c.swept]
+    tests = [pair_tests(c, repeats) for c in main]
+    tables = make_tables(comparisons, tests, bins, published, posthoc)
+    verdicts = [verdict for c, pairs in zip(main, tests, strict=True) if (verdict := judge(c, pairs))]
     write_tables(out, tables)
     figures = (*first, *make_figures(comparisons, text_similarity)) if with_figures else ()
     drawn, problems = write_figures(out, figures)
@@ -95,18 +97,20 @@ def _measure_all(runs: Sequence[Run], notes: list[str], bins: int, repeats: int,
 
 
 def make_tables(
-    comparisons: Sequence[Comparison], bins: int, published: bool, posthoc: bool = False, repeats: int = 0,
+    comparisons: Sequence[Comparison], tests: Sequence[Sequence[Pair]], bins: int, published: bool,
+    posthoc: bool = False,
 ) -> list[Table]:
     """The main table of each backbone; then for each backbone pairs of methods, post-hoc scaling, ACE and all metrics;
     then a table for each sweep."""
     main: list[Table] = []
     tables: list[Table | None] = []
-    for number, c in enumerate((c for c in comparisons if not c.swept), start=1):
+    unswept = (c for c in comparisons if not c.swept)
+    for number, (c, pairs) in enumerate(zip(unswept, tests, strict=True), start=1):
         name, backbone = f"results_{number}", c.backbone_label
         bare = replace(c, notes=[])  # the notes on its runs are under the main table
         main.append(paper_table(c, name, f"Accuracy and ECE, {backbone}", ["accuracy", "ece"], published))
         tables += [
-            paired_table(c, f"{name}_paired", f"Pairs of methods on the same images, {backbone}", repeats),
+            paired_table(c, f"{name}_paired", f"Pairs of methods on the same images, {backbone}", pairs),
             paper_table(bare, f"{name}_posthoc", f"ECE after post-hoc scaling, {backbone}",
                         ["ece_sals", "ece_temperature", *(POSTHOC if posthoc else ())], published),
             paper_table(bare, f"{name}_ace", f"Adaptive calibration error, {backbone}", ["ace"], published),

@@ -7,7 +7,7 @@ import numpy as np
 from tabulate import tabulate
 
 from ..functional.calibration import ace, ece, sals, top_class
-from ..registry import ZERO_SHOT, backbone_label, method_info
+from ..registry import ZERO_SHOT, backbone_label, method_info, reset_words
 
 # What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's the second.
 END_OF_TRAINING = ("Finish training", "Finished training")
@@ -61,8 +61,9 @@ def baseline_label(results: Mapping) -> str:
 def rows_of(results: Mapping) -> dict[str, str]:
     """The rows that a run adds to a table, by label, and the prefix of their keys in its results."""
     method = method_info(results["trainer"])
-    rows = {} if method.zero_shot else {method.label: ""}
-    return {**rows, **({f"{method.label} + SaLS": "sals_"} if "sals_ece" in results else {})}
+    label = ", ".join(filter(None, (method.label, reset_words(results.get("reset")))))
+    rows = {} if method.zero_shot else {label: ""}
+    return {**rows, **({f"{label} + SaLS": "sals_"} if "sals_ece" in results else {})}
 
 
 def seeds_table(runs: Sequence[Mapping]) -> str:

@@ -46,7 +46,8 @@ def averages(finished: FinishedRuns) -> list[Table]:
     for metric in experiment.metrics:
         grid = {row: [average_over([cells[row, value][name] for name in common if (row, value) in cells], metric)
                       for value in values] for row in rows}
-        blocks.append(block_vs_published(f"{METRICS[metric].label} (%)", grid, metric, columns, table))
+        label = METRICS[metric].label + (" (%)" if METRICS[metric].percent else "")
+        blocks.append(block_vs_published(label, grid, metric, columns, table))
     every = {run.dataset_name for run in finished.measured}
     sizes = {m.run.dataset: m.run.results["n"] for m in finished.measured.values() if m.run.dataset in common}
     names = sorted(sizes, key=lambda name: dataset_info(name).order)

@@ -124,9 +124,10 @@ def draw_plane(title: str, sweeps: Mapping[str, Mapping[float, Point]], referenc
                 axes.plot(x, y, color=lighter(info.colour), linewidth=1, zorder=2)
                 axes.scatter(x, y, s=22, zorder=3, **look)
             else:
-                edge = INK if info.marker not in "12" else None
+                filled = info.marker not in "1234x+|_"
+                edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.5} if filled else {"linewidth": 1.2}
                 point = references[method]
-                axes.scatter([point.accuracy], [point.ece], s=34, zorder=4, edgecolor=edge, linewidth=0.5, **look)
+                axes.scatter([point.accuracy], [point.ece], s=34, zorder=4, **edge, **look)
         every = [*references.values(), *(point for sweep in sweeps.values() for point in sweep.values())]
         axes.margins(0.14)
         axes.autoscale_view()

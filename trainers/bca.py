@@ -1,0 +1,66 @@
+"""BCA: Bayesian adaptation of class centres and of the class prior that each centre stands for."""
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from yacs.config import CfgNode
+
+from .engine.adapted import Adapted
+from .functional.objectives import unit
+from .online import SCALE, Online, log_probability
+from .registry import TRAINER_REGISTRY
+
+
+@TRAINER_REGISTRY.register()
+class BCA(Online):
+    """p = softmax(100 x μᵀ) P, with centres μ = T and P = I at first. (Zhou et al., BCA, CVPR 2025.)
+
+    P has a row P(class | centre) for each centre: p is a mean of rows, so confidence falls on the whole. Then image and
+    p are added to running means of the predicted class's centre and row. Formulas and constants are those of two
+    third-party implementations; the authors' code could not be had, and their values per data set are not known.
+    """
+
+    label, colour, marker, display_order = "BCA", "#00BCD4", "x", 78
+    least: ClassVar = {"COUNT_CENTRE": 0, "COUNT_PRIOR": 0, "SCALE": 0}
+    centres: Tensor  # μ (K, d)
+    prior: Tensor  # P (K, K)
+    centre_counts: Tensor  # (K,)
+    prior_counts: Tensor  # (K,)
+
+    @classmethod
+    def extend_defaults(cls, cfg: CfgNode) -> None:
+        cfg.TRAINER.BCA = CfgNode()
+        cfg.TRAINER.BCA.TAU_CENTRE = 0.05  # confidence above which an image moves its class's centre
+        cfg.TRAINER.BCA.COUNT_CENTRE = 20000.0  # images that the initial centre counts as; with 100, centres collapse
+        cfg.TRAINER.BCA.TAU_PRIOR = 0.65  # confidence above which its prediction enters its class's row of P
+        cfg.TRAINER.BCA.COUNT_PRIOR = 1.0  # predictions that the initial row counts as
+        cfg.TRAINER.BCA.VIEWS = "confident"  # selected with the current centres; or plain
+        cfg.TRAINER.BCA.SCALE = SCALE  # of the cosines; 0 = the backbone's own
+
+    def reset(self, text: Tensor) -> None:
+        self.centres, self.prior = text.clone(), torch.eye(len(text), device=text.device)
+        self.centre_counts = torch.full_like(text[:, 0], self.own.COUNT_CENTRE)
+        self.prior_counts = torch.full_like(text[:, 0], self.own.COUNT_PRIOR)
+
+    @torch.no_grad()
+    def adapt(self, views: Tensor) -> Adapted:
+        features, logits = self.used_views(views, self.centres)
+        p = logits.mean(0).softmax(-1) @ self.prior
+        self.learn(features.mean(0), p)
+        return Adapted(log_probability(p)[None], self.zero_shot(views))
+
+    def learn(self, x: Tensor, p: Tensor) -> None:
+        """Running means of the class that the posterior p predicts."""
+        k = int(self.equal_names(p).argmax())
+        if p[k] > self.own.TAU_CENTRE:
+            self.centres[k] = unit(self.centre_counts[k] * self.centres[k] + x)
+            self.centre_counts[k] += 1
+        if p[k] > self.own.TAU_PRIOR:
+            self.prior[k] = (self.prior_counts[k] * self.prior[k] + p) / (self.prior_counts[k] + 1)
+            self.prior_counts[k] += 1
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        return {"centres": self.centres, "prior": self.prior, "centre_counts": self.centre_counts,
+                "prior_counts": self.prior_counts}

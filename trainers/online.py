@@ -1,0 +1,108 @@
+"""The base class of methods that learn online from the view features alone, without a text tower."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from yacs.config import CfgNode
+
+from ..datasets.utils.errors import ConfigError
+from .base import BaseTrainer
+from .config.validation import require, require_kept_views, require_one_of
+from .functional.objectives import class_logits, confident_views
+from .registry import branch_of
+from .vlm.backbone import Backbone
+from .vlm.openai import SMALL
+from .vlm.openai_clip import CLIP
+
+logger = logging.getLogger(__name__)
+
+SCALE = 100.0  # of the cosines in the public code of several methods; exp(logit_scale) of OpenAI's models
+WORDS = {"VIEWS": ("plain", "confident"), "PREDICT": ("plain", "confident"), "VALUES": ("given", "paper")}
+
+
+class Online(BaseTrainer):
+    """Settings of its own branch, TRAINER.<NAME>, that several methods have:
+
+    - VIEWS: `plain`, or `confident`: the views of lowest entropy, averaged. The mean feature is not normalised.
+    - VALUES: `given`, or `paper`: the published values of `per_set` for the data set, which were tuned on test labels.
+    - SCALE: of the cosines; 0 = the backbone's own, which the embedded small CLIP always uses: it was trained with 26.
+    """
+
+    online = True
+    per_set: ClassVar[Sequence[str]] = ()  # settings that VALUES paper replaces
+    paper: ClassVar[Mapping[str, Sequence[float]]] = {}  # their published values by data set
+    least: ClassVar[Mapping[str, float]] = {}  # the lowest value of a setting
+    own: CfgNode  # the branch, with the published values where they are asked for
+
+    @classmethod
+    def validate(cls, cfg: CfgNode) -> None:
+        branch = branch_of(cls.__name__)
+        own = cfg.TRAINER[branch]
+        for key, least in cls.least.items():
+            require(cfg, own[key] >= least, f"TRAINER.{branch}.{key}", f"{least:g} or more")
+        for key in WORDS.keys() & own.keys():
+            require_one_of(cfg, f"TRAINER.{branch}.{key}", *WORDS[key])
+        if "confident" in (own.get("VIEWS", "confident"), own.get("PREDICT")):
+            require_kept_views(cfg)
+        if own.get("VALUES") == "paper" and cfg.DATASET.NAME not in cls.paper:
+            raise ConfigError(f"TRAINER.{branch}.VALUES is 'paper', but none are published for '{cfg.DATASET.NAME}': "
+                              f"use given, or one of {', '.join(cls.paper)}")
+
+    @property
+    def num_views(self) -> int:
+        own = self.cfg.TRAINER[branch_of(type(self).__name__)]
+        return self.cfg.TTA.VIEWS if "confident" in (own.get("VIEWS", "confident"), own.get("PREDICT")) else 1
+
+    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
+        super().use_model(model, classnames)
+        name = branch_of(type(self).__name__)
+        self.own = self.cfg.TRAINER[name].clone()
+        if self.own.get("VALUES") == "paper":
+            self.own.defrost()
+            self.own.update(zip(self.per_set, self.paper[self.cfg.DATASET.NAME], strict=True))
+        if self.per_set:
+            values = ", ".join(f"{key.lower()} {self.own[key]:g}" for key in self.per_set)
+            logger.info("%s: %s (%s)", self.label, values, self.own.VALUES)
+        if abs(float(self.cosine_scale / self.scale) - 1) > 0.01:
+            logger.warning("%s multiplies cosines by %g, as published, but this backbone was trained with %.1f: "
+                           "TRAINER.%s.SCALE 0 uses that", self.label, self.cosine_scale, self.scale, name)
+        self.reset(self.prompt.text)
+
+    def reset(self, text: Tensor) -> None:
+        """Makes the state before the first image, given the class features (K, d)."""
+        raise TypeError(f"{type(self).__name__} does not define reset()")
+
+    @property
+    def cosine_scale(self) -> Tensor | float:
+        own = self.cfg.MODEL.BACKBONE.NAME == SMALL or not self.own.get("SCALE")
+        return self.scale if own else self.own.SCALE
+
+    def logits(self, features: Tensor, text: Tensor) -> Tensor:
+        """Class logits (..., K) of image features (..., d), equal for classes of one name."""
+        return self.equal_names(class_logits(features, text, self.cosine_scale))
+
+    def equal_names(self, values: Tensor) -> Tensor:
+        """Values (..., K) with that of the first class of a name for all of them, so that rounding decides no tie."""
+        return values if self.first_of_name is None else values[..., self.first_of_name]
+
+    def used_views(self, views: Tensor, text: Tensor, kind: str = "") -> tuple[Tensor, Tensor]:
+        """Features (n, d) and logits (n, K) of an image's views (1, V, d) that VIEWS, or `kind`, names: the plain one,
+        or those of lowest entropy in its order."""
+        if (kind or self.own.VIEWS) == "plain":
+            return views[0, :1], self.logits(views[0, :1], text)
+        logits = self.logits(views[0], text)
+        chosen = confident_views(logits, self.cfg.TTA.SELECT)
+        return views[0, chosen], logits[chosen]
+
+    def zero_shot(self, views: Tensor) -> Tensor:
+        """(1, K)"""
+        return self.prompt.logits(views[:, 0], self.scale)
+
+
+def log_probability(p: Tensor) -> Tensor:
+    """log p, finite where p is 0."""
+    return p.clamp(min=torch.finfo(p.dtype).tiny).log()
