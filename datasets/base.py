@@ -11,11 +11,12 @@ from typing import Any
 
 from PIL import Image
 
-from .utils.errors import DataError, first_five, reading
-from .utils.registry import Registry
+from .utils.errors import ConfigError, DataError, first_five, reading
+from .utils.registry import Registry, nearest
 from .views.images import open_image
 
 DATASET_REGISTRY = Registry("data set", Path(__file__).parent, __package__)
+SEVERITIES = (1, 2, 3, 4, 5)  # of a corruption
 
 
 @dataclass(frozen=True)
@@ -60,18 +61,32 @@ class Dataset:
     display_order = 1000  # position among the columns of a table, lowest first
     embedded = False  # drawn by code, for the demo and the tests
     template = "a photo of a {}."  # the hand-written prompt of CoOp's zero-shot baseline
+    ensemble: Sequence[str] = ()  # OpenAI's templates for this set; (): CLIP's seven and `template`
     augmix = True  # whether the public test-time scripts use AugMix on this set: what TTA.AUGMIX auto means
     test_only = False  # DATASET.NUM_SHOTS is ignored
+    corruptions: Sequence[str] = ()  # valid values of DATASET.CORRUPTION
+    clean = True  # has images without a corruption too
     fewshot_folder: Path | None = None  # where few-shot lists are kept; None: they are drawn every time
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1]) -> None:
         self.root = Path(root).expanduser()
+        self.corruption, self.severity = corruption, severity  # of the test images
         self.image_dir = self.root  # paths in few-shot lists are relative to it
 
     @classmethod
     def run_name(cls, root: str | Path) -> str:
         """The data set's name in run folders and results: the class's name, unless that is ambiguous."""
         return cls.__name__
+
+    @classmethod
+    def check_corruption(cls, corruption: str, severity: int) -> None:
+        """Refuses a corruption that the set does not have."""
+        if severity not in SEVERITIES:
+            raise ConfigError(f"DATASET.SEVERITY is {severity}; it must be one of {', '.join(map(str, SEVERITIES))}")
+        if corruption not in cls.corruptions and (corruption or not cls.clean):
+            choice = f"one of {', '.join(cls.corruptions)}.{nearest(corruption, cls.corruptions)}"
+            valid = choice if not cls.clean else f"empty or {choice}" if cls.corruptions else "empty: it has none"
+            raise ConfigError(f"DATASET.CORRUPTION is '{corruption}'; for {cls.__name__} it must be {valid}")
 
     def remedy(self) -> str:
         """What to do when images are missing."""
@@ -81,10 +96,17 @@ class Dataset:
         """The RGB image of a datum. Sets that draw their images override this."""
         return open_image(datum.impath)
 
+    def file_size(self, item: Datum) -> int | None:
+        """The size of an image's file; None if there is none."""
+        try:
+            return os.stat(item.impath).st_size  # noqa: PTH116 - a Path would take as long as the system call
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     @reading()
     def check_files(self, items: Sequence[Datum]) -> list[int]:
         """The sizes of the images' files. Raises DataError if images are missing."""
-        sizes = [file_size(item) for item in items]
+        sizes = [self.file_size(item) for item in items]
         missing = [item.impath for item, size in zip(items, sizes, strict=True) if size is None]
         if missing:
             raise DataError(f"{type(self).__name__}: {len(missing)} of {len(items)} images are missing: "
@@ -108,17 +130,19 @@ class Dataset:
         return digest.hexdigest()[:16]
 
 
-def file_size(item: Datum) -> int | None:
-    """The size of an image's file; None if there is none."""
-    try:
-        return os.stat(item.impath).st_size  # noqa: PTH116 - a Path would take as long as the system call
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+def run_name(name: str, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1]) -> str:
+    """The name of the data set `name` below `root` in run folders and results. Under a corruption it is a data set of
+    its own, such as `ImageNetC-fog-5`."""
+    own = DATASET_REGISTRY.get(name).run_name(root) if name in DATASET_REGISTRY else name
+    return f"{own}-{corruption}-{severity}" if corruption else own
 
 
-def run_name(name: str, root: str | Path) -> str:
-    """The name of the data set `name` below `root` in run folders and results."""
-    return DATASET_REGISTRY.get(name).run_name(root) if name in DATASET_REGISTRY else name
+def parse_run_name(name: str) -> tuple[str, str, int]:
+    """The registered name, the corruption ("" = none) and the severity in a data set's name in results."""
+    parts = name.split("-")
+    if len(parts) == 3 and parts[0] in DATASET_REGISTRY and parts[2] in map(str, SEVERITIES):
+        return parts[0], parts[1], int(parts[2])
+    return name, "", SEVERITIES[-1]
 
 
 @dataclass(frozen=True)
@@ -131,6 +155,11 @@ class DatasetInfo:
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """Facts about a data set by its registered name; one that is not registered sorts last."""
-    cls = DATASET_REGISTRY.get(name) if name in DATASET_REGISTRY else Dataset
-    return DatasetInfo(cls.label or name, (cls.display_order, name), cls.embedded)
+    """Facts about a data set by its name in results; one that is not registered sorts last."""
+    base, corruption, severity = parse_run_name(name)
+    cls = DATASET_REGISTRY.get(base) if base in DATASET_REGISTRY else Dataset
+    label, order = cls.label or base, base
+    if corruption:
+        label += f" {corruption.replace('_', ' ')} {severity}"
+        order += f" {[*cls.corruptions, corruption].index(corruption):02d} {severity}"
+    return DatasetInfo(label, (cls.display_order, order), cls.embedded)

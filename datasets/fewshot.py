@@ -1,9 +1,10 @@
-"""Few-shot samples of a training split, and CoOp's base and new halves of the classes."""
+"""Parts of a data set: few-shot samples, listed test images, and CoOp's base and new halves of the classes."""
 from __future__ import annotations
 
 import json
 import logging
 import math
+import os
 import random
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from .base import Dataset, Datum, LazyList
-from .checks import split_hash
-from .utils.errors import DataError, UserError, first_five, one_line
+from .checks import read_lines, split_hash
+from .utils.errors import DataError, UserError, first_five, one_line, reading
 from .utils.files import read_regular, write_text
 
 logger = logging.getLogger(__name__)
@@ -110,6 +111,28 @@ def kept_samples(
     else:
         logger.info("few-shot samples written to %s (set DATASET.FEWSHOT_DIR for another folder)", path)
     return samples
+
+
+@reading()
+def select_images(dataset: Dataset, image_list: str) -> None:
+    """Reduces the test split to the images that a file lists, one `<class folder>/<image>` or longer path per line. The
+    file is looked for as it is, then in the data root and in the data set's folder."""
+    path = Path(image_list).expanduser()
+    found = next(filter(Path.is_file, (path, dataset.root / path, dataset.image_dir / path)), None)
+    if found is None:
+        raise DataError(f"DATASET.IMAGE_LIST {image_list} is no file, nor one in {dataset.image_dir}; RobustBench's "
+                        f"5,000 images of ImageNet are listed in robustbench/data/imagenet_test_image_ids.txt of "
+                        f"https://github.com/RobustBench/robustbench")
+    wanted = dict.fromkeys(read_lines(found))
+    depth = next(iter(wanted), "").count("/") + 1
+    listed = {"/".join(item.impath.rsplit(os.sep, depth)[-depth:]): item for item in dataset.test}
+    missing = [line for line in wanted if line not in listed]
+    if missing or not wanted:
+        raise DataError(f"{found} must list test images of {type(dataset).__name__}, such as {next(iter(listed))}, one "
+                        f"per line; these are not: {first_five(missing) or 'it is empty'}")
+    has_own_val = dataset.val is not dataset.test
+    dataset.test = [item for ending, item in listed.items() if ending in wanted]
+    dataset.val = dataset.val if has_own_val else dataset.test
 
 
 def select_classes(dataset: Dataset, which: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .base import DATASET_REGISTRY, Dataset, Datum, LazyList
+from .base import DATASET_REGISTRY, SEVERITIES, Dataset, Datum, LazyList
 from .checks import check_classnames, check_items, split_hash
 from .download.fetch import FetchError, Source, fetch_drive
 from .utils.cli import tool
@@ -32,6 +32,7 @@ class FileDataset(Dataset):
     """A data set in files. A subclass names its folders and counts, and lists its images in `read`."""
 
     folder = ""  # below the data root
+    aliases: tuple[str, ...] = ()  # other names under which `folder` is found
     images = ""  # below `folder`; paths in split files are relative to it
     test_images = ""  # below `images`, if the test images have a folder of their own
     metadata: tuple[Source, ...] = ()  # small files in `folder` that the reader needs
@@ -42,9 +43,9 @@ class FileDataset(Dataset):
     published_test = ""  # `split_hash` of the published test split
 
     @reading()
-    def __init__(self, root: str | Path) -> None:
-        super().__init__(root)
-        self.dataset_dir = self.root / self.folder
+    def __init__(self, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1]) -> None:
+        super().__init__(root, corruption, severity)
+        self.dataset_dir = self.folder_in(self.root)
         self.image_dir = self.dataset_dir / self.images
         self.fewshot_folder = self.dataset_dir / "split_fewshot"
         self.check_folders()
@@ -70,14 +71,20 @@ class FileDataset(Dataset):
         return cls.__module__.rpartition(".")[2]
 
     @classmethod
+    def folder_in(cls, root: Path) -> Path:
+        """The set's folder, whether it exists or not."""
+        found = [root / name for name in (cls.folder, *cls.aliases) if (root / name).is_dir()]
+        return found[0] if found else root / cls.folder
+
+    @classmethod
     def locate(cls, root: Path, source: Source) -> Path:
         """The path of a metadata file, whether it exists or not."""
-        return root / cls.folder / source.name
+        return cls.folder_in(root) / source.name
 
     @classmethod
     def test_dir(cls, root: Path) -> Path:
         """The folder of the test images."""
-        return root / cls.folder / cls.images / cls.test_images
+        return cls.folder_in(root) / cls.images / cls.test_images
 
     @classmethod
     def download_command(cls, root: Path) -> str:

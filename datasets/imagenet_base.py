@@ -1,4 +1,4 @@
-"""What ImageNet and its four variants share: folders by WordNet id and one file of class names."""
+"""What ImageNet and its variants share: folders by WordNet id and one file of class names."""
 from __future__ import annotations
 
 import hashlib
@@ -53,7 +53,7 @@ class ImageNetBase(FileDataset):
     @classmethod
     def locate(cls, root: Path, source: Source) -> Path:
         """ImageNet's copy of the class names is used where a variant has none."""
-        own = root / cls.folder / source.name
+        own = cls.folder_in(root) / source.name
         shared = root / "imagenet" / source.name
         return shared if shared.is_file() and not own.exists() else own
 
@@ -63,10 +63,14 @@ class ImageNetBase(FileDataset):
         if not is_coops(names):
             logger.warning("%s: %s, with %d classes, is not CoOp's list of class names; results will not be "
                            "comparable with published ones", self.name(), path, len(names))
-        folders = self.class_folders(self.test_dir(self.root), list(names))
+        folders = self.class_folders(self.class_root(), list(names))
         if self.subset:
             names = {wnid: name for wnid, name in names.items() if wnid in folders}
         return Splits(list(names.values()), self.list_images(folders, names))
+
+    def class_root(self) -> Path:
+        """The folder that holds the class folders of the test images."""
+        return self.test_dir(self.root)
 
     def class_folders(self, folder: Path, wnids: list[str]) -> dict[str, Path]:
         """The folder of each WordNet id that has one."""

@@ -1,7 +1,8 @@
 """LandCover: aerial tiles of 24 kinds of land, drawn by code, so that nothing is downloaded or stored.
 
 The classes are close in meaning and in look: crops, green land, built land, water, roads and rails, bare land. The
-path of a datum, such as `landcover/test/vineyard/00012.png`, is not a file but the seed of a drawing.
+path of a datum, such as `landcover/test/vineyard/00012.png`, is not a file but the seed of a drawing. Corrupted test
+tiles are called `landcover/test-fog-5/vineyard/00012.png`; training and validation tiles are never corrupted.
 """
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from typing import ClassVar
 
 from PIL import Image
 
-from .base import DATASET_REGISTRY, Dataset, Datum
-from .synthetic.tiles import CLASSNAMES, GENERATOR_VERSION, shifted_tile, tile
+from .base import DATASET_REGISTRY, SEVERITIES, Dataset, Datum
+from .synthetic.corruptions import STRENGTHS, corrupt
+from .synthetic.tiles import CLASSNAMES, GENERATOR_VERSION, shifted_tile, tile, tile_rng
 from .utils.errors import DataError
 
 
@@ -23,17 +25,19 @@ class LandCover(Dataset):
 
     folder = "landcover"
     embedded = True
+    corruptions = tuple(STRENGTHS)
     per_class: ClassVar[dict[str, int]] = {"train": 32, "val": 8, "test": 40}
     draw_tile = staticmethod(tile)
 
-    def __init__(self, root: str | Path = "") -> None:
-        super().__init__(root)
+    def __init__(self, root: str | Path = "", corruption: str = "", severity: int = SEVERITIES[-1]) -> None:
+        super().__init__(root, corruption, severity)
         self.train, self.val, self.test = (self.items(split) for split in ("train", "val", "test"))
         self.classnames = list(CLASSNAMES)
 
     def items(self, split: str) -> list[Datum]:
         """The tiles of a split, class by class."""
-        return [Datum(f"{self.folder}/{split}/{name.replace(' ', '_')}/{number:05d}.png", label, classname=name)
+        place = f"{split}-{self.corruption}-{self.severity}" if self.corruption and split == "test" else split
+        return [Datum(f"{self.folder}/{place}/{name.replace(' ', '_')}/{number:05d}.png", label, classname=name)
                 for label, name in enumerate(CLASSNAMES) for number in range(self.per_class.get(split, 0))]
 
     def remedy(self) -> str:
@@ -44,7 +48,13 @@ class LandCover(Dataset):
         folder, split, name, file = PurePosixPath(datum.impath).parts
         if folder != self.folder:
             raise DataError(f"{datum.impath} is not a tile of {type(self).__name__}: its tiles are {self.folder}/…")
-        return Image.fromarray(self.draw_tile(split, name.replace("_", " "), int(PurePosixPath(file).stem)))
+        split, _, corruption = split.partition("-")
+        key = split, name.replace("_", " "), int(PurePosixPath(file).stem)
+        image = self.draw_tile(*key)
+        if corruption:
+            kind, _, severity = corruption.partition("-")
+            image = corrupt(image, kind, int(severity), tile_rng(self.folder, kind, *key))
+        return Image.fromarray(image)
 
     def check_files(self, items: Sequence[Datum]) -> list[int]:
         """There are no files."""

@@ -1,7 +1,9 @@
 """Miniature data roots in the true layout of each data set."""
 import json
+import pickle
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -107,3 +109,39 @@ def build_imagenet(name: str, images: Path) -> list[str]:
             picture(images / place / f"{wnid}_{n}.JPEG", number)
     (images / "README.txt").write_text("not a class")
     return [WNIDS[wnid] for wnid in wnids]
+
+
+def build_imagenet_c(root: Path, corruptions: list[str], severities: tuple = (1, 2, 3, 4, 5), name: str = "ImageNet-C"):
+    """Two images of each of twelve classes under each corruption."""
+    for corruption in corruptions:
+        for severity in severities:
+            for wnid in WNIDS:
+                for n in range(2):
+                    picture(root / name / corruption / str(severity) / wnid / f"ILSVRC2012_val_{n:08d}.JPEG", severity)
+    (root / name / "classnames.txt").write_text("".join(f"{wnid} {label}\n" for wnid, label in WNIDS.items()))
+
+
+def build_cifar(root: Path, classes: int = 10, rows: int = 20, protocol: int = 2) -> np.ndarray:
+    """The files of CIFAR-10 or CIFAR-100 that torchvision reads, with few images. Returns the test images."""
+    rng = np.random.default_rng(classes)
+    folder = root / ("cifar-10-batches-py" if classes == 10 else "cifar-100-python")
+    folder.mkdir(parents=True)
+    files = ["test_batch", *(f"data_batch_{n}" for n in range(1, 6))] if classes == 10 else ["test", "train"]
+    images = {file: rng.integers(0, 256, (rows, 32, 32, 3), dtype=np.uint8) for file in files}
+    for file, pixels in images.items():
+        labels = {"labels" if classes == 10 else "fine_labels": [n % classes for n in range(rows)]}
+        content = {"data": pixels.transpose(0, 3, 1, 2).reshape(rows, -1), **labels, "filenames": ["x.png"] * rows}
+        (folder / file).write_bytes(pickle.dumps(content, protocol=protocol))
+    return images[files[0]]
+
+
+def build_cifar_c(root: Path, corruptions: list[str], classes: int = 10, rows: int = 20) -> dict[str, np.ndarray]:
+    """`rows` images at five severities under each corruption."""
+    rng = np.random.default_rng(classes)
+    folder = root / f"CIFAR-{classes}-C"
+    folder.mkdir(parents=True)
+    arrays = {name: rng.integers(0, 256, (5 * rows, 32, 32, 3), dtype=np.uint8) for name in corruptions}
+    arrays["labels"] = np.tile(np.arange(rows) % classes, 5).astype(np.uint8)
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return arrays

@@ -81,11 +81,12 @@ def test_batches_and_caches_change_nothing(run, train, tmp_path, monkeypatch):
     np.testing.assert_allclose(run("cached", *cached)["logits"], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("online", ["RunningMean", pytest.param("TDA", marks=pytest.mark.slow)])
-def test_kill_9_at_every_write(train, tmp_path, monkeypatch, online):
+@pytest.mark.parametrize(("online", "order"), [
+    ("RunningMean", "correlated"), pytest.param("TDA", "random", marks=pytest.mark.slow)])
+def test_kill_9_at_every_write(train, tmp_path, monkeypatch, online, order):
     """Killed at its fifth write, continued, killed at the fifth of what it does then, and so on to the end; before
     the new file is on disk, and after that but before it has its name."""
-    few = ("TTA.VIEWS", 1, "TTA.SELECT", 1)
+    few = ("TTA.VIEWS", 1, "TTA.SELECT", 1, "TEST.ORDER", order)
     train(online, tmp_path / "whole", *few)
     expected = RunDir(tmp_path / "whole").predictions()
     for call in ("fsync", "replace"):

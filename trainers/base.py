@@ -14,9 +14,8 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import Dataset, Datum, build_dataset
-from ..datasets.base import run_name
 from ..datasets.utils.errors import ConfigError, DataError, explaining_faults
-from .config.fingerprint import make_fingerprint
+from .config.fingerprint import make_fingerprint, results_name
 from .engine.adapted import Adapted
 from .engine.features import ViewFeatures, image_name
 from .engine.jacobian_cache import build_jacobian
@@ -26,6 +25,7 @@ from .runs.dist import Distributed
 from .runs.environment import environment
 from .runs.parts import evenly
 from .runs.run_dir import Results, RunDir, early_lines
+from .runs.streams import WINDOW, classes_in_window, image_order, long_tailed
 from .runs.summary import metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.backbone import Backbone
@@ -42,6 +42,7 @@ from .vlm.prompts import (
     initial_context,
     warn_of_classes,
 )
+from .vlm.templates import find_templates
 from .vlm.text_encoder import InitialPrompt, TextEncoder
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class BaseTrainer:
 
     log_name = "log.txt"  # in the run directory; "" = none
     indices: Sequence[int] = ()  # positions in `items` of the images of the run
+    order: Sequence[int] = ()  # `indices` as the method sees them
     items: Sequence[Datum] = ()  # the split that is tested
     classnames: Sequence[str] = ()
     first_of_name: Sequence[int] | None = None  # for each class the first one of the same name; None: all differ
@@ -164,14 +166,20 @@ class BaseTrainer:
                 raise DataError("no data set given: use --dataset-config-file configs/datasets/<name>.yaml")
             self.dataset = build_dataset(
                 cfg.DATASET.NAME, cfg.DATASET.ROOT, cfg.DATASET.NUM_SHOTS, cfg.SEED, cfg.DATASET.SUBSAMPLE_CLASSES,
-                cfg.DATASET.FEWSHOT_DIR,
+                cfg.DATASET.FEWSHOT_DIR, cfg.DATASET.CORRUPTION, cfg.DATASET.SEVERITY, cfg.DATASET.IMAGE_LIST,
             )
         self.items = {"test": self.dataset.test, "val": self.dataset.val}[cfg.TEST.SPLIT]
         self.classnames = self.dataset.classnames
         total = len(self.items)
         if total == 0:
             raise DataError(f"{cfg.DATASET.NAME} has no {cfg.TEST.SPLIT} images")
-        self.indices = evenly(total, cfg.TEST.LIMIT)
+        labels = [item.label for item in self.items]
+        kept = long_tailed(labels, cfg.TEST.IMBALANCE) if cfg.TEST.IMBALANCE else range(total)
+        self.indices = [kept[at] for at in evenly(len(kept), cfg.TEST.LIMIT)]
+        self.order = self.indices
+        if self.online:
+            self.order = image_order(self.indices, [labels[index] for index in self.indices], cfg.TEST.ORDER,
+                                     cfg.TEST.CORRELATION, cfg.SEED)
         self.fingerprint = self.make_fingerprint(self.dataset)
         logger.info("%s: %d of %d %s images, %d classes", cfg.DATASET.NAME, len(self.indices), total, cfg.TEST.SPLIT,
                     len(self.classnames))
@@ -229,8 +237,9 @@ class BaseTrainer:
         self.first_of_name = self.prompt.first_of_name
 
     def find_texts(self, expected_hash: str = "") -> ClassTexts | None:
-        own = self.dataset.template if self.dataset else None  # None with `adapt`
-        return ClassTexts.find(self.cfg, own, self.classnames, expected_hash)
+        own, ensemble = (self.dataset.template, self.dataset.ensemble) if self.dataset else (None, ())  # as in `adapt`
+        templates = find_templates(self.cfg.PROMPT.TEMPLATE, self.cfg.DATASET.NAME, own, ensemble)
+        return ClassTexts.find(self.cfg.PROMPT, templates, self.classnames, expected_hash)
 
     @property
     def class_token_position(self) -> str:
@@ -263,8 +272,7 @@ class BaseTrainer:
             raise DataError("no test image could be read")
         seconds = float(columns["seconds"].sum())
         results = {
-            "trainer": cfg.TRAINER.NAME, "dataset": run_name(cfg.DATASET.NAME, cfg.DATASET.ROOT),
-            "backbone": cfg.MODEL.BACKBONE.NAME,
+            "trainer": cfg.TRAINER.NAME, "dataset": results_name(cfg), "backbone": cfg.MODEL.BACKBONE.NAME,
             "seed": cfg.SEED, "n": n, "classes": len(self.classnames), "split": cfg.TEST.SPLIT,
             **metrics(columns, cfg.TEST.BINS, cfg.TEST.SALS),
             "flagged": int(columns["flagged"].sum()),
@@ -282,11 +290,14 @@ class BaseTrainer:
         return self.run_dir.finish(results, cfg)
 
     def metadata(self) -> dict[str, object]:
-        """What else belongs in results.json: the initial prompt, facts about the backbone, and what a method adds."""
+        """What else belongs in results.json: the initial prompt, facts about the backbone, for online methods how many
+        classes follow each other, and what a method adds."""
+        labels = [self.items[index].label for index in self.order]
         return {
             "init_weights": self.cfg.MODEL.INIT_WEIGHTS, "init_weights_hash": self.fingerprint["prompt"],
             "pixels": asdict(self.backbone.pixels), "architecture": self.backbone.architecture,
             **(self.texts.metadata() if self.texts else {}),
+            **({f"classes_in_{WINDOW}": classes_in_window(labels)} if self.online else {}),
         }
 
     def update_metrics(self, results: Results) -> Results:

@@ -33,7 +33,7 @@ WINDOW, SLOWEST = 60, 1000  # a host must send this many bytes per second, avera
 CHUNK = 1 << 20
 NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 WEB = ("http://", "https://")
-LARGEST = 50 << 30  # bytes; the largest archive that can be downloaded has 12 GB, the largest split file 7 MB
+LARGEST = 50 << 30  # bytes; the largest archive that can be downloaded has 23 GB, the largest split file 7 MB
 LARGEST_LIST = 64 << 20
 
 T = TypeVar("T")

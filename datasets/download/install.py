@@ -28,14 +28,14 @@ def download_dataset(cls: type[FileDataset], root: Path, mirror: str = "") -> bo
     missing = [*lists, *missing_archives(cls, root)]
     try:
         for source in missing:
-            install(source, root, root / cls.folder, mirror)
+            install(source, root, cls.folder_in(root), mirror)
         dataset = cls(root)
         dataset.check_files(dataset.test)
     except UserError as error:
         logger.error("error: %s: %s\n%s", cls.key(), error, manual_steps(cls, root))
         return False
     logger.info("%s: %s, %d test images of %d classes in %s", cls.key(), "ready" if missing else "already there",
-                len(dataset.test), len(dataset.classnames), root / cls.folder)
+                len(dataset.test), len(dataset.classnames), cls.folder_in(root))
     return True
 
 
@@ -62,7 +62,7 @@ def installed(source: Source, folder: Path) -> bool:
 
 
 def missing_archives(cls: type[FileDataset], root: Path) -> list[Source]:
-    return [source for source in cls.archives if not installed(source, root / cls.folder)]
+    return [source for source in cls.archives if not installed(source, cls.folder_in(root))]
 
 
 def missing_metadata(cls: type[FileDataset], root: Path) -> list[Source]:
@@ -138,7 +138,7 @@ def remove(path: Path) -> None:
 
 def manual_steps(cls: type[FileDataset], root: Path) -> str:
     """How to install a data set with a browser."""
-    folder, steps = root / cls.folder, []
+    folder, steps = cls.folder_in(root), []
     archives, files = missing_archives(cls, root), missing_metadata(cls, root)
     if cls.archives and not archives and not files:  # everything is there, but the reader refuses it
         archives, files = list(cls.archives), list(cls.metadata)

@@ -11,7 +11,7 @@ from pathlib import Path
 from tabulate import tabulate
 from tqdm import tqdm
 
-from ..base import Datum, LazyList, file_size
+from ..base import Datum, LazyList
 from ..file_dataset import FileDataset
 from ..utils.errors import DataError, first_five, reading
 from ..views.images import BadImageError
@@ -59,13 +59,13 @@ def inspect(cls: type[FileDataset], root: Path, deep: bool = False) -> Finding:
 
 @reading()
 def inspect_files(cls: type[FileDataset], root: Path, deep: bool) -> Finding:
-    if not (root / cls.folder).is_dir():
+    if not cls.folder_in(root).is_dir():
         return Finding(cls, "absent", cls.download_command(root))
     fault = "faulty" if cls.test_dir(root).is_dir() else "absent"  # split files may be there before the images
     missing = missing_metadata(cls, root)
     if missing:
         links = [f"{source.name} ({source.link})" if source.link else source.name for source in missing]
-        return Finding(cls, fault, f"{' and '.join(links)} missing in {root / cls.folder}: "
+        return Finding(cls, fault, f"{' and '.join(links)} missing in {cls.folder_in(root)}: "
                                    f"{cls.download_command(root)}")
     try:
         dataset = cls(root)
@@ -75,7 +75,7 @@ def inspect_files(cls: type[FileDataset], root: Path, deep: bool) -> Finding:
     state = "partial" if dataset.difference else "ok"
     finding = Finding(cls, state, "", len(dataset.test), len(dataset.classnames), dataset.test_hash)
     training = [*dataset.val] if isinstance(dataset.train, LazyList) and not deep else [*dataset.train, *dataset.val]
-    absent = {item.impath for item in training if file_size(item) is None}
+    absent = {item.impath for item in training if dataset.file_size(item) is None}
     if absent:
         finding.advice = (f"{len(absent):,} of {len(training):,} training images missing (test-time methods do not "
                           f"need them)")

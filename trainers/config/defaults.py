@@ -25,6 +25,9 @@ def get_cfg_default(methods: Iterable[str] = TRAINER_REGISTRY) -> CfgNode:
     cfg.DATASET.ROOT = "data"  # folder of the data sets, in CoOp's layout
     cfg.DATASET.NUM_SHOTS = -1  # labelled images per class for few-shot training; -1 = all
     cfg.DATASET.FEWSHOT_DIR = ""  # folder for the lists of few-shot images; "" = split_fewshot/ beside the data
+    cfg.DATASET.CORRUPTION = ""  # of ImageNetC, CIFAR10C, CIFAR100C or LandCover, such as fog; "" = none
+    cfg.DATASET.SEVERITY = 5  # of the corruption, 1 to 5
+    cfg.DATASET.IMAGE_LIST = ""  # file with the test images to use, such as RobustBench's 5,000 of ImageNet; "" = all
     cfg.DATASET.SUBSAMPLE_CLASSES = "all"  # all, or CoOp's first half (base) or second half (new) of the classes
 
     cfg.INPUT = CfgNode()
@@ -81,6 +84,9 @@ def get_cfg_default(methods: Iterable[str] = TRAINER_REGISTRY) -> CfgNode:
     cfg.TEST.SPLIT = "test"  # or val, for the report to fit temperature scaling
     cfg.TEST.PART = 64  # images per part: predictions are written part by part, so a kill costs at most one
     cfg.TEST.LIMIT = 0  # number of test images, spread evenly over the set; 0 = all
+    cfg.TEST.ORDER = "random"  # of the images for online methods: random, correlated (neighbours of a class) or sorted
+    cfg.TEST.CORRELATION = 0.1  # of a correlated order, RoTTA's γ: lower is more correlated; not comparable across sets
+    cfg.TEST.IMBALANCE = 0.0  # Zipf exponent a: the class of rank r keeps 1/r^a of its images; 0 = all
 
     cfg.CACHE = CfgNode()
     cfg.CACHE.DIR = ""  # folder of cached view features, shared by all methods; "" = no cache

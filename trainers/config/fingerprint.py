@@ -72,8 +72,8 @@ def tag_of(settings: Mapping[str, object], baseline: Mapping[str, object]) -> st
 
 
 def prompt_name(name: str) -> str:
-    """A prompt's short name: of a file the part of its path that differs between prompts (CoOp names every file
-    prompt_learner/model.pth.tar-<epoch>) and a hash of its content, or of its path if it is absent."""
+    """The short name of a prompt or list: of a file the part of its path that differs between prompts (CoOp names every
+    file prompt_learner/model.pth.tar-<epoch>) and a hash of its content, or of its path if it is absent."""
     path, content = Path(name), b""
     with suppress(OSError):
         content = read_regular(path)
@@ -94,6 +94,12 @@ def short_hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:8]
 
 
+def results_name(cfg: CfgNode) -> str:
+    """What run folder and results call the data set."""
+    data = cfg.DATASET
+    return run_name(data.NAME, data.ROOT, data.CORRUPTION, data.SEVERITY)
+
+
 def run_path(cfg: CfgNode) -> Path:
     """`--output-dir`, or output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>."""
     if cfg.OUTPUT_DIR:
@@ -101,7 +107,7 @@ def run_path(cfg: CfgNode) -> Path:
     if Path(cfg.TAG).is_absolute() or ".." in Path(cfg.TAG).parts or not cfg.TAG.isprintable():
         raise ConfigError(f"TAG is {cfg.TAG!r}; it must be a name below output/<dataset>/<trainer>/<backbone>")
     backbone = path_safe(backbone_name(cfg.MODEL.BACKBONE.NAME))
-    dataset = path_safe(run_name(cfg.DATASET.NAME, cfg.DATASET.ROOT))
+    dataset = path_safe(results_name(cfg))
     return Path("output", dataset, path_safe(cfg.TRAINER.NAME), backbone, cfg.TAG, f"seed{cfg.SEED}")
 
 

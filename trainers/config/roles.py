@@ -11,7 +11,7 @@ from enum import Enum
 
 from yacs.config import CfgNode
 
-from ..registry import branch_of, method_key
+from ..registry import EVERY_IMAGE, branch_of, method_info, method_key
 from .safe_yaml import flatten
 
 
@@ -23,10 +23,12 @@ class Role(Enum):
     DATA = "which images are used"
     ZERO_SHOT = "the prediction before adaptation"
     METHOD = "how a method adapts or is trained"
+    STREAM = "in which order an online method sees the images"
     METRICS = "how predictions are measured"
 
 
-INFLUENTIAL = (Role.DATA, Role.ZERO_SHOT, Role.METHOD)  # on predictions
+INFLUENTIAL = (Role.DATA, Role.ZERO_SHOT, Role.METHOD, Role.STREAM)  # on predictions
+COMPARED = (Role.ZERO_SHOT, Role.METHOD, Role.STREAM)  # another value makes another row in a table
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Setting:
     role: Role
     hashed: bool = False  # names a file: the fingerprint has the file's hash instead of its name
     in_path: bool = False  # is a folder of its own in a run's path, so it is not in the tag
-    compared: bool = True  # of ZERO_SHOT and METHOD: another value makes another row in a table
+    compared: bool = True  # False: not, although its role is one of COMPARED
     fixed: bool = False  # changes no prediction, but must stay the same until the run is finished
 
 
@@ -53,6 +55,9 @@ SETTINGS: Mapping[str, Setting] = {
     "DATASET.ROOT": Setting(Role.PATH),
     "DATASET.FEWSHOT_DIR": Setting(Role.PATH),
     "DATASET.NUM_SHOTS": Setting(Role.METHOD),
+    "DATASET.CORRUPTION": Setting(Role.DATA, in_path=True),
+    "DATASET.SEVERITY": Setting(Role.DATA, in_path=True),
+    "DATASET.IMAGE_LIST": Setting(Role.DATA, hashed=True),
     "DATASET.SUBSAMPLE_CLASSES": Setting(Role.DATA),
     "INPUT.": Setting(Role.ZERO_SHOT),
     "DATALOADER.NUM_WORKERS": Setting(Role.SPEED),
@@ -74,6 +79,8 @@ SETTINGS: Mapping[str, Setting] = {
     "TEST.BINS": Setting(Role.METRICS),
     "TEST.SALS": Setting(Role.METRICS),
     "TEST.PART": Setting(Role.SPEED, fixed=True),  # the parts of an unfinished run depend on it
+    "TEST.ORDER": Setting(Role.STREAM),
+    "TEST.CORRELATION": Setting(Role.STREAM),
     "TEST.": Setting(Role.DATA),
     "CACHE.": Setting(Role.PATH),
 }
@@ -95,14 +102,33 @@ def leaves(cfg: CfgNode) -> dict[str, object]:
     return dict(flatten(cfg))
 
 
+def is_online(settings: Mapping[str, object], trainer: str) -> bool:
+    """Whether predictions depend on the order of the images."""
+    return method_info(trainer).online or str(settings.get("TTA.RESET", "image")) not in EVERY_IMAGE
+
+
+def without_effect(settings: Mapping[str, object], trainer: str) -> set[str]:
+    """The settings that change nothing because of the trainer or of other settings."""
+    online = is_online(settings, trainer)
+    described = settings.get("PROMPT.DESCRIPTIONS")
+    texts = settings.get("PROMPT.TEMPLATE") or described
+    effective = {"DATASET.SEVERITY": settings.get("DATASET.CORRUPTION"), "TEST.ORDER": online,
+                 "TEST.CORRELATION": online and settings.get("TEST.ORDER") == "correlated",
+                 "PROMPT.CTX_INIT": not texts, "PROMPT.ENSEMBLE": texts, "PROMPT.DESCRIPTION_FORMAT": described}
+    return {key for key, effect in effective.items() if not effect}
+
+
 def own_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
-    """The settings that concern a trainer: all but those of methods whose regulariser it does not use."""
+    """The settings that concern a trainer: all but those without effect and those of methods whose regulariser it does
+    not use."""
+    unused = without_effect(settings, trainer)
     terms = str(settings.get("TRAINER.REGULARISERS") or "").split(",")
     added = [term.partition(":")[0].strip() for term in terms if term.strip()]
     own = {method_key(branch) for branch in (branch_of(trainer), "NAME", "REGULARISERS", *added)}
     return {
         key: value for key, value in settings.items()
-        if not key.startswith("TRAINER.") or key == OF_PROMPTS or method_key(key.split(".")[1]) in own
+        if (not key.startswith("TRAINER.") or key == OF_PROMPTS or method_key(key.split(".")[1]) in own)
+        and key not in unused
     }
 
 
@@ -115,5 +141,4 @@ def influential_settings(settings: Mapping[str, object], trainer: str) -> dict[s
 def compared_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
     """The settings that define an experiment: the rows of a table may differ in them."""
     own = {key: (value, setting_of(key)) for key, value in own_settings(settings, trainer).items()}
-    roles = (Role.ZERO_SHOT, Role.METHOD)
-    return {key: value for key, (value, setting) in own.items() if setting.role in roles and setting.compared}
+    return {key: value for key, (value, setting) in own.items() if setting.role in COMPARED and setting.compared}

@@ -13,7 +13,8 @@ from ..registry import EVERY_IMAGE, TRAINER_REGISTRY, method_key
 from .roles import OF_PROMPTS, leaves
 
 LEAST = {"SEED": 0, "INPUT.SIZE": 0, "DATALOADER.NUM_WORKERS": -1, "TTA.VIEWS": 1, "TTA.STEPS": 0, "TTA.EPISODES": 1,
-         "TTA.JACOBIAN_GB": 0, "OPTIM.WEIGHT_DECAY": 0, "TEST.BINS": 1, "TEST.PART": 1, "TEST.LIMIT": 0}
+         "TTA.JACOBIAN_GB": 0, "OPTIM.WEIGHT_DECAY": 0, "TEST.BINS": 1, "TEST.PART": 1, "TEST.LIMIT": 0,
+         "TEST.IMBALANCE": 0}
 
 COOP, ENSEMBLE = "coop", "ensemble"  # values of PROMPT.TEMPLATE that stand for templates
 SEPARATOR = "|"  # between templates in PROMPT.TEMPLATE
@@ -46,7 +47,7 @@ def validate(cfg: CfgNode) -> None:
         raise ConfigError(f"no trainer given: use --trainer with one of {', '.join(sorted(TRAINER_REGISTRY))}")
     trainer = TRAINER_REGISTRY.get(cfg.TRAINER.NAME)
     if cfg.DATASET.NAME:  # `adapt` works on tensors and needs no data set
-        DATASET_REGISTRY.get(cfg.DATASET.NAME)
+        DATASET_REGISTRY.get(cfg.DATASET.NAME).check_corruption(cfg.DATASET.CORRUPTION, cfg.DATASET.SEVERITY)
 
     for key, least in LEAST.items():
         require(cfg, settings[key] >= least, key, f"{least} or more")
@@ -75,6 +76,8 @@ def validate(cfg: CfgNode) -> None:
     require_one_of(cfg, "TTA.JACOBIAN", "auto", "on", "off")
     require(cfg, 0 < cfg.OPTIM.LR <= 1e30, "OPTIM.LR", "above 0 and at most 1e30")
     require_one_of(cfg, "TEST.SPLIT", "test", "val")
+    require_one_of(cfg, "TEST.ORDER", "random", "correlated", "sorted")
+    require(cfg, cfg.TEST.CORRELATION > 0, "TEST.CORRELATION", "above 0; TEST.ORDER sorted is the limit of 0")
     for key, words in trainer.choices.items():
         require_one_of(cfg, key, *words)
     for key, value in leaves(cfg).items():

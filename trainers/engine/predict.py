@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...datasets.utils.errors import ConfigError, UserError, machine_fault, one_line
-from ..runs.parts import Columns, chunks, joined, shuffled
+from ..runs.parts import Columns, chunks, joined
 from ..runs.progress import Progress
 from ..runs.run_dir import RunDir
 from .adapted import Adapted
@@ -29,9 +29,8 @@ class Predictor:
 
     def __init__(self, trainer: BaseTrainer, run_dir: RunDir) -> None:
         self.trainer, self.run_dir, self.dist, self.cfg = trainer, run_dir, trainer.dist, trainer.cfg
-        order = shuffled(trainer.indices, self.cfg.SEED) if trainer.online else trainer.indices
-        self.parts = chunks(order, self.cfg.TEST.PART)
-        self.position = {index: at for at, index in enumerate(order)}  # in the stream that an online method sees
+        self.parts = chunks(trainer.order, self.cfg.TEST.PART)
+        self.position = {index: at for at, index in enumerate(trainer.order)}  # in the stream of an online method
 
     def predict(self) -> None:
         """Predicts the images of all parts that are not finished; each process takes some of the parts."""

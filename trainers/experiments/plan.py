@@ -99,7 +99,9 @@ class PlannedRun:
     @property
     def features_key(self) -> tuple:
         """Runs with equal keys share view features: the same views and the same image tower."""
-        return self.dataset, self.backbone, self.seed, self.cfg.TEST.LIMIT, self.cfg.TTA.AUGMIX
+        data = self.cfg.DATASET
+        return (self.dataset, data.CORRUPTION, data.SEVERITY, data.IMAGE_LIST, self.backbone, self.seed,
+                self.cfg.TEST.LIMIT, self.cfg.TEST.IMBALANCE, self.cfg.TTA.AUGMIX)
 
     @cached_property
     def size(self) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..config.roles import Role, setting_of
+from ..config.roles import COMPARED, Role, setting_of
 from ..registry import method_info
 from .measure import Measured
 
@@ -24,9 +24,10 @@ def column_notes(label: str, rows: Mapping[str, Sequence[Measured]], swept: str,
     for key in sorted({key for group in own.values() for m in group for key in m.run.settings} - {swept}):
         role = setting_of(key).role
         # The settings of a method and the backbone have rows and tables of their own.
-        if key.startswith("TRAINER.") or setting_of(key).in_path or role not in (Role.ZERO_SHOT, Role.METHOD):
+        if key.startswith("TRAINER.") or setting_of(key).in_path or role not in COMPARED:
             continue
-        values = {row: [str(m.run.settings[key]) or "none" for m in group if key in m.run.settings]
+        values = {row: [str(m.run.settings[key]) or "none" for m in group
+                        if key in (m.run.compared if role is Role.STREAM else m.run.settings)]
                   for row, group in own.items() if role is Role.ZERO_SHOT or method_info(group[0].run.trainer).tuned}
         notes += _differing(f"{label}: {key} differs between the rows", values)
     # Zero-shot predictions depend on images, weights and prompt alone: if they differ, so does one of these.

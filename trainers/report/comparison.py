@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...datasets.base import dataset_info
+from ...datasets.base import dataset_info, parse_run_name
 from ..config.build import build_cfg, dataset_file_of
 from ..config.defaults import get_cfg_default
 from ..config.fingerprint import prompt_name
@@ -233,7 +233,7 @@ def _sweep(measured: Sequence[Measured], key: str, backbone: str, columns: froze
         variants[column_of(m), row.method].add(row.variant)
     shown = {column for (column, _), values in variants.items() if len(values) > 1}
     methods = " and ".join(dict.fromkeys(method_info(m.run.trainer).label for m in measured))
-    names = {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt",
+    names = {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt", "TEST.ORDER": "order of the images",
              "TTA.RESET": "when the context is reset"}
     title = f"{backbone_label(backbone)}: {f'λ of {methods}' if key.endswith('.LAMBDA') else names.get(key, key)}"
     return arrange([(row, m) for row, m in rows if column_of(m) in shown], backbone, title, key, columns)
@@ -260,7 +260,10 @@ def default_settings(trainer: str, dataset: str) -> Mapping[str, object]:
     """Every setting of a method on a data set by its full name, from the files in configs/."""
     if trainer not in TRAINER_REGISTRY:
         return {}
-    return {**leaves(get_cfg_default()), **leaves(build_cfg(trainer, str(dataset_file_of(dataset) or "")))}
+    name, corruption, severity = parse_run_name(dataset)
+    cfg = build_cfg(trainer, str(dataset_file_of(name) or ""),
+                    opts=["DATASET.CORRUPTION", corruption, "DATASET.SEVERITY", severity])
+    return {**leaves(get_cfg_default()), **leaves(cfg)}
 
 
 def default_pairs(trainer: str, dataset: str) -> list[object]:
@@ -279,6 +282,8 @@ def show_setting(key: str, value: object) -> str:
     """A setting as a row, a title or a legend names it."""
     if key.endswith(".LAMBDA") and isinstance(value, int | float):
         return f"λ {value:g}"
+    if key == "TEST.CORRELATION":
+        return f"γ {value}"
     if key.endswith(".DELTA") and isinstance(value, int | float):
         return f"δ at {value:g} %"
     if key == "TTA.STEPS":

@@ -248,7 +248,23 @@ def _legend(blocks: list[RowBlock], comparison: Comparison) -> str:
                   if any(cell[0].run.online for (of, _), cell in comparison.cells.items() if of == row)]
         orders = f", which for {' and '.join(online)} are orders of the images" if online else ""
         legend.append(f"±: standard deviation over seeds{orders}.")
+    legend += _streams(comparison)
     return " ".join(legend)
+
+
+def _streams(comparison: Comparison) -> list[str]:
+    """How many classes follow each other in the streams of the online methods. A concentration alone says little: it
+    does not compare across data sets."""
+    rows: dict[str, list[str]] = {}
+    for row in comparison.rows:
+        seen = {comparison.column_label(column): [m.run.results["classes_in_64"] for m in cell
+                                                  if "classes_in_64" in m.run.results and not m.derived]
+                for column in comparison.columns if (cell := comparison.cells.get((row, column)))}
+        shown = ", ".join(f"{label} {np.mean(values):.1f}" for label, values in seen.items() if values)
+        if shown:
+            rows.setdefault(shown, []).append(row.label)
+    listed = "; ".join(f"{' and '.join(labels)}: {shown}" for shown, labels in rows.items())
+    return [f"Classes among 64 successive images, on average: {listed}."] if rows else []
 
 
 def conformal_tables(comparison: Comparison, name: str) -> list[Table]:

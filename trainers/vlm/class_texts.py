@@ -15,7 +15,6 @@ from ..config.validation import MEAN, SIMILARITY
 from .backbone import Backbone
 from .descriptions import Descriptions, read_descriptions
 from .prompts import check_lengths, words
-from .templates import find_templates
 from .text_encoder import TextEncoder, TextFeatures
 
 logger = logging.getLogger(__name__)
@@ -33,12 +32,10 @@ class ClassTexts:
 
     @classmethod
     def find(
-        cls, cfg: CfgNode, template: str | None, classnames: Sequence[str], expected_hash: str = "",
+        cls, own: CfgNode, templates: Sequence[str], classnames: Sequence[str], expected_hash: str = "",
     ) -> ClassTexts | None:
-        """The texts that the settings name; None if they name none. `template` is the data set's own. The file of
-        descriptions must still have the `expected_hash`, if one is given."""
-        own = cfg.PROMPT
-        templates = find_templates(own.TEMPLATE, cfg.DATASET.NAME, template)
+        """The texts that the branch PROMPT of the settings names; None if it names none. The file of descriptions must
+        still have the `expected_hash`, if one is given."""
         found = None
         if own.DESCRIPTIONS:
             found = read_descriptions(own.DESCRIPTIONS, classnames, own.DESCRIPTION_FORMAT)

@@ -1,6 +1,8 @@
 """Hand-written prompts with words on both sides of the class name, alone or as an ensemble."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...datasets.utils.errors import ConfigError
 from ..config.validation import COOP, ENSEMBLE, split_templates
 
@@ -11,15 +13,16 @@ CLIP_BEST = (
 )
 
 
-def find_templates(setting: str, dataset: str, own: str | None) -> list[str]:
+def find_templates(setting: str, dataset: str, own: str | None, ensemble: Sequence[str] = ()) -> list[str]:
     """The templates of a PROMPT.TEMPLATE; `own` is the data set's template, None without a data set.
 
-    The ensemble is CoOp's: CLIP's seven and, except on ImageNet, for which these were chosen, the data set's own.
+    The ensemble is the data set's, such as OpenAI's for CIFAR. Where it has none, it is CoOp's: CLIP's seven and,
+    except on ImageNet, for which these were chosen, the data set's own.
     """
     if setting == COOP:
         if own is None:
             raise ConfigError(f"PROMPT.TEMPLATE {COOP} needs a data set; give the template itself instead")
         return [own]
     if setting == ENSEMBLE:
-        return [*CLIP_BEST, *([own] if own and dataset != "ImageNet" else [])]
+        return list(ensemble) or [*CLIP_BEST, *([own] if own and dataset != "ImageNet" else [])]
     return split_templates(setting) if setting else []

@@ -1,0 +1,49 @@
+"""What the benchmarks of common corruptions share (Hendrycks and Dietterich, ICLR 2019)."""
+from __future__ import annotations
+
+import logging
+
+from .base import SEVERITIES
+from .file_dataset import FileDataset
+from .utils.errors import DataError, first_five
+
+logger = logging.getLogger(__name__)
+
+# By archive of ImageNet-C. `extra` is not part of the fifteen of which published averages are made.
+GROUPS = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+    "extra": ("speckle_noise", "gaussian_blur", "spatter", "saturate"),
+}
+
+
+class CorruptedDataset(FileDataset):
+    """A test set under each corruption at each severity. Read without a corruption, as the checks do, it is the first
+    one that is there, and what is missing is logged."""
+
+    corruptions = tuple(name for names in GROUPS.values() for name in names)
+    clean = False
+    test_only = True
+
+    def severities(self, corruption: str) -> tuple[int, ...]:
+        """The severities of a corruption that are there."""
+        raise TypeError(f"{type(self).__name__} must define severities()")
+
+    def check_folders(self) -> None:
+        super().check_folders()
+        if self.corruption:
+            present = self.severities(self.corruption)
+            if self.severity not in present:
+                have = f"only at severity {', '.join(map(str, present))}" if present else "not there"
+                raise DataError(f"{self.name()}: {self.corruption} is {have} in {self.dataset_dir}, and severity "
+                                f"{self.severity} is needed; {self.remedy()}")
+            return
+        found = {(name, level) for name in self.corruptions for level in self.severities(name)}
+        wanted = [(name, level) for name in self.corruptions for level in SEVERITIES]
+        if not found:
+            raise DataError(f"{self.name()}: {self.dataset_dir} has none of its corruptions; {self.remedy()}")
+        self.corruption, self.severity = next(pair for pair in wanted if pair in found)
+        if missing := [f"{name} {level}" for name, level in wanted if (name, level) not in found]:
+            logger.warning("%s: without %s", self.name(), first_five(missing))

@@ -1,0 +1,238 @@
+"""ImageNet-C, CIFAR, CIFAR-C and LandCover's corruptions, on files made here in the true layouts."""
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from common import run_tool
+from data_roots import WNIDS, build_cifar, build_cifar_c, build_imagenet_c
+from hosted_sets import pack
+from promptcal.datasets import DATASET_REGISTRY, build_dataset
+from promptcal.datasets.base import SEVERITIES, dataset_info
+from promptcal.datasets.download.install import download_dataset
+from promptcal.datasets.download.verify import inspect
+from promptcal.datasets.synthetic.corruptions import STRENGTHS
+from promptcal.datasets.synthetic.tiles import tile
+from promptcal.datasets.utils.errors import ConfigError, DataError
+from promptcal.trainers import build_cfg
+from promptcal.trainers.config.fingerprint import run_path
+from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.vlm.templates import find_templates
+
+NEW = ("CIFAR10", "CIFAR100", "CIFAR10C", "CIFAR100C", "ImageNetC")
+ALL = DATASET_REGISTRY.get("CIFAR10C").corruptions
+
+
+def build(name: str, root: Path) -> None:
+    if name == "ImageNetC":
+        build_imagenet_c(root, list(ALL), (1, 5))
+        for corruption in ALL:
+            for severity in ("2", "3", "4"):
+                (root / "ImageNet-C" / corruption / severity).mkdir()
+    else:
+        classes = 100 if "100" in name else 10
+        (build_cifar_c(root, list(ALL), classes) if name.endswith("C") else build_cifar(root, classes))
+
+
+@pytest.mark.parametrize(("classes", "protocol"), [(10, 2), (10, 4), (10, 5), (100, 2)])
+def test_cifar_is_read_from_torchvisions_files(classes: int, protocol: int, tmp_path: Path):
+    images = build_cifar(tmp_path, classes, protocol=protocol)
+    data = build_dataset(f"CIFAR{classes}", tmp_path)
+    assert [item.label for item in data.test] == [n % classes for n in range(20)]
+    assert np.array_equal([np.asarray(data.read_image(item)) for item in data.test], images)
+    assert len(data.train) == (100 if classes == 10 else 20) and data.read_image(data.train[-1]).size == (32, 32)
+    assert build_dataset(f"CIFAR{classes}", tmp_path, num_shots=1).train[0].impath.rpartition("::")[2].isdigit()
+
+
+def test_class_names_and_templates():
+    ten, hundred = (DATASET_REGISTRY.get(name) for name in ("CIFAR10C", "CIFAR100C"))
+    assert list(ten.names) == ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    assert len(set(hundred.names)) == 100 and list(hundred.names) == sorted(hundred.names)
+    spaced = [name for name in hundred.names if " " in name]
+    assert spaced == ["aquarium fish", "lawn mower", "maple tree", "oak tree", "palm tree", "pickup truck", "pine tree",
+                      "sweet pepper", "willow tree"]
+    ensemble = find_templates("ensemble", "CIFAR10C", ten.template, ten.ensemble)
+    assert len(set(ensemble)) == 18 and {"a photo of a {}.", "a photo of the big {}."} <= set(ensemble)
+    assert find_templates("coop", "CIFAR10C", ten.template, ten.ensemble) == ["a photo of a {}."]
+
+
+class Hostile:
+    def __reduce__(self):
+        return Path.touch, (Path("ran"),)
+
+
+@pytest.mark.parametrize("content", [
+    pickle.dumps(Hostile()), pickle.dumps({"data": np.zeros((2, 3072)), "labels": [0, 1]}), pickle.dumps([1, 2]),
+    pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}), b"\x80\x02U", b"",
+    b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x80\x02r\xff\xff\xff\xff.",
+])
+def test_nothing_in_a_pickle_runs_and_bad_ones_get_one_line(content: bytes, tmp_path: Path, monkeypatch):
+    build_cifar(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(content)
+    with pytest.raises(DataError, match="test_batch is no file of CIFAR or is damaged .*download it again"):
+        build_dataset("CIFAR10", tmp_path)
+    assert not Path("ran").exists()
+
+
+def test_rows_of_a_severity(tmp_path: Path):
+    arrays = build_cifar_c(tmp_path, ["fog", "snow"])
+    for severity in SEVERITIES:
+        data = build_dataset("CIFAR10C", tmp_path, corruption="fog", severity=severity)
+        rows = range(20 * (severity - 1), 20 * severity)
+        assert [item.impath for item in data.test] == [f"{tmp_path}/CIFAR-10-C/fog.npy::{row}" for row in rows]
+        assert [item.label for item in data.test] == arrays["labels"][rows].tolist()
+        assert np.array_equal([np.asarray(data.read_image(item)) for item in data.test], arrays["fog"][rows])
+    before = data.fingerprint(data.test)
+    assert before != (other := build_dataset("CIFAR10C", tmp_path, corruption="snow")).fingerprint(other.test)
+    arrays["fog"][87, 3, 3] ^= 1  # one pixel, in a file of the same size
+    np.save(tmp_path / "CIFAR-10-C" / "fog.npy", arrays["fog"])
+    changed = build_dataset("CIFAR10C", tmp_path, corruption="fog")
+    assert before != changed.fingerprint(changed.test)
+    with pytest.raises(DataError, match="fog.npy::79: rows 80 to 99 are read"):
+        changed.read_image(build_dataset("CIFAR10C", tmp_path, corruption="fog", severity=4).test[-1])
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda a: a.astype(np.float32), r"must be an array of bytes \(uint8\) of shape \(N, 32, 32, 3\), not float32"),
+    (lambda a: a[..., :1], r"not uint8 \(100, 32, 32, 1\)"), (lambda a: a[:-1], "must have the test images 5 times"),
+    (lambda a: a[:50], "has 100 labels for 50 images"), (lambda a: np.asfortranarray(a), "must be an array of bytes"),
+    (lambda a: np.array([{}]), "must be an array of bytes"), (None, "its size is not that of 100 rows"),
+])
+def test_bad_arrays_get_one_line(change, message: str, tmp_path: Path):
+    array, file = build_cifar_c(tmp_path, ["fog"])["fog"], tmp_path / "CIFAR-10-C" / "fog.npy"
+    if change is None:
+        file.write_bytes(file.read_bytes()[:-1])
+    else:
+        np.save(file, change(array))
+    with pytest.raises(DataError, match=message):
+        build_dataset("CIFAR10C", tmp_path, corruption="fog")
+    finding = inspect(DATASET_REGISTRY.get("CIFAR10C"), tmp_path)
+    assert finding.state == "faulty" and str(file) in finding.advice
+
+
+def test_labels_out_of_range_name_the_row(tmp_path: Path):
+    labels = build_cifar_c(tmp_path, ["fog"])["labels"]
+    labels[83] = 10
+    np.save(tmp_path / "CIFAR-10-C" / "labels.npy", labels)
+    with pytest.raises(DataError, match=r"fog.npy has labels that are not 0 to 9: row 83 has 10"):
+        build_dataset("CIFAR10C", tmp_path, corruption="fog")
+
+
+@pytest.mark.parametrize("folder", ["ImageNet-C", "imagenet-c"])
+def test_imagenet_c(folder: str, tmp_path: Path):
+    build_imagenet_c(tmp_path, ["fog", "saturate"], (1, 5), folder)
+    data = build_dataset("ImageNetC", tmp_path, corruption="saturate", severity=1)
+    assert data.classnames == list(WNIDS.values()) and len(data.test) == 24
+    assert data.test[2].impath == f"{tmp_path}/{folder}/saturate/1/{list(WNIDS)[1]}/ILSVRC2012_val_00000000.JPEG"
+    assert data.read_image(data.test[0]).mode == "RGB"
+    for corruption, words in (("fog", "only at severity 1, 5"), ("snow", "not there")):
+        with pytest.raises(DataError, match=f"{corruption} is {words} in .*{folder}, and severity 3 is needed; .*run"):
+            build_dataset("ImageNetC", tmp_path, corruption=corruption, severity=3)
+    finding = inspect(DATASET_REGISTRY.get("ImageNetC"), tmp_path)
+    assert (finding.state, finding.test) == ("partial", 24)  # usable, but not 50,000 images
+    assert "without gaussian_noise 1, gaussian_noise 2, " in finding.advice and " and 86 more" in finding.advice
+
+
+def test_a_list_of_images_in_the_root_or_anywhere(tmp_path: Path):
+    """RobustBench's list has 5,000 lines such as these."""
+    build_imagenet_c(tmp_path, ["fog"])
+    lines = [f"{wnid}/ILSVRC2012_val_00000001.JPEG" for wnid in list(WNIDS)[5:2:-1]]
+    (tmp_path / "ImageNet-C" / "ids.txt").write_text("\n".join(lines))
+    shutil.copy(tmp_path / "ImageNet-C" / "ids.txt", tmp_path / "copy.txt")
+    for place in ("ids.txt", "copy.txt", str(tmp_path / "copy.txt")):
+        data = build_dataset("ImageNetC", tmp_path, corruption="fog", image_list=place)
+        assert [item.impath.split("/fog/5/")[1] for item in data.test] == lines[::-1]  # in the order of the data set
+    tags = {build_cfg("TPT", "imagenet_c", opts=["DATASET.CORRUPTION", "fog", *opts]).TAG for opts in (
+        [], ["DATASET.IMAGE_LIST", "ids.txt"], ["DATASET.IMAGE_LIST", tmp_path / "copy.txt"])}
+    assert len(tags) == 3 and "IMAGE_LIST-ids.txt" in tags
+    with pytest.raises(DataError, match=r"none.txt is no file.*imagenet_test_image_ids.txt of https://github.com/Robust"):
+        build_dataset("ImageNetC", tmp_path, corruption="fog", image_list="none.txt")
+    for text in ("n0/x.JPEG\n", ""):
+        (tmp_path / "copy.txt").write_text(text)
+        with pytest.raises(DataError, match=r"must list test images of ImageNetC, .*(: n0/x.JPEG|it is empty)$"):
+            build_dataset("ImageNetC", tmp_path, corruption="fog", image_list="copy.txt")
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_checked_installed_and_configured(name: str, tmp_path: Path, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    cls, archives = DATASET_REGISTRY.get(name), tmp_path / "archives"
+    assert all(source.checksum.startswith("md5:") and len(source.checksum) == 36 for source in cls.archives)
+    assert build_cfg("TPT", cls.key(), opts=["DATASET.CORRUPTION", "" if cls.clean else "fog"]).DATASET.NAME == name
+    archives.mkdir()
+    build(name, tmp_path / "made")
+    monkeypatch.setattr(cls, "archives", tuple(type(s)(s.name, places=s.places) for s in cls.archives))
+    for source in cls.archives:
+        pack(source, tmp_path / "made" / cls.folder, archives)
+    root = tmp_path / "root"
+    assert inspect(cls, root).state == "absent"
+    if name == "ImageNetC":
+        shutil.copytree(tmp_path / "made" / "ImageNet-C", root / "imagenet", ignore=lambda *_: ALL)  # the class names
+    assert download_dataset(cls, root, str(archives)), caplog.text
+    assert f"{cls.key()}: ready, " in caplog.text
+    finding = inspect(cls, root, deep=True)
+    assert finding.state == "partial" and "without" not in finding.advice and finding.test in (20, 24)
+
+
+@pytest.mark.parametrize(("name", "opts", "message"), [
+    ("landcover", ["DATASET.CORRUPTION", "frog"], "'frog'; for LandCover it must be empty or one of gaussian_noise, "
+     "defocus_blur, fog, contrast. Did you mean 'fog'?"),
+    ("landcover", ["DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 6], "is 6; it must be one of 1, 2, 3, 4, 5"),
+    ("cifar10_c", [], "DATASET.CORRUPTION is ''; for CIFAR10C it must be one of gaussian_noise, shot_noise"),
+    ("dtd", ["DATASET.CORRUPTION", "fog"], "'fog'; for DescribableTextures it must be empty: it has none"),
+])
+def test_bad_names_get_one_line_with_the_valid_ones(name: str, opts: list, message: str):
+    with pytest.raises(ConfigError) as error:
+        build_cfg("TPT", name, opts=opts)
+    assert message in str(error.value)
+
+
+def test_landcovers_corruptions_grow_and_depend_on_the_image_alone():
+    clean = build_dataset("LandCover", "")
+    prints = {clean.fingerprint(clean.test)}
+    for corruption in STRENGTHS:
+        change = []
+        for severity in SEVERITIES:
+            data, again = (build_dataset("LandCover", "", corruption=corruption, severity=severity) for _ in range(2))
+            item = data.test[440]
+            assert item.impath == f"landcover/test-{corruption}-{severity}/car_park/00000.png"
+            again.read_image(again.test[3])
+            image = np.asarray(data.read_image(item)).astype(float)
+            assert np.array_equal(image, again.read_image(item))
+            change.append(np.abs(image - tile("test", "car park", 0)).mean())
+            prints.add(data.fingerprint(data.test))
+        assert change == sorted(change) and change[0] > 2, corruption
+        assert data.train == clean.train and data.val == clean.val
+    assert len(prints) == 21
+
+
+def test_a_corruption_is_a_data_set_of_its_own(clip_file: Path, tmp_path: Path):
+    """Own run folder and table column; nothing of another one's cached views is used."""
+    def run(trainer: str, name: str, *opts: object) -> dict[str, np.ndarray]:
+        args = ["--backbone", clip_file, "--root", tmp_path, "TEST.LIMIT", 8, *opts, "CACHE.DIR", tmp_path / "cache"]
+        folder = tmp_path / "runs" / "-".join(map(str, (trainer, *opts[1::2])))
+        done = run_tool("train.py", "--trainer", trainer, "--dataset-config-file", name, "--output-dir", folder, *args)
+        assert done.returncode == 0, done.stderr
+        return RunDir(folder).predictions()
+
+    found = [run("ZeroShot", "landcover", "DATASET.CORRUPTION", kind, "DATASET.SEVERITY", level)["logits"]
+             for kind, level in (("", 5), ("fog", 5), ("fog", 1), ("contrast", 5))]
+    assert len({logits.tobytes() for logits in found}) == 4 and len(list((tmp_path / "cache").iterdir())) == 4
+    build_cifar_c(tmp_path, ["fog"])
+    files = run("TPT", "cifar10_c", "DATASET.CORRUPTION", "fog", "DATASET.SEVERITY", 2, "TTA.VIEWS", 10)["filename"]
+    assert files[:2].tolist() == ["CIFAR-10-C/fog.npy::20", "CIFAR-10-C/fog.npy::22"]
+    done = run_tool("report.py", tmp_path / "runs", "--out", tmp_path / "report", "--demo", "--no-figures")
+    assert done.returncode == 0, done.stderr
+    tables = (tmp_path / "report" / "tables.md").read_text()
+    assert "| LandCover | LandCover fog 1 | LandCover fog 5 | LandCover contrast 5 |" in tables.replace("  ", "")
+    assert json.loads(next(tmp_path.glob("runs/TPT*/results.json")).read_text())["dataset"] == "CIFAR10C-fog-2"
+    fog = ["DATASET.CORRUPTION", "fog"]
+    paths = {run_path(build_cfg("SoC", "landcover", opts=opts)).as_posix() for opts in (
+        [], ["DATASET.SEVERITY", 3], fog, [*fog, "DATASET.SEVERITY", 3])}
+    assert paths == {f"output/LandCover{end}/SoC/small/default/seed0" for end in ("", "-fog-5", "-fog-3")}
+    assert dataset_info("LandCover-fog-3").embedded and dataset_info("CIFAR10C-fog-2").label == "CIFAR-10-C fog 2"
