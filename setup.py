@@ -76,6 +76,8 @@ setup(
             "playwright>=1.45",  # drives Chromium
             "hypothesis>=6",  # fuzzing
             "relplot>=1.0",  # smooth ECE by its authors, to compare with
+            "nbclient>=0.10",  # executes the notebook
+            "ipykernel>=6",
         ],
     },
 )

@@ -47,6 +47,7 @@ class ImageNetBase(FileDataset):
 
     metadata = (CLASSNAMES,)
     test_only = True  # NUM_SHOTS refers to the set that the prompt was trained on
+    has_val = False  # ImageNet's `val` is its test list, as in CoOp
     subset = False  # True: only classes that have a folder are used, with labels from 0
     numbered = False  # True: folders are named by label, not by WordNet id
 

@@ -163,7 +163,8 @@ def test_checked_installed_and_configured(name: str, tmp_path: Path, monkeypatch
     caplog.set_level("INFO")
     cls, archives = DATASET_REGISTRY.get(name), tmp_path / "archives"
     assert all(source.checksum.startswith("md5:") and len(source.checksum) == 36 for source in cls.archives)
-    assert build_cfg("TPT", cls.key(), opts=["DATASET.CORRUPTION", "" if cls.clean else "fog"]).DATASET.NAME == name
+    cfg = build_cfg("TPT", cls.key(), opts=["DATASET.CORRUPTION", "" if cls.clean else "fog"])
+    assert name == cfg.DATASET.NAME
     archives.mkdir()
     build(name, tmp_path / "made")
     monkeypatch.setattr(cls, "archives", tuple(type(s)(s.name, places=s.places) for s in cls.archives))

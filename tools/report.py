@@ -30,6 +30,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--published", action="store_true", help="add rows with the numbers of the SoC paper")
     parser.add_argument("--posthoc", action="store_true",
                         help="add post-hoc scaling without labels (CoTS, E-CoTS and others) and conformal sets")
+    parser.add_argument("--choose", action="append", default=[], metavar="SETTING",
+                        help="a swept setting, such as LAMBDA: add its value chosen on validation runs, and by leave "
+                        "one data set out")
+    parser.add_argument("--choose-by", default="ece", metavar="METRIC", help="the metric by which it is chosen")
     parser.add_argument("--demo", action="store_true", help="include runs on embedded data if there are others")
     parser.add_argument("--no-figures", action="store_true", help="tables and page only")
     args = parser.parse_args(argv)
@@ -38,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     log_to_terminal()
     out = args.out or args.runs[0] / "report"
     report = write_report(args.runs, out, args.bins, args.bootstrap, args.published, not args.no_figures,
-                          posthoc=args.posthoc, demo=args.demo)
+                          posthoc=args.posthoc, demo=args.demo, choose=args.choose, choose_by=args.choose_by)
     print("\n\n".join(map(terminal, report.tables)))
     for note in report.notes:
         print(f"note: {note}")

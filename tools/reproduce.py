@@ -36,6 +36,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--demo", action="store_true", help="on the embedded data sets and backbone, in minutes")
     parser.add_argument("--output-dir", type=Path, default=Path("output"), help="where runs and outcomes are written")
     parser.add_argument("--cache-dir", type=Path, help="where view features are kept (default: cache/ in the output)")
+    parser.add_argument("--choose", action="append", default=[], metavar="SETTING",
+                        help="a swept setting, such as LAMBDA: add its value chosen on validation runs, and by leave "
+                        "one data set out")
+    parser.add_argument("--choose-by", default="ece", metavar="METRIC", help="the metric by which it is chosen")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY VALUE", dest="opts",
                         help="settings for all runs, e.g. DATALOADER.NUM_WORKERS 16")
     return parser.parse_args(argv)
@@ -58,13 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Imported here because they import torch, which the list and a usage error need not wait for.
     from promptcal.trainers.experiments.plan import Workspace
     from promptcal.trainers.experiments.plan_table import show_plan
-    from promptcal.trainers.experiments.reproduce import make_plans, read_experiments, reproduce
+    from promptcal.trainers.experiments.reproduce import download_missing, make_plans, read_experiments, reproduce
     from promptcal.trainers.report.render import terminal
 
     log_to_terminal()
     workspace = Workspace(args.root, args.output_dir, args.cache_dir, args.demo, args.limit, tuple(args.opts),
-                          args.backbone)
+                          args.backbone, tuple(args.choose), args.choose_by)
     experiments = read_experiments(args.name)
+    if len(experiments) == 1 and not args.dry_run:
+        download_missing(next(iter(experiments.values())), workspace, args.only)
     plans = make_plans(experiments, workspace, args.only)
     print(show_plan(plans, workspace, trial=args.dry_run), flush=True)
     if args.dry_run:

@@ -26,7 +26,8 @@ class FinishedRuns:
 
     experiment: Experiment
     workspace: Workspace
-    measured: Mapping[PlannedRun, Measured]
+    measured: Mapping[PlannedRun, Measured]  # on test images
+    validation: Sequence[Measured] = ()  # on validation images
 
     @property
     def is_demo(self) -> bool:
@@ -59,7 +60,8 @@ class FinishedRuns:
         swept with it, in the order of the experiment."""
         chosen: dict[str, list[tuple[Row, Measured]]] = {}
         for run, measured in self.measured.items():
-            settings = measured.run.settings
+            settings = {**measured.run.settings, **{key: value for key, value in run.variant.items()
+                                                    if "{dataset}" in str(value)}}  # one row for all data sets
             values = ", ".join(show_setting(swept, settings.get(swept)) for swept in run.variant)
             row = row_of(measured, values if key in run.variant or key == ANY else "")
             chosen.setdefault(run.backbone, []).append((row, measured))

@@ -12,8 +12,10 @@ from tqdm import tqdm
 
 from ...datasets.utils.cli import counted, tool
 from ...datasets.utils.errors import DataError
-from ...datasets.utils.files import make_folder, write_text
+from ...datasets.utils.files import make_folder, write_json, write_text
 from ..functional.calibration import BINS
+from ..report.choose import choice_tables, means
+from ..report.comparison import swept_keys
 from ..report.figures.style import stamped
 from ..report.gallery import NamedFigure, attempted
 from ..report.load import read_run
@@ -27,6 +29,7 @@ from ..report.write import write_figures, write_tables
 from .definition import Experiment
 from .finished_runs import FinishedRuns
 from .layouts import RANKS_METHODS, find_layout
+from .layouts.verify import verification
 from .plan import PlannedRun, Workspace
 from .vs_published import slip_notes
 
@@ -35,6 +38,7 @@ logger = logging.getLogger(__name__)
 DEMO = "Demo: tiles drawn by code and the embedded small CLIP. Not the paper's data, backbone or figures."
 STAMP = "Demo: drawn tiles and the small CLIP, not the paper's data."  # short enough for the narrowest figure
 REPEATS = 200  # of the bootstrap behind a verdict
+VERIFY = "verify.json"  # made by the experiment of that name
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,9 @@ def write_outcome(
 ) -> Outcome:
     """Writes tables.{md,tex,csv}, figures/ and report.html. `known` keeps measured runs for the next experiment."""
     notes = [f"Of the SoC paper: {experiment.makes}."]
-    finished = FinishedRuns(experiment, workspace, measure_runs(experiment, runs, failed, known, notes))
+    found = measure_runs(experiment, runs, failed, known, notes)
+    finished = FinishedRuns(experiment, workspace, {run: m for run, m in found.items() if run.split == "test"},
+                            [m for run, m in found.items() if run.split == "val"])
     if runs and not finished.measured:
         raise DataError(f"none of its {counted(len(runs), 'run')} is finished, so there is nothing to show")
     if finished.is_demo:
@@ -74,6 +80,12 @@ def write_outcome(
     if experiment.layout in RANKS_METHODS:
         verdicts = [verdict for comparison in finished.comparisons()
                     if (verdict := judge(comparison, pair_tests(comparison, REPEATS)))]
+    if experiment.layout == "verify":
+        verdict, record = verification(finished)
+        verdicts = [verdict]
+        write_json(out / VERIFY, record)
+        notes.append(f"{out / VERIFY} holds these results with versions and hardware, and no paths"
+                     + ("." if finished.is_demo else ": send it to the authors, or commit it (trainers/README.md)."))
     title = f"Demo: {experiment.title}" if finished.is_demo else experiment.title
     write_text(out / "report.html", render_page(verdicts, tables, figures, notes, title=title))
     return Outcome(tables, [figure.name for figure in figures], out / "report.html")
@@ -108,6 +120,10 @@ def make_layout(finished: FinishedRuns) -> tuple[list[Table], list[NamedFigure]]
     make_tables, draw_figures = find_layout(finished.experiment.layout)
     note = [finished.experiment.note] if finished.experiment.note else []
     tables = [replace(table, notes=[*table.notes, *note]) for table in make_tables(finished)]
+    measured, workspace = list(finished.measured.values()), finished.workspace
+    swept = swept_keys([m.run for m in measured])
+    if names := [name for name in workspace.choose if any(means(name, key) for key in swept)]:
+        tables += choice_tables(measured, finished.validation, names, workspace.choose_by)
     figures = list(attempted(lambda: draw_figures(finished)))
     if finished.is_demo:
         tables = [replace(table, title=f"Demo: {table.title}", notes=[DEMO, *table.notes]) for table in tables]

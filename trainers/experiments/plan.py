@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -14,16 +14,15 @@ from ...datasets.download.verify import Finding, inspect
 from ...datasets.file_dataset import FileDataset
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
-from ..config.build import build_cfg
+from ..config.build import CONFIGS, build_cfg
 from ..config.fingerprint import check_same, make_fingerprint, run_path
 from ..coop import CoOp
 from ..registry import method_info, method_key
+from ..report.choose import means
 from ..runs.run_dir import RunDir
 from ..vlm.loading import weights_hash
 from ..vlm.openai import SMALL
 from .definition import Experiment, dataset_file
-
-DEMO_IMAGES = 144  # test images per demo run without --limit: six per class
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,8 @@ class Workspace:
     limit: int = 0  # test images per run; 0 = all
     opts: tuple = ()  # KEY VALUE pairs for every run
     backbone: str = ""  # replaces the experiments' backbones
+    choose: tuple[str, ...] = ()  # swept settings whose value is chosen on validation runs, which are planned too
+    choose_by: str = "ece"  # the metric by which it is chosen
 
     @property
     def runs_dir(self) -> Path:
@@ -45,11 +46,6 @@ class Workspace:
     @property
     def cache_dir(self) -> Path:
         return self.cache or self.runs_dir / "cache"
-
-    @property
-    def num_images(self) -> int:
-        """Test images per run; 0 = all."""
-        return self.limit or (DEMO_IMAGES if self.demo else 0)
 
     def backbones(self, experiment: Experiment) -> list[str]:
         return [self.backbone or SMALL] if self.backbone or self.demo else list(experiment.backbones)
@@ -87,6 +83,11 @@ class PlannedRun:
         return self.cfg.DATASET.NAME
 
     @property
+    def split(self) -> str:
+        """test or val."""
+        return self.cfg.TEST.SPLIT
+
+    @property
     def data_state(self) -> Finding | None:
         """The state of its data; None for embedded data, which is always there."""
         return inspect_data(self.dataset_name, self.cfg.DATASET.ROOT)
@@ -100,13 +101,13 @@ class PlannedRun:
     def features_key(self) -> tuple:
         """Runs with equal keys share view features: the same views and the same image tower."""
         data = self.cfg.DATASET
-        return (self.dataset, data.CORRUPTION, data.SEVERITY, data.IMAGE_LIST, self.backbone, self.seed,
+        return (self.dataset, data.CORRUPTION, data.SEVERITY, data.IMAGE_LIST, self.backbone, self.seed, self.split,
                 self.cfg.TEST.LIMIT, self.cfg.TEST.IMBALANCE, self.cfg.TTA.AUGMIX)
 
     @cached_property
     def size(self) -> tuple[int, int]:
-        """Test images and classes."""
-        images, classes = dataset_size(self.dataset_name, self.cfg.DATASET.ROOT)
+        """Test or validation images, and classes."""
+        images, classes = dataset_size(self.dataset_name, self.cfg.DATASET.ROOT, self.split)
         return min(self.cfg.TEST.LIMIT or images, images), classes
 
     @property
@@ -114,6 +115,8 @@ class PlannedRun:
         parts = [f"{key.rsplit('.', 1)[-1]} {value}" for key, value in self.variant.items()]
         if self.shots:
             parts.append(f"{self.shots} shots" if method_info(self.method).trained else f"from {self.shots} shots")
+        if self.split == "val":
+            parts.append("validation images")
         setting = f" ({', '.join(parts)})" if parts else ""
         return f"{self.method}{setting} on {self.dataset}, {self.backbone}, seed {self.seed}"
 
@@ -132,13 +135,17 @@ def work_groups(runs: Iterable[PlannedRun]) -> list[WorkGroup]:
 
 
 def expand(experiment: Experiment, workspace: Workspace) -> list[PlannedRun]:
-    """All runs of an experiment, each once; a prompt comes before the runs that start from it."""
+    """All runs of an experiment, each once; a prompt comes before the runs that start from it. Where a value is to be
+    chosen, each test run is followed by its validation run, unless the data set has no validation images."""
+    if workspace.demo and not workspace.limit:
+        workspace = replace(workspace, limit=experiment.demo.images)
     coop = {**experiment.coop, **(experiment.demo.coop if workspace.demo else {})}
     runs: dict[PlannedRun, None] = {}
+    groups = (workspace.demo and experiment.demo.runs) or experiment.runs
     for backbone, dataset, seed in itertools.product(
         workspace.backbones(experiment), workspace.datasets(experiment), experiment.seeds,
     ):
-        for group in experiment.runs:
+        for group in groups:
             for shots, *values in itertools.product(group.shots, *group.sweep.values()):
                 variant, prompt = dict(zip(group.sweep, values, strict=True)), None
                 where = (dataset, backbone, seed)
@@ -147,10 +154,26 @@ def expand(experiment: Experiment, workspace: Workspace) -> list[PlannedRun]:
                     prompt = PlannedRun(Path(cfg.OUTPUT_DIR), CoOp.__name__, *where, {}, shots, cfg)
                     runs.setdefault(prompt)
                 tag = f"CoOp-{shots}-shots" if shots else ""
+                chosen = any(means(name, key) for name in workspace.choose for key in variant)
                 for method in group.methods:
-                    cfg = configure(workspace, method, *where, tuple(variant.items()), tag)
-                    runs.setdefault(PlannedRun(Path(cfg.OUTPUT_DIR), method, *where, variant, shots, cfg, prompt))
+                    opts = tuple((key, filled_in(value, workspace, dataset)) for key, value in variant.items())
+                    cfgs = [configure(workspace, method, *where, opts, tag)]
+                    if chosen and DATASET_REGISTRY.get(cfgs[0].DATASET.NAME).has_val:
+                        cfgs.append(configure(workspace, method, *where, (*opts, ("TEST.SPLIT", "val")), tag))
+                    for cfg in cfgs:
+                        runs.setdefault(PlannedRun(Path(cfg.OUTPUT_DIR), method, *where, variant, shots, cfg, prompt))
     return list(runs)
+
+
+def filled_in(value: object, workspace: Workspace, dataset: str) -> object:
+    """A swept value with the data root, the folder of configs and the data set's name in place of {root}, {configs} and
+    {dataset}."""
+    if not isinstance(value, str):
+        return value
+    places = {"root": workspace.root or "data", "configs": str(CONFIGS), "dataset": dataset}
+    for name, place in places.items():
+        value = value.replace(f"{{{name}}}", place)
+    return value
 
 
 @cache
@@ -159,7 +182,7 @@ def configure(
 ) -> CfgNode:
     """The config of a run, `opts` as (key, value) pairs. Its folder is the one that tools/train.py would choose, in the
     workspace. `prompt_tag` stands for a learnt prompt in the tag, because the checkpoint's path is too long."""
-    flags = ["MODEL.BACKBONE.NAME", backbone, "SEED", seed, "TEST.LIMIT", workspace.num_images, "CACHE.DIR",
+    flags = ["MODEL.BACKBONE.NAME", backbone, "SEED", seed, "TEST.LIMIT", workspace.limit, "CACHE.DIR",
              str(workspace.cache_dir)]
     if workspace.root:
         flags += ["DATASET.ROOT", workspace.root]
@@ -188,12 +211,13 @@ def differs(run: PlannedRun) -> str:
 
 
 @cache
-def dataset_size(name: str, root: str = "") -> tuple[int, int]:
-    """Test images and classes of a data set below `root`; if it is not there, as published."""
-    if found := inspect_data(name, root):
+def dataset_size(name: str, root: str = "", split: str = "test") -> tuple[int, int]:
+    """Images of a split and classes of a data set below `root`; if it is not there, of the published test split."""
+    found = inspect_data(name, root)
+    if found and (split == "test" or not found.test):
         return found.test or found.cls.expected_test, found.classes or found.cls.expected_classes or 0
-    dataset = build_dataset(name, "")
-    return len(dataset.test), len(dataset.classnames)
+    dataset = build_dataset(name, root if found else "")
+    return len(dataset.val if split == "val" else dataset.test), len(dataset.classnames)
 
 
 @cache

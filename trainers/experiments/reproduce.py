@@ -4,16 +4,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from ...datasets.utils.errors import ConfigError, UserError
+from ...datasets.download.install import download_dataset
+from ...datasets.utils.cli import tool
+from ...datasets.utils.errors import ConfigError, UserError, reading
 from ...datasets.utils.files import data_root, make_folder
+from ..report.choose import check_choice
 from ..report.measure import Measured
 from ..runs.lock import RunLock
 from ..vlm import openai
 from ..vlm.loading import find_loader
 from .definition import Experiment, names, read_experiment
 from .outcome import Outcome, write_index, write_outcome
-from .plan import PlannedRun, Workspace, expand, select, work_groups
+from .plan import PlannedRun, Workspace, dataset_size, expand, inspect_data, select, work_groups
 from .run import run_groups
 
 logger = logging.getLogger(__name__)
@@ -40,6 +44,8 @@ def make_plans(experiments: dict[str, Experiment], workspace: Workspace, only: S
     runs would share are reported here, once."""
     if workspace.root and not workspace.demo:
         data_root(workspace.root)
+    swept = (key for experiment in experiments.values() for group in experiment.runs for key in group.sweep)
+    check_choice(workspace.choose, swept, workspace.choose_by)
     family, name = find_loader(workspace.backbone)
     if name and family is openai:
         openai.check_name(name)
@@ -52,6 +58,24 @@ def make_plans(experiments: dict[str, Experiment], workspace: Workspace, only: S
         plans = {name: [run for run in plan if run in chosen] for name, plan in plans.items()}
         plans = {name: plan for name, plan in plans.items() if plan}
     return plans
+
+
+def download_missing(experiment: Experiment, workspace: Workspace, only: Sequence[str]) -> None:
+    """Downloads the data sets of an experiment that may do so (`study: download`) and that are not below the root. What
+    cannot be downloaded is reported with the manual steps, and its runs fail."""
+    if not experiment.study.get("download") or workspace.demo:
+        return
+    if not workspace.root:
+        raise ConfigError(f"{experiment.name} downloads the data sets that are missing: give the folder with --root")
+    root = Path(workspace.root).expanduser()
+    runs = select(expand(experiment, workspace), only) if only else expand(experiment, workspace)
+    for name in dict.fromkeys(run.dataset_name for run in runs):
+        if (state := inspect_data(name, workspace.root)) and state.state == "absent":
+            logger.info("%s is not in %s: downloading it, as %s does", state.cls.key(), root, tool("download"))
+            with reading():
+                download_dataset(state.cls, root)
+    inspect_data.cache_clear()
+    dataset_size.cache_clear()
 
 
 def reproduce(experiments: dict[str, Experiment], plans: Plans, workspace: Workspace, jobs: int = 1) -> Reproduced:

@@ -294,6 +294,10 @@ def show_setting(key: str, value: object) -> str:
         return f"“{value}”" if value else "no initial words"
     if key == "MODEL.INIT_WEIGHTS":
         return f"prompt {prompt_name(str(value))}" if value else "hand-written prompt"
+    if key.endswith(".VALUES"):
+        return "values tuned per set on test labels" if value == "paper" else "one value for all sets"
+    if key == "PROMPT.DESCRIPTIONS" and "{dataset}" in str(value):  # a file for each data set of an experiment
+        return "descriptions"
     if key == "PROMPT.DESCRIPTIONS":
         return f"descriptions {prompt_name(str(value))}" if value else "no descriptions"
     if key == "PROMPT.TEMPLATE":

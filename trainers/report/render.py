@@ -102,7 +102,8 @@ def to_csv(tables: Iterable[Table]) -> str:
                 for column, entry in zip(table.columns, row.entries, strict=True):
                     if entry is not None:
                         writer.writerow([  # None is an empty cell
-                            *map(_no_formula, (table.name, block.label, row.label, column)), entry.value, entry.std,
+                            *map(_no_formula, (table.name, block.label, row.label, column)),
+                            _no_formula(entry.words) if entry.words else entry.value, entry.std,
                             entry.seeds, entry.low, entry.high, entry.difference, int(entry.best), int(row.published),
                         ])
     return out.getvalue()

@@ -21,6 +21,7 @@ class Entry:
     better: bool | None = None  # whether that difference is an improvement
     best: bool = False
     signed: bool = False  # a difference, always with its sign
+    words: str = ""  # shown in place of a number
 
     def _show(self, value: float) -> str:
         if self.signed:
@@ -29,7 +30,7 @@ class Entry:
 
     @property
     def text(self) -> str:
-        return "–" if np.isnan(self.value) else self._show(self.value)
+        return self.words or ("–" if np.isnan(self.value) else self._show(self.value))
 
     @property
     def spread(self) -> str:
@@ -41,6 +42,11 @@ class Entry:
     @property
     def delta(self) -> str:
         return "" if self.difference is None else f"{self.difference:+.{self.decimals}f}"
+
+
+def text_entry(words: str) -> Entry:
+    """A cell that holds words."""
+    return Entry(float("nan"), words=words)
 
 
 @dataclass(frozen=True)

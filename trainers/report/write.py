@@ -15,6 +15,7 @@ from ...datasets.utils.files import read_json, write_json, write_text
 from ..functional import BINS
 from ..registry import method_info
 from . import render
+from .choose import choice_tables
 from .comparison import Comparison, compare
 from .figures import style
 from .gallery import NamedFigure, make_figures
@@ -45,12 +46,13 @@ class Report:
 def write_report(
     paths: Sequence[str | Path], out: Path, bins: int = BINS, repeats: int = 300, published: bool = False,
     with_figures: bool = True, first: Sequence[NamedFigure] = (), remarks: Sequence[str] = (), posthoc: bool = False,
-    demo: bool = False,
+    demo: bool = False, choose: Sequence[str] = (), choose_by: str = "ece",
 ) -> Report:
     """Reads all finished runs below `paths` and writes tables.{md,tex,csv}, figures/ and report.html into `out`.
 
     `first` are figures to show before all others, `remarks` notes to show before all others. Runs on embedded data are
-    left out if there are others, unless `demo`. `posthoc` adds label-free post-hoc scaling and conformal sets.
+    left out if there are others, unless `demo`. `posthoc` adds label-free post-hoc scaling and conformal sets. `choose`
+    adds tables of swept settings, chosen by the metric `choose_by`.
     """
     runs, notes = find_runs(paths)
     if not runs:
@@ -65,19 +67,24 @@ def write_report(
     main = [c for c in comparisons if not c.swept]
     tests = [pair_tests(c, repeats) for c in main]
     tables = make_tables(comparisons, tests, bins, published, posthoc)
+    leading = len(main)
+    if choose:
+        validation = [m for run in runs if run.split == "val" for m in _measure(run, notes, bins)]
+        tables[leading:leading] = chosen = choice_tables(measured, validation, choose, choose_by)
+        leading += len(chosen)
     verdicts = [verdict for c, pairs in zip(main, tests, strict=True) if (verdict := judge(c, pairs))]
     write_tables(out, tables)
     figures = (*first, *make_figures(comparisons, text_similarity)) if with_figures else ()
     drawn, problems = write_figures(out, figures)
     notes = [*remarks, *notes, *problems]
-    leading = sum(not comparison.swept for comparison in comparisons)
     write_text(out / "report.html", render_page(verdicts, tables, drawn, notes, measured, leading=leading))
     return Report(tables, verdicts, notes, out / "report.html")
 
 
 def _measure_all(runs: Sequence[Run], notes: list[str], bins: int, repeats: int, posthoc: bool) -> list[Measured]:
     """The runs on test splits, measured; those on validation splits fit their temperatures."""
-    validation, measured = {}, []
+    validation: dict[tuple, Run] = {}
+    measured: list[Measured] = []
     for run in (run for run in runs if run.split == "val"):
         try:
             run.load_predictions()
@@ -86,14 +93,22 @@ def _measure_all(runs: Sequence[Run], notes: list[str], bins: int, repeats: int,
             notes.append(f"{error}; temperatures are fitted without it")
     runs = [run for run in runs if run.split == "test"]
     for run in tqdm(runs, desc="measuring", unit="run", disable=len(runs) < 3):
-        try:
-            measured.append(measure(run, bins, repeats, validation.get(run.split_key()), posthoc))
-        except ValueError as error:  # DataError is one
-            notes.append(f"{run.folder} is left out: {error}")
+        measured += _measure(run, notes, bins, repeats, validation.get(run.split_key()), posthoc)
     if not measured:
         raise DataError(f"no run could be measured: {notes[-1] if notes else 'all are on the validation split'}")
     measured.sort(key=lambda m: (*dataset_info(m.run.dataset).order, *method_info(m.run.trainer).order, m.run.seed))
     return measured
+
+
+def _measure(
+    run: Run, notes: list[str], bins: int, repeats: int = 0, validation: Run | None = None, posthoc: bool = False,
+) -> list[Measured]:
+    """The measured run, or nothing and a note."""
+    try:
+        return [measure(run, bins, repeats, validation, posthoc)]
+    except ValueError as error:  # DataError is one
+        notes.append(f"{run.folder} is left out: {error}")
+        return []
 
 
 def make_tables(

@@ -23,9 +23,14 @@ LAYOUTS = {  # name: functions that make the tables and the figures
     "averages": ("averages.averages", ""),
     "deviations": ("averages.deviations", ""),
     "family": ("averages.family", ""),
+    "online": ("averages.online", ""),
+    "corruptions": ("robustness.corruption_tables", "robustness.severity_figures"),
+    "streams": ("results.by_setting", "robustness.stream_figures"),
+    "descriptions": ("robustness.text_tables", ""),
     "complexity": ("penalties.complexity", ""),
     "scaling": ("penalties.scaling", ""),
     "theory": ("theory.theory_tables", ""),
+    "verify": ("verify.check_tables", ""),
 }
 RANKS_METHODS = ("results", "sals", "selective")  # layouts whose page has a verdict on the methods
 
