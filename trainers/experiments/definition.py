@@ -38,6 +38,7 @@ class RunGroup:
 
     methods: Sequence[str]
     sweep: Mapping[str, Sequence] = field(default_factory=dict)  # KEY: values
+    datasets: Sequence[str] = ()  # only these of the experiment's; () = all
     shots: Sequence[int] = (0,)  # 0: the hand-written prompt; n: a CoOp prompt learnt from n images per class
 
 

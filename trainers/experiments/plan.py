@@ -145,7 +145,7 @@ def expand(experiment: Experiment, workspace: Workspace) -> list[PlannedRun]:
     for backbone, dataset, seed in itertools.product(
         workspace.backbones(experiment), workspace.datasets(experiment), experiment.seeds,
     ):
-        for group in groups:
+        for group in [group for group in groups if not group.datasets or dataset in group.datasets]:
             for shots, *values in itertools.product(group.shots, *group.sweep.values()):
                 variant, prompt = dict(zip(group.sweep, values, strict=True)), None
                 where = (dataset, backbone, seed)

@@ -12,9 +12,9 @@ from ...report.metrics import METRICS, POSTHOC, POSTHOC_NOTE
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...report.tables import fewer_images, mark
 from ..definition import Experiment
-from ..finished_runs import ANY, FinishedRuns, in_percent, listed, mean
+from ..finished_runs import FinishedRuns, in_percent, listed, mean
 from ..vs_published import block_vs_published, published_note, with_differences
-from .results import by_dataset, by_every_setting
+from .results import by_dataset
 
 # Column labels, as in the published tables.
 COLUMNS: dict[str, dict[object, str]] = {
@@ -105,11 +105,6 @@ def deviation(cell: list[Measured], metric: str) -> Entry | None:
 def family(finished: FinishedRuns) -> list[Table]:
     """One line per method with every metric, then the results for each data set."""
     return [*(summary(finished.experiment, one) for one in finished.comparisons()), *by_dataset(finished)]
-
-
-def online(finished: FinishedRuns) -> list[Table]:
-    """As `family`, with rows for the values that are published per data set."""
-    return [*(summary(finished.experiment, one) for one in finished.comparisons(ANY)), *by_every_setting(finished)]
 
 
 def summary(experiment: Experiment, comparison: Comparison) -> Table:

@@ -16,10 +16,10 @@ from ...report.measure import Measured
 from ...report.metrics import METRICS
 from ...report.table_model import RowBlock, Table
 from ...report.tables import mark
-from ..finished_runs import FinishedRuns, mean
+from ..finished_runs import ANY, FinishedRuns, mean
 from ..plan import PlannedRun
-from .averages import average_over
-from .results import by_dataset
+from .averages import average_over, summary
+from .results import by_dataset, by_every_setting, by_setting
 
 INITIAL = "initial prompt"
 
@@ -44,7 +44,8 @@ def texts_note(comparison: Comparison) -> str:
     seeds = sorted({m.run.seed for cell in comparison.cells.values() for m in cell})
     listed = [f"{', '.join(labels)}: {texts}" for texts, labels in rows.items()] if len(rows) > 1 else list(rows)
     words = " | ".join(listed)
-    return f"Seed{'s'[: len(seeds) > 1]} {', '.join(map(str, seeds))}. Texts: {words}"
+    end = "" if words.endswith("”") else "."
+    return f"Seed{'s'[: len(seeds) > 1]} {', '.join(map(str, seeds))}. Texts: {words}{end}"
 
 
 def corruption_tables(finished: FinishedRuns) -> Iterator[Table]:
@@ -56,7 +57,7 @@ def corruption_tables(finished: FinishedRuns) -> Iterator[Table]:
             names = [parse_run_name(column.dataset)[1].replace("_", " ") for column in comparison.columns]
             yield replace(table, name=f"{table.name}_{name.lower()}", columns=[*names, *table.columns[len(names) :]],
                           title=f"{table.title}, {dataset_info(name).label} at severity {worst}",
-                          notes=[*table.notes, comparison.images(), texts_note(comparison)])
+                          notes=[*table.notes, texts_note(comparison)])
 
 
 def severity_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
@@ -73,10 +74,26 @@ def severity_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
             if shown:
                 label = dataset_info(name).label
                 words = (f"ECE and accuracy against severity, {label}, {comparison.backbone_label}, "
-                         f"{comparison.bins} bins. {texts_note(comparison)}.")
+                         f"{comparison.bins} bins. {texts_note(comparison)}")
                 counts = sorted({column.n for column in comparison.columns})
                 yield NamedFigure(f"severity_{name.lower()}", f"{words} Test images of each: "
                                   f"{', '.join(f'{n:,}' for n in counts)}.", draw_severities(shown))
+
+
+def stream_tables(finished: FinishedRuns) -> list[Table]:
+    """A row for each method and order."""
+    key = finished.experiment.swept_key
+    return [replace(table, notes=[*table.notes, texts_note(comparison)])
+            for table, comparison in zip(by_setting(finished), finished.comparisons(key), strict=True)]
+
+
+def online_tables(finished: FinishedRuns) -> Iterator[Table]:
+    """One line per method, the means over the data sets; then each data set. Values that are published per data set
+    have rows of their own."""
+    for comparison in finished.comparisons(ANY):
+        table = summary(finished.experiment, comparison)
+        yield replace(table, notes=[*table.notes, texts_note(comparison)])
+    yield from by_every_setting(finished)
 
 
 def stream_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
@@ -87,7 +104,7 @@ def stream_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
             for column in comparison.columns:
                 for figure in gallery.stream_figures(comparison, column, f"_{order}"):
                     yield replace(figure, caption=f"Order of the images: {order}. {figure.caption} "
-                                                  f"{texts_note(comparison)}.")
+                                                  f"{texts_note(comparison)}")
 
 
 def text_tables(finished: FinishedRuns) -> Iterator[Table]:
