@@ -4,6 +4,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,14 @@ ROW = "::"  # between file and row in the path of a datum: `CIFAR-10-C/fog.npy::
 
 
 class ArrayDataset(FileDataset):
-    """A reader defines `load_pixels`. Arrays are read into memory and not mapped: a mapped file that is cut short ends
-    the process. Each is read once, when its first image is."""
+    """A reader defines `load_pixels`. Each array is read into memory once, when its first image is."""
+
+    lock = threading.Lock()  # two threads do not read the same array
+
+    @cached_property
+    def arrays(self) -> dict[str, tuple[int, np.ndarray]]:
+        """What `load_pixels` returned, by file."""
+        return {}
 
     def load_pixels(self, path: Path) -> tuple[int, np.ndarray]:
         """The row of the file at which the array begins, and the array (N, H, W, 3) of bytes."""
@@ -45,11 +52,6 @@ class ArrayDataset(FileDataset):
         if not row.isdecimal() or not 0 <= int(row) - first < len(array):
             raise BadImageError(f"cannot read image {item.impath}: rows {first} to {first + len(array) - 1} are read")
         return array[int(row) - first]
-
-    def check_folders(self) -> None:
-        super().check_folders()
-        self.lock = threading.Lock()
-        self.arrays: dict[str, tuple[int, np.ndarray]] = {}
 
     def read_image(self, datum: Datum) -> Image.Image:
         return Image.fromarray(self.pixels(datum))

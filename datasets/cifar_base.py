@@ -2,12 +2,10 @@
 from __future__ import annotations
 
 import io
-import math
-import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -78,21 +76,19 @@ def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
     return labels, images
 
 
-def count_rows(file: BinaryIO, path: Path, shape: tuple[int, ...]) -> int:
-    """The number of rows of a .npy file of bytes, whose rows must have this shape. Reads its header."""
+def map_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """A .npy file of bytes whose rows have this shape. Copy what is needed: a mapped file that is cut short later ends
+    the process."""
+    open_regular(path).close()  # not a pipe
     try:
         with noticing_damage():
-            version = np.lib.format.read_magic(file)
-            formats = np.lib.format.read_array_header_1_0, np.lib.format.read_array_header_2_0
-            found, fortran, dtype = formats[version != (1, 0)](file)
+            array = np.lib.format.open_memmap(path, mode="r")
     except Damaged as error:
-        raise DataError(f"{path} is no .npy file ({error}): download it again") from error
-    if dtype != np.uint8 or fortran or not found or found[1:] != shape:
+        raise DataError(f"{path} is no complete .npy file of bytes ({error}): download it again") from error
+    if array.dtype != np.uint8 or array.ndim != 1 + len(shape) or array.shape[1:] != shape:
         rows = ", ".join(map(str, ("N", *shape)))
-        raise DataError(f"{path} must be an array of bytes (uint8) of shape ({rows}), not {dtype} {found}")
-    if os.fstat(file.fileno()).st_size != file.tell() + math.prod(found):
-        raise DataError(f"{path} is damaged: its size is not that of {found[0]:,} rows; download it again")
-    return found[0]
+        raise DataError(f"{path} must be an array of bytes (uint8) of shape ({rows}), not {array.dtype} {array.shape}")
+    return array
 
 
 class CIFAR(ArrayDataset):
@@ -101,6 +97,7 @@ class CIFAR(ArrayDataset):
     expected_test = 10_000
     names: Sequence[str] = ()  # by label
     ensemble = TEMPLATES
+    has_val = False
 
     @classmethod
     def key(cls) -> str:
@@ -138,26 +135,23 @@ class CorruptedCIFAR(CorruptedDataset, CIFAR):
         path = self.dataset_dir / f"{corruption}.npy"
         if not path.exists():
             return ()
-        with open_regular(path) as file:
-            if count_rows(file, path, SHAPE) % len(SEVERITIES):
-                raise DataError(f"{path} must have the test images {len(SEVERITIES)} times, severity by severity")
+        if len(map_array(path, SHAPE)) % len(SEVERITIES):
+            raise DataError(f"{path} must have the test images {len(SEVERITIES)} times, severity by severity")
         return SEVERITIES
 
     def read(self) -> Splits:
         path, labels_path = self.dataset_dir / f"{self.corruption}.npy", self.dataset_dir / "labels.npy"
         first, images = self.arrays[str(path)] = self.load_pixels(path)
-        with open_regular(labels_path) as file:
-            count = count_rows(file, labels_path, ())
-            if count != len(SEVERITIES) * len(images):
-                raise DataError(f"{labels_path} has {count:,} labels for {len(SEVERITIES) * len(images):,} images in "
-                                f"{path}; download both again")
-            file.seek(first, os.SEEK_CUR)
-            return Splits(list(self.names), self.list_rows(path, first, list(file.read(len(images))), self.names))
+        labels = map_array(labels_path, ())
+        if len(labels) != len(SEVERITIES) * len(images):
+            raise DataError(f"{labels_path} has {len(labels):,} labels for {len(SEVERITIES) * len(images):,} images in "
+                            f"{path}; download both again")
+        own = labels[first : first + len(images)].tolist()
+        return Splits(list(self.names), self.list_rows(path, first, own, self.names))
 
     def load_pixels(self, path: Path) -> tuple[int, np.ndarray]:
         """Only the images of the severity are read."""
-        with open_regular(path) as file:
-            count = count_rows(file, path, SHAPE) // len(SEVERITIES)
-            first = (self.severity - 1) * count
-            file.seek(first * math.prod(SHAPE), os.SEEK_CUR)
-            return first, np.frombuffer(file.read(count * math.prod(SHAPE)), np.uint8).reshape(count, *SHAPE)
+        array = map_array(path, SHAPE)
+        count = len(array) // len(SEVERITIES)
+        first = (self.severity - 1) * count
+        return first, np.array(array[first : first + count], order="C")

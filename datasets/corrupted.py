@@ -40,10 +40,11 @@ class CorruptedDataset(FileDataset):
                 raise DataError(f"{self.name()}: {self.corruption} is {have} in {self.dataset_dir}, and severity "
                                 f"{self.severity} is needed; {self.remedy()}")
             return
-        found = {(name, level) for name in self.corruptions for level in self.severities(name)}
-        wanted = [(name, level) for name in self.corruptions for level in SEVERITIES]
+        found = {name: levels for name in self.corruptions if (levels := self.severities(name))}
         if not found:
             raise DataError(f"{self.name()}: {self.dataset_dir} has none of its corruptions; {self.remedy()}")
-        self.corruption, self.severity = next(pair for pair in wanted if pair in found)
-        if missing := [f"{name} {level}" for name, level in wanted if (name, level) not in found]:
+        self.corruption, (self.severity, *_) = next(iter(found.items()))
+        missing = [name for name in self.corruptions if name not in found]
+        missing += [f"{name} {level}" for name in found for level in SEVERITIES if level not in found[name]]
+        if missing:
             logger.warning("%s: without %s", self.name(), first_five(missing))

@@ -24,7 +24,10 @@ class ImageFolder(FileDataset):
 
     @classmethod
     def run_name(cls, root: str | Path) -> str:
-        """The folder's name and a hash of its path: two folders called `photos` are two data sets."""
+        """The folder's name and a hash of its path: two folders called `photos` are two data sets. A class derived from
+        this one that names its folder below the data root is one data set."""
+        if cls.folder:
+            return cls.__name__
         path = os.path.realpath(Path(root).expanduser())
         name = "".join(letter if letter.isalnum() or letter in "._+" else "-" for letter in Path(path).name[:40])
         return f"{name.strip('-.') or cls.__name__}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:6]}"

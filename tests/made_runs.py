@@ -98,6 +98,11 @@ def entry(table, block, row, column):
     return next(r for r in rows if r.label == row).entries[table.columns.index(column)]
 
 
+def by_label(shown):
+    """The data of a figure, by the label of each method."""
+    return {method.label: data for method, data in shown.items()}
+
+
 def make_benchmark(root: Path) -> Path:
     """Four methods on two data sets with two seeds, and one data set that only O-TPT has."""
     for trainer in ("TPT", "CTPT", "OTPT", "SoC"):

@@ -100,8 +100,8 @@ def test_rows_of_a_severity(tmp_path: Path):
 @pytest.mark.parametrize(("change", "message"), [
     (lambda a: a.astype(np.float32), r"must be an array of bytes \(uint8\) of shape \(N, 32, 32, 3\), not float32"),
     (lambda a: a[..., :1], r"not uint8 \(100, 32, 32, 1\)"), (lambda a: a[:-1], "must have the test images 5 times"),
-    (lambda a: a[:50], "has 100 labels for 50 images"), (lambda a: np.asfortranarray(a), "must be an array of bytes"),
-    (lambda a: np.array([{}]), "must be an array of bytes"), (None, "its size is not that of 100 rows"),
+    (lambda a: a[:50], "has 100 labels for 50 images"), (lambda a: np.array([{}]), "is no complete .npy file of bytes"),
+    (None, "is no complete .npy file"),
 ])
 def test_bad_arrays_get_one_line(change, message: str, tmp_path: Path):
     array, file = build_cifar_c(tmp_path, ["fog"])["fog"], tmp_path / "CIFAR-10-C" / "fog.npy"
@@ -135,7 +135,7 @@ def test_imagenet_c(folder: str, tmp_path: Path):
             build_dataset("ImageNetC", tmp_path, corruption=corruption, severity=3)
     finding = inspect(DATASET_REGISTRY.get("ImageNetC"), tmp_path)
     assert (finding.state, finding.test) == ("partial", 24)  # usable, but not 50,000 images
-    assert "without gaussian_noise 1, gaussian_noise 2, " in finding.advice and " and 86 more" in finding.advice
+    assert "without gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur and 18 more" in finding.advice
 
 
 def test_a_list_of_images_in_the_root_or_anywhere(tmp_path: Path):

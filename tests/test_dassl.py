@@ -117,7 +117,8 @@ def test_our_trainers_run_in_dassls_registry(train: Run, tmp_path: Path, capsys)
     assert results(tmp_path / "colour")["data_hash"] == found["data_hash"]
     report([str(tmp_path), "--no-figures", "--bootstrap", "0"])
     lines = capsys.readouterr().out.splitlines()
-    table = [line.split()[0] for line in lines[lines.index("ECE (%)") :][:8] if line.startswith("  ") and line.split()]
+    lines = [line for line in lines[lines.index("ECE (%)") :][:8] if line.startswith("  ") and line.split()]
+    table = [line.split()[0].rstrip(",") for line in lines]
     assert [name for name in table if name in ("Zero-shot", "SoC", "Colour")] == ["Zero-shot", "SoC", "Colour"]
 
 

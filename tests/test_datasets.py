@@ -33,7 +33,7 @@ def refusing(monkeypatch, path, *calls):
 def test_names_are_registered_once_and_unknown_ones_get_the_nearest():
     with pytest.raises(UnknownNameError, match=r"Did you mean 'UCF101'\?"):
         build_dataset("UFC101", "anywhere")
-    with pytest.raises(KeyError, match="registered twice"):
+    with pytest.raises(ConfigError, match="registered twice"):
         DATASET_REGISTRY.register()(DATASET_REGISTRY.get("UCF101"))
 
 

@@ -33,6 +33,10 @@ def finished_runs(
     return FinishedRuns(experiment, workspace, found)
 
 
+def table_of(number):
+    return f" (published: Fillioux et al. (2026), Table {number})"
+
+
 def rows_of(table, block=0):
     return {row.label: row.entries for row in table.blocks[block].rows}
 
@@ -41,11 +45,11 @@ def test_results_stand_beside_the_published_ones_with_the_difference(tmp_path):
     (table,) = by_dataset(finished_runs(tmp_path, "table1", keep=lambda run: run.dataset in ("dtd", "eurosat")))
     assert table.columns == ["DTD", "EuroSAT", "Average"]
     rows = rows_of(table, block=1)
-    ours, theirs, gap = (rows[f"SoC{suffix}"][1] for suffix in ("", " (published)", ": ours − published"))
+    ours, theirs, gap = (rows[f"SoC{suffix}"][1] for suffix in ("", table_of(1), ": ours − published"))
     assert theirs.text == "3.2"
     assert gap.value == pytest.approx(float(ours.text) - 3.2)
     assert gap.text.startswith(("+", "-"))
-    assert rows["SoC (published)"][2] is None  # the paper's average is over other data sets
+    assert rows[f"SoC{table_of(1)}"][2] is None  # the paper's average is over other data sets
 
 
 def test_runs_with_other_settings_are_not_compared_with_the_paper(tmp_path):
@@ -62,9 +66,9 @@ def test_runs_with_other_settings_are_not_compared_with_the_paper(tmp_path):
 def test_of_a_sweep_only_the_default_value_has_a_published_row(tmp_path):
     (table,) = by_dataset(finished_runs(tmp_path, "lambda", keep=lambda r: r.dataset == "ucf101"), "TRAINER.SOC.LAMBDA")
     rows = rows_of(table, block=1)
-    assert rows["SoC, λ 30 (published)"][0].text == "6.5"
-    assert {label for label in rows if "(published)" in label} == {
-        "TPT (published)", "C-TPT (published)", "O-TPT (published)", "SoC, λ 30 (published)"}
+    assert rows[f"SoC, λ 30{table_of(1)}"][0].text == "6.5"
+    assert {label for label in rows if "(published" in label} == {
+        f"{name}{table_of(1)}" for name in ("TPT", "C-TPT", "O-TPT", "SoC, λ 30")}
 
 
 def test_averages_use_the_sets_that_all_cells_have(tmp_path):
@@ -77,9 +81,9 @@ def test_averages_use_the_sets_that_all_cells_have(tmp_path):
     assert table.columns == ["(S - min) / (max - min)", "S / max", "S - min"]
     own = [m.metrics["ece"].value for run, m in finished.measured.items()
            if run.variant == {"TRAINER.SOC.NORM": "max"} and run.dataset != "ucf101"]
-    assert {"SoC, flow", "SoC, flow_delta"} < set(rows_of(table, 1))
+    assert {"SoC, STATS flow", "SoC, STATS flow_delta"} < set(rows_of(table, 1))
     assert rows_of(table, 1)["SoC"][1].value == pytest.approx(100 * np.mean(own))
-    assert rows_of(table, 1)["SoC (published)"][1].text == "7.3"
+    assert rows_of(table, 1)[f"SoC{table_of(7)}"][1].text == "7.3"
     assert any("Left out" in note and "UCF101" in note for note in table.notes)
     assert any("do not compare" in note for note in table.notes)
 
@@ -92,9 +96,9 @@ def test_deviations_over_seeds(tmp_path):
     rows = rows_of(table)
     assert len(values) == 3
     assert rows["O-TPT"][0].value == pytest.approx(np.std(values, ddof=1))
-    assert rows["O-TPT (published)"][0].text == "0.06"
+    assert rows[f"O-TPT{table_of(6)}"][0].text == "0.06"
     assert rows["O-TPT"][-1].value == pytest.approx(np.mean([entry.value for entry in rows["O-TPT"][:-1]]))
-    assert rows["O-TPT (published)"][-1].text == "0.12"
+    assert rows[f"O-TPT{table_of(6)}"][-1].text == "0.12"
 
 
 def test_counted_operations_agree_with_the_published_ones():
@@ -102,7 +106,7 @@ def test_counted_operations_agree_with_the_published_ones():
     (table,) = penalties.complexity(FinishedRuns(read_experiment("complexity"), Workspace(), {}))
     rows = rows_of(table)
     for method in ("O-TPT", "SoC"):
-        for ours, theirs in zip(rows[method][1:], rows[f"{method} (published)"][1:], strict=True):
+        for ours, theirs in zip(rows[method][1:], rows[f"{method}{table_of(8)}"][1:], strict=True):
             assert ours.value == pytest.approx(theirs.value, rel=5e-3)
     closed = rows["O-TPT, closed form (used here)"]
     assert closed[-1].value < rows["O-TPT"][-1].value / 4

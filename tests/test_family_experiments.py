@@ -22,13 +22,13 @@ def test_one_more_method_is_one_file(clip_file, image_folder, tmp_path: Path):
     for part in (PROJECT / "trainers").iterdir():
         (package / "trainers" / part.name).symlink_to(part)
     (package / "__init__.py").symlink_to(PROJECT / ".package" / "promptcal" / "__init__.py")
-    (package / "trainers" / "closestpair.py").write_text(block_after("Add your own method"), encoding="utf-8")
+    (package / "trainers" / "hinge_pairs.py").write_text(block_after("Add your own method"), encoding="utf-8")
 
     given = ["--dataset-config-file", "configs/datasets/image_folder.yaml", "--root", str(image_folder), "--backbone",
              str(clip_file), "TTA.VIEWS", "10"]
     code = f"""
 from promptcal.tools import report, train
-for trainer, *more in (["ClosestPair"], ["TPS", "TRAINER.REGULARISERS", "closestpair:5,ctpt:2"], ["ClosestPair"]):
+for trainer, *more in (["HingePairs"], ["TPS", "TRAINER.REGULARISERS", "hingepairs:5,ctpt:2"], ["HingePairs"]):
     train.main(["--trainer", trainer, "--output-dir", "runs/" + trainer, *{given}, *more])
 report.main(["runs", "--posthoc", "--no-figures", "--bootstrap", "0"])
 """
@@ -36,7 +36,7 @@ report.main(["runs", "--posthoc", "--no-figures", "--bootstrap", "0"])
                           env={**os.environ, "PYTHONPATH": str(package.parent), "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     assert "nothing to compute" in done.stdout  # of the run that was already finished
-    assert "Closest pair" in done.stdout and "ECE + CoTS" in done.stdout
+    assert "Hinge pairs" in done.stdout and "ECE + CoTS" in done.stdout
     assert (tmp_path / "runs" / "report" / "report.html").exists()
 
 
@@ -48,6 +48,7 @@ def test_one_command_makes_the_tables(tmp_path: Path, capsys):
     head, table = text.split("\n### ")[0].split("|:--", 1)  # the first table
     for label in ("Accuracy (%)", "ECE (%)", "ECE + CoTS (%)", "Seconds"):
         assert label in head, label
-    rows = {line.split("|")[1].strip(): line.split("|")[2:6] for line in table.splitlines() if line.startswith("| ")}
+    lines = [line.split("|") for line in table.splitlines() if line.startswith("| ")]
+    rows = {cells[1].split(",")[0].strip(): cells[2:6] for cells in lines}
     assert set(rows) >= {"Zero-shot", "TPT", "TPS", "ZERO", "TDA"}
     assert all(cell.strip() for cell in rows["TPT"]) and not rows["TDA"][2].strip()  # it sees the plain view alone

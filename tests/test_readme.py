@@ -9,9 +9,9 @@ from common import PROJECT
 from PIL import Image
 from processes import forked
 
-FILES = [PROJECT / "README.md"]
+FILES = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md"]
 for top in ("configs", "datasets", "tests", "tools", "trainers"):
-    FILES += sorted((PROJECT / top).rglob("README.md"))
+    FILES += sorted((PROJECT / top).rglob("*.md"))
 TEXTS = {file: file.read_text(encoding="utf-8") for file in FILES}
 README = TEXTS[PROJECT / "README.md"]
 
@@ -45,7 +45,7 @@ import torch
 from promptcal.trainers import adapt, load_clip
 views = torch.randn(2, 20, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 names = ["river", "canal", "lake"]
-ours = adapt("ClosestPair", load_clip("small"), names, views)
+ours = adapt("HingePairs", load_clip("small"), names, views)
 tpt = adapt("TPT", load_clip("small"), names, views)
 print((ours.penalty != 0).all().item(), (ours.logits != tpt.logits).any().item())
 '''

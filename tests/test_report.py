@@ -7,7 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 from common import run_tool
-from made_runs import compared, entry, make_benchmark, make_run
+from made_runs import by_label, compared, entry, make_benchmark, make_run
 from promptcal.datasets.utils.errors import DataError
 from promptcal.trainers.report import render
 from promptcal.trainers.report.figures import style
@@ -61,8 +61,9 @@ def test_demo_runs_stay_out_where_there_are_others(tmp_path):
 def test_a_learnt_prompt_without_tuning_is_not_called_zero_shot(tmp_path):
     make_run(tmp_path, "SoC", settings={"MODEL.INIT_WEIGHTS": "output/x/prompt_learner/model.pth.tar-50"})
     main, = compared(tmp_path)
-    assert [row.label for row in main.rows] == ["CoOp prompt, untuned", "SoC"]
-    assert "The CoOp prompt, untuned has" in judge(main).sentence
+    first, second = (row.label for row in main.rows)
+    assert re.fullmatch(r"CoOp prompt, untuned, prompt x-\w{8}", first) and re.fullmatch(r"SoC, prompt x-\w{8}", second)
+    assert f"The {first} has" in judge(main).sentence
 
 
 def test_a_second_report_removes_figures_that_no_longer_belong(tmp_path):
@@ -131,7 +132,7 @@ def test_the_tool_writes_everything(tmp_path, real_pictures):
     assert done.returncode == 0, done.stderr
     assert "SoC has the lowest ECE of the tuned methods" in done.stdout
     assert "whether by chance was not tested" in done.stdout  # without a bootstrap no winner is named
-    assert "O-TPT (published)" in done.stdout
+    assert "O-TPT (published: Fillioux et al. (2026), Table 1)" in done.stdout
     for name in ("report.html", "tables.md", "tables.tex", "tables.csv", "figures/reliability_grid.png",
                  "figures/reliability_grid.pdf", "figures/selective_ucf101.png", "figures/sals.pdf"):
         assert (tmp_path / "out" / name).stat().st_size > 1000, name
@@ -153,7 +154,7 @@ def test_the_verdict_names_the_best_and_how_the_worst_fails(benchmark, tmp_path)
 
 
 def test_figures_of_sals_and_class_pairs(benchmark, tmp_path):
-    groups = sals_groups(compared(benchmark)[0])
+    groups = {name: by_label(group) for name, group in sals_groups(compared(benchmark)[0]).items()}
     assert set(groups) == {"Pets", "UCF101", "EuroSAT", "Average"}
     expected = np.mean([groups[name]["SoC"].after for name in ("UCF101", "EuroSAT")])
     assert groups["Average"]["SoC"].after == pytest.approx(expected)

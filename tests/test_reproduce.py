@@ -42,10 +42,10 @@ def test_a_demo_experiment_from_end_to_end(demo):
     assert {path.name for path in (made / "figures").iterdir()} == {"sals.png", "sals.pdf", "figures.json"}
     text, page = (made / "tables.md").read_text(), (made / "report.html").read_text()
     for row in ("C-TPT", "O-TPT", "SoC"):
-        assert text.count(f"| {row} |") == 3  # accuracy, ECE, ECE + SaLS
+        assert text.count(f"| {row}, SELECT 0.5, TTA.VIEWS 8 |") == 3  # accuracy, ECE, ECE + SaLS
     assert "LandCover | LandCoverShift | Average" in text
     assert DEMO.split(":")[0] in text and DEMO.replace("'", "&#39;") in page
-    assert "(published)" not in text + page
+    assert "(published: " not in text + page
     assert "sals/report.html" in (out / "demo" / "experiments" / "index.html").read_text()
     # One set of view features for each data set, whatever the number of methods.
     assert len(list((out / "demo" / "cache").glob("views-*"))) == 2
@@ -198,12 +198,13 @@ def test_outcomes_of_real_plans(tmp_path, name):
     outcome = write_outcome(experiment, workspace, plan, {plan[-1]: "out of memory"}, known)
     assert len(known) == len(plan) - 1
     page = outcome.page.read_text()
-    assert "(published)" in page and "ours − published" in page and "out of memory" in page
+    for words in ("(published: Fillioux et al. (2026), Table ", "ours − published", "out of memory"):
+        assert words in page
     assert "Demo" not in page
     assert "?" not in (workspace.outcome_dir(name) / "tables.tex").read_text()  # what LaTeX has no sign for
     drawn = {path.stem for path in (workspace.outcome_dir(name) / "figures").glob("*.png")}
     assert drawn == set(outcome.figures) and bool(drawn) == (name != "seeds")
-    assert ("The paper&#39;s own slip" in page) == (name == "two_steps")
+    assert ("A slip in the published table" in page) == (name == "two_steps")
 
 
 @pytest.mark.slow

@@ -96,8 +96,9 @@ def test_what_cannot_be_drawn_gets_one_line():
 def test_an_order_enters_only_where_it_has_an_effect():
     orders = [[], ["TEST.ORDER", "sorted"], ["TEST.ORDER", "correlated"], ["TEST.CORRELATION", 1],
               ["TEST.ORDER", "correlated", "TEST.CORRELATION", 1]]
-    for trainer, different in (("TPT", 1), ("ZeroShot", 1), ("TDA", 4)):
-        configs = [build_cfg(trainer, "dtd", opts=opts) for opts in orders]
+    for trainer, reset, different in (("TPT", "image", 1), ("ZeroShot", "image", 1), ("TDA", "image", 4),
+                                      ("TPT", "1", 1), ("TPT", "never", 4)):
+        configs = [build_cfg(trainer, "dtd", opts=[*opts, "TTA.RESET", reset]) for opts in orders]
         assert len({cfg.TAG for cfg in configs}) == different
         assert len({json.dumps(make_fingerprint(cfg)) for cfg in configs}) == different
         assert build_cfg(trainer, "dtd", opts=["TEST.IMBALANCE", 1]).TAG == "IMBALANCE-1.0"

@@ -1,7 +1,7 @@
 """Tables: which runs may stand side by side, what is best, and where the paper's figures belong."""
 import numpy as np
 import pytest
-from made_runs import compared, entry, make_benchmark, make_run
+from made_runs import by_label, compared, entry, make_benchmark, make_run
 from promptcal.trainers.report.gallery import lambda_points, make_figures, prompt_errors, step_panels
 from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.tables import paper_table
@@ -11,6 +11,10 @@ from promptcal.trainers.report.verdict import judge
 @pytest.fixture(scope="module")
 def benchmark(tmp_path_factory: pytest.TempPathFactory):
     return make_benchmark(tmp_path_factory.mktemp("runs"))
+
+
+def table_of(number):
+    return f"(published: Fillioux et al. (2026), Table {number})"
 
 
 def test_paper_layout(benchmark):
@@ -48,8 +52,8 @@ def test_sweeps_leave_the_main_table_and_get_their_own(tmp_path):
     assert [row.label for row in weights.rows] == ["SoC, λ 10", "SoC, λ 30", "SoC, λ 50"]
     assert [row.label for row in steps.rows] == ["O-TPT, 1 step", "O-TPT, 2 steps", "SoC, 1 step", "SoC, 2 steps"]
     assert set(prompt_errors(prompts, prompts.columns[0])) == {"a photo of a", "art of a"}
-    assert sorted(lambda_points(weights, weights.columns[0])["SoC"]) == [10, 30, 50]
-    pair = step_panels(steps)["ECE (%)"][""]["SoC"]
+    assert sorted(by_label(lambda_points(weights, weights.columns[0]))["SoC"]) == [10, 30, 50]
+    pair = by_label(step_panels(steps)["ECE (%)"][""])["SoC"]
     two = next(m for (row, _), cell in steps.cells.items() for m in cell if row.label == "SoC, 2 steps")
     assert pair.after == pytest.approx(100 * two.metrics["ece"].value)
     names = {item.name for item in make_figures([main, prompts, weights, steps], lambda run: None)}
@@ -108,33 +112,32 @@ def test_published_rows_stand_only_beside_the_papers_settings(tmp_path):
     make_run(tmp_path, "OTPT")
     make_run(tmp_path, "SoC", settings={"TTA.VIEWS": 16, "TRAINER.SOC.LAMBDA": 1.0})
     table = paper_table(compared(tmp_path)[0], "t", "", ["ece"], with_published=True)
-    labels = [row.label for row in table.blocks[0].rows]
-    assert "O-TPT (published)" in labels and "SoC (published)" not in labels
-    assert any("SoC has other settings than the paper's (" in note and "TTA.VIEWS 16" in note and
-               "TRAINER.SOC.LAMBDA 1.0" in note for note in table.notes)
+    assert [row.label for row in table.blocks[0].rows] == [
+        "Zero-shot", "Zero-shot (published: Fillioux et al. (2026), Table 1)", "O-TPT",
+        "O-TPT (published: Fillioux et al. (2026), Table 1)", "SoC, λ 1, TTA.VIEWS 16"]
 
 
 def test_published_rows_are_labelled_and_never_compared(benchmark):
     table = paper_table(compared(benchmark)[0], "t", "", ["ece", "ece_sals"], with_published=True)
-    assert entry(table, "ECE (", "O-TPT (published)", "EuroSAT").text == "17.7"
-    assert entry(table, "ECE + SaLS", "SoC (published)", "EuroSAT").text == "3.4"
+    assert entry(table, "ECE (", f"O-TPT {table_of(1)}", "EuroSAT").text == "17.7"
+    assert entry(table, "ECE + SaLS", f"SoC {table_of(10)}", "EuroSAT").text == "3.4"
     published = [row for block in table.blocks for row in block.rows if row.published]
     assert all(e is None or (not e.best and e.difference is None) for row in published for e in row.entries)
     notes = " ".join(table.notes)
     assert "not measured here" in notes
     assert "UCF101 400 of 3,783" in notes
-    assert entry(table, "ECE (", "O-TPT (published)", "Average") is None  # the paper's is over eleven sets
+    assert entry(table, "ECE (", f"O-TPT {table_of(1)}", "Average") is None  # the paper's is over eleven sets
 
 
 def test_the_papers_average_stands_beside_the_same_sets(tmp_path):
     for dataset in ("ImageNetA", "ImageNetV2", "ImageNetR", "ImageNetSketch"):
         make_run(tmp_path, "SoC", dataset, data_hash=dataset, n=50)
     table = paper_table(compared(tmp_path)[0], "t", "", ["ece"], with_published=True)
-    assert entry(table, "ECE", "SoC (published)", "Average").text == "8.4"
+    assert entry(table, "ECE", f"SoC {table_of(2)}", "Average").text == "8.4"
     make_run(tmp_path, backbone="small")
     table = paper_table(compared(tmp_path)[1], "t", "", ["ece"], with_published=True)
     assert not any(row.published for row in table.blocks[0].rows)
-    assert any("prints no numbers for small CLIP" in note for note in table.notes)
+    assert any("Fillioux et al. (2026) print no numbers for small CLIP" in note for note in table.notes)
 
 
 
@@ -147,8 +150,9 @@ def test_runs_that_are_not_comparable_get_notes(tmp_path):
     arrays = dict(np.load(other / "predictions.npz"))
     np.savez(other / "predictions.npz", **{**arrays, "zero_shot_logits": arrays["zero_shot_logits"][::-1]})
     notes = " ".join(compared(tmp_path)[0].notes)
-    for words in ("10 bins are computed again with 20", "view seeds differ", "O-TPT: 0, 1", "TTA.STEPS differs",
-                  "seed 0 counts more than once", "weights behind 'ViT-L/14' differ", "zero-shot accuracy differs"):
+    for words in ("10 bins are computed again with 20", "view seeds differ", "O-TPT: 0, 1",
+                  "TPT, 2 steps: seed 0 counts more than once", "weights behind 'ViT-L/14' differ",
+                  "zero-shot accuracy differs"):
         assert words in notes, words
 
 

@@ -69,8 +69,9 @@ def test_published_cells_of_every_source_and_the_margin(tmp_path):
     slip = checks["EuroSAT", "TPT", "ece"]
     assert slip.published["otpt_readme"] == 13.2 and slip.counted == {"cots": 20.15}
     (table,) = check_tables(finished)
-    assert table.columns == ["ours", "CoTS", "O-TPT's README", "allowed", "verdict", "may explain it"]
-    assert entry(table, "EuroSAT: ECE", "TPT", "O-TPT's README").text == "13.20†"
+    assert table.columns == [
+        "ours", "Liang et al. (2026)", "Sharifdeen et al. (2025)", "allowed", "verdict", "may explain it"]
+    assert entry(table, "EuroSAT: ECE", "TPT", "Sharifdeen et al. (2025)").text == "13.20†"
     assert entry(table, "EuroSAT: ECE", "TPT", "verdict").text.startswith("differs by ")
     assert entry(table, "EuroSAT: ECE", "TPT", "may explain it").text == "images"  # 120 of 8,100
     assert any("does not count: equal to C-TPT's" in note for note in table.notes)

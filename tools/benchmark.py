@@ -8,7 +8,6 @@ other programs first, because they share the processor's caches.
 """
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,13 +16,14 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool, tool_parser
+from promptcal.datasets.utils.plugins import load_plugins
 
 SHAPES = ("ViT-B/16", "ViT-L/14", "tiny")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = tool_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, few images: about three minutes")
     parser.add_argument("--photos", type=Path, metavar="DIR", help="photographs to make views of (default: drawn ones)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements to this file")
@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.classes < 3:
         parser.error("--classes must be 3 or more: with fewer the reference's SoC is not defined")
+    load_plugins(args.plugin)
     log_to_terminal()
 
     from promptcal.datasets.utils.files import write_json  # after parsing: usage errors need no torch

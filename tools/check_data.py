@@ -4,7 +4,6 @@ Exit status: 0 if no data set is faulty, 1 if one is, 2 for a wrong command. An 
 """
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 from collections.abc import Sequence
@@ -15,18 +14,20 @@ if __name__ == "__main__":  # take the package from this checkout, whatever is i
 
 from promptcal.datasets.download.verify import inspect, table
 from promptcal.datasets.file_dataset import file_datasets, find_file_dataset
-from promptcal.datasets.utils.cli import run_tool
+from promptcal.datasets.utils.cli import run_tool, tool_parser
 from promptcal.datasets.utils.errors import reading
 from promptcal.datasets.utils.files import data_root
+from promptcal.datasets.utils.plugins import load_plugins
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = tool_parser(__doc__)
     parser.add_argument("datasets", nargs="*", help="data sets to check, such as ucf101 (default: all)")
     parser.add_argument("--root", required=True, type=Path, help="folder that holds the data sets in CoOp's layout")
     parser.add_argument("--deep", action="store_true", help="decode every image")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.ERROR, format="%(message)s")  # the readers' warnings are in the table
+    load_plugins(args.plugin)
     with reading():
         root = data_root(args.root)
         list(root.iterdir())  # an unreadable root is reported once, not in every row

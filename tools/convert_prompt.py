@@ -5,7 +5,6 @@
 """
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,19 +12,21 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError
+from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.vlm.prompt_files import EMBEDDED, convert_prompt
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = tool_parser(__doc__)
     parser.add_argument("source", help="checkpoint as CoOp and Dassl write it, of which nothing is executed, or an "
                                        f"embedded prompt: {', '.join(EMBEDDED)}")
     parser.add_argument("target", type=Path, nargs="?", help="the copy, named .safetensors")
     parser.add_argument("--words", action="store_true", help="show the tokens nearest to each context vector")
     parser.add_argument("--backbone", default="", help="for --words, where the checkpoint does not name its own")
     args = parser.parse_intermixed_args(argv)  # the target may follow --words
+    load_plugins(args.plugin)
     log_to_terminal()
     if not args.target and not args.words:
         raise ConfigError("nothing to do: give the name of the copy, or --words")

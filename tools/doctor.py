@@ -7,7 +7,6 @@ Each part of a run is timed; the slowest is named, with the setting to change. E
 """
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -17,12 +16,13 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import run_tool
+from promptcal.datasets.utils.cli import run_tool, tool_parser
 from promptcal.datasets.utils.files import data_root
+from promptcal.datasets.utils.plugins import load_plugins
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = tool_parser(__doc__)
     parser.add_argument("--root", type=Path, help="folder that holds the data sets in CoOp's layout")
     parser.add_argument("--backbone", help="as MODEL.BACKBONE.NAME (default: the best whose weights are here)")
     parser.add_argument("--device", default="auto", help="as DEVICE")
@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--workers {args.workers}: give a number, or auto")
     if args.classes < 3:
         parser.error("--classes must be 3 or more")
+    load_plugins(args.plugin)
     root = data_root(args.root) if args.root else None
 
     from promptcal.tools.doctor_checks import FAULT, diagnose  # after parsing: usage errors need no torch

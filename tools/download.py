@@ -5,7 +5,6 @@ Exit status: 0 if everything requested is there, 1 if something must be download
 """
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -18,13 +17,14 @@ if __name__ == "__main__":  # take the package from this checkout, whatever is i
 from promptcal.datasets.download.fetch import check_mirror
 from promptcal.datasets.download.install import download_coop, download_dataset
 from promptcal.datasets.file_dataset import file_datasets, find_file_dataset
-from promptcal.datasets.utils.cli import resumable, run_tool
+from promptcal.datasets.utils.cli import resumable, run_tool, tool_parser
 from promptcal.datasets.utils.errors import DataError, reading
+from promptcal.datasets.utils.plugins import load_plugins
 
 
 @resumable()
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = tool_parser(__doc__)
     parser.add_argument("what", nargs="+", metavar="DATASET", help="data sets such as ucf101; or all (every set), "
                         "coop (the prompts that CoOp's authors trained on ImageNet)")
     parser.add_argument("--root", required=True, type=Path, help="folder that holds the data sets")
@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                         "their own names; tried first")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    load_plugins(args.plugin)
     root = args.root.expanduser()
     check_mirror(args.mirror)
     with reading():

@@ -16,8 +16,9 @@ if __name__ == "__main__":  # take the package from this checkout, whatever is i
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
-from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
+from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
 from promptcal.trainers.api import Adapter
 from promptcal.trainers.config import CONFIGS
@@ -39,7 +40,7 @@ from tqdm import tqdm
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = tool_parser(__doc__)
     parser.add_argument("images", nargs="+", metavar="IMAGE", type=Path, help="image files, or folders of images")
     names = parser.add_mutually_exclusive_group(required=True)
     names.add_argument("--classes", nargs="+", metavar="NAME", help="class names, or a text file with one per line")
@@ -73,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for flag, file in (("--html", args.html), ("--csv", args.csv)):
         if file and not (folder := file.absolute().parent).is_dir():
             raise ConfigError(f"{flag} {file}: there is no folder {folder}")
+    load_plugins(args.plugin)
     log_to_terminal()
     for trainer in args.trainer:
         TRAINER_REGISTRY.get(trainer)  # refuses unknown names before a model is loaded

@@ -5,7 +5,6 @@
 """
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,15 +12,14 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import log_to_terminal, run_tool
+from promptcal.datasets.utils.cli import log_to_terminal, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError
+from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.functional import BINS
-from promptcal.trainers.report.render import terminal
-from promptcal.trainers.report.write import write_report
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = tool_parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path, help="run folders, or folders that contain them")
     parser.add_argument("--out", type=Path, help="where to write (default: report/ in the first folder)")
     parser.add_argument("--bins", type=int, default=BINS, help="bins of ECE, ACE and MCE, instead of the runs' own")
@@ -39,6 +37,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.bins < 1 or args.bootstrap < 0:
         raise ConfigError("--bins must be 1 or more, --bootstrap 0 or more")
+    load_plugins(args.plugin)
+    # Imported here because they import torch, which a usage error need not wait for.
+    from promptcal.trainers.report.render import terminal
+    from promptcal.trainers.report.write import write_report
+
     log_to_terminal()
     out = args.out or args.runs[0] / "report"
     report = write_report(args.runs, out, args.bins, args.bootstrap, args.published, not args.no_figures,

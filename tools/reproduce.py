@@ -4,6 +4,7 @@
     python tools/reproduce.py table1 --root DATA --dry-run
     python tools/reproduce.py all --demo
     python tools/reproduce.py all --root DATA --jobs 8
+    python tools/reproduce.py all --root DATA --cluster slurm --slurm partition=gpu gres=gpu:1 time=240
 """
 from __future__ import annotations
 
@@ -16,22 +17,32 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import counted, log_to_terminal, resumable, run_tool
+from promptcal.datasets.utils.cli import counted, log_to_terminal, resumable, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError
+from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.experiments.definition import experiment_file, list_experiments
+from promptcal.trainers.experiments.slurm_options import ARRAY_PARALLELISM, check_slurm, parse_slurm
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = tool_parser(__doc__)
     parser.add_argument("name", metavar="NAME", nargs="?", default="list",
-                        help="an experiment of configs/experiments, all, or list (default)")
+                        help="an experiment of configs/experiments, a yaml file of your own, all, or list (default)")
     parser.add_argument("--root", default="", help="folder that holds the data sets")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="N test images per run, for a quick look")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME",
                         help="only these methods, data sets or backbones")
+    parser.add_argument("--add", nargs="+", default=[], metavar="NAME", help="further methods or data sets")
     parser.add_argument("--backbone", default="", help="replaces the experiment's backbones; as for tools/train.py")
     parser.add_argument("--jobs", type=int, default=1, metavar="N",
                         help="compute in N processes, each on one GPU if there are GPUs")
+    parser.add_argument("--cluster", choices=["slurm"], help="compute as jobs of a cluster (promptcal[slurm])")
+    parser.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE",
+                        help="options of the jobs, such as partition=gpu gres=gpu:1 cpus_per_task=8 time=240 (minutes)")
+    parser.add_argument("--array-parallelism", type=int, default=ARRAY_PARALLELISM, metavar="N",
+                        help=f"jobs that run at the same time (default: {ARRAY_PARALLELISM})")
+    parser.add_argument("--detach", action="store_true", help="submit the jobs and do not wait for them")
+    parser.add_argument("--status", action="store_true", help="show the state of the jobs, and stop")
     parser.add_argument("--dry-run", action="store_true", help="show the plan, its time and disk space, and stop")
     parser.add_argument("--demo", action="store_true", help="on the embedded data sets and backbone, in minutes")
     parser.add_argument("--output-dir", type=Path, default=Path("output"), help="where runs and outcomes are written")
@@ -59,23 +70,49 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ConfigError(f"--jobs is {args.jobs}; it must be 1 or more")
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ConfigError("reproduce starts its own processes: use --jobs N instead of torchrun")
+    if args.cluster and args.jobs > 1:
+        raise ConfigError("--cluster and --jobs exclude each other: --array-parallelism N limits the cluster's jobs")
+    if not args.cluster and (args.slurm or args.detach or args.status):
+        raise ConfigError("--slurm, --detach and --status are for jobs of a cluster: add --cluster slurm")
+    slurm = parse_slurm(args.slurm)
+    if args.array_parallelism < 1:
+        raise ConfigError(f"--array-parallelism is {args.array_parallelism}; it must be 1 or more")
+    if args.cluster and not args.dry_run:
+        check_slurm()
+    load_plugins(args.plugin)
     # Imported here because they import torch, which the list and a usage error need not wait for.
+    from promptcal.trainers.experiments.cluster import Cluster, show_groups
     from promptcal.trainers.experiments.plan import Workspace
     from promptcal.trainers.experiments.plan_table import show_plan
-    from promptcal.trainers.experiments.reproduce import download_missing, make_plans, read_experiments, reproduce
+    from promptcal.trainers.experiments.reproduce import (
+        download_missing,
+        groups_of,
+        make_plans,
+        read_experiments,
+        reproduce,
+    )
     from promptcal.trainers.report.render import terminal
 
     log_to_terminal()
     workspace = Workspace(args.root, args.output_dir, args.cache_dir, args.demo, args.limit, tuple(args.opts),
                           args.backbone, tuple(args.choose), args.choose_by)
-    experiments = read_experiments(args.name)
+    experiments = read_experiments(args.name, args.add, args.demo)
     if len(experiments) == 1 and not args.dry_run:
         download_missing(next(iter(experiments.values())), workspace, args.only)
     plans = make_plans(experiments, workspace, args.only)
+    cluster = Cluster(workspace, slurm, args.array_parallelism) if args.cluster else None
+    if cluster and args.status:
+        print(cluster.status(groups_of(plans)))
+        return 0
     print(show_plan(plans, workspace, trial=args.dry_run), flush=True)
     if args.dry_run:
+        if cluster:
+            print(show_groups(groups_of(plans), args.array_parallelism))
         return 0
-    done = reproduce(experiments, plans, workspace, args.jobs)
+    if cluster and args.detach:
+        print(cluster.detach(groups_of(plans)))
+        return 0
+    done = reproduce(experiments, plans, workspace, args.jobs, cluster)
     for outcome in done.outcomes.values():
         for table in outcome.tables:
             print(f"\n{terminal(table)}")

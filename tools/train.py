@@ -13,8 +13,9 @@ from pathlib import Path
 if __name__ == "__main__":  # import the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool
+from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError
+from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.config.build import KEY, build_cfg
 from promptcal.trainers.config.fingerprint import run_path
 from promptcal.trainers.registry import build_trainer
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ConfigError("--load-epoch names an epoch of the prompt in --model-dir DIR: give that folder too")
     if len(args.seed) > 1 and args.resume:
         raise ConfigError("--resume FOLDER continues one run, which has its seed: leave --seed out")
+    load_plugins(args.plugin)
     log_to_terminal()
     configs = [make_config(args, seed) for seed in args.seed or [None]]
     # Imported late, because torch takes seconds: a misspelt trainer or file is answered at once.
@@ -58,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = tool_parser(__doc__)
     parser.add_argument("--root", help="folder that holds the data sets")
     parser.add_argument("--output-dir", help="run folder; for several seeds the parent of their run folders seed<k>; "
                                              "default output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>")

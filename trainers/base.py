@@ -15,7 +15,7 @@ from yacs.config import CfgNode
 
 from ..datasets import Dataset, Datum, build_dataset
 from ..datasets.utils.errors import ConfigError, DataError, explaining_faults
-from .config.fingerprint import make_fingerprint, results_name
+from .config.fingerprint import make_fingerprint, plugin_modules, results_name
 from .engine.adapted import Adapted
 from .engine.features import ViewFeatures, image_name
 from .engine.jacobian_cache import build_jacobian
@@ -284,7 +284,7 @@ class BaseTrainer:
             "data_hash": self.fingerprint["data"], "weights_hash": self.fingerprint["weights"],
             "precision": self.precision, "views": self.fingerprint["views"],
             **self.metadata(), **environment(self.device),
-            "classnames": list(self.classnames), "fingerprint": self.fingerprint,
+            "classnames": list(self.classnames), "plugins": plugin_modules(cfg), "fingerprint": self.fingerprint,
         }
         write_final(self.run_dir.path, self.fingerprint, results)
         return self.run_dir.finish(results, cfg)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from yacs.config import CfgNode
 
@@ -57,15 +57,22 @@ class MethodInfo:
     zero_shot: bool  # CLIP without adaptation, which all others are compared with
 
 
-def method_info(name: str) -> MethodInfo:
+Method = TypeVar("Method", str, MethodInfo)  # keys of a figure's data; a MethodInfo where the label has settings
+
+
+def method_info(name: str | MethodInfo) -> MethodInfo:
     """Facts about a method by its name in any spelling. A method that is not registered gets neutral values."""
+    if isinstance(name, MethodInfo):
+        return name
     method, key = find_method(name), method_key(name)
     spare = SPARE_COLOURS[sum(key.encode()) % len(SPARE_COLOURS)]
     if method is None:
         return MethodInfo(name, name, spare, "v", (LAST, key), False, True, False, False, False)
+    own = vars(method)  # a method derived from another one does not take over its looks
     return MethodInfo(
-        name=method.__name__, label=method.label or name, colour=method.colour or spare, marker=method.marker,
-        order=(method.display_order, key), tuned=method.tuned, tunes_context=method.tunes_context,
+        name=method.__name__, label=own.get("label") or name, colour=own.get("colour") or spare,
+        marker=own.get("marker", "v"), order=(own.get("display_order", LAST), key), tuned=method.tuned,
+        tunes_context=method.tunes_context,
         trained=method.trained, online=method.online, zero_shot=not method.tuned and not method.trained,
     )
 
@@ -77,7 +84,7 @@ def reset_words(reset: object) -> str:
     return "never reset" if reset == "never" else f"reset every {reset} images"
 
 
-def method_order(name: str) -> tuple[int, str]:
+def method_order(name: str | MethodInfo) -> tuple[int, str]:
     """Sort key for method names."""
     return method_info(name).order
 

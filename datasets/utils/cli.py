@@ -1,6 +1,7 @@
 """What every command shares: one line per user error, exit status, signals, streams, and log lines on the terminal."""
 from __future__ import annotations
 
+import argparse
 import io
 import logging
 import os
@@ -55,6 +56,14 @@ def log_to_terminal() -> None:
     LOGGER.setLevel(logging.INFO)  # in every process: each run has its own log file
     if IS_MAIN and not any(isinstance(handler, TerminalHandler) for handler in LOGGER.handlers):
         LOGGER.addHandler(TerminalHandler())
+
+
+def tool_parser(doc: str | None) -> argparse.ArgumentParser:
+    """A command's parser: its docstring as help text, and --plugin, whose value is for `load_plugins`."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plugin", action="append", default=[], metavar="MODULE",
+                        help="module that registers own methods, data sets, metrics or backbones; may be repeated")
+    return parser
 
 
 def run_tool(main: Callable[[], int | None]) -> NoReturn:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import UnknownNameError
+from .errors import ConfigError, UnknownNameError
 
 T = TypeVar("T", bound=type)
 
@@ -35,8 +35,11 @@ class Registry:
         """Use as a decorator: `@TRAINER_REGISTRY.register()`; the name is the class's own."""
 
         def add(cls: T) -> T:
-            if cls.__name__ in self._classes:
-                raise KeyError(f"{self.kind} '{cls.__name__}' is registered twice")
+            others = {name.lower(): self.modules.get(name) or self._classes[name].__module__ for name in self}
+            other = others.get(cls.__name__.lower())
+            if cls.__name__ in self._classes or other not in (None, cls.__module__):
+                raise ConfigError(f"{self.kind} '{cls.__name__}' is registered twice: in {other} and "
+                                  f"in {cls.__module__}")
             self._classes[cls.__name__] = cls
             return cls
 
@@ -44,8 +47,8 @@ class Registry:
 
     def get(self, name: str) -> type[Any]:
         if name not in self:
-            known = ", ".join(sorted(self))
-            raise UnknownNameError(f"unknown {self.kind} '{name}'.{nearest(name, self)} Known: {known}.")
+            raise UnknownNameError(f"unknown {self.kind} '{name}'.{nearest(name, self)} Known: "
+                                   f"{', '.join(sorted(self))}; or what a plugin registers (--plugin MODULE).")
         if name not in self._classes:
             importlib.import_module(self.modules[name])
         return self._classes[name]

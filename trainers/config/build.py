@@ -39,7 +39,7 @@ def build_cfg(
     """Defaults < the trainer's yaml < data set yaml < `config_file` < flags < opts; frozen. The yaml of a method with
     `own_views` is laid over the data set's; a resumed run's own config takes the place of the trainer's yaml. `source`
     is what messages call flags and opts."""
-    lower = [file_layer(path) for path in dataset_files(dataset_config_file)]
+    lower = dataset_layers(dataset_config_file)
     upper = [file_layer(find_config(config_file, "trainers"))] if config_file else []
     named = ["TRAINER.NAME", trainer] if trainer else []
     upper.append((source, [*read_pairs(named), *read_pairs(flags), *read_pairs(opts)]))
@@ -166,13 +166,19 @@ def find_config(name: str, folder: str) -> Path:
     raise ConfigError(f"cannot read config file {path}: no such file.{hint or remedy}")
 
 
-def dataset_files(name: str) -> list[Path]:
-    """The yaml of a data set. A CoOp checkout's holds only its name: our yaml of that data set is laid below it."""
+def dataset_layers(name: str) -> list[Layer]:
+    """The yaml of a data set. A CoOp checkout's holds only its name: our yaml of that data set is laid below it. A
+    registered data set, such as a plugin's, needs no yaml."""
     if not name:
         return []
-    found = find_config(name, "datasets")
+    try:
+        found = find_config(name, "datasets")
+    except ConfigError:
+        if name not in DATASET_REGISTRY:
+            raise
+        return [(f"data set {name}", [("DATASET.NAME", name)])]
     ours = dataset_file_of(str(dict(file_layer(found)[1]).get("DATASET.NAME")))
-    return [found] if ours is None or CONFIGS in found.resolve().parents else [ours, found]
+    return [file_layer(path) for path in ([ours] if ours and CONFIGS not in found.resolve().parents else []) + [found]]
 
 
 @cache

@@ -11,13 +11,14 @@ from pathlib import Path
 from yacs.config import CfgNode
 
 from ... import __version__
-from ...datasets.base import run_name
+from ...datasets.base import DATASET_REGISTRY, run_name
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.files import read_regular
 from ...datasets.views import pipeline
-from ..registry import TRAINER_REGISTRY
+from ..registry import TRAINER_REGISTRY, find_method
 from .defaults import get_cfg_default
 from .roles import influential_settings, leaves, setting_of
+from .validation import parse_regularisers
 
 SOURCE = "source of "  # a class and, for one of this package, ` in <version>`
 ENGINE = 1  # raised whenever a change of the code changes predictions
@@ -29,22 +30,36 @@ def make_fingerprint(cfg: CfgNode, **facts: str) -> dict[str, object]:
     settings = {key: value for key, value in leaves(cfg).items() if setting_of(key).fixed}
     settings |= influential_settings(leaves(cfg), cfg.TRAINER.NAME)
     settings = {key: value for key, value in settings.items() if not setting_of(key).hashed}
-    return {**settings, **facts, **source_hashes(cfg.TRAINER.NAME), "engine": ENGINE, "views": pipeline()}
+    return {**settings, **facts, **source_hashes(cfg), "engine": ENGINE, "views": pipeline()}
 
 
-def source_hashes(trainer: str) -> dict[str, str]:
-    """Hashes of the source of a method's classes: one that was edited is another method. Those of this package carry
-    its version, since another release counts as the same method while ENGINE is the same."""
+def source_hashes(cfg: CfgNode) -> dict[str, str]:
+    """Hashes of the source of the classes of a method and of the terms added to it: one that was edited is another
+    method. Those of this package carry its version, since another release counts as the same method while ENGINE is the
+    same."""
     package = __name__.partition(".trainers.")[0]
+    terms = [find_method(term) for term in parse_regularisers(cfg.TRAINER.REGULARISERS)]
+    methods = [TRAINER_REGISTRY.get(cfg.TRAINER.NAME), *filter(None, terms)]
     hashes = {}
-    for cls in TRAINER_REGISTRY.get(trainer).__mro__[:-1]:
+    for cls in (cls for method in methods for cls in method.__mro__[:-1]):
         if cls.__module__ != f"{package}.trainers.base":
             source = "unknown"
             with suppress(OSError, TypeError):  # defined interactively, without a file
                 source = inspect.getsource(cls)
-            release = f" in {__version__}" if cls.__module__.startswith(f"{package}.") else ""
+            release = "" if is_plugin(cls) else f" in {__version__}"
             hashes[f"{SOURCE}{cls.__name__}{release}"] = short_hash(source.encode())
     return hashes
+
+
+def plugin_modules(cfg: CfgNode) -> dict[str, str]:
+    """The modules outside this package that the run's method and data set come from, by name: what `--plugin` takes."""
+    registered = ((TRAINER_REGISTRY, cfg.TRAINER.NAME), (DATASET_REGISTRY, cfg.DATASET.NAME))
+    found = {name: registry.get(name) for registry, name in registered if name in registry}
+    return {name: cls.__module__ for name, cls in found.items() if is_plugin(cls)}
+
+
+def is_plugin(cls: type) -> bool:
+    return not cls.__module__.startswith(f"{__name__.partition('.trainers.')[0]}.")
 
 
 def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = False) -> None:

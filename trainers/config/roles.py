@@ -64,7 +64,7 @@ SETTINGS: Mapping[str, Setting] = {
     "DATALOADER.ON_BAD_IMAGE": Setting(Role.DATA),
     "DATALOADER.TRAIN_X.": Setting(Role.METHOD),
     "MODEL.BACKBONE.NAME": Setting(Role.ZERO_SHOT, hashed=True, in_path=True, compared=False),
-    "MODEL.PREC": Setting(Role.ZERO_SHOT, compared=False),
+    "MODEL.PREC": Setting(Role.ZERO_SHOT),
     "MODEL.INIT_WEIGHTS": Setting(Role.ZERO_SHOT, hashed=True),
     "PROMPT.DESCRIPTIONS": Setting(Role.ZERO_SHOT, hashed=True),
     "PROMPT.": Setting(Role.ZERO_SHOT),

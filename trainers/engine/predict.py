@@ -30,7 +30,7 @@ class Predictor:
     def __init__(self, trainer: BaseTrainer, run_dir: RunDir) -> None:
         self.trainer, self.run_dir, self.dist, self.cfg = trainer, run_dir, trainer.dist, trainer.cfg
         self.parts = chunks(trainer.order, self.cfg.TEST.PART)
-        self.position = {index: at for at, index in enumerate(trainer.order)}  # in the stream of an online method
+        self.position = {index: at for at, index in enumerate(trainer.order)}  # in an online method's stream
 
     def predict(self) -> None:
         """Predicts the images of all parts that are not finished; each process takes some of the parts."""

@@ -4,18 +4,19 @@ Imports neither torch nor matplotlib, so that the list of experiments and a miss
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
+from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError, UnknownNameError
 from ...datasets.utils.registry import nearest
-from ..config.build import CONFIGS
+from ..config.build import CONFIGS, dataset_file_of
 from ..config.safe_yaml import read_yaml
-from ..registry import TRAINER_REGISTRY
+from ..registry import TRAINER_REGISTRY, find_method, method_key
 from ..report import published
 from .layouts import LAYOUTS
 
@@ -52,17 +53,20 @@ class Demo:
     images: int = 144  # test images per run without --limit: six per class
 
 
+DEMO = Demo(["landcover"])  # of an experiment that names none
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One table or figure. The fields are documented in configs/experiments/README.md."""
 
     name: str
     title: str
-    makes: str
     layout: str
     backbones: Sequence[str]
     datasets: Sequence[str]
-    demo: Demo
+    makes: str = ""
+    demo: Demo = DEMO
     runs: Sequence[RunGroup] = ()
     seeds: Sequence[int] = (0,)
     metrics: Sequence[str] = ("accuracy", "ece")
@@ -96,22 +100,46 @@ def list_experiments() -> str:
 
 
 def experiment_file(name: str) -> Path:
+    """The file of an experiment: of configs/experiments by its name, or any yaml file by its path."""
+    if (path := Path(name)).suffix in (".yaml", ".yml"):
+        if path.stem in names() and path.resolve().parent != FOLDER:
+            raise ConfigError(f"{path} has the name of an experiment in configs/experiments, and their tables would be "
+                              f"written to one folder: rename the file")
+        if not path.is_file():
+            raise ConfigError(f"there is no experiment file {path}")
+        return path
     if name not in names():
-        raise UnknownNameError(
-            f"unknown experiment '{name}'.{nearest(name, names())} Known: {', '.join(names())}; or all, or list."
-        )
+        raise UnknownNameError(f"unknown experiment '{name}'.{nearest(name, names())} Known: {', '.join(names())}; or "
+                               f"all, list, or the path of a yaml file.")
     return FOLDER / f"{name}.yaml"
 
 
 def read_experiment(name: str) -> Experiment:
     path = experiment_file(name)
-    return parse_experiment(name, read_yaml(path), path)
+    return parse_experiment(path.stem, read_yaml(path), path)
+
+
+def add(experiment: Experiment, names: Sequence[str]) -> Experiment:
+    """The experiment with further methods and data sets, given by name. A method joins every group of runs, at its
+    swept values, but those that sweep another method's own settings."""
+    methods, datasets = [], []
+    for name in names:
+        if method := find_method(name):
+            methods.append(method.__name__)
+        else:
+            datasets.append(find_dataset(name, TRAINER_REGISTRY))
+    groups = [replace(group, methods=list(dict.fromkeys([*group.methods, *methods])))
+              if all(key == "TRAINER.REGULARISERS" or not key.startswith("TRAINER.") for key in group.sweep) else group
+              for group in experiment.runs]
+    if methods and groups == list(experiment.runs):
+        groups.append(RunGroup(methods))
+    return replace(experiment, runs=groups, datasets=list(dict.fromkeys([*experiment.datasets, *datasets])))
 
 
 def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
     """The experiment in a yaml file's content. A ConfigError names the invalid field."""
     where = f"experiment {source}"
-    demo = build(Demo, content.get("demo"), f"demo in {where}")
+    demo = build(Demo, content["demo"], f"demo in {where}") if "demo" in content else DEMO
     demo = replace(demo, runs=run_groups(demo.runs, f"demo in {where}"))
     runs = run_groups(content.get("runs", []), where)
     experiment = build(Experiment, {**content, "name": name, "demo": demo, "runs": runs}, where)
@@ -152,7 +180,7 @@ def check(experiment: Experiment, where: str) -> None:
                 raise ConfigError(f"{field_name} in {where}: '{value}' is none of {', '.join(known)}."
                                   f"{nearest(value, known)}")
     for dataset in (*experiment.datasets, *experiment.demo.datasets):
-        dataset_file(dataset)
+        find_dataset(dataset)
     for method in experiment.methods:
         TRAINER_REGISTRY.get(method)
     for group in (*experiment.runs, *experiment.demo.runs):
@@ -165,10 +193,15 @@ def check(experiment: Experiment, where: str) -> None:
         raise ConfigError(f"{where} lacks across: what the columns are (backbone, shots or a swept key)")
 
 
-def dataset_file(dataset: str) -> Path:
-    """The yaml file of a data set."""
-    path = CONFIGS / "datasets" / f"{dataset}.yaml"
-    if not path.is_file():
-        known = sorted(other.stem for other in path.parent.glob("*.yaml"))
-        raise UnknownNameError(f"no data set file {path.name}.{nearest(dataset, known)} Known: {', '.join(known)}.")
-    return path
+def find_dataset(name: str, methods: Iterable[str] = ()) -> str:
+    """What `build_cfg` takes for a data set: a name in configs/datasets, the path of a yaml file, or the registered
+    name of a data set without a yaml, given in any spelling. The error also names `methods`, if they are allowed."""
+    files = sorted(path.stem for path in (CONFIGS / "datasets").glob("*.yaml"))
+    if name in files or (Path(name).suffix in (".yaml", ".yml") and Path(name).is_file()):
+        return name
+    if found := next((known for known in DATASET_REGISTRY if method_key(known) == method_key(name)), None):
+        file = dataset_file_of(found)
+        return file.stem if file else found
+    raise UnknownNameError(
+        f"no {'method or ' if methods else ''}data set '{name}'.{nearest(name, [*methods, *DATASET_REGISTRY, *files])} "
+        f"Known: {', '.join([*sorted(methods), *files])}; or what a plugin registers (--plugin MODULE).")

@@ -2,7 +2,7 @@
 data sets."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,7 @@ import numpy as np
 from ...datasets.base import dataset_info
 from ..registry import method_info
 from ..report import published as paper
-from ..report.comparison import Comparison, Row, arrange, non_default_settings, row_of, show_setting
+from ..report.comparison import Comparison, arrange, non_default_settings
 from ..report.measure import Measured
 from ..report.metrics import METRICS
 from .definition import Experiment
@@ -58,14 +58,11 @@ class FinishedRuns:
     def comparisons(self, key: str = "") -> list[Comparison]:
         """The runs of each backbone: a row per method and, with `key`, per value of that setting and of those that are
         swept with it, in the order of the experiment."""
-        chosen: dict[str, list[tuple[Row, Measured]]] = {}
+        chosen: dict[str, list[tuple[Measured, Collection[str]]]] = {}
         for run, measured in self.measured.items():
-            settings = {**measured.run.settings, **{key: value for key, value in run.variant.items()
-                                                    if "{dataset}" in str(value)}}  # one row for all data sets
-            values = ", ".join(show_setting(swept, settings.get(swept)) for swept in run.variant)
-            row = row_of(measured, values if key in run.variant or key == ANY else "")
-            chosen.setdefault(run.backbone, []).append((row, measured))
-        return [arrange(rows, backbone, backbone, key) for backbone, rows in chosen.items()]
+            swept = run.variant if key in run.variant or key == ANY else ()
+            chosen.setdefault(run.backbone, []).append((measured, swept))
+        return [arrange(runs, backbone, backbone, key) for backbone, runs in chosen.items()]
 
 
 def in_percent(measured: Sequence[Measured], metric: str) -> list[float]:

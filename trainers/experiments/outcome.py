@@ -53,7 +53,7 @@ def write_outcome(
     known: dict[PlannedRun, Measured],
 ) -> Outcome:
     """Writes tables.{md,tex,csv}, figures/ and report.html. `known` keeps measured runs for the next experiment."""
-    notes = [f"Of the SoC paper: {experiment.makes}."]
+    notes = [f"Of the SoC paper: {experiment.makes}."] if experiment.makes else []
     found = measure_runs(experiment, runs, failed, known, notes)
     finished = FinishedRuns(experiment, workspace, {run: m for run, m in found.items() if run.split == "test"},
                             [m for run, m in found.items() if run.split == "val"])
@@ -121,7 +121,7 @@ def make_layout(finished: FinishedRuns) -> tuple[list[Table], list[NamedFigure]]
     note = [finished.experiment.note] if finished.experiment.note else []
     tables = [replace(table, notes=[*table.notes, *note]) for table in make_tables(finished)]
     measured, workspace = list(finished.measured.values()), finished.workspace
-    swept = swept_keys([m.run for m in measured])
+    swept = swept_keys(measured)
     if names := [name for name in workspace.choose if any(means(name, key) for key in swept)]:
         tables += choice_tables(measured, finished.validation, names, workspace.choose_by)
     figures = list(attempted(lambda: draw_figures(finished)))

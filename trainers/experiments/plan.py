@@ -22,7 +22,7 @@ from ..report.choose import means
 from ..runs.run_dir import RunDir
 from ..vlm.loading import weights_hash
 from ..vlm.openai import SMALL
-from .definition import Experiment, dataset_file
+from .definition import Experiment, find_dataset
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class PlannedRun:
 
     folder: Path
     method: str = field(compare=False)
-    dataset: str = field(compare=False)  # name of its file in configs/datasets
+    dataset: str = field(compare=False)  # as the experiment names it
     backbone: str = field(compare=False)
     seed: int = field(compare=False)
     variant: Mapping[str, object] = field(compare=False)  # the swept settings of this run
@@ -101,8 +101,8 @@ class PlannedRun:
     def features_key(self) -> tuple:
         """Runs with equal keys share view features: the same views and the same image tower."""
         data = self.cfg.DATASET
-        return (self.dataset, data.CORRUPTION, data.SEVERITY, data.IMAGE_LIST, self.backbone, self.seed, self.split,
-                self.cfg.TEST.LIMIT, self.cfg.TEST.IMBALANCE, self.cfg.TTA.AUGMIX)
+        return (self.dataset, data.CORRUPTION, data.SEVERITY, data.IMAGE_LIST, self.backbone, self.seed,
+                self.split, self.cfg.TEST.LIMIT, self.cfg.TEST.IMBALANCE, self.cfg.TTA.AUGMIX)
 
     @cached_property
     def size(self) -> tuple[int, int]:
@@ -186,7 +186,7 @@ def configure(
              str(workspace.cache_dir)]
     if workspace.root:
         flags += ["DATASET.ROOT", workspace.root]
-    cfg = build_cfg(method, str(dataset_file(dataset)), flags=flags, opts=[*workspace.opts, *itertools.chain(*opts)])
+    cfg = build_cfg(method, find_dataset(dataset), flags=flags, opts=[*workspace.opts, *itertools.chain(*opts)])
     cfg.defrost()
     if prompt_tag:
         cfg.TAG = prompt_tag if cfg.TAG == "default" else f"{prompt_tag}_{cfg.TAG}"

@@ -10,14 +10,16 @@ from ...datasets.download.install import download_dataset
 from ...datasets.utils.cli import tool
 from ...datasets.utils.errors import ConfigError, UserError, reading
 from ...datasets.utils.files import data_root, make_folder
+from ..registry import find_method
 from ..report.choose import check_choice
 from ..report.measure import Measured
 from ..runs.lock import RunLock
 from ..vlm import openai
 from ..vlm.loading import find_loader
-from .definition import Experiment, names, read_experiment
+from .cluster import Cluster
+from .definition import Experiment, add, names, read_experiment
 from .outcome import Outcome, write_index, write_outcome
-from .plan import PlannedRun, Workspace, dataset_size, expand, inspect_data, select, work_groups
+from .plan import PlannedRun, WorkGroup, Workspace, dataset_size, expand, inspect_data, select, work_groups
 from .run import run_groups
 
 logger = logging.getLogger(__name__)
@@ -35,8 +37,14 @@ class Reproduced:
     problems: dict[str, str] = field(default_factory=dict)  # experiment -> why it has no outcome
 
 
-def read_experiments(name: str) -> dict[str, Experiment]:
-    return {each: read_experiment(each) for each in (names() if name == "all" else [name])}
+def read_experiments(name: str, added: Sequence[str] = (), demo: bool = False) -> dict[str, Experiment]:
+    """One experiment or all, by name, with the methods and data sets of `added`."""
+    found = [read_experiment(each) for each in (names() if name == "all" else [name])]
+    if added and not any(experiment.runs for experiment in found):
+        raise ConfigError(f"--add {' '.join(added)}: {name} has no runs to add to")
+    if demo and (foreign := [each for each in added if not find_method(each)]):
+        raise ConfigError(f"--add {' '.join(foreign)}: --demo takes methods only, its data sets are the embedded ones")
+    return {each.name: add(each, added) if added and each.runs else each for each in found}
 
 
 def make_plans(experiments: dict[str, Experiment], workspace: Workspace, only: Sequence[str]) -> Plans:
@@ -78,13 +86,21 @@ def download_missing(experiment: Experiment, workspace: Workspace, only: Sequenc
     dataset_size.cache_clear()
 
 
-def reproduce(experiments: dict[str, Experiment], plans: Plans, workspace: Workspace, jobs: int = 1) -> Reproduced:
-    """Computes the runs that are not finished, `jobs` groups at a time, then writes each experiment's outcome."""
+def groups_of(plans: Plans) -> list[WorkGroup]:
+    return work_groups(dict.fromkeys(run for plan in plans.values() for run in plan))
+
+
+def reproduce(
+    experiments: dict[str, Experiment], plans: Plans, workspace: Workspace, jobs: int = 1,
+    cluster: Cluster | None = None,
+) -> Reproduced:
+    """Computes the runs that are not finished, `jobs` groups at a time or on a cluster, then writes each experiment's
+    outcome."""
     done = Reproduced()
     measured: dict[PlannedRun, Measured] = {}
-    runs = dict.fromkeys(run for plan in plans.values() for run in plan)
-    left = [run for run in runs if not run.finished]
-    done.failed = run_groups(work_groups(runs), jobs)
+    groups = groups_of(plans)
+    left = [run for group in groups for run in group if not run.finished]
+    done.failed = cluster.run_groups(groups) if cluster else run_groups(groups, jobs)
     done.computed = sum(run.finished for run in left)
     for name, plan in plans.items():
         out = workspace.outcome_dir(name)
@@ -97,5 +113,5 @@ def reproduce(experiments: dict[str, Experiment], plans: Plans, workspace: Works
             done.problems[name] = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             logger.error("FAILED to write %s: %s", name, done.problems[name],
                          exc_info=not isinstance(error, UserError))
-    write_index(workspace, [read_experiment(name) for name in names()])
+    write_index(workspace, list({**read_experiments("all"), **experiments}.values()))
     return done

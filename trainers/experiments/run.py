@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from ...datasets.utils.cli import LOGGER
 from ...datasets.utils.errors import UserError
+from ...datasets.utils.plugins import load_plugins
 from ..config.fingerprint import run_path
 from ..coop import trained_prompt
 from ..registry import build_trainer, method_info
@@ -37,6 +38,7 @@ DIED = "its process died (killed, or out of memory); the same command continues"
 def run_group(group: WorkGroup) -> dict[PlannedRun, str]:
     """Computes the unfinished runs of a group, in any process. Returns those that failed, with the reason; they do not
     stop the others."""
+    load_plugins()  # of the command, by its environment
     failed: dict[PlannedRun, str] = {}
     for run in group:
         if run.prompt and run.prompt in failed:

@@ -42,18 +42,17 @@ def block_vs_published(
     rows = []
     for key, row in zip(grid, mark(dict(grid), metric), strict=True):
         rows.append(row)
-        if table and not key.variant:
+        if table and not key.variant and not key.settings:
             cells = [paper.find(table, published_metric or metric, row.method, column) for column in columns]
             rows += published_rows(row, cells)
     return RowBlock(label, rows)
 
 
 def published_note(table: str) -> str:
-    return f"Rows marked published are the paper's ({paper.where_printed(table)})."
+    return f"Rows marked published are from {paper.where_printed(table)} and were not measured here."
 
 
 def slip_notes(tables: Sequence[str]) -> list[str]:
     """Errors in the published tables themselves (averages and differences that their cells do not give)."""
     found = [slip for slip in paper.slips(None) if slip.cell.table in tables and not slip.rounding]
-    names = [paper.source_name(paper.source_of(slip.cell.table)) for slip in found]
-    return [f"{name[0].upper()}{name[1:]}'s own slip, {slip}." for name, slip in zip(names, found, strict=True)]
+    return [f"A slip in the published table: {slip}." for slip in found]

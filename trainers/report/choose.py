@@ -80,13 +80,13 @@ def choice_tables(
     measured: Sequence[Measured], validation: Sequence[Measured], names: Sequence[str], criterion: str,
 ) -> list[Table]:
     """A table for each backbone and swept setting: the chosen values, and the test results that they lead to."""
-    check_choice(names, swept_keys([m.run for m in measured]), criterion)
+    check_choice(names, swept_keys(measured), criterion)
     held_out = {m.run.split_key(): m for m in validation}
     tables = []
     for backbone in sorted({m.run.backbone for m in measured}):
         runs = [m for m in measured if m.run.backbone == backbone]
         for number, name in enumerate(dict.fromkeys(names), start=1):
-            sweeps = find_sweeps(runs, [key for key in swept_keys([m.run for m in runs]) if means(name, key)])
+            sweeps = find_sweeps(runs, [key for key in swept_keys(runs) if means(name, key)])
             if sweeps:
                 table = f"choice_{backbone_label(backbone)}_{number}".replace("/", "-").replace(" ", "-")
                 title = f"{setting_name(sweeps[0].key)} chosen without test labels, {backbone_label(backbone)}"

@@ -4,12 +4,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..config.roles import COMPARED, Role, setting_of
-from ..registry import method_info
+from ..config.roles import Role, setting_of
 from .measure import Measured
 
 
-def column_notes(label: str, rows: Mapping[str, Sequence[Measured]], swept: str, backbone: str) -> list[str]:
+def column_notes(label: str, rows: Mapping[str, Sequence[Measured]], backbone: str) -> list[str]:
     """One sentence for each way in which the runs of a column differ; `rows` are by their labels."""
     notes = []
     for row, group in rows.items():
@@ -21,15 +20,6 @@ def column_notes(label: str, rows: Mapping[str, Sequence[Measured]], swept: str,
     own = {row: group for row, group in rows.items() if not any(m.derived for m in group)}
     notes += _differing(f"{label}: view seeds differ between the rows",
                         {row: [m.run.seed for m in group] for row, group in own.items()})
-    for key in sorted({key for group in own.values() for m in group for key in m.run.settings} - {swept}):
-        role = setting_of(key).role
-        # The settings of a method and the backbone have rows and tables of their own.
-        if key.startswith("TRAINER.") or setting_of(key).in_path or role not in COMPARED:
-            continue
-        values = {row: [str(m.run.settings[key]) or "none" for m in group
-                        if key in (m.run.compared if role is Role.STREAM else m.run.settings)]
-                  for row, group in own.items() if role is Role.ZERO_SHOT or method_info(group[0].run.trainer).tuned}
-        notes += _differing(f"{label}: {key} differs between the rows", values)
     # Zero-shot predictions depend on images, weights and prompt alone: if they differ, so does one of these.
     zero_shot: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(dict)
     for row, m in ((row, m) for row, group in rows.items() for m in group if m.run.has_zero_shot):

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -12,11 +12,10 @@ import numpy as np
 from ...datasets.base import dataset_info, parse_run_name
 from ..config.build import build_cfg, dataset_file_of
 from ..config.defaults import get_cfg_default
-from ..config.fingerprint import prompt_name
 from ..config.roles import leaves
 from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, branch_of, method_info, reset_words
 from .comparability_notes import column_notes
-from .load import Run
+from .load import Run, with_augmix
 from .measure import Measured
 
 LEARNT = "CoOp prompt, untuned"  # a model that starts from a learnt prompt is not zero-shot CLIP
@@ -33,16 +32,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A method and, where settings are compared, their values."""
+    """A method with its settings. Runs that differ in one that influences predictions are in different rows."""
 
     method: str
-    variant: str = ""
+    variant: str = ""  # values of the settings that a table compares
     name: str = ""  # replaces the method's label where that would mislead
+    settings: str = ""  # other settings that are not the method's defaults
 
     @property
     def label(self) -> str:
-        name = self.name or method_info(self.method).label
-        return f"{name}, {self.variant}" if self.variant else name
+        return ", ".join(filter(None, (self.name or method_info(self.method).label, self.variant, self.settings)))
 
 
 @dataclass
@@ -127,13 +126,18 @@ def _one_per_dataset(columns: Sequence[Column], order: Sequence[Column]) -> list
     return [column for column in columns if chosen[column.dataset] == column]
 
 
-def row_of(measured: Measured, variant: str = "") -> Row:
-    """The row that a run belongs to."""
+def row_of(
+    measured: Measured, compared: Collection[str] = (), hidden: Collection[str] = (), stated: Collection[str] = (),
+) -> Row:
+    """The row of a run. Its label states the `compared` settings, the `stated` ones, and all that are not defaults,
+    except the `hidden` ones, which the table states elsewhere."""
     run = measured.run
+    changed = {key: value for key, value in run.compared.items() if key in stated} | non_default_settings(run)
+    values = {**default_settings(run.trainer, run.dataset), **run.settings, **run.compared}
     learnt = method_info(run.trainer).zero_shot and bool(run.settings.get("MODEL.INIT_WEIGHTS"))
-    carried = run.reset_words if run.reset_words not in variant else ""
-    name = f"{method_info(run.trainer).label}, {carried}" if carried else ""
-    return Row(run.trainer, variant, LEARNT if learnt else name)
+    variant = ", ".join(show_setting(key, values.get(key)) for key in compared)
+    others = ", ".join(show_setting(key, value) for key, value in changed.items() if key not in {*compared, *hidden})
+    return Row(run.trainer, variant, LEARNT if learnt else "", others)
 
 
 def column_of(measured: Measured) -> Column:
@@ -142,15 +146,23 @@ def column_of(measured: Measured) -> Column:
 
 
 def arrange(
-    runs: Iterable[tuple[Row, Measured]], backbone: str, title: str, swept: str = "", elsewhere: Iterable[Column] = (),
+    runs: Iterable[tuple[Measured, Collection[str]]], backbone: str, title: str, swept: str = "",
+    elsewhere: Iterable[Column] = (),
 ) -> Comparison:
-    """Runs in their cells. Methods are in the order of papers; rows of one method in the order in which they come."""
+    """Runs, each with the settings that the table compares, in their cells. Methods are in the order of papers; of one
+    method the default settings are first, the others in the order in which they come."""
+    runs = list(runs)
     cells: dict[tuple[Row, Column], list[Measured]] = defaultdict(list)
-    for row, measured in runs:
-        cells[row, column_of(measured)].append(measured)
+    foreign: dict[str, list[dict[str, object]]] = defaultdict(list)
+    for measured, _ in runs:
+        if not has_defaults(measured.run):
+            foreign[measured.run.trainer].append(measured.run.compared)
+    for measured, compared in runs:
+        stated = differing_keys(foreign[measured.run.trainer]) if not has_defaults(measured.run) else ()
+        cells[row_of(measured, compared, stated=stated), column_of(measured)].append(measured)
     for group in cells.values():
         group.sort(key=lambda m: m.run.seed)
-    rows = sorted(dict.fromkeys(row for row, _ in cells), key=lambda row: method_info(row.method).order)
+    rows = sorted(dict.fromkeys(row for row, _ in cells), key=lambda r: (method_info(r.method).order, bool(r.settings)))
     columns = sorted({column for _, column in cells}, key=lambda c: (*dataset_info(c.dataset).order, -c.n, c.data_hash))
     comparison = Comparison(title, backbone, columns, rows, dict(cells), swept, elsewhere=frozenset(elsewhere))
     comparison.notes = _notes(comparison)
@@ -171,7 +183,7 @@ def _notes(comparison: Comparison) -> list[str]:
                          f"of its own, and {use}.")
     for column in comparison.columns:
         rows = {row.label: cell for row, cell in comparison.cells_on(column)}
-        notes += column_notes(comparison.column_label(column), rows, comparison.swept, comparison.backbone_label)
+        notes += column_notes(comparison.column_label(column), rows, comparison.backbone_label)
     bins = {m.run.results["bins"] for group in comparison.cells.values() for m in group} - {comparison.bins}
     if bins:
         notes.append(f"Runs made with {' and '.join(map(str, sorted(bins)))} bins are computed again with "
@@ -191,52 +203,67 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def compare(measured: Sequence[Measured]) -> list[Comparison]:
-    """For each backbone a main table, with every method at its default settings, and a table for each swept setting."""
-    found = []
+    """For each backbone a main table, with every method at its default settings if it was run with them, and a table
+    for each swept setting. Runs that no sweep shows are in the main table, under a label that states their settings."""
+    measured, found = _separate_prompts(measured), []
     for backbone in sorted({m.run.backbone for m in measured}):
         runs = [m for m in measured if m.run.backbone == backbone]
         columns = frozenset(map(column_of, runs))
-        swept = swept_keys([m.run for m in runs])
-        shown = {key: _main_values([m.run for m in runs], key) for key in swept}
+        swept = swept_keys(runs)
+        main_values = {key: _main_values(runs, key) for key in swept}
         # The swept settings in which a run differs from the main table.
         differing = [(m, {key for key in swept if key in m.run.compared
-                          and m.run.compared[key] != shown[key][m.run.trainer, m.run.dataset]}) for m in runs]
-        main = [m for m, keys in differing if not keys]
-        rows = [(row_of(m), m) for m in (*main, *_zero_shot_runs(main))]
-        found.append(arrange(rows, backbone, backbone_label(backbone), elsewhere=columns))
+                          and m.run.compared[key] != main_values[key][m.run.trainer, column_of(m)]}) for m in runs]
+        sweeps = []
         for key in swept:
             methods = {m.run.trainer for m, keys in differing if keys == {key}}
             part = [m for m, keys in differing if keys <= {key} and m.run.trainer in methods and key in m.run.compared]
-            if part:
-                found.append(_sweep(part, key, backbone, columns))
+            sweeps += _sweep(part, key, backbone, columns)
+        shown = {m.run.folder for sweep in sweeps for cell in sweep.cells.values() for m in cell}
+        main = [m for m, keys in differing if not keys or m.run.folder not in shown]
+        rows = [(m, ()) for m in (*main, *_zero_shot_runs(main))]
+        found += [arrange(rows, backbone, backbone_label(backbone), elsewhere=columns), *sweeps]
     return found
 
 
-def _main_values(runs: Sequence[Run], key: str) -> dict[tuple[str, str], object]:
-    """For each method and data set the value of a swept setting in the main table: the default one if it occurs,
-    otherwise the most frequent."""
-    seen: dict[tuple[str, str], list[object]] = defaultdict(list)
-    for run in runs:
-        if key in run.compared:
-            seen[run.trainer, run.dataset].append(run.compared[key])
-    defaults = {where: default_settings(*where).get(key) for where in seen}
-    return {where: defaults[where] if defaults[where] in values else max(values, key=values.count)
-            for where, values in seen.items()}
+def _separate_prompts(measured: Sequence[Measured]) -> list[Measured]:
+    """Prompts of one protocol, one per seed, have one name (`Run.prompt`). If a seed has two of that name, because they
+    were trained again in the same folder, all of that name are told apart by their content."""
+    contents: dict[tuple, set[str]] = defaultdict(set)
+    for run in (m.run for m in measured):
+        contents[run.prompt, run.dataset, run.backbone, run.seed].add(run.prompt_hash)
+    mixed = {prompt for (prompt, *_), hashes in contents.items() if len(hashes) > 1}
+    return [replace(m, run=replace(m.run, pools_prompts=False)) if m.run.prompt in mixed else m for m in measured]
 
 
-def _sweep(measured: Sequence[Measured], key: str, backbone: str, columns: frozenset[Column]) -> Comparison:
-    """A row for each method and value, on the data sets that have several values of one method."""
-    measured = sorted(measured, key=lambda m: _sort_key(m.run.settings.get(key)))
-    rows = [(row_of(m, show_setting(key, m.run.settings[key])), m) for m in measured]
-    variants: dict[tuple[Column, str], set[str]] = defaultdict(set)
-    for row, m in rows:
-        variants[column_of(m), row.method].add(row.variant)
-    shown = {column for (column, _), values in variants.items() if len(values) > 1}
-    methods = " and ".join(dict.fromkeys(method_info(m.run.trainer).label for m in measured))
-    names = {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt", "TEST.ORDER": "order of the images",
-             "TTA.RESET": "when the context is reset"}
+def _main_values(runs: Sequence[Measured], key: str) -> dict[tuple[str, Column], object]:
+    """For each method and column the value of a swept setting in the main table: the default one if it occurs there,
+    otherwise the one that most runs of the method have."""
+    seen: dict[tuple[str, Column], list[object]] = defaultdict(list)
+    every: dict[str, list[object]] = defaultdict(list)
+    for m in runs:
+        if key in m.run.compared:
+            seen[m.run.trainer, column_of(m)].append(m.run.compared[key])
+            every[m.run.trainer].append(m.run.compared[key])
+    chosen = {}
+    for (trainer, column), values in seen.items():
+        default = default_settings(trainer, column.dataset).get(key)
+        chosen[trainer, column] = default if default in values else max(values, key=every[trainer].count)
+    return chosen
+
+
+def _sweep(measured: Sequence[Measured], key: str, backbone: str, elsewhere: frozenset[Column]) -> list[Comparison]:
+    """A row for each method and value, on the images that have several values of one method; [] if there are none."""
+    values: dict[tuple[Column, str], set[str]] = defaultdict(set)
+    for m in measured:
+        values[column_of(m), m.run.trainer].add(repr(m.run.compared[key]))
+    columns = {column for (column, _), found in values.items() if len(found) > 1}
+    runs = sorted((m for m in measured if column_of(m) in columns), key=lambda m: _sort_key(m.run.compared[key]))
+    methods = " and ".join(dict.fromkeys(method_info(m.run.trainer).label for m in runs))
+    names = {"TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt", "MODEL.INIT_WEIGHTS": "prompt",
+             "TTA.RESET": "when the context is reset", "TEST.ORDER": "order of the images"}
     title = f"{backbone_label(backbone)}: {f'λ of {methods}' if key.endswith('.LAMBDA') else names.get(key, key)}"
-    return arrange([(row, m) for row, m in rows if column_of(m) in shown], backbone, title, key, columns)
+    return [arrange([(m, [key]) for m in runs], backbone, title, key, elsewhere)] if runs else []
 
 
 def _sort_key(value: object) -> tuple[float, str]:
@@ -244,14 +271,21 @@ def _sort_key(value: object) -> tuple[float, str]:
 
 
 def _zero_shot_runs(measured: Sequence[Measured]) -> list[Measured]:
-    """Zero-shot runs made of the tuned runs' own zero-shot logits, for the images that no zero-shot run covers."""
-    covered = {(m.run.dataset, m.run.data_hash) for m in measured if method_info(m.run.trainer).zero_shot}
+    """Zero-shot runs made of the other runs' own zero-shot logits, for prompts and images that no zero-shot run has."""
+    def key(m: Measured) -> tuple:
+        return row_of(m), column_of(m), m.run.settings.get("MODEL.INIT_WEIGHTS") or ""
+
+    covered = {key(m) for m in measured if method_info(m.run.trainer).zero_shot}
     made = []
     for m in measured:
-        if m.run.has_zero_shot and (m.run.dataset, m.run.data_hash) not in covered:
-            covered.add((m.run.dataset, m.run.data_hash))
-            run = replace(m.run, results={**m.run.results, "trainer": ZERO_SHOT})
-            made.append(replace(m, run=run, tuned=m.zero_shot, metrics=m.zero_shot_metrics, derived=True))
+        settings = dict(m.run.settings)
+        if method_info(m.run.trainer).trained:  # whose zero-shot predictions are those of the hand-written prompt
+            settings.pop("MODEL.INIT_WEIGHTS", None)
+        run = replace(m.run, results={**m.run.results, "trainer": ZERO_SHOT}, settings=settings)
+        zero_shot = replace(m, run=run, tuned=m.zero_shot, metrics=m.zero_shot_metrics, derived=True)
+        if m.run.has_zero_shot and key(zero_shot) not in covered:
+            covered.add(key(zero_shot))
+            made.append(zero_shot)
     return made
 
 
@@ -263,7 +297,7 @@ def default_settings(trainer: str, dataset: str) -> Mapping[str, object]:
     name, corruption, severity = parse_run_name(dataset)
     cfg = build_cfg(trainer, str(dataset_file_of(name) or ""),
                     opts=["DATASET.CORRUPTION", corruption, "DATASET.SEVERITY", severity])
-    return {**leaves(get_cfg_default()), **leaves(cfg)}
+    return with_augmix({**leaves(get_cfg_default()), **leaves(cfg)}, dataset)
 
 
 def default_pairs(trainer: str, dataset: str) -> list[object]:
@@ -273,58 +307,82 @@ def default_pairs(trainer: str, dataset: str) -> list[object]:
 
 
 def non_default_settings(run: Run) -> dict[str, object]:
-    """The settings in which a run differs from the method's defaults on its data set."""
-    defaults = default_settings(run.trainer, run.dataset)
+    """The settings that influence a run's predictions and differ from the method's defaults on its data set, which come
+    from the method's and the data set's yaml (λ is lower on shifted sets)."""
+    defaults = default_settings(run.trainer, run.registered_dataset) if has_defaults(run) else {}
     return {key: value for key, value in run.compared.items() if key in defaults and defaults[key] != value}
 
 
+def has_defaults(run: Run) -> bool:
+    """Whether the defaults of its settings are known: not those of other toolboxes and of methods not registered here,
+    whose rows state the settings in which their runs differ."""
+    return run.trainer in TRAINER_REGISTRY and run.has_zero_shot
+
+
 def show_setting(key: str, value: object) -> str:
-    """A setting as a row, a title or a legend names it."""
-    if key.endswith(".LAMBDA") and isinstance(value, int | float):
-        return f"λ {value:g}"
+    """A setting as a row, a title or a legend names it. Two settings or values never have the same name."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    shown = f"{value:g}" if number and float(f"{value:g}") == value else str(value)
+    if key.endswith(".LAMBDA") and number:
+        return f"λ {shown}"
+    if key == "TEST.ORDER":
+        return f"{value} order"
     if key == "TEST.CORRELATION":
-        return f"γ {value}"
-    if key.endswith(".DELTA") and isinstance(value, int | float):
-        return f"δ at {value:g} %"
+        return f"γ {shown}"
+    if key.endswith(".DELTA") and number:
+        return f"δ at {shown} %"
     if key == "TTA.STEPS":
         return "1 step" if value == 1 else f"{value} steps"
+    if key == "DATASET.NUM_SHOTS" and value != -1:
+        return "1 shot" if value == 1 else f"{value} shots"
     if key == "TTA.RESET":
         return reset_words(value) or "reset for each image"
     if key == "PROMPT.CTX_INIT":
         return f"“{value}”" if value else "no initial words"
     if key == "MODEL.INIT_WEIGHTS":
-        return f"prompt {prompt_name(str(value))}" if value else "hand-written prompt"
+        return f"prompt {value}" if value else "hand-written prompt"
     if key.endswith(".VALUES"):
         return "values tuned per set on test labels" if value == "paper" else "one value for all sets"
-    if key == "PROMPT.DESCRIPTIONS" and "{dataset}" in str(value):  # a file for each data set of an experiment
-        return "descriptions"
     if key == "PROMPT.DESCRIPTIONS":
-        return f"descriptions {prompt_name(str(value))}" if value else "no descriptions"
+        return f"descriptions {value}" if value else "no descriptions"
     if key == "PROMPT.TEMPLATE":
         return f"templates “{value}”" if value else "no templates"
     if key == "PROMPT.ENSEMBLE":
         return "mean feature" if value == "mean" else "mean of cosines"
-    if isinstance(value, str) and value:
-        return value
-    return f"{key.rsplit('.', 1)[-1]} {'none' if value in ('', None) else value}"
+    if key == "TRAINER.REGULARISERS" and value:
+        return str(value)
+    leaf = key.rpartition(".")[2]
+    return f"{key.removeprefix('TRAINER.') if leaf in _ambiguous() else leaf} {shown or 'none'}"
 
 
-def swept_keys(runs: Sequence[Run]) -> list[str]:
+@cache
+def _ambiguous() -> frozenset[str]:
+    """Last names that several settings have, at least one of them outside TRAINER."""
+    groups: dict[str, set[str]] = defaultdict(set)
+    for key in leaves(get_cfg_default()):
+        group, _, leaf = key.rpartition(".")
+        groups[leaf].add("TRAINER" if group.startswith("TRAINER.") else group)
+    return frozenset(leaf for leaf, found in groups.items() if len(found) > 1)
+
+
+def swept_keys(measured: Sequence[Measured]) -> list[str]:
     """Settings in which two runs of one method on the same images differ."""
     groups: dict[tuple, list[dict[str, object]]] = defaultdict(list)
-    for run in runs:
-        groups[run.trainer, run.dataset, run.data_hash, run.results["n"]].append(run.compared)
-    return sorted({
-        key for group in groups.values() for key in set().union(*group)
-        if len({repr(settings[key]) for settings in group if key in settings}) > 1
-    })
+    for m in measured:
+        groups[m.run.trainer, column_of(m)].append(m.run.compared)
+    return sorted(set().union(*map(differing_keys, groups.values())))
 
 
-def setting_labels(runs: Sequence[Run]) -> dict[Path, str]:
+def differing_keys(group: Sequence[Mapping[str, object]]) -> set[str]:
+    """The keys of which the group has several values."""
+    return {key for key in set().union(*group) if len({repr(one[key]) for one in group if key in one}) > 1}
+
+
+def setting_labels(measured: Sequence[Measured]) -> dict[Path, str]:
     """By folder, the settings in which a run differs from other runs or from the defaults."""
-    swept = swept_keys(runs)
+    swept = swept_keys(measured)
     return {
         run.folder: ", ".join(show_setting(key, value) for key, value in run.compared.items()
                               if key in swept or key in non_default_settings(run))
-        for run in runs
+        for run in (m.run for m in measured)
     }

@@ -5,7 +5,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -13,12 +13,13 @@ from matplotlib.figure import Figure
 from ...datasets.utils.errors import one_line
 from ..functional.arrays import Array, ArrayLike
 from ..functional.calibration import selective
-from ..registry import ZERO_SHOT, branch_of, method_info, method_key
+from ..registry import ZERO_SHOT, MethodInfo, branch_of, method_info, method_key
 from .comparison import Column, Comparison, Row
 from .figures.class_pairs import PairErrors, draw_pair_errors, pair_errors
 from .figures.comparison import Pair, Point, draw_pairs, draw_plane, draw_prompts
 from .figures.reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_selective
 from .figures.stream import Running, draw_stream, running
+from .figures.style import lighter
 from .load import Run
 from .measure import Measured
 
@@ -48,6 +49,14 @@ def attempted(make: Callable[..., NamedFigure | Iterable[NamedFigure]], *args: o
         logger.warning("a figure is left out: %s", one_line(error, 200), exc_info=logger.isEnabledFor(logging.DEBUG))
 
 
+def look(comparison: Comparison, row: Row) -> MethodInfo:
+    """How a figure shows a row: its own label, and the method's colour, lighter for the method's further settings."""
+    info = method_info(row.method)
+    settings = list(dict.fromkeys(one.settings for one in comparison.rows if one.method == row.method))
+    paler = settings.index(row.settings) / len(settings)
+    return replace(info, label=row.label, colour=lighter(info.colour, 0.8 * paler) if paler else info.colour)
+
+
 def captioned(
     comparison: Comparison, name: str, words: str, figure: Figure, columns: Sequence[Column] = (), seeds: bool = True,
 ) -> NamedFigure:
@@ -73,10 +82,10 @@ def make_figures(comparisons: Sequence[Comparison], similarity: Similarity) -> I
                     yield from attempted(prompt_figure, comparison, column, suffix)
         weights = [comparison for comparison in swept if comparison.swept.endswith(".LAMBDA")]
         for column in dict.fromkeys(column for comparison in weights for column in comparison.columns):
-            sweeps: dict[str, dict[float, Point]] = {}
+            sweeps: dict[MethodInfo, dict[float, Point]] = {}
             for comparison in weights:
                 sweeps.update(lambda_points(comparison, column))
-            others = {row.method: point(cell) for row, cell in main.cells_on(column) if row.method not in sweeps}
+            others = other_points(main, column, sweeps)
             yield from attempted(lambda_figure, main, column, sweeps, others, suffix)
 
 
@@ -98,9 +107,9 @@ def _main_figures(comparison: Comparison, suffix: str, similarity: Similarity) -
 
 def reliability_figure(comparison: Comparison, name: str) -> NamedFigure:
     """The grid of reliability diagrams, methods × data sets."""
-    rows: dict[str, dict[str, Diagram]] = {row.method: {} for row in comparison.rows}
+    rows: dict[MethodInfo, dict[str, Diagram]] = {look(comparison, row): {} for row in comparison.rows}
     for (row, column), (first, *_) in comparison.cells.items():
-        rows[row.method][comparison.column_label(column)] = diagram(row.method, *first.tuned, first.bins)
+        rows[look(comparison, row)][comparison.column_label(column)] = diagram(row.method, *first.tuned, first.bins)
     words = (f"Reliability, {comparison.backbone_label}, {comparison.bins} bins, first seed of each run. Red hatching "
              "above a bar is over-confidence; the strip shows the density of the samples.")
     return captioned(comparison, name, words, draw_grid(rows))
@@ -108,7 +117,8 @@ def reliability_figure(comparison: Comparison, name: str) -> NamedFigure:
 
 def selective_figure(comparison: Comparison, columns: Sequence[Column], name: str) -> NamedFigure:
     """Selective accuracy of all methods that have these columns, the columns' images together."""
-    series = {row.method: selective_on(comparison, row, columns, THRESHOLDS) for row in comparison.rows_on(columns)}
+    series = {look(comparison, row): selective_on(comparison, row, columns, THRESHOLDS)
+              for row in comparison.rows_on(columns)}
     title = comparison.column_label(columns[0]) if len(columns) == 1 else f"{len(columns)} data sets together"
     words = (f"Selective accuracy, {title}, {comparison.backbone_label}: how many predictions above a threshold are "
              "right?")
@@ -130,7 +140,7 @@ def sals_figures(comparison: Comparison, name: str) -> Iterator[NamedFigure]:
         yield captioned(comparison, name, words, draw_pairs({"ECE (%)": groups}, "plain", "with SaLS"))
 
 
-def sals_groups(comparison: Comparison) -> dict[str, dict[str, Pair]]:
+def sals_groups(comparison: Comparison) -> dict[str, dict[MethodInfo, Pair]]:
     """ECE of the tuned methods without and with SaLS by data set; the average last, if there are several sets."""
     tuned = [
         row for row in comparison.rows if method_info(row.method).tuned
@@ -141,7 +151,8 @@ def sals_groups(comparison: Comparison) -> dict[str, dict[str, Pair]]:
     if len(common) > 1:
         sets["Average"] = common
     groups = {
-        label: {row.method: Pair(*(100 * comparison.mean(row, columns, metric) for metric in ("ece", "ece_sals")))
+        label: {look(comparison, row): Pair(*(100 * comparison.mean(row, columns, metric)
+                                              for metric in ("ece", "ece_sals")))
                 for row in comparison.rows_on(columns) if row in tuned}
         for label, columns in sets.items()
     }
@@ -154,21 +165,21 @@ def step_figures(comparison: Comparison, suffix: str = "") -> Iterator[NamedFigu
         yield captioned(comparison, f"steps{suffix}", words, draw_pairs(panels, "one step", "two steps", numbers=True))
 
 
-def step_panels(comparison: Comparison) -> dict[str, dict[str, dict[str, Pair]]]:
+def step_panels(comparison: Comparison) -> dict[str, dict[str, dict[MethodInfo, Pair]]]:
     """ECE and accuracy after one and two steps, averaged over the data sets on which a method has both."""
-    panels: dict[str, dict[str, dict[str, Pair]]] = {"ECE (%)": {"": {}}, "accuracy (%)": {"": {}}}
-    for method in dict.fromkeys(row.method for row in comparison.rows):
-        one, two = Row(method, "1 step"), Row(method, "2 steps")
+    panels: dict[str, dict[str, dict[MethodInfo, Pair]]] = {"ECE (%)": {"": {}}, "accuracy (%)": {"": {}}}
+    for method in dict.fromkeys(replace(row, variant="") for row in comparison.rows):
+        one, two = replace(method, variant="1 step"), replace(method, variant="2 steps")
         both = [column for column in comparison.columns if {(one, column), (two, column)} <= comparison.cells.keys()]
-        for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy")):
-            if both:
-                panels[title][""][method] = Pair(*(100 * comparison.mean(row, both, metric) for row in (one, two)))
+        for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy")) if both else ():
+            means = [100 * comparison.mean(row, both, metric) for row in (one, two)]
+            panels[title][""][look(comparison, method)] = Pair(*means)
     return panels if panels["ECE (%)"][""] else {}
 
 
 def lambda_figure(
-    comparison: Comparison, column: Column, sweeps: Mapping[str, Mapping[float, Point]], others: Mapping[str, Point],
-    suffix: str = "",
+    comparison: Comparison, column: Column, sweeps: Mapping[MethodInfo, Mapping[float, Point]],
+    others: Mapping[MethodInfo, Point], suffix: str = "",
 ) -> NamedFigure:
     """The accuracy–ECE plane: swept methods as paths, the others as marks."""
     name = comparison.column_label(column)
@@ -176,13 +187,22 @@ def lambda_figure(
     return captioned(comparison, f"lambda_{_slug(name)}{suffix}", words, draw_plane(name, sweeps, others), [column])
 
 
-def lambda_points(comparison: Comparison, column: Column) -> dict[str, dict[float, Point]]:
-    sweeps: dict[str, dict[float, Point]] = {}
+def lambda_points(comparison: Comparison, column: Column) -> dict[MethodInfo, dict[float, Point]]:
+    sweeps: dict[MethodInfo, dict[float, Point]] = {}
     for row, cell in comparison.cells_on(column):
         weight = cell[0].run.settings.get(f"TRAINER.{branch_of(row.method)}.LAMBDA")
         if isinstance(weight, int | float):
-            sweeps.setdefault(row.method, {})[float(weight)] = point(cell)
+            sweeps.setdefault(look(comparison, replace(row, variant="")), {})[float(weight)] = point(cell)
     return sweeps
+
+
+def other_points(
+    comparison: Comparison, column: Column, sweeps: Mapping[MethodInfo, object],
+) -> dict[MethodInfo, Point]:
+    """The rows of the methods that are not swept."""
+    swept = {method.name for method in sweeps}
+    return {look(comparison, row): point(cell) for row, cell in comparison.cells_on(column)
+            if method_info(row.method).name not in swept}
 
 
 def prompt_figure(comparison: Comparison, column: Column, suffix: str = "") -> NamedFigure:
@@ -192,12 +212,12 @@ def prompt_figure(comparison: Comparison, column: Column, suffix: str = "") -> N
     return captioned(comparison, f"prompts_{_slug(name)}{suffix}", words, figure, [column])
 
 
-def prompt_errors(comparison: Comparison, column: Column) -> dict[str, dict[str, float]]:
+def prompt_errors(comparison: Comparison, column: Column) -> dict[str, dict[MethodInfo, float]]:
     """ECE in percent by prompt and method."""
-    errors: dict[str, dict[str, float]] = {}
+    errors: dict[str, dict[MethodInfo, float]] = {}
     for row, cell in comparison.cells_on(column):
         prompt = str(cell[0].run.settings.get("PROMPT.CTX_INIT", ""))
-        errors.setdefault(prompt, {})[row.method] = point(cell).ece
+        errors.setdefault(prompt, {})[look(comparison, replace(row, variant=""))] = point(cell).ece
     return errors
 
 
@@ -207,13 +227,13 @@ def pair_figures(
     """The mistakes of some methods, or of all, by pair of classes; none if the similarity of the classes is unknown or
     there are too many of them."""
     data = {
-        row.method: errors for row, cell in comparison.cells_on(column)
+        look(comparison, row): errors for row, cell in comparison.cells_on(column)
         if (not methods or method_key(row.method) in methods) and 2 <= cell[0].run.results["classes"] <= MAX_CLASSES
         and (errors := pair_errors_of(cell, similarity))
     }
     if data:
         name = comparison.column_label(column)
-        words = (f"Mistakes of {' and '.join(method_info(method).label for method in data)} on {name}, "
+        words = (f"Mistakes of {' and '.join(method.label for method in data)} on {name}, "
                  f"{comparison.backbone_label}, by pair of classes: the confidence of mistaking one class for another, "
                  "by the similarity of the two for zero-shot CLIP. Circles: by their number; dashed: the mean.")
         figure = draw_pair_errors(data, name)
@@ -250,7 +270,7 @@ def stream_figures(comparison: Comparison, column: Column, suffix: str = "") -> 
 def plane_figure(comparison: Comparison, columns: Sequence[Column], name: str) -> NamedFigure:
     """Accuracy against ECE, both averaged over these columns."""
     points = {
-        row.method: Point(*(100 * comparison.mean(row, columns, metric) for metric in ("accuracy", "ece")))
+        look(comparison, row): Point(*(100 * comparison.mean(row, columns, metric) for metric in ("accuracy", "ece")))
         for row in comparison.rows_on(columns)
     }
     title = comparison.column_label(columns[0]) if len(columns) == 1 else f"average of {len(columns)} data sets"

@@ -3,18 +3,23 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from ...datasets.base import DATASET_REGISTRY, parse_run_name
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import Damaged, read_arrays
-from ..config.roles import compared_settings
+from ..config.build import dataset_file_of
+from ..config.fingerprint import prompt_name, short_hash
+from ..config.roles import Role, compared_settings, setting_of
 from ..functional.arrays import Array
-from ..registry import backbone_label, method_info, reset_words
+from ..registry import EVERY_IMAGE, backbone_label, method_info, method_key, reset_words
 from .schema import read_results, read_settings
 
 logger = logging.getLogger(__name__)
@@ -50,6 +55,7 @@ class Run:
     folder: Path
     results: dict
     settings: dict
+    pools_prompts: bool = True  # whether prompts of several seeds or data sets may have one name
 
     @property
     def trainer(self) -> str:
@@ -88,15 +94,65 @@ class Run:
     def backbone_label(self) -> str:
         return backbone_label(self.backbone)
 
-    @property
+    @cached_property
     def compared(self) -> dict[str, object]:
-        """The settings that define the run's experiment, without those of other methods."""
-        return compared_settings(self.settings, self.trainer)
+        """The settings that define the run's experiment, without those that do not concern its method."""
+        settings = with_augmix(compared_settings(self.settings, self.trainer), self.registered_dataset)
+        if settings.get("MODEL.INIT_WEIGHTS"):
+            settings["MODEL.INIT_WEIGHTS"] = self.prompt
+        if settings.get("PROMPT.DESCRIPTIONS"):
+            settings["PROMPT.DESCRIPTIONS"] = self.descriptions
+        if str(settings.get("TTA.RESET")) in EVERY_IMAGE:
+            settings["TTA.RESET"] = EVERY_IMAGE[0]
+        if settings.get("MODEL.PREC") == ("fp32" if str(self.results.get("device")).startswith("cpu") else "fp16"):
+            settings["MODEL.PREC"] = "auto"
+        adapts = not method_info(self.trainer).zero_shot
+        return {key: value for key, value in settings.items() if adapts or setting_of(key).role is Role.ZERO_SHOT}
+
+    @property
+    def registered_dataset(self) -> str:
+        """The name that the data set is registered under; that of a folder of images in results.json is longer."""
+        return str(self.settings.get("DATASET.NAME") or self.dataset)
+
+    @property
+    def prompt_hash(self) -> str:
+        """Of the content of the learnt prompt that the run started from; "" if it is not known."""
+        fingerprint = self.results.get("fingerprint")
+        return str(fingerprint.get("prompt", "")) if isinstance(fingerprint, dict) else ""
+
+    @property
+    def prompt(self) -> str:
+        """The name of the learnt prompt that the run started from; "" if there is none. Prompts whose paths differ only
+        in `seed<k>`, the run's seed, and in the data set are one protocol's and have one name. That of any other has
+        the hash of its content."""
+        path = str(self.settings.get("MODEL.INIT_WEIGHTS") or "")
+        parts = [re.sub(rf"(?i)(?<![a-z0-9])(seed[-_]?){self.seed}(?!\d)", r"\1*", part)
+                 for part in ("*" if method_key(part) in self.dataset_keys else part for part in Path(path).parts)]
+        if path and self.pools_prompts and parts != list(Path(path).parts):
+            folders = [part for part in parts[:-1] if "*" not in part and part != "prompt_learner"]
+            return f"{folders[-1] if folders else parts[-1]}-{short_hash('/'.join(parts).encode())}"
+        name = prompt_name(path) if path else ""
+        return f"{name.rpartition('-')[0]}-{self.prompt_hash[:8]}" if self.prompt_hash and name != path else name
+
+    @property
+    def descriptions(self) -> str:
+        """The name of the file of descriptions, with the hash of its content; of files that are named after their data
+        set, one name for all: their folder."""
+        path = Path(str(self.settings.get("PROMPT.DESCRIPTIONS") or ""))
+        if method_key(path.stem) in self.dataset_keys and path.parent.name:
+            return path.parent.name
+        return f"{path.stem}-{str(self.results.get('descriptions_hash', ''))[:8]}"
+
+    @property
+    def dataset_keys(self) -> set[str]:
+        """The names of the data set, in one spelling."""
+        file = dataset_file_of(self.registered_dataset)
+        return {method_key(name) for name in (self.dataset, self.registered_dataset, file.stem if file else "")}
 
     def split_key(self) -> tuple:
         """What a validation run and the test run that it belongs to have in common."""
         values = tuple(sorted((key, repr(value)) for key, value in self.compared.items()))  # lists are not hashable
-        return self.trainer, self.dataset, self.backbone, self.seed, values
+        return self.trainer, self.dataset, self.backbone, self.seed, self.prompt_hash, values
 
     @property
     def classnames(self) -> list[str]:
@@ -142,6 +198,14 @@ class Run:
         if label.min() < 0 or label.max() >= classes:
             raise DataError(f"{path} holds labels from {label.min()} to {label.max()} for {classes} classes")
         return Predictions(**columns)
+
+
+def with_augmix(settings: Mapping[str, object], dataset: str) -> dict[str, object]:
+    """Settings with what TTA.AUGMIX auto means on a data set, if it is known."""
+    name = parse_run_name(dataset)[0]
+    if settings.get("TTA.AUGMIX") != "auto" or name not in DATASET_REGISTRY:
+        return dict(settings)
+    return {**settings, "TTA.AUGMIX": "on" if DATASET_REGISTRY.get(name).augmix else "off"}
 
 
 def text_similarity(run: Run) -> Array | None:

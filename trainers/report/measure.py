@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...datasets.utils.errors import DataError
 from ..functional import calibration as cal
 from ..functional.arrays import Array, log_softmax
 from ..functional.calibration import Interval
@@ -98,8 +99,17 @@ def _metrics(
     top = Top(*cal.top_class(logits, label))
     with_sals = Top(*cal.top_class(cal.sals(logits, data.zero_shot_logits), label))
     samples = Samples(logits, np.exp(log_softmax(logits)), label, top, with_sals, with_temperature, bins)
-    measured = {key: metric.measure(samples, repeats) for key, metric in METRICS.items()}
-    return {key: value for key, value in measured.items() if value is not None}, top
+    measured = {}
+    for key, metric in METRICS.items():
+        try:
+            value = metric.measure(samples, repeats)
+        except ValueError:
+            raise
+        except Exception as error:  # of a plugin's function
+            raise DataError(f"metric '{key}' failed: {type(error).__name__}: {error}") from error
+        if value is not None:
+            measured[key] = value
+    return measured, top
 
 
 def class_rows(data: Predictions, names: list[str]) -> list[ClassRow]:

@@ -1,4 +1,5 @@
-"""The metrics of the report. Adding one is adding its entry to METRICS; tables, page and CSV follow."""
+"""The metrics of the report. Adding one is adding its entry to METRICS, which a plugin does with `register_metric`;
+tables, page and CSV follow."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...datasets.utils.errors import ConfigError
 from ..functional import calibration as cal
 from ..functional.arrays import Array
 from ..functional.calibration import Interval
@@ -112,6 +114,15 @@ METRICS = {
     "nll": Metric("NLL", lambda s: (np.mean, cal.nll_terms(s.logits, s.label)), percent=False, interval=True),
     "seconds": Metric("Seconds per image", percent=False, digits=4),
 }
+
+
+def register_metric(name: str, metric: Metric) -> None:
+    """Adds a metric to all reports and to the names that an experiment's `metrics` may have."""
+    if name in METRICS:
+        raise ConfigError(f"metric '{name}' is registered twice")
+    METRICS[name] = metric
+
+
 POSTHOC = ("ece_cots", "ece_ecots", "accuracy_ecots", "ece_cor", "ece_fixed")  # label-free post-hoc scaling
 TEMPERATURE_NOTE = (
     "† temperature scaling needs labels, which test-time tuning never sees: a reference, not a method. It is fitted on "
@@ -119,10 +130,10 @@ TEMPERATURE_NOTE = (
     "scaled by the temperature fitted on the other half."
 )
 INTERVAL_NOTE = (
-    "Brackets: 95 % bootstrap interval of one run. ±: standard deviation over seeds. ECE, smooth ECE, ACE, MCE and "
-    "classwise ECE have none, because chance adds to the |gap| of each bin: on few images they are too high. RMS "
-    "calibration error: root of the mean squared gap of the bins without what chance adds (Kumar, Liang and Ma, 2019); "
-    "its interval covers the true value. Smooth ECE (Błasiok and Nakkiran, 2023) has no bins."
+    "Brackets: 95 % bootstrap interval of one run. ± is the sample standard deviation over seeds. ECE, smooth ECE, "
+    "ACE, MCE and classwise ECE have none, because chance adds to the |gap| of each bin: on few images they are too "
+    "high. RMS calibration error: root of the mean squared gap of the bins without what chance adds (Kumar, Liang and "
+    "Ma, 2019); its interval covers the true value. Smooth ECE (Błasiok and Nakkiran, 2023) has no bins."
 )
 POSTHOC_NOTE = (
     "CoTS and E-CoTS rescale each image by its own strong views; they need a method that uses several views. A method "

@@ -70,7 +70,7 @@ def _environment() -> Environment:
 def _runs(measured: Sequence[Measured]) -> tuple[list[dict], dict[str, str]]:
     """What the page shows of each run, and the thumbnails by key, each once however many runs show it."""
     keys: dict[str, str] = {}  # thumbnail -> key
-    settings = setting_labels([m.run for m in measured])
+    settings = setting_labels(measured)
     max_classes = max(MIN_CLASSES, MAX_CLASSES // max(len(measured), 1))
     runs = []
     for number, m in enumerate(measured, start=1):
@@ -108,7 +108,8 @@ def _run(m: Measured, anchor: str, setting: str, mistakes: list[dict], max_class
         "diagram": _diagram(m), "metrics": metrics, "mistakes": mistakes,
         "classes": m.classes[:max_classes],
         "class_note": f"{classes}" if classes <= max_classes else f"the {max_classes} most over-confident of {classes}",
-        "settings": {"folder": run.folder, **run.compared, **facts, **(run.results.get("versions") or {})},
+        "settings": {"folder": run.folder, **{key: run.settings[key] for key in run.compared}, **facts,
+                     **(run.results.get("versions") or {})},
     }
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -71,14 +71,26 @@ def source_of(table: str) -> str:
 
 
 def source_name(source: str) -> str:
-    """The name of a source in a sentence."""
+    """The authors and the year of a source."""
     return content()["sources"][source]["name"]
 
 
 def where_printed(table: str) -> str:
-    """Where a table is printed: its number in the SoC paper, or the other source."""
-    own, source = content()["tables"][table], source_of(table)
-    return f"Table {own['table']} ({own['label']})" if source == SOC else content()["sources"][source]["where"]
+    """Where a table is printed: `Author et al. (year), Table N`, or the place that the source has instead of tables."""
+    own, source = content()["tables"][table], content()["sources"][source_of(table)]
+    place = f"Table {own['table']}" if "table" in own else source.get("where", "")
+    return ", ".join(filter(None, (source["name"], place)))
+
+
+def cite_key(source: str) -> str:
+    """The key of a source's BibTeX entry."""
+    return content()["sources"][source]["bib"].partition("{")[2].partition(",")[0]
+
+
+def bibliography(keys: Iterable[str]) -> str:
+    """The BibTeX entries with these keys."""
+    wanted = set(keys)
+    return "\n".join(f"{own['bib']}\n" for source, own in content()["sources"].items() if cite_key(source) in wanted)
 
 
 def cells(table: str | None = None) -> Iterator[Cell]:

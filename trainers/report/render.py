@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from .table_model import Entry, Table
 
-LATEX_HEAD = r"""% Needs \usepackage{booktabs,graphicx,xcolor}
+LATEX_HEAD = r"""% Needs \usepackage{booktabs,graphicx,xcolor}; sources of published rows are in tables.bib
 \providecommand{\better}[1]{\textcolor[rgb]{0.18,0.41,0.27}{#1}}
 \providecommand{\worse}[1]{\textcolor[rgb]{0.55,0.22,0.22}{#1}}
 """
@@ -82,6 +82,7 @@ def latex(table: Table) -> str:
         lines += [r"\midrule", rf"\multicolumn{{{width + 1}}}{{l}}{{\textbf{{{_tex(block.label)}}}}} \\"]
         for row in block.rows:
             label = rf"\textit{{{_tex(row.label)}}}" if row.published else _tex(row.label)
+            label += rf"~\cite{{{row.cite}}}" if row.cite else ""
             lines.append(f"{label} & {' & '.join(cell(entry) for entry in row.entries)} \\\\")
     lines += [
         r"\bottomrule", r"\end{tabular}}",

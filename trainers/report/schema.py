@@ -37,9 +37,9 @@ REQUIRED = {
 }
 OPTIONAL = {
     "split": "a name", "data_hash": "text", "weights_hash": "text", "device": "text", "precision": "text",
-    "finished": "text", "classnames": "a list of texts", "versions": "pairs of texts", "zero_shot": "true or false",
-    "complete": "true or false", "seconds_per_image": NUMBER, "adapt_seconds_per_image": NUMBER,
-    "classes_in_64": NUMBER,
+    "finished": "text", "classnames": "a list of texts", "versions": "pairs of texts", "plugins": "pairs of texts",
+    "zero_shot": "true or false", "complete": "true or false", "seconds_per_image": NUMBER,
+    "adapt_seconds_per_image": NUMBER, "classes_in_64": NUMBER,
 }
 
 

@@ -34,10 +34,12 @@ class Entry:
 
     @property
     def spread(self) -> str:
-        """`± std` over seeds, or the interval, or nothing."""
+        """`± std` over seeds, or the interval, or nothing: a value that is not a number has no spread."""
         if self.std is not None:
-            return f"± {self.std:.{self.decimals}f}"
-        return "" if self.low is None or self.high is None else f"[{self._show(self.low)}, {self._show(self.high)}]"
+            return f"± {self.std:.{self.decimals}f}" if np.isfinite([self.value, self.std]).all() else ""
+        if self.low is None or self.high is None or not np.isfinite([self.value, self.low, self.high]).all():
+            return ""
+        return f"[{self._show(self.low)}, {self._show(self.high)}]"
 
     @property
     def delta(self) -> str:
@@ -55,6 +57,7 @@ class TableRow:
     method: str
     entries: Sequence[Entry | None]
     published: bool = False
+    cite: str = ""  # BibTeX key of a published row
 
 
 @dataclass(frozen=True)

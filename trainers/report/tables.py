@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -44,7 +44,7 @@ def paper_table(
         for row in comparison.rows:
             grid[row] = [_cell(comparison, row, column, metric) for column in comparison.columns]
             if average:
-                grid[row].append(_average(comparison, row, common, metric))
+                grid[row].append(average_over([comparison.cells.get((row, column), []) for column in common], metric))
         rows = mark(grid, metric)
         if with_published:
             rows, used = _add_published(rows, comparison, metric, average, source)
@@ -108,23 +108,22 @@ def _cell(comparison: Comparison, row: Row, column: Column, metric: str, interva
 
 
 def _mean(values: Sequence[float], decimals: int) -> Entry:
-    """The mean over seeds, with the deviation if there are several."""
-    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    """The mean over seeds, with the sample deviation if there are several."""
+    several = len(values) > 1 and bool(np.isfinite(values).all())
+    std = float(np.std(values, ddof=1)) if several else None
     return Entry(float(np.mean(values)), decimals, std=std, seeds=len(values))
 
 
-def _average(comparison: Comparison, row: Row, columns: Sequence[Column], metric: str) -> Entry | None:
-    """The mean over columns; its deviation is that of the seeds' averages, if all columns have the same seeds."""
-    cells = [cell for column in columns if (cell := _cell(comparison, row, column, metric))]
-    if len(cells) < len(columns):
+def average_over(cells: Sequence[Sequence[Measured]], metric: str) -> Entry | None:
+    """The mean over data sets, of each the runs of its seeds; None if a run is missing or lacks the metric. Its
+    deviation is that of the seeds' averages, if all data sets have the same seeds."""
+    if not cells or not all(cells) or any(metric not in m.metrics for cell in cells for m in cell):
         return None
-    entry = Entry(float(np.mean([cell.value for cell in cells])), cells[0].decimals)
-    groups = [comparison.cells[row, column] for column in columns]
-    if len({tuple(m.run.seed for m in group) for group in groups}) == 1 and len(groups[0]) > 1:
-        scale = METRICS[metric].scale
-        by_seed = np.array([[scale * m.value(metric) for m in group] for group in groups]).mean(axis=0)
-        return replace(entry, std=float(by_seed.std(ddof=1)), seeds=len(by_seed))
-    return entry
+    scale, decimals = METRICS[metric].scale, METRICS[metric].decimals
+    values = [[scale * m.value(metric) for m in cell] for cell in cells]
+    if len({tuple(m.run.seed for m in cell) for cell in cells}) == 1:
+        return _mean(np.mean(values, axis=0).tolist(), decimals)
+    return Entry(float(np.mean([np.mean(of_set) for of_set in values])), decimals)
 
 
 def mark(grid: Grid, metric: str) -> list[TableRow]:
@@ -188,14 +187,18 @@ def _add_published(
         if average:
             cells.append(_published_average(cells[0], datasets, source))
         sources |= {cell.source for cell in cells if cell}
-        lines += published_rows(line, cells, "" if source == paper.SOC else f" by {paper.source_name(source)}")
+        lines += published_rows(line, cells)
     return lines, sources
 
 
-def published_rows(like: TableRow, cells: Sequence[paper.Cell | None], by: str = "") -> list[TableRow]:
-    """The published row to put below a row, if there is any cell of it."""
+def published_rows(like: TableRow, cells: Sequence[paper.Cell | None]) -> list[TableRow]:
+    """The published row to put below a row, named by its source, if there is any cell of it."""
     entries = [Entry(float(cell.value), cell.decimals) if cell else None for cell in cells]
-    return [TableRow(f"{like.label} (published{by})", like.method, entries, published=True)] if any(cells) else []
+    found = [cell for cell in cells if cell]
+    if not found:
+        return []
+    label = f"{like.label} (published: {'; '.join(dict.fromkeys(cell.source for cell in found))})"
+    return [TableRow(label, like.method, entries, published=True, cite=paper.cite_key(paper.source_of(found[0].table)))]
 
 
 def _unlike_published(run: Run) -> dict[str, object]:
@@ -212,18 +215,11 @@ def _published_average(cell: paper.Cell | None, datasets: list[str], source: str
 
 
 def _published_notes(comparison: Comparison, sources: set[str], source: str) -> list[str]:
-    notes, whose = [], paper.source_name(source)
-    for (row, _), group in comparison.cells.items():
-        other = [f"{key} {value}" for m in group for key, value in _unlike_published(m.run).items()]
-        note = f"{row.label} has other settings than the paper's ({', '.join(dict.fromkeys(other))}): no published row."
-        if other and not row.variant and note not in notes:
-            notes.append(note)
     if not sources:
-        who = whose[0].upper() + whose[1:]
-        return [*notes, f"{who} prints no numbers for {comparison.backbone_label} under these settings."]
+        return [f"{paper.source_name(source)} print no numbers for {comparison.backbone_label} under these settings."]
     return [
-        *notes, f"Rows marked published are {whose}'s ({', '.join(sorted(sources))}) and were not measured here.",
-        *fewer_images({column.dataset: column.n for column in comparison.columns}),
+        f"Rows marked published are from {'; '.join(sorted(sources))} and were not measured here. A row with other "
+        "settings has none.", *fewer_images({column.dataset: column.n for column in comparison.columns}),
     ]
 
 
@@ -243,27 +239,27 @@ def _legend(blocks: list[RowBlock], comparison: Comparison) -> str:
         legend.append(f"Bold: best of the tuned methods{', setting by setting' if within else ''}.")
     if any(entry.difference is not None for entry in entries):
         legend.append("In parentheses: difference against O-TPT.")
-    if any(entry.std is not None for entry in entries):
-        online = [row.label for row in comparison.rows
-                  if any(cell[0].run.online for (of, _), cell in comparison.cells.items() if of == row)]
-        orders = f", which for {' and '.join(online)} are orders of the images" if online else ""
-        legend.append(f"±: standard deviation over seeds{orders}.")
-    legend += _streams(comparison)
-    return " ".join(legend)
+    runs = ((row, m) for (row, _), cell in comparison.cells.items() for m in cell)
+    return " ".join([*legend, *spread_note(entries, runs), *_streams(comparison)])
+
+
+def spread_note(entries: Iterable[Entry | None], runs: Iterable[tuple[Row, Measured]]) -> list[str]:
+    """What ± means, if any entry has it."""
+    online = dict.fromkeys(row.label for row, m in runs if m.run.online)
+    orders = f", which for {' and '.join(online)} are orders of the images" if online else ""
+    shown = any(entry and entry.std is not None for entry in entries)
+    return [f"± is the sample standard deviation over seeds{orders}."] if shown else []
 
 
 def _streams(comparison: Comparison) -> list[str]:
     """How many classes follow each other in the streams of the online methods. A concentration alone says little: it
     does not compare across data sets."""
-    rows: dict[str, list[str]] = {}
-    for row in comparison.rows:
-        seen = {comparison.column_label(column): [m.run.results["classes_in_64"] for m in cell
-                                                  if "classes_in_64" in m.run.results and not m.derived]
-                for column in comparison.columns if (cell := comparison.cells.get((row, column)))}
-        shown = ", ".join(f"{label} {np.mean(values):.1f}" for label, values in seen.items() if values)
-        if shown:
-            rows.setdefault(shown, []).append(row.label)
-    listed = "; ".join(f"{' and '.join(labels)}: {shown}" for shown, labels in rows.items())
+    rows: dict[str, list[str]] = defaultdict(list)
+    for (row, column), cell in comparison.cells.items():
+        counts = [m.run.results["classes_in_64"] for m in cell if "classes_in_64" in m.run.results and not m.derived]
+        if counts:
+            rows[row.label].append(f"{comparison.column_label(column)} {np.mean(counts):.1f}")
+    listed = "; ".join(f"{label}: {', '.join(counts)}" for label, counts in rows.items())
     return [f"Classes among 64 successive images, on average: {listed}."] if rows else []
 
 

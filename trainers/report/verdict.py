@@ -37,7 +37,7 @@ class Line:
 @dataclass(frozen=True)
 class Verdict:
     lines: Sequence[Line]  # best first
-    best: str  # method
+    best: str  # label of its row
     sentence: str
     basis: str  # what it was measured on
     backbone: str
@@ -58,7 +58,7 @@ def judge(comparison: Comparison, pairs: Sequence[Pair] = ()) -> Verdict | None:
     sets = ", ".join(f"{dataset_info(column.dataset).label} {column.n:,}" for column in columns)
     basis = (f"ECE in percent, {comparison.bins} bins; lower is better. Backbone {comparison.backbone_label}, "
              f"{sum(column.n for column in columns):,} test images: {sets}.")
-    return Verdict(lines, tuned[0].method, _sentence(lines, tuned, pairs), basis, comparison.backbone_label)
+    return Verdict(lines, tuned[0].row.label, _sentence(lines, tuned, pairs), basis, comparison.backbone_label)
 
 
 def _sentence(lines: Sequence[Line], tuned: Sequence[Line], pairs: Sequence[Pair]) -> str:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ...datasets.base import dataset_info
+from ...datasets.base import DATASET_REGISTRY, dataset_info
 from ...datasets.utils.cli import counted, tool
 from ...datasets.utils.errors import DataError, UserError, one_line
 from ...datasets.utils.files import read_json, write_json, write_text
 from ..functional import BINS
-from ..registry import method_info
+from ..registry import TRAINER_REGISTRY, method_info
 from . import render
 from .choose import choice_tables
 from .comparison import Comparison, compare
@@ -24,6 +24,7 @@ from .measure import Measured, measure
 from .metrics import POSTHOC
 from .page import render_page
 from .paired import Pair, pair_tests, paired_table
+from .published import bibliography
 from .table_model import Table
 from .tables import conformal_tables, metrics_table, paper_table
 from .verdict import Verdict, judge
@@ -62,6 +63,7 @@ def write_report(
     if not demo and real and len(real) < len(runs):
         notes.append(f"{counted(len(runs) - len(real), 'run')} on embedded demo data left out; --demo shows them too.")
         runs = real
+    notes += _missing_plugins(runs)
     measured = _measure_all(runs, notes, bins, repeats, posthoc)
     comparisons = compare(measured)
     main = [c for c in comparisons if not c.swept]
@@ -79,6 +81,15 @@ def write_report(
     notes = [*remarks, *notes, *problems]
     write_text(out / "report.html", render_page(verdicts, tables, drawn, notes, measured, leading=leading))
     return Report(tables, verdicts, notes, out / "report.html")
+
+
+def _missing_plugins(runs: Sequence[Run]) -> list[str]:
+    """A note on the methods and data sets of plugins that this command was not given."""
+    modules = {name: module for run in runs for name, module in (run.results.get("plugins") or {}).items()
+               if name not in TRAINER_REGISTRY and name not in DATASET_REGISTRY}
+    flags = " ".join(f"--plugin {module}" for module in dict.fromkeys(modules.values()))
+    return [f"Without their plugins, {', '.join(modules)} have no label, colour and defaults, and are not ranked: add "
+            f"{flags} to the command."] if modules else []
 
 
 def _measure_all(runs: Sequence[Run], notes: list[str], bins: int, repeats: int, posthoc: bool) -> list[Measured]:
@@ -140,10 +151,14 @@ def make_tables(
 
 
 def write_tables(out: Path, tables: Sequence[Table]) -> None:
-    """tables.md, tables.tex and tables.csv."""
+    """tables.md, tables.tex and tables.csv; and tables.bib with the sources of published rows, if there are any."""
     write_text(out / "tables.md", "\n".join(map(render.markdown, tables)))
     write_text(out / "tables.tex", render.LATEX_HEAD + "\n".join(map(render.latex, tables)))
     write_text(out / "tables.csv", render.to_csv(tables))
+    if entries := bibliography(row.cite for table in tables for block in table.blocks for row in block.rows):
+        write_text(out / "tables.bib", entries)
+    else:
+        (out / "tables.bib").unlink(missing_ok=True)  # of an earlier report
 
 
 def write_figures(out: Path, figures: Iterable[NamedFigure]) -> tuple[list[NamedFigure], list[str]]:

@@ -13,8 +13,14 @@ from .numerics import fixed_numerics
 from .openai_clip import CLIP
 
 # Prefix of a name -> the module that loads such backbones. It has `load(name, device)`, which returns a Backbone, and
-# `weights_hash(name)`; `name` is what follows the prefix.
+# `weights_hash(name)`; `name` is what follows the prefix. Plugins add theirs with `register_backbones`.
 LOADERS = {"open_clip": ".open_clip", "hf": ".hugging_face"}
+
+
+def register_backbones(prefix: str, module: str) -> None:
+    """Makes the backbones `PREFIX:NAME` known. `module`, usually `__name__`, has the functions that LOADERS names."""
+    if LOADERS.setdefault(prefix, module) != module:
+        raise ConfigError(f"backbones '{prefix}:' are registered twice: by {LOADERS[prefix]} and by {module}")
 
 
 def pick_device(name: str = "auto") -> torch.device:

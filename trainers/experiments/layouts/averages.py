@@ -6,13 +6,13 @@ import numpy as np
 from ....datasets.base import dataset_info
 from ...registry import method_info
 from ...report import published as paper
-from ...report.comparison import Comparison, Row, show_setting
+from ...report.comparison import Comparison, row_of, show_setting
 from ...report.measure import Measured
 from ...report.metrics import METRICS, POSTHOC, POSTHOC_NOTE
 from ...report.table_model import Entry, RowBlock, Table, TableRow
-from ...report.tables import fewer_images, mark
+from ...report.tables import average_over, fewer_images, mark, spread_note
 from ..definition import Experiment
-from ..finished_runs import FinishedRuns, in_percent, listed, mean
+from ..finished_runs import FinishedRuns, in_percent, listed
 from ..vs_published import block_vs_published, published_note, with_differences
 from .results import by_dataset
 
@@ -34,8 +34,9 @@ def averages(finished: FinishedRuns) -> list[Table]:
         value = {"backbone": run.backbone, "shots": run.shots}.get(across, run.variant.get(across))
         label = show_setting(across, value) if "." in across else str(value)  # only settings have a dot
         values.setdefault(value, COLUMNS.get(across, {}).get(value, label))
-        others = ", ".join(show_setting(key, other) for key, other in run.variant.items() if key != across)
-        cells.setdefault((Row(run.method, others), value), {}).setdefault(run.dataset_name, []).append(measured)
+        stated = [key for key in run.variant if key != across]
+        row = row_of(measured, stated, hidden=[across, *(["MODEL.INIT_WEIGHTS"] if run.shots else [])])
+        cells.setdefault((row, value), {}).setdefault(run.dataset_name, []).append(measured)
     if not cells:
         return []
     common = sorted(set.intersection(*(set(cell) for cell in cells.values())))
@@ -53,6 +54,8 @@ def averages(finished: FinishedRuns) -> list[Table]:
     names = sorted(sizes, key=lambda name: dataset_info(name).order)
     images = ", ".join(f"{dataset_info(name).label} {sizes[name]:,}" for name in names)
     notes = [f"{'Average over the data sets. ' if len(common) > 1 else ''}Test images: {images}."]
+    notes += spread_note((entry for block in blocks for row in block.rows for entry in row.entries),
+                         ((row, m) for (row, _), sets in cells.items() for cell in sets.values() for m in cell))
     if left_out := every - set(common):
         notes.append(f"Left out, because not every cell has them: {listed(left_out)}.")
     if table:
@@ -119,6 +122,8 @@ def summary(experiment: Experiment, comparison: Comparison) -> Table:
     labels = [METRICS[metric].label + (" (%)" if METRICS[metric].percent else "") for metric in experiment.metrics]
     names = ", ".join(map(comparison.column_label, common))
     notes = [f"{'Average over ' if len(common) > 1 else ''}{names}. {comparison.images()}", *comparison.notes]
+    notes += spread_note((entry for row in rows for entry in row.entries),
+                         ((row, m) for (row, _), cell in comparison.cells.items() for m in cell))
     if "seconds" in experiment.metrics:
         notes.append("Seconds per image: adaptation and prediction from cached view features on this machine, without "
                      "encoding.")
@@ -126,10 +131,3 @@ def summary(experiment: Experiment, comparison: Comparison) -> Table:
         notes.append(POSTHOC_NOTE)
     title = f"{experiment.title}, {comparison.backbone}"
     return Table(f"{experiment.name}_summary", title, labels, [RowBlock("", rows)], notes)
-
-
-def average_over(cells: list[list[Measured]], metric: str) -> Entry | None:
-    """The mean over data sets of a metric; None if a run does not have it."""
-    if not cells or any(metric not in measured.metrics for cell in cells for measured in cell):
-        return None
-    return Entry(float(np.mean([mean(cell, metric) for cell in cells])), METRICS[metric].decimals)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...report import gallery
 from ...report.comparison import Row
-from ...report.gallery import NamedFigure, lambda_figure, lambda_points, point, prompt_figure, reliability_figure
+from ...report.gallery import NamedFigure, lambda_figure, lambda_points, prompt_figure, reliability_figure
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...report.tables import paper_table
 from ..finished_runs import ANY, FinishedRuns, mean
@@ -62,8 +62,7 @@ def lambda_figures(finished: FinishedRuns, key: str = "") -> Iterator[NamedFigur
         for column in comparison.columns:
             found = lambda_points(comparison, column)
             sweeps = {method: points for method, points in found.items() if len(points) > 1}
-            others = {row.method: point(cell) for row, cell in comparison.cells_on(column) if row.method not in sweeps}
-            yield lambda_figure(comparison, column, sweeps, others)
+            yield lambda_figure(comparison, column, sweeps, gallery.other_points(comparison, column, sweeps))
 
 
 def step_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
@@ -76,12 +75,13 @@ def prompt_tables(finished: FinishedRuns) -> list[Table]:
     """Over all initial prompts each method's mean and worst ECE, and how often it is the lowest; then each prompt."""
     tables = []
     for comparison in finished.comparisons(PROMPT):
-        methods = list(dict.fromkeys(row.method for row in comparison.rows))
+        methods = list(dict.fromkeys(replace(row, variant="") for row in comparison.rows))
         prompts = list(dict.fromkeys(row.variant for row in comparison.rows))
-        rows: dict[str, list[Entry | None]] = {method: [] for method in methods}
+        rows: dict[Row, list[Entry | None]] = {method: [] for method in methods}
         labels: list[str] = []
         for column in comparison.columns:
-            ece = {(row.method, row.variant): mean(cell, "ece") for row, cell in comparison.cells_on(column)}
+            ece = {(replace(row, variant=""), row.variant): mean(cell, "ece")
+                   for row, cell in comparison.cells_on(column)}
             shared = [prompt for prompt in prompts if all((method, prompt) in ece for method in methods)]
             if not shared:
                 continue
@@ -93,7 +93,7 @@ def prompt_tables(finished: FinishedRuns) -> list[Table]:
                 wins = sum(all(ece[method, prompt] < ece[other, prompt] for other in others) for prompt in shared)
                 rows[method] += [Entry(float(np.mean(own))), Entry(max(own)), Entry(wins, 0)]
         if labels:
-            block = RowBlock("ECE (%)", [TableRow(Row(m).label, m, entries) for m, entries in rows.items()])
+            block = RowBlock("ECE (%)", [TableRow(row.label, row.method, entries) for row, entries in rows.items()])
             title = f"ECE over initial prompts, {comparison.backbone_label}"
             tables.append(Table(f"{finished.experiment.name}_summary", title, labels, [block],
                                 [f"{len(prompts)} initial prompts. {comparison.images()}"]))

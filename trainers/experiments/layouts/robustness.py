@@ -1,15 +1,14 @@
 """Corruptions and their severity, the order of a stream, and the texts of the classes."""
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from ....datasets.base import dataset_info, parse_run_name
-from ...registry import backbone_label
+from ...registry import backbone_label, method_order
 from ...report import gallery
-from ...report.comparison import Comparison, show_setting
+from ...report.comparison import Comparison, Row, show_setting
 from ...report.figures.severity import Curves, draw_severities
 from ...report.gallery import NamedFigure
 from ...report.measure import Measured
@@ -21,7 +20,7 @@ from ..plan import PlannedRun
 from .averages import average_over, summary
 from .results import by_dataset, by_every_setting, by_setting
 
-INITIAL = "initial prompt"
+INITIAL, DESCRIPTIONS = "initial prompt", "descriptions"
 
 
 def grouped(finished: FinishedRuns, key: Callable[[PlannedRun], Any]) -> dict[Any, FinishedRuns]:
@@ -107,21 +106,29 @@ def stream_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
                                                   f"{texts_note(comparison)}")
 
 
+def text_label(run: PlannedRun) -> str:
+    """What a run's texts are; descriptions by that word, because each data set has a file of its own."""
+    words = [DESCRIPTIONS if "DESCRIPTIONS" in key else show_setting(key, value) for key, value in run.variant.items()]
+    return ", ".join(words) or INITIAL
+
+
 def text_tables(finished: FinishedRuns) -> Iterator[Table]:
     """Methods by texts, averaged over the data sets that all have; then a table for each choice of texts."""
     experiment = finished.experiment
-    by_text = grouped(finished, lambda run: ", ".join(itertools.starmap(show_setting, run.variant.items())) or INITIAL)
+    by_text = grouped(finished, text_label)
     for backbone in dict.fromkeys(run.backbone for run in finished.measured):
         found = {text: next((c for c in own.comparisons() if c.backbone == backbone), None)
                  for text, own in by_text.items()}
         comparisons = {text: comparison for text, comparison in found.items() if comparison}
         common = [column for column in next(iter(comparisons.values())).columns
                   if all(column in comparison.common_columns() for comparison in comparisons.values())]
-        rows = list(dict.fromkeys(row for comparison in comparisons.values() for row in comparison.rows))
+        cells = [{(row.method, column): cell for (row, column), cell in one.cells.items()}
+                 for one in comparisons.values()]
+        methods = sorted({method for own in cells for method, _ in own}, key=method_order)
         blocks = []
         for metric in experiment.metrics:
-            grid = {row: [average_over([cell for column in common if (cell := one.cells.get((row, column)))], metric)
-                          for one in comparisons.values()] for row in rows}
+            grid = {Row(method): [average_over([own[method, column] for column in common if (method, column) in own],
+                                               metric) for own in cells] for method in methods}
             blocks.append(RowBlock(METRICS[metric].label + (" (%)" if METRICS[metric].percent else ""),
                                    mark(grid, metric)))
         names = next(iter(comparisons.values())).images(common)

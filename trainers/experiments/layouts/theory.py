@@ -14,13 +14,11 @@ from torch import Tensor
 from ....datasets.base import dataset_info
 from ....datasets.utils.files import write_arrays
 from ...base import BaseTrainer
-from ...config.safe_yaml import read_yaml
 from ...functional import theory
 from ...functional.arrays import Array
 from ...registry import ZERO_SHOT, backbone_label, build_trainer, method_info
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...runs.parts import chunks
-from ..definition import dataset_file
 from ..finished_runs import FinishedRuns
 from ..plan import Workspace, configure
 
@@ -58,7 +56,7 @@ def theory_tables(finished: FinishedRuns) -> Iterator[Table]:
         for dataset in workspace.datasets(finished.experiment):
             adapted = {method: adaptation(limited, method, dataset, backbone, out) for method in study["methods"]}
             first = next(iter(adapted.values()))
-            name = dataset_info(read_yaml(dataset_file(dataset))["DATASET"]["NAME"]).label
+            name = dataset_info(configure(limited, "ZeroShot", dataset, backbone, 0).DATASET.NAME).label
             where = f"{name}, {backbone_label(backbone)}, {len(first.before)} classes"
             yield tuning_table(f"theory_{dataset}", where, adapted)
             yield first_order_table(f"theory_{dataset}_first_order", where, first, float(study["step"]))

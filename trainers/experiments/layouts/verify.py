@@ -198,8 +198,8 @@ def check_tables(finished: FinishedRuns) -> list[Table]:
     notes += [f"† {paper.source_name(source)}, {METRICS[check.metric].label} of {method_info(check.method).label} on "
               f"{dataset_info(check.dataset).label}, does not count: {why}."
               for check in checks for source, why in check.doubtful.items()]
-    notes += [f"{paper.source_name(source)}: {paper.content()['sources'][source]['where']}. Not measured here."
-              for source in sources if source != CARD]
+    about = [paper.content()["sources"][source] for source in sources if source != CARD]
+    notes += [f"{source['name']}: {source.get('where', 'its paper')}. Not measured here." for source in about]
     if finished.other_settings:
         settings = ", ".join(f"{key} {value}" for key, value in finished.other_settings.items())
         notes.append(f"These runs have other settings than the published ones: {settings}.")

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ...functional.arrays import Array, ArrayLike, check_scores, log_softmax
-from ...registry import method_info
-from .style import COLUMN, INK, new_figure, short, styled
+from ...registry import Method, method_info
+from .style import COLUMN, INK, new_figure, styled, wrapped
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def pair_errors(logits: ArrayLike, labels: ArrayLike, similarity: ArrayLike) -> 
     return PairErrors(i, j, count, error, similarity[i, j])
 
 
-def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figure:
+def draw_pair_errors(methods: Mapping[Method, PairErrors], title: str = "") -> Figure:
     """One panel per method: confidence of the wrong predictions by zero-shot similarity; circles by their number."""
     with styled():
         figure = new_figure(max(COLUMN, 1.1 + 2.1 * len(methods)), 2.55)
@@ -50,7 +50,7 @@ def draw_pair_errors(methods: Mapping[str, PairErrors], title: str = "") -> Figu
             info = method_info(method)
             axes.scatter(data.similarity, 100 * data.error, s=6 + 150 * data.count / largest, color=info.colour,
                          alpha=0.45, edgecolor=info.colour, linewidth=0.6)
-            words = f"{short(info.label)}: {data.count.sum():,} mistakes"
+            words = f"{wrapped(info.label)}: {data.count.sum():,} mistakes"
             if len(data.count):
                 mean = 100 * np.average(data.error, weights=data.count)
                 axes.axhline(mean, color=INK, linestyle=(0, (4, 3)), linewidth=0.7)

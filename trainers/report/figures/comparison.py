@@ -10,11 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ...registry import method_info, method_order
-from .style import COLUMN, FAINT, GREY, INK, ON_LIGHT, PAGE, lighter, new_figure, short, styled
+from ...registry import Method, method_info, method_order
+from .style import COLUMN, FAINT, GREY, INK, ON_LIGHT, PAGE, legend_columns, lighter, new_figure, short, styled, wrapped
 
 HATCH = "//////"
-LEGEND_ENTRY = 0.9  # inches
 NEAR = 0.05  # of an axis of the plane: points that are closer share a label
 
 
@@ -33,7 +32,7 @@ class Point(NamedTuple):
 
 
 def draw_pairs(
-    panels: Mapping[str, Mapping[str, Mapping[str, Pair]]], before: str, after: str, numbers: bool = False,
+    panels: Mapping[str, Mapping[str, Mapping[Method, Pair]]], before: str, after: str, numbers: bool = False,
 ) -> Figure:
     """A panel per metric with bars by group and method (`panels[metric][group][method]`): plain for `before`, light
     and hatched for `after`; with their `numbers` if asked for."""
@@ -51,15 +50,18 @@ def draw_pairs(
             if low:
                 axes.text(0, -0.09, "axis does not start at 0", transform=axes.transAxes, fontsize=6, color=GREY)
         edge: dict[str, Any] = {"edgecolor": ON_LIGHT, "linewidth": 0.4}
-        handles = [Patch(facecolor=info.colour, label=info.label, **edge) for info in map(method_info, methods)]
+        handles = [Patch(facecolor=info.colour, label=wrapped(info.label), **edge)
+                   for info in map(method_info, methods)]
         handles.append(Patch(facecolor="#9A9A9A", label=before, **edge))
         handles.append(Patch(facecolor="#E0E0E0", hatch=HATCH, label=after, **edge))
-        columns = min(len(handles), int(figure.get_figwidth() / LEGEND_ENTRY))
+        columns = min(len(handles), legend_columns([str(h.get_label()) for h in handles], figure.get_figwidth()))
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, columnspacing=1.0)
         return figure
 
 
-def _pair_bars(axes: Axes, groups: Mapping[str, Mapping[str, Pair]], methods: Sequence[str], numbers: bool) -> None:
+def _pair_bars(
+    axes: Axes, groups: Mapping[str, Mapping[Method, Pair]], methods: Sequence[Method], numbers: bool,
+) -> None:
     step = 0.8 / len(methods)
     bar: dict[str, Any] = {"width": step * 0.46, "edgecolor": ON_LIGHT, "linewidth": 0.4}
     for m, method in enumerate(methods):
@@ -81,7 +83,7 @@ def _pair_bars(axes: Axes, groups: Mapping[str, Mapping[str, Pair]], methods: Se
     axes.grid(axis="y")
 
 
-def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]]) -> Figure:
+def draw_prompts(title: str, ece: Mapping[str, Mapping[Method, float]]) -> Figure:
     """ECE by initial prompt, `ece[prompt][method]` in percent: one row per prompt, one mark per method."""
     prompts = sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))  # by their worst method
     methods = methods_of(ece)
@@ -95,7 +97,7 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]]) -> Figure:
             info = method_info(method)
             at = [(ece[prompt][method], y) for y, prompt in enumerate(prompts) if method in ece[prompt]]
             x, y_of = zip(*at, strict=True)
-            axes.scatter(x, y_of, color=info.colour, marker=info.marker, s=20, zorder=2, label=info.label)
+            axes.scatter(x, y_of, color=info.colour, marker=info.marker, s=20, zorder=2, label=wrapped(info.label))
         words = [f"“{short(prompt, 40)} […]”" if prompt else "“[…]” alone" for prompt in prompts]
         axes.set_yticks(range(len(prompts)), words)
         axes.invert_yaxis()
@@ -106,18 +108,21 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[str, float]]) -> Figure:
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x")
-        figure.legend(loc="outside lower right", ncols=len(methods))
+        labels = [wrapped(method_info(method).label) for method in methods]
+        figure.legend(loc="outside lower right", ncols=legend_columns(labels, 0.62 * PAGE))
         return figure
 
 
-def draw_plane(title: str, sweeps: Mapping[str, Mapping[float, Point]], references: Mapping[str, Point]) -> Figure:
+def draw_plane(
+    title: str, sweeps: Mapping[Method, Mapping[float, Point]], references: Mapping[Method, Point],
+) -> Figure:
     """A path over λ for each swept method, single marks for the others; lower right is best."""
     with styled():
         figure = new_figure(COLUMN * 1.25, 3.1)
         axes = figure.subplots()
-        for method in sorted({*sweeps, *references}, key=method_order):
+        for method in methods_of({"swept": sweeps, "single": references}):
             info = method_info(method)
-            look: dict[str, Any] = {"color": info.colour, "marker": info.marker, "label": short(info.label)}
+            look: dict[str, Any] = {"color": info.colour, "marker": info.marker, "label": wrapped(info.label)}
             if method in sweeps:
                 path = [sweeps[method][weight] for weight in sorted(sweeps[method])]
                 x, y = [point.accuracy for point in path], [point.ece for point in path]
@@ -174,6 +179,6 @@ def pareto_front(points: Sequence[Point]) -> list[Point]:
     return front[::-1]
 
 
-def methods_of(rows: Mapping[Any, Mapping[str, object]]) -> list[str]:
+def methods_of(rows: Mapping[Any, Mapping[Method, object]]) -> list[Method]:
     """The methods of `rows[…][method]` in the order of papers."""
-    return sorted({method for row in rows.values() for method in row}, key=method_order)
+    return sorted(dict.fromkeys(method for row in rows.values() for method in row), key=method_order)

@@ -15,8 +15,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ...functional import calibration as cal
 from ...functional.arrays import Array
-from ...registry import method_info
-from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, lighter, new_figure, short, styled
+from ...registry import Method, method_info
+from .style import COLUMN, GREY, INK, ON_LIGHT, OVER, UNDER, legend_columns, lighter, new_figure, styled, wrapped
 
 ACROSS = 6  # panels per line of a grid with one row
 DENSITY_CELLS = 100
@@ -48,7 +48,7 @@ def diagram(method: str, confidence: Array, correct: Array, bins: int = cal.BINS
     )
 
 
-def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
+def draw_grid(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> Figure:
     """A grid of methods × data sets (`diagrams[method][data set]`), wider than high. A single row that is too long is
     continued below. Missing runs are blank."""
     sets = dict.fromkeys(name for row in diagrams.values() for name in row)
@@ -70,9 +70,9 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
             for c, (title, label, data) in enumerate(line):
                 axes, strip = panels[2 * r : 2 * r + 2, c]
                 if r == 0 or broken:
-                    axes.set_title(short(title, 22), fontweight="bold")
+                    axes.set_title(wrapped(title, 22), fontweight="bold")
                 if c == 0:
-                    axes.set_ylabel(short(label, 22), fontweight="bold")
+                    axes.set_ylabel(wrapped(label, 22), fontweight="bold")
                 if data:
                     draw_bins(axes, data)
                     # The density of confidence. Its square root shows sparse regions beside a spike.
@@ -94,16 +94,18 @@ def draw_grid(diagrams: Mapping[str, Mapping[str, Diagram]]) -> Figure:
         return figure
 
 
-def draw_selective(series: Mapping[str, tuple[Array, Array]], title: str = "") -> Figure:
+def draw_selective(series: Mapping[Method, tuple[Array, Array]], title: str = "") -> Figure:
     """Selective accuracy by method, and the share of images that remain: `series[method]` are both at THRESHOLDS."""
     with styled():
-        figure = new_figure(COLUMN, 3.5 + 0.17 * -(-len(series) // 3))
+        labels = [wrapped(method_info(method).label) for method in series]
+        columns = min(3, legend_columns(labels, COLUMN))
+        figure = new_figure(COLUMN, 3.5 + 0.17 * -(-sum(len(label.splitlines()) for label in labels) // columns))
         top, low = figure.subplots(2, 1, sharex=True, height_ratios=[1, 0.5])
         for method, (accuracy, coverage) in series.items():
             info = method_info(method)
             look: dict[str, Any] = {"color": info.colour, "marker": info.marker, "markersize": 3, "markevery": 2,
                                     "linestyle": "-" if info.tuned else "--"}
-            top.plot(THRESHOLDS, accuracy, label=info.label, **look)
+            top.plot(THRESHOLDS, accuracy, label=wrapped(info.label), **look)
             low.plot(THRESHOLDS, coverage, **look)
         for axes in (top, low):
             axes.grid(axis="y")
@@ -115,7 +117,7 @@ def draw_selective(series: Mapping[str, tuple[Array, Array]], title: str = "") -
         low.set_ylim(0, 1.03)
         low.set_xlim(0, 1)
         low.set_xlabel("keep predictions with confidence above")
-        figure.legend(loc="outside lower center", ncols=3)
+        figure.legend(loc="outside lower center", ncols=columns)
         figure.align_ylabels([top, low])
         return figure
 

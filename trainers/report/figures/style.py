@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,17 @@ def lighter(colour: str, amount: float = 0.55) -> str:
     """A colour mixed with white."""
     red, green, blue = (part + (1 - part) * amount for part in to_rgb(colour))
     return to_hex((red, green, blue)).upper()
+
+
+def wrapped(label: str, width: int = 24) -> str:
+    """A row's label in lines of at most `width` letters: its settings may tell it from another row."""
+    return "\n".join(textwrap.wrap(short(label, 4 * width), width))
+
+
+def legend_columns(labels: Iterable[str], width: float) -> int:
+    """As many columns of a legend as fit into `width` inches."""
+    longest = max((len(line) for label in labels for line in label.splitlines()), default=0)
+    return max(1, int(width / max(0.9, 0.5 + 0.062 * longest)))
 
 
 def short(name: str, most: int = 24) -> str:

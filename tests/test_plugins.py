@@ -1,0 +1,187 @@
+"""Methods, data sets, metrics, backbones and experiments of another repository; the files that describe this one."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import promptcal
+import pytest
+import yaml
+from common import PROJECT, make_image_folder
+from processes import forked
+from promptcal.datasets.utils import cli
+from promptcal.datasets.utils.errors import ConfigError
+from promptcal.datasets.utils.plugins import load_plugins
+from promptcal.tools import report, reproduce, train
+from promptcal.trainers.experiments.definition import add, experiment_file, read_experiment
+
+FLAGS = ("--backbone", "small", "--root", "DATA", "--set", "TTA.VIEWS", "10")
+SETTINGS = ("--backbone", "small", "--root", "DATA", "TTA.VIEWS", "10")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The example of the READMEs, written from their own blocks, and its data. Commands start in it."""
+    text = "".join((PROJECT / file).read_text(encoding="utf-8") for file in ("README.md", "trainers/README.md"))
+    blocks = dict(re.findall(r"`(\w+\.(?:py|yaml))`[^\n]*:\n\n```\w+\n(.*?)```", text, re.DOTALL))
+    assert set(blocks) == {"hinge_pairs.py", "birds.py", "pairs.yaml"}
+    for name, content in blocks.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    make_image_folder(tmp_path / "DATA" / "birds")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PROMPTCAL_PLUGINS", raising=False)
+    return tmp_path
+
+
+def command(main: Callable, *args: str) -> subprocess.CompletedProcess:
+    """A command in a copy of this process, because plugins register themselves."""
+    return forked(lambda: sys.exit(cli.outcome(lambda: main(list(args)))))
+
+
+@pytest.mark.slow
+def test_the_example_repository_runs_as_a_package_of_its_own(repository: Path):
+    """The method is in `family --add`; an own experiment has it and the data set; worker processes know both."""
+    def run(*args: str) -> str:
+        done = subprocess.run([sys.executable, str(PROJECT / "tools" / "reproduce.py"), *args], capture_output=True,
+                              text=True, timeout=300, cwd=repository, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    out = run("family", "--demo", "--limit", "24", "--plugin", "hinge_pairs", "--add", "HingePairs",
+              "--only", "HingePairs", "SoC", "landcover")
+    assert re.search(r"Hinge pairs +\*?\d", out) and "2 runs done now" in out
+    out = run("pairs.yaml", "--plugin", "hinge_pairs,birds", "--jobs", "2", *FLAGS)
+    assert "Garden birds" in out and "5 runs done now; 1 of 1 outcome written" in out and "*" in out
+    page = Path("output/experiments/pairs/report.html").read_text(encoding="utf-8")
+    assert "Hinge pairs" in page and "Of the SoC paper" not in page
+
+
+def test_a_run_and_its_report_with_and_without_the_plugin(repository: Path, monkeypatch: pytest.MonkeyPatch):
+    flags = ("--dataset-config-file", "Birds", "--output-dir", "run", *SETTINGS)
+    assert command(train.main, "--trainer", "HingePairs", *flags).returncode == 2
+    done = command(train.main, "--trainer", "HingePairs", "--plugin", "hinge_pairs", "--plugin", "birds", *flags)
+    assert done.returncode == 0 and "Hinge pairs" in done.stdout, done.stderr
+    results = json.loads(Path("run/results.json").read_text())
+    assert results["plugins"] == {"HingePairs": "hinge_pairs", "Birds": "birds"} and results["dataset"] == "Birds"
+    assert "source of HingePairs" in results["fingerprint"]
+
+    without = command(report.main, "run", "--no-figures", "--bootstrap", "0")
+    assert without.returncode == 0 and "  HingePairs " in without.stdout, without.stderr
+    (note,) = [line for line in without.stdout.splitlines() if line.startswith("note: ")]
+    assert note.endswith("add --plugin hinge_pairs --plugin birds to the command.")
+    monkeypatch.setenv("PROMPTCAL_PLUGINS", "hinge_pairs:birds")
+    loaded = command(report.main, "run", "--no-figures", "--bootstrap", "0").stdout
+    assert "Hinge pairs has an ECE of" in loaded and "Garden birds" in loaded and "note: " not in loaded
+
+    source = Path("hinge_pairs.py")
+    source.write_text(source.read_text().replace(".relu()", ".relu().square()"))
+    refused = command(train.main, "--trainer", "HingePairs", *flags)
+    assert refused.returncode == 2 and "source of HingePairs was" in refused.stderr
+
+
+def test_the_source_of_an_added_term_counts(repository: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PROMPTCAL_PLUGINS", "hinge_pairs")
+    done = command(train.main, "--trainer", "TPT", "--dataset-config-file", "image_folder", "--output-dir", "run",
+                   *SETTINGS, "DATASET.ROOT", "DATA/birds", "TRAINER.REGULARISERS", "hingepairs:5")
+    assert done.returncode == 0, done.stderr
+    assert "source of HingePairs" in json.loads(Path("run/results.json").read_text())["fingerprint"]
+
+
+def test_installed_packages_metrics_and_backbones(repository: Path, monkeypatch: pytest.MonkeyPatch):
+    """An entry point is enough; a metric becomes a column, a prefix a backbone."""
+    text = (PROJECT / "trainers/vlm/README.md").read_text(encoding="utf-8")
+    site, toy = repository / "site", re.search(r"```python\n(# toy\.py.*?)```", text, re.DOTALL)
+    (site / "lab-1.dist-info").mkdir(parents=True)
+    (repository / "waters").mkdir()
+    (site / "lab-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: lab\nVersion: 1\n")
+    (site / "lab-1.dist-info" / "entry_points.txt").write_text("[promptcal.plugins]\nlab = lab\n")
+    (site / "toy.py").write_text(toy[1])
+    (site / "lab.py").write_text(
+        "import toy\nfrom promptcal.trainers.report.metrics import Metric, register_metric\n"
+        "register_metric('doubt', Metric('Doubt', lambda s: (lambda c: 1 - c.mean(), s.top.confidence)))\n")
+    monkeypatch.syspath_prepend(site)
+    for old, new in (("kind_a", "river"), ("kind_b", "lake")):  # words that the toy knows
+        (repository / "DATA" / "birds" / old).rename(repository / "waters" / new)
+    done = command(train.main, "--trainer", "ZeroShot", "--backbone", "toy:any", "--dataset-config-file",
+                   "image_folder", "--root", "waters", "--output-dir", "run", "PROMPT.CTX_INIT", "a photo")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(Path("run/results.json").read_text())["weights_hash"] == "toy-1"
+    shown = command(report.main, "run", "--no-figures", "--bootstrap", "0")
+    assert "Doubt" in shown.stdout, shown.stderr
+    (site / "lab.py").write_text((site / "lab.py").read_text().replace("1 - c.mean()", "c.nothing"))
+    failed = command(report.main, "run", "--no-figures", "--bootstrap", "0")
+    assert failed.returncode == 2 and "metric 'doubt' failed: AttributeError" in failed.stderr
+    (site / "lab.py").write_text("import nowhere\n")
+    assert "plugin 'lab' of the installed package lab cannot be imported" in command(report.main, "run").stderr
+
+
+@pytest.mark.parametrize(("name", "content", "said"), [
+    ("absent", None, "plugin 'absent' is not found: there is no module 'absent' in .* or among the installed packages"),
+    ("lab/mine.py", None, "is not a module's name: write it as in Python's import, such as lab.hinge"),
+    ("needs", "import torch_that_is_not_there", r"No module named 'torch_that_is_not_there' \(.*needs.py, line 1\)"),
+    ("stops", "import sys\nsys.exit(3)", r"SystemExit: 3 \(.*stops.py, line 2\)"),
+    ("wrong", "def f(:", "cannot be imported: SyntaxError: invalid syntax"),
+    ("takes", "from promptcal.trainers.registry import TRAINER_REGISTRY\n@TRAINER_REGISTRY.register()\nclass Soc: pass",
+     "trainer 'Soc' is registered twice: in promptcal.trainers.soc and in takes"),
+    ("again", "from promptcal.trainers.report.metrics import METRICS, register_metric\n"
+     "register_metric('ece', METRICS['ece'])", "metric 'ece' is registered twice"),
+    ("loads", "from promptcal.trainers.vlm.loading import register_backbones\nregister_backbones('hf', __name__)",
+     "backbones 'hf:' are registered twice"),
+])
+def test_a_plugin_that_cannot_be_used_gets_one_line(
+    name: str, content: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PROMPTCAL_PLUGINS", "")
+    if content is not None:
+        (tmp_path / f"{name}.py").write_text(content)
+    with pytest.raises(ConfigError, match=said) as error:
+        load_plugins([name])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    (("family", "--add", "SoCk"), "no method or data set 'SoCk'. Did you mean 'SoC'"),
+    (("theory", "--add", "SoC"), "theory has no runs to add to"),
+    (("family", "--demo", "--add", "dtd"), "--add dtd: --demo takes methods only"),
+    (("nowhere.yaml",), "there is no experiment file nowhere.yaml"),
+])
+def test_what_cannot_be_added_gets_one_line(args: tuple[str, ...], said: str):
+    done = command(reproduce.main, *args, "--dry-run")
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_added_names_join_the_groups_that_sweep_no_other_methods_settings(tmp_path: Path):
+    joined = add(read_experiment("lambda"), ["r-tpt", "OxfordPets"])
+    assert [group.methods for group in joined.runs] == [["TPT", "CTPT", "OTPT", "RTPT"], ["SoC"]]
+    assert joined.datasets[-1] == "oxford_pets" and joined.demo == read_experiment("lambda").demo
+    assert add(read_experiment("normalisation"), ["TPT"]).runs[-1].methods == ["TPT"]
+    assert "RTPT" in add(read_experiment("two_steps"), ["RTPT"]).runs[0].methods
+    (tmp_path / "table1.yaml").write_text("title: x")
+    with pytest.raises(ConfigError, match="rename the file"):
+        experiment_file(str(tmp_path / "table1.yaml"))
+
+
+def test_citation_workflow_and_hooks_are_valid():
+    cited = yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == promptcal.__version__ and cited["cff-version"] == "1.2.0" and cited["authors"]
+    bibtex = (PROJECT / "trainers/README.md").read_text(encoding="utf-8")
+    for paper in cited["references"]:
+        assert f"title = {{{paper['title']}}}" in bibtex and f"year = {{{paper['year']}}}" in bibtex
+        assert all(author["family-names"].replace("è", "{\\`e}") in bibtex for author in paper["authors"])
+    assert len(cited["references"]) == 5
+    assert f"version = {{{promptcal.__version__}}}" in (PROJECT / "README.md").read_text(encoding="utf-8")
+
+    workflow = yaml.safe_load((PROJECT / ".github/workflows/test.yml").read_text())["jobs"]["test"]
+    assert workflow["steps"][-1] == {"run": "bash tools/test.sh"} and all(
+        "uses" in step or "run" in step for step in workflow["steps"])
+    oldest = re.search(r'python_requires=">=(.+)"', (PROJECT / "setup.py").read_text())
+    assert workflow["strategy"]["matrix"]["python"][0] == oldest[1]
+    (local,) = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [hook["id"] for hook in local["hooks"]] == ["ruff", "mypy"]
