@@ -66,6 +66,7 @@ SETTINGS: Mapping[str, Setting] = {
     "MODEL.BACKBONE.NAME": Setting(Role.ZERO_SHOT, hashed=True, in_path=True, compared=False),
     "MODEL.PREC": Setting(Role.ZERO_SHOT),
     "MODEL.INIT_WEIGHTS": Setting(Role.ZERO_SHOT, hashed=True),
+    "PROMPT.DESCRIPTIONS": Setting(Role.ZERO_SHOT, hashed=True),
     "PROMPT.": Setting(Role.ZERO_SHOT),
     "TTA.EPISODES": Setting(Role.SPEED),
     "TTA.JACOBIAN": Setting(Role.SPEED),
@@ -109,8 +110,11 @@ def is_online(settings: Mapping[str, object], trainer: str) -> bool:
 def without_effect(settings: Mapping[str, object], trainer: str) -> set[str]:
     """The settings that change nothing because of the trainer or of other settings."""
     online = is_online(settings, trainer)
+    described = settings.get("PROMPT.DESCRIPTIONS")
+    texts = settings.get("PROMPT.TEMPLATE") or described
     effective = {"DATASET.SEVERITY": settings.get("DATASET.CORRUPTION"), "TEST.ORDER": online,
-                 "TEST.CORRELATION": online and settings.get("TEST.ORDER") == "correlated"}
+                 "TEST.CORRELATION": online and settings.get("TEST.ORDER") == "correlated",
+                 "PROMPT.CTX_INIT": not texts, "PROMPT.ENSEMBLE": texts, "PROMPT.DESCRIPTION_FORMAT": described}
     return {key for key, effect in effective.items() if not effect}
 
 

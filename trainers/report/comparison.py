@@ -326,6 +326,8 @@ def show_setting(key: str, value: object) -> str:
     shown = f"{value:g}" if number and float(f"{value:g}") == value else str(value)
     if key.endswith(".LAMBDA") and number:
         return f"λ {shown}"
+    if key == "TEST.ORDER":
+        return f"{value} order"
     if key == "TEST.CORRELATION":
         return f"γ {shown}"
     if key == "TEST.ORDER":
@@ -342,6 +344,14 @@ def show_setting(key: str, value: object) -> str:
         return f"“{value}”" if value else "no initial words"
     if key == "MODEL.INIT_WEIGHTS":
         return f"prompt {value}" if value else "hand-written prompt"
+    if key.endswith(".VALUES"):
+        return "values tuned per set on test labels" if value == "paper" else "one value for all sets"
+    if key == "PROMPT.DESCRIPTIONS":
+        return f"descriptions {value}" if value else "no descriptions"
+    if key == "PROMPT.TEMPLATE":
+        return f"templates “{value}”" if value else "no templates"
+    if key == "PROMPT.ENSEMBLE":
+        return "mean feature" if value == "mean" else "mean of cosines"
     if key == "TRAINER.REGULARISERS" and value:
         return str(value)
     leaf = key.rpartition(".")[2]
