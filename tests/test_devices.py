@@ -13,6 +13,7 @@ from promptcal.trainers.engine.features import ViewFeatures
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule
 from promptcal.trainers.fpp import FPP
 from promptcal.trainers.functional import posthoc
+from promptcal.trainers.online import Online
 from promptcal.trainers.registry import TRAINER_REGISTRY
 from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT
@@ -56,10 +57,11 @@ def use_model(method, model: torch.nn.Module) -> None:
         method.prompt, method.has_prompt = InitialPrompt(method.prompt.tower, learner.context), True
 
 
-@pytest.mark.parametrize("name", list(TRAINER_REGISTRY))
+@pytest.mark.parametrize("name", [name for name in TRAINER_REGISTRY if name != "DPE"])  # the classes met decide shapes
 def test_every_method_stays_on_the_device(name: str, elsewhere, monkeypatch):
     """Two steps, so that the text tower runs forward and back for each episode too."""
     monkeypatch.setattr(SoC, "use_model", TPT.use_model)  # its own looks, once a run, whether its term is zero
+    monkeypatch.setattr(Online, "check_scale", lambda self: None)  # once per run too
     monkeypatch.setattr(posthoc, "ROUNDS", 2)  # all are alike
     steps = ["TRAINER.FPP.STEPS", 2] if name == "FPP" else []
     method = build_trainer(build_cfg(name, opts=["MODEL.PREC", "fp32", "TTA.VIEWS", 20, "TTA.STEPS", 2, *steps]))

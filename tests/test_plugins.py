@@ -76,7 +76,7 @@ def test_a_run_and_its_report_with_and_without_the_plugin(repository: Path, monk
     assert note.endswith("add --plugin hinge_pairs --plugin birds to the command.")
     monkeypatch.setenv("PROMPTCAL_PLUGINS", "hinge_pairs:birds")
     loaded = command(report.main, "run", "--no-figures", "--bootstrap", "0").stdout
-    assert "Hinge pairs has an ECE of" in loaded and "Garden birds" in loaded and "note: " not in loaded
+    assert re.search("Hinge pairs, .* has an ECE of", loaded) and "Garden birds" in loaded and "note: " not in loaded
 
     source = Path("hinge_pairs.py")
     source.write_text(source.read_text().replace(".relu()", ".relu().square()"))

@@ -53,13 +53,12 @@ class BCA(Online):
 
     def learn(self, x: Tensor, p: Tensor) -> None:
         """Running means of the class that the posterior p predicts."""
-        k = int(self.equal_names(p).argmax())
-        if p[k] > self.own.TAU_CENTRE:
-            self.centres[k] = unit(self.centre_counts[k] * self.centres[k] + x)
-            self.centre_counts[k] += 1
-        if p[k] > self.own.TAU_PRIOR:
-            self.prior[k] = (self.prior_counts[k] * self.prior[k] + p) / (self.prior_counts[k] + 1)
-            self.prior_counts[k] += 1
+        k = self.equal_names(p).argmax(-1, keepdim=True)  # (1,), without waiting for a GPU
+        centred, certain = p[k] > self.own.TAU_CENTRE, p[k] > self.own.TAU_PRIOR
+        n, m = self.centre_counts[k].clone(), self.prior_counts[k].clone()
+        self.centres[k] = torch.where(centred, unit(n * self.centres[k] + x), self.centres[k])
+        self.prior[k] = torch.where(certain, (m * self.prior[k] + p) / (m + 1), self.prior[k])
+        self.centre_counts[k], self.prior_counts[k] = n + centred, m + certain
 
     def state_tensors(self) -> dict[str, Tensor]:
         return {"centres": self.centres, "prior": self.prior, "centre_counts": self.centre_counts,

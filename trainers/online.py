@@ -67,11 +67,15 @@ class Online(BaseTrainer):
         if self.per_set:
             values = ", ".join(f"{key.lower()} {self.own[key]:g}" for key in self.per_set)
             logger.info("%s: %s (%s)", self.label, values, self.own.VALUES)
+        self.check_scale()
+        self.reset(self.prompt.text)
+
+    def check_scale(self) -> None:
         trained = float(self.backbone.logit_scale.exp())
         if not self.uses_own_scale and abs(self.own.SCALE / trained - 1) > 0.01:
             logger.warning("%s multiplies cosines by %g, as published, but this backbone was trained with %.1f: "
-                           "TRAINER.%s.SCALE 0 uses that", self.label, self.own.SCALE, trained, name)
-        self.reset(self.prompt.text)
+                           "TRAINER.%s.SCALE 0 uses that", self.label, self.own.SCALE, trained,
+                           branch_of(type(self).__name__))
 
     def reset(self, text: Tensor) -> None:
         """Makes the state before the first image, given the class features (K, d)."""

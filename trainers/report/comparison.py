@@ -309,7 +309,8 @@ def default_pairs(trainer: str, dataset: str) -> list[object]:
 def non_default_settings(run: Run) -> dict[str, object]:
     """The settings that influence a run's predictions and differ from the method's defaults on its data set, which come
     from the method's and the data set's yaml (λ is lower on shifted sets)."""
-    defaults = default_settings(run.trainer, run.registered_dataset) if has_defaults(run) else {}
+    dataset = run.dataset if parse_run_name(run.dataset)[1] else run.registered_dataset
+    defaults = default_settings(run.trainer, dataset) if has_defaults(run) else {}
     return {key: value for key, value in run.compared.items() if key in defaults and defaults[key] != value}
 
 
@@ -329,6 +330,8 @@ def show_setting(key: str, value: object) -> str:
         return f"{value} order"
     if key == "TEST.CORRELATION":
         return f"γ {shown}"
+    if key == "TEST.ORDER":
+        return f"{value} order"
     if key.endswith(".DELTA") and number:
         return f"δ at {shown} %"
     if key == "TTA.STEPS":
