@@ -259,7 +259,10 @@ def _streams(comparison: Comparison) -> list[str]:
         counts = [m.run.results["classes_in_64"] for m in cell if "classes_in_64" in m.run.results and not m.derived]
         if counts:
             rows[row.label].append(f"{comparison.column_label(column)} {np.mean(counts):.1f}")
-    listed = "; ".join(f"{label}: {', '.join(counts)}" for label, counts in rows.items())
+    alike: dict[str, list[str]] = defaultdict(list)  # the rows with the same counts
+    for label, shown in rows.items():
+        alike[", ".join(shown)].append(label)
+    listed = "; ".join(f"{' and '.join(labels)}: {shown}" for shown, labels in alike.items())
     return [f"Classes among 64 successive images, on average: {listed}."] if rows else []
 
 
