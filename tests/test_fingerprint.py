@@ -65,6 +65,27 @@ def test_the_source_of_a_users_method_counts(tmp_path: Path, monkeypatch: pytest
         check_same(*fingerprints, Path("run"), finished=True)
 
 
+@pytest.mark.parametrize(("old", "new", "counts"), [
+    ("K = 1", "K = 2", True), ("K * x", "K + x", True), ("size = 1", "size = 2", True),
+    ("OTHER = 1", "OTHER = 2", False),
+])
+def test_what_a_users_method_uses_of_its_module_counts(
+    old: str, new: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = ("from promptcal.trainers.tpt import TPT\nK = 1\nOTHER = 1\nclass Part:\n    size = 1\n"
+              "def scaled(x):\n    return K * x * Part.size\n"
+              "class MyMethod(TPT):\n    def penalty(self, text):\n        return scaled(text)\n")
+    hashes = []
+    for number, text in enumerate((source, source.replace(old, new))):
+        name = f"uses{number}_{abs(hash(new))}"
+        (tmp_path / f"{name}.py").write_text(text)
+        method = __import__(name).MyMethod
+        monkeypatch.setattr(TRAINER_REGISTRY, "get", lambda name, method=method: method)
+        hashes.append(make_fingerprint(build_cfg("TPT"))["source of MyMethod"])
+    assert (hashes[0] != hashes[1]) is counts
+
+
 def test_an_edited_method_of_this_package_counts_but_another_release_does_not(monkeypatch: pytest.MonkeyPatch):
     """A method added to trainers/, or a shipped one that was changed in a clone."""
     real, cfg = inspect.getsource, build_cfg("SoC")

@@ -102,7 +102,12 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
 
 
 def file_layer(path: Path) -> Layer:
-    return str(path), list(flatten(read_yaml(path)))
+    values = list(flatten(read_yaml(path)))
+    keys = [key for key, _ in values]
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise ConfigError(f"cannot read config file {path}: it has {', '.join(twice)} twice, as one name with dots and "
+                          f"in a group")
+    return str(path), values
 
 
 def read_pairs(tokens: Sequence) -> Iterator[tuple[str, object]]:

@@ -113,6 +113,13 @@ class Run:
         return str(self.settings.get("DATASET.NAME") or self.dataset)
 
     @property
+    def part(self) -> str:
+        """How the test set differs from the data set's: its classes, and how unequal they are; "" if it does not."""
+        classes, exponent = (self.settings.get(key) for key in ("DATASET.SUBSAMPLE_CLASSES", "TEST.IMBALANCE"))
+        words = [f"{classes} classes"] if classes not in (None, "", "all") else []
+        return ", ".join([*words, *([f"imbalance {exponent}"] if exponent else [])])
+
+    @property
     def prompt_hash(self) -> str:
         """Of the content of the learnt prompt that the run started from; "" if it is not known."""
         fingerprint = self.results.get("fingerprint")
