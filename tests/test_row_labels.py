@@ -113,12 +113,14 @@ def test_a_part_of_a_data_set_is_not_its_column(tmp_path):
             make_run(tmp_path, trainer, "UCF101", settings=settings, folder=folder, data_hash=f"d{number}")
         only, = compared(tmp_path / part)
         table = paper_table(only, "t", "", ["accuracy"], with_published=True)
-        assert table.columns == [f"UCF101, {part}"] and f"UCF101, {part} 400" in judge(only).basis
+        assert table.columns == [f"UCF101 ({part})"] and f"UCF101 ({part}) 400" in judge(only).basis
         assert not any(row.published for block in table.blocks for row in block.rows)
     several, = compared(tmp_path)
     assert [several.column_label(column) for column in several.columns] == [
-        f"UCF101, {part}, 400 images" for part in parts]
+        f"UCF101 ({part}), 400 images" for part in parts]
     make_run(tmp_path / "whole", "SoC", "UCF101")
+    base = read_run(tmp_path / "base classes" / "SoC")  # a validation run on all classes is not of these
+    assert base.split_key() != read_run(make_run(tmp_path / "val", "SoC", split="val")).split_key()
     whole = paper_table(compared(tmp_path / "whole")[0], "t", "", ["accuracy"], with_published=True)
     assert whole.columns == ["UCF101"] and any(row.published for block in whole.blocks for row in block.rows)
 

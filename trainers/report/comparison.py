@@ -32,7 +32,7 @@ class Column:
 
     @property
     def label(self) -> str:
-        return ", ".join(filter(None, (dataset_info(self.dataset).label, self.part)))
+        return dataset_info(self.dataset).label + (f" ({self.part})" if self.part else "")
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ class Run:
     def split_key(self) -> tuple:
         """What a validation run and the test run that it belongs to have in common."""
         values = tuple(sorted((key, repr(value)) for key, value in self.compared.items()))  # lists are not hashable
-        return self.trainer, self.dataset, self.backbone, self.seed, self.prompt_hash, values
+        return self.trainer, self.dataset, self.part, self.backbone, self.seed, self.prompt_hash, values
 
     @property
     def classnames(self) -> list[str]:
