@@ -103,10 +103,8 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
 
 def file_layer(path: Path) -> Layer:
     values = list(flatten(read_yaml(path)))
-    keys = [key for key, _ in values]
-    if twice := sorted({key for key in keys if keys.count(key) > 1}):
-        raise ConfigError(f"cannot read config file {path}: it has {', '.join(twice)} twice, as one name with dots and "
-                          f"in a group")
+    if len(dict(values)) < len(values):
+        raise ConfigError(f"cannot read config file {path}: it has a key twice, as one name with dots and in a group")
     return str(path), values
 
 

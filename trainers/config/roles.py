@@ -114,17 +114,13 @@ def without_effect(settings: Mapping[str, object], trainer: str) -> set[str]:
     return {key for key, effect in effective.items() if not effect}
 
 
-def added_terms(settings: Mapping[str, object]) -> list[str]:
-    """The methods that TRAINER.REGULARISERS names."""
-    terms = str(settings.get("TRAINER.REGULARISERS") or "").split(",")
-    return [term.partition(":")[0].strip() for term in terms if term.strip()]
-
-
 def own_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
     """The settings that concern a trainer: all but those without effect and those of methods whose regulariser it does
     not use."""
     unused = without_effect(settings, trainer)
-    own = {method_key(branch) for branch in (branch_of(trainer), "NAME", "REGULARISERS", *added_terms(settings))}
+    terms = str(settings.get("TRAINER.REGULARISERS") or "").split(",")
+    added = [term.partition(":")[0].strip() for term in terms if term.strip()]
+    own = {method_key(branch) for branch in (branch_of(trainer), "NAME", "REGULARISERS", *added)}
     return {
         key: value for key, value in settings.items()
         if (not key.startswith("TRAINER.") or key == OF_PROMPTS or method_key(key.split(".")[1]) in own)
@@ -141,7 +137,6 @@ def influential_settings(settings: Mapping[str, object], trainer: str) -> dict[s
 def compared_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
     """The settings that define an experiment: the rows of a table may differ in them. The λ of an added term is not
     one of them: its weight in TRAINER.REGULARISERS takes its place."""
-    weighted = {method_key(name) for name in added_terms(settings)} - {method_key(branch_of(trainer))}
     own = {key: (value, setting_of(key)) for key, value in own_settings(settings, trainer).items()
-           if not (key.endswith(".LAMBDA") and method_key(key.split(".")[1]) in weighted)}
+           if not key.endswith(".LAMBDA") or method_key(key.split(".")[1]) == method_key(branch_of(trainer))}
     return {key: value for key, (value, setting) in own.items() if setting.role in COMPARED and setting.compared}

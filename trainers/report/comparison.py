@@ -147,8 +147,7 @@ def row_of(
 
 def column_of(measured: Measured) -> Column:
     """The set of images that a run was measured on."""
-    run = measured.run
-    return Column(run.dataset, run.data_hash, run.results["n"], run.part)
+    return Column((run := measured.run).dataset, run.data_hash, run.results["n"], run.part)
 
 
 def arrange(
