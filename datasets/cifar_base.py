@@ -35,12 +35,13 @@ class Pickled:
     def array(self) -> np.ndarray:
         """The state of an array is (version, shape, type, order, bytes); protocol 5 has (bytes, type, shape, order)."""
         if len(self.content) == 4:
-            raw, kind, shape = self.content[:3]
+            raw, kind, shape, order = self.content
         else:
-            _, shape, kind, _, raw = self.state
+            _, shape, kind, by_columns, raw = self.state
+            order = "F" if by_columns else "C"
         if kind.content[0] not in (b"u1", "u1"):
             raise Damaged(f"it has an array of type {kind.content[0]}")
-        return np.frombuffer(raw, np.uint8).reshape(shape)
+        return np.frombuffer(raw, np.uint8).reshape(shape, order=order)
 
 
 KNOWN: Mapping[str, Callable[..., Any]] = {
@@ -66,8 +67,9 @@ def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
         with noticing_damage():
             content = ArrayUnpickler(io.BytesIO(read_regular(path)), encoding="bytes").load()
             named = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
-            labels = [int(label) for label in named[label_key]]
-            rows = named["data"].array()  # (N, 3072), the red pixels first
+            labels, rows = list(named[label_key]), named["data"].array()  # (N, 3072), the red pixels first
+            if any(type(label) is not int for label in labels) or rows.shape[1:] not in ((3072,), (3, 32, 32)):
+                raise Damaged(f"it has labels that are not whole numbers, or images of shape {rows.shape[1:]}")
             images = np.ascontiguousarray(rows.reshape(len(labels), 3, 32, 32).transpose(0, 2, 3, 1))
     except Damaged as error:
         if isinstance(error.__cause__, OSError):

@@ -139,6 +139,8 @@ def influential_settings(settings: Mapping[str, object], trainer: str) -> dict[s
 
 
 def compared_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
-    """The settings that define an experiment: the rows of a table may differ in them."""
-    own = {key: (value, setting_of(key)) for key, value in own_settings(settings, trainer).items()}
+    """The settings that define an experiment: the rows of a table may differ in them. The λ of an added term is not
+    one of them: its weight in TRAINER.REGULARISERS takes its place."""
+    own = {key: (value, setting_of(key)) for key, value in own_settings(settings, trainer).items()
+           if not key.endswith(".LAMBDA") or method_key(key.split(".")[1]) == method_key(branch_of(trainer))}
     return {key: value for key, (value, setting) in own.items() if setting.role in COMPARED and setting.compared}
