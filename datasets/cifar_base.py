@@ -48,8 +48,9 @@ def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
         with noticing_damage():
             content = ArrayUnpickler(io.BytesIO(read_regular(path)), encoding="bytes").load()
             named = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
-            labels = [int(label) for label in named[label_key]]
-            rows = np.asarray(named["data"])  # (N, 3072), the red pixels first
+            labels, rows = list(named[label_key]), np.asarray(named["data"])  # (N, 3072), the red pixels first
+            if any(type(label) is not int for label in labels) or rows.shape[1:] not in ((3072,), (3, 32, 32)):
+                raise Damaged(f"it has labels that are not whole numbers, or images of shape {rows.shape[1:]}")
             if rows.dtype != np.uint8:
                 raise Damaged(f"it has an array of type {rows.dtype}")
             images = np.ascontiguousarray(rows.reshape(len(labels), 3, 32, 32).transpose(0, 2, 3, 1))

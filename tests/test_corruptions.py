@@ -13,6 +13,7 @@ from data_roots import WNIDS, build_cifar, build_cifar_c, build_imagenet_c
 from hosted_sets import pack
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.base import SEVERITIES, dataset_info
+from promptcal.datasets.cifar_base import read_batch
 from promptcal.datasets.download.install import download_dataset
 from promptcal.datasets.download.verify import inspect
 from promptcal.datasets.synthetic.tiles import STRENGTHS, tile
@@ -67,6 +68,9 @@ class Hostile:
 @pytest.mark.parametrize("content", [
     pickle.dumps(Hostile()), pickle.dumps({"data": np.zeros((2, 3072)), "labels": [0, 1]}), pickle.dumps([1, 2]),
     pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}), b"\x80\x02U", b"",
+    pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1.7]}),
+    pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, "3"]}),
+    pickle.dumps({"data": np.zeros((2, 32, 32, 3), np.uint8), "labels": [0, 1]}),
     b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x80\x02r\xff\xff\xff\xff.",
 ])
 def test_nothing_in_a_pickle_runs_and_bad_ones_get_one_line(content: bytes, tmp_path: Path, monkeypatch):
@@ -76,6 +80,17 @@ def test_nothing_in_a_pickle_runs_and_bad_ones_get_one_line(content: bytes, tmp_
     with pytest.raises(DataError, match="test_batch is no file of CIFAR or is damaged .*download it again"):
         build_dataset("CIFAR10", tmp_path)
     assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("protocol", [2, 5])
+def test_an_array_stored_by_columns_has_the_same_pixels(protocol: int, tmp_path: Path):
+    file = tmp_path / "cifar-10-batches-py" / "test_batch"
+    build_cifar(tmp_path)
+    rows = np.random.default_rng(0).integers(0, 256, (4, 3072), dtype=np.uint8)
+    for data in (rows, np.asfortranarray(rows)):
+        file.write_bytes(pickle.dumps({"data": data, "labels": [0, 1, 2, 3]}, protocol))
+        images = read_batch(file, "labels")[1]
+        assert np.array_equal(images.transpose(0, 3, 1, 2).reshape(4, 3072), rows)
 
 
 def test_rows_of_a_severity(tmp_path: Path):

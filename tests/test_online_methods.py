@@ -173,6 +173,7 @@ def test_classes_of_one_name_and_a_single_class(clip_model, hard, method: str):
     ("BoostAdapter", ["TTA.VIEWS", 5], "to keep one of 5 views"), ("DPE", ["TRAINER.DPE.TAU", 0], "above 0"),
     ("DPE", ["TRAINER.DPE.PREDICT", "mean"], "one of plain, confident"), ("DMN", ["TRAINER.DMN.MEMORY", 0], "1 or"),
     ("DOTA", ["TRAINER.DOTA.VIEWS", "all"], "one of plain, confident"), ("DOTA", ["TRAINER.DOTA.SIGMA", 0], "above 0"),
+    ("TPT", ["TTA.RESET", "010"], "image, never, or"), ("TPT", ["TTA.RESET", "٣"], "image, never, or"),
     ("TPT", ["TTA.RESET", "0"], "image, never, or a number"), ("TPT", ["TTA.RESET", "often"], "image, never, or"),
     ("TDA", ["TTA.RESET", "never"], "only methods that tune by gradients"),
 ])

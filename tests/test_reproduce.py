@@ -241,7 +241,7 @@ def test_a_plan_looks_at_the_root(tmp_path):
 def test_dry_run_of_everything_writes_nothing(tmp_path):
     process = run_tool("reproduce.py", "all", "--dry-run", "--output-dir", tmp_path, HOME=str(tmp_path))
     assert process.returncode == 0, process.stderr
-    assert re.search(r"\n(\d+) runs, 0 finished, \1 to do\.\nTime unknown: \d+ runs", process.stdout)
+    assert re.search(r"\n([\d,]+) runs, 0 finished, \1 to do\.\nTime unknown: [\d,]+ runs", process.stdout)
     assert "the weights of ViT-L/14 are not downloaded yet" in process.stdout
     assert not list(tmp_path.iterdir())
 

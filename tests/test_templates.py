@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from promptcal.datasets.base import DATASET_REGISTRY
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import adapt, build_cfg
+from promptcal.trainers.vlm.class_texts import ClassTexts
 from promptcal.trainers.vlm.openai import OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
-from promptcal.trainers.vlm.templates import CLIP_BEST, find_templates, template_features
+from promptcal.trainers.vlm.templates import CLIP_BEST, find_templates
 
 NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "dog"]
 
@@ -29,7 +30,7 @@ def openai_features(model: CLIP, templates: list[str], names: list[str]) -> torc
 @pytest.mark.parametrize("templates", [["{} texture."], ["a photo of a {}, a type of pet."], ["{}"], list(CLIP_BEST)],
                          ids=["name first", "words on both sides", "name alone", "ensemble"])
 def test_features_equal_openais(clip_model: CLIP, templates: list[str]):
-    ours = template_features(OpenAIBackbone(clip_model), templates, NAMES, "fp32")
+    ours = ClassTexts(templates, None, NAMES).features(OpenAIBackbone(clip_model), "fp32").unit
     torch.testing.assert_close(ours, openai_features(clip_model, templates, NAMES), atol=2e-6, rtol=1e-5)
 
 
@@ -79,7 +80,7 @@ def test_templates_work_on_tensors(clip_model: CLIP):
     ("ZeroShot", ["PROMPT.TEMPLATE", "{} {0}"], "hold {} once each"),
     ("ZeroShot", ["PROMPT.TEMPLATE", "a {}.|"], "has the template ''"),
     ("ZeroShot", ["PROMPT.TEMPLATE", "coop", "MODEL.INIT_WEIGHTS", "x.pt"], "empty where MODEL.INIT_WEIGHTS"),
-    ("SoC", ["PROMPT.TEMPLATE", "coop"], "only ZeroShot takes templates"),
+    ("SoC", ["PROMPT.TEMPLATE", "coop"], "empty with SoC, which changes the words"),
 ])
 def test_settings_that_cannot_work(trainer: str, opts: list[str], message: str):
     with pytest.raises(ConfigError) as error:

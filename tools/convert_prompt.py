@@ -1,6 +1,7 @@
-"""Makes a clean copy of a prompt checkpoint: tensors only, nothing that could run.
+"""Makes a clean copy of a prompt checkpoint, tensors only, nothing that could run; or shows it as words.
 
     python tools/convert_prompt.py output/.../prompt_learner/model.pth.tar-50 prompt.safetensors
+    python tools/convert_prompt.py prompt.safetensors --words --backbone ViT-B/16
 """
 from __future__ import annotations
 
@@ -21,13 +22,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = tool_parser(__doc__)
     parser.add_argument("source", help="checkpoint as CoOp and Dassl write it, of which nothing is executed, or an "
                                        f"embedded prompt: {', '.join(EMBEDDED)}")
-    parser.add_argument("target", type=Path, help="the copy, named .safetensors")
-    args = parser.parse_args(argv)
+    parser.add_argument("target", type=Path, nargs="?", help="the copy, named .safetensors")
+    parser.add_argument("--words", action="store_true", help="show the tokens nearest to each context vector")
+    parser.add_argument("--backbone", default="", help="for --words, where the checkpoint does not name its own")
+    args = parser.parse_intermixed_args(argv)  # the target may follow --words
     load_plugins(args.plugin)
     log_to_terminal()
-    if args.target.suffix != ".safetensors":
+    if not args.target and not args.words:
+        raise ConfigError("nothing to do: give the name of the copy, or --words")
+    if args.target and args.target.suffix != ".safetensors":
         raise ConfigError(f"{args.target} must be named .safetensors: the copy is in that format")
-    convert_prompt(args.source, args.target)
+    if args.target:
+        convert_prompt(args.source, args.target)
+    if args.words:
+        from promptcal.trainers.vlm.prompt_words import prompt_table  # imports all of torch
+
+        print(prompt_table(args.source, args.backbone))
 
 
 if __name__ == "__main__":

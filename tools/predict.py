@@ -17,13 +17,13 @@ if __name__ == "__main__":  # take the package from this checkout, whatever is i
 
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool, tool_parser
-from promptcal.datasets.utils.errors import ConfigError
+from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, load_clip
 from promptcal.trainers.api import Adapter
 from promptcal.trainers.config import CONFIGS
 from promptcal.trainers.config.defaults import get_cfg_default
-from promptcal.trainers.predict.page import selected_views, write_page
+from promptcal.trainers.predict.page import context_words, selected_views, write_page
 from promptcal.trainers.predict.predict import (
     Prediction,
     class_names,
@@ -89,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     model = None
     found: dict[str, list[Prediction]] = {}
     selected: list[list[dict]] = []
+    words: dict[str, list] = {}
+    unreadable: list[str] = []
     for trainer in dict.fromkeys(args.trainer):
         opts = [*(default_pairs(trainer, name) if name else []), *few_views, *args.opts]
         cfg = build_cfg(trainer, flags=["TTA.VIEWS", args.views], opts=opts)
@@ -100,6 +102,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(prediction_table(found[trainer], trainer, classnames, args.top))
         if args.html and not any(selected):
             selected = [selected_views(adapter, path) for path in images]
+        if args.html:
+            try:
+                words |= {trainer: found_words} if (found_words := context_words(adapter, found[trainer])) else {}
+            except WeightsError as error:
+                unreadable = [f"{error}."]
     setting = (f"{backbone_label(backbone)}, {len(classnames)} classes, {args.views} views per image, "
                f"seed {args.seed}")
     print(setting)
@@ -107,7 +114,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_csv(args.csv, found, classnames)
         print(f"written: {args.csv}")
     if args.html:
-        write_page(args.html, found, classnames, selected, [*filter(None, [warning]), f"{setting}."], max(args.top, 5))
+        notes = [*filter(None, [warning]), f"{setting}.", *unreadable]
+        write_page(args.html, found, classnames, selected, notes, max(args.top, 5), words)
         print(f"written: {args.html}")
 
 

@@ -215,4 +215,8 @@ def has_pixel_values(views: Tensor) -> bool:
     low, high = float(views.amin()), float(views.amax())
     if low >= 0 and 0 < high <= 1:
         raise ValueError("views lie in 0..1: multiply them by 255, or normalise them with the backbone's mean and std")
-    return high > HIGHEST_NORMALISED
+    raw = high > HIGHEST_NORMALISED
+    if low < (-1 if raw else -HIGHEST_NORMALISED) or high > 256:  # AugMix rounds nothing
+        raise ValueError(f"views lie in {low:g}..{high:g}: give pixel values from 0 to 255, or normalise them with the "
+                         "backbone's mean and std")
+    return raw

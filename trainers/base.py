@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import Dataset, Datum, build_dataset
-from ..datasets.utils.errors import ConfigError, DataError, explaining_faults
+from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.fingerprint import make_fingerprint, plugin_modules, results_name
 from .engine.adapted import Adapted
 from .engine.features import ViewFeatures, image_name
@@ -27,6 +28,7 @@ from .runs.run_dir import Results, RunDir, early_lines
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.backbone import Backbone
+from .vlm.class_texts import ClassTexts
 from .vlm.loading import as_backbone, load_clip, pick_device, weights_hash
 from .vlm.numerics import fixed_numerics, resolve_precision
 from .vlm.openai import warn_of_small
@@ -39,6 +41,7 @@ from .vlm.prompts import (
     initial_context,
     warn_of_classes,
 )
+from .vlm.templates import find_templates
 from .vlm.text_encoder import InitialPrompt, TextEncoder
 
 logger = logging.getLogger(__name__)
@@ -57,7 +60,6 @@ class BaseTrainer:
     trained = False  # learns from labelled images first
     online = False  # carries state from image to image
     takes_regularisers = False  # uses TRAINER.REGULARISERS
-    takes_templates = False  # uses PROMPT.TEMPLATE
     choices: ClassVar[Mapping[str, Sequence[str]]] = {}  # the allowed values of its own settings
 
     log_name = "log.txt"  # in the run directory; "" = none
@@ -70,7 +72,9 @@ class BaseTrainer:
     fingerprint: Mapping[str, object] = MappingProxyType({})  # what a resumed run must share; empty without a run
     backbone: Backbone
     prompt: InitialPrompt
-    scale: Tensor  # exp(logit_scale)
+    texts: ClassTexts | None = None  # templates and descriptions in place of PROMPT.CTX_INIT
+    lengths: Tensor | float = 1.0  # factors (K,) of the cosines with PROMPT.ENSEMBLE similarity
+    scale: Tensor  # exp(logit_scale), or (K,) of it times `lengths`
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
@@ -133,10 +137,23 @@ class BaseTrainer:
                 if train:
                     self.train()
                 results = self.test()
+                self.report_changed_files()
                 if self.dist.is_main and self.log_name:
                     run_dir.note(result_block(results, train))
         logger.info("results in %s", run_dir.path)
         return results
+
+    def report_changed_files(self) -> None:
+        """Weights and prompt were copied into memory: a file that was replaced since is not the one of the results."""
+        files = {"weights": (self.cfg.MODEL.BACKBONE.NAME, weights_hash),
+                 "prompt": (self.cfg.MODEL.INIT_WEIGHTS, prompt_hash)}
+        for what, (name, hash_of) in files.items():
+            now: object = ""
+            with suppress(UserError, OSError):
+                now = hash_of(name) if name else self.fingerprint[what]
+            if now != self.fingerprint[what]:
+                logger.warning("%s has changed during the run; the results are of the %s as loaded at its start "
+                               "(hash %s)", name, what, self.fingerprint[what])
 
     @explaining_faults()
     @fixed_numerics()
@@ -181,13 +198,15 @@ class BaseTrainer:
 
     def make_fingerprint(self, dataset: Dataset) -> dict[str, object]:
         """What a continued run must share with the interrupted one. Looks at every test file once."""
-        weights = self.cfg.MODEL.INIT_WEIGHTS
+        weights, texts = self.cfg.MODEL.INIT_WEIGHTS, self.find_texts()
+        described = {"descriptions": texts.descriptions.digest} if texts and texts.descriptions else {}
         return make_fingerprint(
             self.cfg,
             data=dataset.fingerprint([self.items[index] for index in self.indices]),
             weights=weights_hash(self.cfg.MODEL.BACKBONE.NAME),
             prompt=prompt_hash(weights) if weights else "",
             precision=self.precision,
+            **described,
         )
 
     def build_model(self) -> None:
@@ -212,7 +231,6 @@ class BaseTrainer:
         size = self.backbone.pixels.size
         if cfg.INPUT.SIZE not in (0, size):
             raise ConfigError(f"INPUT.SIZE is {cfg.INPUT.SIZE}, but this backbone takes {size} pixels: leave it at 0")
-        self.scale = self.backbone.logit_scale.exp().detach()
         tokens = class_tokens(classnames, self.backbone.tokenizer)
         if cfg.MODEL.INIT_WEIGHTS:
             expected = str(self.fingerprint.get("prompt", ""))
@@ -220,10 +238,20 @@ class BaseTrainer:
         else:
             context = initial_context(self.backbone, cfg.PROMPT.CTX_INIT)
         check_lengths(classnames, tokens, context.shape[-2], self.backbone)
-        warn_of_classes(classnames, tokens)
+        self.texts = self.find_texts(str(self.fingerprint.get("descriptions", "")))
+        found = self.texts.features(self.backbone, self.precision) if self.texts else None
+        warn_of_classes(classnames, found.tokens if found else tokens)
         position = ClassTokenPosition.find(self.class_token_position, classnames, self.backbone.tokenizer)
-        self.prompt = InitialPrompt(TextEncoder(self.backbone, tokens, self.precision, position=position), context)
+        tower = TextEncoder(self.backbone, tokens, self.precision, position=position)
+        self.prompt = InitialPrompt(tower, context, texts=found)
+        self.lengths = found.lengths if found else 1.0
+        self.scale = self.backbone.logit_scale.exp().detach() * self.lengths
         self.first_of_name = self.prompt.first_of_name
+
+    def find_texts(self, expected_hash: str = "") -> ClassTexts | None:
+        own, ensemble = (self.dataset.template, self.dataset.ensemble) if self.dataset else (None, ())  # as in `adapt`
+        templates = find_templates(self.cfg.PROMPT.TEMPLATE, self.cfg.DATASET.NAME, own, ensemble)
+        return ClassTexts.find(self.cfg.PROMPT, templates, self.classnames, expected_hash)
 
     @property
     def class_token_position(self) -> str:
@@ -257,7 +285,7 @@ class BaseTrainer:
         seconds = float(columns["seconds"].sum())
         results = {
             "trainer": cfg.TRAINER.NAME, "dataset": results_name(cfg), "backbone": cfg.MODEL.BACKBONE.NAME,
-            "seed": cfg.SEED, "n": n, "classes": len(self.classnames), "split": cfg.TEST.SPLIT,
+            "seed": cfg.SEED, "tag": cfg.TAG, "n": n, "classes": len(self.classnames), "split": cfg.TEST.SPLIT,
             **metrics(columns, cfg.TEST.BINS, cfg.TEST.SALS),
             "flagged": int(columns["flagged"].sum()),
             "skipped": columns["bad_reason"].tolist(),
@@ -280,6 +308,7 @@ class BaseTrainer:
         return {
             "init_weights": self.cfg.MODEL.INIT_WEIGHTS, "init_weights_hash": self.fingerprint["prompt"],
             "pixels": asdict(self.backbone.pixels), "architecture": self.backbone.architecture,
+            **(self.texts.metadata() if self.texts else {}),
             **({f"classes_in_{WINDOW}": classes_in_window(labels)} if self.online else {}),
         }
 

@@ -71,9 +71,10 @@ class Online(BaseTrainer):
         self.reset(self.prompt.text)
 
     def check_scale(self) -> None:
-        if abs(float(self.cosine_scale / self.scale) - 1) > 0.01:
+        trained = float(self.backbone.logit_scale.exp())
+        if not self.uses_own_scale and abs(self.own.SCALE / trained - 1) > 0.01:
             logger.warning("%s multiplies cosines by %g, as published, but this backbone was trained with %.1f: "
-                           "TRAINER.%s.SCALE 0 uses that", self.label, self.cosine_scale, self.scale,
+                           "TRAINER.%s.SCALE 0 uses that", self.label, self.own.SCALE, trained,
                            branch_of(type(self).__name__))
 
     def reset(self, text: Tensor) -> None:
@@ -81,9 +82,13 @@ class Online(BaseTrainer):
         raise TypeError(f"{type(self).__name__} does not define reset()")
 
     @property
+    def uses_own_scale(self) -> bool:
+        """Whether cosines are multiplied by the backbone's own scale."""
+        return self.cfg.MODEL.BACKBONE.NAME == SMALL or not self.own.get("SCALE")
+
+    @property
     def cosine_scale(self) -> Tensor | float:
-        own = self.cfg.MODEL.BACKBONE.NAME == SMALL or not self.own.get("SCALE")
-        return self.scale if own else self.own.SCALE
+        return self.scale if self.uses_own_scale else self.own.SCALE * self.lengths
 
     def logits(self, features: Tensor, text: Tensor) -> Tensor:
         """Class logits (..., K) of image features (..., d), equal for classes of one name."""

@@ -56,7 +56,7 @@ class OnZeta(BaseTrainer):
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
         super().use_model(model, classnames)
         own, text = self.cfg.TRAINER.ONZETA, self.prompt.text
-        self.text_scale = 1 / own.TEMPERATURE if own.TEMPERATURE else self.scale
+        self.text_scale = self.lengths / own.TEMPERATURE if own.TEMPERATURE else self.scale
         self.total = own.IMAGES or len(self.indices)
         self.seen = torch.zeros((), dtype=torch.long)
         self.dual, self.vectors = torch.zeros_like(text[:, 0]), text.clone()

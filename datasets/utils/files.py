@@ -95,10 +95,10 @@ def open_regular(path: Path) -> BinaryIO:
     return file
 
 
-def read_regular(path: Path) -> bytes:
+def read_regular(path: Path, largest: int = LARGEST_TEXT) -> bytes:
     """All bytes of a regular file of reasonable size."""
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > LARGEST_TEXT:
+        if os.fstat(file.fileno()).st_size > largest:
             raise OSError(errno.EFBIG, "File too large", str(path))
         return file.read()
 

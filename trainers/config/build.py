@@ -100,7 +100,10 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
 
 
 def file_layer(path: Path) -> Layer:
-    return str(path), list(flatten(read_yaml(path)))
+    values = list(flatten(read_yaml(path)))
+    if len(dict(values)) < len(values):
+        raise ConfigError(f"cannot read config file {path}: it has a key twice, as one name with dots and in a group")
+    return str(path), values
 
 
 def read_pairs(tokens: Sequence) -> Iterator[tuple[str, object]]:

@@ -48,7 +48,11 @@ def get_cfg_default(methods: Iterable[str] = TRAINER_REGISTRY) -> CfgNode:
     cfg.PROMPT = CfgNode()
     # All tokens of a word ("itap" in "itap of a") are tuned. The public code tunes as many tokens as there are words.
     cfg.PROMPT.CTX_INIT = "a photo of a"  # words before the class name; their token embeddings are tuned
-    cfg.PROMPT.TEMPLATE = ""  # ZeroShot: coop (the data set's), ensemble, or `a {} seen from above.|...`; "" = CTX_INIT
+    # These replace CTX_INIT where the context is not tuned: ZeroShot, TPS, ZERO, MTA, VTE and the online methods.
+    cfg.PROMPT.TEMPLATE = ""  # coop (the data set's), ensemble, or `a {} seen from above.|...`; "" = CTX_INIT
+    cfg.PROMPT.DESCRIPTIONS = ""  # JSON file {class: [text, ...]}, as CuPL's and DCLIP's, alone or with templates
+    cfg.PROMPT.DESCRIPTION_FORMAT = "auto"  # sentences (CuPL), phrases (DCLIP), or auto = what most texts are
+    cfg.PROMPT.ENSEMBLE = "mean"  # of a class's text features, made unit; similarity: not made unit (mean of cosines)
 
     cfg.TTA = CfgNode()  # test-time adaptation
     cfg.TTA.VIEWS = 64  # views per image, the plain one included

@@ -66,6 +66,7 @@ SETTINGS: Mapping[str, Setting] = {
     "MODEL.BACKBONE.NAME": Setting(Role.ZERO_SHOT, hashed=True, in_path=True, compared=False),
     "MODEL.PREC": Setting(Role.ZERO_SHOT),
     "MODEL.INIT_WEIGHTS": Setting(Role.ZERO_SHOT, hashed=True),
+    "PROMPT.DESCRIPTIONS": Setting(Role.ZERO_SHOT, hashed=True),
     "PROMPT.": Setting(Role.ZERO_SHOT),
     "TTA.EPISODES": Setting(Role.SPEED),
     "TTA.JACOBIAN": Setting(Role.SPEED),
@@ -104,8 +105,11 @@ def leaves(cfg: CfgNode) -> dict[str, object]:
 def without_effect(settings: Mapping[str, object], trainer: str) -> set[str]:
     """The settings that change nothing because of the trainer or of other settings."""
     online = method_info(trainer).online or str(settings.get("TTA.RESET", "image")) not in EVERY_IMAGE
+    described = settings.get("PROMPT.DESCRIPTIONS")
+    texts = settings.get("PROMPT.TEMPLATE") or described
     effective = {"DATASET.SEVERITY": settings.get("DATASET.CORRUPTION"), "TEST.ORDER": online,
-                 "TEST.CORRELATION": online and settings.get("TEST.ORDER") == "correlated"}
+                 "TEST.CORRELATION": online and settings.get("TEST.ORDER") == "correlated",
+                 "PROMPT.CTX_INIT": not texts, "PROMPT.ENSEMBLE": texts, "PROMPT.DESCRIPTION_FORMAT": described}
     return {key for key, effect in effective.items() if not effect}
 
 
@@ -129,6 +133,8 @@ def influential_settings(settings: Mapping[str, object], trainer: str) -> dict[s
 
 
 def compared_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
-    """The settings that define an experiment: the rows of a table may differ in them."""
-    own = {key: (value, setting_of(key)) for key, value in own_settings(settings, trainer).items()}
+    """The settings that define an experiment: the rows of a table may differ in them. The λ of an added term is not
+    one of them: its weight in TRAINER.REGULARISERS takes its place."""
+    own = {key: (value, setting_of(key)) for key, value in own_settings(settings, trainer).items()
+           if not key.endswith(".LAMBDA") or method_key(key.split(".")[1]) == method_key(branch_of(trainer))}
     return {key: value for key, (value, setting) in own.items() if setting.role in COMPARED and setting.compared}

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +16,10 @@ from .roles import OF_PROMPTS, leaves
 LEAST = {"SEED": 0, "INPUT.SIZE": 0, "DATALOADER.NUM_WORKERS": -1, "TTA.VIEWS": 1, "TTA.STEPS": 0, "TTA.EPISODES": 1,
          "TTA.JACOBIAN_GB": 0, "OPTIM.WEIGHT_DECAY": 0, "TEST.BINS": 1, "TEST.PART": 1, "TEST.LIMIT": 0,
          "TEST.IMBALANCE": 0}
+
+COOP, ENSEMBLE = "coop", "ensemble"  # values of PROMPT.TEMPLATE that stand for templates
+SEPARATOR = "|"  # between templates in PROMPT.TEMPLATE
+MEAN, SIMILARITY = "mean", "similarity"  # PROMPT.ENSEMBLE
 
 
 def require(cfg: CfgNode, condition: bool, key: str, remedy: str) -> None:
@@ -59,13 +64,12 @@ def validate(cfg: CfgNode) -> None:
     require_one_of(cfg, OF_PROMPTS, "end", "middle", "front")
     require(cfg, bool(cfg.PROMPT.CTX_INIT.strip(" _")), "PROMPT.CTX_INIT", "at least one word")
     require(cfg, "{" not in cfg.PROMPT.CTX_INIT, "PROMPT.CTX_INIT", "plain words; the class name follows by itself")
-    require(cfg, not cfg.PROMPT.TEMPLATE or trainer.takes_templates, "PROMPT.TEMPLATE",
-            "empty: only ZeroShot takes templates, the other trainers tune the words of PROMPT.CTX_INIT")
+    check_texts(cfg, trainer.tunes_context or trainer.trained)
     require(cfg, not cfg.TRAINER.REGULARISERS or trainer.takes_regularisers, "TRAINER.REGULARISERS",
             "empty: terms can be added to methods that tune by gradients, such as TPT, RTPT and TPS")
     reset = cfg.TTA.RESET
-    require(cfg, reset in ("image", "never") or (reset.isdecimal() and int(reset) > 0), "TTA.RESET",
-            "image, never, or a number of images")
+    require(cfg, reset in ("image", "never") or bool(re.fullmatch("[1-9][0-9]{0,8}", reset)), "TTA.RESET",
+            "image, never, or a number of images, such as 10")
     require(cfg, reset in EVERY_IMAGE or trainer.takes_regularisers, "TTA.RESET",
             "image: only methods that tune by gradients, such as TPT, RTPT and TPS, carry a context")
     require(cfg, 0 < cfg.TTA.SELECT <= 1, "TTA.SELECT", "a share above 0 and up to 1")
@@ -80,6 +84,30 @@ def validate(cfg: CfgNode) -> None:
     for key, value in leaves(cfg).items():
         require(cfg, not key.endswith(".LAMBDA") or float(str(value)) >= 0, key, "0 or more")
     trainer.validate(cfg)
+
+
+def check_texts(cfg: CfgNode, changes_context: bool) -> None:
+    """Refuses templates and descriptions that cannot work. A method that changes the context takes neither."""
+    own = cfg.PROMPT
+    for key, value in (("PROMPT.TEMPLATE", own.TEMPLATE), ("PROMPT.DESCRIPTIONS", own.DESCRIPTIONS)):
+        require(cfg, not value or not changes_context, key,
+                f"empty with {cfg.TRAINER.NAME}, which changes the words of PROMPT.CTX_INIT; methods that do not, such "
+                f"as ZeroShot, TPS and TDA, take templates and descriptions")
+        require(cfg, not value or not cfg.MODEL.INIT_WEIGHTS, key, "empty where MODEL.INIT_WEIGHTS gives the prompt")
+    for template in split_templates(own.TEMPLATE) if own.TEMPLATE not in ("", COOP, ENSEMBLE) else ():
+        if template.count("{}") != 1 or set("{}") & set(template.replace("{}", "")):
+            raise ConfigError(
+                f"PROMPT.TEMPLATE has the template {template!r}; it must be {COOP}, {ENSEMBLE}, or templates "
+                f"separated by '{SEPARATOR}' that hold {{}} once each, where the class name goes"
+            )
+    require_one_of(cfg, "PROMPT.DESCRIPTION_FORMAT", "auto", "sentences", "phrases")
+    require_one_of(cfg, "PROMPT.ENSEMBLE", MEAN, SIMILARITY)
+    require(cfg, own.ENSEMBLE == MEAN or bool(own.TEMPLATE or own.DESCRIPTIONS), "PROMPT.ENSEMBLE",
+            f"{MEAN} without PROMPT.TEMPLATE or PROMPT.DESCRIPTIONS")
+
+
+def split_templates(setting: str) -> list[str]:
+    return [template.strip() for template in setting.split(SEPARATOR)]
 
 
 def parse_regularisers(setting: str) -> dict[str, float]:

@@ -25,7 +25,7 @@ FOLDER = CONFIGS / "experiments"
 ORDER = (
     "table1", "shift", "two_steps", "ace", "sals", "selective", "reliability", "class_pairs", "seeds", "normalisation",
     "lambda", "delta", "scaling", "prompts", "coop", "backbones", "complexity", "theory", "family",
-    "posthoc", "combine", "pareto", "verify",
+    "posthoc", "combine", "pareto", "verify", "online", "streams", "descriptions", "corruptions",
 )
 
 VALID: dict[str, tuple] = {  # what a field of this type must be
@@ -39,6 +39,7 @@ class RunGroup:
 
     methods: Sequence[str]
     sweep: Mapping[str, Sequence] = field(default_factory=dict)  # KEY: values
+    datasets: Sequence[str] = ()  # only these of the experiment's; () = all
     shots: Sequence[int] = (0,)  # 0: the hand-written prompt; n: a CoOp prompt learnt from n images per class
 
 
@@ -48,6 +49,7 @@ class Demo:
 
     datasets: Sequence[str]
     coop: Mapping[str, object] = field(default_factory=dict)  # further settings of the CoOp prompts
+    runs: Sequence[RunGroup] = ()  # replace the experiment's, where its settings do not fit the embedded data
     images: int = 144  # test images per run without --limit: six per class
 
 
@@ -138,13 +140,17 @@ def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
     """The experiment in a yaml file's content. A ConfigError names the invalid field."""
     where = f"experiment {source}"
     demo = build(Demo, content["demo"], f"demo in {where}") if "demo" in content else DEMO
-    groups = content.get("runs", [])
-    if not isinstance(groups, list):
-        raise ConfigError(f"runs in {where} must be a list of groups, each with methods")
-    runs = [build(RunGroup, group, f"runs in {where}") for group in groups]
+    demo = replace(demo, runs=run_groups(demo.runs, f"demo in {where}"))
+    runs = run_groups(content.get("runs", []), where)
     experiment = build(Experiment, {**content, "name": name, "demo": demo, "runs": runs}, where)
     check(experiment, where)
     return experiment
+
+
+def run_groups(groups: Any, where: str) -> list[RunGroup]:
+    if not isinstance(groups, list | tuple):
+        raise ConfigError(f"runs in {where} must be a list of groups, each with methods")
+    return [build(RunGroup, group, f"runs in {where}") for group in groups]
 
 
 def build(kind: type[Any], content: Any, where: str) -> Any:
@@ -158,6 +164,8 @@ def build(kind: type[Any], content: Any, where: str) -> Any:
         valid, words = VALID.get(str(item.type).partition("[")[0], (object, ""))
         if not isinstance(value, valid):
             raise ConfigError(f"{item.name} in {where} must be {words}, not {value!r}")
+        if words == "a list" and any(isinstance(one, list | dict) for one in value):
+            raise ConfigError(f"{item.name} in {where} must be a list of single values, not {value!r}")
     return made
 
 
@@ -177,7 +185,7 @@ def check(experiment: Experiment, where: str) -> None:
         find_dataset(dataset)
     for method in experiment.methods:
         TRAINER_REGISTRY.get(method)
-    for group in experiment.runs:
+    for group in (*experiment.runs, *experiment.demo.runs):
         for key, values in group.sweep.items():
             if not isinstance(values, list) or not values:
                 raise ConfigError(f"sweep in {where}: {key} must have a list of values, not {values!r}")

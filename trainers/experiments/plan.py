@@ -14,7 +14,7 @@ from ...datasets.download.verify import Finding, inspect
 from ...datasets.file_dataset import FileDataset
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
-from ..config.build import build_cfg
+from ..config.build import CONFIGS, build_cfg
 from ..config.fingerprint import check_same, make_fingerprint, run_path
 from ..coop import CoOp
 from ..registry import method_info, method_key
@@ -141,10 +141,11 @@ def expand(experiment: Experiment, workspace: Workspace) -> list[PlannedRun]:
         workspace = replace(workspace, limit=experiment.demo.images)
     coop = {**experiment.coop, **(experiment.demo.coop if workspace.demo else {})}
     runs: dict[PlannedRun, None] = {}
+    groups = (workspace.demo and experiment.demo.runs) or experiment.runs
     for backbone, dataset, seed in itertools.product(
         workspace.backbones(experiment), workspace.datasets(experiment), experiment.seeds,
     ):
-        for group in experiment.runs:
+        for group in [group for group in groups if not group.datasets or dataset in group.datasets]:
             for shots, *values in itertools.product(group.shots, *group.sweep.values()):
                 variant, prompt = dict(zip(group.sweep, values, strict=True)), None
                 where = (dataset, backbone, seed)
@@ -155,13 +156,24 @@ def expand(experiment: Experiment, workspace: Workspace) -> list[PlannedRun]:
                 tag = f"CoOp-{shots}-shots" if shots else ""
                 chosen = any(means(name, key) for name in workspace.choose for key in variant)
                 for method in group.methods:
-                    cfgs = [configure(workspace, method, *where, tuple(variant.items()), tag)]
+                    opts = tuple((key, filled_in(value, workspace, dataset)) for key, value in variant.items())
+                    cfgs = [configure(workspace, method, *where, opts, tag)]
                     if chosen and DATASET_REGISTRY.get(cfgs[0].DATASET.NAME).has_val:
-                        opts = (*variant.items(), ("TEST.SPLIT", "val"))
-                        cfgs.append(configure(workspace, method, *where, opts, tag))
+                        cfgs.append(configure(workspace, method, *where, (*opts, ("TEST.SPLIT", "val")), tag))
                     for cfg in cfgs:
                         runs.setdefault(PlannedRun(Path(cfg.OUTPUT_DIR), method, *where, variant, shots, cfg, prompt))
     return list(runs)
+
+
+def filled_in(value: object, workspace: Workspace, dataset: str) -> object:
+    """A swept value with the data root, the folder of configs and the data set's name in place of {root}, {configs} and
+    {dataset}."""
+    if not isinstance(value, str):
+        return value
+    places = {"root": workspace.root or "data", "configs": str(CONFIGS), "dataset": dataset}
+    for name, place in places.items():
+        value = value.replace(f"{{{name}}}", place)
+    return value
 
 
 @cache
@@ -175,6 +187,8 @@ def configure(
     if workspace.root:
         flags += ["DATASET.ROOT", workspace.root]
     cfg = build_cfg(method, find_dataset(dataset), flags=flags, opts=[*workspace.opts, *itertools.chain(*opts)])
+    if cfg.OUTPUT_DIR:
+        raise ConfigError("OUTPUT_DIR is of single runs: an experiment has --output-dir for all of its runs")
     cfg.defrost()
     if prompt_tag:
         cfg.TAG = prompt_tag if cfg.TAG == "default" else f"{prompt_tag}_{cfg.TAG}"

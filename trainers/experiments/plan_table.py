@@ -41,7 +41,7 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace, t
     lines = [
         tabulate(body, headers=HEADS, disable_numparse=True, colalign=("left",) * 4 + ("right",) * 5),
         "",
-        f"{counted(len(runs), 'run')}, {len(finished)} finished, {len(left)} to do.",
+        f"{counted(len(runs), 'run')}, {len(finished):,} finished, {len(left):,} to do.",
     ]
     if left:
         lines += totals(list(left.values()), workspace)

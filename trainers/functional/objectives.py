@@ -191,7 +191,10 @@ def balance(loss: Tensor, penalty: Tensor, scale: str) -> Tensor:
 
 
 def class_logits(images: Tensor, text: Tensor, scale: Tensor | float) -> Tensor:
-    """CLIP's logits: scaled cosines of normalised image features (..., V, d) and class features (..., K, d)."""
+    """CLIP's logits: scaled cosines of normalised image features (..., V, d) and class features (..., K, d). A scale
+    (K,) has a value for each class."""
+    if isinstance(scale, Tensor) and scale.dim():
+        return scale * (images @ text.mT)
     return scale * images @ text.mT
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from PIL import Image, ImageOps
@@ -16,6 +17,7 @@ from ..report.page import render
 from ..report.thumbnails import data_uri
 from ..tpt import TPT
 from ..vlm.image_tower import encode_views
+from ..vlm.prompt_words import CAVEAT, NearestWords, nearest_words
 from .predict import Prediction
 
 IMAGE_BOX, VIEW_BOX = (384, 384), (96, 96)  # pixels of an image and of a view
@@ -29,8 +31,10 @@ NOTE = (
 def write_page(
     path: Path, found: Mapping[str, Sequence[Prediction]], classnames: Sequence[str],
     selected: Sequence[Sequence[dict]], notes: Sequence[str], top: int = 5,
+    words: Mapping[str, Sequence[Sequence[NearestWords]]] = MappingProxyType({}),
 ) -> None:
-    """`found[method]` are the predictions of a method, `selected` the views that it is tuned on, both per image."""
+    """`found[method]` are the predictions of a method, `selected` the views that it is tuned on, `words[method]` its
+    tuned contexts as words, all per image."""
     methods = [{"label": method_info(name).label} for name in found]
     images = []
     for at, views in enumerate(selected):
@@ -44,9 +48,12 @@ def write_page(
             "views": views[:MAX_VIEWS],
             "kept": f"Those of lowest entropy (in nats) before tuning, lowest first: {len(views)}"
                     f"{f', of which {MAX_VIEWS} are shown' if len(views) > MAX_VIEWS else ''}.",
+            "words": [{"label": method_info(name).label, "rows": [near.cells for near in listed[at]]}
+                      for name, listed in words.items()],
         })
     title = f"Predictions: {images[0]['name'] if len(images) == 1 else f'{len(images)} images'}"
-    write_text(path, render("predictions.html", title, methods=methods, images=images, page_notes=[*notes, NOTE]))
+    write_text(path, render("predictions.html", title, methods=methods, images=images, page_notes=[*notes, NOTE],
+                            words_note=CAVEAT))
 
 
 def rows(predictions: Mapping[str, Prediction], classnames: Sequence[str], top: int) -> list[dict]:
@@ -66,6 +73,13 @@ def rows(predictions: Mapping[str, Prediction], classnames: Sequence[str], top: 
         ]}
         for k in order
     ]
+
+
+def context_words(adapter: Adapter, predictions: Sequence[Prediction]) -> list[list[NearestWords]]:
+    """The tuned context of each image as words; none for methods that do not tune it."""
+    if not adapter.method.tunes_context:
+        return []
+    return [[] if one.context is None else nearest_words(one.context, adapter.method.backbone) for one in predictions]
 
 
 def selected_views(adapter: Adapter, path: Path) -> list[dict]:

@@ -36,6 +36,7 @@ class Prediction:
     after: torch.Tensor
     with_sals: torch.Tensor
     failed: bool  # tuning gave no finite result, so `after` is `before`
+    context: torch.Tensor | None = None  # (n_ctx, width) after tuning, of the predicted class if there is one per class
 
 
 def class_names(values: Sequence[str]) -> list[str]:
@@ -98,7 +99,10 @@ def predict(paths: Sequence[Path], adapter: Adapter) -> Iterator[Prediction]:
         adapted = adapter(part, index=[0] * len(part))
         before, after = adapted.zero_shot_logits.float().cpu(), adapted.logits.float().cpu()
         failed = [False] * len(part) if adapted.flagged is None else adapted.flagged.tolist()
-        yield from map(Prediction, part, before, after, torch.as_tensor(sals(after, before)), failed)
+        contexts: Sequence[torch.Tensor | None] = [None] * len(part)
+        if adapted.ctx is not None:
+            contexts = [own[z.argmax()] if own.dim() == 3 else own for own, z in zip(adapted.ctx, after, strict=True)]
+        yield from map(Prediction, part, before, after, torch.as_tensor(sals(after, before)), failed, contexts)
 
 
 def prediction_table(predictions: Sequence[Prediction], trainer: str, classnames: Sequence[str], top: int) -> str:

@@ -100,6 +100,8 @@ class Run:
         settings = with_augmix(compared_settings(self.settings, self.trainer), self.registered_dataset)
         if settings.get("MODEL.INIT_WEIGHTS"):
             settings["MODEL.INIT_WEIGHTS"] = self.prompt
+        if settings.get("PROMPT.DESCRIPTIONS"):
+            settings["PROMPT.DESCRIPTIONS"] = self.descriptions
         if str(settings.get("TTA.RESET")) in EVERY_IMAGE:
             settings["TTA.RESET"] = EVERY_IMAGE[0]
         if settings.get("MODEL.PREC") == ("fp32" if str(self.results.get("device")).startswith("cpu") else "fp16"):
@@ -113,6 +115,13 @@ class Run:
         return str(self.settings.get("DATASET.NAME") or self.dataset)
 
     @property
+    def part(self) -> str:
+        """How the test set differs from the data set's: its classes, and how unequal they are; "" if it does not."""
+        classes, exponent = (self.settings.get(key) for key in ("DATASET.SUBSAMPLE_CLASSES", "TEST.IMBALANCE"))
+        words = [f"{classes} classes"] if classes not in (None, "", "all") else []
+        return ", ".join([*words, *([f"imbalance {exponent}"] if exponent else [])])
+
+    @property
     def prompt_hash(self) -> str:
         """Of the content of the learnt prompt that the run started from; "" if it is not known."""
         fingerprint = self.results.get("fingerprint")
@@ -124,20 +133,33 @@ class Run:
         in `seed<k>`, the run's seed, and in the data set are one protocol's and have one name. That of any other has
         the hash of its content."""
         path = str(self.settings.get("MODEL.INIT_WEIGHTS") or "")
-        file = dataset_file_of(self.registered_dataset)
-        names = {method_key(name) for name in (self.dataset, self.registered_dataset, file.stem if file else "")}
         parts = [re.sub(rf"(?i)(?<![a-z0-9])(seed[-_]?){self.seed}(?!\d)", r"\1*", part)
-                 for part in ("*" if method_key(part) in names else part for part in Path(path).parts)]
+                 for part in ("*" if method_key(part) in self.dataset_keys else part for part in Path(path).parts)]
         if path and self.pools_prompts and parts != list(Path(path).parts):
             folders = [part for part in parts[:-1] if "*" not in part and part != "prompt_learner"]
             return f"{folders[-1] if folders else parts[-1]}-{short_hash('/'.join(parts).encode())}"
         name = prompt_name(path) if path else ""
         return f"{name.rpartition('-')[0]}-{self.prompt_hash[:8]}" if self.prompt_hash and name != path else name
 
+    @property
+    def descriptions(self) -> str:
+        """The name of the file of descriptions, with the hash of its content; of files that are named after their data
+        set, one name for all: their folder."""
+        path = Path(str(self.settings.get("PROMPT.DESCRIPTIONS") or ""))
+        if method_key(path.stem) in self.dataset_keys and path.parent.name:
+            return path.parent.name
+        return f"{path.stem}-{str(self.results.get('descriptions_hash', ''))[:8]}"
+
+    @property
+    def dataset_keys(self) -> set[str]:
+        """The names of the data set, in one spelling."""
+        file = dataset_file_of(self.registered_dataset)
+        return {method_key(name) for name in (self.dataset, self.registered_dataset, file.stem if file else "")}
+
     def split_key(self) -> tuple:
         """What a validation run and the test run that it belongs to have in common."""
         values = tuple(sorted((key, repr(value)) for key, value in self.compared.items()))  # lists are not hashable
-        return self.trainer, self.dataset, self.backbone, self.seed, self.prompt_hash, values
+        return self.trainer, self.dataset, self.part, self.backbone, self.seed, self.prompt_hash, values
 
     @property
     def classnames(self) -> list[str]:

@@ -84,7 +84,12 @@ def seeds_table(runs: Sequence[Mapping]) -> str:
         body.append([label, *(f"{mean:.2f} ± {std:.2f}" for mean, std in spread)])
     seeds = ", ".join(str(results["seed"]) for results in runs)
     return (f"{aligned(body)}\n{first['dataset']}, {backbone_label(first['backbone'])}, mean ± sample standard "
-            f"deviation over seeds {seeds}; percent")
+            f"deviation over seeds {seeds}; percent{settings_of(first)}")
+
+
+def settings_of(results: Mapping) -> str:
+    """The tag of a run that has other settings than the defaults, for a caption."""
+    return "" if results.get("tag", "default") == "default" else f"; settings: {results['tag']}"
 
 
 def result_table(runs: Sequence[Mapping]) -> str:
@@ -94,7 +99,8 @@ def result_table(runs: Sequence[Mapping]) -> str:
     rows += [(label, results, prefix) for results in runs for label, prefix in rows_of(results).items()]
     body = [[label, *(f"{results[prefix + key]:.2f}" for key in METRICS)] for label, results, prefix in rows]
     notes = [f"{first['dataset']}, {first['n']} {first['split']} images of {first['classes']} classes, "
-             f"{backbone_label(first['backbone'])}, seed {first['seed']}; percent; {first['bins']} bins"]
+             f"{backbone_label(first['backbone'])}, seed {first['seed']}; percent; {first['bins']} bins"
+             f"{settings_of(first) if len(runs) == 1 else ''}"]
     notes += [f"{method_info(results['trainer']).label}: {results['flagged']} images have their zero-shot prediction "
               f"(adaptation gave no finite number)" for results in runs if results["flagged"]]
     notes += [f"{len(first['skipped'])} unreadable images skipped"] if first["skipped"] else []

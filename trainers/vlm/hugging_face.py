@@ -107,7 +107,8 @@ def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
         return tokens
 
     control = [i for i in tokenizer.all_special_ids if i != tokenizer.unk_token_id]
-    return Tokenizer.around(encode, tokenizer(ANCHOR).input_ids, tokenizer.pad_token_id or 0, control)
+    return Tokenizer.around(encode, tokenizer(ANCHOR).input_ids, tokenizer.pad_token_id or 0, control,
+                            lambda token: tokenizer.decode([token]))
 
 
 def read_json(folder: Path, *names: str) -> dict[str, Any]:

@@ -105,13 +105,15 @@ def our_tokenizer(tokenizer: Any) -> Tokenizer:
     while row[-1:] == [pad]:
         row.pop()
     if hasattr(tokenizer, "encode"):
-        return Tokenizer.around(tokenizer.encode, row, pad, tokenizer.all_special_ids)
+        return Tokenizer.around(tokenizer.encode, row, pad, tokenizer.all_special_ids,
+                                lambda token: tokenizer.decode([token]))
     inner = tokenizer.tokenizer
 
     def encode(text: str) -> list[int]:
         return list(inner(tokenizer.clean_fn(text), add_special_tokens=False).input_ids)
 
-    return Tokenizer.around(encode, row, pad, [i for i in inner.all_special_ids if i != inner.unk_token_id])
+    return Tokenizer.around(encode, row, pad, [i for i in inner.all_special_ids if i != inner.unk_token_id],
+                            lambda token: inner.decode([token]))
 
 
 def pixels_of(config: dict[str, Any]) -> Pixels:

@@ -30,7 +30,8 @@ SMALL_MARK = "token_embedding.rows"
 HEAD_WIDTH = 64  # numbers per attention head
 TOKEN_STD = 0.02  # of CLIP's token embeddings before training
 START, END = tokenizer.encoder["<|startoftext|>"], tokenizer.encoder["<|endoftext|>"]
-TOKENIZER = Tokenizer(tokenizer.encode, (START,), (END,), 0, frozenset({START, END}))
+TOKENIZER = Tokenizer(tokenizer.encode, (START,), (END,), 0, frozenset({START, END}),
+                      lambda token: tokenizer.decode([token]))
 
 
 class OpenAIBackbone(Backbone):

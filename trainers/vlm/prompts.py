@@ -35,10 +35,12 @@ class Tokenizer:
     end: tuple[int, ...]
     pad: int
     control: frozenset[int]  # tokens that are not words
+    decode: Callable[[int], str] | None = None  # the text of one token, to read learnt prompts; None = not known
 
     @classmethod
     def around(
         cls, encode: Callable[[str], list[int]], row: Sequence[int], pad: int, control: Sequence[int] = (),
+        decode: Callable[[int], str] | None = None,
     ) -> Tokenizer:
         """Finds start and end in `row`, the library's own tokens of the text "a"; `control` are its other control
         tokens."""
@@ -47,7 +49,7 @@ class Tokenizer:
         if not word or first is None:
             raise WeightsError(f"this tokenizer is not supported: it makes {row} of '{ANCHOR}', whose token is {word}")
         start, end = tuple(row[:first]), tuple(row[first + len(word) :])
-        return cls(encode, start, end, pad, frozenset({*start, *end, *control} - {*word}))
+        return cls(encode, start, end, pad, frozenset({*start, *end, *control} - {*word}), decode)
 
     def beginning(self, text: str) -> list[int]:
         """The tokens of a text at the beginning of a prompt. A control token inside it would end it, or hide the
@@ -97,8 +99,8 @@ def warn_of_classes(classnames: Sequence[str], tokens: Sequence[Sequence[int]]) 
         groups[tuple(own)].append(f"'{name}'")
     equal = [" = ".join(names) for names in groups.values() if len(names) > 1]
     if equal:
-        logger.warning("no prompt can distinguish these classes, because their names are the same to the model: %s",
-                       first_five(equal))
+        logger.warning("no prompt can distinguish these classes, because their names (or texts) are the same to the "
+                       "model: %s", first_five(equal))
 
 
 def check_lengths(names: Sequence[str], tokens: Sequence[Sequence[int]], n_ctx: int, backbone: Backbone) -> None:

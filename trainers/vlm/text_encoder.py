@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -112,6 +113,14 @@ def vjp(text: Tensor, context: Tensor, grad_text: Tensor, batched: bool) -> Tens
     return gradient / factor.view(-1, *[1] * (gradient.dim() - 1))
 
 
+class TextFeatures(NamedTuple):
+    """Of classes that texts of their own stand for, instead of a context and their names."""
+
+    unit: Tensor  # (K, d)
+    tokens: list[list[int]]  # of each class, all its texts joined: equal ones have equal features
+    lengths: Tensor  # (K,) factors of the cosines, or () = 1
+
+
 class InitialPrompt:
     """The context that all episodes start from, with its text features and their backward pass, made once per run.
 
@@ -119,15 +128,19 @@ class InitialPrompt:
     computed, one matrix product.
     """
 
-    def __init__(self, tower: TextEncoder, context: Tensor, zero_shot: Tensor | None = None) -> None:
+    def __init__(
+        self, tower: TextEncoder, context: Tensor, zero_shot: Tensor | None = None, texts: TextFeatures | None = None,
+    ) -> None:
+        """`texts` replace the features of context and class names, for methods that do not change the context."""
         self.tower = tower
         self.episodes = sys.maxsize  # the most at once that fit into memory so far
         self.context = context.detach()  # (n_ctx, width), or (K, n_ctx, width)
         self.text = retry_on_oom(lambda: self.tower.text(self.context[None])[0], self.halve_classes)  # (K, d)
         check_distinct(self.text, tower.class_tokens)
-        # For each class the first one of its name; None where all names, or the contexts, differ.
-        first = first_of_equal(tower.class_tokens)
+        # For each class the first one of its name or texts; None where all, or the contexts, differ.
+        first = first_of_equal(texts.tokens if texts else tower.class_tokens)
         self.first_of_name = first if self.context.dim() == 2 and len(set(first)) < len(first) else None
+        self.text = texts.unit if texts else self.text
         self.zero_shot = self.text if zero_shot is None else zero_shot  # (K, d), what predictions are compared with
         self.jacobian: Tensor | None = None  # (K, d, n_ctx · width)
         self.vjp: Callable[[Tensor], Tensor] | None = None

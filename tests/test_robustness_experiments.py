@@ -1,0 +1,75 @@
+"""The experiments on corruptions, streams, online methods and texts: their tables, curves and captions."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_runs import make_run
+from promptcal.tools.reproduce import main
+from promptcal.trainers.experiments.definition import read_experiment
+from promptcal.trainers.experiments.outcome import Outcome, write_outcome
+from promptcal.trainers.experiments.plan import Workspace, expand
+
+SMALL = ["--set", "TTA.VIEWS", "10", "DATALOADER.NUM_WORKERS", "0"]
+
+
+def demo(tmp_path: Path, name: str, limit: int, *only: str) -> tuple[str, str]:
+    """The tables of an experiment's demo, and its page."""
+    main([name, "--demo", "--limit", str(limit), "--only", *only, "--output-dir", str(tmp_path), *SMALL])
+    out = tmp_path / "demo" / "experiments" / name
+    return (out / "tables.md").read_text(), (out / "report.html").read_text()
+
+
+def made(tmp_path: Path, name: str, *datasets: str) -> Outcome:
+    """The outcome of made-up runs of the real plan."""
+    workspace, experiment = Workspace(output=tmp_path), read_experiment(name)
+    plan = [run for run in expand(experiment, workspace) if run.dataset in datasets]
+    for run in plan:
+        make_run(tmp_path, run.method, run.dataset_name, run.seed, run.backbone, n=60, settings=dict(run.variant),
+                 folder=str(run.folder.relative_to(tmp_path)), data_hash=run.dataset)
+    return write_outcome(experiment, workspace, plan, {}, {})
+
+
+def labels(outcome: Outcome, table: int = 0) -> list[str]:
+    return [row.label for row in outcome.tables[table].blocks[0].rows]
+
+
+@pytest.mark.slow
+def test_corruptions(tmp_path: Path):
+    tables, page = demo(tmp_path, "corruptions", 6, "ZeroShot", "TPS")
+    assert "LandCover at severity 5" in tables and "LandCover at severity 3" not in tables
+    assert all(name in tables for name in ("gaussian noise", "defocus blur", "fog", "contrast", "Average"))
+    assert "against severity, LandCover, small CLIP, 20 bins. Seed 0. Texts: “a photo of a [class].” Test images of " \
+           "each: 6." in page
+
+
+@pytest.mark.slow
+def test_streams(tmp_path: Path):
+    tables, page = demo(tmp_path, "streams", 48, "ZeroShot", "TDA", "OnZeta")
+    for row in ("Zero-shot", "TDA, random order", "TDA, correlated order", "TDA, sorted order", "OnZeta, sorted order"):
+        assert f"| {row}" in tables
+    assert "Classes among 64 successive images" in tables
+    assert all(f"Order of the images: {order}. Over the stream, LandCover, small CLIP" in page
+               for order in ("random", "correlated", "sorted"))
+
+
+def test_descriptions_in_a_demo(tmp_path: Path):
+    tables, page = demo(tmp_path, "descriptions", 6, "ZeroShot", "TDA")
+    assert "| initial prompt | templates “ensemble” | descriptions, mean feature |" in tables
+    assert "Texts: 8 templates and 2 sentences per class (landcover_descriptions.json), mean feature." in page
+
+
+def test_descriptions_have_one_row_for_all_data_sets(tmp_path: Path):
+    outcome = made(tmp_path, "descriptions", "dtd", "ucf101")
+    assert labels(outcome) == ["Zero-shot", "TPS", "VTE", "TDA", "DMN", "DPE"]
+    assert len(outcome.tables[0].columns) == 5 and outcome.tables[1].columns == ["DTD", "UCF101", "Average"]
+    assert all(entry for block in outcome.tables[0].blocks for row in block.rows for entry in row.entries)
+
+
+def test_values_per_set_are_marked(tmp_path: Path):
+    outcome = made(tmp_path, "online", "dtd", "eurosat")
+    marked = [label for label in labels(outcome) if "values tuned per set on test labels" in label]
+    assert [label.partition(",")[0] for label in marked] == ["TDA", "DMN", "BoostAdapter", "DPE", "DOTA"]
+    assert {"TDA", "DMN", "SoC", "Zero-shot"} < set(labels(outcome))
+    plan = expand(read_experiment("online"), Workspace(output=tmp_path))
+    assert not [run for run in plan if (run.method, run.dataset) == ("BoostAdapter", "imagenet") and run.variant]

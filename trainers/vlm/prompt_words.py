@@ -1,0 +1,81 @@
+"""Context vectors read as words: the tokens whose embeddings are nearest to them."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from tabulate import tabulate
+from torch import Tensor, nn
+
+from ...datasets.utils.errors import ConfigError, WeightsError, one_line
+from ..registry import backbone_label
+from .backbone import Backbone
+from .loading import as_backbone, load_clip
+from .prompt_files import prompt_file, read_context
+
+AT_ONCE = 64  # vectors compared with the whole vocabulary together
+CAVEAT = (
+    "Nearest tokens rarely mean anything: a context vector may lie far from all of them, and the text tower reads the "
+    "vectors together, not one by one."
+)
+
+
+@dataclass(frozen=True)
+class NearestWords:
+    """The tokens nearest to one context vector, nearest first, with their cosine or Euclidean distance."""
+
+    by_cosine: Sequence[tuple[str, float]]
+    by_distance: Sequence[tuple[str, float]]
+
+    @property
+    def cells(self) -> list[str]:
+        """For a table."""
+        return [", ".join(f"{word} {value:.2f}" for word, value in listed) for listed in
+                (self.by_cosine, self.by_distance)]
+
+
+@torch.no_grad()
+def nearest_words(context: Tensor, backbone: Backbone, count: int = 3) -> list[NearestWords]:
+    """For each vector of a context (n, width) the nearest `count` tokens of the backbone's vocabulary, control tokens
+    left out."""
+    embedding, decode = getattr(backbone, "embedding", None), backbone.tokenizer.decode
+    if not isinstance(embedding, nn.Embedding) or decode is None:
+        raise WeightsError("this backbone has no table of token embeddings with a tokenizer that reads them back: its "
+                           "prompts cannot be shown as words")
+    table = embedding.weight.detach().float()
+    if context.dim() != 2 or context.shape[1] != table.shape[1]:
+        raise WeightsError(f"the context has shape {tuple(context.shape)}, but this backbone's tokens have "
+                           f"{table.shape[1]} numbers: give the backbone that it was learnt with")
+    left_out = torch.tensor(sorted(t for t in backbone.tokenizer.control if t < len(table)), device=table.device)
+    directions = F.normalize(table, dim=-1)
+
+    def listed(scores: Tensor, sign: int) -> list[tuple[str, float]]:
+        best = scores.topk(min(count, len(table) - len(left_out)))
+        return [(one_line(decode(token), 40).strip() or f"token {token}", sign * value)
+                for token, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
+
+    found = []
+    for vectors in context.to(table).split(AT_ONCE):
+        cosines, distances = F.normalize(vectors, dim=-1) @ directions.T, torch.cdist(vectors, table)
+        for near, far in zip(cosines, distances, strict=True):
+            near[left_out], far[left_out] = -torch.inf, torch.inf
+            found.append(NearestWords(listed(near, 1), listed(-far, -1)))
+    return found
+
+
+def prompt_table(source: str, backbone: str = "") -> str:
+    """The context of a prompt checkpoint as words; `backbone` names the model where the file does not."""
+    stored = read_context(prompt_file(source))
+    name = backbone or stored.backbone
+    if not name:
+        raise ConfigError(f"{source} does not name the backbone that it was learnt with: give --backbone")
+    if stored.context.dim() not in (2, 3) or not stored.context.isfinite().all():
+        raise WeightsError(f"the context in {source} has shape {tuple(stored.context.shape)} or numbers that are not "
+                           f"finite: it must be (n_ctx, width), or (classes, n_ctx, width)")
+    n_ctx, per_class = stored.context.shape[-2], stored.context.dim() == 3
+    found = nearest_words(stored.context.flatten(0, -2), as_backbone(load_clip(name, torch.device("cpu"))))
+    rows = [[*([at // n_ctx] if per_class else []), at % n_ctx + 1, *near.cells] for at, near in enumerate(found)]
+    headers = [*(["class"] if per_class else []), "vector", "nearest by cosine", "nearest by distance"]
+    return f"{tabulate(rows, headers=headers, disable_numparse=True)}\n{source}, {backbone_label(name)}. {CAVEAT}"
