@@ -46,15 +46,12 @@ def download_coop(root: Path, mirror: str = "") -> bool:
     try:
         if missing:
             install(COOP_PROMPTS, root, root, mirror)
-        prompts = sorted(target.rglob("model*.pth.tar*"))
-        if not prompts:
-            raise DataError(f"{target} has no prompt such as model.pth.tar-50: move it away and run again")
     except DataError as error:
         logger.error("error: coop: %s\nBy hand:\n  1. download %s\n  2. unpack it in %s", error, COOP_PROMPTS.link,
                      target)
         return False
-    logger.info("coop: %s, %d prompts in %s, to be given as MODEL.INIT_WEIGHTS, for example %s",
-                "ready" if missing else "already there", len(prompts), target, prompts[0])
+    logger.info("coop: %s in %s: give a prompt such as model.pth.tar-50 there as MODEL.INIT_WEIGHTS",
+                "ready" if missing else "already there", target)
     return True
 
 

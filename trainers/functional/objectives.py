@@ -23,10 +23,8 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def confident_views(logits: Tensor, share: float) -> Tensor:
-    """Indices of the `int(V · share)` views of lowest entropy. (TPT, Shu et al., NeurIPS 2022.)
-
-    The SoC paper prints the indicator as H ≥ τ; the lowest entropies are the ones kept.
-    """
+    """Indices of the `int(V · share)` views of lowest entropy. (TPT, Shu et al., NeurIPS 2022.) The SoC paper prints
+    the indicator as H ≥ τ; the lowest entropies are the ones kept."""
     kept = int(logits.shape[-2] * share)
     return entropy(logits).argsort(dim=-1, stable=True)[..., :kept]  # (..., V, K) -> (..., n)
 
@@ -46,46 +44,36 @@ def mean_entropy(logits: Tensor) -> Tensor:
 
 def leading_range(first: Tensor) -> tuple[Tensor, Tensor]:
     """Lowest and highest logit (..., 1, 1) of the most confident kept view, which is the first of `first` (..., n, K).
-
-    The public code of Penalty and ZS-Norm calls it the zero-shot range; it is not that of the plain view.
-    """
+    The public code of Penalty and ZS-Norm calls it the zero-shot range; it is not that of the plain view."""
     leader = first[..., :1, :]
     return leader.amin(-1, keepdim=True), leader.amax(-1, keepdim=True)
 
 
 def range_excess(logits: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Mean distance of logits from a range: mean relu(z − high) + mean relu(low − z). (..., n, K) -> (...)
-
-    (Penalty: Murugesan et al., ECCV 2024.)
-    """
+    """Mean distance of logits from a range: mean relu(z − high) + mean relu(low − z). (..., n, K) -> (...) (Penalty:
+    Murugesan et al., ECCV 2024.)"""
     return (F.relu(logits - high) + F.relu(low - logits)).mean((-2, -1))
 
 
 def into_range(logits: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Each view's logits scaled linearly to a range. (ZS-Norm: Murugesan et al., ECCV 2024.)
-
-    A view whose logits are all equal, as with one class, goes to the lower end.
-    """
+    """Each view's logits scaled linearly to a range. (ZS-Norm: Murugesan et al., ECCV 2024.) A view whose logits are
+    all equal, as with one class, goes to the lower end."""
     bottom, top = logits.amin(-1, keepdim=True), logits.amax(-1, keepdim=True)
     span = top - bottom
     return (logits - bottom) / torch.where(span == 0, 1, span) * (high - low) + low
 
 
 def dispersion(text: Tensor) -> Tensor:
-    """Mean distance of the classes from their centroid, which is not normalised. To be maximised.
-
-    (C-TPT, Yoon et al., ICLR 2024.)
-    """
+    """Mean distance of the classes from their centroid, which is not normalised. To be maximised. (C-TPT, Yoon et al.,
+    ICLR 2024.)"""
     centroid = text.mean(-2, keepdim=True)
     return (text - centroid).norm(dim=-1).mean(-1)
 
 
 def orthogonality(text: Tensor) -> Tensor:
-    """O-TPT's penalty mean_i ‖H_i S_i − e_i‖ in closed form. (Sharifdeen et al., CVPR 2025.)
-
-    H_i is the Householder reflector that maps row S_i onto ‖S_i‖ e_i, so each term is ‖S_i‖ − 1: the same value and
-    gradient without the K×K×K reflectors.
-    """
+    """O-TPT's penalty mean_i ‖H_i S_i − e_i‖ in closed form. (Sharifdeen et al., CVPR 2025.) H_i is the Householder
+    reflector that maps row S_i onto ‖S_i‖ e_i, so each term is ‖S_i‖ − 1: the same value and gradient without the K×K×K
+    reflectors."""
     return by_rows(text, lambda rows, _: rows.norm(dim=-1)).mean(-1) - 1
 
 
@@ -99,9 +87,7 @@ def frobenius_orthogonality(text: Tensor) -> Tensor:
 
 def nearest_angle(text: Tensor, limit: float = 0.99999) -> Tensor:
     """Mean angle between each class and the class nearest to it. To be maximised. (A-TPT: Ahamed et al., ICLR 2026.)
-
-    Cosines are clamped to ±limit, where arccos is steep: two classes of the same name add nothing to the gradient.
-    """
+    Cosines are clamped to ±limit, where arccos is steep: two classes of the same name add nothing to the gradient."""
     def nearest(rows: Tensor, start: int) -> Tensor:
         others = rows - 2 * rows * diagonal_like(rows, start)  # a class's cosine with itself becomes −1
         return others.max(-1).values  # one of several equal ones gets the gradient
@@ -121,20 +107,16 @@ def rescale(similarity: Tensor, low: Tensor, high: Tensor, how: str) -> Tensor:
 
 
 def huber(similarity: Tensor, delta: Tensor | float) -> Tensor:
-    """s²/2 up to the margin δ, then the line δ(s − δ/2): the gradient of similar classes is bounded.
-
-    With m = min(s, δ) both pieces are m (s − m/2).
-    """
+    """s²/2 up to the margin δ, then the line δ(s − δ/2): the gradient of similar classes is bounded. With m = min(s, δ)
+    both pieces are m (s − m/2)."""
     bounded = similarity.clamp(max=delta)
     return bounded * (similarity - bounded / 2)
 
 
 def semantic_separation(text: Tensor, percentile: float, normalisation: str, statistics: str = "detached") -> Tensor:
-    """L_Huber of SoC: mean over pairs i < j of Huber(s̃_ij, δ), δ the given percentile of s̃. (Sec. 4.)
-
-    The paper does not say through which `statistics` gradients flow: none (`detached`), minimum and maximum (`flow`),
-    or δ as well (`flow_delta`). A single class has no pairs: 0.
-    """
+    """L_Huber of SoC: mean over pairs i < j of Huber(s̃_ij, δ), δ the given percentile of s̃. (Sec. 4.) The paper does
+    not say through which `statistics` gradients flow: none (`detached`), minimum and maximum (`flow`), or δ as well
+    (`flow_delta`). A single class has no pairs: 0."""
     if text.shape[-2] < 2:
         return text.sum((-2, -1)) * 0
     if statistics == "detached" and not fits_at_once(text.shape[-2]):
