@@ -12,7 +12,7 @@ from promptcal.tools import measuring
 from promptcal.tools.benchmark_cases import plain_text_side
 from promptcal.tools.measuring import class_names, random_clip
 from promptcal.trainers.experiments.layouts.penalties import REGULARISERS
-from promptcal.trainers.functional.objectives import orthogonality, pair_similarities
+from promptcal.trainers.functional.objectives import dispersion, orthogonality, pair_similarities
 from torch.utils.flop_counter import FlopCounterMode
 
 PAPER_WIDTH = 768  # the SoC paper counts operations for ViT-L/14
@@ -26,9 +26,10 @@ def test_it_prints_a_table_and_writes_json(tmp_path: Path, image_folder: Path, m
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "b.json").read_text())
     assert {"processor", "cores", "load", "versions"} <= set(content["machine"])
-    assert len(content["rows"]) == 9
+    assert len(content["rows"]) == 11
     for row in content["rows"]:
         assert row["what"] in done.stdout and row["ours"] > 0 and row["reference"] > 0 and row["ratio"] > 0
+        assert (row["reached"] is None) == (row["goal"] is None)
 
 
 def test_the_reference_on_encoded_images_is_the_reference():
@@ -41,7 +42,7 @@ def test_the_reference_on_encoded_images_is_the_reference():
 @pytest.mark.parametrize("case", REGULARISERS)
 def test_operations_of_regularisers_are_those_counted(case: str):
     function = {"O-TPT, cubic": reference.cubic_orthogonality, "O-TPT, closed form": orthogonality,
-                "SoC": pair_similarities}[case]
+                "SoC": pair_similarities, "C-TPT": dispersion}[case]
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         function(torch.empty(100, PAPER_WIDTH))
     assert counter.get_total_flops() == REGULARISERS[case].products(100, PAPER_WIDTH)

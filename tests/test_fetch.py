@@ -123,11 +123,14 @@ def test_a_part_that_was_not_requested(stated, tmp_path):
         assert b"Range: bytes=4-\r\n" in requests[0] and b"Range" not in requests[1]
 
 
-def test_a_host_that_never_ends_is_stopped(tmp_path, monkeypatch):
-    """One byte at a time, each within the time-out."""
-    monkeypatch.setattr(module, "WINDOW", 0.3)
-    slow, message = OK + b"\r\n" + b"x" * 500, "bytes per second, which is too slow"
-    with answering(slow, pause=0.01) as (address, _), pytest.raises(FetchError, match=message):
+@pytest.mark.parametrize(("setting", "answer", "message"), [
+    ("WINDOW", OK + b"\r\n" + b"x" * 500, "bytes per second, which is too slow"),
+    ("ANSWER_WITHIN", OK + b"X-Slow: " + b"x" * 500, r"no answer within 0.3 seconds"),
+])
+def test_a_host_that_never_ends_is_stopped(setting, answer, message, tmp_path, monkeypatch):
+    """One byte at a time, each within the time-out: in the body, and in the headers."""
+    monkeypatch.setattr(module, setting, 0.3)
+    with answering(answer, pause=0.01) as (address, _), pytest.raises(FetchError, match=message):
         fetch_url(f"{address}/a.zip", tmp_path / "a.zip")
 
 

@@ -1,4 +1,4 @@
-"""Measures speed against the slow reference: episodes, whole images, views.
+"""Measures speed against the slow reference: episodes, whole images, views, threads.
 
     python tools/benchmark.py --quick
     python tools/benchmark.py --photos ~/photos --json benchmark.json
@@ -48,17 +48,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"\n{found['processor']}, {found['cores']} cores; load {found['load']} at the start; fp32, random weights\n"
           f"{', '.join(f'{name} {version}' for name, version in found['versions'].items())}")
     if args.json:
-        write_json(args.json, {"machine": found, "rows": [{**asdict(row), "ratio": row.ratio} for row in rows]})
+        figures = [{**asdict(row), "ratio": row.ratio, "reached": row.reached} for row in rows]
+        write_json(args.json, {"machine": found, "rows": figures})
         print(f"written to {args.json}")
 
 
 def table(rows: Sequence) -> str:
     from tabulate import tabulate
 
-    body = [[row.what, amount(row.ours, row.unit), amount(row.reference, row.unit), amount(row.ratio, "×"),
-             row.measured_on] for row in rows]
-    headers = ("", "promptcal", "reference", "measured", "measured on")
-    return tabulate(body, headers, disable_numparse=True, colalign=("left", *["right"] * 3, "left"))
+    body = [[
+        row.what, amount(row.ours, row.unit), amount(row.reference, row.unit), amount(row.ratio, "×"),
+        row.goal and f"{'≤' if row.cost else '≥'} {row.goal:g} ×",
+        {None: "", True: "reached", False: "missed"}[row.reached], row.measured_on,
+    ] for row in rows]
+    headers = ("", "promptcal", "reference", "measured", "goal", "", "measured on")
+    return tabulate(body, headers, disable_numparse=True, colalign=("left", *["right"] * 4, "left", "left"))
 
 
 def amount(value: float, unit: str) -> str:

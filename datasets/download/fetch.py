@@ -8,14 +8,17 @@ from __future__ import annotations
 import hashlib
 import http.client
 import logging
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from typing import TypeVar
 
 from tqdm import tqdm
 
@@ -25,12 +28,15 @@ from ..utils.files import locked, read_json
 logger = logging.getLogger(__name__)
 
 TIMEOUT = 20  # seconds without a byte
+ANSWER_WITHIN = 90  # seconds before the first byte of the file, redirections included
 WINDOW, SLOWEST = 60, 1000  # a host must send this many bytes per second, averaged over this many seconds
 CHUNK = 1 << 20
 NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 WEB = ("http://", "https://")
 LARGEST = 50 << 30  # bytes; the largest archive that can be downloaded has 23 GB, the largest split file 7 MB
 LARGEST_LIST = 64 << 20
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -199,7 +205,7 @@ def load_part(url: str, part: Path, limit: int) -> bool:
         headers["Range"] = f"bytes={have}-"
     request = urllib.request.Request(url, headers=headers)
     try:
-        response = urllib.request.urlopen(request, timeout=TIMEOUT)
+        response = within(ANSWER_WITHIN, lambda: urllib.request.urlopen(request, timeout=TIMEOUT))
     except urllib.error.HTTPError as error:
         if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not have:
             raise
@@ -218,6 +224,25 @@ def load_part(url: str, part: Path, limit: int) -> bool:
             return load_part(url, part, limit)
         save(response, part, have, total, limit)
     return have > 0
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """The result of `work`, or TimeoutError. A host that sends its headers byte by byte never exceeds the socket's
+    time-out."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError(f"no answer within {seconds:g} seconds")
+    return future.result()
 
 
 def save(response: http.client.HTTPResponse, part: Path, have: int, total: int | None, limit: int) -> None:

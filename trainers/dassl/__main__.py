@@ -13,9 +13,8 @@ from pathlib import Path
 
 from yacs.config import CfgNode
 
-from ...datasets.utils.cli import IS_MAIN, log_to_terminal, run_tool
+from ...datasets.utils.cli import IS_MAIN, run_tool
 from ...datasets.utils.errors import UserError
-from .patches import apply_patches
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -32,33 +31,26 @@ def main(argv: list[str] | None = None) -> None:
     sys.path[0] = str(script.resolve().parent)  # as `python train.py` sets it
     if args.dassl:
         sys.path.insert(1, str(Path(args.dassl).resolve()))
-    log_to_terminal()
-    install()
+    install_plugin()
     sys.argv = [args.script, *args.arguments]
     runpy.run_path(args.script, run_name="__main__")
 
 
-def install() -> None:
-    """Patches Dassl, and adds our settings, trainers and evaluator. Trainers are registered when train.py, which has
-    imported its own by then, asks for the default config: its own names take precedence."""
-    apply_patches()
-    import dassl.config
-    import dassl.engine
-    import dassl.utils
+def install_plugin() -> None:
+    """Imports the plugin, and adds our settings to Dassl's `get_cfg_default`, which train.py imports by name."""
+    from . import plugin  # patches Dassl, which can be imported only then
 
-    from .convert import add_settings
-    from .trainers import connecting_evaluator, register_trainers
+    import dassl.config  # isort: skip
+    import dassl.utils  # isort: skip
 
     original = dassl.config.get_cfg_default
 
     def extended() -> CfgNode:
         cfg = original()
-        register_trainers()
-        add_settings(cfg)
+        plugin.extend_cfg(cfg)
         return cfg
 
     dassl.config.get_cfg_default = extended
-    dassl.engine.build_trainer = connecting_evaluator(dassl.engine.build_trainer)
     if not IS_MAIN:  # of several processes only the first one writes log lines and log.txt
         dassl.utils.setup_logger = lambda output=None: None
 
