@@ -101,8 +101,8 @@ def adapt(
     position in the data set's split as `index`, and the run's TTA.AUGMIX, they are those of a run.
 
     An image whose adapted logits are not finite keeps its zero-shot prediction and is `flagged`. Autocast, the default
-    dtype and inference mode around the call change nothing. Nothing is kept between calls; in a loop, make an `Adapter`
-    once and call it.
+    dtype and inference mode around the call change nothing. The images of a call are an online method's stream in
+    their order. Nothing is kept between calls; in a loop, make an `Adapter` once and call it.
     """
     backbone = checked_model(model)
     if not as_images(views):

@@ -98,7 +98,8 @@ class BaseTrainer:
         return self.cfg.TTA.VIEWS
 
     def adapt(self, views: Tensor) -> Adapted:
-        """Predictions for B images, given as unit view features (B, V, d), each image on its own."""
+        """Predictions for B images, given as unit view features (B, V, d), each image on its own; an online method's in
+        their order."""
         raise TypeError(f"{type(self).__name__} does not define adapt()")
 
     def state_tensors(self) -> Mapping[str, Tensor]:
