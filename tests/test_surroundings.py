@@ -50,6 +50,15 @@ def test_a_command_finishes_its_work_without_a_stream(line: str, status: int, sa
     assert (tmp_path / "ordner-für-é").is_dir()
 
 
+def test_log_lines_appear_once_beside_libraries_that_log_to_the_root():
+    """As open_clip does. Their warnings are shown."""
+    code = ("import logging\nfrom promptcal.datasets.utils.cli import log_to_terminal\nlog_to_terminal()\n"
+            "logging.info('their line')\nlogging.getLogger('promptcal.x').warning('our line')\n"
+            "logging.getLogger('open_clip').warning('their warning')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert sorted((done.stdout + done.stderr).split("\n")) == ["", "", "our line", "their warning"]
+
+
 STEP = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[03-04,09],cpu1",
         "SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "100", "SLURM_STEP_ID": "1"}
 

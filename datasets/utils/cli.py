@@ -56,6 +56,12 @@ def log_to_terminal() -> None:
     LOGGER.setLevel(logging.INFO)  # in every process: each run has its own log file
     if IS_MAIN and not any(isinstance(handler, TerminalHandler) for handler in LOGGER.handlers):
         LOGGER.addHandler(TerminalHandler())
+    root = logging.getLogger()
+    if not root.handlers:  # open_clip's `logging.info` would give it one that repeats our lines
+        others = logging.StreamHandler()
+        others.setLevel(logging.WARNING)
+        others.addFilter(lambda record: not record.name.startswith(LOGGER.name))
+        root.addHandler(others)
 
 
 def tool_parser(doc: str | None) -> argparse.ArgumentParser:
