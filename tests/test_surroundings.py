@@ -56,7 +56,7 @@ def test_log_lines_appear_once_beside_libraries_that_log_to_the_root():
             "logging.info('their line')\nlogging.getLogger('promptcal.x').warning('our line')\n"
             "logging.getLogger('open_clip').warning('their warning')")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert sorted((done.stdout + done.stderr).split("\n")) == ["", "", "our line", "their warning"]
+    assert sorted(f"{done.stdout}\n{done.stderr}".split("\n")) == ["", "", "our line", "their warning"]
 
 
 STEP = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[03-04,09],cpu1",
