@@ -35,13 +35,7 @@ from .vlm.numerics import fixed_numerics, resolve_precision
 from .vlm.openai import warn_of_small
 from .vlm.openai_clip import CLIP
 from .vlm.prompt_files import load_context, prompt_hash
-from .vlm.prompts import (
-    ClassTokenPosition,
-    check_lengths,
-    class_tokens,
-    initial_context,
-    warn_of_classes,
-)
+from .vlm.prompts import ClassTokenPosition, check_lengths, class_tokens, initial_context, warn_of_classes
 from .vlm.templates import find_templates
 from .vlm.text_encoder import InitialPrompt, TextEncoder
 

@@ -14,7 +14,7 @@ from ...datasets.utils.errors import ConfigError, first_five
 from ...datasets.utils.registry import nearest
 from ..registry import backbone_label, method_info
 from .comparison import Column, column_of, default_settings, non_default_settings, show_setting, swept_keys
-from .measure import Measured
+from .measure import Measured, mean_over_seeds
 from .metrics import METRICS
 from .table_model import Entry, RowBlock, Table, TableRow, text_entry
 
@@ -115,10 +115,8 @@ def choice_table(
     """Blocks for the chosen values, accuracy, ECE and the criterion; rows for each method and rule."""
     datasets = sorted({dataset for sweep in sweeps for dataset in sweep.by_dataset()},
                       key=lambda dataset: dataset_info(dataset).order)
-    metrics = dict.fromkeys(["accuracy", "ece", criterion])
     values = RowBlock("chosen value", [])
-    blocks = {metric: RowBlock(METRICS[metric].label + (" (%)" if METRICS[metric].percent else ""), [])
-              for metric in metrics}
+    blocks = {metric: RowBlock(METRICS[metric].heading, []) for metric in ("accuracy", "ece", criterion)}
     several = len(datasets) > 1
     notes: list[str] = []
     missing: list[str] = []
@@ -126,14 +124,13 @@ def choice_table(
         tested = sweep.by_dataset()
         chosen = choose(sweep, tested, held_out, criterion, missing)
         for rule, (label, _) in RULES.items():
-            row = chosen[rule]
-            if not row:
+            if not (row := chosen[rule]):
                 continue
             shown = [text_entry(show_value(row[d])) if d in row else None for d in datasets]
             values.rows.append(TableRow(f"{sweep.label}: {label}", sweep.method, [*shown, *[None] * several]))
             for metric, block in blocks.items():
                 scale, decimals = METRICS[metric].scale, METRICS[metric].decimals
-                results = {d: scale * score(tested[d][row[d]], metric) for d in datasets if d in row}
+                results = {d: scale * mean_over_seeds(tested[d][row[d]], metric) for d in datasets if d in row}
                 entries = [Entry(results[d], decimals) if d in results else None for d in datasets]
                 if several:
                     whole = len(results) == len(datasets)
@@ -168,39 +165,32 @@ def choose(
 ) -> dict[str, dict[str, object]]:
     """For each rule the chosen value by data set. `missing` gets a note on each choice that needs further runs."""
     chosen: dict[str, dict[str, object]] = {rule: {} for rule in RULES}
+    sign = -1 if METRICS[criterion].higher_is_better else 1
     for dataset, cell in tested.items():
-        results = {value: score(runs, criterion) for value, runs in cell.items()}
-        chosen["hindsight"][dataset] = best_of(results, criterion)
+        others = [other for name, other in tested.items() if name != dataset]
+        shared = [value for value in cell if others and all(value in other for other in others)]
+        scores = {  # by rule and value
+            "hindsight": {value: mean_over_seeds(runs, criterion) for value, runs in cell.items()},
+            "others": {value: float(np.mean([mean_over_seeds(other[value], criterion) for other in others]))
+                       for value in shared},
+        }
         default = default_settings(sweep.method, dataset).get(sweep.key)
         if default in cell:
             chosen["default"][dataset] = default
-        others = {value: [score(other[value], criterion) for name, other in tested.items() if name != dataset]
-                  for value in cell if all(value in other for other in tested.values())}
-        if others and len(tested) > 1:
-            chosen["others"][dataset] = best_of({v: float(np.mean(scores)) for v, scores in others.items()}, criterion)
         pairs = {value: [(m, held_out.get(m.run.split_key())) for m in runs] for value, runs in cell.items()}
         lacking = [show_value(value) for value, runs in pairs.items() if any(val is None for _, val in runs)]
-        where = f"{sweep.label} on {dataset_info(dataset).label}"
+        where = f"No choice on validation images for {sweep.label} on {dataset_info(dataset).label}"
         if lacking:
-            missing.append(f"No choice on validation images for {where}: no run with TEST.SPLIT val at "
-                           f"{setting_name(sweep.key)} {first_five(lacking)}.")
+            missing.append(f"{where}: no run with TEST.SPLIT val at {setting_name(sweep.key)} {first_five(lacking)}.")
         elif any(val and val.run.data_hash == m.run.data_hash for runs in pairs.values() for m, val in runs):
-            missing.append(f"No choice on validation images for {where}: its validation images are its test images.")
+            missing.append(f"{where}: its validation images are its test images.")
         else:
-            on_val = {value: score([val for _, val in runs if val], criterion) for value, runs in pairs.items()}
-            chosen["validation"][dataset] = best_of(on_val, criterion)
+            scores["validation"] = {value: mean_over_seeds([val for _, val in runs if val], criterion)
+                                    for value, runs in pairs.items()}
+        for rule, found in scores.items():
+            if found:  # of equal ones the first
+                chosen[rule][dataset] = min(found, key=lambda value, found=found: sign * found[value])  # type: ignore[misc]
     return chosen
-
-
-def score(runs: Sequence[Measured], metric: str) -> float:
-    """The mean over seeds, in fractions."""
-    return float(np.mean([m.value(metric) for m in runs]))
-
-
-def best_of(scores: Mapping[object, float], metric: str) -> object:
-    """The value with the best score; of equal ones the first."""
-    sign = -1 if METRICS[metric].higher_is_better else 1
-    return min(scores, key=lambda value: sign * scores[value])
 
 
 def setting_name(key: str) -> str:

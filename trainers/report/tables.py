@@ -49,7 +49,7 @@ def paper_table(
         if with_published:
             rows, used = _add_published(rows, comparison, metric, average, source)
             sources |= used
-        blocks.append(RowBlock(METRICS[metric].label + (" (%)" if METRICS[metric].percent else ""), rows))
+        blocks.append(RowBlock(METRICS[metric].heading, rows))
     notes = [*comparison.notes, _legend(blocks, comparison)]
     if "ece_temperature" in metrics:
         notes += _temperature_notes(comparison)

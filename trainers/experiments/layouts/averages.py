@@ -47,8 +47,7 @@ def averages(finished: FinishedRuns) -> list[Table]:
     for metric in experiment.metrics:
         grid = {row: [average_over([cells[row, value][name] for name in common if (row, value) in cells], metric)
                       for value in values] for row in rows}
-        label = METRICS[metric].label + (" (%)" if METRICS[metric].percent else "")
-        blocks.append(block_vs_published(label, grid, metric, columns, table))
+        blocks.append(block_vs_published(METRICS[metric].heading, grid, metric, columns, table))
     every = {run.dataset_name for run in finished.measured}
     sizes = {m.run.dataset: m.run.results["n"] for m in finished.measured.values() if m.run.dataset in common}
     names = sorted(sizes, key=lambda name: dataset_info(name).order)
@@ -119,7 +118,7 @@ def summary(experiment: Experiment, comparison: Comparison) -> Table:
                 for row in comparison.rows}
         by_metric.append({line.label: line.entries[0] for line in mark(grid, metric)})
     rows = [TableRow(row.label, row.method, [entries[row.label] for entries in by_metric]) for row in comparison.rows]
-    labels = [METRICS[metric].label + (" (%)" if METRICS[metric].percent else "") for metric in experiment.metrics]
+    labels = [METRICS[metric].heading for metric in experiment.metrics]
     names = ", ".join(map(comparison.column_label, common))
     notes = [f"{'Average over ' if len(common) > 1 else ''}{names}. {comparison.images()}", *comparison.notes]
     notes += spread_note((entry for row in rows for entry in row.entries),

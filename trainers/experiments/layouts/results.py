@@ -11,7 +11,7 @@ from ...report.comparison import Row
 from ...report.gallery import NamedFigure, lambda_figure, lambda_points, prompt_figure, reliability_figure
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...report.tables import paper_table
-from ..finished_runs import ANY, FinishedRuns, mean
+from ..finished_runs import ANY, FinishedRuns
 from ..vs_published import with_differences
 
 PROMPT = "PROMPT.CTX_INIT"
@@ -80,7 +80,7 @@ def prompt_tables(finished: FinishedRuns) -> list[Table]:
         rows: dict[Row, list[Entry | None]] = {method: [] for method in methods}
         labels: list[str] = []
         for column in comparison.columns:
-            ece = {(replace(row, variant=""), row.variant): mean(cell, "ece")
+            ece = {(replace(row, variant=""), row.variant): gallery.point(cell).ece
                    for row, cell in comparison.cells_on(column)}
             shared = [prompt for prompt in prompts if all((method, prompt) in ece for method in methods)]
             if not shared:

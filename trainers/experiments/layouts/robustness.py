@@ -9,13 +9,13 @@ from ....datasets.base import dataset_info, parse_run_name
 from ...registry import backbone_label, method_order
 from ...report import gallery
 from ...report.comparison import Comparison, Row, show_setting
-from ...report.figures.severity import Curves, draw_severities
+from ...report.figures.comparison import Point, draw_severities
 from ...report.gallery import NamedFigure
 from ...report.measure import Measured
 from ...report.metrics import METRICS
 from ...report.table_model import RowBlock, Table
 from ...report.tables import mark
-from ..finished_runs import ANY, FinishedRuns, mean
+from ..finished_runs import ANY, FinishedRuns
 from ..plan import PlannedRun
 from .averages import average_over, summary
 from .results import by_dataset, by_every_setting, by_setting
@@ -63,11 +63,11 @@ def severity_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
     """ECE and accuracy against the severity, for the corruptions that were run at several."""
     for name, own in grouped(finished, lambda run: run.dataset_name).items():
         for comparison in own.comparisons():
-            curves: dict[str, Curves] = {}
+            curves: dict[str, dict[str, dict[int, Point]]] = {}
             for (row, column), cell in comparison.cells.items():
                 _, corruption, severity = parse_run_name(column.dataset)
                 of_method = curves.setdefault(corruption.replace("_", " "), {}).setdefault(row.method, {})
-                of_method[severity] = mean(cell, "accuracy"), mean(cell, "ece")
+                of_method[severity] = gallery.point(cell)
             shown = {corruption: found for corruption, found in curves.items()
                      if any(len(points) > 1 for points in found.values())}
             if shown:
@@ -129,8 +129,7 @@ def text_tables(finished: FinishedRuns) -> Iterator[Table]:
         for metric in experiment.metrics:
             grid = {Row(method): [average_over([own[method, column] for column in common if (method, column) in own],
                                                metric) for own in cells] for method in methods}
-            blocks.append(RowBlock(METRICS[metric].label + (" (%)" if METRICS[metric].percent else ""),
-                                   mark(grid, metric)))
+            blocks.append(RowBlock(METRICS[metric].heading, mark(grid, metric)))
         names = next(iter(comparisons.values())).images(common)
         yield Table(f"{experiment.name}_summary", f"{experiment.title}, {backbone_label(backbone)}", list(comparisons),
                     blocks, [f"{'Averages. ' if len(common) > 1 else ''}{names}"])
