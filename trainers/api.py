@@ -81,7 +81,8 @@ class Adapter:
             return
         make = ViewMaker.of(self.method.num_views, backbone.pixels, cfg.TTA.AUGMIX != "off", cfg.SEED)
         for some in chunks(list(zip(images, indices_of(index, len(images)), strict=True)), at_once):
-            yield torch.stack([make(opened(image), at) for image, at in some]), True
+            yield torch.stack([make(to_rgb(image) if isinstance(image, Image.Image) else open_image(image), at)
+                               for image, at in some]), True
 
 
 @explaining_faults()
@@ -158,10 +159,6 @@ def as_images(views: Any) -> list[ImageLike]:
     if other is not None:
         raise TypeError(f"views must be images and paths, or tensors, not both: found a {type(other).__name__}")
     return list(images)
-
-
-def opened(image: ImageLike) -> Image.Image:
-    return to_rgb(image) if isinstance(image, Image.Image) else open_image(image)
 
 
 def indices_of(index: Sequence[int] | int | None, images: int) -> Sequence[int]:

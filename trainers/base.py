@@ -229,6 +229,10 @@ class BaseTrainer:
         self.lengths = found.lengths if found else 1.0
         self.scale = self.backbone.logit_scale.exp().detach() * self.lengths
         self.first_of_name = self.prompt.first_of_name
+        self.prepare()
+
+    def prepare(self) -> None:
+        """What a method computes once from the model, the classes and the initial prompt."""
 
     def find_texts(self, expected_hash: str = "") -> ClassTexts | None:
         own, ensemble = (self.dataset.template, self.dataset.ensemble) if self.dataset else (None, ())  # as in `adapt`

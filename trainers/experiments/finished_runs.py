@@ -33,6 +33,10 @@ class FinishedRuns:
         return self.workspace.demo and bool(self.experiment.datasets)
 
     @property
+    def backbones(self) -> list[str]:
+        return list(dict.fromkeys(run.backbone for run in self.measured))
+
+    @property
     def compared(self) -> bool:
         """Whether published results are shown next to these: not for other data or other settings."""
         return bool(self.experiment.published) and not self.is_demo and not self.other_settings

@@ -170,10 +170,8 @@ def filled_in(value: object, workspace: Workspace, dataset: str) -> object:
     {dataset}."""
     if not isinstance(value, str):
         return value
-    places = {"root": workspace.root or "data", "configs": str(CONFIGS), "dataset": dataset}
-    for name, place in places.items():
-        value = value.replace(f"{{{name}}}", place)
-    return value
+    value = value.replace("{root}", workspace.root or "data").replace("{configs}", str(CONFIGS))
+    return value.replace("{dataset}", dataset)
 
 
 @cache

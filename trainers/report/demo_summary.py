@@ -98,10 +98,9 @@ def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
         left.margins(x=0.18, y=0.12)
         left.set_xlabel("○ accuracy, ◆ mean confidence (%)")
         right.margins(x=0.12)
-        right.set_xlim(left=0)
-        right.set_xlabel("RMS calibration error (%, 95 % interval)")
-        left.grid(axis="x")
-        right.grid(axis="x")
+        right.set(xlim=(0, None), xlabel="RMS calibration error (%, 95 % interval)")
+        for axes in (left, right):
+            axes.grid(axis="x")
     caption = (
         f"Above: accuracy by confidence in {SHOWN_BINS} bins (red: over-confident, blue: under-confident), ECE in "
         f"{cal.BINS} bins. Below: mean confidence beside accuracy, and RMS calibration errors on "

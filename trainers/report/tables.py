@@ -9,11 +9,10 @@ import numpy as np
 
 from ...datasets.base import dataset_info
 from ..functional.conformal import KINDS, Sets, conformal
-from ..registry import method_info, method_key, method_order
+from ..registry import method_info, method_key
 from . import published as paper
 from .comparison import Column, Comparison, Row, non_default_settings
-from .load import Run
-from .measure import Measured
+from .measure import Measured, mean_over_seeds
 from .metrics import INTERVAL_NOTE, METRICS, POSTHOC_NOTE, TEMPERATURE_NOTE
 from .table_model import Entry, RowBlock, Table, TableRow
 
@@ -88,7 +87,7 @@ def _temperature_notes(comparison: Comparison) -> list[str]:
     raised = []
     for (row, column), group in comparison.cells.items():
         if all("ece_temperature" in m.metrics for m in group):
-            before, after = (_mean([100 * m.value(key) for m in group], 1).text for key in ("ece", "ece_temperature"))
+            before, after = (f"{100 * mean_over_seeds(group, key):.1f}" for key in ("ece", "ece_temperature"))
             if float(after) > float(before):
                 raised.append(f"{row.label} on {comparison.column_label(column)} ({before} → {after})")
     more = f" and {len(raised) - 6} more" if len(raised) > 6 else ""
@@ -101,13 +100,13 @@ def _cell(comparison: Comparison, row: Row, column: Column, metric: str, interva
     if not group or any(metric not in m.metrics for m in group):
         return None
     scale, only = METRICS[metric].scale, group[0].metrics[metric]
-    entry = _mean([scale * m.value(metric) for m in group], METRICS[metric].decimals)
+    entry = mean_entry([scale * m.value(metric) for m in group], METRICS[metric].decimals)
     if interval and len(group) == 1 and not np.isnan(only.low):
         return replace(entry, low=scale * float(only.low), high=scale * float(only.high))
     return entry
 
 
-def _mean(values: Sequence[float], decimals: int) -> Entry:
+def mean_entry(values: Sequence[float], decimals: int) -> Entry:
     """The mean over seeds, with the sample deviation if there are several."""
     several = len(values) > 1 and bool(np.isfinite(values).all())
     std = float(np.std(values, ddof=1)) if several else None
@@ -122,7 +121,7 @@ def average_over(cells: Sequence[Sequence[Measured]], metric: str) -> Entry | No
     scale, decimals = METRICS[metric].scale, METRICS[metric].decimals
     values = [[scale * m.value(metric) for m in cell] for cell in cells]
     if len({tuple(m.run.seed for m in cell) for cell in cells}) == 1:
-        return _mean(np.mean(values, axis=0).tolist(), decimals)
+        return mean_entry(np.mean(values, axis=0).tolist(), decimals)
     return Entry(float(np.mean([np.mean(of_set) for of_set in values])), decimals)
 
 
@@ -136,7 +135,8 @@ def mark(grid: Grid, metric: str) -> list[TableRow]:
     for row, entries in grid.items():
         rivals = [other for other in tuned if other.variant == row.variant or not within]
         baselines = [other for other in rivals if method_key(other.method) == paper.BASELINE]
-        newer = {other.method for other in rivals if method_order(other.method) > method_order(paper.BASELINE)}
+        last = method_info(paper.BASELINE).order
+        newer = {other.method for other in rivals if method_info(other.method).order > last}
         later = newer == {row.method} and len(baselines) == 1
         marked = []
         for at, entry in enumerate(entries):
@@ -179,7 +179,7 @@ def _add_published(
         lines.append(line)
         runs = [m.run for (row, _), group in comparison.cells.items() for m in group if row.label == line.label]
         steps = {run.settings.get("TTA.STEPS", 1) for run in runs} if method_info(line.method).tuned else {1}
-        if len(steps) != 1 or any(map(_unlike_published, runs)):
+        if len(steps) != 1 or any(non_default_settings(run).keys() - {"TTA.STEPS"} for run in runs):
             continue
         plain, sals = metric.removesuffix("_sals"), metric.endswith("_sals")
         where = (comparison.backbone, steps.pop(), sals, source)
@@ -199,11 +199,6 @@ def published_rows(like: TableRow, cells: Sequence[paper.Cell | None]) -> list[T
         return []
     label = f"{like.label} (published: {'; '.join(dict.fromkeys(cell.source for cell in found))})"
     return [TableRow(label, like.method, entries, published=True, cite=paper.cite_key(paper.source_of(found[0].table)))]
-
-
-def _unlike_published(run: Run) -> dict[str, object]:
-    """The settings of a run that differ from the paper's and are not part of the table."""
-    return {key: value for key, value in non_default_settings(run).items() if key != "TTA.STEPS"}
 
 
 def _published_average(cell: paper.Cell | None, datasets: list[str], source: str) -> paper.Cell | None:
@@ -293,5 +288,5 @@ def _conformal_sets(measured: Measured) -> dict[tuple[str, float], Sets]:
 
 
 def _set_entries(seeds: list[Sets]) -> list[Entry]:
-    return [_mean([scale * getattr(sets, field) for sets in seeds], decimals)
+    return [mean_entry([scale * getattr(sets, field) for sets in seeds], decimals)
             for field, scale, decimals in (("coverage", 100, 1), ("size", 1, 2), ("gap", 100, 1))]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ....datasets.base import dataset_info, parse_run_name
-from ...registry import backbone_label, method_order
+from ...registry import backbone_label, method_info
 from ...report import gallery
 from ...report.comparison import Comparison, Row, show_setting
 from ...report.figures.comparison import Point, draw_severities
@@ -116,15 +116,14 @@ def text_tables(finished: FinishedRuns) -> Iterator[Table]:
     """Methods by texts, averaged over the data sets that all have; then a table for each choice of texts."""
     experiment = finished.experiment
     by_text = grouped(finished, text_label)
-    for backbone in dict.fromkeys(run.backbone for run in finished.measured):
-        found = {text: next((c for c in own.comparisons() if c.backbone == backbone), None)
-                 for text, own in by_text.items()}
-        comparisons = {text: comparison for text, comparison in found.items() if comparison}
+    for backbone in finished.backbones:
+        comparisons = {text: one for text, own in by_text.items() for one in own.comparisons()
+                       if one.backbone == backbone}
         common = [column for column in next(iter(comparisons.values())).columns
                   if all(column in comparison.common_columns() for comparison in comparisons.values())]
         cells = [{(row.method, column): cell for (row, column), cell in one.cells.items()}
                  for one in comparisons.values()]
-        methods = sorted({method for own in cells for method, _ in own}, key=method_order)
+        methods = sorted({method for own in cells for method, _ in own}, key=lambda method: method_info(method).order)
         blocks = []
         for metric in experiment.metrics:
             grid = {Row(method): [average_over([own[method, column] for column in common if (method, column) in own],

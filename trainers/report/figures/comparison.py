@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ...registry import Method, method_info, method_order
+from ...registry import Method, method_info
 from .style import COLUMN, FAINT, GREY, INK, ON_LIGHT, PAGE, legend_columns, lighter, new_figure, short, styled, wrapped
 
 HATCH = "//////"
@@ -203,4 +203,5 @@ def pareto_front(points: Sequence[Point]) -> list[Point]:
 
 def methods_of(rows: Mapping[Any, Mapping[Method, object]]) -> list[Method]:
     """The methods of `rows[…][method]` in the order of papers."""
-    return sorted(dict.fromkeys(method for row in rows.values() for method in row), key=method_order)
+    methods = dict.fromkeys(method for row in rows.values() for method in row)
+    return sorted(methods, key=lambda method: method_info(method).order)
