@@ -57,8 +57,11 @@ class Predictor:
                 started = now
                 progress.advance(rows[-1])
                 if indices[-1] == part[-1]:
-                    self.save_part(part, joined(rows), progress)
-                    rows = []
+                    whole, rows = joined(rows), []
+                    self.run_dir.write_part(part, whole)
+                    if self.trainer.online:
+                        self.run_dir.write_state(self.parts.index(part) + 1, self.trainer.state())
+                    progress.log(whole)
         self.dist.barrier()
 
     def resume(self) -> tuple[Sequence[Columns], list[Sequence[int]]]:
@@ -108,12 +111,6 @@ class Predictor:
                          if self.trainer.online else {}),
             "adapt_seconds": np.array([time.perf_counter() - started]),
         }
-
-    def save_part(self, part: Sequence[int], columns: Columns, progress: Progress) -> None:
-        self.run_dir.write_part(part, columns)
-        if self.trainer.online:
-            self.run_dir.write_state(self.parts.index(part) + 1, self.trainer.state())
-        progress.log(columns)
 
 
 def adapt_images(method: BaseTrainer, views: Tensor, names: Sequence[object]) -> Adapted:

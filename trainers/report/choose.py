@@ -88,7 +88,8 @@ def find_sweeps(measured: Sequence[Measured], keys: Sequence[str]) -> list[Sweep
             hashable = tuple(value) if isinstance(value, list) else value
             label = ", ".join([method_info(m.run.trainer).label, *shown])
             found[m.run.trainer, key, label][column_of(m)].setdefault(hashable, {})[m.run.seed] = m
-    sweeps = [Sweep(*which, tested) for which, cells in found.items() if (tested := by_dataset(cells))]
+    sweeps = [Sweep(method, key, label, tested) for (method, key, label), cells in found.items()
+              if (tested := by_dataset(cells))]
     return sorted(sweeps, key=lambda sweep: method_info(sweep.method).order)
 
 

@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -234,15 +235,14 @@ def _legend(blocks: list[RowBlock], comparison: Comparison) -> str:
         legend.append(f"Bold: best of the tuned methods{', setting by setting' if within else ''}.")
     if any(entry.difference is not None for entry in entries):
         legend.append("In parentheses: difference against O-TPT.")
-    runs = ((row, m) for (row, _), cell in comparison.cells.items() for m in cell)
-    return " ".join([*legend, *spread_note(entries, runs), *_streams(comparison)])
+    return " ".join([*legend, *spread_note(blocks, comparison.cells), *_streams(comparison)])
 
 
-def spread_note(entries: Iterable[Entry | None], runs: Iterable[tuple[Row, Measured]]) -> list[str]:
+def spread_note(blocks: Sequence[RowBlock], cells: Mapping[tuple[Row, Any], Sequence[Measured]]) -> list[str]:
     """What ± means, if any entry has it."""
-    online = dict.fromkeys(row.label for row, m in runs if m.run.online)
+    online = dict.fromkeys(row.label for (row, _), cell in cells.items() if any(m.run.online for m in cell))
     orders = f", which for {' and '.join(online)} are orders of the images" if online else ""
-    shown = any(entry and entry.std is not None for entry in entries)
+    shown = any(entry and entry.std is not None for block in blocks for row in block.rows for entry in row.entries)
     return [f"± is the sample standard deviation over seeds{orders}."] if shown else []
 
 
@@ -258,25 +258,25 @@ def _streams(comparison: Comparison) -> list[str]:
     return [f"Classes among 64 successive images, on average: {listed}."] if rows else []
 
 
-def conformal_tables(comparison: Comparison, name: str) -> list[Table]:
+def conformal_tables(comparison: Comparison, name: str) -> Iterator[Table]:
     """A table of conformal sets for each nominal coverage, with a block for each data set."""
     sets = {key: [found for m in cell if (found := _conformal_sets(m))] for key, cell in comparison.cells.items()}
-    labels = [f"{kind} {what}" for kind in KINDS for what in ("coverage (%)", "size", "gap (%)")]
-    tables = []
+    columns = {"coverage (%)": ("coverage", 100, 1), "size": ("size", 1, 2), "gap (%)": ("gap", 100, 1)}
+    labels = [f"{kind} {what}" for kind in KINDS for what in columns]
     for alpha in ALPHAS:
         blocks = []
         for column in comparison.columns:
             rows = [
                 TableRow(row.label, row.method, [
-                    entry for kind in KINDS for entry in _set_entries([one[kind, alpha] for one in sets[row, column]])])
+                    mean_entry([scale * getattr(one[kind, alpha], field) for one in sets[row, column]], decimals)
+                    for kind in KINDS for field, scale, decimals in columns.values()])
                 for row in comparison.rows if sets.get((row, column))
             ]
             if rows:
                 blocks.append(RowBlock(f"{comparison.column_label(column)} ({column.n:,} images)", rows))
         title = f"Sets of predictions with nominal coverage {100 * (1 - alpha):g} %, {comparison.backbone_label}"
         notes = [CONFORMAL_NOTE, *comparison.notes]
-        tables.append(Table(f"{name}_{round(100 * alpha)}", title, labels, blocks, notes))
-    return tables
+        yield Table(f"{name}_{round(100 * alpha)}", title, labels, blocks, notes)
 
 
 def _conformal_sets(measured: Measured) -> dict[tuple[str, float], Sets]:
@@ -285,8 +285,3 @@ def _conformal_sets(measured: Measured) -> dict[tuple[str, float], Sets]:
     if len(data.label) < 2:
         return {}
     return {(kind, alpha): conformal(logits, data.label, kind, alpha) for kind in KINDS for alpha in ALPHAS}
-
-
-def _set_entries(seeds: list[Sets]) -> list[Entry]:
-    return [mean_entry([scale * getattr(sets, field) for sets in seeds], decimals)
-            for field, scale, decimals in (("coverage", 100, 1), ("size", 1, 2), ("gap", 100, 1))]

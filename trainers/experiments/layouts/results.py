@@ -71,9 +71,8 @@ def step_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
         yield from gallery.step_figures(comparison)
 
 
-def prompt_tables(finished: FinishedRuns) -> list[Table]:
+def prompt_tables(finished: FinishedRuns) -> Iterator[Table]:
     """Over all initial prompts each method's mean and worst ECE, and how often it is the lowest; then each prompt."""
-    tables = []
     for comparison in finished.comparisons(PROMPT):
         methods = list(dict.fromkeys(replace(row, variant="") for row in comparison.rows))
         prompts = list(dict.fromkeys(row.variant for row in comparison.rows))
@@ -95,9 +94,9 @@ def prompt_tables(finished: FinishedRuns) -> list[Table]:
         if labels:
             block = RowBlock("ECE (%)", [TableRow(row.label, row.method, entries) for row, entries in rows.items()])
             title = f"ECE over initial prompts, {comparison.backbone_label}"
-            tables.append(Table(f"{finished.experiment.name}_summary", title, labels, [block],
-                                [f"{len(prompts)} initial prompts. {comparison.images()}"]))
-    return [*tables, *by_setting(finished)]
+            yield Table(f"{finished.experiment.name}_summary", title, labels, [block],
+                        [f"{len(prompts)} initial prompts. {comparison.images()}"])
+    yield from by_setting(finished)
 
 
 def prompt_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
