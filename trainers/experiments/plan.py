@@ -71,9 +71,6 @@ class PlannedRun:
     cfg: CfgNode = field(compare=False, repr=False)
     prompt: PlannedRun | None = field(compare=False, default=None, repr=False)  # the CoOp run that it starts from
 
-    def __hash__(self) -> int:
-        return hash(self.folder)
-
     @property
     def finished(self) -> bool:
         return RunDir(self.folder).results is not None

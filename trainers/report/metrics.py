@@ -90,11 +90,14 @@ METRICS = {
     "ece": Metric("ECE", lambda s: (partial(cal.ece, bins=s.bins), *s.top)),
     "rms_calibration_error": Metric(
         "RMS calibration error", lambda s: (partial(cal.squared_calibration_error, bins=s.bins), *s.top),
-        interval=True, root=True),
+        interval=True, root=True,
+    ),
     "smooth_ece": Metric("Smooth ECE", lambda s: (cal.smooth_ece, *s.top)),
     "ece_sals": Metric("ECE + SaLS", lambda s: (partial(cal.ece, bins=s.bins), *s.with_sals)),
     "ece_temperature": Metric(
-        "ECE + temperature†", lambda s: s.with_temperature and (partial(cal.ece, bins=s.bins), *s.with_temperature)),
+        "ECE + temperature†",
+        lambda s: s.with_temperature and (partial(cal.ece, bins=s.bins), *s.with_temperature),
+    ),
     "ece_cots": Metric("ECE + CoTS"),
     "ece_ecots": Metric("ECE + E-CoTS"),
     "accuracy_ecots": Metric("Accuracy + E-CoTS", higher_is_better=True),
@@ -102,14 +105,17 @@ METRICS = {
     "ece_fixed": Metric("ECE + fixed temperature"),
     "ace": Metric("ACE", lambda s: (partial(cal.ace, bins=s.bins), *s.top)),
     "mce": Metric("MCE", lambda s: (partial(cal.mce, bins=s.bins), *s.top)),
-    "classwise_ece": Metric("Classwise ECE",
-                            lambda s: (partial(cal.classwise_ece, bins=s.bins), s.probabilities, s.label)),
-    "signed_error": Metric("Over-confidence", lambda s: (cal.signed_error, *s.top), higher_is_better=None,
-                           interval=True),
+    "classwise_ece": Metric(
+        "Classwise ECE", lambda s: (partial(cal.classwise_ece, bins=s.bins), s.probabilities, s.label),
+    ),
+    "signed_error": Metric(
+        "Over-confidence", lambda s: (cal.signed_error, *s.top), higher_is_better=None, interval=True,
+    ),
     "auroc": Metric("AUROC", lambda s: (cal.auroc, *s.top), higher_is_better=True, interval=True),
     "aurc": Metric("AURC", lambda s: (cal.aurc, *s.top), interval=True),
-    "brier": Metric("Brier", lambda s: (np.mean, cal.brier_terms(s.probabilities, s.label)), percent=False,
-                    interval=True),
+    "brier": Metric(
+        "Brier", lambda s: (np.mean, cal.brier_terms(s.probabilities, s.label)), percent=False, interval=True,
+    ),
     "nll": Metric("NLL", lambda s: (np.mean, cal.nll_terms(s.logits, s.label)), percent=False, interval=True),
     "seconds": Metric("Seconds per image", percent=False, digits=4),
 }

@@ -29,10 +29,12 @@ def complexity(finished: FinishedRuns) -> list[Table]:
     """Operations of O-TPT's and SoC's penalties by number of classes, counted: no run is needed."""
     experiment = finished.experiment
     classes, features = experiment.study["classes"], experiment.study["features"]
-    cases = {Row("OTPT"): "O-TPT, cubic", Row("OTPT", "closed form (used here)"): "O-TPT, closed form",
-             Row("SoC"): "SoC"}
+    cases = {
+        Row("OTPT"): "O-TPT, cubic", Row("OTPT", "closed form (used here)"): "O-TPT, closed form", Row("SoC"): "SoC",
+    }
     grid: dict[Row, list[Entry | None]] = {
-        row: [Entry(REGULARISERS[case].total(k, features) / 1e6) for k in classes] for row, case in cases.items()}
+        row: [Entry(REGULARISERS[case].total(k, features) / 1e6) for k in classes] for row, case in cases.items()
+    }
     table = experiment.published[0] if finished.compared else ""
     block = block_vs_published("MFLOPs of one penalty", grid, "ece", [str(k) for k in classes], table, "mflops")
     notes = [
