@@ -47,10 +47,8 @@ class LazyList(Sequence[Datum]):
 
 
 class Dataset:
-    """A data set. Subclasses fill `train`, `val`, `test` (lists of Datum) and `classnames` (by label).
-
-    Readers of files derive from `FileDataset`, which checks them; sets that draw their images derive from this class.
-    """
+    """A data set. Subclasses fill `train`, `val`, `test` (lists of Datum) and `classnames` (by label). Readers of files
+    derive from `FileDataset`, which checks them; sets that draw their images derive from this class."""
 
     train: Sequence[Datum]
     val: Sequence[Datum]
@@ -116,11 +114,8 @@ class Dataset:
 
     def fingerprint(self, items: Sequence[Datum]) -> str:
         """A hash of names, labels and file sizes in order, independent of the root. Raises DataError if files are
-        missing, so one pass over the files is enough.
-
-        A file replaced by another of the same size is not noticed: reading 50,000 images from a network disk before
-        every run would take too long.
-        """
+        missing, so one pass over the files is enough. A file replaced by another of the same size is not noticed:
+        reading 50,000 images from a network disk before every run would take too long."""
         digest = hashlib.sha256()
         for name in self.classnames:
             digest.update(f"{name}\n".encode())
@@ -132,8 +127,7 @@ class Dataset:
 
 
 def run_name(name: str, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1]) -> str:
-    """The name of the data set `name` below `root` in run folders and results. Under a corruption it is a data set of
-    its own, such as `ImageNetC-fog-5`."""
+    """A data set's name in run folders and results; under a corruption one of its own, such as `ImageNetC-fog-5`."""
     own = DATASET_REGISTRY.get(name).run_name(root) if name in DATASET_REGISTRY else name
     return f"{own}-{corruption}-{severity}" if corruption else own
 

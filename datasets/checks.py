@@ -6,7 +6,6 @@ import logging
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
 from .base import Datum
@@ -38,11 +37,9 @@ def names_by_label(source: str, entries: Sequence[tuple[str, int, str]]) -> list
             clashes.append(f"{path} calls label {label} '{name}', elsewhere it is '{names[label]}'")
     if clashes:
         raise DataError(f"{source} has labels with two names: {first_five(clashes)}")
-    highest = max(names, default=-1)
-    if highest >= len(names):  # a label may be 10³⁰: only the first gaps are listed
-        gaps = list(islice((label for label in range(highest) if label not in names), 5))
-        raise DataError(f"{source} has gaps in its labels: no image of label {first_five(gaps)}"
-                        f"{' …' if highest + 1 - len(names) > 5 else ''}")
+    gaps = [label for label in range(len(names)) if label not in names]
+    if gaps:
+        raise DataError(f"{source} has gaps in its labels: no image of label {first_five(gaps)}")
     return [names[label] for label in sorted(names)]
 
 

@@ -3,61 +3,43 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import zlib
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from .array_dataset import ArrayDataset
 from .base import SEVERITIES, Datum, LazyList
 from .corrupted import CorruptedDataset
-from .file_dataset import Splits
-from .utils.errors import DataError, reading
+from .file_dataset import FileDataset, Splits
+from .utils.errors import DataError, first_five, reading
 from .utils.files import Damaged, noticing_damage, open_regular, read_regular
+from .views.images import BadImageError
 
+ROW = "::"  # between file and row in the path of a datum: `CIFAR-10-C/fog.npy::40012`
 SHAPE = (32, 32, 3)
 TEMPLATES = tuple(
     f"a {kind}photo of {article} {size}{{}}." for article in ("a", "the")
     for kind, size in (("", ""), ("blurry ", ""), ("black and white ", ""), ("low contrast ", ""),
                        ("high contrast ", ""), ("bad ", ""), ("good ", ""), ("", "small "), ("", "big ")))
-
-
-class Pickled:
-    """In place of numpy's functions, arrays and types: holds what the file says of them."""
-
-    def __init__(self, *content: Any) -> None:
-        self.content = content
-
-    def __setstate__(self, state: tuple) -> None:
-        self.state = state
-
-    def array(self) -> np.ndarray:
-        """The state of an array is (version, shape, type, order, bytes); protocol 5 has (bytes, type, shape, order)."""
-        if len(self.content) == 4:
-            raw, kind, shape = self.content[:3]
-        else:
-            _, shape, kind, _, raw = self.state
-        if kind.content[0] not in (b"u1", "u1"):
-            raise Damaged(f"it has an array of type {kind.content[0]}")
-        return np.frombuffer(raw, np.uint8).reshape(shape)
-
-
-KNOWN: Mapping[str, Callable[..., Any]] = {
-    "numpy.core.multiarray._reconstruct": Pickled, "numpy.core.numeric._frombuffer": Pickled, "numpy.ndarray": Pickled,
-    "numpy.dtype": Pickled, "_codecs.encode": lambda text, _: text.encode("latin1"),
-}
+ARRAYS = ("multiarray._reconstruct", "numeric._frombuffer")  # of numpy.core, or of numpy._core since version 2
+KNOWN = {"numpy.ndarray", "numpy.dtype", "_codecs.encode",
+         *(f"numpy.{core}.{name}" for core in ("core", "_core") for name in ARRAYS)}
 
 
 class ArrayUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
-    """Reads dicts, lists, numbers, text and arrays of bytes. Nothing that a file names is imported or called. It is the
+    """Reads dicts, lists, numbers, text and arrays. Nothing else that a file names is imported or called. It is the
     unpickler in Python: the one in C allocates what a few bytes of a file ask for."""
 
-    def find_class(self, module: str, name: str) -> Callable[..., Any]:
-        found = KNOWN.get(f"{module.replace('numpy._core', 'numpy.core')}.{name}")
-        if found is None:
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" not in KNOWN:
             raise Damaged(f"it names {module}.{name}, which no file of CIFAR does")
-        return found
+        return super().find_class(module, name)
 
 
 def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
@@ -66,8 +48,11 @@ def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
         with noticing_damage():
             content = ArrayUnpickler(io.BytesIO(read_regular(path)), encoding="bytes").load()
             named = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
-            labels = [int(label) for label in named[label_key]]
-            rows = named["data"].array()  # (N, 3072), the red pixels first
+            labels, rows = list(named[label_key]), np.asarray(named["data"])  # (N, 3072), the red pixels first
+            if any(type(label) is not int for label in labels) or rows.shape[1:] not in ((3072,), (3, 32, 32)):
+                raise Damaged(f"it has labels that are not whole numbers, or images of shape {rows.shape[1:]}")
+            if rows.dtype != np.uint8:
+                raise Damaged(f"it has an array of type {rows.dtype}")
             images = np.ascontiguousarray(rows.reshape(len(labels), 3, 32, 32).transpose(0, 2, 3, 1))
     except Damaged as error:
         if isinstance(error.__cause__, OSError):
@@ -77,8 +62,7 @@ def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
 
 
 def map_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """A .npy file of bytes whose rows have this shape. Copy what is needed: a mapped file that is cut short later ends
-    the process."""
+    """A mapped .npy file of bytes with rows of this shape. Copy what is needed: cutting the file ends the process."""
     open_regular(path).close()  # not a pipe
     try:
         with noticing_damage():
@@ -91,17 +75,59 @@ def map_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-class CIFAR(ArrayDataset):
-    """What the four sets share. They are in one file, so each names its yaml after itself."""
+class CIFAR(FileDataset):
+    """What the four sets share. Images are rows of an array in a file, which is read once, when its first image is."""
 
     expected_test = 10_000
     names: Sequence[str] = ()  # by label
     ensemble = TEMPLATES
     has_val = False
+    lock = threading.Lock()  # two threads do not read the same array
 
     @classmethod
     def key(cls) -> str:
+        """The four readers are in one file, so each names its yaml after itself."""
         return cls.__name__.lower().replace("0c", "0_c")
+
+    @cached_property
+    def arrays(self) -> dict[str, tuple[int, np.ndarray]]:
+        """What `load_pixels` returned, by file."""
+        return {}
+
+    @abstractmethod
+    def load_pixels(self, path: Path) -> tuple[int, np.ndarray]:
+        """The row of the file at which the array begins, and the array (N, H, W, 3) of bytes."""
+
+    def list_rows(self, path: Path, first: int, labels: Sequence[int]) -> list[Datum]:
+        """The images of a file from row `first` on."""
+        names, rows = self.names, list(enumerate(labels, first))
+        wrong = [f"row {row} has {label}" for row, label in rows if not 0 <= label < len(names)]
+        if wrong:
+            raise DataError(f"{path} has labels that are not 0 to {len(names) - 1}: {first_five(wrong)}")
+        return [Datum(f"{path}{ROW}{row}", label, classname=names[label]) for row, label in rows]
+
+    @reading()
+    def pixels(self, item: Datum) -> np.ndarray:
+        """The bytes (H, W, 3) of an image."""
+        path, _, row = item.impath.rpartition(ROW)
+        with self.lock:
+            if path not in self.arrays:
+                self.arrays[path] = self.load_pixels(Path(path))
+        first, array = self.arrays[path]
+        if not row.isdecimal() or not 0 <= int(row) - first < len(array):
+            raise BadImageError(f"cannot read image {item.impath}: rows {first} to {first + len(array) - 1} are read")
+        return array[int(row) - first]
+
+    def read_image(self, datum: Datum) -> Image.Image:
+        return Image.fromarray(self.pixels(datum))
+
+    def file_size(self, item: Datum) -> int | None:
+        path = Path(item.impath.rpartition(ROW)[0])
+        return path.stat().st_size if path.is_file() else None
+
+    def check_files(self, items: Sequence[Datum]) -> list[int]:
+        """Checksums of the images: all files of such a set have the same size."""
+        return [zlib.crc32(self.pixels(item).data) for item in items]
 
 
 class PickledCIFAR(CIFAR):
@@ -122,7 +148,7 @@ class PickledCIFAR(CIFAR):
             raise DataError(f"{self.name()}: {path} is missing; {self.remedy()}")
         labels, images = read_batch(path, self.label_key)
         self.arrays[str(path)] = 0, images
-        return self.list_rows(path, 0, labels, self.names)
+        return self.list_rows(path, 0, labels)
 
     def load_pixels(self, path: Path) -> tuple[int, np.ndarray]:
         return 0, read_batch(path, self.label_key)[1]
@@ -147,7 +173,7 @@ class CorruptedCIFAR(CorruptedDataset, CIFAR):
             raise DataError(f"{labels_path} has {len(labels):,} labels for {len(SEVERITIES) * len(images):,} images in "
                             f"{path}; download both again")
         own = labels[first : first + len(images)].tolist()
-        return Splits(list(self.names), self.list_rows(path, first, own, self.names))
+        return Splits(list(self.names), self.list_rows(path, first, own))
 
     def load_pixels(self, path: Path) -> tuple[int, np.ndarray]:
         """Only the images of the severity are read."""

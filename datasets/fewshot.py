@@ -22,11 +22,8 @@ Samples = dict[str, list[Datum]]  # "train" and "val"
 
 
 def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str | Path = "") -> None:
-    """Reduces `train` and `val` of a data set to few-shot samples, and checks that their files exist.
-
-    The samples are kept as JSON in `fewshot_dir`, or with the data. Where `val` is the test split, as on ImageNet, it
-    stays whole.
-    """
+    """Reduces `train` and `val` of a data set to few-shot samples, and checks that their files exist. The samples are
+    kept as JSON in `fewshot_dir`, or with the data. Where `val` is the test split, as on ImageNet, it stays whole."""
     own_val = dataset.val is not dataset.test
     train, val = list(dataset.train), list(dataset.val) if own_val else []
     if not train:
@@ -47,11 +44,9 @@ def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str |
 
 
 def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int) -> Samples:
-    """`num_shots` images per class, and up to four for validation, the same for the same seed.
-
-    The generator is used in CoOp's order (classes as they appear, train before val), so that on the published splits
-    a seed gives the images that CoOp draws after seeding Python's generator with it.
-    """
+    """`num_shots` images per class, and up to four for validation, the same for the same seed. The generator is used in
+    CoOp's order (classes as they appear, train before val), so that on the published splits a seed gives the images
+    that CoOp draws after seeding Python's generator with it."""
     rng = random.Random(seed)
     sample = draw_split("train", train, num_shots, rng)
     return {"train": sample, "val": draw_split("val", val, min(num_shots, 4), rng)}  # as in CoOp
@@ -80,11 +75,9 @@ def draw_split(split: str, items: Sequence[Datum], num_shots: int, rng: random.R
 def kept_samples(
     dataset: Dataset, path: Path, train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int,
 ) -> Samples:
-    """The samples listed in the file `path`, or new ones, which are written there.
-
-    A damaged file, or one drawn from another split, is replaced. Where the folder cannot be written, the samples are
-    drawn every time; they depend on the seed alone.
-    """
+    """The samples listed in the file `path`, or new ones, which are written there. A damaged file, or one drawn from
+    another split, is replaced. Where the folder cannot be written, the samples are drawn every time; they depend on the
+    seed alone."""
     drawn_from = split_hash({"train": train, "val": val, "test": dataset.test}, str(dataset.image_dir))
     known = {item.impath: item for item in (*train, *val)}
     try:
@@ -136,8 +129,7 @@ def select_images(dataset: Dataset, image_list: str) -> None:
 
 
 def select_classes(dataset: Dataset, which: str) -> None:
-    """Reduces a data set to CoOp's `base` (first half, rounded up) or `new` (second half) of the classes, with labels
-    from 0."""
+    """Reduces a data set to CoOp's `base` (first half, rounded up) or `new` (second half) classes, labels from 0."""
     half = math.ceil(len(dataset.classnames) / 2)
     start, stop = (0, half) if which == "base" else (half, len(dataset.classnames))
 

@@ -16,11 +16,9 @@ logger = logging.getLogger(__name__)
 
 @DATASET_REGISTRY.register()
 class ImageFolder(FileDataset):
-    """The root holds `<class>/<image>`, all used for testing, or `test/`, `train/`, `val/` with such folders.
-
-    Folder names are class names (`_` is a space in prompts) unless `classnames.txt` in the root has others: one
-    `<folder> <name>` per line, with a tab between the two if folder names have spaces.
-    """
+    """The root holds `<class>/<image>`, all used for testing, or `test/`, `train/`, `val/` with such folders. Folder
+    names are class names (`_` is a space in prompts) unless `classnames.txt` in the root has others: one `<folder>
+    <name>` per line, with a tab between the two if folder names have spaces."""
 
     @classmethod
     def run_name(cls, root: str | Path) -> str:

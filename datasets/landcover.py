@@ -14,8 +14,7 @@ from typing import ClassVar
 from PIL import Image
 
 from .base import DATASET_REGISTRY, SEVERITIES, Dataset, Datum
-from .synthetic.corruptions import STRENGTHS, corrupt
-from .synthetic.tiles import CLASSNAMES, GENERATOR_VERSION, shifted_tile, tile, tile_rng
+from .synthetic.tiles import CLASSNAMES, GENERATOR_VERSION, STRENGTHS, corrupt, shifted_tile, tile, tile_rng
 from .utils.errors import DataError
 
 

@@ -78,6 +78,8 @@ def test_options_as_a_dict(clip_model):
     (NAMES, [normalised[0], "nowhere.png"], (), TypeError, "not both"),
     (NAMES, [normalised[0], normalised[0, :3]], (), ValueError, "must have one shape"),
     (NAMES, normalised.detach().sigmoid(), (), ValueError, "views lie in 0..1: multiply them by 255"),
+    (NAMES, normalised.detach().sigmoid() * 4000, (), ValueError, "give pixel values from 0 to 255"),
+    (NAMES, normalised.detach().sigmoid() - 100, (), ValueError, "give pixel values from 0 to 255"),
 ])
 def test_what_cannot_work_is_one_clear_line(clip_model, names, views, opts, error, message):
     with pytest.raises(error, match=message) as raised:

@@ -11,7 +11,7 @@ from common import run_tool
 from promptcal.tools import measuring
 from promptcal.tools.benchmark_cases import plain_text_side
 from promptcal.tools.measuring import class_names, random_clip
-from promptcal.trainers.functional.flop_counts import REGULARISERS
+from promptcal.trainers.experiments.layouts.penalties import REGULARISERS
 from promptcal.trainers.functional.objectives import dispersion, orthogonality, pair_similarities
 from torch.utils.flop_counter import FlopCounterMode
 

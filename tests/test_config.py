@@ -95,7 +95,7 @@ def test_values_take_the_type_of_their_key(tmp_path: Path, key: str, text: objec
 
 @pytest.mark.parametrize(("opts", "message"), [
     (["TTA.STEP", 2], "unknown key 'TTA.STEP' in the command. Did you mean 'TTA.STEPS'?"),
-    (["OPTIM", 2], "unknown key 'OPTIM' in the command. Did you mean 'OPTIM.LR'?"),
+    (["OPTIM", 2], "unknown key 'OPTIM' in the command. Did you mean 'OPTIM.NAME'?"),
     (["TTA.STEPS"], "'TTA.STEPS' has no value"),
     (["TTA.STEPS", 1.5], "TTA.STEPS in the command must be of type int, not 1.5"),
     (["TTA.STEPS", "many"], "must be of type int, not 'many'"),
@@ -136,6 +136,7 @@ def test_bad_settings_get_one_line_with_the_remedy(opts: list, message: str):
     ("c.yaml", "TTA: &a {STEPS: 1}\nOPTIM: *a", "it has aliases (*name): write the values out"),
     ("c.yaml", "TRAINER: {NAME: [a]}", "TRAINER.NAME in"),
     ("c.yaml", "TTA: {VIEWS: 8}\nSEED: 1\nTTA: {STEPS: 2}", ": 'TTA' is there twice, in lines 1 and 3"),
+    ("c.yaml", "TTA.STEPS: 1\nTTA: {STEPS: 2}", "it has a key twice, as one name with dots and in a group"),
     ("c.yaml", "TTA:\n  STEPS: 1\n  VIEWS: 8\n  STEPS: 2", "'STEPS' is there twice, in lines 2 and 4"),
 ])
 @pytest.mark.parametrize("trainer", ["SoC", ""])

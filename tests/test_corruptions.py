@@ -13,10 +13,10 @@ from data_roots import WNIDS, build_cifar, build_cifar_c, build_imagenet_c
 from hosted_sets import pack
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.base import SEVERITIES, dataset_info
+from promptcal.datasets.cifar_base import read_batch
 from promptcal.datasets.download.install import download_dataset
 from promptcal.datasets.download.verify import inspect
-from promptcal.datasets.synthetic.corruptions import STRENGTHS
-from promptcal.datasets.synthetic.tiles import tile
+from promptcal.datasets.synthetic.tiles import STRENGTHS, tile
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import build_cfg
 from promptcal.trainers.config.fingerprint import run_path
@@ -68,6 +68,9 @@ class Hostile:
 @pytest.mark.parametrize("content", [
     pickle.dumps(Hostile()), pickle.dumps({"data": np.zeros((2, 3072)), "labels": [0, 1]}), pickle.dumps([1, 2]),
     pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}), b"\x80\x02U", b"",
+    pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1.7]}),
+    pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, "3"]}),
+    pickle.dumps({"data": np.zeros((2, 32, 32, 3), np.uint8), "labels": [0, 1]}),
     b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x80\x02r\xff\xff\xff\xff.",
 ])
 def test_nothing_in_a_pickle_runs_and_bad_ones_get_one_line(content: bytes, tmp_path: Path, monkeypatch):
@@ -77,6 +80,17 @@ def test_nothing_in_a_pickle_runs_and_bad_ones_get_one_line(content: bytes, tmp_
     with pytest.raises(DataError, match="test_batch is no file of CIFAR or is damaged .*download it again"):
         build_dataset("CIFAR10", tmp_path)
     assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("protocol", [2, 5])
+def test_an_array_stored_by_columns_has_the_same_pixels(protocol: int, tmp_path: Path):
+    file = tmp_path / "cifar-10-batches-py" / "test_batch"
+    build_cifar(tmp_path)
+    rows = np.random.default_rng(0).integers(0, 256, (4, 3072), dtype=np.uint8)
+    for data in (rows, np.asfortranarray(rows)):
+        file.write_bytes(pickle.dumps({"data": data, "labels": [0, 1, 2, 3]}, protocol))
+        images = read_batch(file, "labels")[1]
+        assert np.array_equal(images.transpose(0, 3, 1, 2).reshape(4, 3072), rows)
 
 
 def test_rows_of_a_severity(tmp_path: Path):
@@ -124,7 +138,7 @@ def test_labels_out_of_range_name_the_row(tmp_path: Path):
 
 
 @pytest.mark.parametrize("folder", ["ImageNet-C", "imagenet-c"])
-def test_imagenet_c(folder: str, tmp_path: Path):
+def test_imagenet_c(folder: str, tmp_path: Path, caplog):
     build_imagenet_c(tmp_path, ["fog", "saturate"], (1, 5), folder)
     data = build_dataset("ImageNetC", tmp_path, corruption="saturate", severity=1)
     assert data.classnames == list(WNIDS.values()) and len(data.test) == 24
@@ -135,7 +149,7 @@ def test_imagenet_c(folder: str, tmp_path: Path):
             build_dataset("ImageNetC", tmp_path, corruption=corruption, severity=3)
     finding = inspect(DATASET_REGISTRY.get("ImageNetC"), tmp_path)
     assert (finding.state, finding.test) == ("partial", 24)  # usable, but not 50,000 images
-    assert "without gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur and 18 more" in finding.advice
+    assert "without gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur and 18 more" in caplog.text
 
 
 def test_a_list_of_images_in_the_root_or_anywhere(tmp_path: Path):

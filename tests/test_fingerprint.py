@@ -5,10 +5,14 @@ import inspect
 from pathlib import Path
 
 import pytest
+import torch
+from promptcal.datasets import DATASET_REGISTRY
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg
 from promptcal.trainers.config import fingerprint
 from promptcal.trainers.config.fingerprint import check_same, make_fingerprint, path_safe, run_path
+from promptcal.trainers.engine.features import ViewFeatures
+from promptcal.trainers.vlm.loading import as_backbone, load_clip
 
 DTD = "configs/datasets/dtd.yaml"
 
@@ -63,6 +67,48 @@ def test_the_source_of_a_users_method_counts(tmp_path: Path, monkeypatch: pytest
         fingerprints.append(make_fingerprint(cfg))
     with pytest.raises(ConfigError, match="source of Shared was '[0-9a-f]{8}', is '[0-9a-f]{8}'\\)"):
         check_same(*fingerprints, Path("run"), finished=True)
+
+
+@pytest.mark.parametrize(("old", "new", "counts"), [
+    ("K = 1", "K = 2", True), ("K * x", "K + x", True), ("size = 1", "size = 2", True),
+    ("OTHER = 1", "OTHER = 2", False),
+])
+def test_what_a_users_method_uses_of_its_module_counts(
+    old: str, new: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = ("from promptcal.trainers.tpt import TPT\nK = 1\nOTHER = 1\nclass Part:\n    size = 1\n"
+              "def scaled(x):\n    return K * x * Part.size\n"
+              "class MyMethod(TPT):\n    def penalty(self, text):\n        return scaled(text)\n")
+    hashes = []
+    for number, text in enumerate((source, source.replace(old, new))):
+        name = f"uses{number}_{abs(hash(new))}"
+        (tmp_path / f"{name}.py").write_text(text)
+        method = __import__(name).MyMethod
+        monkeypatch.setattr(TRAINER_REGISTRY, "get", lambda name, method=method: method)
+        hashes.append(make_fingerprint(build_cfg("TPT"))["source of MyMethod"])
+    assert (hashes[0] != hashes[1]) is counts
+
+
+def test_an_edited_data_set_of_a_user_counts_for_runs_and_cached_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The files may be the same, but not what is read from them."""
+    monkeypatch.syspath_prepend(tmp_path)
+    cfg, found = build_cfg("TPT", "landcover", opts=["CACHE.DIR", str(tmp_path)]), []
+    built_in = make_fingerprint(cfg, data="d", weights="w")
+    for name, shift in (("tiles_a", 0), ("tiles_b", 9)):
+        (tmp_path / f"{name}.py").write_text(
+            f"from promptcal.datasets.landcover import LandCover\nSHIFT = {shift}\nclass Tiles(LandCover):\n"
+            "    def read_image(self, datum):\n"
+            "        return super().read_image(datum).point(lambda value: value + SHIFT)\n")
+        tiles = __import__(name).Tiles
+        monkeypatch.setattr(DATASET_REGISTRY, "get", lambda name, tiles=tiles: tiles)
+        found.append(make_fingerprint(cfg, data="d", weights="w"))
+    with pytest.raises(ConfigError, match=r"other settings \(source of data set Tiles was '\w{8}', is '\w{8}'\)"):
+        check_same(*found, Path("run"), finished=True)
+    backbone, data = as_backbone(load_clip("small", torch.device("cpu"))), tiles(tmp_path)
+    folders = {ViewFeatures(cfg, backbone, "fp32", data, data.test, [0], 2, hashes).cache.folder
+               for hashes in (built_in, *found)}
+    assert len(folders) == 3
 
 
 def test_an_edited_method_of_this_package_counts_but_another_release_does_not(monkeypatch: pytest.MonkeyPatch):

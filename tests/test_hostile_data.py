@@ -54,7 +54,7 @@ def rename_class_0(root: Path, name: str) -> None:
 
 @pytest.mark.parametrize("label", [10 ** 6, 10 ** 9, 10 ** 30, 10 ** 4000])
 def test_a_label_beyond_all_bounds(label: int, satellite: Path):
-    with refused("has gaps in its labels: no image of label 10, 11, 12, 13, 14 …$"):
+    with refused("has gaps in its labels: no image of label 10$"):
         build_dataset("EuroSAT", with_entry(satellite, ["x.jpg", label, "x"]))
 
 

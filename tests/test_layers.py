@@ -101,6 +101,7 @@ def test_what_a_layer_does_without(layer: str, allowed: set[str]):
 def test_usage_errors_do_not_import_torch():
     lines = "import promptcal.datasets, promptcal.datasets.utils.cli, promptcal.datasets.utils.files, " \
             "promptcal.trainers.config, promptcal.trainers.registry, promptcal.tools.train as train, sys\n" \
+            "import promptcal.tools.predict, promptcal.tools.report, promptcal.tools.reproduce\n" \
             "for words in (['--trainer', 'Sock'], ['--trainer', 'SoC', '--config-file', 'nowhere']):\n" \
             "    try: train.main(words)\n" \
             "    except ValueError as error: print(error, 'torch' in sys.modules)"

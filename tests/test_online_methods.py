@@ -11,7 +11,7 @@ import reference_online as plain
 import torch
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.report import main as report
-from promptcal.trainers import TRAINER_REGISTRY, adapt, build_cfg, build_trainer
+from promptcal.trainers import TRAINER_REGISTRY, Adapter, adapt, build_cfg, build_trainer
 from promptcal.trainers.functional.objectives import class_logits, confident_views, unit
 from promptcal.trainers.report.figures.stream import running
 from promptcal.trainers.runs.parts import shuffled
@@ -158,6 +158,28 @@ def test_dotas_first_image(clip_model, hard):
     torch.testing.assert_close(predict(trainer, hard[:1])[0], 100 * x @ text.T + added, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("method", ONLINE)
+def test_a_batch_is_a_stream_in_order(clip_model, hard, method: str):
+    """Several images at once give what they give one by one, not the first one's prediction alone."""
+    def make():
+        return make_trainer(method, clip_model, *(["TRAINER.ONZETA.IMAGES", IMAGES] if method == "OnZeta" else []))
+
+    expected, trainer = predict(make(), hard), make()
+    found = [trainer.adapt(some) for some in hard.split(7)]
+    assert torch.equal(torch.cat([some.logits for some in found]), expected)
+    assert torch.cat([some.zero_shot_logits for some in found]).shape == expected.shape
+    assert not torch.equal(predict(make(), hard.flip(0)).flip(0), expected)
+
+
+@pytest.mark.parametrize("method", ONLINE)
+def test_a_call_is_a_stream_and_an_adapter_continues_it(clip_model, method: str):
+    images = make_views(images=6)
+    expected = adapt(method, clip_model, NAMES, images).logits
+    adapter = Adapter(method, clip_model, NAMES, images.shape[1])
+    assert torch.equal(torch.cat([adapter(some).logits for some in images.split(4)]), expected)
+    assert torch.equal(adapt(method, clip_model, NAMES, images[:1]).logits, expected[:1])  # nothing is kept
+
+
 @pytest.mark.parametrize("method", STREAMS)
 def test_classes_of_one_name_and_a_single_class(clip_model, hard, method: str):
     for names in ([NAMES[0], *NAMES[:4], *["cat"] * 2], ["cat"]):
@@ -173,6 +195,7 @@ def test_classes_of_one_name_and_a_single_class(clip_model, hard, method: str):
     ("BoostAdapter", ["TTA.VIEWS", 5], "to keep one of 5 views"), ("DPE", ["TRAINER.DPE.TAU", 0], "above 0"),
     ("DPE", ["TRAINER.DPE.PREDICT", "mean"], "one of plain, confident"), ("DMN", ["TRAINER.DMN.MEMORY", 0], "1 or"),
     ("DOTA", ["TRAINER.DOTA.VIEWS", "all"], "one of plain, confident"), ("DOTA", ["TRAINER.DOTA.SIGMA", 0], "above 0"),
+    ("TPT", ["TTA.RESET", "010"], "image, never, or"), ("TPT", ["TTA.RESET", "٣"], "image, never, or"),
     ("TPT", ["TTA.RESET", "0"], "image, never, or a number"), ("TPT", ["TTA.RESET", "often"], "image, never, or"),
     ("TDA", ["TTA.RESET", "never"], "only methods that tune by gradients"),
 ])

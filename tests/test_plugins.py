@@ -68,7 +68,7 @@ def test_a_run_and_its_report_with_and_without_the_plugin(repository: Path, monk
     assert done.returncode == 0 and "Hinge pairs" in done.stdout, done.stderr
     results = json.loads(Path("run/results.json").read_text())
     assert results["plugins"] == {"HingePairs": "hinge_pairs", "Birds": "birds"} and results["dataset"] == "Birds"
-    assert "source of HingePairs" in results["fingerprint"]
+    assert {"source of HingePairs", "source of data set Birds"} <= set(results["fingerprint"])
 
     without = command(report.main, "run", "--no-figures", "--bootstrap", "0")
     assert without.returncode == 0 and "  HingePairs " in without.stdout, without.stderr

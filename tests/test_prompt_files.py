@@ -14,6 +14,7 @@ from common import random_clip, run_tool
 from dassl_files import PromptLearner, random_prompt, save_as_dassl
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.trainers import adapt
+from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm import prompt_files
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP
@@ -112,6 +113,20 @@ def test_a_prompt_that_is_overwritten_in_place(tmp_path: Path, clip_model: CLIP,
     monkeypatch.setattr(prompt_files, "read_context", lambda path: (real(path), path.write_bytes(b"x"))[0])
     with pytest.raises(WeightsError, match="changed while it was read"):
         load_context(path, backbone, TOKENS)
+
+
+def test_a_prompt_that_is_replaced_during_a_run_is_reported(train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path, real = tmp_path / "p.safetensors", TPT.adapt
+    save_file({"ctx": random_prompt()}, path)
+
+    def replacing(*args):
+        save_file({"ctx": -random_prompt()}, path)
+        return real(*args)
+
+    monkeypatch.setattr(TPT, "adapt", replacing)
+    done = train("TPT", "MODEL.INIT_WEIGHTS", path, "TTA.VIEWS", 8, "TTA.SELECT", 0.25)
+    assert done.returncode == 0 and "p.safetensors has changed during the run" in done.stdout + done.stderr
+    assert "settings: " in done.stdout  # the table's caption names them
 
 
 def test_find_prompt_prefers_the_best_then_the_last(train, tmp_path: Path, clip_model: CLIP):

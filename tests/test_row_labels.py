@@ -12,6 +12,7 @@ from promptcal.trainers.report import render
 from promptcal.trainers.report.comparison import show_setting
 from promptcal.trainers.report.gallery import reliability_figure, sals_groups
 from promptcal.trainers.report.load import read_run
+from promptcal.trainers.report.paired import pair_tests
 from promptcal.trainers.report.table_model import Entry
 from promptcal.trainers.report.tables import metrics_table, paper_table
 from promptcal.trainers.report.verdict import judge
@@ -65,6 +66,11 @@ def test_runs_of_an_unknown_method_share_a_row_only_with_equal_settings(tmp_path
     assert sorted(labels(compared(tmp_path)[0])) == ["Mine, WEIGHT 30", "Mine, WEIGHT 5", "Zero-shot"]
 
 
+def test_zero_shot_is_never_ranked_among_tuned_methods(tmp_path):
+    make_run(tmp_path, "Mine")  # of a plugin that is not loaded
+    assert judge(compared(tmp_path)[0]).sentence.startswith("Mine has an ECE of ")
+
+
 def test_every_run_is_in_a_table(tmp_path):
     """Runs that differ in two settings at once belong to no sweep of one setting."""
     for number, (steps, weight) in enumerate(((2, 30.0), (1, 5.0), (2, 5.0))):
@@ -86,6 +92,47 @@ def test_values_that_mean_the_default_need_no_label(tmp_path):
     make_run(tmp_path, "SoC", "ImageNet", settings={"TTA.AUGMIX": "auto", "TRAINER.SOC.LAMBDA": 14.0}, folder="e")
     assert set(labels(compared(tmp_path)[0])) == {
         "Zero-shot", "Zero-shot, PREC bf16", "SoC", "SoC, PREC bf16, AUGMIX off", "SoC, λ 14"}
+
+
+def test_the_weight_of_an_added_term_takes_the_place_of_its_lambda(tmp_path):
+    """λ of SoC is 14 on ImageNet-A and 30 on UCF101, and neither counts for TPT with soc:50."""
+    for dataset, given in (("UCF101", 30.0), ("ImageNetA", 14.0)):
+        make_run(tmp_path, "TPT", dataset, settings={"TRAINER.REGULARISERS": "soc:50", "TRAINER.SOC.LAMBDA": given})
+    main, = compared(tmp_path)
+    assert labels(main) == ["Zero-shot", "TPT, soc:50"]
+    assert entry(paper_table(main, "t", "", ["ece"]), "ECE", "TPT, soc:50", "Average")
+
+
+def test_a_part_of_a_data_set_is_not_its_column(tmp_path):
+    """Results on half of the classes, or on unequal ones, are neither the data set's nor beside published ones."""
+    parts = {"base classes": {"DATASET.SUBSAMPLE_CLASSES": "base"}, "new classes": {"DATASET.SUBSAMPLE_CLASSES": "new"},
+             "imbalance 1.5": {"TEST.IMBALANCE": 1.5}}
+    for number, (part, settings) in enumerate(parts.items()):
+        for trainer in ("TPT", "SoC"):
+            folder = f"{part}/{trainer}"
+            make_run(tmp_path, trainer, "UCF101", settings=settings, folder=folder, data_hash=f"d{number}")
+        only, = compared(tmp_path / part)
+        table = paper_table(only, "t", "", ["accuracy"], with_published=True)
+        assert table.columns == [f"UCF101 ({part})"] and f"UCF101 ({part}) 400" in judge(only).basis
+        assert not any(row.published for block in table.blocks for row in block.rows)
+    several, = compared(tmp_path)
+    assert [several.column_label(column) for column in several.columns] == [
+        f"UCF101 ({part}), 400 images" for part in parts]
+    make_run(tmp_path / "whole", "SoC", "UCF101")
+    base = read_run(tmp_path / "base classes" / "SoC")  # a validation run on all classes is not of these
+    assert base.split_key() != read_run(make_run(tmp_path / "val", "SoC", split="val")).split_key()
+    whole = paper_table(compared(tmp_path / "whole")[0], "t", "", ["accuracy"], with_published=True)
+    assert whole.columns == ["UCF101"] and any(row.published for block in whole.blocks for row in block.rows)
+
+
+def test_untuned_prompts_are_paired_with_their_own_seed(tmp_path):
+    """Three seeds have a prompt each, and SoC ran from all three: three pairs, not nine."""
+    for seed in (1, 2, 3):
+        path = f"out/ucf101/four/seed{seed}/prompt_learner/model.pth.tar-50"
+        with_prompt(tmp_path, "SoC", seed, path, f"hash{seed}")
+    found = {(pair.first.name or pair.first.label, pair.second.method): pair.seeds
+             for pair in pair_tests(compared(tmp_path)[0], 20)}
+    assert found["CoOp prompt, untuned", "SoC"] == 3
 
 
 def test_two_settings_never_have_one_name():

@@ -5,7 +5,7 @@ from made_runs import make_run, simulate
 from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
 from promptcal.trainers.runs import tensorboard as board
-from promptcal.trainers.runs.progress import Progress
+from promptcal.trainers.runs.tensorboard import Progress
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 

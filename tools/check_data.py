@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", required=True, type=Path, help="folder that holds the data sets in CoOp's layout")
     parser.add_argument("--deep", action="store_true", help="decode every image")
     args = parser.parse_args(argv)
-    logging.basicConfig(level=logging.ERROR, format="%(message)s")  # the readers' warnings are in the table
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     load_plugins(args.plugin)
     with reading():
         root = data_root(args.root)

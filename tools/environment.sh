@@ -9,26 +9,9 @@ python=$(command -v python3 || command -v python) || fail "Python 3.11 or newer 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "Python 3.11 or newer is needed, this is $("$python" --version)"
 
-# pip's output as one changing line, or, without a terminal, as one line per large package.
-progress() {
-    local count=0 verb what rest
-    while read -r verb what rest; do
-        case $verb in
-            Collecting | Downloading | Using) count=$((count + 1)) ;;
-            Installing) what="installing the packages" rest="" ;;
-            *) continue ;;
-        esac
-        if [ -t 1 ]; then
-            printf '\r\033[K  %3d  %s' "$count" "${what:0:60}"
-        elif [[ $rest == *MB* || $verb == Installing ]]; then
-            echo "  $what $rest"
-        fi
-    done
-    [ ! -t 1 ] || printf '\r\033[K'
-}
-
-pip_install() { # pip's own output goes to a log, which is shown when pip fails
-    .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 | tee -a "$log" | progress
+pip_install() { # shows one line per large package; pip's own output goes to a log, which is shown when pip fails
+    .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 | tee -a "$log" |
+        awk '/^ *Downloading .*MB/ { print "  " $2, $3, $4; fflush() } /^Installing/ { print "  installing"; fflush() }'
 }
 
 install() { # demo or tests
@@ -36,23 +19,14 @@ install() { # demo or tests
     version=$(cat setup.py pyproject.toml | cksum | tr ' ' '-')
     stamp=.venv/installed-$1-$version log=.venv/setup.log
     if [ -f "$stamp" ] && .venv/bin/python -c '' 2> /dev/null; then return; fi
-    if [ -f ".venv/installed-demo-$version" ]; then
-        echo "Adding to .venv what the tests need ..."
-    elif compgen -G '.venv/installed-*' > /dev/null; then
-        echo "setup.py has changed: updating .venv ..."
-    else
-        echo "Setting up .venv: PyTorch, CLIP and the rest, about 5 GB, a few minutes (once) ..."
-    fi
+    echo "Setting up .venv: PyTorch, CLIP and the rest, about 5 GB, a few minutes (again when setup.py changes) ..."
     # An interrupted attempt may have left a .venv without pip.
     .venv/bin/python -m pip --version > /dev/null 2>&1 || "$python" -m venv --clear .venv || fail "cannot make .venv"
     : > "$log"
     [ "$1" = demo ] || packages=".[dev]"
     if ! pip_install --upgrade pip || ! pip_install --editable "$packages"; then
-        if grep -qiE 'connection (broken|error|refused|timed)|name resolution|max retries|read timed out|ProxyError' "$log"
-        then fail "cannot reach the package index: check the network or pip's settings, then run this again ($log)"
-        fi
         grep -iE '^ *error' "$log" | head -3 >&2 || true
-        fail "pip could not install what setup.py asks for (see $log); run this again once it can"
+        fail "pip could not install what setup.py asks for: check the network and pip's settings ($log), then run this again"
     fi
     .venv/bin/python -c 'from promptcal.trainers import adapt' # names what is missing if the installation failed
     find .venv -maxdepth 1 -name 'installed-*' ! -name "*-$version" -delete

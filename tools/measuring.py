@@ -21,7 +21,7 @@ from PIL import Image
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.views.images import is_image_name, open_image
 from promptcal.datasets.views.loader import num_threads
-from promptcal.trainers.runs.environment import environment
+from promptcal.trainers.runs.summary import environment
 from promptcal.trainers.vlm.openai_clip import CLIP, tokenizer
 from torch import Tensor
 

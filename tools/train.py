@@ -82,8 +82,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def join_lists(argv: Sequence[str]) -> list[str]:
-    """`--seed 1 2 3` as `--seed 1,2,3`, and CoOp's lists likewise. argparse would add the settings that follow to the
-    list."""
+    """`--seed 1 2 3` as `--seed 1,2,3`, and CoOp's lists likewise: argparse would add the settings that follow."""
     joined: list[str] = []
     in_list = False  # whether the next argument may belong to a list
     for token in argv:

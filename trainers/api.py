@@ -102,8 +102,8 @@ def adapt(
     position in the data set's split as `index`, and the run's TTA.AUGMIX, they are those of a run.
 
     An image whose adapted logits are not finite keeps its zero-shot prediction and is `flagged`. Autocast, the default
-    dtype and inference mode around the call change nothing. Nothing is kept between calls; in a loop, make an `Adapter`
-    once and call it.
+    dtype and inference mode around the call change nothing. The images of a call are an online method's stream in
+    their order. Nothing is kept between calls; in a loop, make an `Adapter` once and call it.
     """
     backbone = checked_model(model)
     if not as_images(views):
@@ -205,4 +205,8 @@ def has_pixel_values(views: Tensor) -> bool:
     low, high = float(views.amin()), float(views.amax())
     if low >= 0 and 0 < high <= 1:
         raise ValueError("views lie in 0..1: multiply them by 255, or normalise them with the backbone's mean and std")
-    return high > HIGHEST_NORMALISED
+    raw = high > HIGHEST_NORMALISED
+    if low < (-1 if raw else -HIGHEST_NORMALISED) or high > 256:  # AugMix rounds nothing
+        raise ValueError(f"views lie in {low:g}..{high:g}: give pixel values from 0 to 255, or normalise them with the "
+                         "backbone's mean and std")
+    return raw

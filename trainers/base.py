@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import Dataset, Datum, build_dataset
-from ..datasets.utils.errors import ConfigError, DataError, explaining_faults
+from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.fingerprint import make_fingerprint, plugin_modules, results_name
 from .engine.adapted import Adapted
 from .engine.features import ViewFeatures, image_name
@@ -22,11 +23,9 @@ from .engine.jacobian_cache import build_jacobian
 from .engine.predict import Predictor
 from .registry import LAST
 from .runs.dist import Distributed
-from .runs.environment import environment
-from .runs.parts import evenly
+from .runs.parts import WINDOW, classes_in_window, evenly, image_order, long_tailed
 from .runs.run_dir import Results, RunDir, early_lines
-from .runs.streams import WINDOW, classes_in_window, image_order, long_tailed
-from .runs.summary import metrics, result_block
+from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.backbone import Backbone
 from .vlm.class_texts import ClassTexts
@@ -93,7 +92,8 @@ class BaseTrainer:
         return self.cfg.TTA.VIEWS
 
     def adapt(self, views: Tensor) -> Adapted:
-        """Predictions for B images, given as unit view features (B, V, d), each image on its own."""
+        """Predictions for B images, given as unit view features (B, V, d), each image on its own; an online method's in
+        their order."""
         raise TypeError(f"{type(self).__name__} does not define adapt()")
 
     def state_tensors(self) -> Mapping[str, Tensor]:
@@ -132,10 +132,23 @@ class BaseTrainer:
                 if train:
                     self.train()
                 results = self.test()
+                self.report_changed_files()
                 if self.dist.is_main and self.log_name:
                     run_dir.note(result_block(results, train))
         logger.info("results in %s", run_dir.path)
         return results
+
+    def report_changed_files(self) -> None:
+        """Weights and prompt were copied into memory: a file that was replaced since is not the one of the results."""
+        files = {"weights": (self.cfg.MODEL.BACKBONE.NAME, weights_hash),
+                 "prompt": (self.cfg.MODEL.INIT_WEIGHTS, prompt_hash)}
+        for what, (name, hash_of) in files.items():
+            now: object = ""
+            with suppress(UserError, OSError):
+                now = hash_of(name) if name else self.fingerprint[what]
+            if now != self.fingerprint[what]:
+                logger.warning("%s has changed during the run; the results are of the %s as loaded at its start "
+                               "(hash %s)", name, what, self.fingerprint[what])
 
     @explaining_faults()
     @fixed_numerics()
@@ -271,7 +284,7 @@ class BaseTrainer:
         seconds = float(columns["seconds"].sum())
         results = {
             "trainer": cfg.TRAINER.NAME, "dataset": results_name(cfg), "backbone": cfg.MODEL.BACKBONE.NAME,
-            "seed": cfg.SEED, "n": n, "classes": len(self.classnames), "split": cfg.TEST.SPLIT,
+            "seed": cfg.SEED, "tag": cfg.TAG, "n": n, "classes": len(self.classnames), "split": cfg.TEST.SPLIT,
             **metrics(columns, cfg.TEST.BINS, cfg.TEST.SALS),
             "flagged": int(columns["flagged"].sum()),
             "skipped": columns["bad_reason"].tolist(),

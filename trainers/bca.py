@@ -44,8 +44,7 @@ class BCA(Online):
         self.centre_counts = torch.full_like(text[:, 0], self.own.COUNT_CENTRE)
         self.prior_counts = torch.full_like(text[:, 0], self.own.COUNT_PRIOR)
 
-    @torch.no_grad()
-    def adapt(self, views: Tensor) -> Adapted:
+    def adapt_image(self, views: Tensor) -> Adapted:
         features, logits = self.used_views(views, self.centres)
         p = logits.mean(0).softmax(-1) @ self.prior
         self.learn(features.mean(0), p)

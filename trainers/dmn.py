@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
@@ -48,8 +47,7 @@ class DMN(Online):
     def reset(self, text: Tensor) -> None:
         self.memory = KeyCache(text, self.own.MEMORY)
 
-    @torch.no_grad()
-    def adapt(self, views: Tensor) -> Adapted:
+    def adapt_image(self, views: Tensor) -> Adapted:
         p = self.logits(views[0], self.prompt.text).softmax(-1)  # (V, K)
         order = smoothed_entropy(p, IN_SELECTION).argsort(stable=True)
         mean = p[order[: int(len(p) * self.cfg.TTA.SELECT)]].mean(0)  # (K,)

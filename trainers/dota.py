@@ -63,8 +63,7 @@ class DOTA(Online):
         self.covariances = (self.own.SIGMA * identity).repeat(len(text), 1, 1)
         self.precision_matrix = identity / self.own.SIGMA
 
-    @torch.no_grad()
-    def adapt(self, views: Tensor) -> Adapted:
+    def adapt_image(self, views: Tensor) -> Adapted:
         features, logits = self.used_views(views, self.prompt.text)  # (n, d), (n, K)
         weight = (self.own.RHO * self.counts.mean() / len(features)).clamp(max=self.own.ETA)
         projected = self.means @ self.precision_matrix  # (K, d)

@@ -67,8 +67,7 @@ class DPE(Online):
         self.text, self.queue = text.clone(), KeyCache(text, QUEUE)
         self.certain = torch.zeros((), device=text.device)
 
-    @torch.no_grad()
-    def adapt(self, views: Tensor) -> Adapted:
+    def adapt_image(self, views: Tensor) -> Adapted:
         features, logits = self.used_views(views, unit(self.text))
         x, z, p = features.mean(0), logits.mean(0), logits.softmax(-1).mean(0)
         self.queue.offer(x, torch.special.entr(p).sum(), z.argmax())

@@ -12,6 +12,7 @@ from yacs.config import CfgNode
 from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
 from .config.validation import require, require_kept_views, require_one_of
+from .engine.adapted import Adapted
 from .functional.objectives import class_logits, confident_views
 from .registry import branch_of
 from .vlm.openai import SMALL
@@ -77,6 +78,15 @@ class Online(BaseTrainer):
     def reset(self, text: Tensor) -> None:
         """Makes the state before the first image, given the class features (K, d)."""
         raise TypeError(f"{type(self).__name__} does not define reset()")
+
+    @torch.no_grad()
+    def adapt(self, views: Tensor) -> Adapted:
+        """Several images are a stream in their order."""
+        return Adapted.join([self.adapt_image(image) for image in views.split(1)])
+
+    def adapt_image(self, views: Tensor) -> Adapted:
+        """The prediction for one image, given as unit view features (1, V, d), and what is learnt from it."""
+        raise TypeError(f"{type(self).__name__} does not define adapt_image()")
 
     @property
     def uses_own_scale(self) -> bool:

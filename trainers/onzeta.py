@@ -58,6 +58,9 @@ class OnZeta(BaseTrainer):
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
+        return Adapted.join([self.adapt_image(image) for image in views.split(1)])
+
+    def adapt_image(self, views: Tensor) -> Adapted:
         own, x = self.cfg.TRAINER.ONZETA, views[0, 0]
         self.seen += 1
         seen = int(self.seen)

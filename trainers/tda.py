@@ -51,8 +51,7 @@ class TDA(Online):
     def reset(self, text: Tensor) -> None:
         self.positive, self.negative = KeyCache(text, POSITIVE), KeyCache(text, NEGATIVE, masks=True)
 
-    @torch.no_grad()
-    def adapt(self, views: Tensor) -> Adapted:
+    def adapt_image(self, views: Tensor) -> Adapted:
         features, logits = self.used_views(views, self.prompt.text)  # (n, d), (n, K)
         x, z, p = features.mean(0), logits.mean(0), logits.softmax(-1).mean(0)
         h, k = torch.special.entr(p).sum(), z.argmax()

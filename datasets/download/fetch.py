@@ -74,9 +74,7 @@ def check_mirror(mirror: str) -> None:
 
 def fetch(source: Source, folder: Path, mirror: str = "") -> Path:
     """The file of `source`: from the mirror (a folder or an address) if it is there, otherwise from its own addresses.
-
-    A file in a mirror's folder is used in place; downloads go to `folder`.
-    """
+    A file in a mirror's folder is used in place; downloads go to `folder`."""
     target = folder / source.name
     if target.is_file():  # an earlier run was stopped between download and extraction
         return target
@@ -103,8 +101,7 @@ def fetch(source: Source, folder: Path, mirror: str = "") -> Path:
 
 
 def fetch_once(url: str, folder: Path, checksum: str) -> Path:
-    """The file of `url` in `folder`, downloaded unless it is there with the right checksum. Other processes that need
-    it wait."""
+    """The file of `url` in `folder`, downloaded unless it is there with the right checksum. Other processes wait."""
     target = folder / url.rsplit("/", 1)[-1]
     try:
         if not is_complete(target, checksum):
@@ -129,8 +126,7 @@ def is_complete(path: Path, checksum: str) -> bool:
 
 
 def fetch_url(url: str, target: Path, checksum: str = "", limit: int = LARGEST) -> Path:
-    """Downloads `url` to `target`. Continues `<target>.part` if there is a checksum, which tells whether the parts fit
-    together; if not, the download starts again."""
+    """Downloads `url` to `target`. With a checksum, `<target>.part` is continued; if the parts do not fit, from 0."""
     part = target.with_name(f"{target.name}.part")
     try:
         if not checksum:

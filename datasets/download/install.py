@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..file_dataset import FileDataset
 from ..utils.cli import tool
-from ..utils.errors import DataError, UserError, one_line
+from ..utils.errors import DataError, UserError, one_line, reading
 from ..utils.files import locked, write_atomically
 from .archives import ArchiveError, find, unpacked
 from .fetch import Source, fetch
@@ -24,9 +24,10 @@ COOP_PROMPTS = Source("coop_imagenet_prompts.zip", drive_id="18ypxfd82RR0pizc5MM
 def download_dataset(cls: type[FileDataset], root: Path, mirror: str = "") -> bool:
     """Downloads the missing parts of a data set. True if its reader accepts them afterwards. Existing folders are not
     changed, so an incomplete one must be moved away first."""
-    lists = [source for source in missing_metadata(cls, root) if source.drive_id]  # others are part of an archive
-    missing = [*lists, *missing_archives(cls, root)]
     try:
+        with reading():
+            lists = [source for source in missing_metadata(cls, root) if source.drive_id]  # others are in an archive
+            missing = [*lists, *missing_archives(cls, root)]
         for source in missing:
             install(source, root, cls.folder_in(root), mirror)
         dataset = cls(root)
@@ -45,15 +46,12 @@ def download_coop(root: Path, mirror: str = "") -> bool:
     try:
         if missing:
             install(COOP_PROMPTS, root, root, mirror)
-        prompts = sorted(target.rglob("model*.pth.tar*"))
-        if not prompts:
-            raise DataError(f"{target} has no prompt such as model.pth.tar-50: move it away and run again")
     except DataError as error:
         logger.error("error: coop: %s\nBy hand:\n  1. download %s\n  2. unpack it in %s", error, COOP_PROMPTS.link,
                      target)
         return False
-    logger.info("coop: %s, %d prompts in %s, to be given as MODEL.INIT_WEIGHTS, for example %s",
-                "ready" if missing else "already there", len(prompts), target, prompts[0])
+    logger.info("coop: %s in %s: give a prompt such as model.pth.tar-50 there as MODEL.INIT_WEIGHTS",
+                "ready" if missing else "already there", target)
     return True
 
 
@@ -90,8 +88,7 @@ def working(root: Path) -> Iterator[Path]:
 
 
 def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
-    """Downloads a file and unpacks it in the work folder, then moves each part to its place in one step. A file that is
-    not an archive is copied."""
+    """Downloads a file and unpacks it in the work folder, then moves each part to its place. Lists are copied."""
     with working(root) as work:
         if installed(source, folder):  # by the process that held the lock
             return

@@ -1,11 +1,9 @@
 """Checks a data root: which data sets are there, whether they are complete, and what to do next."""
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from logging.handlers import BufferingHandler
 from pathlib import Path
 
 from tabulate import tabulate
@@ -37,24 +35,11 @@ class Finding:
 
 
 def inspect(cls: type[FileDataset], root: Path, deep: bool = False) -> Finding:
-    """Reads one data set without downloading anything; `deep` also decodes all of its images. What the reader logs
-    becomes part of the advice and is not shown; errors concern this data set alone."""
-    readers = logging.getLogger(__name__.removesuffix(".download.verify"))
-    level, propagate, logged = readers.level, readers.propagate, BufferingHandler(1000)
-    readers.addHandler(logged)
-    readers.setLevel(logging.INFO)
-    readers.propagate = False
+    """Reads one data set, with its errors, without downloading anything; `deep` also decodes all of its images."""
     try:
-        finding = inspect_files(cls, root, deep)
+        return inspect_files(cls, root, deep)
     except DataError as error:
-        finding = Finding(cls, "faulty", str(error))
-    finally:
-        readers.removeHandler(logged)
-        readers.setLevel(level)
-        readers.propagate = propagate
-    messages = [record.getMessage().removeprefix(f"{cls.name()}: ") for record in logged.buffer]
-    finding.advice = "; ".join(filter(None, (finding.advice, *messages)))
-    return finding
+        return Finding(cls, "faulty", str(error))
 
 
 @reading()
@@ -73,12 +58,12 @@ def inspect_files(cls: type[FileDataset], root: Path, deep: bool) -> Finding:
     except DataError as error:
         return Finding(cls, fault, str(error))
     state = "partial" if dataset.difference else "ok"
-    finding = Finding(cls, state, "", len(dataset.test), len(dataset.classnames), dataset.test_hash)
+    finding = Finding(cls, state, dataset.difference, len(dataset.test), len(dataset.classnames), dataset.test_hash)
     training = [*dataset.val] if isinstance(dataset.train, LazyList) and not deep else [*dataset.train, *dataset.val]
     absent = {item.impath for item in training if dataset.file_size(item) is None}
     if absent:
-        finding.advice = (f"{len(absent):,} of {len(training):,} training images missing (test-time methods do not "
-                          f"need them)")
+        missing_too = f"{len(absent):,} of {len(training):,} training images missing (test-time methods need none)"
+        finding.advice = "; ".join(filter(None, (finding.advice, missing_too)))
     if deep:
         items = {item.impath: item for item in (*dataset.test, *training) if item.impath not in absent}
         bad = unreadable(dataset, list(items.values()))

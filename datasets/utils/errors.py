@@ -9,8 +9,7 @@ MAX_LENGTH = 2000  # characters of a message; longer ones are shortened
 
 
 def one_line(text: object, length: int = MAX_LENGTH) -> str:
-    """Anything as one short line for any terminal: no line breaks, control characters or lone surrogates, and without
-    the middle if it is too long."""
+    """Anything as one line for any terminal, without control characters; the middle of a long text is left out."""
     text = str(text)
     if len(text) > 3 * length:
         text = f"{text[: 2 * length]} {text[-length:]}"
@@ -50,8 +49,7 @@ def first_five(items: Sequence[object]) -> str:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Around code that reads a data root, or as a decorator: an OSError (permissions, a lost disk) becomes a
-    DataError."""
+    """Around code that reads a data root, or as a decorator: an OSError becomes a DataError."""
     try:
         yield
     except OSError as error:

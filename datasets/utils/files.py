@@ -148,11 +148,9 @@ def is_printable(text: str) -> bool:
 
 @contextmanager
 def locked(path: Path, work: str) -> Iterator[None]:
-    """Holds the lock file `path` and removes it afterwards; waits, with a message, while another process holds it.
-
-    The package `filelock` leaves its file behind, here in the data root. On a file system without locks the work
-    continues without: callers must not rely on the lock to keep files intact.
-    """
+    """Holds the lock file `path` and removes it afterwards; waits, with a message, while another process holds it. The
+    package `filelock` leaves its file behind, here in the data root. On a file system without locks the work continues
+    without: callers must not rely on the lock to keep files intact."""
     while True:
         file = path.open("a")
         try:

@@ -19,7 +19,6 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".
 # Pillow goes by content, not by name. Some of its formats start programs (EPS: Ghostscript) or have decoders that are
 # little used. These are plain raster formats.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
-MARKS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")  # first bytes of these formats
 MOST_PIXELS = 89_478_485  # beyond which Pillow warns; three bytes each, and some copies
 
 # Such images are refused here, with their name.
@@ -35,8 +34,7 @@ class BadImageError(DataError):
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """The image at `path`, decoded, as RGB. The EXIF orientation is ignored, as in CLIP's own code. Of an animation the
-    first frame is taken."""
+    """The image at `path` as RGB: without its EXIF orientation, as in CLIP's code; the first frame of an animation."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a path may be text
             raise BadImageError("it is not a regular file")
@@ -46,21 +44,15 @@ def open_image(path: str | Path) -> Image.Image:
                                     f"in all: make it smaller")
             return to_rgb(image, path)
     except Exception as error:  # decoders raise anything on a broken file
-        raise BadImageError(f"cannot read image {path}: {reason(error, path)}") from error
+        raise BadImageError(f"cannot read image {path}: {reason(error)}") from error
 
 
-def reason(error: Exception, path: str | Path) -> str:
+def reason(error: Exception) -> str:
     """What is wrong with a file, without its name."""
     if isinstance(error, UnidentifiedImageError):
-        with open(path, "rb") as file:  # noqa: PTH123
-            head = file.read(16)
-        if head.startswith(MARKS):
-            return "it is damaged or cut short"
-        return f"it is not a {', '.join(FORMATS)} image: convert it to JPEG or PNG" if head else "it is empty"
+        return f"it is empty or damaged, or it is not a {', '.join(FORMATS)} image: convert it to JPEG or PNG"
     if isinstance(error, Image.DecompressionBombError):
         return f"it has more than {MOST_PIXELS:,} pixels: make it smaller"
-    if isinstance(error, MemoryError):
-        return "there is not enough memory to decode it"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return one_line(error, 300) or type(error).__name__

@@ -75,8 +75,7 @@ def load_or_compile() -> Callable[..., None]:
 
 
 def read_verified(path: Path) -> bytes | None:
-    """A file's content without the digest that it begins with; None if it is absent, damaged, or somebody else can
-    write to it."""
+    """A file's content after its digest; None if it is absent, damaged, or somebody else can write to it."""
     try:
         with open_regular(path) as file:
             status, content = os.fstat(file.fileno()), file.read()

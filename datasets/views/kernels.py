@@ -52,7 +52,6 @@ SIGNATURE = types.void(
 Matrix = tuple[float, float, float, float, float, float]
 
 
-
 def make_views(
     picture: np.ndarray, boxes: np.ndarray, flips: np.ndarray, bicubic: bool, rng: np.random.Generator,
     crops: np.ndarray, mixed: np.ndarray,
@@ -102,9 +101,7 @@ def transposed_planes(picture: np.ndarray) -> np.ndarray:
 
 
 @njit
-def resize(
-    rows: np.ndarray, columns: np.ndarray, box: np.ndarray, flip: bool, bicubic: bool, out: np.ndarray,
-) -> None:
+def resize(rows: np.ndarray, columns: np.ndarray, box: np.ndarray, flip: bool, bicubic: bool, out: np.ndarray) -> None:
     """Writes the view of a box (see `make_views`) to `out`, uint8 (3, S, S)."""
     size = out.shape[-1]
     left, top, width, height, full_width, full_height, first_x, first_y = box
@@ -187,9 +184,7 @@ def weigh_transposed(
 
 
 @njit(forceinline=True)
-def weigh(
-    lines: np.ndarray, begin: int, start: int, weights: np.ndarray, sums: np.ndarray, out: np.ndarray,
-) -> None:
+def weigh(lines: np.ndarray, begin: int, start: int, weights: np.ndarray, sums: np.ndarray, out: np.ndarray) -> None:
     """The weighted sum of lines from `start` on: of two or four, or four at a time. Beyond the last line weights are
     0."""
     taps, last = len(weights), len(lines) - 1

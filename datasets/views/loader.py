@@ -27,8 +27,7 @@ class LoadedBatch(Generic[T]):
 
 
 def num_threads(setting: int) -> int:
-    """DATALOADER.NUM_WORKERS as a number; -1 (auto) is the cores that this process may use, divided among the processes
-    of a run on this machine."""
+    """DATALOADER.NUM_WORKERS as a number; -1 (auto) is this process's share of the cores that it may use."""
     if setting >= 0:
         return setting
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -39,11 +38,9 @@ def load_batches(
     dataset: Dataset, items: Sequence[Datum], make: Callable[[Image.Image, int], T],
     batches: Sequence[Sequence[int]], threads: int,
 ) -> Iterator[LoadedBatch[T]]:
-    """`make(image, index)` of every image, in a pool of threads, grouped as `batches` says and in that order.
-
-    With 0 threads all is done in the calling thread. What `make` raises is raised here. When the caller stops early,
-    images that were not started are not processed.
-    """
+    """`make(image, index)` of every image, in a pool of threads, grouped as `batches` says and in that order. With 0
+    threads all is done in the calling thread. What `make` raises is raised here. When the caller stops early, images
+    that were not started are not processed."""
     def load(index: int) -> T | BadImageError:
         try:
             return make(dataset.read_image(items[index]), index)

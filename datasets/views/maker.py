@@ -29,8 +29,7 @@ class ViewMaker:
     seed: int
     resize: str = "shortest"  # how the plain view gets its size, see Pixels
     interpolation: str = "bicubic"
-    # Memory of earlier views that no tensor refers to any more. Allocating new memory would take an eighth of the
-    # time, and more with several threads.
+    # Memory of earlier views that no tensor refers to any more. New memory would take an eighth of the time or more.
     free: deque[np.ndarray] = field(default_factory=deque, init=False, repr=False, compare=False)
 
     @classmethod

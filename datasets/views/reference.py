@@ -1,5 +1,4 @@
-"""The same views, made by Pillow one after the other: the reference of tests and benchmark, and the fallback where
-numba does not work."""
+"""The same views made by Pillow: the reference of tests and benchmark, and the fallback where numba does not work."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

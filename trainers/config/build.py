@@ -1,7 +1,6 @@
 """From defaults, yaml files, flags and KEY VALUE pairs to one frozen, validated config."""
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -37,8 +36,7 @@ def build_cfg(
     opts: Sequence = (), source: str = "the command",
 ) -> CfgNode:
     """Defaults < the trainer's yaml < data set yaml < `config_file` < flags < opts; frozen. The yaml of a method with
-    `own_views` is laid over the data set's; a resumed run's own config takes the place of the trainer's yaml. `source`
-    is what messages call flags and opts."""
+    `own_views` is laid over the data set's; a resumed run's config replaces the trainer's. Messages say `source`."""
     lower = dataset_layers(dataset_config_file)
     upper = [file_layer(find_config(config_file, "trainers"))] if config_file else []
     named = ["TRAINER.NAME", trainer] if trainer else []
@@ -92,8 +90,8 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
                 elif longest_match(key, IGNORED):
                     ignored.append(key)
                 else:
-                    hint = suggestion(key, list(settings))
-                    unknown.append(f"unknown key '{key}' in {source}.{hint and f' Did you mean {hint!r}?'}")
+                    same = [name for name in settings if name.rpartition(".")[2] == key.upper().rpartition(".")[2]]
+                    unknown.append(f"unknown key '{key}' in {source}.{nearest(key, same or settings)}")
         if ignored:
             notes.append(f"ignored, without a meaning here, from {source}: {', '.join(ignored)}")
     if unknown:
@@ -102,7 +100,10 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
 
 
 def file_layer(path: Path) -> Layer:
-    return str(path), list(flatten(read_yaml(path)))
+    values = list(flatten(read_yaml(path)))
+    if len(dict(values)) < len(values):
+        raise ConfigError(f"cannot read config file {path}: it has a key twice, as one name with dots and in a group")
+    return str(path), values
 
 
 def read_pairs(tokens: Sequence) -> Iterator[tuple[str, object]]:
@@ -143,13 +144,6 @@ def fitted(key: str, value: object, default: object, source: str) -> object:
     if type(value) is not kind:
         raise ConfigError(f"{key} in {source} must be of type {kind.__name__}, not {value!r}")
     return value
-
-
-def suggestion(key: str, known: Sequence[str]) -> str:
-    """The known key that was probably meant: one with the same last name, or one that is very close; "" if none is."""
-    leaf = key.upper().rpartition(".")[2]
-    same = [name for name in known if name.rpartition(".")[2] == leaf]
-    return next(iter(difflib.get_close_matches(key.upper(), same or known, n=1, cutoff=0.0 if same else 0.75)), "")
 
 
 def find_config(name: str, folder: str) -> Path:

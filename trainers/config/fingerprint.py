@@ -1,6 +1,7 @@
 """What a run's predictions depend on (fingerprint), and the folder of a run with these settings."""
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import re
@@ -21,6 +22,7 @@ from .roles import influential_settings, leaves, setting_of
 from .validation import parse_regularisers
 
 SOURCE = "source of "  # a class and, for one of this package, ` in <version>`
+DATA_SOURCE = f"{SOURCE}data set "  # views depend on it
 ENGINE = 1  # raised whenever a change of the code changes predictions
 MAX_LENGTH = 100  # characters of a part of a run folder's path
 
@@ -35,20 +37,46 @@ def make_fingerprint(cfg: CfgNode, **facts: str) -> dict[str, object]:
 
 def source_hashes(cfg: CfgNode) -> dict[str, str]:
     """Hashes of the source of the classes of a method and of the terms added to it: one that was edited is another
-    method. Those of this package carry its version, since another release counts as the same method while ENGINE is the
-    same."""
+    method. So is a user's data set. Those of a user's classes cover what these use of their module; those of this
+    package carry its version, since another release counts as the same method while ENGINE is the same."""
     package = __name__.partition(".trainers.")[0]
     terms = [find_method(term) for term in parse_regularisers(cfg.TRAINER.REGULARISERS)]
     methods = [TRAINER_REGISTRY.get(cfg.TRAINER.NAME), *filter(None, terms)]
     hashes = {}
     for cls in (cls for method in methods for cls in method.__mro__[:-1]):
         if cls.__module__ != f"{package}.trainers.base":
-            source = "unknown"
-            with suppress(OSError, TypeError):  # defined interactively, without a file
-                source = inspect.getsource(cls)
             release = "" if is_plugin(cls) else f" in {__version__}"
-            hashes[f"{SOURCE}{cls.__name__}{release}"] = short_hash(source.encode())
+            hashes[f"{SOURCE}{cls.__name__}{release}"] = source_hash(cls)
+    if cfg.DATASET.NAME in DATASET_REGISTRY:
+        data = filter(is_plugin, DATASET_REGISTRY.get(cfg.DATASET.NAME).__mro__[:-1])
+        hashes |= {f"{DATA_SOURCE}{cls.__name__}": source_hash(cls) for cls in data}
     return hashes
+
+
+def source_hash(cls: type) -> str:
+    source = "unknown"
+    with suppress(OSError, TypeError):  # defined interactively, without a file
+        source = inspect.getsource(cls) + (used_source(cls) if is_plugin(cls) else "")
+    return short_hash(source.encode())
+
+
+def used_source(cls: type) -> str:
+    """The source of the functions, classes and constants of its module that a class uses, also through each other."""
+    made: dict[str, ast.stmt] = {}
+    for node in ast.parse("".join(inspect.findsource(cls)[0])).body:
+        names = {node.name} if isinstance(node, ast.FunctionDef | ast.ClassDef) else names_in(node, ast.Store)
+        made |= dict.fromkeys(names, node)
+    found, waiting = {cls.__name__}, [cls.__name__]
+    while waiting:
+        name = waiting.pop()
+        used = names_in(made[name], ast.Load) & made.keys() - found if name in made else set()
+        found |= used
+        waiting += used
+    return "".join(ast.unparse(made[name]) for name in sorted(found & made.keys() - {cls.__name__}))
+
+
+def names_in(node: ast.AST, context: type) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, context)}
 
 
 def plugin_modules(cfg: CfgNode) -> dict[str, str]:
@@ -99,8 +127,7 @@ def prompt_name(name: str) -> str:
 
 
 def path_safe(text: str) -> str:
-    """`text` as a part of a path. A long one ends with a hash of the whole, because what is cut off may be the only
-    difference between two runs."""
+    """`text` as a part of a path. A long one is cut and ends with a hash of the whole: runs may differ in the rest."""
     safe = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
     return safe if len(safe) <= MAX_LENGTH else f"{safe[: MAX_LENGTH - 9].rstrip('-.')}-{short_hash(text.encode())}"
 

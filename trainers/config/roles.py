@@ -102,14 +102,9 @@ def leaves(cfg: CfgNode) -> dict[str, object]:
     return dict(flatten(cfg))
 
 
-def is_online(settings: Mapping[str, object], trainer: str) -> bool:
-    """Whether predictions depend on the order of the images."""
-    return method_info(trainer).online or str(settings.get("TTA.RESET", "image")) not in EVERY_IMAGE
-
-
 def without_effect(settings: Mapping[str, object], trainer: str) -> set[str]:
     """The settings that change nothing because of the trainer or of other settings."""
-    online = is_online(settings, trainer)
+    online = method_info(trainer).online or str(settings.get("TTA.RESET", "image")) not in EVERY_IMAGE
     described = settings.get("PROMPT.DESCRIPTIONS")
     texts = settings.get("PROMPT.TEMPLATE") or described
     effective = {"DATASET.SEVERITY": settings.get("DATASET.CORRUPTION"), "TEST.ORDER": online,
@@ -119,8 +114,7 @@ def without_effect(settings: Mapping[str, object], trainer: str) -> set[str]:
 
 
 def own_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
-    """The settings that concern a trainer: all but those without effect and those of methods whose regulariser it does
-    not use."""
+    """The settings that concern a trainer: all but those without effect and those of methods that it does not use."""
     unused = without_effect(settings, trainer)
     terms = str(settings.get("TRAINER.REGULARISERS") or "").split(",")
     added = [term.partition(":")[0].strip() for term in terms if term.strip()]
@@ -139,6 +133,8 @@ def influential_settings(settings: Mapping[str, object], trainer: str) -> dict[s
 
 
 def compared_settings(settings: Mapping[str, object], trainer: str) -> dict[str, object]:
-    """The settings that define an experiment: the rows of a table may differ in them."""
-    own = {key: (value, setting_of(key)) for key, value in own_settings(settings, trainer).items()}
+    """The settings that define an experiment: the rows of a table may differ in them. The λ of an added term is not
+    one of them: its weight in TRAINER.REGULARISERS takes its place."""
+    own = {key: (value, setting_of(key)) for key, value in own_settings(settings, trainer).items()
+           if not key.endswith(".LAMBDA") or method_key(key.split(".")[1]) == method_key(branch_of(trainer))}
     return {key: value for key, (value, setting) in own.items() if setting.role in COMPARED and setting.compared}

@@ -45,8 +45,7 @@ for tag, pattern, first in (
 
 @lru_cache(maxsize=200)  # a plan of many runs reads the same few files thousands of times
 def parse_yaml(text: str | bytes) -> Any:
-    """The plain data in yaml text, which callers share and must not change. Whatever is wrong with the text (`!!int x`,
-    a thousand brackets) raises a YAMLError."""
+    """The plain data in yaml text, which callers share and must not change. Any fault of the text is a YAMLError."""
     try:
         if len(text) > 1_000_000:
             raise yaml.YAMLError("it is longer than a million characters")

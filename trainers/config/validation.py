@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -67,8 +68,8 @@ def validate(cfg: CfgNode) -> None:
     require(cfg, not cfg.TRAINER.REGULARISERS or trainer.takes_regularisers, "TRAINER.REGULARISERS",
             "empty: terms can be added to methods that tune by gradients, such as TPT, RTPT and TPS")
     reset = cfg.TTA.RESET
-    require(cfg, reset in ("image", "never") or (reset.isdecimal() and int(reset) > 0), "TTA.RESET",
-            "image, never, or a number of images")
+    require(cfg, reset in ("image", "never") or bool(re.fullmatch("[1-9][0-9]{0,8}", reset)), "TTA.RESET",
+            "image, never, or a number of images, such as 10")
     require(cfg, reset in EVERY_IMAGE or trainer.takes_regularisers, "TTA.RESET",
             "image: only methods that tune by gradients, such as TPT, RTPT and TPS, carry a context")
     require(cfg, 0 < cfg.TTA.SELECT <= 1, "TTA.SELECT", "a share above 0 and up to 1")

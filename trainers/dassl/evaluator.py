@@ -22,8 +22,7 @@ from ..config.roles import leaves
 from ..config.safe_yaml import unflatten
 from ..functional.arrays import log_softmax
 from ..functional.calibration import BINS, brier
-from ..runs.environment import environment
-from ..runs.summary import metrics_of, percent_lines
+from ..runs.summary import environment, metrics_of, percent_lines
 from ..vlm.loading import pick_device, weights_hash
 from .convert import DasslDataset
 

@@ -23,7 +23,7 @@ from ...datasets.utils.errors import DataError
 from ...datasets.views import ViewMaker, pipeline
 from ...datasets.views.images import BadImageError
 from ...datasets.views.loader import load_batches, num_threads
-from ..config.fingerprint import ENGINE
+from ..config.fingerprint import DATA_SOURCE, ENGINE
 from ..runs.dist import Distributed
 from ..runs.parts import chunks
 from ..vlm.backbone import Backbone
@@ -75,6 +75,7 @@ class ViewFeatures:
         self.cache = ArrayCache(cfg.CACHE.DIR, "views", {
             "data": hashes["data"], "weights": hashes["weights"], **self.maker.key(), **backbone.pixels.non_default(),
             "precision": precision, "dtype": str(self.dtype), "engine": ENGINE, "pipeline": pipeline(),
+            **{key: value for key, value in hashes.items() if key.startswith(DATA_SOURCE)},
         }) if cfg.CACHE.DIR else None
 
     def batches(self, wanted: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:

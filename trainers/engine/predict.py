@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...datasets.utils.errors import ConfigError, UserError, machine_fault, one_line
 from ..runs.parts import Columns, chunks, joined
-from ..runs.progress import Progress
 from ..runs.run_dir import RunDir
+from ..runs.tensorboard import Progress
 from .adapted import Adapted
 from .features import FeatureBatch, ViewFeatures
 

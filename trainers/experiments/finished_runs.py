@@ -51,6 +51,7 @@ class FinishedRuns:
         """Non-default settings of the runs, other than those that the experiment compares."""
         found: dict[str, object] = {}
         for run, measured in self.measured.items():
+            found |= {"test images": measured.run.part} if measured.run.part else {}
             compared = {*run.variant, *(["MODEL.INIT_WEIGHTS"] if run.shots else [])}
             if not method_info(run.method).trained:  # whose settings are part of the experiment
                 settings = non_default_settings(measured.run)

@@ -53,7 +53,8 @@ def write_outcome(
     known: dict[PlannedRun, Measured],
 ) -> Outcome:
     """Writes tables.{md,tex,csv}, figures/ and report.html. `known` keeps measured runs for the next experiment."""
-    notes = [f"Of the SoC paper: {experiment.makes}."] if experiment.makes else []
+    in_paper = experiment.makes and not experiment.makes.startswith("none")
+    notes = [f"Of the SoC paper: {experiment.makes}."] if in_paper else []
     found = measure_runs(experiment, runs, failed, known, notes)
     finished = FinishedRuns(experiment, workspace, {run: m for run, m in found.items() if run.split == "test"},
                             [m for run, m in found.items() if run.split == "val"])

@@ -182,6 +182,8 @@ def configure(
     if workspace.root:
         flags += ["DATASET.ROOT", workspace.root]
     cfg = build_cfg(method, find_dataset(dataset), flags=flags, opts=[*workspace.opts, *itertools.chain(*opts)])
+    if cfg.OUTPUT_DIR:
+        raise ConfigError("OUTPUT_DIR is of single runs: an experiment has --output-dir for all of its runs")
     cfg.defrost()
     if prompt_tag:
         cfg.TAG = prompt_tag if cfg.TAG == "default" else f"{prompt_tag}_{cfg.TAG}"

@@ -48,11 +48,9 @@ def random_context(shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 class PromptLearner:
-    """Trains a context (n_ctx, width) or (K, n_ctx, width) on labelled image features by cross entropy.
-
-    The backbone is frozen: only the context and its optimizer, SGD with momentum, have a state. Batches and learning
-    rates depend only on the epoch, so a restored learner continues exactly.
-    """
+    """Trains a context (n_ctx, width) or (K, n_ctx, width) on labelled image features by cross entropy. The backbone is
+    frozen: only the context and its optimizer, SGD with momentum, have a state. Batches and learning rates depend only
+    on the epoch, so a restored learner continues exactly."""
 
     seen: int  # images in this epoch
     loss: Tensor  # their summed loss, on the device: no step synchronises
@@ -132,9 +130,7 @@ class PromptLearner:
 
 def run_epochs(learner: PromptLearner, images: TrainingImages, saved: Path, tensorboard: Path) -> None:
     """Trains until the schedule ends. The state after each epoch is saved to `saved`; a later call continues from it.
-
-    `tensorboard` is a separate TensorBoard run: here a step is an epoch, in the other curves it is a test image.
-    """
+    `tensorboard` is a separate TensorBoard run: here a step is an epoch, in the other curves it is a test image."""
     learner.restore(saved)
     start, stop = learner.epoch, learner.schedule.epochs
     if start == stop:

@@ -15,6 +15,7 @@ from ...datasets.utils.errors import DataError
 from ...datasets.views.loader import LoadedBatch, load_batches, num_threads
 from ...datasets.views.maker import ViewMaker
 from ...datasets.views.reference import BICUBIC, crops, to_tensor
+from ..runs.parts import chunks
 from ..vlm.backbone import Backbone
 from ..vlm.image_tower import encode_views
 
@@ -23,12 +24,11 @@ ORDER, CROPS = 1, 2  # independent streams of random numbers for one seed
 T = TypeVar("T")
 
 
-def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[list[int]]:
-    """The batches of an epoch: all images in random order. As in Dassl, an incomplete last batch is left out unless it
-    is the only one."""
+def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[Sequence[int]]:
+    """An epoch's batches in random order. As in Dassl, an incomplete last one is left out unless it is the only one."""
     order = np.random.default_rng([seed, ORDER, epoch]).permutation(count).tolist()
     whole = max(count - count % size, min(count, size))
-    return [order[start : start + size] for start in range(0, whole, size)]
+    return chunks(order[:whole], size)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class TrainingImages:
     def leave_out_unreadable(self) -> list[str]:
         """Drops the images that cannot be read, and returns what is wrong with them."""
         bad: dict[int, str] = {}
-        for batch in self.load(self.items, lambda image, index: None, consecutive(len(self.items), 64)):
+        for batch in self.load(self.items, lambda image, index: None, chunks(range(len(self.items)), 64)):
             bad.update(batch.bad)
         self.items = [item for index, item in enumerate(self.items) if index not in bad]
         if not self.items:
@@ -77,7 +77,10 @@ class TrainingImages:
         labels = torch.tensor([item.label for item in self.items], device=self.backbone.device)
         plan = {epoch: epoch_batches(count, self.batch, self.seed, epoch) for epoch in range(start, stop)}
         if self.fixed:
-            features = self.plain_features()
+            maker = ViewMaker.of(1, self.backbone.pixels, augmix=False, seed=self.seed)
+            maker.warm_up()
+            loaded = self.load(self.items, maker, chunks(range(count), 32))
+            features = torch.cat([self.encode(batch) for batch in loaded])  # (n, d), encoded once
             for batches in plan.values():
                 yield ((features[batch], labels[batch]) for batch in batches)
             return
@@ -87,13 +90,6 @@ class TrainingImages:
         loaded = self.load(list(self.items) * stop, crop, crops_of_epochs)  # position epoch · n + i is image i
         for batches in plan.values():
             yield ((self.encode(next(loaded)), labels[batch]) for batch in batches)
-
-    def plain_features(self) -> Tensor:
-        """Features (n, d) of every image's plain view, encoded once."""
-        maker = ViewMaker.of(1, self.backbone.pixels, augmix=False, seed=self.seed)
-        maker.warm_up()
-        loaded = self.load(self.items, maker, consecutive(len(self.items), 32))
-        return torch.cat([self.encode(batch) for batch in loaded])
 
     def load(
         self, items: Sequence[Datum], make: Callable[[Image.Image, int], T], batches: Sequence[Sequence[int]],
@@ -105,8 +101,3 @@ class TrainingImages:
         if self.backbone.device.type == "cuda":
             views = views.pin_memory()  # copied without blocking
         return encode_views(self.backbone, views, self.precision)[:, 0]
-
-
-def consecutive(count: int, size: int) -> list[range]:
-    """Batches of all positions in order."""
-    return [range(start, min(start + size, count)) for start in range(0, count, size)]

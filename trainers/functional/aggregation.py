@@ -41,11 +41,9 @@ def vote_shares(logits: Tensor, share: float) -> Tensor:
 
 
 def reliability(views: Tensor, neighbours: int, temperature: float, by_index: bool = True) -> Tensor:
-    """R-TPT's weights (B, V): softmax of each view's mean cosine with its nearest other views.
-
-    The public code identifies the view itself by a cosine of at least 1, which depends on rounding: about every second
-    view counts as its own neighbour there. With `by_index` none does.
-    """
+    """R-TPT's weights (B, V): softmax of each view's mean cosine with its nearest other views. The public code
+    identifies the view itself by a cosine of at least 1, which depends on rounding: about every second view counts as
+    its own neighbour there. With `by_index` none does."""
     cosines = views @ views.mT
     itself = torch.eye(views.shape[-2], dtype=torch.bool, device=views.device) if by_index else cosines >= 1
     cosines = cosines.masked_fill(itself, EXCLUDED)
@@ -56,11 +54,9 @@ def reliability(views: Tensor, neighbours: int, temperature: float, by_index: bo
 def view_mode(
     views: Tensor, logits: Tensor, near: float = 0.3, affinity: float = 4.0, smoothness: float = 0.2, rounds: int = 5,
 ) -> Tensor:
-    """MTA's robust mode (B, d) of the views, of unit length. (Zanella and Ben Ayed, CVPR 2024.)
-
-    Mean shift from the plain view, which also estimates an inlierness score y of each view. A view's bandwidth is half
-    its mean squared distance to the nearest views, a share `near` of all others.
-    """
+    """MTA's robust mode (B, d) of the views, of unit length. (Zanella and Ben Ayed, CVPR 2024.) Mean shift from the
+    plain view, which also estimates an inlierness score y of each view. A view's bandwidth is half its mean squared
+    distance to the nearest views, a share `near` of all others."""
     count = views.shape[1]
     if count == 1:
         return views[:, 0]

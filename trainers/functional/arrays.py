@@ -41,10 +41,8 @@ def check_bins(bins: int) -> None:
 
 
 def bin_index(values: Array, bins: int) -> Array:
-    """The bin (lo, hi] of each value; 0 goes to the first.
-
-    The edges have the precision of the values, so that 0.15 lies on its edge in any precision.
-    """
+    """The bin (lo, hi] of each value; 0 goes to the first. The edges have the precision of the values, so that 0.15
+    lies on its edge in any precision."""
     check_bins(bins)
     edges = (np.arange(bins + 1) / bins).astype(values.dtype)
     return np.maximum(np.searchsorted(edges, values, side="left") - 1, 0)

@@ -151,10 +151,8 @@ def mce(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
 
 
 def ace(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
-    """Adaptive calibration error: as ECE, in bins of equal mass by rank (ties keep their order in the input).
-
-    With fewer samples than bins, every sample is a bin.
-    """
+    """Adaptive calibration error: as ECE, in bins of equal mass by rank (ties keep their order in the input). With
+    fewer samples than bins, every sample is a bin."""
     confidence, correct = check_confidence(confidence, correct)
     check_bins(bins)
     order = np.argsort(confidence, kind="stable")
@@ -174,8 +172,7 @@ def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
 
 
 def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """The probability that a correct sample is more confident than a wrong one (ties count half); NaN if there is only
-    one kind."""
+    """The probability that a correct sample is more confident than a wrong one (ties count half); NaN without both."""
     confidence, correct = check_confidence(confidence, correct)
     positives = correct.sum()
     negatives = len(correct) - positives
@@ -188,9 +185,7 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
 
 def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Area under the risk–coverage curve: the error rate of the k most confident samples, averaged over k = 1..N.
-
-    Samples of equal confidence count with their mean error, the expectation over all orders of the tie.
-    """
+    Samples of equal confidence count with their mean error, the expectation over all orders of the tie."""
     confidence, correct = check_confidence(confidence, correct)
     _, tie, size = np.unique(-confidence, return_inverse=True, return_counts=True)
     error = np.repeat(np.bincount(tie, weights=1 - correct) / size, size)  # most confident first
@@ -286,10 +281,8 @@ def resamples(metric: Callable[..., float | Array], *samples: ArrayLike, repeats
 
 def sals(logits: TensorOrArray, zero_shot_logits: ArrayLike) -> TensorOrArray:
     """SaLS (Murugesan et al., ECCV 2024): each sample's logits (..., K) rescaled to the range of its zero-shot logits.
-
     The predicted class never changes; constant logits become the middle of the zero-shot range. Tensors give a tensor,
-    arrays an array, in the input's precision, at least fp32.
-    """
+    arrays an array, in the input's precision, at least fp32."""
     z: torch.Tensor = to_tensor(logits)
     z0: torch.Tensor = to_tensor(zero_shot_logits)
     if z.ndim == 0 or z.shape != z0.shape or z.numel() == 0:

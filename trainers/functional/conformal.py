@@ -27,10 +27,8 @@ class Sets(NamedTuple):
 
 def scores(p: Array, uniform: Array, kind: str) -> Array:
     """LAC: 1 − p_k. (Sadinle et al., JASA 2019.) APS: the mass of all classes before k, and a random share of p_k.
-    (Romano et al., NeurIPS 2020.) RAPS: APS and a penalty on high ranks. (Angelopoulos et al., ICLR 2021.)
-
-    `uniform` (N,) are the random shares, one per image.
-    """
+    (Romano et al., NeurIPS 2020.) RAPS: APS and a penalty on high ranks. (Angelopoulos et al., ICLR 2021.) `uniform`
+    (N,) are the random shares, one per image."""
     if kind == "LAC":
         return 1 - p
     order = np.argsort(-p, axis=1, kind="stable")
@@ -44,8 +42,7 @@ def scores(p: Array, uniform: Array, kind: str) -> Array:
 
 
 def threshold(true_scores: Array, alpha: float) -> float:
-    """The ⌈(n + 1)(1 − α)⌉-th smallest score of n labelled images; infinite, so that sets hold all classes, if n is too
-    small."""
+    """The ⌈(n + 1)(1 − α)⌉-th smallest score of n labelled images; infinite (sets of all classes) if n is too small."""
     rank = math.ceil((len(true_scores) + 1) * (1 - alpha) - 1e-9)
     return float(np.sort(true_scores)[rank - 1]) if rank <= len(true_scores) else math.inf
 

@@ -23,10 +23,8 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def confident_views(logits: Tensor, share: float) -> Tensor:
-    """Indices of the `int(V · share)` views of lowest entropy. (TPT, Shu et al., NeurIPS 2022.)
-
-    The SoC paper prints the indicator as H ≥ τ; the lowest entropies are the ones kept.
-    """
+    """Indices of the `int(V · share)` views of lowest entropy. (TPT, Shu et al., NeurIPS 2022.) The SoC paper prints
+    the indicator as H ≥ τ; the lowest entropies are the ones kept."""
     kept = int(logits.shape[-2] * share)
     return entropy(logits).argsort(dim=-1, stable=True)[..., :kept]  # (..., V, K) -> (..., n)
 
@@ -46,46 +44,36 @@ def mean_entropy(logits: Tensor) -> Tensor:
 
 def leading_range(first: Tensor) -> tuple[Tensor, Tensor]:
     """Lowest and highest logit (..., 1, 1) of the most confident kept view, which is the first of `first` (..., n, K).
-
-    The public code of Penalty and ZS-Norm calls it the zero-shot range; it is not that of the plain view.
-    """
+    The public code of Penalty and ZS-Norm calls it the zero-shot range; it is not that of the plain view."""
     leader = first[..., :1, :]
     return leader.amin(-1, keepdim=True), leader.amax(-1, keepdim=True)
 
 
 def range_excess(logits: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Mean distance of logits from a range: mean relu(z − high) + mean relu(low − z). (..., n, K) -> (...)
-
-    (Penalty: Murugesan et al., ECCV 2024.)
-    """
+    """Mean distance of logits from a range: mean relu(z − high) + mean relu(low − z). (..., n, K) -> (...) (Penalty:
+    Murugesan et al., ECCV 2024.)"""
     return (F.relu(logits - high) + F.relu(low - logits)).mean((-2, -1))
 
 
 def into_range(logits: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Each view's logits scaled linearly to a range. (ZS-Norm: Murugesan et al., ECCV 2024.)
-
-    A view whose logits are all equal, as with one class, goes to the lower end.
-    """
+    """Each view's logits scaled linearly to a range. (ZS-Norm: Murugesan et al., ECCV 2024.) A view whose logits are
+    all equal, as with one class, goes to the lower end."""
     bottom, top = logits.amin(-1, keepdim=True), logits.amax(-1, keepdim=True)
     span = top - bottom
     return (logits - bottom) / torch.where(span == 0, 1, span) * (high - low) + low
 
 
 def dispersion(text: Tensor) -> Tensor:
-    """Mean distance of the classes from their centroid, which is not normalised. To be maximised.
-
-    (C-TPT, Yoon et al., ICLR 2024.)
-    """
+    """Mean distance of the classes from their centroid, which is not normalised. To be maximised. (C-TPT, Yoon et al.,
+    ICLR 2024.)"""
     centroid = text.mean(-2, keepdim=True)
     return (text - centroid).norm(dim=-1).mean(-1)
 
 
 def orthogonality(text: Tensor) -> Tensor:
-    """O-TPT's penalty mean_i ‖H_i S_i − e_i‖ in closed form. (Sharifdeen et al., CVPR 2025.)
-
-    H_i is the Householder reflector that maps row S_i onto ‖S_i‖ e_i, so each term is ‖S_i‖ − 1: the same value and
-    gradient without the K×K×K reflectors.
-    """
+    """O-TPT's penalty mean_i ‖H_i S_i − e_i‖ in closed form. (Sharifdeen et al., CVPR 2025.) H_i is the Householder
+    reflector that maps row S_i onto ‖S_i‖ e_i, so each term is ‖S_i‖ − 1: the same value and gradient without the K×K×K
+    reflectors."""
     return by_rows(text, lambda rows, _: rows.norm(dim=-1)).mean(-1) - 1
 
 
@@ -99,9 +87,7 @@ def frobenius_orthogonality(text: Tensor) -> Tensor:
 
 def nearest_angle(text: Tensor, limit: float = 0.99999) -> Tensor:
     """Mean angle between each class and the class nearest to it. To be maximised. (A-TPT: Ahamed et al., ICLR 2026.)
-
-    Cosines are clamped to ±limit, where arccos is steep: two classes of the same name add nothing to the gradient.
-    """
+    Cosines are clamped to ±limit, where arccos is steep: two classes of the same name add nothing to the gradient."""
     def nearest(rows: Tensor, start: int) -> Tensor:
         others = rows - 2 * rows * diagonal_like(rows, start)  # a class's cosine with itself becomes −1
         return others.max(-1).values  # one of several equal ones gets the gradient
@@ -109,18 +95,9 @@ def nearest_angle(text: Tensor, limit: float = 0.99999) -> Tensor:
     return by_rows(text, nearest).clamp(-limit, limit).arccos().mean(-1)
 
 
-def normalise(similarity: Tensor, how: str, flow: bool = False) -> Tensor:
-    """s̃ of the SoC paper's Appendix: `minmax` (s−min)/(max−min), `max` s/max, `shift` s−min.
-
-    The minimum and the maximum are detached unless `flow`. Where a denominator is zero (all pairs equal, two classes),
-    it is replaced by 1: s̃ is 0, never NaN.
-    """
-    source = similarity if flow else similarity.detach()
-    return rescale(similarity, source.amin(-1, keepdim=True), source.amax(-1, keepdim=True), how)
-
-
 def rescale(similarity: Tensor, low: Tensor, high: Tensor, how: str) -> Tensor:
-    """`normalise`, given the lowest and the highest similarity."""
+    """s̃ of the SoC paper's Appendix: `minmax` (s−min)/(max−min), `max` s/max, `shift` s−min. A denominator of zero (all
+    pairs equal, two classes) is replaced by 1: s̃ is 0, never NaN."""
     if how == "shift":
         return similarity - low
     if how == "max":
@@ -130,48 +107,37 @@ def rescale(similarity: Tensor, low: Tensor, high: Tensor, how: str) -> Tensor:
 
 
 def huber(similarity: Tensor, delta: Tensor | float) -> Tensor:
-    """s²/2 up to the margin δ, then the line δ(s − δ/2): the gradient of similar classes is bounded.
-
-    With m = min(s, δ) both pieces are m (s − m/2).
-    """
+    """s²/2 up to the margin δ, then the line δ(s − δ/2): the gradient of similar classes is bounded. With m = min(s, δ)
+    both pieces are m (s − m/2)."""
     bounded = similarity.clamp(max=delta)
     return bounded * (similarity - bounded / 2)
 
 
 def semantic_separation(text: Tensor, percentile: float, normalisation: str, statistics: str = "detached") -> Tensor:
-    """L_Huber of SoC: mean over pairs i < j of Huber(s̃_ij, δ), δ the given percentile of s̃. (Sec. 4.)
-
-    The paper does not say through which `statistics` gradients flow: none (`detached`), minimum and maximum (`flow`),
-    or δ as well (`flow_delta`). A single class has no pairs: 0.
-    """
+    """L_Huber of SoC: mean over pairs i < j of Huber(s̃_ij, δ), δ the given percentile of s̃. (Sec. 4.) The paper does
+    not say through which `statistics` gradients flow: none (`detached`), minimum and maximum (`flow`), or δ as well
+    (`flow_delta`). A single class has no pairs: 0."""
     if text.shape[-2] < 2:
         return text.sum((-2, -1)) * 0
-    if not fits_at_once(text.shape[-2]):
+    if statistics == "detached" and not fits_at_once(text.shape[-2]):
         episodes = text.reshape(-1, *text.shape[-2:])
-        each = [separation_by_rows(one, percentile, normalisation, statistics) for one in episodes]
+        each = [separation_by_rows(one, percentile, normalisation) for one in episodes]
         return torch.stack(each).view(text.shape[:-2])
-    similarity = normalise(pair_similarities(text), normalisation, flow=statistics != "detached")
+    similarity = pair_similarities(text)
+    source = similarity.detach() if statistics == "detached" else similarity
+    low, high = source.amin(-1, keepdim=True), source.amax(-1, keepdim=True)
+    similarity = rescale(similarity, low, high, normalisation)
     delta = percentile_of(similarity if statistics == "flow_delta" else similarity.detach(), percentile)
     return huber(similarity, delta).mean(-1)
 
 
-def separation_by_rows(text: Tensor, percentile: float, normalisation: str, statistics: str) -> Tensor:
-    """`semantic_separation` of so many classes (K, d) that not all pairs can be kept for the gradient. The statistics
-    are found first; where gradients flow through one, it is computed again from the pairs that attain it."""
+def separation_by_rows(text: Tensor, percentile: float, normalisation: str) -> Tensor:
+    """`semantic_separation`, detached, of so many classes (K, d) that not all pairs can be kept for the gradient."""
     cosines = packed_similarities(text)
     low, high = cosines.amin(), cosines.amax()
-    lowest, highest = (torch.nonzero(cosines == extreme)[:, 0] for extreme in (low, high))
-    cosines = rescale(cosines, low, high, normalisation)
+    delta = percentile_of(rescale(cosines, low, high, normalisation), percentile)
     pairs = len(cosines)
-    below, share = rank_of(percentile, pairs)
-    lower, upper = (cosines.kthvalue(min(below + k, pairs)) for k in (1, 2))
     del cosines
-    delta = torch.lerp(lower.values, upper.values, share)
-    if statistics != "detached":  # several pairs at an extreme share its gradient evenly
-        low, high = pairs_at(text, lowest).mean(), pairs_at(text, highest).mean()
-    if statistics == "flow_delta":
-        values = rescale(pairs_at(text, torch.stack([lower.indices, upper.indices])), low, high, normalisation)
-        delta = torch.lerp(values[0], values[1], share)
 
     def sums(rows: Tensor, start: int) -> Tensor:
         return (huber(rescale(rows, low, high, normalisation), delta) * above_diagonal(rows, start)).sum(-1)
@@ -181,18 +147,12 @@ def separation_by_rows(text: Tensor, percentile: float, normalisation: str, stat
 
 def percentile_of(values: Tensor, percentile: float) -> Tensor:
     """The percentile (0–100) over the last dimension, kept, with linear interpolation between ranks."""
-    below, share = rank_of(percentile, values.shape[-1])
-    low = values.kthvalue(below + 1, dim=-1, keepdim=True).values  # faster than sorting all
-    if share == 0:
+    rank = percentile / 100 * (values.shape[-1] - 1)
+    low = values.kthvalue(int(rank) + 1, dim=-1, keepdim=True).values  # faster than sorting all
+    if rank % 1 == 0:
         return low
-    high = values.kthvalue(below + 2, dim=-1, keepdim=True).values
-    return torch.lerp(low, high, share)
-
-
-def rank_of(percentile: float, count: int) -> tuple[int, float]:
-    """The position, from 0, at or below a percentile of `count` sorted numbers, and the fraction towards the next."""
-    rank = percentile / 100 * (count - 1)
-    return int(rank), rank % 1
+    high = values.kthvalue(int(rank) + 2, dim=-1, keepdim=True).values
+    return torch.lerp(low, high, rank % 1)
 
 
 def balance(loss: Tensor, penalty: Tensor, scale: str) -> Tensor:
@@ -276,23 +236,6 @@ def pair_similarities(text: Tensor) -> Tensor:
 @torch.no_grad()
 def packed_similarities(text: Tensor) -> Tensor:
     """The same numbers in the same order for one episode (K, d), without gradients, and without K² numbers at once."""
-    classes, size = len(text), rows_at_once(len(text))
-    packed = torch.empty(classes * (classes - 1) // 2, dtype=text.dtype, device=text.device)
-    filled = 0
-    for start in range(0, classes, size):
-        block = text[start : start + size] @ text.mT
-        some = block[above_diagonal(block, start)]
-        packed[filled : filled + len(some)] = some
-        filled += len(some)
-    return packed
-
-
-def pairs_at(text: Tensor, positions: Tensor) -> Tensor:
-    """The cosines, with gradients, of pairs given by their positions (n,) in the packed order."""
-    classes = len(text)
-    own = torch.arange(classes, device=text.device)
-    ends = (own + 1) * (classes - 1) - own * (own + 1) // 2  # pairs up to and including each row
-    row = torch.searchsorted(ends, positions, right=True)
-    before = row * (classes - 1) - row * (row - 1) // 2  # pairs in the rows before
-    column = positions - before + row + 1
-    return (text[row] * text[column]).sum(-1)
+    size = rows_at_once(len(text))
+    blocks = ((start, text[start : start + size] @ text.mT) for start in range(0, len(text), size))
+    return torch.cat([block[above_diagonal(block, start)] for start, block in blocks])

@@ -20,11 +20,9 @@ SAME = 1e-12  # misfits whose relative difference is less are equal
 
 
 def fit_temperature(logits: ArrayLike, labels: ArrayLike, bounds: tuple[float, float] = (0.01, 100.0)) -> float:
-    """The temperature T that minimises the NLL of logits / T (Guo et al., ICML 2017), within `bounds`.
-
-    The NLL is convex in 1/T, so L-BFGS finds its only minimum; if there is none, as when every prediction is right, the
-    result is the nearer bound.
-    """
+    """The temperature T that minimises the NLL of logits / T (Guo et al., ICML 2017), within `bounds`. The NLL is
+    convex in 1/T, so L-BFGS finds its only minimum; if there is none, as when every prediction is right, the result is
+    the nearer bound."""
     logits, labels = check_scores(logits, labels, "logits")
     z, target = torch.from_numpy(logits.astype(np.float64)), torch.from_numpy(labels.astype(np.int64))
     inverse = torch.ones((), dtype=torch.float64, requires_grad=True)  # 1/T
@@ -42,10 +40,8 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike, bounds: tuple[float, f
 
 
 def cross_fit_temperature(logits: ArrayLike, labels: ArrayLike, seed: int = 0) -> tuple[Array, tuple[float, float]]:
-    """Temperature scaling without a second data set: each half is divided by the T fitted on the other half.
-
-    Returns the scaled logits and both temperatures. Unlike test-time tuning it uses labels.
-    """
+    """Temperature scaling without a second data set: each half is divided by the T fitted on the other half. Returns
+    the scaled logits and both temperatures. Unlike test-time tuning it uses labels."""
     logits, labels = check_scores(logits, labels, "logits")
     if len(labels) < 2:
         raise ValueError("Two samples at least are needed, one for each half.")
@@ -64,19 +60,15 @@ def confidence_at(logits: Tensor, temperature: Tensor) -> Tensor:
 
 
 def strong_views(logits: Tensor, share: float = 0.1) -> Tensor:
-    """The strongly augmented views that CoTS uses: the tenth of lowest entropy among all but the plain one, view 0.
-
-    (B, V, K) -> (B, n). The paper's Algorithm 1 uses their indices among the others as indices among all.
-    """
+    """The strongly augmented views that CoTS uses: the tenth of lowest entropy among all but the plain one, view 0. (B,
+    V, K) -> (B, n). The paper's Algorithm 1 uses their indices among the others as indices among all."""
     strong = logits[:, 1:]
     return entropy(strong).argsort(dim=-1, stable=True)[:, : max(1, int(strong.shape[1] * share))] + 1
 
 
 def consistent_temperature(adapted: Tensor, before: Tensor) -> Tensor:
     """CoTS: the τ (B,) at which the confidence of adapted views (B, n, K) is closest to that before, in mean square.
-
-    (Liang et al., 2026, Sec. 3.) τ is 1 where that fits equally well: a method that changes nothing is not rescaled.
-    """
+    (Liang et al., 2026, Sec. 3.) τ is 1 where that fits equally well: a method that changes nothing is not rescaled."""
     before = before.double()
     return least_misfit(adapted.double(), confidence_at(before, torch.ones_like(before[..., 0])))[0].exp()
 
@@ -135,10 +127,8 @@ def misfit_and_bounds(gaps: Tensor, target: Tensor, edges: Tensor) -> tuple[Tens
 
 def cots_columns(before: Tensor, adapted: Tensor) -> dict[str, Tensor]:
     """What CoTS and E-CoTS need to know of an image's views, given their logits (B, V, K) before and after adaptation.
-
     The confidences of the strong views before and after are not enough: τ depends on all logits. So it is solved here
-    and stored with the mean prediction of the strong views at τ: 4 + 2 K bytes per image.
-    """
+    and stored with the mean prediction of the strong views at τ: 4 + 2 K bytes per image."""
     if before.shape[1] == 1:
         return {}
     chosen, changed = strong_views(adapted)[..., None], adapted is not before
@@ -155,10 +145,8 @@ def cots(logits: ArrayLike, tau: ArrayLike) -> Array:
 
 def ecots(logits: ArrayLike, tau: ArrayLike, strong_log_p: ArrayLike, text: ArrayLike) -> Array:
     """E-CoTS, as log-probabilities: a · p(τ) + (1 − a) · mean of the strong views' p(τ), a the classes' mean cosine.
-
     The paper's CLIPs have a of 0.6 to 0.8. Where class features are nearly orthogonal, a is small and the strong views
-    dominate. The class features are those before adaptation; the paper does not say which.
-    """
+    dominate. The class features are those before adaptation; the paper does not say which."""
     weight = mean_cosine(text)
     plain = np.exp(log_softmax(cots(logits, tau)))
     strong = np.exp(number_array(strong_log_p, "strong_log_p", ndim=2).astype(np.float64))
@@ -176,8 +164,7 @@ def mean_cosine(text: ArrayLike) -> float:
 
 
 def replaced_confidence(logits: ArrayLike, zero_shot_logits: ArrayLike) -> Array:
-    """The method's class with the zero-shot confidence, as log-probabilities; the other classes share the rest
-    equally."""
+    """The method's class with the zero-shot confidence, as log-probabilities; the other classes share the rest."""
     logits = number_array(logits, "logits", ndim=2)
     confidence = np.exp(log_softmax(zero_shot_logits)).max(axis=1, keepdims=True)
     others = (1 - confidence) / max(logits.shape[1] - 1, 1)

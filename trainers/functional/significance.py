@@ -27,8 +27,7 @@ class Difference(Interval):
 
 def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
     """The p-value of McNemar's exact test of two methods' correctness (N,) on the same images: the probability, if both
-    are equally good, of a split of the images that only one gets right that is at least as uneven. 1 if there are
-    none."""
+    are equally good, of an at least as uneven split of the images that only one gets right. 1 if there are none."""
     first, second = (number_array(values, "correct", ndim=1) > 0 for values in (first, second))
     if first.shape != second.shape:
         raise ValueError(f"Both methods need the same images, got {len(first)} and {len(second)}.")

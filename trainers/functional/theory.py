@@ -31,11 +31,8 @@ def coherence(matrix: ArrayLike) -> float:
 
 
 def confidence_floor(mu: ArrayLike, classes: int, scale: float) -> Array:
-    """1 / (1 + (K − 1)·exp(−α(1 − μ))), Proposition 1 of the SoC paper, with α = `scale`.
-
-    Its proof takes the image feature v to be the winning prototype itself: the floor holds for v = t_i*, **not** for
-    every unit vector v.
-    """
+    """1 / (1 + (K − 1)·exp(−α(1 − μ))), Proposition 1 of the SoC paper, with α = `scale`. Its proof takes the image
+    feature v to be the winning prototype itself: the floor holds for v = t_i*, **not** for every unit vector v."""
     return 1 / (1 + (classes - 1) * np.exp(-scale * (1 - np.asarray(mu, dtype=np.float64))))
 
 
@@ -45,29 +42,23 @@ def huber_slope(matrix: ArrayLike, delta: float) -> Array:
 
 
 def shift_orthogonal(matrix: ArrayLike, step: float) -> Array:
-    """First-order Δs_ij of one step along O-TPT's printed gradient 2 Σ_{k≠i} s_ik t_k: −4η (S²)_ij.
-
-    The sum excludes k = i, so one factor of the product has a zero diagonal.
-    """
+    """First-order Δs_ij of one step along O-TPT's printed gradient 2 Σ_{k≠i} s_ik t_k: −4η (S²)_ij. The sum excludes k
+    = i, so one factor of the product has a zero diagonal."""
     matrix = _square(matrix)
     return -4 * step * (_hollow(matrix) @ matrix)
 
 
 def shift_huber(matrix: ArrayLike, step: float, delta: float) -> Array:
     """First-order Δs_ij of one gradient step on Σ_{i<j} Huber(s_ij, δ) (SoC): −2η (GS)_ij, G = g_δ(S) without diagonal.
-
-    G S is not symmetric in general; a step changes s_ij by the mean of (GS)_ij and (GS)_ji.
-    """
+    G S is not symmetric in general; a step changes s_ij by the mean of (GS)_ij and (GS)_ji."""
     matrix = _square(matrix)
     product = _hollow(huber_slope(matrix, delta)) @ matrix
     return -step * (product + product.T)
 
 
 def on_sphere(matrix: ArrayLike, shift: ArrayLike) -> Array:
-    """The first-order Δs once the moved prototypes are normalised again, as CLIP's text features always are.
-
-    Cosine divides by both lengths, whose own shift is half of Δs_ii and Δs_jj.
-    """
+    """The first-order Δs once the moved prototypes are normalised again, as CLIP's text features always are. Cosine
+    divides by both lengths, whose own shift is half of Δs_ii and Δs_jj."""
     matrix, shift = _square(matrix), _square(shift)
     length = np.diag(shift) / 2
     return shift - matrix * (length[:, None] + length[None, :])
@@ -75,9 +66,7 @@ def on_sphere(matrix: ArrayLike, shift: ArrayLike) -> Array:
 
 def step_features(features: ArrayLike, weights: ArrayLike, step: float) -> Array:
     """Prototypes after one gradient step t_i − η Σ_{k≠i} w_ik t_k, not normalised again (as in the paper's analysis).
-
-    `weights` is 2S for O-TPT's printed loss and g_δ(S) for the Huber loss.
-    """
+    `weights` is 2S for O-TPT's printed loss and g_δ(S) for the Huber loss."""
     t = number_array(features, "features", ndim=2).astype(np.float64)
     return t - step * (_hollow(weights) @ t)
 

@@ -28,6 +28,11 @@ class Column:
     dataset: str
     data_hash: str
     n: int
+    part: str = ""  # see Run.part
+
+    @property
+    def label(self) -> str:
+        return dataset_info(self.dataset).label + (f" ({self.part})" if self.part else "")
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,11 @@ class Comparison:
 
     def column_label(self, column: Column, with_count: bool = False) -> str:
         """The data set; with the number of images if asked for or if it was run on several sets of images."""
-        label = dataset_info(column.dataset).label
+        label = column.label
         several = len({c for c in (*self.columns, *self.elsewhere) if c.dataset == column.dataset}) > 1
         if several or with_count:
             label += f", {column.n:,} images"
-        twins = [other for other in self.columns_of(column.dataset) if other.n == column.n]
+        twins = [other for other in self.columns_of(column.dataset) if (other.n, other.part) == (column.n, column.part)]
         return label if len(twins) == 1 else f"{label} ({column.data_hash[:6] or twins.index(column) + 1})"
 
     def columns_of(self, dataset: str) -> list[Column]:
@@ -80,7 +85,7 @@ class Comparison:
 
     def images(self, columns: Sequence[Column] = ()) -> str:
         """The test images of some columns, or of all, in words."""
-        shown = [f"{dataset_info(column.dataset).label} {column.n:,}" for column in columns or self.columns]
+        shown = [f"{column.label} {column.n:,}" for column in columns or self.columns]
         return f"Test images: {', '.join(shown)}."
 
     def common_columns(self) -> list[Column]:
@@ -141,7 +146,7 @@ def row_of(
 
 def column_of(measured: Measured) -> Column:
     """The set of images that a run was measured on."""
-    return Column(measured.run.dataset, measured.run.data_hash, measured.run.results["n"])
+    return Column((run := measured.run).dataset, run.data_hash, run.results["n"], run.part)
 
 
 def arrange(

@@ -108,6 +108,13 @@ class Run:
         return str(self.settings.get("DATASET.NAME") or self.dataset)
 
     @property
+    def part(self) -> str:
+        """How the test set differs from the data set's: its classes, and how unequal they are; "" if it does not."""
+        classes, exponent = (self.settings.get(key) for key in ("DATASET.SUBSAMPLE_CLASSES", "TEST.IMBALANCE"))
+        words = [f"{classes} classes"] if classes not in (None, "", "all") else []
+        return ", ".join([*words, *([f"imbalance {exponent}"] if exponent else [])])
+
+    @property
     def prompt_hash(self) -> str:
         """Of the content of the learnt prompt that the run started from; "" if it is not known."""
         fingerprint = self.results.get("fingerprint")
@@ -145,7 +152,7 @@ class Run:
     def split_key(self) -> tuple:
         """What a validation run and the test run that it belongs to have in common."""
         values = tuple(sorted((key, repr(value)) for key, value in self.compared.items()))  # lists are not hashable
-        return self.trainer, self.dataset, self.backbone, self.seed, self.prompt_hash, values
+        return self.trainer, self.dataset, self.part, self.backbone, self.seed, self.prompt_hash, values
 
     @property
     def classnames(self) -> list[str]:

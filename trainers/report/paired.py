@@ -83,11 +83,12 @@ def _compare(
     drawn: Mapping[tuple[Row, Column], Array],
 ) -> Pair | None:
     """One pair, uncorrected; None if the two share no seed on some column."""
-    seedless = any(method_info(row.method).zero_shot for row in (first, second))  # zero-shot runs fit any seed
     values, correct, seeds = [], [], []
     for column in columns:
         ours, theirs = comparison.cells[first, column], comparison.cells[second, column]
-        any_seed = seedless or any(m.derived for m in (*ours, *theirs))
+        # Zero-shot runs fit any seed, unless each seed has a prompt of its own.
+        any_seed = any(method_info(row.method).zero_shot and len({m.run.prompt_hash for m in cell}) == 1
+                       for row, cell in ((first, ours), (second, theirs)))
         matched = [(i, j) for i, a in enumerate(ours) for j, b in enumerate(theirs)
                    if any_seed or a.run.seed == b.run.seed]
         if not matched:

@@ -174,7 +174,7 @@ def _add_published(
     rows: list[TableRow], comparison: Comparison, metric: str, average: bool, source: str,
 ) -> tuple[list[TableRow], set[str]]:
     """After each method's row its published one, if there is one under the same conditions."""
-    datasets = [column.dataset for column in comparison.columns]
+    datasets = ["" if column.part else column.dataset for column in comparison.columns]  # a part is not published
     lines, sources = [], set()
     for line in rows:
         lines.append(line)
@@ -184,7 +184,7 @@ def _add_published(
             continue
         plain, sals = metric.removesuffix("_sals"), metric.endswith("_sals")
         where = (comparison.backbone, steps.pop(), sals, source)
-        cells = [paper.find_for_run(plain, line.method, dataset, *where) for dataset in datasets]
+        cells = [paper.find_for_run(plain, line.method, name, *where) if name else None for name in datasets]
         if average:
             cells.append(_published_average(cells[0], datasets, source))
         sources |= {cell.source for cell in cells if cell}
@@ -254,7 +254,10 @@ def _streams(comparison: Comparison) -> list[str]:
         counts = [m.run.results["classes_in_64"] for m in cell if "classes_in_64" in m.run.results and not m.derived]
         if counts:
             rows[row.label].append(f"{comparison.column_label(column)} {np.mean(counts):.1f}")
-    listed = "; ".join(f"{label}: {', '.join(counts)}" for label, counts in rows.items())
+    alike: dict[str, list[str]] = defaultdict(list)  # the rows with the same counts
+    for label, shown in rows.items():
+        alike[", ".join(shown)].append(label)
+    listed = "; ".join(f"{' and '.join(labels)}: {shown}" for shown, labels in alike.items())
     return [f"Classes among 64 successive images, on average: {listed}."] if rows else []
 
 

@@ -6,11 +6,13 @@ import logging
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
 from ...datasets.base import dataset_info
 from ...datasets.utils.errors import one_line
+from ..functional.arrays import Array
 from ..functional.calibration import top_class
 from ..registry import ZERO_SHOT, method_info
 from .figures.reliability import diagram, draw_grid
@@ -49,6 +51,10 @@ def _write(writer: SummaryWriter, run: Run) -> None:
     ):
         confidence, correct = top_class(logits, data.label)
         figure = draw_grid({name: {head: diagram(name, confidence, correct, bins)}})
-        pixels = np.asarray(Image.open(io.BytesIO(encode(figure, "png", dpi=200))).convert("RGB"))  # (H, W, 3)
-        writer.add_image(f"reliability/{tag}", pixels, step, dataformats="HWC")
+        writer.add_image(f"reliability/{tag}", pixels(figure), step, dataformats="HWC")
         writer.add_histogram(f"confidence/{tag}", confidence, step, bins=np.arange(bins + 1) / bins)
+
+
+def pixels(figure: Figure) -> Array:
+    """A figure as uint8 (H, W, 3)."""
+    return np.asarray(Image.open(io.BytesIO(encode(figure, "png", dpi=200))).convert("RGB"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...datasets.base import dataset_info
 from ..registry import method_info
 from .comparison import Comparison, Row
 from .paired import Pair, correction
@@ -50,8 +49,9 @@ def judge(comparison: Comparison, pairs: Sequence[Pair] = ()) -> Verdict | None:
         for row in comparison.rows_on(columns)
     ]
     lines.sort(key=lambda line: line.ece)
-    tuned = [line for line in lines if method_info(line.row.method).tuned] or lines
-    sets = ", ".join(f"{dataset_info(column.dataset).label} {column.n:,}" for column in columns)
+    tuned = [line for line in lines if method_info(line.row.method).tuned]
+    tuned = tuned or [line for line in lines if not method_info(line.row.method).zero_shot] or lines
+    sets = ", ".join(f"{column.label} {column.n:,}" for column in columns)
     basis = (f"ECE in percent, {comparison.bins} bins; lower is better. Backbone {comparison.backbone_label}, "
              f"{sum(column.n for column in columns):,} test images: {sets}.")
     return Verdict(lines, tuned[0].row.label, _sentence(lines, tuned, pairs), basis, comparison.backbone_label)

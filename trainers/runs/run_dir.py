@@ -68,8 +68,7 @@ class RunDir:
             yield run_dir
 
     def start(self, fingerprint: Mapping[str, object]) -> None:
-        """Continues from the parts that are there, if they have the same fingerprint. Parts without a readable
-        fingerprint are removed."""
+        """Continues from parts with the same fingerprint; parts without a readable fingerprint are removed."""
         path = self.parts / "fingerprint.json"
         begun = read_json(path)
         if self.has_parts and isinstance(begun, dict):
@@ -192,8 +191,7 @@ class RunDir:
         write_arrays(self.parts / STATE, parts=np.array(parts), **state)
 
     def read_state(self, most: int) -> tuple[int, dict[str, np.ndarray]]:
-        """The number of parts of the saved state, and the state; (0, {}) if there is none, it is damaged, or it is that
-        of more than the first `most` parts."""
+        """The saved state and its number of parts; (0, {}) if it is absent, damaged, or of more than `most` parts."""
         path = self.parts / STATE
         if not path.is_file():
             return 0, {}

@@ -1,17 +1,25 @@
-"""The metrics of a run in percent, from its predictions alone, and the tables that show them."""
+"""The metrics of a run in percent, from its predictions alone, the tables that show them, and what computed them."""
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 
 import numpy as np
+import torch
 from tabulate import tabulate
 
+from ... import __version__
 from ..functional.calibration import ace, ece, sals, top_class
 from ..registry import ZERO_SHOT, backbone_label, method_info, reset_words
 
 # What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's the second.
 END_OF_TRAINING = ("Finish training", "Finished training")
 METRICS = ("accuracy", "ece", "ace", "confidence")
+PACKAGES = ("torch", "torchvision", "openai-clip", "numpy", "pillow")
+# Named if they were imported: module -> package.
+OPTIONAL = {"numba": "numba", "open_clip": "open_clip_torch", "transformers": "transformers"}
 
 
 def metrics_of(logits: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, float]:
@@ -76,7 +84,12 @@ def seeds_table(runs: Sequence[Mapping]) -> str:
         body.append([label, *(f"{mean:.2f} ± {std:.2f}" for mean, std in spread)])
     seeds = ", ".join(str(results["seed"]) for results in runs)
     return (f"{aligned(body)}\n{first['dataset']}, {backbone_label(first['backbone'])}, mean ± sample standard "
-            f"deviation over seeds {seeds}; percent")
+            f"deviation over seeds {seeds}; percent{settings_of(first)}")
+
+
+def settings_of(results: Mapping) -> str:
+    """The tag of a run that has other settings than the defaults, for a caption."""
+    return "" if results.get("tag", "default") == "default" else f"; settings: {results['tag']}"
 
 
 def result_table(runs: Sequence[Mapping]) -> str:
@@ -86,7 +99,8 @@ def result_table(runs: Sequence[Mapping]) -> str:
     rows += [(label, results, prefix) for results in runs for label, prefix in rows_of(results).items()]
     body = [[label, *(f"{results[prefix + key]:.2f}" for key in METRICS)] for label, results, prefix in rows]
     notes = [f"{first['dataset']}, {first['n']} {first['split']} images of {first['classes']} classes, "
-             f"{backbone_label(first['backbone'])}, seed {first['seed']}; percent; {first['bins']} bins"]
+             f"{backbone_label(first['backbone'])}, seed {first['seed']}; percent; {first['bins']} bins"
+             f"{settings_of(first) if len(runs) == 1 else ''}"]
     notes += [f"{method_info(results['trainer']).label}: {results['flagged']} images have their zero-shot prediction "
               f"(adaptation gave no finite number)" for results in runs if results["flagged"]]
     notes += [f"{len(first['skipped'])} unreadable images skipped"] if first["skipped"] else []
@@ -96,3 +110,15 @@ def result_table(runs: Sequence[Mapping]) -> str:
 def aligned(body: Sequence[Sequence[str]]) -> str:
     headers = ["method", "accuracy", "ECE", "ACE", "confidence"]
     return tabulate(body, headers=headers, disable_numparse=True, colalign=("left", *["right"] * len(METRICS)))
+
+
+def environment(device: torch.device) -> dict[str, object]:
+    """Versions and hardware, for results.json."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    packages = (*PACKAGES, *(package for module, package in OPTIONAL.items() if module in sys.modules))
+    return {
+        "versions": {"promptcal": __version__, "python": platform.python_version(),
+                     **{package: metadata.version(package) for package in packages}},
+        "device": f"{device} ({name})",
+        "threads": torch.get_num_threads(),
+    }

@@ -1,5 +1,4 @@
-"""The interface of a CLIP, whichever library built it. Each library has a module that implements it; all but OpenAI's
-are optional."""
+"""The interface of a CLIP. Each library has a module that implements it; all but OpenAI's are optional."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -64,8 +63,7 @@ class Backbone(ABC):
     @property
     @abstractmethod
     def text(self) -> TextWeights | GenericText:
-        """The text tower's weights if it is causal and made of plain layers, so that it can run packed; otherwise the
-        library's own module."""
+        """The weights of a causal text tower of plain layers, which can run packed; otherwise the library's module."""
 
     def text_tower(
         self, class_tokens: Sequence[Sequence[int]], precision: str, position: ClassTokenPosition | None = None,

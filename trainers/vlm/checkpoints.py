@@ -172,8 +172,7 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
 
 
 def read_checkpoint(path: str | Path) -> Any:
-    """The plain content (dicts, lists, tensors, numbers, text) of a .pt, .pth, .pth.tar or .safetensors file. Nothing
-    of it stays mapped to the file."""
+    """The plain content of a .pt, .pth, .pth.tar or .safetensors file. Nothing of it stays mapped to the file."""
     path = Path(path)
     if not path.is_file():
         raise WeightsError(f"no weight file at {path}")

@@ -112,8 +112,7 @@ def our_tokenizer(tokenizer: Any, rows: int) -> Tokenizer:
 
 
 def read_json(folder: Path, *names: str) -> dict[str, Any]:
-    """The first of these files that the folder has. None may ask for code to be run: from the folder, or a kernel from
-    a hub as attention."""
+    """The first of these files that the folder has. None may ask for code of the folder or of a hub to be run."""
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
         raise WeightsError(f"{folder} has no {names[0]}: {SAVE_AGAIN}")

@@ -26,9 +26,7 @@ def normalise_pixels(views: Tensor, pixels: Pixels) -> Tensor:
     return torch.div(views.float() if views.is_floating_point() else views, 255).sub_(mean).div_(std)
 
 
-def encode_views(
-    backbone: Backbone, views: Tensor, precision: str = "fp32", normalised: bool | None = None,
-) -> Tensor:
+def encode_views(backbone: Backbone, views: Tensor, precision: str = "fp32", normalised: bool | None = None) -> Tensor:
     """Unit features (B, V, d) of views (B, V, 3, H, W): normalised, or pixel values from 0 to 255, as uint8 always
     are and numbers of other types if `normalised` is False."""
     raw = views.dtype == torch.uint8 if normalised is None else not normalised

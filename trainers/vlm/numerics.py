@@ -46,11 +46,7 @@ class Caller:
     dtype = torch.float32
 
 
-class Worker(threading.local):
-    active = False  # whether this thread computes a piece of `in_parallel`
-
-
-worker = Worker()
+worker = threading.local()  # `active` in a thread that computes a piece of `in_parallel`
 
 
 @contextmanager
@@ -81,7 +77,7 @@ def in_parallel(function: Callable[[S], T], pieces: Sequence[S], device: torch.d
     """`function` of each piece, on a CPU with as many threads as torch would have used. On a GPU, within a piece, and
     outside `fixed_numerics`, one piece after the other."""
     cores = min(Caller.threads, len(pieces))
-    if cores < 2 or device.type != "cpu" or not Caller.active or worker.active:
+    if cores < 2 or device.type != "cpu" or not Caller.active or getattr(worker, "active", False):
         return list(map(function, pieces))
     pool = ThreadPoolExecutor(cores, initializer=start_worker)
     try:
@@ -98,7 +94,7 @@ def start_worker() -> None:
 @contextmanager
 def worker_thread() -> Iterator[None]:
     """In a thread that processes whole images: one torch thread, and no pool inside the pool."""
-    before = worker.active
+    before = getattr(worker, "active", False)
     start_worker()
     try:
         yield

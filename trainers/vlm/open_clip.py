@@ -146,8 +146,7 @@ def explained(name: str) -> AbstractContextManager[None]:
 
 
 def refuse_code(model: str) -> None:
-    """open_clip builds some towers with transformers, which can run code from a model's folder, or ask at the terminal
-    whether it should. Both are refused."""
+    """transformers, which open_clip uses, can run code from a model's folder, or ask whether it should: refused."""
     text = (library().get_model_config(model) or {}).get("text_cfg", {})
     if text.get("tokenizer_kwargs", {}).get("trust_remote_code"):
         raise WeightsError(f"the config of {model} asks for code to be run (trust_remote_code), which is never done: "

@@ -75,8 +75,7 @@ class StoredPrompt(NamedTuple):
 
 
 def read_context(path: str | Path) -> StoredPrompt:
-    """Names of tensors are the prompt learner's own, without the prefixes of the modules around it. Optimizer and
-    scheduler are ignored."""
+    """Names of tensors lose the prefixes of the modules around the prompt learner. Optimizer state is ignored."""
     content = read_checkpoint(path)
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict):
@@ -102,10 +101,8 @@ def load_context(
     name: str | Path, backbone: Backbone, class_tokens: Sequence[Sequence[int]], position: str = END,
     expected_hash: str = "",
 ) -> Tensor:
-    """The context of a checkpoint in fp32 on the model's device, after checking that it fits model and classes.
-
-    A file that changes meanwhile is refused; `expected_hash` is an earlier `prompt_hash` that it must still have.
-    """
+    """The context of a checkpoint in fp32 on the model's device, after checking that it fits model and classes. A file
+    that changes meanwhile is refused; `expected_hash` is an earlier `prompt_hash` that it must still have."""
     path = prompt_file(name)
     before = expected_hash or prompt_hash(path)
     context, tensors, made_with, stored_position = read_context(path)
@@ -148,8 +145,7 @@ def write_checkpoint(
     path: Path, epoch: int, context: Tensor, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
     optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], name: str = "", position: str = END,
 ) -> None:
-    """Saves a context as CoOp does, so that CoOp's own code reads it, with the backbone's `name` and the position of
-    the class name; all of it plain data."""
+    """Saves a context so that CoOp's own code reads it, with backbone and position of the class name, as plain data."""
     tokenizer = backbone.tokenizer
     length = backbone.context_length - len(tokenizer.start) - context.shape[-2]
     padded = [[*own, *[tokenizer.pad] * (length - len(own))] for own in class_tokens]

@@ -44,9 +44,7 @@ class Layer:
 @dataclass(frozen=True)
 class TextWeights:
     """The tensors of a causal text transformer that is read at the last token of a prompt, whichever library built it.
-
-    A transformer with other layers, another mask or another readout runs in `generic_tower` instead.
-    """
+    A transformer with other layers, another mask or another readout runs in `generic_tower` instead."""
 
     embedding: nn.Embedding
     positions: Tensor  # (context_length, width)
@@ -153,8 +151,7 @@ class TextTower:
         return x, Layout.of(self.lengths, shared)
 
     def pack_separate(self, context: Tensor, positions: Tensor) -> tuple[Tensor, Layout]:
-        """`[start][context][own tokens]` of one class after the other, for class-specific contexts and for names that
-        do not follow the context."""
+        """`[start][context][own tokens]` class by class: for class-specific contexts and other positions of names."""
         batch, classes, n_ctx, width = context.shape
         start = self.start.expand(batch, classes, -1, width)
         beginnings = torch.cat([start, context[:, self.order]], dim=2)  # (B, K, 1 + n_ctx, width)

@@ -141,5 +141,5 @@ def summary(experiment: Experiment, comparison: Comparison) -> Table:
                      "encoding.")
     if not set(POSTHOC).isdisjoint(experiment.metrics):
         notes.append(POSTHOC_NOTE)
-    title = f"{experiment.title}, {comparison.backbone}"
+    title = f"{experiment.title}, {comparison.backbone_label}"
     return Table(f"{experiment.name}_summary", title, labels, blocks, notes)

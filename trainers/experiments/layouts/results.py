@@ -23,7 +23,7 @@ def by_dataset(finished: FinishedRuns, key: str = "") -> list[Table]:
     experiment = finished.experiment
     return [
         with_differences(paper_table(
-            comparison, experiment.name, f"{experiment.title}, {comparison.backbone}", experiment.metrics,
+            comparison, experiment.name, f"{experiment.title}, {comparison.backbone_label}", experiment.metrics,
             with_published=finished.compared, source=finished.source,
         )) for comparison in finished.comparisons(key)
     ]

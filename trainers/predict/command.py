@@ -1,0 +1,78 @@
+"""The predict command, after its arguments are parsed: a table, a CSV file and a page of a user's own images."""
+from __future__ import annotations
+
+import argparse
+
+from tqdm import tqdm
+
+from ...datasets import DATASET_REGISTRY, build_dataset
+from ...datasets.utils.errors import WeightsError
+from ..api import Adapter
+from ..config import CONFIGS
+from ..config.build import build_cfg
+from ..config.defaults import get_cfg_default
+from ..registry import TRAINER_REGISTRY, backbone_label
+from ..report.comparison import default_pairs
+from ..vlm.loading import load_clip
+from ..vlm.openai import warn_of_small
+from .page import context_words, selected_views, write_page
+from .predict import (
+    Prediction,
+    class_names,
+    default_backbone,
+    find_images,
+    predict,
+    prediction_table,
+    write_csv,
+)
+
+
+def predict_images(args: argparse.Namespace) -> None:
+    for trainer in args.trainer:
+        TRAINER_REGISTRY.get(trainer)  # refuses unknown names before a model is loaded
+    name = registered(args.dataset) if args.dataset else ""
+    dataset = build_dataset(name, args.root) if name else None
+    classnames = dataset.classnames if dataset else class_names(args.classes)
+    images = find_images(args.images)
+    backbone = args.backbone or default_backbone()
+    warning = warn_of_small(backbone, name)
+    # Tuning selects at least one of few views.
+    few_views = ["TTA.SELECT", 1 / args.views] if int(args.views * get_cfg_default().TTA.SELECT) < 1 else []
+    model = None
+    found: dict[str, list[Prediction]] = {}
+    selected: list[list[dict]] = []
+    words: dict[str, list] = {}
+    unreadable: list[str] = []
+    for trainer in dict.fromkeys(args.trainer):
+        opts = [*(default_pairs(trainer, name) if name else []), *few_views, *args.opts]
+        cfg = build_cfg(trainer, flags=["TTA.VIEWS", args.views], opts=opts)
+        model = model or load_clip(backbone, cfg.DEVICE)
+        augmix = "off" if dataset and not dataset.augmix else "on"
+        adapter = Adapter(trainer, model, classnames, args.views, ["SEED", args.seed, "TTA.AUGMIX", augmix, *opts])
+        progress = tqdm(predict(images, adapter), trainer, len(images), unit="img", disable=len(images) < 10)
+        found[trainer] = list(progress)
+        print(prediction_table(found[trainer], trainer, classnames, args.top))
+        if args.html and not any(selected):
+            selected = [selected_views(adapter, path) for path in images]
+        if args.html:
+            try:
+                words |= {trainer: found_words} if (found_words := context_words(adapter, found[trainer])) else {}
+            except WeightsError as error:
+                unreadable = [f"{error}."]
+    setting = (f"{backbone_label(backbone)}, {len(classnames)} classes, {args.views} views per image, "
+               f"seed {args.seed}")
+    print(setting)
+    if args.csv:
+        write_csv(args.csv, found, classnames)
+        print(f"written: {args.csv}")
+    if args.html:
+        notes = [*filter(None, [warning]), f"{setting}.", *unreadable]
+        write_page(args.html, found, classnames, selected, notes, max(args.top, 5), words)
+        print(f"written: {args.html}")
+
+
+def registered(dataset: str) -> str:
+    """The registered name of a data set, which may be given as the name of its yaml file, such as dtd."""
+    if dataset in DATASET_REGISTRY or not (yaml := CONFIGS / "datasets" / f"{dataset.lower()}.yaml").is_file():
+        return dataset
+    return build_cfg("ZeroShot", str(yaml)).DATASET.NAME
