@@ -29,11 +29,11 @@ def found(tmp_path_factory: pytest.TempPathFactory):
 
 def test_each_method_is_compared_with_the_reference(found, tmp_path):
     """TPT is made the sharpest, so every other method's ECE is lower, and 800 images suffice to show it."""
-    changes = {one.method: one.change for one in found}
+    changes = {one.diagram.method: one.change for one in found}
     assert list(changes) == list(SHARPNESS) and changes["TPT"] is None
     assert all(change.significant and change.value < 0 for method, change in changes.items() if method != "TPT")
-    ece = {one.method: one.diagram.ece for one in found}
-    errors = {one.method: one.error.value for one in found}
+    ece = {one.diagram.method: one.diagram.ece for one in found}
+    errors = {one.diagram.method: one.error.value for one in found}
     assert changes["SoC"].value == pytest.approx(errors["SoC"] ** 2 - errors["TPT"] ** 2, abs=1e-3)
     run = read_run(make_run(tmp_path, "SoC", n=800))
     assert 100 * ece["SoC"] == pytest.approx(run.results["ece"])

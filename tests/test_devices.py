@@ -16,7 +16,6 @@ from promptcal.trainers.functional import posthoc
 from promptcal.trainers.online import Online
 from promptcal.trainers.registry import TRAINER_REGISTRY
 from promptcal.trainers.soc import SoC
-from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.numerics import DTYPES
 from promptcal.trainers.vlm.text_encoder import InitialPrompt
@@ -43,7 +42,8 @@ def use_model(method, model: torch.nn.Module) -> None:
     """As the method does, and for those that learn a prompt first some steps of that. Prompts are handed from rank to
     rank by way of the host, where there is nothing of a meta tensor."""
     if isinstance(method, FPP):
-        TPT.use_model(method, model, NAMES)
+        method.prepare = lambda: None
+        method.use_model(model, NAMES)
         before = method.prompt
         method.prompt = InitialPrompt(before.tower, method.pretrain(), zero_shot=before.text)
         return
@@ -60,7 +60,7 @@ def use_model(method, model: torch.nn.Module) -> None:
 @pytest.mark.parametrize("name", [name for name in TRAINER_REGISTRY if name != "DPE"])  # the classes met decide shapes
 def test_every_method_stays_on_the_device(name: str, elsewhere, monkeypatch):
     """Two steps, so that the text tower runs forward and back for each episode too."""
-    monkeypatch.setattr(SoC, "use_model", TPT.use_model)  # its own looks, once a run, whether its term is zero
+    monkeypatch.setattr(SoC, "prepare", lambda self: None)  # looks, once a run, whether its term is zero
     monkeypatch.setattr(Online, "check_scale", lambda self: None)  # once per run too
     monkeypatch.setattr(posthoc, "ROUNDS", 2)  # all are alike
     steps = ["TRAINER.FPP.STEPS", 2] if name == "FPP" else []

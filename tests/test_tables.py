@@ -97,7 +97,7 @@ def test_coop_saw_labels_and_is_no_rival(tmp_path):
     coop = entry(paper_table(comparison, "t", "", ["ece"]), "ECE", "CoOp", "UCF101")
     assert (coop.best, coop.difference) == (False, None)
     verdict = judge(comparison)
-    order = [line.method for line in verdict.lines]
+    order = [line.row.method for line in verdict.lines]
     assert order.index("CoOp") < order.index("SoC")
     assert verdict.best == "SoC" and "CoOp" not in verdict.sentence
     for trainer in ("OTPT", "SoC"):
@@ -105,7 +105,7 @@ def test_coop_saw_labels_and_is_no_rival(tmp_path):
     comparison = compared(tmp_path)[0]
     table = paper_table(comparison, "t", "", ["ece"])
     assert entry(table, "ECE", "SoC", "Average") and entry(table, "ECE", "CoOp", "Average") is None
-    assert "CoOp" not in [line.method for line in judge(comparison).lines]
+    assert "CoOp" not in [line.row.method for line in judge(comparison).lines]
 
 
 def test_published_rows_stand_only_beside_the_papers_settings(tmp_path):

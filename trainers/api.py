@@ -81,7 +81,8 @@ class Adapter:
             return
         make = ViewMaker.of(self.method.num_views, backbone.pixels, cfg.TTA.AUGMIX != "off", cfg.SEED)
         for some in chunks(list(zip(images, indices_of(index, len(images)), strict=True)), at_once):
-            yield torch.stack([make(opened(image), at) for image, at in some]), True
+            yield torch.stack([make(to_rgb(image) if isinstance(image, Image.Image) else open_image(image), at)
+                               for image, at in some]), True
 
 
 @explaining_faults()
@@ -160,10 +161,6 @@ def as_images(views: Any) -> list[ImageLike]:
     return list(images)
 
 
-def opened(image: ImageLike) -> Image.Image:
-    return to_rgb(image) if isinstance(image, Image.Image) else open_image(image)
-
-
 def indices_of(index: Sequence[int] | int | None, images: int) -> Sequence[int]:
     """The index of each image."""
     if index is None:
@@ -182,9 +179,13 @@ def as_tensor(views: Any, size: int) -> Tensor:
         raise TypeError(f"views must be images, paths, or a tensor {wanted}, not a {type(views).__name__}")
     if len({tuple(one.shape) for one in images}) > 1:
         raise ValueError(f"views of several images must have one shape, not {[tuple(v.shape) for v in images[:5]]}")
-    if other := next((one.dtype for one in images if not is_float_or_uint8(one)), None):
+    kinds = {one.dtype: one.is_floating_point() or one.dtype == torch.uint8 if isinstance(one, Tensor)
+             else one.dtype.kind in "fu" for one in images}
+    if other := next((dtype for dtype, allowed in kinds.items() if not allowed), None):
         raise TypeError(f"views must be floating-point numbers or uint8, not {other}")
-    tensors = [one if isinstance(one, Tensor) else from_array(one) for one in images]
+    # An array may have negative strides or another byte order.
+    tensors = [one if isinstance(one, Tensor) else torch.from_numpy(np.array(one, one.dtype.newbyteorder("=")))
+               for one in images]
     # A copy in normal mode, also of a tensor from inference mode.
     tensor = torch.stack(tensors).detach() if images is views else tensors[0].detach().clone()
     tensor = tensor[None] if tensor.dim() == 4 else tensor
@@ -194,17 +195,6 @@ def as_tensor(views: Any, size: int) -> Tensor:
     if lost.any():
         raise ValueError(f"the views of image {int(lost.nonzero()[0])} hold numbers that are not finite")
     return tensor
-
-
-def is_float_or_uint8(views: Tensor | np.ndarray) -> bool:
-    if isinstance(views, Tensor):
-        return views.dtype == torch.uint8 or views.is_floating_point()
-    return views.dtype.kind in "fu"
-
-
-def from_array(array: np.ndarray) -> Tensor:
-    """Also of an array with negative strides or another byte order."""
-    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
 
 
 def has_pixel_values(views: Tensor) -> bool:

@@ -34,13 +34,7 @@ from .vlm.numerics import fixed_numerics, resolve_precision
 from .vlm.openai import warn_of_small
 from .vlm.openai_clip import CLIP
 from .vlm.prompt_files import load_context, prompt_hash
-from .vlm.prompts import (
-    ClassTokenPosition,
-    check_lengths,
-    class_tokens,
-    initial_context,
-    warn_of_classes,
-)
+from .vlm.prompts import ClassTokenPosition, check_lengths, class_tokens, initial_context, warn_of_classes
 from .vlm.templates import find_templates
 from .vlm.text_encoder import InitialPrompt, TextEncoder
 
@@ -248,6 +242,10 @@ class BaseTrainer:
         self.lengths = found.lengths if found else 1.0
         self.scale = self.backbone.logit_scale.exp().detach() * self.lengths
         self.first_of_name = self.prompt.first_of_name
+        self.prepare()
+
+    def prepare(self) -> None:
+        """What a method computes once from the model, the classes and the initial prompt."""
 
     def find_texts(self, expected_hash: str = "") -> ClassTexts | None:
         own, ensemble = (self.dataset.template, self.dataset.ensemble) if self.dataset else (None, ())  # as in `adapt`

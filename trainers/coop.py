@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -22,9 +21,7 @@ from .functional.objectives import class_logits
 from .registry import TRAINER_REGISTRY
 from .runs.lock import RunLock
 from .runs.run_dir import Results
-from .vlm.backbone import Backbone
 from .vlm.numerics import fixed_numerics
-from .vlm.openai_clip import CLIP
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
 from .vlm.prompts import check_lengths, initial_context, words
 from .vlm.text_encoder import InitialPrompt, TextEncoder
@@ -97,8 +94,7 @@ class CoOp(BaseTrainer):
         logger.info("%s: %d training images", self.cfg.DATASET.NAME, len(dataset.train))
         return {**super().make_fingerprint(dataset), "training_data": dataset.fingerprint(dataset.train)}
 
-    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
-        super().use_model(model, classnames)
+    def prepare(self) -> None:
         context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
         tower = TextEncoder(self.backbone, self.prompt.tower.class_tokens, self.precision, self.prompt.tower.group)
         self.hand_written = tower.text(context[None])[0]  # (K, d), the zero-shot features

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,8 +13,6 @@ from .config.roles import OF_PROMPTS, leaves
 from .config.validation import require, require_one_of
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
-from .vlm.backbone import Backbone
-from .vlm.openai_clip import CLIP
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
 from .vlm.text_encoder import InitialPrompt, TextEncoder
 
@@ -62,8 +59,7 @@ class FPP(TPT):
         require(cfg, not cfg.MODEL.INIT_WEIGHTS, "MODEL.INIT_WEIGHTS",
                 "empty: FPP makes its own prompt; to start from a finished one, use another trainer, such as TPT")
 
-    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
-        super().use_model(model, classnames)
+    def prepare(self) -> None:
         text = self.prompt.text  # (K, d) of the hand-written prompt, which gives the zero-shot predictions
         context = self.dist.broadcast(self.pretrain().cpu() if self.dist.is_main else torch.empty(0))
         self.prompt = InitialPrompt(self.prompt.tower, context.to(text.device), zero_shot=text)

@@ -15,9 +15,7 @@ from .config.validation import require, require_kept_views, require_one_of
 from .engine.adapted import Adapted
 from .functional.objectives import class_logits, confident_views
 from .registry import branch_of
-from .vlm.backbone import Backbone
 from .vlm.openai import SMALL
-from .vlm.openai_clip import CLIP
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +56,7 @@ class Online(BaseTrainer):
         own = self.cfg.TRAINER[branch_of(type(self).__name__)]
         return self.cfg.TTA.VIEWS if "confident" in (own.get("VIEWS", "confident"), own.get("PREDICT")) else 1
 
-    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
-        super().use_model(model, classnames)
+    def prepare(self) -> None:
         name = branch_of(type(self).__name__)
         self.own = self.cfg.TRAINER[name].clone()
         if self.own.get("VALUES") == "paper":
@@ -96,13 +93,10 @@ class Online(BaseTrainer):
         """Whether cosines are multiplied by the backbone's own scale."""
         return self.cfg.MODEL.BACKBONE.NAME == SMALL or not self.own.get("SCALE")
 
-    @property
-    def cosine_scale(self) -> Tensor | float:
-        return self.scale if self.uses_own_scale else self.own.SCALE * self.lengths
-
     def logits(self, features: Tensor, text: Tensor) -> Tensor:
         """Class logits (..., K) of image features (..., d), equal for classes of one name."""
-        return self.equal_names(class_logits(features, text, self.cosine_scale))
+        scale = self.scale if self.uses_own_scale else self.own.SCALE * self.lengths
+        return self.equal_names(class_logits(features, text, scale))
 
     def equal_names(self, values: Tensor) -> Tensor:
         """Values (..., K) with that of the first class of a name for all of them, so that rounding decides no tie."""

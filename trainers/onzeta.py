@@ -1,8 +1,6 @@
 """OnZeta: learns class proportions and class vectors online, image by image."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from yacs.config import CfgNode
@@ -13,8 +11,6 @@ from .engine.adapted import Adapted
 from .functional.aggregation import NO_VOTE
 from .functional.objectives import class_logits, unit
 from .registry import TRAINER_REGISTRY
-from .vlm.backbone import Backbone
-from .vlm.openai_clip import CLIP
 
 SHARPNESS = 0.04  # temperature of the vision vectors
 SHARE_RATE, VECTOR_RATE = 20.0, 0.5  # of the class shares and of the vectors, over √i at the i-th image
@@ -53,8 +49,7 @@ class OnZeta(BaseTrainer):
     def num_views(self) -> int:
         return 1
 
-    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
-        super().use_model(model, classnames)
+    def prepare(self) -> None:
         own, text = self.cfg.TRAINER.ONZETA, self.prompt.text
         self.text_scale = self.lengths / own.TEMPERATURE if own.TEMPERATURE else self.scale
         self.total = own.IMAGES or len(self.indices)

@@ -84,11 +84,6 @@ def reset_words(reset: object) -> str:
     return "never reset" if reset == "never" else f"reset every {reset} images"
 
 
-def method_order(name: str | MethodInfo) -> tuple[int, str]:
-    """Sort key for method names."""
-    return method_info(name).order
-
-
 def backbone_label(name: str) -> str:
     """What a backbone is called in tables and captions."""
     return "small CLIP" if name == "small" else name

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import Tensor
@@ -12,8 +11,6 @@ from .config.validation import require
 from .functional.objectives import balance, semantic_separation
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
-from .vlm.backbone import Backbone
-from .vlm.openai_clip import CLIP
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +41,13 @@ class SoC(TPT):
         super().validate(cfg)
         require(cfg, 0 <= cfg.TRAINER.SOC.DELTA <= 100, "TRAINER.SOC.DELTA", "a percentile from 0 to 100")
 
-    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
-        super().use_model(model, classnames)
+    def prepare(self) -> None:
         if not self.penalty(self.prompt.text) > 0:
             logger.warning(
                 "SoC's term is zero for these %d classes, so SoC equals TPT: with two classes, or where a larger share "
                 "of the pairs than TRAINER.SOC.DELTA has the lowest cosine, δ is 0 with %s similarities (use "
                 "TRAINER.SOC.NORM max)",
-                len(classnames), self.cfg.TRAINER.SOC.NORM,
+                len(self.classnames), self.cfg.TRAINER.SOC.NORM,
             )
 
     def penalty(self, text: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """TPS: tunes a shift of the class features, so that no text tower runs at test time."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -11,8 +11,6 @@ from .engine.adapted import Adapted
 from .functional.objectives import unit
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
-from .vlm.backbone import Backbone
-from .vlm.openai_clip import CLIP
 
 
 class ShiftFunction:
@@ -57,8 +55,7 @@ class TPS(TPT):
     tunes_context = False
     shifted: ShiftedText
 
-    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
-        super().use_model(model, classnames)
+    def prepare(self) -> None:
         self.shifted = ShiftedText(self.prompt.text)
 
     @property
@@ -67,6 +64,4 @@ class TPS(TPT):
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        turns = views.split(1) if self.online else [views]
-        adapted = Adapted.join([self.tune(some) for some in turns])
-        return replace(adapted, ctx=None)  # a shift of features is not a context
+        return replace(self.tune(views), ctx=None)  # a shift of features is not a context

@@ -13,7 +13,7 @@ from .base import BaseTrainer
 from .config.validation import parse_regularisers, require_kept_views, require_one_of
 from .engine.adapted import Adapted, adapt_within_memory
 from .engine.carried import CarriedText
-from .engine.tta_loop import Regulariser, TunableText, tune_and_predict
+from .engine.tta_loop import TunableText, tune_and_predict
 from .functional.objectives import class_logits, confident_views, marginal_entropy
 from .registry import EVERY_IMAGE, TRAINER_REGISTRY, branch_of, find_method, method_key
 
@@ -45,7 +45,7 @@ class TPT(BaseTrainer):
         self.added = [with_weight(find_regulariser(name), cfg, weight) for name, weight in added.items()]
 
     def select(self, logits: Tensor) -> Tensor:
-        """The views to learn from, (B, V, K) -> (B, n)."""
+        """The views to learn from, (B, V, K) -> (B, n), selected once with the initial prompt."""
         return confident_views(logits, self.cfg.TTA.SELECT)
 
     def view_loss(self, logits: Tensor) -> Tensor:
@@ -53,18 +53,18 @@ class TPT(BaseTrainer):
         return marginal_entropy(logits)
 
     def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
-        """`view_loss`, for methods that also use the same views' logits in the first step."""
+        """`view_loss`, for methods that also use the same views' logits in the first step, where they are `logits`."""
         return self.view_loss(logits)
 
     def penalty(self, text: Tensor) -> Tensor | None:
-        """The regulariser of text features (..., K, d), one number per episode."""
+        """The regulariser of text features (..., K, d), one number per episode; None if there is none."""
         return None
 
     def weight(self, loss: Tensor, penalty: Tensor) -> Tensor | float:
-        """The factor of the penalty, given the values (B,) of loss and penalty."""
+        """The factor of the penalty, given the values (B,) of both. Gradients run through it unless it is detached."""
         return 1.0
 
-    def regularisers(self) -> list[Regulariser]:
+    def regularisers(self) -> list[TPT]:
         return [self, *self.added]
 
     def predict(self, views: Tensor, text: Tensor) -> Tensor:
@@ -95,8 +95,7 @@ class TPT(BaseTrainer):
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        turns = views.split(1) if self.online else [views]
-        return Adapted.join([adapt_within_memory(self.tune, some, self.prompt) for some in turns])
+        return adapt_within_memory(self.tune, views, self.prompt)
 
     def metadata(self) -> dict[str, object]:
         return {**super().metadata(), **({"reset": self.cfg.TTA.RESET} if self.online else {})}

@@ -47,15 +47,11 @@ class ArrayCache:
         write_json(self.folder / f"{name}.json", {"crc32": checksum(array, plain), "metadata": plain})
 
     def note(self, name: str) -> dict[str, Any] | None:
-        """The content of an array's note; None if it or the array is absent, or the note is damaged."""
+        """The content of an array's note, with its `metadata`; None if it or the array is absent, or the note is
+        damaged. The numbers are not read."""
         note = read_json(self.folder / f"{name}.json")
         valid = isinstance(note, dict) and isinstance(note.get("metadata"), dict)
         return note if valid and (self.folder / f"{name}.npy").is_file() else None
-
-    def metadata(self, name: str) -> dict[str, Any] | None:
-        """What was stored with an array; None if the array is absent. Its numbers are not read."""
-        note = self.note(name)
-        return note and note["metadata"]
 
     def read(self, name: str) -> tuple[np.ndarray, dict[str, Any]] | None:
         """The array and its metadata; None if it is absent or damaged. It is read whole: a memory-mapped file that is

@@ -2,13 +2,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
 from .adapted import Adapted
-from .tta_loop import TextFunction, TTAMethod, TunableText, tune_and_predict
+from .tta_loop import TextFunction, TunableText, tune_and_predict
+
+if TYPE_CHECKING:
+    from ..tpt import TPT
 
 
 class CarriedText:
@@ -33,7 +37,7 @@ class CarriedText:
     def tower(self) -> TextFunction:
         return self.initial.tower
 
-    def adapt(self, views: Tensor, scale: Tensor, method: TTAMethod, cfg: CfgNode) -> Adapted:
+    def adapt(self, views: Tensor, scale: Tensor, method: TPT, cfg: CfgNode) -> Adapted:
         """Tunes for one image (1, V, d) and keeps what it tuned."""
         if self.every and int(self.images) % self.every == 0:
             self.context.copy_(self.initial.context)

@@ -164,10 +164,10 @@ class ViewFeatures:
     def has_shard(self, indices: Sequence[int]) -> bool:
         """Whether the cache has these images as they would be encoded now. Images that could not be read then are
         tried again: their files may have been repaired."""
-        metadata = self.cache.metadata(shard_name(indices)) if self.cache else None
-        if metadata is None or metadata["images"] != self.images_hash(indices):
+        note = self.cache.note(shard_name(indices)) if self.cache else None
+        if note is None or note["metadata"]["images"] != self.images_hash(indices):
             return False
-        return not any(self.is_readable(int(index)) for index in metadata["bad"])
+        return not any(self.is_readable(int(index)) for index in note["metadata"]["bad"])
 
     def is_readable(self, index: int) -> bool:
         try:

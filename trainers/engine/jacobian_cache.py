@@ -33,7 +33,7 @@ def build_jacobian(
     cache = ArrayCache(cfg.CACHE.DIR, "jacobian", {
         **key, "context": hashlib.sha256(prompt.context.cpu().numpy().tobytes()).hexdigest(), "engine": ENGINE,
     }) if cfg.CACHE.DIR else None
-    is_cached = cache is not None and cache.metadata("jacobian") is not None
+    is_cached = cache is not None and cache.note("jacobian") is not None
     worth = pays(images, break_even(prompt.tower, prompt.context.shape[-2], features), cached=cache is not None)
     if not dist.broadcast(cfg.TTA.JACOBIAN == "on" or (fits and (worth or is_cached))):
         return None

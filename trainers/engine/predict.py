@@ -35,7 +35,10 @@ class Predictor:
     def predict(self) -> None:
         """Predicts the images of all parts that are not finished; each process takes some of the parts."""
         if self.trainer.online:
-            self.check_online()
+            if self.dist.world > 1:
+                raise ConfigError(f"{self.cfg.TRAINER.NAME} carries state from image to image, so one process must see "
+                                  f"all images: start it with a single process")
+            self.trainer.load_state(self.trainer.state())  # finds out now, not after hours, that both work
         finished, missing = self.resume()
         own = self.dist.split(missing)
         # A batch lies within one part, so a resumed run has the same batches.
@@ -54,15 +57,12 @@ class Predictor:
                 started = now
                 progress.advance(rows[-1])
                 if indices[-1] == part[-1]:
-                    self.save_part(part, joined(rows), progress)
-                    rows = []
+                    whole, rows = joined(rows), []
+                    self.run_dir.write_part(part, whole)
+                    if self.trainer.online:
+                        self.run_dir.write_state(self.parts.index(part) + 1, self.trainer.state())
+                    progress.log(whole)
         self.dist.barrier()
-
-    def check_online(self) -> None:
-        if self.dist.world > 1:
-            raise ConfigError(f"{self.cfg.TRAINER.NAME} carries state from image to image, so one process must see all "
-                              f"images: start it with a single process")
-        self.trainer.load_state(self.trainer.state())  # finds out now, not after hours, that both work
 
     def resume(self) -> tuple[Sequence[Columns], list[Sequence[int]]]:
         """The columns of the finished parts, and the parts that are missing. An online method continues from its last
@@ -107,19 +107,10 @@ class Predictor:
             "label": np.array([item.label for item in items], dtype=np.int64),
             "bad_index": np.array(list(batch.bad), dtype=np.int64),
             "bad_reason": np.array(list(batch.bad.values()), dtype=np.str_),
-            **arrays, **({"position": self.positions(batch.index)} if self.trainer.online else {}),
+            **arrays, **({"position": np.array([self.position[index] for index in batch.index], dtype=np.int64)}
+                         if self.trainer.online else {}),
             "adapt_seconds": np.array([time.perf_counter() - started]),
         }
-
-    def positions(self, indices: Sequence[int]) -> np.ndarray:
-        """The places of images in the order of an online method."""
-        return np.array([self.position[index] for index in indices], dtype=np.int64)
-
-    def save_part(self, part: Sequence[int], columns: Columns, progress: Progress) -> None:
-        self.run_dir.write_part(part, columns)
-        if self.trainer.online:
-            self.run_dir.write_state(self.parts.index(part) + 1, self.trainer.state())
-        progress.log(columns)
 
 
 def adapt_images(method: BaseTrainer, views: Tensor, names: Sequence[object]) -> Adapted:

@@ -5,8 +5,8 @@ never mix. (Shu et al., TPT, NeurIPS 2022.)
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,6 +16,9 @@ from yacs.config import CfgNode
 from ..functional.objectives import class_logits
 from ..functional.posthoc import cots_columns
 from .adapted import Adapted
+
+if TYPE_CHECKING:
+    from ..tpt import TPT
 
 
 class TextFunction(Protocol):
@@ -42,40 +45,14 @@ class TunableText(Protocol):
         """Gradients of the initial context for B gradients (B, K, d) of its text features."""
 
 
-class Regulariser(Protocol):
-    """A penalty on the text features, added to the loss of the views."""
-
-    def penalty(self, text: Tensor) -> Tensor | None:
-        """The value for text features (..., K, d), one number per episode; None if there is none."""
-
-    def weight(self, loss: Tensor, penalty: Tensor) -> Tensor | float:
-        """The factor of the penalty, given the values (B,) of loss and penalty. Gradients run through it unless it is
-        detached."""
-
-
-class TTAMethod(Protocol):
-    """The hooks of a method. An episode's loss is `episode_loss` + Σ weight · penalty over its regularisers."""
-
-    def select(self, logits: Tensor) -> Tensor:
-        """The views to learn from, (B, V, K) -> (B, n), selected once with the initial prompt."""
-
-    def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
-        """The loss of the selected views, (B, n, K) -> (B,). `first` are their logits in the first step, where they are
-        `logits` itself."""
-
-    def regularisers(self) -> Sequence[Regulariser]: ...
-
-    def predict(self, views: Tensor, text: Tensor) -> Tensor:
-        """Logits (B, K), given view features (B, V, d) and tuned text features (..., K, d)."""
-
-
 @torch.no_grad()
 def tune_and_predict(
-    prompt: TunableText, views: Tensor, scale: Tensor, method: TTAMethod, cfg: CfgNode,
+    prompt: TunableText, views: Tensor, scale: Tensor, method: TPT, cfg: CfgNode,
     moments: dict[str, Tensor] | None = None,
 ) -> Adapted:
     """Tunes the prompt for each of B images, given as unit view features (B, V, d), view 0 the plain one. `moments`:
-    AdamW's state to start from, which is updated; None = a new one."""
+    AdamW's state to start from, which is updated; None = a new one. An episode's loss is the method's `episode_loss` +
+    Σ weight · penalty over its regularisers."""
     view_logits = class_logits(views, prompt.text, scale)  # (B, V, K)
     context, loss, penalty = tune(prompt, views, view_logits, scale, method, cfg, moments)
     text = prompt.tower.text(context) if cfg.TTA.STEPS else prompt.text
@@ -86,7 +63,7 @@ def tune_and_predict(
 
 
 def tune(
-    prompt: TunableText, views: Tensor, view_logits: Tensor, scale: Tensor, method: TTAMethod, cfg: CfgNode,
+    prompt: TunableText, views: Tensor, view_logits: Tensor, scale: Tensor, method: TPT, cfg: CfgNode,
     moments: dict[str, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """TTA.STEPS steps of AdamW. Returns the contexts, and loss and penalty (B,) before the last step."""
@@ -115,7 +92,7 @@ def tune(
 
 
 def text_gradient(
-    text: Tensor, kept: Tensor, scale: Tensor, method: TTAMethod, first: Tensor | None = None,
+    text: Tensor, kept: Tensor, scale: Tensor, method: TPT, first: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradient (B, K, d) of an episode's loss at the text features, and the values (B,) of the views' loss and of
     the sum of all penalties.
@@ -146,10 +123,10 @@ def text_gradient(
 
 
 # For each regulariser the text features of its last first step, which are constant in a run, and what it gave for them.
-LAST: WeakKeyDictionary[Regulariser, tuple[Tensor, tuple[Tensor, Tensor] | None]] = WeakKeyDictionary()
+LAST: WeakKeyDictionary[TPT, tuple[Tensor, tuple[Tensor, Tensor] | None]] = WeakKeyDictionary()
 
 
-def penalty_and_gradient(term: Regulariser, text: Tensor) -> tuple[Tensor, Tensor] | None:
+def penalty_and_gradient(term: TPT, text: Tensor) -> tuple[Tensor, Tensor] | None:
     """A penalty and its gradient at the text features; None if the method has no penalty. It depends on no image: where
     all episodes share the features (K, d), it is computed once per run, which matters for thousands of classes."""
     shared = text.dim() == 2

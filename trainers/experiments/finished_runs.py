@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from ...datasets.base import dataset_info
 from ..registry import method_info
 from ..report import published as paper
@@ -33,6 +31,10 @@ class FinishedRuns:
     def is_demo(self) -> bool:
         """Whether embedded data replaces the experiment's; an experiment without data is the same everywhere."""
         return self.workspace.demo and bool(self.experiment.datasets)
+
+    @property
+    def backbones(self) -> list[str]:
+        return list(dict.fromkeys(run.backbone for run in self.measured))
 
     @property
     def compared(self) -> bool:
@@ -68,10 +70,6 @@ class FinishedRuns:
 
 def in_percent(measured: Sequence[Measured], metric: str) -> list[float]:
     return [METRICS[metric].scale * m.value(metric) for m in measured]
-
-
-def mean(measured: Sequence[Measured], metric: str) -> float:
-    return float(np.mean(in_percent(measured, metric)))
 
 
 def listed(names: Iterable[str]) -> str:

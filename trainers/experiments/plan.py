@@ -71,9 +71,6 @@ class PlannedRun:
     cfg: CfgNode = field(compare=False, repr=False)
     prompt: PlannedRun | None = field(compare=False, default=None, repr=False)  # the CoOp run that it starts from
 
-    def __hash__(self) -> int:
-        return hash(self.folder)
-
     @property
     def finished(self) -> bool:
         return RunDir(self.folder).results is not None
@@ -170,10 +167,8 @@ def filled_in(value: object, workspace: Workspace, dataset: str) -> object:
     {dataset}."""
     if not isinstance(value, str):
         return value
-    places = {"root": workspace.root or "data", "configs": str(CONFIGS), "dataset": dataset}
-    for name, place in places.items():
-        value = value.replace(f"{{{name}}}", place)
-    return value
+    value = value.replace("{root}", workspace.root or "data").replace("{configs}", str(CONFIGS))
+    return value.replace("{dataset}", dataset)
 
 
 @cache

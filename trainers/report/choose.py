@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ...datasets.utils.errors import ConfigError, first_five
 from ...datasets.utils.registry import nearest
 from ..registry import backbone_label, method_info
 from .comparison import Column, column_of, default_settings, non_default_settings, show_setting, swept_keys
-from .measure import Measured
+from .measure import Measured, mean_over_seeds
 from .metrics import METRICS
 from .table_model import Entry, RowBlock, Table, TableRow, text_entry
 
@@ -31,30 +31,13 @@ RULES = {  # how a value is chosen: row label, note
 Cell = dict[object, list[Measured]]  # value -> runs, one per seed
 
 
-@dataclass
-class Sweep:
+class Sweep(NamedTuple):
     """The runs of one method that differ in one setting."""
 
     method: str
     key: str
-    others: str  # the other settings that differ from the defaults
-    cells: dict[Column, dict[object, dict[int, Measured]]] = field(default_factory=lambda: defaultdict(dict))
-
-    @property
-    def label(self) -> str:
-        return ", ".join(filter(None, (method_info(self.method).label, self.others)))
-
-    def by_dataset(self) -> dict[str, Cell]:
-        """For each data set the test images with most values, and the runs at these values with the seeds that all of
-        them have."""
-        found: dict[str, Cell] = {}
-        for column in sorted(self.cells, key=lambda column: (len(self.cells[column]), column.n)):
-            values = self.cells[column]
-            seeds = set.intersection(*map(set, values.values()))
-            if len(values) > 1 and seeds:
-                order = sorted(values, key=lambda value: (isinstance(value, str), value))
-                found[column.dataset] = {value: [values[value][seed] for seed in sorted(seeds)] for value in order}
-        return dict(sorted(found.items(), key=lambda item: dataset_info(item[0]).order))
+    label: str  # the method, and its other settings that differ from the defaults
+    tested: dict[str, Cell]  # by data set
 
 
 def means(name: str, key: str) -> bool:
@@ -96,50 +79,58 @@ def choice_tables(
 
 def find_sweeps(measured: Sequence[Measured], keys: Sequence[str]) -> list[Sweep]:
     """The runs by method, swept setting and other settings, where at least one data set has several values."""
-    found: dict[tuple, Sweep] = {}
+    found: dict[tuple, dict[Column, dict[object, dict[int, Measured]]]] = defaultdict(lambda: defaultdict(dict))
     for m in measured:
         other = non_default_settings(m.run)
         for key in (key for key in keys if key in m.run.compared):
-            others = ", ".join(show_setting(name, value) for name, value in other.items() if name != key)
-            sweep = found.setdefault((m.run.trainer, key, others), Sweep(m.run.trainer, key, others))
+            shown = [show_setting(name, value) for name, value in other.items() if name != key]
             value = m.run.compared[key]
             hashable = tuple(value) if isinstance(value, list) else value
-            sweep.cells[column_of(m)].setdefault(hashable, {})[m.run.seed] = m
-    sweeps = [sweep for sweep in found.values() if sweep.by_dataset()]
+            label = ", ".join([method_info(m.run.trainer).label, *shown])
+            found[m.run.trainer, key, label][column_of(m)].setdefault(hashable, {})[m.run.seed] = m
+    sweeps = [Sweep(method, key, label, tested) for (method, key, label), cells in found.items()
+              if (tested := by_dataset(cells))]
     return sorted(sweeps, key=lambda sweep: method_info(sweep.method).order)
+
+
+def by_dataset(cells: Mapping[Column, Mapping[object, Mapping[int, Measured]]]) -> dict[str, Cell]:
+    """For each data set the test images with most values, and the runs at these values with the seeds that all of them
+    have."""
+    found: dict[str, Cell] = {}
+    for column, values in sorted(cells.items(), key=lambda item: (len(item[1]), item[0].n)):
+        seeds = set.intersection(*map(set, values.values()))
+        if len(values) > 1 and seeds:
+            order = sorted(values, key=lambda value: (isinstance(value, str), value))
+            found[column.dataset] = {value: [values[value][seed] for seed in sorted(seeds)] for value in order}
+    return dict(sorted(found.items(), key=lambda item: dataset_info(item[0]).order))
 
 
 def choice_table(
     sweeps: Sequence[Sweep], held_out: Mapping[tuple, Measured], criterion: str, name: str, title: str,
 ) -> Table:
     """Blocks for the chosen values, accuracy, ECE and the criterion; rows for each method and rule."""
-    datasets = sorted({dataset for sweep in sweeps for dataset in sweep.by_dataset()},
-                      key=lambda dataset: dataset_info(dataset).order)
-    metrics = dict.fromkeys(["accuracy", "ece", criterion])
+    datasets = sorted({dataset for sweep in sweeps for dataset in sweep.tested}, key=lambda d: dataset_info(d).order)
     values = RowBlock("chosen value", [])
-    blocks = {metric: RowBlock(METRICS[metric].label + (" (%)" if METRICS[metric].percent else ""), [])
-              for metric in metrics}
+    blocks = {metric: RowBlock(METRICS[metric].heading, []) for metric in ("accuracy", "ece", criterion)}
     several = len(datasets) > 1
     notes: list[str] = []
     missing: list[str] = []
     for sweep in sweeps:
-        tested = sweep.by_dataset()
-        chosen = choose(sweep, tested, held_out, criterion, missing)
+        chosen = choose(sweep, held_out, criterion, missing)
         for rule, (label, _) in RULES.items():
-            row = chosen[rule]
-            if not row:
+            if not (row := chosen[rule]):
                 continue
             shown = [text_entry(show_value(row[d])) if d in row else None for d in datasets]
             values.rows.append(TableRow(f"{sweep.label}: {label}", sweep.method, [*shown, *[None] * several]))
             for metric, block in blocks.items():
                 scale, decimals = METRICS[metric].scale, METRICS[metric].decimals
-                results = {d: scale * score(tested[d][row[d]], metric) for d in datasets if d in row}
+                results = {d: scale * mean_over_seeds(sweep.tested[d][row[d]], metric) for d in datasets if d in row}
                 entries = [Entry(results[d], decimals) if d in results else None for d in datasets]
                 if several:
                     whole = len(results) == len(datasets)
                     entries.append(Entry(float(np.mean(list(results.values()))), decimals) if whole else None)
                 block.rows.append(TableRow(f"{sweep.label}: {label}", sweep.method, entries))
-        notes += tried(sweep.label, tested, held_out)
+        notes += tried(sweep, held_out)
     best = "highest" if METRICS[criterion].higher_is_better else "lowest"
     rules = [f"{label[0].upper()}{label[1:]}: {words.format(best=best, metric=METRICS[criterion].label)}."
              for label, words in RULES.values()]
@@ -150,57 +141,50 @@ def choice_table(
     return Table(name, title, labels, [values, *blocks.values()], [*rules, *notes, *missing])
 
 
-def tried(label: str, tested: Mapping[str, Cell], held_out: Mapping[tuple, Measured]) -> list[str]:
+def tried(sweep: Sweep, held_out: Mapping[tuple, Measured]) -> list[str]:
     """Notes on the values and images that the choices of a method are made from."""
     images = defaultdict(list)
-    for dataset, cell in tested.items():
+    for dataset, cell in sweep.tested.items():
         runs = next(iter(cell.values()))
         validation = held_out.get(runs[0].run.split_key())
         counts = [f"{m.run.results['n']:,}" for m in (runs[0], validation) if m]
         values = f"{', '.join(map(show_value, cell))}; {counted(len(runs), 'seed')}"
         images[values].append(f"{dataset_info(dataset).label} {' / '.join(counts)}")
-    return [f"{label}: values {values}; test / validation images: {', '.join(sets)}."
+    return [f"{sweep.label}: values {values}; test / validation images: {', '.join(sets)}."
             for values, sets in images.items()]
 
 
 def choose(
-    sweep: Sweep, tested: Mapping[str, Cell], held_out: Mapping[tuple, Measured], criterion: str, missing: list[str],
+    sweep: Sweep, held_out: Mapping[tuple, Measured], criterion: str, missing: list[str],
 ) -> dict[str, dict[str, object]]:
     """For each rule the chosen value by data set. `missing` gets a note on each choice that needs further runs."""
     chosen: dict[str, dict[str, object]] = {rule: {} for rule in RULES}
-    for dataset, cell in tested.items():
-        results = {value: score(runs, criterion) for value, runs in cell.items()}
-        chosen["hindsight"][dataset] = best_of(results, criterion)
+    sign = -1 if METRICS[criterion].higher_is_better else 1
+    for dataset, cell in sweep.tested.items():
+        others = [other for name, other in sweep.tested.items() if name != dataset]
+        shared = [value for value in cell if others and all(value in other for other in others)]
+        scores = {  # by rule and value
+            "hindsight": {value: mean_over_seeds(runs, criterion) for value, runs in cell.items()},
+            "others": {value: float(np.mean([mean_over_seeds(other[value], criterion) for other in others]))
+                       for value in shared},
+        }
         default = default_settings(sweep.method, dataset).get(sweep.key)
         if default in cell:
             chosen["default"][dataset] = default
-        others = {value: [score(other[value], criterion) for name, other in tested.items() if name != dataset]
-                  for value in cell if all(value in other for other in tested.values())}
-        if others and len(tested) > 1:
-            chosen["others"][dataset] = best_of({v: float(np.mean(scores)) for v, scores in others.items()}, criterion)
         pairs = {value: [(m, held_out.get(m.run.split_key())) for m in runs] for value, runs in cell.items()}
         lacking = [show_value(value) for value, runs in pairs.items() if any(val is None for _, val in runs)]
-        where = f"{sweep.label} on {dataset_info(dataset).label}"
+        where = f"No choice on validation images for {sweep.label} on {dataset_info(dataset).label}"
         if lacking:
-            missing.append(f"No choice on validation images for {where}: no run with TEST.SPLIT val at "
-                           f"{setting_name(sweep.key)} {first_five(lacking)}.")
+            missing.append(f"{where}: no run with TEST.SPLIT val at {setting_name(sweep.key)} {first_five(lacking)}.")
         elif any(val and val.run.data_hash == m.run.data_hash for runs in pairs.values() for m, val in runs):
-            missing.append(f"No choice on validation images for {where}: its validation images are its test images.")
+            missing.append(f"{where}: its validation images are its test images.")
         else:
-            on_val = {value: score([val for _, val in runs if val], criterion) for value, runs in pairs.items()}
-            chosen["validation"][dataset] = best_of(on_val, criterion)
+            scores["validation"] = {value: mean_over_seeds([val for _, val in runs if val], criterion)
+                                    for value, runs in pairs.items()}
+        for rule, found in scores.items():
+            if found:  # of equal ones the first
+                chosen[rule][dataset] = min(found, key=lambda value, found=found: sign * found[value])  # type: ignore[misc]
     return chosen
-
-
-def score(runs: Sequence[Measured], metric: str) -> float:
-    """The mean over seeds, in fractions."""
-    return float(np.mean([m.value(metric) for m in runs]))
-
-
-def best_of(scores: Mapping[object, float], metric: str) -> object:
-    """The value with the best score; of equal ones the first."""
-    sign = -1 if METRICS[metric].higher_is_better else 1
-    return min(scores, key=lambda value: sign * scores[value])
 
 
 def setting_name(key: str) -> str:

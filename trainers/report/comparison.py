@@ -16,7 +16,7 @@ from ..config.roles import leaves
 from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, branch_of, method_info, reset_words
 from .comparability_notes import column_notes
 from .load import Run, with_augmix
-from .measure import Measured
+from .measure import Measured, mean_over_seeds
 
 LEARNT = "CoOp prompt, untuned"  # a model that starts from a learnt prompt is not zero-shot CLIP
 
@@ -121,8 +121,7 @@ class Comparison:
 
     def mean(self, row: Row, columns: Sequence[Column], metric: str) -> float:
         """In fractions: over seeds, then over columns."""
-        cells = [self.cells[row, column] for column in columns]
-        return float(np.mean([np.mean([m.value(metric) for m in cell]) for cell in cells]))
+        return float(np.mean([mean_over_seeds(self.cells[row, column], metric) for column in columns]))
 
 
 def _one_per_dataset(columns: Sequence[Column], order: Sequence[Column]) -> list[Column]:
@@ -329,38 +328,25 @@ def show_setting(key: str, value: object) -> str:
     """A setting as a row, a title or a legend names it. Two settings or values never have the same name."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     shown = f"{value:g}" if number and float(f"{value:g}") == value else str(value)
-    if key.endswith(".LAMBDA") and number:
-        return f"λ {shown}"
-    if key == "TEST.ORDER":
-        return f"{value} order"
-    if key == "TEST.CORRELATION":
-        return f"γ {shown}"
-    if key == "TEST.ORDER":
-        return f"{value} order"
-    if key.endswith(".DELTA") and number:
-        return f"δ at {shown} %"
-    if key == "TTA.STEPS":
-        return "1 step" if value == 1 else f"{value} steps"
-    if key == "DATASET.NUM_SHOTS" and value != -1:
-        return "1 shot" if value == 1 else f"{value} shots"
-    if key == "TTA.RESET":
-        return reset_words(value) or "reset for each image"
-    if key == "PROMPT.CTX_INIT":
-        return f"“{value}”" if value else "no initial words"
-    if key == "MODEL.INIT_WEIGHTS":
-        return f"prompt {value}" if value else "hand-written prompt"
-    if key.endswith(".VALUES"):
-        return "values tuned per set on test labels" if value == "paper" else "one value for all sets"
-    if key == "PROMPT.DESCRIPTIONS":
-        return f"descriptions {value}" if value else "no descriptions"
-    if key == "PROMPT.TEMPLATE":
-        return f"templates “{value}”" if value else "no templates"
-    if key == "PROMPT.ENSEMBLE":
-        return "mean feature" if value == "mean" else "mean of cosines"
-    if key == "TRAINER.REGULARISERS" and value:
-        return str(value)
     leaf = key.rpartition(".")[2]
-    return f"{key.removeprefix('TRAINER.') if leaf in _ambiguous() else leaf} {shown or 'none'}"
+    words = {  # by the key or its last part; what is empty is shown as KEY value
+        "LAMBDA": f"λ {shown}" if number else "",
+        "DELTA": f"δ at {shown} %" if number else "",
+        "VALUES": "values tuned per set on test labels" if value == "paper" else "one value for all sets",
+        "TEST.ORDER": f"{value} order",
+        "TEST.CORRELATION": f"γ {shown}",
+        "TTA.STEPS": "1 step" if value == 1 else f"{value} steps",
+        "TTA.RESET": reset_words(value) or "reset for each image",
+        "DATASET.NUM_SHOTS": "" if value == -1 else "1 shot" if value == 1 else f"{value} shots",
+        "MODEL.INIT_WEIGHTS": f"prompt {value}" if value else "hand-written prompt",
+        "PROMPT.CTX_INIT": f"“{value}”" if value else "no initial words",
+        "PROMPT.DESCRIPTIONS": f"descriptions {value}" if value else "no descriptions",
+        "PROMPT.TEMPLATE": f"templates “{value}”" if value else "no templates",
+        "PROMPT.ENSEMBLE": "mean feature" if value == "mean" else "mean of cosines",
+        "TRAINER.REGULARISERS": str(value),
+    }
+    name = key.removeprefix("TRAINER.") if leaf in _ambiguous() else leaf
+    return words.get(key) or words.get(leaf) or f"{name} {shown or 'none'}"
 
 
 @cache

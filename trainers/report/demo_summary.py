@@ -25,10 +25,6 @@ class Summary:
     error: cal.Interval
     change: Difference | None = None  # None for the reference itself
 
-    @property
-    def method(self) -> str:
-        return self.diagram.method
-
 
 def summarise(runs: Sequence[Run], reference: str) -> list[Summary]:
     """A summary of each run; `reference` must be the method of one of them."""
@@ -51,11 +47,11 @@ def summarise(runs: Sequence[Run], reference: str) -> list[Summary]:
 def sentences(found: Sequence[Summary], reference: str) -> list[str]:
     """What the reference changes against zero-shot, then what each other method changes against the reference."""
     lines = []
-    base = next(one for one in found if one.method == reference)
+    base = next(one for one in found if one.diagram.method == reference)
     for one in found:
         if one.change is None:
             continue
-        first, second = (one, base) if method_info(one.method).zero_shot else (base, one)
+        first, second = (one, base) if method_info(one.diagram.method).zero_shot else (base, one)
         before, after = first.diagram, second.diagram
         lines.append(
             f"{method_info(after.method).label} against {method_info(before.method).label}: "
@@ -69,7 +65,7 @@ def sentences(found: Sequence[Summary], reference: str) -> list[str]:
 
 def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
     """Above, a reliability diagram per method; below, confidence beside accuracy, and RMS calibration errors."""
-    labels = [method_info(one.method).label for one in found]
+    labels = [method_info(one.diagram.method).label for one in found]
     base = method_info(reference).label
     with styled():
         figure = new_figure(PAGE, 3.9)
@@ -83,7 +79,7 @@ def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
         left, right = lower.subplots(1, 2, sharey=True)
         for row, one in enumerate(found):
             accuracy, confidence = 100 * one.diagram.accuracy, 100 * one.diagram.confidence
-            colour = method_info(one.method).colour
+            colour = method_info(one.diagram.method).colour
             # A line from accuracy to mean confidence: its length to the right is over-confidence.
             left.plot([accuracy, confidence], [row, row], color=colour, linewidth=3, alpha=0.45, solid_capstyle="butt")
             left.plot(accuracy, row, "o", color="white", markeredgecolor=colour, markersize=6)
@@ -98,10 +94,9 @@ def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
         left.margins(x=0.18, y=0.12)
         left.set_xlabel("○ accuracy, ◆ mean confidence (%)")
         right.margins(x=0.12)
-        right.set_xlim(left=0)
-        right.set_xlabel("RMS calibration error (%, 95 % interval)")
-        left.grid(axis="x")
-        right.grid(axis="x")
+        right.set(xlim=(0, None), xlabel="RMS calibration error (%, 95 % interval)")
+        for axes in (left, right):
+            axes.grid(axis="x")
     caption = (
         f"Above: accuracy by confidence in {SHOWN_BINS} bins (red: over-confident, blue: under-confident), ECE in "
         f"{cal.BINS} bins. Below: mean confidence beside accuracy, and RMS calibration errors on "

@@ -21,7 +21,7 @@ from .figures.reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_s
 from .figures.stream import Running, draw_stream, running
 from .figures.style import lighter
 from .load import Run
-from .measure import Measured
+from .measure import Measured, mean_over_seeds
 
 logger = logging.getLogger(__name__)
 
@@ -281,7 +281,7 @@ def plane_figure(comparison: Comparison, columns: Sequence[Column], name: str) -
 
 def point(cell: Sequence[Measured]) -> Point:
     """Accuracy and ECE in percent, means over the seeds of a cell."""
-    return Point(*(100 * float(np.mean([m.value(metric) for m in cell])) for metric in ("accuracy", "ece")))
+    return Point(*(100 * mean_over_seeds(cell, metric) for metric in ("accuracy", "ece")))
 
 
 def _slug(text: str) -> str:

@@ -19,7 +19,7 @@ from ..config.build import dataset_file_of
 from ..config.fingerprint import prompt_name, short_hash
 from ..config.roles import Role, compared_settings, setting_of
 from ..functional.arrays import Array
-from ..registry import EVERY_IMAGE, backbone_label, method_info, method_key, reset_words
+from ..registry import EVERY_IMAGE, method_info, method_key, reset_words
 from .schema import read_results, read_settings
 
 logger = logging.getLogger(__name__)
@@ -74,13 +74,10 @@ class Run:
         return self.results["seed"]
 
     @property
-    def reset_words(self) -> str:
-        """What its label says about TTA.RESET."""
-        return reset_words(self.settings.get("TTA.RESET")) if method_info(self.trainer).tuned else ""
-
-    @property
     def online(self) -> bool:
-        return method_info(self.trainer).online or bool(self.reset_words)
+        """Whether its predictions depend on the order of the images: by its method, or by TTA.RESET."""
+        method = method_info(self.trainer)
+        return method.online or (method.tuned and bool(reset_words(self.settings.get("TTA.RESET"))))
 
     @property
     def data_hash(self) -> str:
@@ -89,10 +86,6 @@ class Run:
     @property
     def split(self) -> str:
         return self.results.get("split", "test")
-
-    @property
-    def backbone_label(self) -> str:
-        return backbone_label(self.backbone)
 
     @cached_property
     def compared(self) -> dict[str, object]:

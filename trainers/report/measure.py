@@ -1,6 +1,7 @@
 """Metrics, class statistics and mistakes of one run, computed from its predictions without model or images."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,6 +59,11 @@ class Measured:
 
     def value(self, metric: str) -> float:
         return float(self.metrics[metric].value)
+
+
+def mean_over_seeds(runs: Sequence[Measured], metric: str) -> float:
+    """In fractions."""
+    return float(np.mean([m.value(metric) for m in runs]))
 
 
 def measure(

@@ -58,6 +58,11 @@ class Metric:
         return 100 if self.percent else 1
 
     @property
+    def heading(self) -> str:
+        """The label with the unit."""
+        return f"{self.label} (%)" if self.percent else self.label
+
+    @property
     def decimals(self) -> int:
         return self.digits or (1 if self.percent else 3)
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from ...datasets.base import dataset_info
 from ..functional import calibration as cal
-from ..registry import method_info
+from ..registry import backbone_label, method_info
 from .comparison import LEARNT, setting_labels
 from .figures.style import inline_svg
 from .gallery import NamedFigure
@@ -53,8 +53,7 @@ def render(template: str, title: str, **content: object) -> str:
     style, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _environment().get_template(template).render(
-        title=title, style=Markup(style), script=Markup(script), script_hash=f"sha256-{digest}", **content,
-    )
+        title=title, style=Markup(style), script=Markup(script), script_hash=f"sha256-{digest}", **content)
 
 
 @cache
@@ -86,7 +85,7 @@ def _runs(measured: Sequence[Measured]) -> tuple[list[dict], dict[str, str]]:
 
 def _run(m: Measured, anchor: str, setting: str, mistakes: list[dict], max_classes: int) -> dict:
     run, method = m.run, method_info(m.run.trainer)
-    dataset, backbone = dataset_info(run.dataset).label, run.backbone_label
+    dataset, backbone = dataset_info(run.dataset).label, backbone_label(run.backbone)
     facts = {key: run.results[key] for key in FACTS if key in run.results}
     classes, metrics = len(m.classes), []
     for key, found in m.metrics.items():

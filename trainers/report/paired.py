@@ -64,9 +64,7 @@ def pair_tests(comparison: Comparison, repeats: int) -> list[Pair]:
     return [replace(pair, squared=s, accuracy=a) for pair, s, a in zip(found, squared, accuracy, strict=True)]
 
 
-def _resample(
-    comparison: Comparison, rows: Sequence[Row], column: Column, repeats: int, seed: int,
-) -> dict[Row, Array]:
+def _resample(comparison: Comparison, rows: Sequence[Row], column: Column, repeats: int, seed: int) -> dict[Row, Array]:
     """D and accuracy of the runs of each row on one column, (1 + repeats, 2, runs). All rows share the resamples."""
     bins, cells = comparison.bins, [comparison.cells[row, column] for row in rows]
     samples = [(*cal.bins_and_gaps(*m.tuned, bins), m.tuned.correct) for cell in cells for m in cell]

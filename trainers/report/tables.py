@@ -2,18 +2,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ...datasets.base import dataset_info
 from ..functional.conformal import KINDS, Sets, conformal
-from ..registry import method_info, method_key, method_order
+from ..registry import method_info, method_key
 from . import published as paper
 from .comparison import Column, Comparison, Row, non_default_settings
-from .load import Run
-from .measure import Measured
+from .measure import Measured, mean_over_seeds
 from .metrics import INTERVAL_NOTE, METRICS, POSTHOC_NOTE, TEMPERATURE_NOTE
 from .table_model import Entry, RowBlock, Table, TableRow
 
@@ -49,7 +49,7 @@ def paper_table(
         if with_published:
             rows, used = _add_published(rows, comparison, metric, average, source)
             sources |= used
-        blocks.append(RowBlock(METRICS[metric].label + (" (%)" if METRICS[metric].percent else ""), rows))
+        blocks.append(RowBlock(METRICS[metric].heading, rows))
     notes = [*comparison.notes, _legend(blocks, comparison)]
     if "ece_temperature" in metrics:
         notes += _temperature_notes(comparison)
@@ -88,7 +88,7 @@ def _temperature_notes(comparison: Comparison) -> list[str]:
     raised = []
     for (row, column), group in comparison.cells.items():
         if all("ece_temperature" in m.metrics for m in group):
-            before, after = (_mean([100 * m.value(key) for m in group], 1).text for key in ("ece", "ece_temperature"))
+            before, after = (f"{100 * mean_over_seeds(group, key):.1f}" for key in ("ece", "ece_temperature"))
             if float(after) > float(before):
                 raised.append(f"{row.label} on {comparison.column_label(column)} ({before} → {after})")
     more = f" and {len(raised) - 6} more" if len(raised) > 6 else ""
@@ -101,13 +101,13 @@ def _cell(comparison: Comparison, row: Row, column: Column, metric: str, interva
     if not group or any(metric not in m.metrics for m in group):
         return None
     scale, only = METRICS[metric].scale, group[0].metrics[metric]
-    entry = _mean([scale * m.value(metric) for m in group], METRICS[metric].decimals)
+    entry = mean_entry([scale * m.value(metric) for m in group], METRICS[metric].decimals)
     if interval and len(group) == 1 and not np.isnan(only.low):
         return replace(entry, low=scale * float(only.low), high=scale * float(only.high))
     return entry
 
 
-def _mean(values: Sequence[float], decimals: int) -> Entry:
+def mean_entry(values: Sequence[float], decimals: int) -> Entry:
     """The mean over seeds, with the sample deviation if there are several."""
     several = len(values) > 1 and bool(np.isfinite(values).all())
     std = float(np.std(values, ddof=1)) if several else None
@@ -122,7 +122,7 @@ def average_over(cells: Sequence[Sequence[Measured]], metric: str) -> Entry | No
     scale, decimals = METRICS[metric].scale, METRICS[metric].decimals
     values = [[scale * m.value(metric) for m in cell] for cell in cells]
     if len({tuple(m.run.seed for m in cell) for cell in cells}) == 1:
-        return _mean(np.mean(values, axis=0).tolist(), decimals)
+        return mean_entry(np.mean(values, axis=0).tolist(), decimals)
     return Entry(float(np.mean([np.mean(of_set) for of_set in values])), decimals)
 
 
@@ -136,7 +136,8 @@ def mark(grid: Grid, metric: str) -> list[TableRow]:
     for row, entries in grid.items():
         rivals = [other for other in tuned if other.variant == row.variant or not within]
         baselines = [other for other in rivals if method_key(other.method) == paper.BASELINE]
-        newer = {other.method for other in rivals if method_order(other.method) > method_order(paper.BASELINE)}
+        last = method_info(paper.BASELINE).order
+        newer = {other.method for other in rivals if method_info(other.method).order > last}
         later = newer == {row.method} and len(baselines) == 1
         marked = []
         for at, entry in enumerate(entries):
@@ -179,7 +180,7 @@ def _add_published(
         lines.append(line)
         runs = [m.run for (row, _), group in comparison.cells.items() for m in group if row.label == line.label]
         steps = {run.settings.get("TTA.STEPS", 1) for run in runs} if method_info(line.method).tuned else {1}
-        if len(steps) != 1 or any(map(_unlike_published, runs)):
+        if len(steps) != 1 or any(non_default_settings(run).keys() - {"TTA.STEPS"} for run in runs):
             continue
         plain, sals = metric.removesuffix("_sals"), metric.endswith("_sals")
         where = (comparison.backbone, steps.pop(), sals, source)
@@ -199,11 +200,6 @@ def published_rows(like: TableRow, cells: Sequence[paper.Cell | None]) -> list[T
         return []
     label = f"{like.label} (published: {'; '.join(dict.fromkeys(cell.source for cell in found))})"
     return [TableRow(label, like.method, entries, published=True, cite=paper.cite_key(paper.source_of(found[0].table)))]
-
-
-def _unlike_published(run: Run) -> dict[str, object]:
-    """The settings of a run that differ from the paper's and are not part of the table."""
-    return {key: value for key, value in non_default_settings(run).items() if key != "TTA.STEPS"}
 
 
 def _published_average(cell: paper.Cell | None, datasets: list[str], source: str) -> paper.Cell | None:
@@ -239,15 +235,14 @@ def _legend(blocks: list[RowBlock], comparison: Comparison) -> str:
         legend.append(f"Bold: best of the tuned methods{', setting by setting' if within else ''}.")
     if any(entry.difference is not None for entry in entries):
         legend.append("In parentheses: difference against O-TPT.")
-    runs = ((row, m) for (row, _), cell in comparison.cells.items() for m in cell)
-    return " ".join([*legend, *spread_note(entries, runs), *_streams(comparison)])
+    return " ".join([*legend, *spread_note(blocks, comparison.cells), *_streams(comparison)])
 
 
-def spread_note(entries: Iterable[Entry | None], runs: Iterable[tuple[Row, Measured]]) -> list[str]:
+def spread_note(blocks: Sequence[RowBlock], cells: Mapping[tuple[Row, Any], Sequence[Measured]]) -> list[str]:
     """What ± means, if any entry has it."""
-    online = dict.fromkeys(row.label for row, m in runs if m.run.online)
+    online = dict.fromkeys(row.label for (row, _), cell in cells.items() if any(m.run.online for m in cell))
     orders = f", which for {' and '.join(online)} are orders of the images" if online else ""
-    shown = any(entry and entry.std is not None for entry in entries)
+    shown = any(entry and entry.std is not None for block in blocks for row in block.rows for entry in row.entries)
     return [f"± is the sample standard deviation over seeds{orders}."] if shown else []
 
 
@@ -266,25 +261,25 @@ def _streams(comparison: Comparison) -> list[str]:
     return [f"Classes among 64 successive images, on average: {listed}."] if rows else []
 
 
-def conformal_tables(comparison: Comparison, name: str) -> list[Table]:
+def conformal_tables(comparison: Comparison, name: str) -> Iterator[Table]:
     """A table of conformal sets for each nominal coverage, with a block for each data set."""
     sets = {key: [found for m in cell if (found := _conformal_sets(m))] for key, cell in comparison.cells.items()}
-    labels = [f"{kind} {what}" for kind in KINDS for what in ("coverage (%)", "size", "gap (%)")]
-    tables = []
+    columns = {"coverage (%)": ("coverage", 100, 1), "size": ("size", 1, 2), "gap (%)": ("gap", 100, 1)}
+    labels = [f"{kind} {what}" for kind in KINDS for what in columns]
     for alpha in ALPHAS:
         blocks = []
         for column in comparison.columns:
             rows = [
                 TableRow(row.label, row.method, [
-                    entry for kind in KINDS for entry in _set_entries([one[kind, alpha] for one in sets[row, column]])])
+                    mean_entry([scale * getattr(one[kind, alpha], field) for one in sets[row, column]], decimals)
+                    for kind in KINDS for field, scale, decimals in columns.values()])
                 for row in comparison.rows if sets.get((row, column))
             ]
             if rows:
                 blocks.append(RowBlock(f"{comparison.column_label(column)} ({column.n:,} images)", rows))
         title = f"Sets of predictions with nominal coverage {100 * (1 - alpha):g} %, {comparison.backbone_label}"
         notes = [CONFORMAL_NOTE, *comparison.notes]
-        tables.append(Table(f"{name}_{round(100 * alpha)}", title, labels, blocks, notes))
-    return tables
+        yield Table(f"{name}_{round(100 * alpha)}", title, labels, blocks, notes)
 
 
 def _conformal_sets(measured: Measured) -> dict[tuple[str, float], Sets]:
@@ -293,8 +288,3 @@ def _conformal_sets(measured: Measured) -> dict[tuple[str, float], Sets]:
     if len(data.label) < 2:
         return {}
     return {(kind, alpha): conformal(logits, data.label, kind, alpha) for kind in KINDS for alpha in ALPHAS}
-
-
-def _set_entries(seeds: list[Sets]) -> list[Entry]:
-    return [_mean([scale * getattr(sets, field) for sets in seeds], decimals)
-            for field, scale, decimals in (("coverage", 100, 1), ("size", 1, 2), ("gap", 100, 1))]

@@ -21,10 +21,6 @@ class Line:
     over_confidence: float
 
     @property
-    def method(self) -> str:
-        return self.row.method
-
-    @property
     def direction(self) -> str:
         """In words: by how much confidence exceeds accuracy, or falls short of it."""
         if abs(self.over_confidence) < 0.5:
@@ -53,8 +49,8 @@ def judge(comparison: Comparison, pairs: Sequence[Pair] = ()) -> Verdict | None:
         for row in comparison.rows_on(columns)
     ]
     lines.sort(key=lambda line: line.ece)
-    tuned = [line for line in lines if method_info(line.method).tuned]
-    tuned = tuned or [line for line in lines if not method_info(line.method).zero_shot] or lines
+    tuned = [line for line in lines if method_info(line.row.method).tuned]
+    tuned = tuned or [line for line in lines if not method_info(line.row.method).zero_shot] or lines
     sets = ", ".join(f"{column.label} {column.n:,}" for column in columns)
     basis = (f"ECE in percent, {comparison.bins} bins; lower is better. Backbone {comparison.backbone_label}, "
              f"{sum(column.n for column in columns):,} test images: {sets}.")
@@ -70,7 +66,7 @@ def _sentence(lines: Sequence[Line], tuned: Sequence[Line], pairs: Sequence[Pair
         worst = others[-1]
         if worst is not others[0]:
             sentence += f"; {worst.row.label} has {worst.ece:.1f}{PERCENT} and is {worst.direction}"
-    zero = [line for line in lines if method_info(line.method).zero_shot and line not in tuned]
+    zero = [line for line in lines if method_info(line.row.method).zero_shot and line not in tuned]
     if zero:
         name = f"{zero[0].row.label} CLIP" if not zero[0].row.name else f"The {zero[0].row.label}"
         sentence += f". {name} has {zero[0].ece:.1f}{PERCENT}"
@@ -87,7 +83,9 @@ def _lead(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> str:
         return f"{lowest}, before {against[0]}; whether by chance was not tested"
     tests = {frozenset((pair.first, pair.second)): pair for pair in pairs}
     found = [tests.get(frozenset((best.row, other.row))) for other in others]
-    gains = [_gain(pair, best) if pair and pair.squared.significant else 0 for pair in found]
+    # D of the other method minus D of the best; 0 where that may be chance.
+    gains = [float(pair.squared.value) * (1 if pair.first == best.row else -1) if pair and pair.squared.significant
+             else 0 for pair in found]
     if min(gains) > 0:
         return (f"{best.row.label} is the best calibrated of the tuned methods: ECE {best.ece:.1f}{PERCENT}, against "
                 f"{others[0].ece:.1f}{PERCENT} for {others[0].row.label}{_errors(found[0], best)}")
@@ -99,11 +97,6 @@ def _lead(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> str:
     nearest = min(alike, key=lambda k: pair.squared.p if (pair := found[k]) else 1)
     return (f"{lowest}, but these images show no difference in calibration to "
             f"{', '.join(against[k] for k in alike[:3])}{more}{_errors(found[nearest], best)}")
-
-
-def _gain(pair: Pair, best: Line) -> float:
-    """D of the other method minus D of the best."""
-    return float(pair.squared.value) * (1 if pair.first == best.row else -1)
 
 
 def _errors(pair: Pair | None, best: Line) -> str:

@@ -1,12 +1,16 @@
 """Averages over data sets: by backbone, shots or a setting; over seeds; and of many methods by metric."""
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from ....datasets.base import dataset_info
 from ...registry import method_info
 from ...report import published as paper
-from ...report.comparison import Comparison, row_of, show_setting
+from ...report.comparison import Comparison, Row, row_of, show_setting
 from ...report.measure import Measured
 from ...report.metrics import METRICS, POSTHOC, POSTHOC_NOTE
 from ...report.table_model import Entry, RowBlock, Table, TableRow
@@ -15,6 +19,8 @@ from ..definition import Experiment
 from ..finished_runs import FinishedRuns, in_percent, listed
 from ..vs_published import block_vs_published, published_note, with_differences
 from .results import by_dataset
+
+Cells = dict[tuple[Row, Any], dict[str, list[Measured]]]  # by row and column: the runs of each data set
 
 # Column labels, as in the published tables.
 COLUMNS: dict[str, dict[object, str]] = {
@@ -26,7 +32,7 @@ COLUMNS: dict[str, dict[object, str]] = {
 def averages(finished: FinishedRuns) -> list[Table]:
     """Methods, and settings in which they vary, by backbones, shots or values of a setting."""
     experiment, across = finished.experiment, finished.experiment.across
-    cells: dict[tuple, dict[str, list[Measured]]] = {}
+    cells: Cells = {}
     values: dict[object, str] = {}  # in the order of the experiment
     for run, measured in finished.measured.items():
         if method_info(run.method).trained:
@@ -39,36 +45,43 @@ def averages(finished: FinishedRuns) -> list[Table]:
         cells.setdefault((row, value), {}).setdefault(run.dataset_name, []).append(measured)
     if not cells:
         return []
-    common = sorted(set.intersection(*(set(cell) for cell in cells.values())))
+    published = experiment.published[0] if finished.compared else ""
+    table, sizes = averaged(cells, values, Table(experiment.name, experiment.title, [], []), experiment, published)
+    if published:
+        table.notes.append(published_note(published))
+        if len(sizes) < len(experiment.datasets):
+            table.notes.append(f"The published averages are over {len(experiment.datasets)} data sets: do not compare.")
+        table.notes.extend(fewer_images(sizes))
+    return [with_differences(table)]
+
+
+def averaged(
+    cells: Cells, values: Mapping[object, str], table: Table, experiment: Experiment, published: str = "",
+) -> tuple[Table, dict[str, int]]:
+    """`table` with a block for each metric and a column for each of the values, by their labels: averages over the data
+    sets that all cells have. Also the number of test images of each of these."""
+    common = sorted(set.intersection(*map(set, cells.values())))
     columns = list(values.values())
     rows = sorted(dict.fromkeys(row for row, _ in cells), key=lambda row: method_info(row.method).order)
-    table = experiment.published[0] if finished.compared else ""
     blocks = []
     for metric in experiment.metrics:
         grid = {row: [average_over([cells[row, value][name] for name in common if (row, value) in cells], metric)
                       for value in values] for row in rows}
-        label = METRICS[metric].label + (" (%)" if METRICS[metric].percent else "")
-        blocks.append(block_vs_published(label, grid, metric, columns, table))
-    every = {run.dataset_name for run in finished.measured}
-    sizes = {m.run.dataset: m.run.results["n"] for m in finished.measured.values() if m.run.dataset in common}
-    names = sorted(sizes, key=lambda name: dataset_info(name).order)
-    images = ", ".join(f"{dataset_info(name).label} {sizes[name]:,}" for name in names)
+        blocks.append(block_vs_published(METRICS[metric].heading, grid, metric, columns, published))
+    runs = {key: [m for cell in sets.values() for m in cell] for key, sets in cells.items()}
+    sizes = {m.run.dataset: m.run.results["n"] for some in runs.values() for m in some if m.run.dataset in common}
+    images = ", ".join(f"{dataset_info(name).label} {sizes[name]:,}"
+                       for name in sorted(sizes, key=lambda name: dataset_info(name).order))
     notes = [f"{'Average over the data sets. ' if len(common) > 1 else ''}Test images: {images}."]
-    notes += spread_note((entry for block in blocks for row in block.rows for entry in row.entries),
-                         ((row, m) for (row, _), sets in cells.items() for cell in sets.values() for m in cell))
-    if left_out := every - set(common):
+    notes += spread_note(blocks, runs)
+    if left_out := {name for sets in cells.values() for name in sets} - set(common):
         notes.append(f"Left out, because not every cell has them: {listed(left_out)}.")
-    if table:
-        notes.append(published_note(table))
-        if len(common) < len(experiment.datasets):
-            notes.append(f"The published averages are over {len(experiment.datasets)} data sets: do not compare.")
-        notes += fewer_images(sizes)
-    return [with_differences(Table(experiment.name, experiment.title, columns, blocks, notes))]
+    return replace(table, columns=columns, blocks=blocks, notes=notes), sizes
 
 
-def deviations(finished: FinishedRuns) -> list[Table]:
+def deviations(finished: FinishedRuns) -> Iterator[Table]:
     """The standard deviation over seeds: methods by data sets, and its average."""
-    experiment, tables = finished.experiment, []
+    experiment = finished.experiment
     for comparison in finished.comparisons():
         common = comparison.common_columns()
         names = [column.dataset for column in comparison.columns]
@@ -95,8 +108,7 @@ def deviations(finished: FinishedRuns) -> list[Table]:
             notes += fewer_images({column.dataset: column.n for column in comparison.columns})
         labels = [*map(comparison.column_label, comparison.columns), *average]
         title = f"{experiment.title}, {comparison.backbone_label}"
-        tables.append(with_differences(Table(experiment.name, title, labels, blocks, notes)))
-    return tables
+        yield with_differences(Table(experiment.name, title, labels, blocks, notes))
 
 
 def deviation(cell: list[Measured], metric: str) -> Entry | None:
@@ -119,15 +131,15 @@ def summary(experiment: Experiment, comparison: Comparison) -> Table:
                 for row in comparison.rows}
         by_metric.append({line.label: line.entries[0] for line in mark(grid, metric)})
     rows = [TableRow(row.label, row.method, [entries[row.label] for entries in by_metric]) for row in comparison.rows]
-    labels = [METRICS[metric].label + (" (%)" if METRICS[metric].percent else "") for metric in experiment.metrics]
+    labels = [METRICS[metric].heading for metric in experiment.metrics]
     names = ", ".join(map(comparison.column_label, common))
     notes = [f"{'Average over ' if len(common) > 1 else ''}{names}. {comparison.images()}", *comparison.notes]
-    notes += spread_note((entry for row in rows for entry in row.entries),
-                         ((row, m) for (row, _), cell in comparison.cells.items() for m in cell))
+    blocks = [RowBlock("", rows)]
+    notes += spread_note(blocks, comparison.cells)
     if "seconds" in experiment.metrics:
         notes.append("Seconds per image: adaptation and prediction from cached view features on this machine, without "
                      "encoding.")
     if not set(POSTHOC).isdisjoint(experiment.metrics):
         notes.append(POSTHOC_NOTE)
     title = f"{experiment.title}, {comparison.backbone_label}"
-    return Table(f"{experiment.name}_summary", title, labels, [RowBlock("", rows)], notes)
+    return Table(f"{experiment.name}_summary", title, labels, blocks, notes)

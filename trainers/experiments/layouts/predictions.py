@@ -14,9 +14,9 @@ THRESHOLDS = [0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
 THIRDS = ["least alike third", "middle third", "most alike third", "all"]
 
 
-def selective_tables(finished: FinishedRuns) -> list[Table]:
+def selective_tables(finished: FinishedRuns) -> Iterator[Table]:
     """Accuracy of the predictions above a confidence threshold, over all data sets, and the share that is kept."""
-    experiment, tables = finished.experiment, []
+    experiment = finished.experiment
     for comparison in finished.comparisons():
         columns = comparison.common_columns()
         blocks = [RowBlock("Accuracy of those kept (%)", []), RowBlock("Share kept (%)", [])]
@@ -26,8 +26,7 @@ def selective_tables(finished: FinishedRuns) -> list[Table]:
         labels = [f"> {threshold:g}" for threshold in THRESHOLDS]
         images = sum(column.n for column in columns)
         notes = [f"{images:,} test images of {listed(c.dataset for c in columns)} together.", *comparison.notes]
-        tables.append(Table(experiment.name, f"{experiment.title}, {comparison.backbone_label}", labels, blocks, notes))
-    return tables
+        yield Table(experiment.name, f"{experiment.title}, {comparison.backbone_label}", labels, blocks, notes)
 
 
 def selective_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
@@ -36,9 +35,9 @@ def selective_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
             yield selective_figure(comparison, columns, "selective")
 
 
-def class_pair_tables(finished: FinishedRuns) -> list[Table]:
+def class_pair_tables(finished: FinishedRuns) -> Iterator[Table]:
     """Mean confidence of the mistakes, by the similarity of the predicted and the true class."""
-    experiment, tables = finished.experiment, []
+    experiment = finished.experiment
     for comparison in finished.comparisons():
         blocks = []
         for column in comparison.columns:
@@ -61,9 +60,7 @@ def class_pair_tables(finished: FinishedRuns) -> list[Table]:
         if blocks:
             notes = ["Mistakes sorted by the zero-shot similarity of predicted and true class. Accuracy among mistakes "
                      "is 0, so their mean confidence is their ECE.", comparison.images(), *comparison.notes]
-            title = f"{experiment.title}, {comparison.backbone_label}"
-            tables.append(Table(experiment.name, title, THIRDS, blocks, notes))
-    return tables
+            yield Table(experiment.name, f"{experiment.title}, {comparison.backbone_label}", THIRDS, blocks, notes)
 
 
 def class_pair_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:

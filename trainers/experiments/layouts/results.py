@@ -11,7 +11,7 @@ from ...report.comparison import Row
 from ...report.gallery import NamedFigure, lambda_figure, lambda_points, prompt_figure, reliability_figure
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...report.tables import paper_table
-from ..finished_runs import ANY, FinishedRuns, mean
+from ..finished_runs import ANY, FinishedRuns
 from ..vs_published import with_differences
 
 PROMPT = "PROMPT.CTX_INIT"
@@ -71,16 +71,15 @@ def step_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
         yield from gallery.step_figures(comparison)
 
 
-def prompt_tables(finished: FinishedRuns) -> list[Table]:
+def prompt_tables(finished: FinishedRuns) -> Iterator[Table]:
     """Over all initial prompts each method's mean and worst ECE, and how often it is the lowest; then each prompt."""
-    tables = []
     for comparison in finished.comparisons(PROMPT):
         methods = list(dict.fromkeys(replace(row, variant="") for row in comparison.rows))
         prompts = list(dict.fromkeys(row.variant for row in comparison.rows))
         rows: dict[Row, list[Entry | None]] = {method: [] for method in methods}
         labels: list[str] = []
         for column in comparison.columns:
-            ece = {(replace(row, variant=""), row.variant): mean(cell, "ece")
+            ece = {(replace(row, variant=""), row.variant): gallery.point(cell).ece
                    for row, cell in comparison.cells_on(column)}
             shared = [prompt for prompt in prompts if all((method, prompt) in ece for method in methods)]
             if not shared:
@@ -95,9 +94,9 @@ def prompt_tables(finished: FinishedRuns) -> list[Table]:
         if labels:
             block = RowBlock("ECE (%)", [TableRow(row.label, row.method, entries) for row, entries in rows.items()])
             title = f"ECE over initial prompts, {comparison.backbone_label}"
-            tables.append(Table(f"{finished.experiment.name}_summary", title, labels, [block],
-                                [f"{len(prompts)} initial prompts. {comparison.images()}"]))
-    return [*tables, *by_setting(finished)]
+            yield Table(f"{finished.experiment.name}_summary", title, labels, [block],
+                        [f"{len(prompts)} initial prompts. {comparison.images()}"])
+    yield from by_setting(finished)
 
 
 def prompt_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:

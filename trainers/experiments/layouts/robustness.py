@@ -6,21 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from ....datasets.base import dataset_info, parse_run_name
-from ...registry import backbone_label, method_order
+from ...registry import backbone_label
 from ...report import gallery
 from ...report.comparison import Comparison, Row, show_setting
-from ...report.figures.severity import Curves, draw_severities
+from ...report.figures.comparison import Point, draw_severities
 from ...report.gallery import NamedFigure
 from ...report.measure import Measured
-from ...report.metrics import METRICS
-from ...report.table_model import RowBlock, Table
-from ...report.tables import mark
-from ..finished_runs import ANY, FinishedRuns, mean
+from ...report.table_model import Table
+from ..finished_runs import ANY, FinishedRuns
 from ..plan import PlannedRun
-from .averages import average_over, summary
+from .averages import Cells, averaged, summary
 from .results import by_dataset, by_every_setting, by_setting
-
-INITIAL, DESCRIPTIONS = "initial prompt", "descriptions"
 
 
 def grouped(finished: FinishedRuns, key: Callable[[PlannedRun], Any]) -> dict[Any, FinishedRuns]:
@@ -63,11 +59,11 @@ def severity_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
     """ECE and accuracy against the severity, for the corruptions that were run at several."""
     for name, own in grouped(finished, lambda run: run.dataset_name).items():
         for comparison in own.comparisons():
-            curves: dict[str, Curves] = {}
+            curves: dict[str, dict[str, dict[int, Point]]] = {}
             for (row, column), cell in comparison.cells.items():
                 _, corruption, severity = parse_run_name(column.dataset)
                 of_method = curves.setdefault(corruption.replace("_", " "), {}).setdefault(row.method, {})
-                of_method[severity] = mean(cell, "accuracy"), mean(cell, "ece")
+                of_method[severity] = gallery.point(cell)
             shown = {corruption: found for corruption, found in curves.items()
                      if any(len(points) > 1 for points in found.values())}
             if shown:
@@ -108,32 +104,22 @@ def stream_figures(finished: FinishedRuns) -> Iterator[NamedFigure]:
 
 def text_label(run: PlannedRun) -> str:
     """What a run's texts are; descriptions by that word, because each data set has a file of its own."""
-    words = [DESCRIPTIONS if "DESCRIPTIONS" in key else show_setting(key, value) for key, value in run.variant.items()]
-    return ", ".join(words) or INITIAL
+    words = ["descriptions" if "DESCRIPTIONS" in key else show_setting(key, value)
+             for key, value in run.variant.items()]
+    return ", ".join(words) or "initial prompt"
 
 
 def text_tables(finished: FinishedRuns) -> Iterator[Table]:
     """Methods by texts, averaged over the data sets that all have; then a table for each choice of texts."""
-    experiment = finished.experiment
-    by_text = grouped(finished, text_label)
-    for backbone in dict.fromkeys(run.backbone for run in finished.measured):
-        found = {text: next((c for c in own.comparisons() if c.backbone == backbone), None)
-                 for text, own in by_text.items()}
-        comparisons = {text: comparison for text, comparison in found.items() if comparison}
-        common = [column for column in next(iter(comparisons.values())).columns
-                  if all(column in comparison.common_columns() for comparison in comparisons.values())]
-        cells = [{(row.method, column): cell for (row, column), cell in one.cells.items()}
-                 for one in comparisons.values()]
-        methods = sorted({method for own in cells for method, _ in own}, key=method_order)
-        blocks = []
-        for metric in experiment.metrics:
-            grid = {Row(method): [average_over([own[method, column] for column in common if (method, column) in own],
-                                               metric) for own in cells] for method in methods}
-            blocks.append(RowBlock(METRICS[metric].label + (" (%)" if METRICS[metric].percent else ""),
-                                   mark(grid, metric)))
-        names = next(iter(comparisons.values())).images(common)
-        yield Table(f"{experiment.name}_summary", f"{experiment.title}, {backbone_label(backbone)}", list(comparisons),
-                    blocks, [f"{'Averages. ' if len(common) > 1 else ''}{names}"])
+    experiment, by_text = finished.experiment, grouped(finished, text_label)
+    for backbone in finished.backbones:
+        cells: Cells = {}
+        for run, measured in finished.measured.items():
+            if run.backbone == backbone:
+                cell = cells.setdefault((Row(run.method), text_label(run)), {})
+                cell.setdefault(run.dataset_name, []).append(measured)
+        table = Table(f"{experiment.name}_summary", f"{experiment.title}, {backbone_label(backbone)}", [], [])
+        yield averaged(cells, {text: text for text in by_text}, table, experiment)[0]
     for number, (text, own) in enumerate(by_text.items()):
         for table, comparison in zip(by_dataset(own), own.comparisons(), strict=True):
             yield replace(table, name=f"{table.name}_{number}", title=f"{table.title}: {text}",

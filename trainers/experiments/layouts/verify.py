@@ -16,11 +16,12 @@ from ...report import published as paper
 from ...report.measure import Measured
 from ...report.metrics import METRICS
 from ...report.table_model import Entry, RowBlock, Table, TableRow, text_entry
+from ...report.tables import mean_entry
 from ...report.verdict import Verdict
 from ...vlm.openai import SMALL
 from ...vlm.small import card_results
 from ..finished_runs import FinishedRuns, in_percent
-from ..plan import PlannedRun, dataset_size
+from ..plan import dataset_size
 
 AGREES, DIFFERS, UNPUBLISHED = "agrees", "differs", "not published"
 CARD = "card"  # the source of the demo's reference
@@ -95,9 +96,10 @@ def make_checks(finished: FinishedRuns) -> list[Check]:
         found = []
         for (dataset, method), runs in cells.items():
             by_seed = dict(zip((m.run.seed for m in runs), in_percent(runs, metric), strict=True))
-            figures, doubtful = published_figures(finished, runs[0], metric)
-            found.append(Check(dataset, method, metric, by_seed, figures, doubtful))
-        margin = margin_of(metric, found)
+            found.append(Check(dataset, method, metric, by_seed, *published_figures(finished, runs[0], metric)))
+        seeds = [float(cell.value) for cell in paper.cells("std_analysis") if cell.metric == f"{metric}_std"]
+        spreads = [max(figures) - min(figures) for check in found if len(figures := check.counted.values()) > 1]
+        margin = max(2 * max(seeds, default=0.5), float(np.median(spreads or [0.0])))  # see `rule`
         checks += [replace(check, margin=margin) for check in found]
     return sorted(checks, key=lambda check: dataset_info(check.dataset).order)
 
@@ -109,8 +111,7 @@ def published_figures(
     run = measured.run
     if finished.is_demo:
         card = card_results(run.dataset) if run.backbone == SMALL else {}
-        rows = {method_key(name): row for name, row in card.items()}
-        own = rows.get(method_key(run.trainer), {})
+        own = next((row for name, row in card.items() if method_key(name) == method_key(run.trainer)), {})
         return ({CARD: own[metric]} if metric in own else {}), {}
     figures: dict[str, float] = {}
     doubtful: dict[str, str] = {}
@@ -122,13 +123,6 @@ def published_figures(
                 if (item["metric"], item["method"], item["column"]) == (metric, cell.method, cell.column):
                     doubtful[source] = item["why"]
     return figures, doubtful
-
-
-def margin_of(metric: str, checks: Sequence[Check]) -> float:
-    """The tolerance in points: see `rule`."""
-    seeds = [float(cell.value) for cell in paper.cells("std_analysis") if cell.metric == f"{metric}_std"]
-    spreads = [max(check.counted.values()) - min(check.counted.values()) for check in checks if len(check.counted) > 1]
-    return max(2 * max(seeds, default=0.5), float(np.median(spreads)) if spreads else 0.0)
 
 
 def rule(checks: Sequence[Check]) -> str:
@@ -161,15 +155,12 @@ def explain(check: Check, zero_shot: Check | None, fewer_images: bool) -> list[s
 def explained(finished: FinishedRuns) -> list[tuple[Check, list[str]]]:
     checks = make_checks(finished)
     zero_shot = {(c.dataset, c.metric): c for c in checks if method_info(c.method).zero_shot}
-    whole = {run.dataset_name: whole_size(run) for run in finished.measured}
-    tested = {run.dataset_name: m.run.results["n"] for run, m in finished.measured.items()}
-    return [(c, explain(c, zero_shot.get((c.dataset, c.metric)), tested[c.dataset] < whole[c.dataset])) for c in checks]
-
-
-def whole_size(run: PlannedRun) -> int:
-    """The number of images of the published test set."""
-    expected = getattr(DATASET_REGISTRY.get(run.dataset_name), "expected_test", None)
-    return expected or dataset_size(run.dataset_name, run.cfg.DATASET.ROOT)[0]
+    fewer_images = {}
+    for run, measured in finished.measured.items():
+        published = getattr(DATASET_REGISTRY.get(run.dataset_name), "expected_test", None)
+        whole = published or dataset_size(run.dataset_name, run.cfg.DATASET.ROOT)[0]
+        fewer_images[run.dataset_name] = measured.run.results["n"] < whole
+    return [(c, explain(c, zero_shot.get((c.dataset, c.metric)), fewer_images[c.dataset])) for c in checks]
 
 
 def check_tables(finished: FinishedRuns) -> list[Table]:
@@ -180,10 +171,9 @@ def check_tables(finished: FinishedRuns) -> list[Table]:
     for check, reasons in found:
         label = f"{dataset_info(check.dataset).label}: {METRICS[check.metric].label} (%)"
         block = blocks.setdefault((check.dataset, check.metric), RowBlock(label, []))
-        values = list(check.by_seed.values())
-        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        entries: list[Entry | None] = [Entry(check.ours, 2, std=deviation, seeds=len(values))]
-        entries += [figure(check, source) for source in sources]
+        shown = {source: text_entry(f"{value:.2f}†") if source in check.doubtful else Entry(value, 2)
+                 for source, value in check.published.items()}
+        entries = [mean_entry(list(check.by_seed.values()), 2), *map(shown.get, sources)]
         words = f"{DIFFERS} by {check.difference:+.2f}" if check.verdict == DIFFERS else check.verdict
         allowed = "{:.2f} to {:.2f}".format(*check.allowed) if check.allowed else ""
         entries += [text_entry(text) if text else None for text in (allowed, words, ", ".join(reasons))]
@@ -205,16 +195,8 @@ def check_tables(finished: FinishedRuns) -> list[Table]:
         notes.append(f"These runs have other settings than the published ones: {settings}.")
     columns = ["ours", *(source if source == CARD else paper.source_name(source) for source in sources),
                "allowed", "verdict", "may explain it"]
-    title = f"{finished.experiment.title}, {', '.join(map(backbone_label, backbones(finished)))}"
+    title = f"{finished.experiment.title}, {', '.join(map(backbone_label, finished.backbones))}"
     return [Table(finished.experiment.name, title, columns, list(blocks.values()), notes)]
-
-
-def figure(check: Check, source: str) -> Entry | None:
-    """A published figure; a dagger marks one that does not count."""
-    if source not in check.published:
-        return None
-    value = Entry(check.published[source], 2)
-    return text_entry(f"{value.text}†") if source in check.doubtful else value
 
 
 def summary(checks: Sequence[Check]) -> str:
@@ -233,7 +215,7 @@ def verification(finished: FinishedRuns) -> tuple[Verdict, dict]:
     machines = Counter(json.dumps({key: results.get(key) for key in keys}) for results in runs)
     record = {
         "made_by": "tools/reproduce.py verify", "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "demo": finished.is_demo, "backbone": backbones(finished), "summary": summary(checks), "rule": rule(checks),
+        "demo": finished.is_demo, "backbone": finished.backbones, "summary": summary(checks), "rule": rule(checks),
         "other_settings": {key: str(value) for key, value in finished.other_settings.items()},
         "computed_with": [{"runs": number, **json.loads(facts)} for facts, number in machines.items()],
         "seconds": sum(results.get("seconds", 0) for results in runs),
@@ -244,8 +226,4 @@ def verification(finished: FinishedRuns) -> tuple[Verdict, dict]:
                    "may_explain": reasons} for check, reasons in found],
     }
     basis = "The tables show each cell with its references, the range that is allowed, and its verdict."
-    return Verdict([], "", summary(checks), basis, ", ".join(backbones(finished))), record
-
-
-def backbones(finished: FinishedRuns) -> list[str]:
-    return list(dict.fromkeys(run.backbone for run in finished.measured))
+    return Verdict([], "", summary(checks), basis, ", ".join(finished.backbones)), record

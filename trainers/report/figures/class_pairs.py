@@ -55,12 +55,10 @@ def draw_pair_errors(methods: Mapping[Method, PairErrors], title: str = "") -> F
                 mean = 100 * np.average(data.error, weights=data.count)
                 axes.axhline(mean, color=INK, linestyle=(0, (4, 3)), linewidth=0.7)
                 words += f", mean {mean:.0f} %"
-            axes.set_title(words)
-            axes.set_ylim(-3, 107)  # room for the circles at either end
-            axes.set_yticks(range(0, 101, 20))
+            # ylim: room for the circles at either end
+            axes.set(title=words, ylim=(-3, 107), yticks=range(0, 101, 20), xlabel="similarity of the two classes")
             axes.margins(x=0.08)
             axes.grid()
-            axes.set_xlabel("similarity of the two classes")
         panels[0].set_ylabel("confidence of the mistakes (%)")
         figure.suptitle(title, fontweight="bold", fontsize=8.5, x=0.02, ha="left")
         return figure

@@ -1,4 +1,5 @@
-"""Figures that compare methods or settings: pairs of bars (SaLS, steps), initial prompts, the accuracy–ECE plane."""
+"""Figures that compare methods or settings: pairs of bars (SaLS, steps), initial prompts, the accuracy–ECE plane,
+severities of corruptions."""
 from __future__ import annotations
 
 import math
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ...registry import Method, method_info, method_order
+from ...registry import Method, method_info
 from .style import COLUMN, FAINT, GREY, INK, ON_LIGHT, PAGE, legend_columns, lighter, new_figure, short, styled, wrapped
 
 HATCH = "//////"
@@ -100,10 +101,7 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[Method, float]]) -> Figur
             axes.scatter(x, y_of, color=info.colour, marker=info.marker, s=20, zorder=2, label=wrapped(info.label))
         words = [f"“{short(prompt, 40)} […]”" if prompt else "“[…]” alone" for prompt in prompts]
         axes.set_yticks(range(len(prompts)), words)
-        axes.invert_yaxis()
-        axes.set_ylim(len(prompts) - 0.4, -0.6)
-        axes.set_xlim(left=0)
-        axes.set_xlabel("ECE (%)")
+        axes.set(ylim=(len(prompts) - 0.4, -0.6), xlim=(0, None), xlabel="ECE (%)")
         axes.set_title(title, fontweight="bold", loc="left")
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
@@ -153,6 +151,30 @@ def draw_plane(
         return figure
 
 
+def draw_severities(curves: Mapping[str, Mapping[Method, Mapping[int, Point]]]) -> Figure:
+    """A column for each corruption, ECE above accuracy, with a curve for each method over the severity:
+    `curves[corruption][method][severity]`."""
+    with styled():
+        figure = new_figure(min(PAGE, 1 + 1.7 * len(curves)), 3.6)
+        panels = figure.subplots(2, len(curves), sharex=True, sharey="row", squeeze=False)
+        for column, (corruption, methods) in enumerate(curves.items()):
+            for method in methods_of({corruption: methods}):
+                info, points = method_info(method), sorted(methods[method].items())
+                for axes, metric in zip(panels[:, column], ("ece", "accuracy"), strict=True):
+                    axes.plot([severity for severity, _ in points], [getattr(point, metric) for _, point in points],
+                              color=info.colour, marker=info.marker, markersize=3.5, linewidth=1, label=info.label)
+            panels[0, column].set_title(short(corruption, 24), fontweight="bold", loc="left")
+            panels[1, column].set(xlabel="severity",
+                                  xticks=sorted({severity for points in methods.values() for severity in points}))
+        for axes in panels.flat:
+            axes.grid()
+        panels[0, 0].set(ylabel="ECE (%)", ylim=(0, None))
+        panels[1, 0].set(ylabel="accuracy (%)")
+        handles, labels = panels[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(7, len(labels)))
+        return figure
+
+
 def merged_labels(sweep: Mapping[float, Point], axes: Axes) -> list[tuple[str, tuple[float, float]]]:
     """A label per λ with its accuracy and ECE; points that almost coincide share one."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
@@ -181,4 +203,5 @@ def pareto_front(points: Sequence[Point]) -> list[Point]:
 
 def methods_of(rows: Mapping[Any, Mapping[Method, object]]) -> list[Method]:
     """The methods of `rows[…][method]` in the order of papers."""
-    return sorted(dict.fromkeys(method for row in rows.values() for method in row), key=method_order)
+    methods = dict.fromkeys(method for row in rows.values() for method in row)
+    return sorted(methods, key=lambda method: method_info(method).order)

@@ -113,10 +113,7 @@ def draw_selective(series: Mapping[Method, tuple[Array, Array]], title: str = ""
             axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         top.set_title(title, fontweight="bold", loc="left")
         top.set_ylabel("accuracy of those kept")
-        low.set_ylabel("share kept")
-        low.set_ylim(0, 1.03)
-        low.set_xlim(0, 1)
-        low.set_xlabel("keep predictions with confidence above")
+        low.set(ylabel="share kept", ylim=(0, 1.03), xlim=(0, 1), xlabel="keep predictions with confidence above")
         figure.legend(loc="outside lower center", ncols=columns)
         figure.align_ylabels([top, low])
         return figure
