@@ -164,7 +164,7 @@ def build(kind: type[Any], content: Any, where: str) -> Any:
         valid, words = VALID.get(str(item.type).partition("[")[0], (object, ""))
         if not isinstance(value, valid):
             raise ConfigError(f"{item.name} in {where} must be {words}, not {value!r}")
-        if words == "a list" and any(isinstance(one, list | dict) for one in value):
+        if words == "a list" and item.name != "runs" and any(isinstance(one, list | dict) for one in value):
             raise ConfigError(f"{item.name} in {where} must be a list of single values, not {value!r}")
     return made
 
