@@ -64,4 +64,6 @@ class TPS(TPT):
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        return replace(self.tune(views), ctx=None)  # a shift of features is not a context
+        turns = views.split(1) if self.online else [views]
+        adapted = Adapted.join([self.tune(some) for some in turns])
+        return replace(adapted, ctx=None)  # a shift of features is not a context

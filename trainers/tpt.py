@@ -95,7 +95,8 @@ class TPT(BaseTrainer):
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        return adapt_within_memory(self.tune, views, self.prompt)
+        turns = views.split(1) if self.online else [views]
+        return Adapted.join([adapt_within_memory(self.tune, some, self.prompt) for some in turns])
 
     def metadata(self) -> dict[str, object]:
         return {**super().metadata(), **({"reset": self.cfg.TTA.RESET} if self.online else {})}
