@@ -122,7 +122,7 @@ def test_a_wheel_installed_alone_does_everything(tmp_path: Path, image_folder: P
             "report": (["run", "--no-figures"], "report.html"),
             "predict": ([next(image_folder.rglob("*.png")), "--classes", "forest", "river", "--backbone", "small"],
                         "river"),
-            "download": (["coop", "--root", "root", "--mirror", server.address], "1 prompts in"),
+            "download": (["coop", "--root", "root", "--mirror", server.address], "coop: ready in"),
             "convert-prompt": (["root/coop/seed1/prompt_learner/model.pth.tar-50", "prompt.safetensors"], ""),
             "check-data": (["--root", "root"], "promptcal download"),
             "reproduce": (["table1", "--demo", "--dry-run"], "table1"),
