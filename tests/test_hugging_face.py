@@ -194,4 +194,4 @@ def test_what_else_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.
     refused(folder, r"has no \*.safetensors")
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     (folder / "model.safetensors").write_bytes(b"")
-    refused(folder, r"pip install promptcal\[hf\]")
+    refused(folder, r"pip install -e '\.\[hf\]'")

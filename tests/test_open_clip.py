@@ -86,7 +86,7 @@ def test_names_that_cannot_be_loaded(name: str, message: str, monkeypatch: pytes
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
-    with pytest.raises(WeightsError, match=r"pip install promptcal\[open_clip\]"):
+    with pytest.raises(WeightsError, match=r"pip install -e '\.\[open_clip\]'"):
         load_clip("open_clip:ViT-B-32/openai")
 
 

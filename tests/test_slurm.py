@@ -192,7 +192,7 @@ def test_mistakes_in_the_command_get_one_line(tmp_path: Path, args: list[str], m
 def test_submitit_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     done = run_tool("reproduce.py", "table1", "--output-dir", tmp_path, "--cluster", "slurm")
-    assert done.stderr == "error: --cluster slurm needs submitit: pip install 'promptcal[slurm]'\n"
+    assert done.stderr == "error: --cluster slurm needs submitit: pip install -e '.[slurm]' in promptcal's folder\n"
 
 
 def test_options_of_a_job():

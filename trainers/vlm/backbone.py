@@ -84,7 +84,7 @@ def import_library(name: str, extra: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError as error:
-        raise WeightsError(f"this backbone needs {name}: pip install promptcal[{extra}]") from error
+        raise WeightsError(f"this backbone needs {name}: pip install -e '.[{extra}]' in promptcal's folder") from error
 
 
 @contextmanager
