@@ -49,6 +49,13 @@ def test_a_methods_only_runs_with_other_settings_do_not_have_its_bare_name(tmp_p
     assert "TPT, hingepairs:50" in by_label(sals_groups(main)["UCF101"])
 
 
+def test_added_terms_in_another_order_are_the_same_method(tmp_path):
+    make_run(tmp_path, "TPT", settings={"TRAINER.REGULARISERS": "soc:50,otpt:2"})
+    make_run(tmp_path, "TPT", "EuroSAT", settings={"TRAINER.REGULARISERS": "OTPT:2, SoC:50"})
+    main, = compared(tmp_path)
+    assert labels(main) == ["Zero-shot", "TPT, otpt:2,soc:50"]
+
+
 def test_settings_that_differ_between_data_sets_are_never_averaged(tmp_path):
     for dataset, weight in (("UCF101", 5.0), ("EuroSAT", 30.0)):
         make_run(tmp_path, "SoC", dataset, settings={"TRAINER.SOC.LAMBDA": weight})

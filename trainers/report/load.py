@@ -95,6 +95,8 @@ class Run:
             settings["MODEL.INIT_WEIGHTS"] = self.prompt
         if settings.get("PROMPT.DESCRIPTIONS"):
             settings["PROMPT.DESCRIPTIONS"] = self.descriptions
+        if terms := str(settings.get("TRAINER.REGULARISERS") or ""):  # in any order and spelling the same method
+            settings["TRAINER.REGULARISERS"] = ",".join(sorted(terms.replace(" ", "").lower().split(",")))
         if str(settings.get("TTA.RESET")) in EVERY_IMAGE:
             settings["TTA.RESET"] = EVERY_IMAGE[0]
         if settings.get("MODEL.PREC") == ("fp32" if str(self.results.get("device")).startswith("cpu") else "fp16"):
