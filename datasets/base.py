@@ -127,7 +127,7 @@ class Dataset:
 
 
 def run_name(name: str, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1]) -> str:
-    """A data set's name in run folders and results; under a corruption one of its own, such as `ImageNetC-fog-5`."""
+    """A data set's name in run folders and results; a corruption is part of it, as in `ImageNetC-fog-5`."""
     own = DATASET_REGISTRY.get(name).run_name(root) if name in DATASET_REGISTRY else name
     return f"{own}-{corruption}-{severity}" if corruption else own
 

@@ -57,7 +57,7 @@ def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
     except Damaged as error:
         if isinstance(error.__cause__, OSError):
             raise error.__cause__ from None
-        raise DataError(f"{path} is no file of CIFAR or is damaged ({error}): download it again") from error
+        raise DataError(f"{path} is not a file of CIFAR or is damaged ({error}): download it again") from error
     return labels, images
 
 
@@ -68,7 +68,7 @@ def map_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
         with noticing_damage():
             array = np.lib.format.open_memmap(path, mode="r")
     except Damaged as error:
-        raise DataError(f"{path} is no complete .npy file of bytes ({error}): download it again") from error
+        raise DataError(f"{path} is not a complete .npy file of bytes ({error}): download it again") from error
     if array.dtype != np.uint8 or array.ndim != 1 + len(shape) or array.shape[1:] != shape:
         rows = ", ".join(map(str, ("N", *shape)))
         raise DataError(f"{path} must be an array of bytes (uint8) of shape ({rows}), not {array.dtype} {array.shape}")

@@ -113,7 +113,7 @@ def select_images(dataset: Dataset, image_list: str) -> None:
     path = Path(image_list).expanduser()
     found = next(filter(Path.is_file, (path, dataset.root / path, dataset.image_dir / path)), None)
     if found is None:
-        raise DataError(f"DATASET.IMAGE_LIST {image_list} is no file, nor one in {dataset.image_dir}; RobustBench's "
+        raise DataError(f"DATASET.IMAGE_LIST {image_list} is not a file, nor one in {dataset.image_dir}; RobustBench's "
                         f"5,000 images of ImageNet are listed in robustbench/data/imagenet_test_image_ids.txt of "
                         f"https://github.com/RobustBench/robustbench")
     wanted = dict.fromkeys(read_lines(found))

@@ -77,7 +77,7 @@ def test_nothing_in_a_pickle_runs_and_bad_ones_get_one_line(content: bytes, tmp_
     build_cifar(tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(content)
-    with pytest.raises(DataError, match="test_batch is no file of CIFAR or is damaged .*download it again"):
+    with pytest.raises(DataError, match="test_batch is not a file of CIFAR or is damaged .*download it again"):
         build_dataset("CIFAR10", tmp_path)
     assert not Path("ran").exists()
 
@@ -114,8 +114,9 @@ def test_rows_of_a_severity(tmp_path: Path):
 @pytest.mark.parametrize(("change", "message"), [
     (lambda a: a.astype(np.float32), r"must be an array of bytes \(uint8\) of shape \(N, 32, 32, 3\), not float32"),
     (lambda a: a[..., :1], r"not uint8 \(100, 32, 32, 1\)"), (lambda a: a[:-1], "must have the test images 5 times"),
-    (lambda a: a[:50], "has 100 labels for 50 images"), (lambda a: np.array([{}]), "is no complete .npy file of bytes"),
-    (None, "is no complete .npy file"),
+    (lambda a: a[:50], "has 100 labels for 50 images"),
+    (lambda a: np.array([{}]), "is not a complete .npy file of bytes"),
+    (None, "is not a complete .npy file"),
 ])
 def test_bad_arrays_get_one_line(change, message: str, tmp_path: Path):
     array, file = build_cifar_c(tmp_path, ["fog"])["fog"], tmp_path / "CIFAR-10-C" / "fog.npy"
@@ -164,7 +165,7 @@ def test_a_list_of_images_in_the_root_or_anywhere(tmp_path: Path):
     tags = {build_cfg("TPT", "imagenet_c", opts=["DATASET.CORRUPTION", "fog", *opts]).TAG for opts in (
         [], ["DATASET.IMAGE_LIST", "ids.txt"], ["DATASET.IMAGE_LIST", tmp_path / "copy.txt"])}
     assert len(tags) == 3 and "IMAGE_LIST-ids.txt" in tags
-    with pytest.raises(DataError, match=r"none.txt is no file.*imagenet_test_image_ids.txt of https://github.com/Robust"):
+    with pytest.raises(DataError, match=r"none.txt is not a file.*imagenet_test_image_ids.txt of https://github.com/Robust"):
         build_dataset("ImageNetC", tmp_path, corruption="fog", image_list="none.txt")
     for text in ("n0/x.JPEG\n", ""):
         (tmp_path / "copy.txt").write_text(text)

@@ -26,15 +26,19 @@ ONLINE = ("TDA", "OnZeta", *STREAMS)
 IMAGES = 40
 
 
-@pytest.fixture(scope="module")
-def views(clip_model) -> torch.Tensor:
+def features_near_classes(clip_model, nearest: float, spread: float) -> torch.Tensor:
     """View features near their classes, some nearer than others: all degrees of confidence, all classes."""
     text = make_trainer("ZeroShot", clip_model).prompt.text
     own = text[torch.arange(IMAGES) % len(text)] - text.mean(0)
     generator = torch.Generator().manual_seed(2)
-    near = 0.5 + 3 * torch.rand(IMAGES, 1, 1, generator=generator)
+    near = nearest + spread * torch.rand(IMAGES, 1, 1, generator=generator)
     noise = torch.randn(IMAGES, 1, 48, generator=generator) + 0.3 * torch.randn(IMAGES, 20, 48, generator=generator)
     return unit(near * unit(own)[:, None] + noise / 48**0.5)
+
+
+@pytest.fixture(scope="module")
+def views(clip_model) -> torch.Tensor:
+    return features_near_classes(clip_model, 0.5, 3)
 
 
 def predict(trainer, views: torch.Tensor) -> torch.Tensor:
@@ -71,12 +75,7 @@ def test_onzeta_equals_the_reference(clip_model, views):
 @pytest.fixture(scope="module")
 def hard(clip_model) -> torch.Tensor:
     """As `views`, but so far from their classes that the methods disagree at their scale of 100."""
-    text = make_trainer("ZeroShot", clip_model).prompt.text
-    own = text[torch.arange(IMAGES) % len(text)] - text.mean(0)
-    generator = torch.Generator().manual_seed(2)
-    near = 0.3 + 1.2 * torch.rand(IMAGES, 1, 1, generator=generator)
-    noise = torch.randn(IMAGES, 1, 48, generator=generator) + 0.3 * torch.randn(IMAGES, 20, 48, generator=generator)
-    return unit(near * unit(own)[:, None] + noise / 48**0.5)
+    return features_near_classes(clip_model, 0.3, 1.2)
 
 
 @pytest.mark.parametrize(("method", "kind", "opts", "settings"), [

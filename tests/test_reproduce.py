@@ -80,7 +80,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_reported_at_the_end(tmp_pa
 
 
 def working_on(folder: Path) -> int:
-    """The process that computes a run below `folder`, as soon as there is one."""
+    """Waits for the process that computes a run below `folder`, and returns it."""
     until = time.monotonic() + 120
     while time.monotonic() < until:
         for lock in folder.rglob("lock"):

@@ -132,7 +132,8 @@ class BaseTrainer:
                 if train:
                     self.train()
                 results = self.test()
-                self.report_changed_files()
+                if self.dist.is_main:
+                    self.report_changed_files()
                 if self.dist.is_main and self.log_name:
                     run_dir.note(result_block(results, train))
         logger.info("results in %s", run_dir.path)

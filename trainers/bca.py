@@ -1,4 +1,4 @@
-"""BCA: Bayesian adaptation of class centres and of the class prior that each centre stands for."""
+"""BCA: Bayesian adaptation of class centres and of the class distribution of each centre."""
 from __future__ import annotations
 
 from typing import ClassVar

@@ -42,7 +42,7 @@ def numba_works() -> bool:
 
 
 def compiled_kernels() -> Callable[..., None]:
-    """`kernels.make_views`, loaded or compiled on the first call. Other threads wait meanwhile."""
+    """`kernels.make_views`, loaded or compiled on the first call. Other threads wait for it."""
     with compiling:
         return load_or_compile()
 

@@ -56,7 +56,7 @@ def make_views(
     picture: np.ndarray, boxes: np.ndarray, flips: np.ndarray, bicubic: bool, rng: np.random.Generator,
     crops: np.ndarray, mixed: np.ndarray,
 ) -> None:
-    """Writes a view of each box of an image (H, W, 3), uint8. The first is the plain view: AugMix leaves it as it is,
+    """Writes a view of each box of an image (H, W, 3), uint8. The first is the plain view: AugMix does not change it,
     and it may be `bicubic`. Compiled with SIGNATURE by `kernel_cache`.
 
     Without AugMix `mixed` is empty and views go to `crops`, uint8 (n, 3, S, S). With AugMix they go to `mixed`, float32
@@ -458,7 +458,7 @@ def matrix(operation: int, value: float, size: int) -> Matrix:
 
 @njit
 def warp(image: np.ndarray, by: Matrix, out: np.ndarray) -> None:
-    """Writes an image (3, S, S), uint8, with its pixels moved by a matrix, black where it shows nothing."""
+    """Writes an image (3, S, S), uint8, with its pixels moved by a matrix, black where no pixel of the image lands."""
     size, wide = image.shape[-1], image.shape[-1] + 2
     padded = replicated(image).reshape((COLOURS, wide * wide))
     a, b, c, d, e, f = by

@@ -24,7 +24,7 @@ from .validation import validate
 
 logger = logging.getLogger(__name__)
 
-# `configs` is beside `trainers`, in a checkout and in an installed package.
+# `configs` is next to `trainers`, in a checkout and in an installed package.
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)*")  # before = in KEY=VALUE
 

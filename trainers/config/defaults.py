@@ -24,7 +24,7 @@ def get_cfg_default(methods: Iterable[str] = TRAINER_REGISTRY) -> CfgNode:
     cfg.DATASET.NAME = ""  # a registered data set, such as UCF101
     cfg.DATASET.ROOT = "data"  # folder of the data sets, in CoOp's layout
     cfg.DATASET.NUM_SHOTS = -1  # labelled images per class for few-shot training; -1 = all
-    cfg.DATASET.FEWSHOT_DIR = ""  # folder for the lists of few-shot images; "" = split_fewshot/ beside the data
+    cfg.DATASET.FEWSHOT_DIR = ""  # folder for the lists of few-shot images; "" = split_fewshot/ next to the data
     cfg.DATASET.CORRUPTION = ""  # of ImageNetC, CIFAR10C, CIFAR100C or LandCover, such as fog; "" = none
     cfg.DATASET.SEVERITY = 5  # of the corruption, 1 to 5
     cfg.DATASET.IMAGE_LIST = ""  # file with the test images to use, such as RobustBench's 5,000 of ImageNet; "" = all

@@ -17,7 +17,7 @@ LEAST = {"SEED": 0, "INPUT.SIZE": 0, "DATALOADER.NUM_WORKERS": -1, "TTA.VIEWS": 
          "TTA.JACOBIAN_GB": 0, "OPTIM.WEIGHT_DECAY": 0, "TEST.BINS": 1, "TEST.PART": 1, "TEST.LIMIT": 0,
          "TEST.IMBALANCE": 0}
 
-COOP, ENSEMBLE = "coop", "ensemble"  # values of PROMPT.TEMPLATE that stand for templates
+COOP, ENSEMBLE = "coop", "ensemble"  # values of PROMPT.TEMPLATE that name templates
 SEPARATOR = "|"  # between templates in PROMPT.TEMPLATE
 MEAN, SIMILARITY = "mean", "similarity"  # PROMPT.ENSEMBLE
 

@@ -61,7 +61,7 @@ class GroupJob:
         return DelayedSubmission(self)
 
     def report(self, failed: Mapping[PlannedRun, str]) -> None:
-        """Writes the reasons of failed runs beside the job's log."""
+        """Writes the reasons of failed runs next to the job's log."""
         from submitit import JobEnvironment
 
         write_json(JobEnvironment().paths.stdout.with_suffix(".json"),

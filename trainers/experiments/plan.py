@@ -176,7 +176,7 @@ def configure(
     workspace: Workspace, method: str, dataset: str, backbone: str, seed: int, opts: tuple = (), prompt_tag: str = "",
 ) -> CfgNode:
     """The config of a run, `opts` as (key, value) pairs. Its folder is the one that tools/train.py would choose, in the
-    workspace. `prompt_tag` stands for a learnt prompt in the tag, because the checkpoint's path is too long."""
+    workspace. `prompt_tag` replaces a learnt prompt in the tag, because the checkpoint's path is too long."""
     flags = ["MODEL.BACKBONE.NAME", backbone, "SEED", seed, "TEST.LIMIT", workspace.limit, "CACHE.DIR",
              str(workspace.cache_dir)]
     if workspace.root:

@@ -60,8 +60,8 @@ def class_names(values: Sequence[str]) -> list[str]:
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
-    """The given images, and those directly in the given folders. A file of a folder that is no image is skipped with a
-    warning; an image that is given by name must be readable."""
+    """The given images, and those directly in the given folders. Other files of a folder are skipped with a warning;
+    an image that is given by name must be readable."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():

@@ -1,5 +1,5 @@
 """Swept settings without the test labels of a data set: their value is chosen on its validation images, or on the other
-data sets, and stands beside the best one in hindsight."""
+data sets, and is shown next to the best one in hindsight."""
 from __future__ import annotations
 
 from collections import defaultdict

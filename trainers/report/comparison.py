@@ -232,7 +232,7 @@ def compare(measured: Sequence[Measured]) -> list[Comparison]:
 
 def _separate_prompts(measured: Sequence[Measured]) -> list[Measured]:
     """Prompts of one protocol, one per seed, have one name (`Run.prompt`). If a seed has two of that name, because they
-    were trained again in the same folder, all of that name are told apart by their content."""
+    were trained again in the same folder, all of that name are distinguished by their content."""
     contents: dict[tuple, set[str]] = defaultdict(set)
     for run in (m.run for m in measured):
         contents[run.prompt, run.dataset, run.backbone, run.seed].add(run.prompt_hash)

@@ -64,7 +64,7 @@ def sentences(found: Sequence[Summary], reference: str) -> list[str]:
 
 
 def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
-    """Above, a reliability diagram per method; below, confidence beside accuracy, and RMS calibration errors."""
+    """Above, a reliability diagram per method; below, confidence next to accuracy, and RMS calibration errors."""
     labels = [method_info(one.diagram.method).label for one in found]
     base = method_info(reference).label
     with styled():
@@ -99,7 +99,7 @@ def overview(found: Sequence[Summary], reference: str) -> NamedFigure:
             axes.grid(axis="x")
     caption = (
         f"Above: accuracy by confidence in {SHOWN_BINS} bins (red: over-confident, blue: under-confident), ECE in "
-        f"{cal.BINS} bins. Below: mean confidence beside accuracy, and RMS calibration errors on "
+        f"{cal.BINS} bins. Below: mean confidence next to accuracy, and RMS calibration errors on "
         f"{found[0].diagram.n:,} images; filled: differs from {base}'s on the same images (paired bootstrap, p below "
         "0.05 after Holm's correction)."
     )

@@ -18,7 +18,7 @@ SOC = "soc"  # the source of the tables that the experiments reproduce
 
 @dataclass(frozen=True)
 class Cell:
-    """One published number. `difference` and `colour` are printed beside it in some tables."""
+    """One published number. `difference` and `colour` are printed next to it in some tables."""
 
     table: str
     metric: str

@@ -135,7 +135,7 @@ class RunDir:
             self.parts.rmdir()
 
     def cleanup(self) -> None:
-        """Removes what a process that was killed at the very end of a run left beside its results."""
+        """Removes what a process that was killed at the very end of a run left next to its results."""
         if self.parts.exists() or RunLock(self.path).path.exists():
             with suppress(UserError), RunLock(self.path).held():  # not while its owner is just finishing it
                 self.remove_parts()

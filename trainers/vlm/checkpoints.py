@@ -1,7 +1,7 @@
 """Reads tensors from PyTorch and safetensors files as data: nothing in a file is ever executed.
 
 Files of `torch.save` and TorchScript archives hold a pickle, and a pickle may call any function. Dassl's checkpoints
-also hold optimizer and scheduler objects beside the prompt, which `weights_only=True` refuses. The unpickler here
+also hold optimizer and scheduler objects with the prompt, which `weights_only=True` refuses. The unpickler here
 rebuilds tensors and plain containers itself and puts an inert `StandIn` wherever the file names any other class or
 function. It is the standard library's unpickler in Python: the one in C allocates what a few bytes of a file ask for.
 Time and memory are bounded by the size of the file.

@@ -1,4 +1,4 @@
-"""The texts that stand for each class in place of PROMPT.CTX_INIT, templates and descriptions, and their features."""
+"""The texts of each class, templates and descriptions, which replace PROMPT.CTX_INIT, and their features."""
 from __future__ import annotations
 
 import logging
@@ -88,7 +88,7 @@ class ClassTexts:
     def features(self, backbone: Backbone, precision: str) -> TextFeatures:
         """The mean of the unit features of a class's texts. Its cosine with an image is, up to its length, the mean of
         the texts' cosines. That length is below 1 where the texts differ: with `similarity` it multiplies the class's
-        logit, a temperature of its own for each class; with `mean` it is dropped."""
+        logit, a temperature per class; with `mean` it is dropped."""
         tokens = self.tokens(backbone)
         no_context = torch.empty(1, 0, backbone.width, device=backbone.device)
         sums = torch.zeros(len(tokens), backbone.features, device=backbone.device)

@@ -49,7 +49,7 @@ def find_loader(name: str) -> tuple[ModuleType, str]:
 def load_clip(name: str, device: str | torch.device = "auto", expected_hash: str = "") -> CLIP | Backbone:
     """A CLIP by name, fp32, frozen, in eval mode: OpenAI's own module for one of OpenAI's names, the small CLIP
     (`small`) and local files; a Backbone for `open_clip:MODEL/TAG`, `open_clip:MODEL@FILE` and `hf:FOLDER`. Files that
-    change meanwhile are refused; `expected_hash` is an earlier `weights_hash` that they must still have."""
+    change while they are read are refused; `expected_hash` is an earlier `weights_hash` that they must still have."""
     loader, rest = find_loader(name)
     before = expected_hash or loader.weights_hash(rest)
     backbone = loader.load(rest, pick_device(device) if isinstance(device, str) else device)

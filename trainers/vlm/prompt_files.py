@@ -102,7 +102,7 @@ def load_context(
     expected_hash: str = "",
 ) -> Tensor:
     """The context of a checkpoint in fp32 on the model's device, after checking that it fits model and classes. A file
-    that changes meanwhile is refused; `expected_hash` is an earlier `prompt_hash` that it must still have."""
+    that changes while it is read is refused; `expected_hash` is an earlier `prompt_hash` that it must still have."""
     path = prompt_file(name)
     before = expected_hash or prompt_hash(path)
     context, tensors, made_with, stored_position = read_context(path)

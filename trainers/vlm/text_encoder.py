@@ -114,7 +114,7 @@ def vjp(text: Tensor, context: Tensor, grad_text: Tensor, batched: bool) -> Tens
 
 
 class TextFeatures(NamedTuple):
-    """Of classes that texts of their own stand for, instead of a context and their names."""
+    """Of classes that are described by texts, instead of a context and their names."""
 
     unit: Tensor  # (K, d)
     tokens: list[list[int]]  # of each class, all its texts joined: equal ones have equal features

@@ -1,4 +1,4 @@
-"""A check of this toolbox on one machine: each cell beside every published figure of it, and a verdict."""
+"""A check of this toolbox on one machine: each cell next to every published value of it, and a verdict."""
 from __future__ import annotations
 
 import json
@@ -43,7 +43,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Check:
-    """A method on a data set by one metric, in percent, beside the published figures of it."""
+    """A method on a data set by one metric, in percent, next to the published values of it."""
 
     dataset: str
     method: str
