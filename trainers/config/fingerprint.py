@@ -63,7 +63,8 @@ def source_hash(cls: type) -> str:
 def used_source(cls: type) -> str:
     """The source of the functions, classes and constants of its module that a class uses, also through each other."""
     made: dict[str, ast.stmt] = {}
-    for node in ast.parse("".join(inspect.findsource(cls)[0])).body:
+    source = "".join(inspect.findsource(cls)[0])
+    for node in ast.parse(source).body:
         names = {node.name} if isinstance(node, ast.FunctionDef | ast.ClassDef) else names_in(node, ast.Store)
         made |= dict.fromkeys(names, node)
     found, waiting = {cls.__name__}, [cls.__name__]
@@ -72,7 +73,8 @@ def used_source(cls: type) -> str:
         used = names_in(made[name], ast.Load) & made.keys() - found if name in made else set()
         found |= used
         waiting += used
-    return "".join(ast.unparse(made[name]) for name in sorted(found & made.keys() - {cls.__name__}))
+    others = sorted(found & made.keys() - {cls.__name__})
+    return "".join(ast.get_source_segment(source, made[name]) or "" for name in others)  # alike in every Python
 
 
 def names_in(node: ast.AST, context: type) -> set[str]:
