@@ -1,0 +1,291 @@
+"""The record of a run: what its predictions depend on, written once and compared everywhere.
+
+A run writes its record as `record.json` when it starts. `predictions.npz` and `results.json` carry
+the same record, so that the files of a folder are tied to each other. Whether two runs are the
+same, belong into one row, or may share cached numbers is decided here and nowhere else: by
+`RunRecord.key` and `RunRecord.difference`. Labels, notes and refusals read the same record.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
+
+FILE_NAME = "record.json"
+FORMAT = 1  # raised when a field changes its meaning
+
+# The sections of a record that its identity covers. `changed` and `names` describe it for readers.
+IDENTITY = ("data", "views", "model", "method", "numerics", "seed")
+
+# Fields by their path in the record, as "section.field".
+DATA = ("data.dataset", "data.split", "data.n", "data.images", "data.listing", "data.classes",
+        "data.corruption", "data.severity", "data.subset")
+VIEWS = ("views.pipeline", "views.count", "views.size", "views.augmix", "views.pixels")
+MODEL = ("model.weights", "model.prompt.kind", "model.prompt.words", "model.prompt.hash",
+         "model.prompt.position", "model.prompt.ensemble")
+METHOD = ("method.trainer", "method.settings", "method.stream", "method.source", "method.training")
+NUMERICS = ("numerics.precision", "numerics.jacobian", "numerics.engine", "numerics.tf32")
+ONLY_RESUME = ("numerics.device_type", "numerics.part", "numerics.episodes")
+
+# A row of a table: one method with one set of choices, on any data set and with any seed.
+ROW = ("method.trainer", "method.source", "method.stream", "numerics.engine",
+       "numerics.precision", "views.pipeline", "model.prompt.protocol", "changed")
+COLUMN = ("data.images", "data.classes", "data.subset")
+TABLE = ("model.weights",)
+
+# What must be equal for each purpose. Whatever is not listed may differ.
+PURPOSES: Mapping[str, tuple[str, ...]] = {
+    "resume": (*DATA, *VIEWS, *MODEL, *METHOD, *NUMERICS, *ONLY_RESUME, "seed"),
+    "finished": (*DATA, *VIEWS, *MODEL, *METHOD, *NUMERICS, "seed"),
+    # The image's digest and position are added for each image.
+    "view features": (*VIEWS, "model.weights", "numerics.precision", "numerics.device_type",
+                      "numerics.engine", "numerics.tf32", "seed"),
+    "jacobian": (*MODEL, "data.classes", "numerics.precision", "numerics.device_type",
+                 "numerics.engine", "numerics.tf32"),
+    "row": ROW,
+    "column": COLUMN,
+    "table": TABLE,
+    # Within a column the settings themselves must agree, not only that both are the defaults:
+    # a default may have been edited between two runs.
+    "pool": (*ROW, *COLUMN, *TABLE, "method.settings", "method.training", "data.split",
+             "views.count", "views.size", "views.augmix", "views.pixels"),
+    "pair": TABLE,
+    "validation": (*ROW, *TABLE, "seed", "data.dataset", "data.classes", "names.dataset"),
+    "choice": (*ROW, *TABLE, "seed"),
+}
+
+# What a field is called in messages. A field that is not listed is called by its path.
+WORDS: Mapping[str, str] = {
+    "data.dataset": "data set", "data.split": "split", "data.n": "number of images",
+    "data.images": "images or labels", "data.listing": "order of the images",
+    "data.classes": "class names", "data.corruption": "corruption", "data.severity": "severity",
+    "data.subset": "subset", "views.pipeline": "code that makes views", "views.count": "views",
+    "views.size": "size of the views", "views.augmix": "AugMix", "views.pixels": "normalisation",
+    "model.weights": "weights", "model.prompt.kind": "kind of prompt",
+    "model.prompt.protocol": "prompt", "model.prompt.words": "words of the prompt",
+    "model.prompt.hash": "content of the prompt", "model.prompt.position": "place of class names",
+    "model.prompt.ensemble": "ensemble of prompts", "method.trainer": "method",
+    "method.source": "code of the method", "method.training": "training",
+    "numerics.precision": "precision", "numerics.device_type": "type of device",
+    "numerics.jacobian": "use of the Jacobian", "numerics.engine": "engine",
+    "numerics.tf32": "TF32", "numerics.part": "images per part",
+    "numerics.episodes": "images at once", "seed": "seed",
+}
+
+Difference = dict[str, tuple[object, object]]  # field or setting -> its value in both records
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run's predictions depend on, as plain JSON.
+
+    Values are effective: `auto` is resolved, and settings without an effect are absent. No value
+    is a path: a file is known by its content.
+
+    Attributes:
+        data: dataset, split, n, images (hash of the set of images and labels), listing (hash of
+            the ordered list), classes (hash of the class names), corruption, severity, subset.
+        views: pipeline, count, size, augmix, pixels.
+        model: backbone, weights (hash), prompt {kind, protocol, words, hash, position, ensemble}.
+        method: trainer, settings, stream (order, correlation, reset; online methods only), source,
+            training (settings and images; methods that learn from labelled images only).
+        numerics: precision, device_type, jacobian, engine, tf32, part, episodes.
+        seed: Of views, samples and orders.
+        changed: Settings that differ from the defaults that the data set had then, as
+            {KEY: [default, value]}. A file is given by its label and hash.
+        names: Of method, dataset, backbone and prompt, as tables show them.
+    """
+
+    data: Mapping[str, Any]
+    views: Mapping[str, Any]
+    model: Mapping[str, Any]
+    method: Mapping[str, Any]
+    numerics: Mapping[str, Any]
+    seed: int
+    changed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """SHA-256 of the canonical JSON of all that predictions depend on."""
+        content = self.to_json()
+        identity = {section: content[section] for section in IDENTITY}
+        return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as plain JSON values."""
+        return json.loads(canonical_json(asdict(self)))
+
+    @classmethod
+    def from_json(cls, content: object) -> RunRecord:
+        """Reads a record.
+
+        Raises:
+            ValueError: If `content` is not a record; the message names the section.
+        """
+        if not isinstance(content, dict):
+            raise ValueError("it is not a record of a run")
+        for section in ("data", "views", "model", "method", "numerics", "changed", "names"):
+            if not isinstance(content.get(section), dict):
+                raise ValueError(f"its record has no section '{section}'")
+        if type(content.get("seed")) is not int:
+            raise ValueError("its record has no seed")
+        if not isinstance(content["model"].get("prompt"), dict):
+            raise ValueError("its record has no prompt in section 'model'")
+        for key, pair in content["changed"].items():
+            if not isinstance(pair, list) or len(pair) != 2:
+                raise ValueError(f"'changed' in its record must hold two values for {key}")
+        known = {section: content[section] for section in (*IDENTITY, "changed", "names")}
+        return cls(**known)
+
+    def get(self, path: str) -> Any:
+        """The value at a path such as `model.prompt.hash`; None if the record has none."""
+        value: Any = getattr(self, path.partition(".")[0])
+        for part in path.split(".")[1:]:
+            if not isinstance(value, Mapping):
+                return None
+            value = value.get(part)
+        return value
+
+    def fields(self, purpose: str, without: str = "") -> dict[str, Any]:
+        """What must be equal for a purpose, by field or setting.
+
+        Settings of the method are listed one by one. Those in `changed` count by their value
+        alone: whatever the default was, two runs with λ 10 were given λ 10.
+
+        Args:
+            purpose: One of `PURPOSES`.
+            without: A setting that may differ: the key of a sweep or a choice.
+        """
+        values: dict[str, Any] = {}
+        for path in PURPOSES[purpose]:
+            if path == "changed":
+                for key, (_, value) in self.changed.items():
+                    values[key] = value
+            elif path == "method.settings":
+                for key, value in self.get(path).items():
+                    values[key] = value
+            else:
+                values[path] = self.get(path)
+        values.pop(without, None)
+        return values
+
+    def key(self, purpose: str, without: str = "") -> str:
+        """A text that is equal for two records if they are the same for this purpose."""
+        return canonical_json(self.fields(purpose, without))
+
+    def difference(self, other: RunRecord, purpose: str, without: str = "") -> Difference:
+        """The fields and settings that differ for a purpose, each with the value of both records.
+
+        The code of a built-in method is compared within one version of this package. Between
+        versions `numerics.engine` decides, which is raised whenever predictions change.
+        """
+        ours = self.fields(purpose, without)
+        theirs = other.fields(purpose, without)
+        if "method.source" in ours and is_other_release(ours["method.source"],
+                                                        theirs["method.source"]):
+            ours.pop("method.source")
+            theirs.pop("method.source")
+        differing: Difference = {}
+        for name in dict.fromkeys([*ours, *theirs]):
+            before = ours.get(name)
+            after = theirs.get(name)
+            if canonical_json(before) != canonical_json(after):
+                differing[name] = (before, after)
+        return differing
+
+    def is_same(self, other: RunRecord, purpose: str, without: str = "") -> bool:
+        """Whether two records are the same for a purpose."""
+        return not self.difference(other, purpose, without)
+
+    def renamed(self, names: Mapping[str, str]) -> RunRecord:
+        """The same run under other names."""
+        return replace(self, names=dict(names))
+
+    @property
+    def online(self) -> bool:
+        """Whether predictions depend on the order of the images."""
+        return self.method.get("stream") is not None
+
+    @property
+    def dataset_name(self) -> str:
+        return str(self.names.get("dataset") or self.data.get("dataset"))
+
+    @property
+    def is_1_0(self) -> bool:
+        """Whether it was derived from the files of a 1.0 run, which have no record."""
+        return str(self.data.get("images", "")).startswith("1.0:")
+
+
+def group_records(
+    items: Iterable[T], purpose: str, record_of: Callable[[T], RunRecord], without: str = "",
+) -> list[list[T]]:
+    """Groups of items whose records are the same for a purpose, in order of first appearance."""
+    groups: list[list[T]] = []
+    by_key: dict[str, list[T]] = {}
+    for item in items:
+        record = record_of(item)
+        key = record.key(purpose, without)
+        if key not in by_key:
+            # Another release of the package may give another key for the same method.
+            for group in groups:
+                if record_of(group[0]).is_same(record, purpose, without):
+                    by_key[key] = group
+                    break
+            else:
+                by_key[key] = []
+                groups.append(by_key[key])
+        by_key[key].append(item)
+    return groups
+
+
+def describe_difference(difference: Difference) -> str:
+    """What differs, in words: `views was 64, is 16; weights was 'a1…', is 'b2…'`.
+
+    The first record of the difference is the earlier one.
+    """
+    parts = []
+    for name, (before, after) in difference.items():
+        parts.append(f"{WORDS.get(name, name)} was {shown_value(before)}, is {shown_value(after)}")
+    return "; ".join(parts)
+
+
+def shown_value(value: object) -> str:
+    """A value in a message: hashes are cut, absent values are called so."""
+    if value is None:
+        return "absent"
+    if isinstance(value, Mapping):
+        return canonical_json(value)[:60]
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:16]}…{text[-1]}"
+
+
+def is_other_release(first: object, second: object) -> bool:
+    """Whether two sources are of built-in methods in different versions of this package."""
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        return False
+    versions = (first.get("version"), second.get("version"))
+    return all(versions) and versions[0] != versions[1]
+
+
+def canonical_json(value: object) -> str:
+    """JSON that is equal for equal values, whatever the order of keys; tuples count as lists."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False,
+                      default=plain_json)
+
+
+def plain_json(value: object) -> object:
+    """Values that JSON does not know: mappings and sequences of other types."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} cannot be part of a record")
+
+
+def content_hash(*parts: object) -> str:
+    """A short hash of plain values."""
+    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:16]
