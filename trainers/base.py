@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ from yacs.config import CfgNode
 from ..datasets import Dataset, Datum, build_dataset
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.fingerprint import make_fingerprint, plugin_modules, results_name
+from .config.settings import Setting
 from .engine.adapted import Adapted
 from .engine.features import ViewFeatures, image_name
 from .engine.jacobian_cache import build_jacobian
@@ -54,7 +55,8 @@ class BaseTrainer:
     trained = False  # learns from labelled images first
     online = False  # carries state from image to image
     takes_regularisers = False  # uses TRAINER.REGULARISERS
-    choices: ClassVar[Mapping[str, Sequence[str]]] = {}  # the allowed values of its own settings
+    settings: ClassVar[Sequence[Setting]] = ()  # its own, with keys relative to TRAINER.<NAME>
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {}  # allowed values of settings from extend_defaults
 
     log_name = "log.txt"  # in the run directory; "" = none
     indices: Sequence[int] = ()  # positions in `items` of the images of the run
@@ -72,11 +74,19 @@ class BaseTrainer:
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
-        """Adds the method's own settings to the defaults."""
+        """Adds settings to the defaults, as methods written for version 1.0 do instead of `settings`."""
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
-        """Refuses values of the method's own settings that cannot work, besides `choices` and a negative LAMBDA."""
+        """Refuses combinations of settings that cannot work. Single values are checked by `settings`."""
+
+    @classmethod
+    def used_settings(cls, settings: Mapping[str, object]) -> Collection[str] | None:
+        """The settings among TTA, OPTIM and TRAINER.REGULARISERS that its predictions depend on.
+
+        None: all of them, or not known. The others are in no record and no label.
+        """
+        return None
 
     def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
         """`dataset`: use this one instead of reading the one that `cfg` names."""

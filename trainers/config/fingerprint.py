@@ -2,9 +2,7 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import inspect
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,25 +12,37 @@ from yacs.config import CfgNode
 from ... import __version__
 from ...datasets.base import DATASET_REGISTRY, run_name
 from ...datasets.utils.errors import ConfigError
-from ...datasets.utils.files import read_regular
 from ...datasets.views import pipeline
-from ..registry import TRAINER_REGISTRY, find_method
-from .defaults import get_cfg_default
-from .roles import influential_settings, leaves, setting_of
+from .declared import find_setting, get_cfg_default, leaves
+from .names import backbone_name, file_label, path_safe, short_hash
+from .registry import TRAINER_REGISTRY, find_method, is_plugin
+from .roles import influential_settings
+from .settings import tag_of
 from .validation import parse_regularisers
+
+__all__ = [
+    "DATA_SOURCE", "ENGINE", "SOURCE", "backbone_name", "check_same", "make_fingerprint", "path_safe",
+    "plugin_modules", "prompt_name", "results_name", "run_path", "short_hash", "tag_of",
+]
 
 SOURCE = "source of "  # a class and, for one of this package, ` in <version>`
 DATA_SOURCE = f"{SOURCE}data set "  # views depend on it
 ENGINE = 1  # raised whenever a change of the code changes predictions
-MAX_LENGTH = 100  # characters of a part of a run folder's path
+ONLY_RESUME = ("TEST.PART",)  # changes no prediction, but must stay the same until a run is finished
+prompt_name = file_label
 
 
 def make_fingerprint(cfg: CfgNode, **facts: str) -> dict[str, object]:
     """Settings, `facts` (hashes of data and weights, the precision in use) and code that a resumed run must share."""
-    settings = {key: value for key, value in leaves(cfg).items() if setting_of(key).fixed}
+    settings = {key: value for key, value in leaves(cfg).items() if key in ONLY_RESUME}
     settings |= influential_settings(leaves(cfg), cfg.TRAINER.NAME)
-    settings = {key: value for key, value in settings.items() if not setting_of(key).hashed}
+    settings = {key: value for key, value in settings.items() if not is_hashed(key)}
     return {**settings, **facts, **source_hashes(cfg), "engine": ENGINE, "views": pipeline()}
+
+
+def is_hashed(key: str) -> bool:
+    """Whether a setting names a file, whose hash is one of the facts."""
+    return find_setting(key).names_file or key == "MODEL.BACKBONE.NAME"
 
 
 def source_hashes(cfg: CfgNode) -> dict[str, str]:
@@ -88,10 +98,6 @@ def plugin_modules(cfg: CfgNode) -> dict[str, str]:
     return {name: cls.__module__ for name, cls in found.items() if is_plugin(cls)}
 
 
-def is_plugin(cls: type) -> bool:
-    return not cls.__module__.startswith(f"{__name__.partition('.trainers.')[0]}.")
-
-
 def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = False) -> None:
     """Refuses to resume a run that was started with other settings, data, weights or code, naming what differs. A
     setting that one side lacks counts as its default: the run is older, or newer, than the setting. For a
@@ -102,40 +108,9 @@ def check_same(ours: Mapping, theirs: Mapping, folder: Path, finished: bool = Fa
     pairs = {key: [side.get(key, defaults.get(key)) for side in (theirs, ours)] for key in keys}
     differences = "; ".join(
         f"{key} was {before!r}, is {now!r}" for key, (before, now) in pairs.items()
-        if before != now and not (finished and (key == "views" or setting_of(key).fixed)))
+        if before != now and not (finished and (key == "views" or key in ONLY_RESUME)))
     if differences:
         raise ConfigError(f"{folder} holds a run with other settings ({differences}): choose another --output-dir")
-
-
-def tag_of(settings: Mapping[str, object], baseline: Mapping[str, object]) -> str:
-    """A readable folder name from the settings that differ from the baseline: `default`, or `STEPS-2_LAMBDA-10.0`."""
-    changed = [
-        f"{key.rsplit('.', 1)[-1]}-{prompt_name(str(value)) if setting_of(key).hashed else value}"
-        for key, value in settings.items() if not setting_of(key).in_path and value != baseline.get(key)
-    ]
-    return path_safe("_".join(changed)) or "default"
-
-
-def prompt_name(name: str) -> str:
-    """The short name of a prompt or list: of a file the part of its path that differs between prompts (CoOp names every
-    file prompt_learner/model.pth.tar-<epoch>) and a hash of its content, or of its path if it is absent."""
-    path, content = Path(name), b""
-    with suppress(OSError):
-        content = read_regular(path)
-    if not content and path.name == name:  # an embedded prompt
-        return name
-    run = path.parent.parent.name if path.parent.name == "prompt_learner" else ""
-    return f"{run or path.name.split('.')[0]}-{short_hash(content or name.encode())}"
-
-
-def path_safe(text: str) -> str:
-    """`text` as a part of a path. A long one is cut and ends with a hash of the whole: runs may differ in the rest."""
-    safe = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
-    return safe if len(safe) <= MAX_LENGTH else f"{safe[: MAX_LENGTH - 9].rstrip('-.')}-{short_hash(text.encode())}"
-
-
-def short_hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:8]
 
 
 def results_name(cfg: CfgNode) -> str:
@@ -153,13 +128,3 @@ def run_path(cfg: CfgNode) -> Path:
     backbone = path_safe(backbone_name(cfg.MODEL.BACKBONE.NAME))
     dataset = path_safe(results_name(cfg))
     return Path("output", dataset, path_safe(cfg.TRAINER.NAME), backbone, cfg.TAG, f"seed{cfg.SEED}")
-
-
-def backbone_name(name: str) -> str:
-    """A backbone's short name: of a file or folder its last name, after the family and the model if they are given."""
-    family, colon, rest = name.partition(":")
-    if not colon:
-        return Path(name).stem if Path(name).suffix else name
-    model, _, file = rest.partition("@")
-    model = Path(model).name if Path(model).is_dir() else model
-    return "-".join([family, model, *([Path(file).stem] if file else [])])

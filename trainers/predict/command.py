@@ -10,7 +10,7 @@ from ...datasets.utils.errors import WeightsError
 from ..api import Adapter
 from ..config import CONFIGS
 from ..config.build import build_cfg
-from ..config.defaults import get_cfg_default
+from ..config.settings import get_cfg_default
 from ..registry import TRAINER_REGISTRY, backbone_label
 from ..report.comparison import default_pairs
 from ..vlm.loading import load_clip

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...datasets.base import dataset_info, parse_run_name
 from ..config.build import build_cfg, dataset_file_of
-from ..config.defaults import get_cfg_default
+from ..config.settings import get_cfg_default
 from ..config.roles import leaves
 from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, branch_of, method_info, reset_words
 from .comparability_notes import column_notes
