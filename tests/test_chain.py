@@ -23,7 +23,7 @@ VALID = st.fixed_dictionaries({}, optional={
     "SEED": st.integers(0, 3), "TTA.VIEWS": st.integers(2, 12), "TTA.SELECT": st.sampled_from([0.5, 1.0]),
     "TTA.STEPS": st.integers(0, 2), "TTA.EPISODES": st.integers(1, 5), "TTA.AUGMIX": st.sampled_from(["on", "off"]),
     "TTA.JACOBIAN": st.sampled_from(["on", "off", "auto"]), "TEST.PART": st.integers(1, 5),
-    "TEST.LIMIT": st.integers(0, 9), "TEST.BINS": st.integers(1, 30), "TEST.SALS": st.booleans(),
+    "TEST.LIMIT": st.integers(0, 9), "TEST.BINS": st.integers(1, 30),
     "MODEL.PREC": st.sampled_from(["auto", "fp32", "bf16"]), "OPTIM.LR": st.sampled_from([0.005, 1.0, 1e20]),
     "PROMPT.CTX_INIT": st.sampled_from(["a photo of a", "a", "itap of a"]), "INPUT.SIZE": st.sampled_from([0, 32]),
     "DATASET.SUBSAMPLE_CLASSES": st.sampled_from(["all", "base", "new"]),

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg
-from promptcal.trainers.config.settings import get_cfg_default
-from promptcal.trainers.config.roles import leaves
+from promptcal.trainers.config.settings import get_cfg_default, leaves
 from promptcal.trainers.vlm.checkpoints import read_checkpoint
 
 DEFAULTS = leaves(get_cfg_default())

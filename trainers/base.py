@@ -296,7 +296,7 @@ class BaseTrainer:
         results = {
             "trainer": cfg.TRAINER.NAME, "dataset": results_name(cfg), "backbone": cfg.MODEL.BACKBONE.NAME,
             "seed": cfg.SEED, "tag": cfg.TAG, "n": n, "classes": len(self.classnames), "split": cfg.TEST.SPLIT,
-            **metrics(columns, cfg.TEST.BINS, cfg.TEST.SALS),
+            **metrics(columns, cfg.TEST.BINS),
             "flagged": int(columns["flagged"].sum()),
             "skipped": columns["bad_reason"].tolist(),
             "seconds": seconds, "seconds_per_image": seconds / n,
@@ -323,15 +323,14 @@ class BaseTrainer:
         }
 
     def update_metrics(self, results: Results) -> Results:
-        """The results of a finished run, measured again where TEST.BINS or TEST.SALS differ from what it has."""
+        """The results of a finished run, measured again where TEST.BINS differs from what it has."""
         assert self.run_dir is not None
-        test = self.cfg.TEST
-        if (results["bins"], "sals_ece" in results) == (test.BINS, test.SALS):
+        bins = self.cfg.TEST.BINS
+        if results["bins"] == bins:
             logger.info("finished before; nothing to compute")
             return results
         logger.info("the predictions are there; only the metrics are computed again")
-        kept = {key: value for key, value in results.items() if not key.startswith("sals_")}
-        results = {**kept, **metrics(self.run_dir.predictions(), test.BINS, test.SALS)}
+        results = {**results, **metrics(self.run_dir.predictions(), bins)}
         if self.dist.is_main:
             self.run_dir.write_config(self.cfg)
             self.run_dir.finish(results, self.cfg)
