@@ -12,7 +12,7 @@ from .config.settings import Range, Setting
 from .config.validation import require_kept_views
 from .engine.key_cache import KeyCache
 from .functional.objectives import entropy
-from .online import SCALE_SETTING, VALUES, VIEWS, VIEW_SETTINGS, show_values
+from .online import SCALE_SETTING, VALUES, VIEW_SETTINGS, VIEWS, show_values
 from .registry import TRAINER_REGISTRY
 from .tda import PAPER, POSITIVE, TDA
 

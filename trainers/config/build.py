@@ -104,10 +104,10 @@ def needed_defaults(trainer: str, layers: Sequence[Layer]) -> tuple[dict[str, ob
     """
     given = [pair for _, values in layers for pair in values]
     adds_terms = any(key == "TRAINER.REGULARISERS" and value for key, value in given)
+    methods = [trainer]
     if adds_terms or not trainer:
-        own_defaults = leaves(get_cfg_default())
-    else:
-        own_defaults = leaves(get_cfg_default([trainer]))
+        methods = list(TRAINER_REGISTRY)
+    own_defaults = leaves(get_cfg_default(methods))
     if all(key in own_defaults for key, _ in given):
         return own_defaults, own_defaults
     return own_defaults, leaves(get_cfg_default())

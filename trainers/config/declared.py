@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from yacs.config import CfgNode
@@ -17,7 +16,6 @@ from .table import TABLE
 SHARED: Mapping[str, Setting] = {row.key: row for row in TABLE}
 
 
-@lru_cache(maxsize=500)
 def method_settings(method: type[Any]) -> tuple[Setting, ...]:
     """The rows that a method declares, with full keys.
 

@@ -16,7 +16,7 @@ from ...datasets.utils.registry import nearest
 from .dassl_compat import is_ignored, translate
 from .declared import get_cfg_default, leaves
 from .dropped import check_dropped, is_dropped, rename_value
-from .registry import TRAINER_REGISTRY
+from .registry import TRAINER_REGISTRY, branch_of
 from .safe_yaml import flatten, plain_value, read_yaml
 
 # `configs` is next to `trainers`, in a checkout and in an installed package.
@@ -64,6 +64,16 @@ def default_settings(trainer: str, dataset: str = "") -> dict[str, object]:
     settings = leaves(get_cfg_default())
     merge(settings, layers, TRAINER_REGISTRY.get(trainer).trained)
     return settings
+
+
+def default_pairs(trainer: str, dataset: str) -> list[object]:
+    """The method's own settings (λ …) on a data set, as KEY VALUE pairs."""
+    prefix = f"TRAINER.{branch_of(trainer)}."
+    pairs: list[object] = []
+    for key, value in default_settings(trainer, dataset).items():
+        if key.startswith(prefix):
+            pairs += [key, value]
+    return pairs
 
 
 def with_trainer_layer(layers: Sequence[Layer], trainer: str) -> list[Layer]:
@@ -148,11 +158,10 @@ def cast_like_default(key: str, value: object, default: object, source: str) -> 
         value = "on" if value else "off"
     elif kind is str and (isinstance(value, str) or not isinstance(value, Collection)):
         value = "" if value is None else str(value)  # numbers and paths
+    elif kind is bool and isinstance(value, str):
+        value = yaml.SafeLoader.bool_values.get(value.lower(), value)
     elif isinstance(value, str):
-        if kind is bool:
-            value = yaml.SafeLoader.bool_values.get(value.lower(), value)
-        else:
-            value = plain_value(value)
+        value = plain_value(value)
     if kind in (int, float) and isinstance(value, int | str) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):
             value = kind(value)

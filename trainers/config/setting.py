@@ -77,10 +77,9 @@ class Range:
 
     def examples(self, default: object) -> tuple[list[object], list[object]]:
         """Values that are accepted and values that are refused, of the type of `default`."""
-        number = type(default)
-        ends = [self.least, self.above, self.most, self.below]
+        number = int if isinstance(default, int) else float
         candidates: list[object] = [default]
-        for end in ends:
+        for end in (self.least, self.above, self.most, self.below):
             if math.isfinite(end):
                 candidates += [number(end - 1), number(end), number(end + 1)]
         good = [value for value in candidates if self.accepts(value)]

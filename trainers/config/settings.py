@@ -80,11 +80,11 @@ def without_effect(cfg: CfgNode) -> list[tuple[str, str]]:
     for key, row in rows_of(settings, method.name).items():
         if not row.influences_predictions:
             continue
-        default = baseline.get(key, row.default)
-        if row.canonical(settings[key]) == row.canonical(default):
-            continue
         remedy = row.reason_without_effect(settings, method)
-        if remedy:
+        if not remedy:
+            continue
+        default = effective_value(row, baseline.get(key, row.default), settings, {})
+        if effective_value(row, settings[key], settings, {}) != default:
             unused.append((key, remedy))
     return unused
 

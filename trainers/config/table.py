@@ -105,10 +105,10 @@ def is_online(settings: Settings, method: MethodInfo) -> bool:
 # What a default stands for, as far as the settings tell.
 
 def augmix_of_dataset(settings: Settings) -> object:
-    name = settings.get("DATASET.NAME")
+    name = str(settings.get("DATASET.NAME"))
     if name not in DATASET_REGISTRY:
         return None
-    return "on" if DATASET_REGISTRY.get(str(name)).augmix else "off"
+    return "on" if DATASET_REGISTRY.get(name).augmix else "off"
 
 
 def precision_of_device(settings: Settings) -> object:
@@ -151,10 +151,7 @@ def are_pixel_numbers(value: object, lowest: float) -> bool:
     """Whether a value is empty or three numbers, of red, green and blue, up to 1."""
     if not isinstance(value, list | tuple) or len(value) not in (0, 3):
         return False
-    for number in value:
-        if not isinstance(number, int | float) or not lowest <= number <= 1:
-            return False
-    return True
+    return all(isinstance(number, int | float) and lowest <= number <= 1 for number in value)
 
 
 def are_words(value: object) -> bool:

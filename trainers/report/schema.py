@@ -14,9 +14,9 @@ from typing import Any
 from ...datasets.utils.errors import ConfigError, DataError, one_line
 from ...datasets.utils.files import is_printable, read_regular
 from ..config.build import cast_like_default
-from ..config.settings import get_cfg_default
 from ..config.roles import leaves
 from ..config.safe_yaml import flatten, read_yaml
+from ..config.settings import get_cfg_default
 from ..registry import TRAINER_REGISTRY
 
 NUMBER, COUNT = "a number from 0", "a whole number above 0"
