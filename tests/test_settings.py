@@ -278,7 +278,8 @@ def test_a_method_for_version_1_0_works_as_it_is():
     with registered(Older):
         cfg = build_cfg("Older", opts=["TRAINER.OLDER.LAMBDA", 5, "TRAINER.OLDER.KIND", "b"])
         assert cfg.TAG == "LAMBDA-5.0_KIND-b"
-        for leaf, value, message in (("LAMBDA", -1, "0 or more"), ("KIND", "c", "one of a, b"), ("LAMBDA", 13, "unlucky")):
+        refused = (("LAMBDA", -1, "0 or more"), ("KIND", "c", "one of a, b"), ("LAMBDA", 13, "unlucky"))
+        for leaf, value, message in refused:
             with pytest.raises(ConfigError, match=message):
                 build_cfg("Older", opts=[f"TRAINER.OLDER.{leaf}", value])
 

@@ -23,7 +23,8 @@ def build_jacobian(
     cfg: CfgNode, prompt: InitialPrompt, images: int, key: Mapping[str, object], dist: Distributed,
 ) -> Tensor | None:
     """The Jacobian of the initial prompt, if TTA.JACOBIAN is on, or if it is auto, the Jacobian is not too large, and
-    it is worth computing for so many images or is cached. `key` is what the cached numbers depend on besides the context."""
+    it is worth computing for so many images or is cached. `key` is what the cached numbers depend on besides the
+    context."""
     if cfg.TTA.JACOBIAN == "off":
         return None
     features = prompt.text.shape[1]
