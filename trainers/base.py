@@ -15,10 +15,12 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import Dataset, Datum, build_dataset
+from ..datasets.identity import ImageIdentity, identify, image_name
+from ..datasets.image_index import ImageIndex
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.fingerprint import make_fingerprint, plugin_modules, results_name
 from .engine.adapted import Adapted
-from .engine.features import ViewFeatures, image_name
+from .engine.features import ViewFeatures
 from .engine.jacobian_cache import build_jacobian
 from .engine.predict import Predictor
 from .registry import LAST
@@ -64,6 +66,7 @@ class BaseTrainer:
     first_of_name: Sequence[int] | None = None  # for each class the first one of the same name; None: all differ
     run_dir: RunDir | None = None  # None where `adapt` is used without a run
     fingerprint: Mapping[str, object] = MappingProxyType({})  # what a resumed run must share; empty without a run
+    identity: ImageIdentity  # of the images at `indices`
     backbone: Backbone
     prompt: InitialPrompt
     texts: ClassTexts | None = None  # templates and descriptions in place of PROMPT.CTX_INIT
@@ -188,17 +191,29 @@ class BaseTrainer:
         if self.online:
             self.order = image_order(self.indices, [labels[index] for index in self.indices], cfg.TEST.ORDER,
                                      cfg.TEST.CORRELATION, cfg.SEED)
+        self.identity = self.identify_images(self.dataset)
         self.fingerprint = self.make_fingerprint(self.dataset)
         logger.info("%s: %d of %d %s images, %d classes", cfg.DATASET.NAME, len(self.indices), total, cfg.TEST.SPLIT,
                     len(self.classnames))
 
+    def identify_images(self, dataset: Dataset) -> ImageIdentity:
+        """Which images the run uses, by content. The main process looks at every test file."""
+        identity = None
+        if self.dist.is_main:
+            identity = identify(dataset, self.items, self.indices, ImageIndex(self.cfg.CACHE.DIR))
+        identity = self.dist.broadcast(identity)
+        assert identity is not None
+        if identity.missing:
+            dataset.check_files([self.items[index] for index in self.indices])
+        return identity
+
     def make_fingerprint(self, dataset: Dataset) -> dict[str, object]:
-        """What a continued run must share with the interrupted one. Looks at every test file once."""
+        """What a continued run must share with the interrupted one."""
         weights, texts = self.cfg.MODEL.INIT_WEIGHTS, self.find_texts()
         described = {"descriptions": texts.descriptions.digest} if texts and texts.descriptions else {}
         return make_fingerprint(
             self.cfg,
-            data=dataset.fingerprint([self.items[index] for index in self.indices]),
+            data=self.identity.fingerprint(self.classnames),
             weights=weights_hash(self.cfg.MODEL.BACKBONE.NAME),
             prompt=prompt_hash(weights) if weights else "",
             precision=self.precision,

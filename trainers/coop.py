@@ -9,6 +9,7 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import Dataset
+from ..datasets.identity import fingerprint
 from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
 from .base import BaseTrainer
@@ -92,7 +93,7 @@ class CoOp(BaseTrainer):
         if absent:
             logger.warning("%d classes have no training image", absent)
         logger.info("%s: %d training images", self.cfg.DATASET.NAME, len(dataset.train))
-        return {**super().make_fingerprint(dataset), "training_data": dataset.fingerprint(dataset.train)}
+        return {**super().make_fingerprint(dataset), "training_data": fingerprint(dataset, dataset.train)}
 
     def prepare(self) -> None:
         context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)

@@ -15,6 +15,7 @@ from dassl.evaluation.evaluator import Classification
 from torch import Tensor
 from yacs.config import CfgNode
 
+from ...datasets.identity import fingerprint
 from ...datasets.utils.errors import DataError, WeightsError
 from ...datasets.utils.files import write_arrays, write_json, write_text
 from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
@@ -97,7 +98,7 @@ class Calibration(Classification):
             logger.warning("no hash of the data: %s", error)
             return ""
         items = data.val if self.split == "val" else data.test
-        return data.fingerprint(items) if [item.label for item in items] == labels.tolist() else ""
+        return fingerprint(data, items) if [item.label for item in items] == labels.tolist() else ""
 
 
 def given_settings(cfg: CfgNode) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from tqdm import tqdm
 from yacs.config import CfgNode
 
 from ...datasets.base import Dataset, Datum
+from ...datasets.identity import image_name
 from ...datasets.utils.errors import DataError
 from ...datasets.views import ViewMaker, pipeline
 from ...datasets.views.images import BadImageError
@@ -202,9 +202,3 @@ class ViewFeatures:
 
 def shard_name(indices: Sequence[int]) -> str:
     return f"{indices[0]:07d}-{indices[-1]:07d}"
-
-
-def image_name(dataset: Dataset, item: Datum) -> str:
-    """The path of an image relative to the data root, if it is below the root."""
-    path = Path(item.impath)
-    return (path.relative_to(dataset.root) if path.is_relative_to(dataset.root) else path).as_posix()
