@@ -15,20 +15,20 @@ from yacs.config import CfgNode
 
 from ..datasets import Dataset, Datum, build_dataset
 from ..datasets.eval_data import EvalData
-from ..datasets.identity import ImageIdentity, identify
+from ..datasets.identity import ImageIdentity, identify, image_name
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.fingerprint import plugin_modules, results_name, run_path
+from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
-from .engine.features import ViewFeatures, image_name
+from .engine.features import ViewFeatures
 from .engine.jacobian_cache import build_jacobian
 from .engine.predict import Predictor
-from .config.validation import parse_regularisers
 from .registry import LAST, find_method
 from .runs import make_record
 from .runs.dist import Distributed
-from .runs.record import RunRecord
+from .runs.record import AUTO, RunRecord
 from .runs.run_dir import Results, RunDir, early_lines
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
@@ -278,7 +278,14 @@ class BaseTrainer:
         if self.tunes_context and self.cfg.TTA.STEPS and not self.online:  # the Jacobian is the initial context's
             key = {"weights": self.weights, "precision": self.precision,
                    "classnames": list(self.classnames), "position": self.class_token_position}
-            self.prompt.jacobian = build_jacobian(self.cfg, self.prompt, len(self.indices), key, self.dist)
+            cfg = self.cfg.clone()
+            recorded = self.run_dir.record.numerics["jacobian"] if self.run_dir else AUTO
+            if recorded != AUTO:  # a continued run computes as it began
+                cfg.defrost()
+                cfg.TTA.JACOBIAN = "on" if recorded else "off"
+            self.prompt.jacobian = build_jacobian(cfg, self.prompt, len(self.indices), key, self.dist)
+        if self.run_dir is not None and self.dist.is_main:
+            self.run_dir.decide(jacobian=self.prompt.jacobian is not None)
 
     def load_model(self) -> None:
         name = self.cfg.MODEL.BACKBONE.NAME
@@ -329,7 +336,7 @@ class BaseTrainer:
         """The features of `num_views` views of each test image."""
         assert self.dataset is not None
         return ViewFeatures(self.cfg, self.backbone, self.precision, self.dataset, self.items, self.indices, num_views,
-                            self.fingerprint)
+                            {"data": self.record.data["listing"], "weights": self.weights})
 
     def train(self) -> None:
         """Test-time methods have nothing to train."""
@@ -374,8 +381,9 @@ class BaseTrainer:
         """What else belongs in results.json: the initial prompt, facts about the backbone, for online methods how many
         classes follow each other, and what a method adds."""
         labels = [self.items[index].label for index in self.order]
+        start = self.cfg.MODEL.INIT_WEIGHTS
         return {
-            "init_weights": self.cfg.MODEL.INIT_WEIGHTS, "init_weights_hash": self.prompt_facts.hash if self.cfg.MODEL.INIT_WEIGHTS else "",
+            "init_weights": start, "init_weights_hash": self.prompt_facts.hash if start else "",
             "pixels": asdict(self.backbone.pixels), "architecture": self.backbone.architecture,
             **(self.texts.metadata() if self.texts else {}),
             **({f"classes_in_{WINDOW}": classes_in_window(labels)} if self.online else {}),

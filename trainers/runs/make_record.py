@@ -4,13 +4,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 from yacs.config import CfgNode
 
 from ...datasets.base import Dataset, dataset_info, run_name
 from ...datasets.eval_data import EvalData
+from ...datasets.identity import ImageIdentity
 from ...datasets.views import pipeline
 from ..config.build import baseline_settings, dataset_file_of
 from ..config.fingerprint import ENGINE, backbone_name
@@ -29,15 +29,6 @@ ELSEWHERE = ("SEED", "DATASET.", "INPUT.", "DATALOADER.", "MODEL.", "PROMPT.", "
              OF_PROMPTS)
 # What the training of a prompt depends on besides the method's settings.
 OF_TRAINING = ("DATASET.NUM_SHOTS", "DATALOADER.TRAIN_X.BATCH_SIZE")
-
-
-class ImageIdentity(Protocol):
-    """What the images of a run are, as `datasets.identity.identify` says."""
-
-    images: str
-    listing: str
-    digests: np.ndarray
-    clusters: np.ndarray
 
 
 @dataclass(frozen=True)

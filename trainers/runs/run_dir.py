@@ -418,7 +418,7 @@ def check_state(path: Path, state: FolderState, asked: RunRecord, listing: Colum
     if not difference:
         return
     # Other images have another listing, number and hash: what has changed among them says it all.
-    image_fields = {"data.images", "data.listing", "data.n"}
+    image_fields = {"data.images", "data.listing", "data.n", "data.subset"}
     parts = []
     if image_fields & difference.keys():
         parts.append(f"was made with other data: {describe_images(path, state, listing)}")
@@ -471,8 +471,11 @@ def read_record(path: Path) -> RunRecord | None:
 
 def file_hash(path: Path) -> str:
     """SHA-256 of a file, as hexadecimal digits."""
+    digest = hashlib.sha256()
     with files.open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def remove_if_empty(path: Path) -> None:
