@@ -7,22 +7,11 @@ import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
-from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 SOURCE = ".package"
 INIT = (HERE / SOURCE / "promptcal" / "__init__.py").read_text(encoding="utf-8")
 OTHER_BACKBONES = ["open_clip_torch>=3.0", "transformers>=4.56", "sentencepiece"]
-
-
-class WithReference(build_py):
-    """The benchmark compares with the slow reference among the tests. A wheel has no tests, so it gets a copy."""
-
-    def run(self) -> None:
-        super().run()
-        if not self.editable_mode:
-            target = Path(self.build_lib, "promptcal", "tools", "reference.py")
-            self.copy_file(str(HERE / "tests" / "reference.py"), str(target))
 
 
 setup(
@@ -35,7 +24,6 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(SOURCE),
     package_dir={"": SOURCE},
-    cmdclass={"build_py": WithReference},
     entry_points={"console_scripts": ["promptcal = promptcal.tools.command:run"]},
     package_data={
         "promptcal.trainers.vlm.small": ["*.safetensors", "*.md"],
