@@ -24,11 +24,11 @@ from promptcal.trainers.config.settings import (
     setting_words,
     without_effect,
 )
-from promptcal.trainers.config.table import OPENAI_BACKBONES, TABLE
+from promptcal.trainers.config.table import TABLE
 from promptcal.trainers.soc import SoC
 from promptcal.trainers.tpt import TPT
-from promptcal.trainers.vlm.openai import SMALL
-from promptcal.trainers.vlm.openai_clip import WEIGHT_URLS
+from promptcal.trainers.vlm import openai
+from promptcal.trainers.vlm.loading import find_loader
 
 README = Path(__file__).resolve().parents[1] / "trainers" / "config" / "README.md"
 CLIP_PIXELS = ["INPUT.PIXEL_MEAN", [0.48145466, 0.4578275, 0.40821073],
@@ -51,8 +51,11 @@ def test_every_setting_has_one_row_with_help_and_a_default_that_is_allowed():
         assert not row.problem(row.default), key
 
 
-def test_openais_backbones_are_those_that_are_loaded_by_name():
-    assert set(OPENAI_BACKBONES) == {*WEIGHT_URLS, SMALL}
+@pytest.mark.parametrize("name", ["ViT-B/16", "small", "/somewhere/clip.pt"])
+def test_backbones_without_a_prefix_have_openais_pixels(name: str):
+    module, _ = find_loader(name)
+    assert module is openai
+    assert changed_settings(build_cfg("SoC", opts=[*CLIP_PIXELS, "MODEL.BACKBONE.NAME", name])) == {}
 
 
 def test_a_default_that_is_a_list_is_not_shared():

@@ -21,9 +21,6 @@ EVERY_IMAGE = ("image", "1")  # values of TTA.RESET with which nothing is carrie
 MEAN, SIMILARITY = "mean", "similarity"  # PROMPT.ENSEMBLE
 LONGEST_LABEL = 80
 
-OPENAI_BACKBONES = ("RN50", "RN101", "RN50x4", "RN50x16", "RN50x64", "ViT-B/32", "ViT-B/16",
-                    "ViT-L/14", "ViT-L/14@336px", "small")
-
 
 # When a setting has an effect: "" if it has one, else what to do to give it one.
 
@@ -121,11 +118,16 @@ def precision_of_device(settings: Settings) -> object:
 
 
 def mean_of_backbone(settings: Settings) -> object:
-    return list(OPENAI_MEAN) if settings.get("MODEL.BACKBONE.NAME") in OPENAI_BACKBONES else None
+    return list(OPENAI_MEAN) if is_openai(settings) else None
 
 
 def std_of_backbone(settings: Settings) -> object:
-    return list(OPENAI_STD) if settings.get("MODEL.BACKBONE.NAME") in OPENAI_BACKBONES else None
+    return list(OPENAI_STD) if is_openai(settings) else None
+
+
+def is_openai(settings: Settings) -> bool:
+    """Whether OpenAI's code loads the backbone. Names for other libraries have a prefix, as hf:X."""
+    return ":" not in str(settings.get("MODEL.BACKBONE.NAME"))
 
 
 # Checks of single values.
