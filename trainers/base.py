@@ -29,7 +29,7 @@ from .registry import LAST, find_method
 from .runs import make_record
 from .runs.dist import Distributed
 from .runs.record import AUTO, RunRecord
-from .runs.run_dir import Results, RunDir, early_lines
+from .runs.run_dir import Results, RunDir, early_lines, read_predictions
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.backbone import Backbone
@@ -397,7 +397,7 @@ class BaseTrainer:
             logger.info("finished before; nothing to compute")
             return results
         logger.info("the predictions are there; only the metrics are computed again")
-        measured = metrics(self.run_dir.predictions(), test.BINS, test.SALS)
+        measured = metrics(read_predictions(self.run_dir.path), test.BINS, test.SALS)
         if self.dist.is_main:
             results = self.run_dir.measured_again(measured, self.cfg.dump())
         return self.dist.broadcast(results)

@@ -74,6 +74,8 @@ def build_cfg(
 
 def baseline_settings(cfg: CfgNode) -> dict[str, object]:
     """The defaults of a method on a data set: those of the settings, of the trainer's yaml and of the data set's."""
+    if cfg.DATASET.NAME not in DATASET_REGISTRY:  # one that Dassl or a caller has read
+        return leaves(build_cfg(cfg.TRAINER.NAME))
     file = dataset_file_of(cfg.DATASET.NAME)
     pairs = ["DATASET.CORRUPTION", cfg.DATASET.CORRUPTION, "DATASET.SEVERITY", cfg.DATASET.SEVERITY]
     return leaves(build_cfg(cfg.TRAINER.NAME, str(file) if file else cfg.DATASET.NAME, opts=pairs))
