@@ -196,7 +196,7 @@ def test_classes_of_one_name_and_a_single_class(clip_model, hard, method: str):
     ("DOTA", ["TRAINER.DOTA.VIEWS", "all"], "one of plain, confident"), ("DOTA", ["TRAINER.DOTA.SIGMA", 0], "above 0"),
     ("TPT", ["TTA.RESET", "010"], "image, never, or"), ("TPT", ["TTA.RESET", "٣"], "image, never, or"),
     ("TPT", ["TTA.RESET", "0"], "image, never, or a number"), ("TPT", ["TTA.RESET", "often"], "image, never, or"),
-    ("TDA", ["TTA.RESET", "never"], "only methods that tune by gradients"),
+    ("TDA", ["TTA.RESET", "never"], "TTA.RESET never works only with methods that tune by gradients"),
 ])
 def test_settings_that_cannot_work(method: str, opts: list, message: str):
     with pytest.raises(ConfigError, match=message):

@@ -68,10 +68,10 @@ def test_a_finished_run_prints_its_table_and_computes_nothing(train, tmp_path: P
     assert again.returncode == 0 and "nothing to compute" in again.stdout
     assert again.stdout[again.stdout.index("method") :] == first.stdout[first.stdout.index("method") :]
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.npz")} == before
-    rebinned = train("SoC", *FEW_VIEWS, "TEST.BINS", 5, "TEST.SALS", True)
-    assert rebinned.returncode == 0 and "5 bins" in rebinned.stdout and "SoC + SaLS" in rebinned.stdout
+    rebinned = train("SoC", *FEW_VIEWS, "TEST.BINS", 5)
+    assert rebinned.returncode == 0 and "5 bins" in rebinned.stdout
     settings = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
-    assert (settings["TEST"]["BINS"], settings["TEST"]["SALS"]) == (5, True)
+    assert settings["TEST"]["BINS"] == 5
 
 
 def test_other_bins_need_the_predictions(train, tmp_path: Path):
@@ -90,7 +90,7 @@ def test_other_circumstances_are_refused_by_name(train, tmp_path: Path, image_fo
     torch.save(openai_state(random_clip(seed=1)), tmp_path / "other.pt")
     assert train("ZeroShot").returncode == 0
     for words, message in (
-        (["TTA.STEPS", 3], "TTA.STEPS was 0, is 3"), (["SEED", 1], "SEED was 0, is 1"),
+        (["SEED", 1], "SEED was 0, is 1"),
         (["TEST.LIMIT", 3], "was made with other data: 12 images then, now 3"),
         (["PROMPT.CTX_INIT", "a"], "PROMPT.CTX_INIT was 'a photo of a', is 'a'"),
         (["TRAINER.NAME", "TPT", *FEW_VIEWS], "TRAINER.NAME was 'ZeroShot', is 'TPT'"),
