@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, build_trainer
 from promptcal.trainers.config.fingerprint import run_path
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 from safetensors.torch import save_file
 
 EXAMPLES = int(os.environ.get("PROMPTCAL_CHAINS", 12))  # configs that are run; more for a longer test
@@ -55,7 +55,7 @@ def run(trainer: str, world: list[object], folder: Path, chosen: dict) -> dict:
 def test_valid_settings_run(world, trainer, chosen):
     with tempfile.TemporaryDirectory() as folder:
         results = run(trainer, world, Path(folder), chosen)
-        predictions = RunDir(Path(folder)).predictions()
+        predictions = read_predictions(Path(folder))
     assert len(predictions["index"]) == results["n"] and np.isfinite(predictions["logits"]).all()
 
 

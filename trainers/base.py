@@ -30,7 +30,7 @@ from .registry import LAST, find_method
 from .runs import make_record
 from .runs.dist import Distributed
 from .runs.record import AUTO, RunRecord
-from .runs.run_dir import Results, RunDir, early_lines
+from .runs.run_dir import Results, RunDir, early_lines, read_predictions
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.backbone import Backbone
@@ -407,7 +407,7 @@ class BaseTrainer:
             logger.info("finished before; nothing to compute")
             return results
         logger.info("the predictions are there; only the metrics are computed again")
-        measured = metrics(self.run_dir.predictions(), bins)
+        measured = metrics(read_predictions(self.run_dir.path), bins)
         if self.dist.is_main:
             results = self.run_dir.measured_again(measured, self.cfg.dump())
         return self.dist.broadcast(results)
