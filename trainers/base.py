@@ -20,7 +20,7 @@ from ..datasets.image_index import ImageIndex
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.fingerprint import make_fingerprint, plugin_modules, results_name
 from .engine.adapted import Adapted
-from .engine.features import ViewFeatures
+from .engine.features import SplitImages, ViewStore
 from .engine.jacobian_cache import build_jacobian
 from .engine.predict import Predictor
 from .registry import LAST
@@ -273,11 +273,11 @@ class BaseTrainer:
         """CoOp's setting, which every method that may start from CoOp's prompts reads."""
         return self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION
 
-    def view_features(self, num_views: int) -> ViewFeatures:
+    def view_features(self, num_views: int) -> ViewStore:
         """The features of `num_views` views of each test image."""
         assert self.dataset is not None
-        return ViewFeatures(self.cfg, self.backbone, self.precision, self.dataset, self.items, self.indices, num_views,
-                            self.fingerprint)
+        images = SplitImages(self.dataset, self.items, self.identity)
+        return ViewStore(self.cfg, self.backbone, self.precision, self.fingerprint["weights"], images, num_views)
 
     def train(self) -> None:
         """Test-time methods have nothing to train."""
