@@ -45,16 +45,16 @@ def use_model(method, model: torch.nn.Module) -> None:
         method.prepare = lambda: None
         method.use_model(model, NAMES)
         before = method.prompt
-        method.prompt = InitialPrompt(before.tower, method.pretrain(), zero_shot=before.text)
+        method.prompt = InitialPrompt(before.encoder, method.pretrain(), zero_shot=before.text)
         return
     method.use_model(model, NAMES)
     if isinstance(method, CoOp):
         learner = PromptLearner(
-            method.prompt.tower, method.prompt.context, method.scale, Schedule(2, 0.1, 1, 0.01), 0.9, 0.01)
+            method.prompt.encoder, method.prompt.context, method.scale, Schedule(2, 0.1, 1, 0.01), 0.9, 0.01)
         for _ in range(2):
             learner.begin_epoch()
             learner.step(torch.empty(3, 48, device="meta"), torch.zeros(3, dtype=torch.long, device="meta"))
-        method.prompt, method.has_prompt = InitialPrompt(method.prompt.tower, learner.context), True
+        method.prompt, method.has_prompt = InitialPrompt(method.prompt.encoder, learner.context), True
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINER_REGISTRY if name != "DPE"])  # the classes met decide shapes

@@ -12,7 +12,6 @@ from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.engine.adapted import adapt_within_memory
 from promptcal.trainers.engine.cache import ArrayCache
-from promptcal.trainers.engine.tta_loop import tune_and_predict
 from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
@@ -47,17 +46,17 @@ def test_jacobian_and_groups_give_the_same_gradient(clip_model, specific: bool):
     assert expected.shape == (5, *whole.context.shape)
     torch.testing.assert_close(grouped.text, whole.text)
     assert relative(grouped.gradient(grad_text), expected) < 1e-5
-    whole.jacobian = text_jacobian(whole.tower, whole.context)
+    whole.jacobian = text_jacobian(whole.encoder, whole.context)
     assert relative(whole.gradient(grad_text), expected) < 1e-5
 
 
 def test_the_jacobian_is_that_of_autograd(clip_model):
     prompt = prompt_of(clip_model)
-    slow = torch.autograd.functional.jacobian(lambda c: prompt.tower.towers[0](c[None])[0], prompt.context)
-    assert relative(text_jacobian(prompt.tower, prompt.context), slow.flatten(2)) < 1e-5
-    assert 48 < break_even(prompt.tower, 4, 48) < 48 * 5
+    slow = torch.autograd.functional.jacobian(lambda c: prompt.encoder.groups[0](c[None])[0], prompt.context)
+    assert relative(text_jacobian(prompt.encoder, prompt.context), slow.flatten(2)) < 1e-5
+    assert 48 < break_even(prompt.encoder, 4, 48) < 48 * 5
     grouped = TextEncoder(OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER), group=2)
-    assert break_even(grouped, 4, 48) == break_even(prompt.tower, 4, 48) // 2  # an image runs there and back
+    assert break_even(grouped, 4, 48) == break_even(prompt.encoder, 4, 48) // 2  # an image runs there and back
     assert pays(150, 100, cached=True) and not pays(150, 100, cached=False) and pays(201, 100, cached=False)
     assert jacobian_size(1000, 512, torch.empty(4, 512)) < 1e9 * build_cfg("SoC").TTA.JACOBIAN_GB  # ImageNet, ViT-B/16
 
@@ -149,10 +148,10 @@ def test_out_of_memory_halves_episodes_then_classes(clip_model, caplog):
     sizes = []
 
     def tight(some: torch.Tensor):
-        sizes.append((len(some), trainer.prompt.tower.group))
-        if len(some) * trainer.prompt.tower.group > 4:
+        sizes.append((len(some), trainer.prompt.encoder.group))
+        if len(some) * trainer.prompt.encoder.group > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return tune_and_predict(trainer.prompt, some, trainer.scale, trainer, trainer.cfg)
+        return trainer.run_episodes(trainer.initial, some)
 
     with torch.no_grad():
         shrunk = adapt_within_memory(tight, views, trainer.prompt)
@@ -178,7 +177,7 @@ def test_out_of_memory_before_the_first_image(
     real = TextEncoder.text
     monkeypatch.setattr(TextEncoder, "text", lambda tower, x: (no_memory if tower.group > 2 else real)(tower, x))
     tight = prompt_of(clip_model)
-    assert tight.tower.group == 2
+    assert tight.encoder.group == 2
     torch.testing.assert_close(tight.text, expected)
     monkeypatch.setattr("promptcal.trainers.engine.jacobian_cache.text_jacobian", no_memory)
     with pytest.raises(UserError, match="use TTA.JACOBIAN off"):

@@ -9,7 +9,6 @@ import torch
 from common import random_clip
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer, reference
-from promptcal.trainers.engine.tta_loop import text_gradient
 from promptcal.trainers.functional.objectives import class_logits, confident_views
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.openai import OpenAIBackbone
@@ -79,10 +78,11 @@ def assert_same_context(ours: torch.Tensor, slow: reference.Episode) -> None:
 def test_gradients_equal_the_reference(model, method: str):
     trainer, images = make_trainer(method, model), make_views()
     views = encode_views(OpenAIBackbone(model), images)
-    chosen = confident_views(class_logits(views, trainer.prompt.text, trainer.scale), 0.1)
+    logits = class_logits(views, trainer.prompt.text, trainer.scale)
+    chosen = confident_views(logits, 0.1)
     kept = views.take_along_dim(chosen[..., None], dim=1)
-    grad_text, _, _ = text_gradient(trainer.prompt.text, kept, trainer.scale, trainer)
-    for gradient, image in zip(trainer.prompt.gradient(grad_text), images, strict=True):
+    step = trainer.text_gradient(trainer.prompt.text, kept, logits[:, :1])
+    for gradient, image in zip(trainer.prompt.gradient(step.gradient), images, strict=True):
         slow = reference.run_episode(model, NAMES, image, method).gradients[0]
         assert ((gradient - slow).norm() / slow.norm()).item() < 1e-5
 
@@ -92,11 +92,12 @@ def test_live_scale_is_the_printed_loss_by_autograd(clip_model):
     trainer = make_trainer("SoC", clip_model, "TRAINER.SOC.SCALE", "live", "TRAINER.SOC.STATS", "flow_delta")
     views = encode_views(OpenAIBackbone(clip_model), make_views()).double()
     text, scale = trainer.prompt.text.double().requires_grad_(), trainer.scale.double()
-    grad_text, _, _ = text_gradient(text, views[:, :6], scale, trainer)
+    plain = class_logits(views[:, :1], text, scale)
+    step = trainer.text_gradient(text, views[:, :6], plain)
     for b, image in enumerate(views):
         entropy = trainer.view_loss(class_logits(image[:6], text, scale))
         (expected,) = torch.autograd.grad(entropy + 30 * trainer.penalty(text).square() / entropy, text)
-        torch.testing.assert_close(grad_text[b], expected)
+        torch.testing.assert_close(step.gradient[b], expected)
 
 
 @pytest.mark.parametrize("names, vanishes", [(NAMES[:2], True), (["cat"], True), (NAMES, False)])

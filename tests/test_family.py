@@ -110,7 +110,7 @@ def test_mtas_mode_is_robust_and_images_are_independent():
 def test_the_sign_of_atpts_angle(clip_model, views, sign: str, direction: int):
     """A small step with a weight that makes the entropy negligible."""
     trainer = make_trainer("ATPT", clip_model, "TRAINER.ATPT.SIGN", sign, "TRAINER.ATPT.LAMBDA", 1e6, "OPTIM.LR", 1e-4)
-    after = nearest_angle(trainer.prompt.tower.text(trainer.adapt(views).ctx))
+    after = nearest_angle(trainer.prompt.encoder.text(trainer.adapt(views).ctx))
     assert (direction * (after - nearest_angle(trainer.prompt.text)) > 0).all()
 
 

@@ -60,7 +60,7 @@ def test_the_prompt_equals_a_plain_version(clip_model):
         loss.backward()
         optimizer.step()
     trainer = make_trainer("FPP", clip_model, *SHORT)
-    text = trainer.prompt.tower.text(context.detach()[None])[0]
+    text = trainer.prompt.encoder.text(context.detach()[None])[0]
     torch.testing.assert_close(trainer.prompt.text, text, atol=2e-3, rtol=0)
     assert (trainer.prompt.text - target).abs().max() > 0.05  # the prompt has changed
 

@@ -108,7 +108,7 @@ def test_out_of_memory_halves_the_classes(clip_model: CLIP, monkeypatch: pytest.
         learner.begin_epoch()
         learner.step(*labelled_features())
         monkeypatch.setattr(TextEncoder, "with_vjp", limited)
-    assert tight.tower.group == 1
+    assert tight.encoder.group == 1
     torch.testing.assert_close(plain.context, tight.context)
 
 

@@ -58,9 +58,9 @@ def test_many_classes_run_in_groups(clip_model, monkeypatch):
     whole = TextEncoder(backbone, class_tokens(names, TOKENIZER))
     context = initial_context(backbone, "a photo of a")[None]
     assert whole.group == 40
-    monkeypatch.setitem(text_encoder.SAVED_BYTES, "cpu", whole.towers[0].saved_bytes / 3)
+    monkeypatch.setitem(text_encoder.SAVED_BYTES, "cpu", whole.groups[0].saved_bytes / 3)
     grouped = TextEncoder(backbone, class_tokens(names, TOKENIZER))
-    assert grouped.group == 6 and len(grouped.towers) == 7
+    assert grouped.group == 6 and len(grouped.groups) == 7
     torch.testing.assert_close(grouped.text(context), whole.text(context), atol=1e-5, rtol=1e-4)
     gradients = [encoder.with_vjp(context, batched=True)[1](torch.ones(2, 40, 48)) for encoder in (grouped, whole)]
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)

@@ -106,7 +106,7 @@ class CoOp(BaseTrainer):
 
     def prepare(self) -> None:
         context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
-        tower = TextEncoder(self.backbone, self.prompt.tower.class_tokens, self.precision, self.prompt.tower.group)
+        tower = TextEncoder(self.backbone, self.prompt.encoder.class_tokens, self.precision, self.prompt.encoder.group)
         self.hand_written = tower.text(context[None])[0]  # (K, d), the zero-shot features
 
     def starting_context(self) -> Tensor:
@@ -121,13 +121,13 @@ class CoOp(BaseTrainer):
             context = random_context((classes, *shape) if own.CSC else shape, self.cfg.SEED).to(self.device)
         if own.CSC and context.dim() == 2:
             context = context.expand(classes, *context.shape)
-        check_lengths(self.classnames, self.prompt.tower.class_tokens, context.shape[-2], self.backbone)
+        check_lengths(self.classnames, self.prompt.encoder.class_tokens, context.shape[-2], self.backbone)
         return context
 
     def train(self) -> None:
         """The main process trains the context; all processes test it."""
         context, self.training = self.dist.broadcast(self.learn() if self.dist.is_main else (torch.empty(0), {}))
-        self.prompt = InitialPrompt(self.prompt.tower, context.to(self.device))
+        self.prompt = InitialPrompt(self.prompt.encoder, context.to(self.device))
         self.has_prompt = True
 
     def learn(self) -> tuple[Tensor, dict[str, object]]:
@@ -135,7 +135,7 @@ class CoOp(BaseTrainer):
         assert self.run_dir is not None and self.dataset is not None
         cfg, own, epochs = self.cfg, self.cfg.TRAINER.COOP, epochs_of(self.cfg)
         learner = PromptLearner(
-            self.prompt.tower, self.starting_context(), self.scale,
+            self.prompt.encoder, self.starting_context(), self.scale,
             Schedule(epochs, cfg.OPTIM.LR, cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR),
             cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY,
         )
@@ -150,7 +150,7 @@ class CoOp(BaseTrainer):
         path = self.run_dir.path
         run_epochs(learner, images, self.run_dir.parts / "training.pt", path / "tensorboard" / "training")
         write_checkpoint(
-            self.checkpoint, epochs, learner.context, self.backbone, self.prompt.tower.class_tokens,
+            self.checkpoint, epochs, learner.context, self.backbone, self.prompt.encoder.class_tokens,
             learner.optimizer.state_dict(), learner.scheduler_state(), cfg.MODEL.BACKBONE.NAME,
             self.class_token_position,
         )

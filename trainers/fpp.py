@@ -62,15 +62,15 @@ class FPP(TPT):
     def prepare(self) -> None:
         text = self.prompt.text  # (K, d) of the hand-written prompt, which gives the zero-shot predictions
         context = self.dist.broadcast(self.pretrain().cpu() if self.dist.is_main else torch.empty(0))
-        self.prompt = InitialPrompt(self.prompt.tower, context.to(text.device), zero_shot=text)
+        self.prompt = InitialPrompt(self.prompt.encoder, context.to(text.device), zero_shot=text)
 
     def pretrain(self) -> Tensor:
         own, words = self.cfg.TRAINER.FPP, self.prompt.context
         start = words if own.START == "words" else random_start(tuple(words.shape), own.DEVIATION, self.cfg.SEED)
-        context = pretrain_prompt(self.prompt.tower, self.prompt.text, start.to(words), own, self.cfg.SEED)
+        context = pretrain_prompt(self.prompt.encoder, self.prompt.text, start.to(words), own, self.cfg.SEED)
         if self.run_dir is not None:
             path = checkpoint_path(run_path(self.cfg), own.STEPS)
-            write_checkpoint(path, own.STEPS, context, self.backbone, self.prompt.tower.class_tokens, {}, {},
+            write_checkpoint(path, own.STEPS, context, self.backbone, self.prompt.encoder.class_tokens, {}, {},
                              self.cfg.MODEL.BACKBONE.NAME)
             logger.info("prompt pre-trained without images in %d steps: %s (MODEL.INIT_WEIGHTS)", own.STEPS, path)
         return context

@@ -26,5 +26,6 @@ class ZSNorm(RangeMethod):
         cfg.TRAINER.ZSNORM = CfgNode()
         cfg.TRAINER.ZSNORM.RANGE = "confident"  # view that gives the range; or detached (the same), plain
 
-    def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
-        return self.view_loss(into_range(logits, *self.range(first)))
+    def episode_loss(self, logits: Tensor, first: Tensor, plain: Tensor) -> Tensor:
+        low, high = self.range(first, plain)
+        return self.view_loss(into_range(logits, low, high))

@@ -78,7 +78,7 @@ class Adapted:
 def adapt_within_memory(adapt: Callable[[Tensor], Adapted], views: Tensor, prompt: InitialPrompt) -> Adapted:
     """`adapt` on all images, as many at once as the device holds. When memory runs out, first the number of episodes,
     then the number of classes per pass is halved for the rest of the run."""
-    limit = TOKENS_AT_ONCE.get(views.device.type, TOKENS_AT_ONCE["cuda"]) // prompt.tower.tokens
+    limit = TOKENS_AT_ONCE.get(views.device.type, TOKENS_AT_ONCE["cuda"]) // prompt.encoder.tokens
 
     def at_once() -> int:
         return max(1, min(len(views), limit, prompt.episodes))

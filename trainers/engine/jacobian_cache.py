@@ -34,12 +34,12 @@ def build_jacobian(
         **key, "context": hashlib.sha256(prompt.context.cpu().numpy().tobytes()).hexdigest(), "engine": ENGINE,
     }) if cfg.CACHE.DIR else None
     is_cached = cache is not None and cache.note("jacobian") is not None
-    worth = pays(images, break_even(prompt.tower, prompt.context.shape[-2], features), cached=cache is not None)
+    worth = pays(images, break_even(prompt.encoder, prompt.context.shape[-2], features), cached=cache is not None)
     if not dist.broadcast(cfg.TTA.JACOBIAN == "on" or (fits and (worth or is_cached))):
         return None
-    jacobian = cached_jacobian(prompt.tower, prompt.context, cache) if cache is None or dist.is_main else None
+    jacobian = cached_jacobian(prompt.encoder, prompt.context, cache) if cache is None or dist.is_main else None
     dist.barrier()  # the other processes read what the main process has cached
-    return cached_jacobian(prompt.tower, prompt.context, cache) if jacobian is None else jacobian
+    return cached_jacobian(prompt.encoder, prompt.context, cache) if jacobian is None else jacobian
 
 
 def cached_jacobian(tower: TextEncoder, context: Tensor, cache: ArrayCache | None) -> Tensor:

@@ -60,7 +60,7 @@ class PromptLearner:
         self, tower: TextEncoder, context: Tensor, scale: Tensor, schedule: Schedule, momentum: float,
         weight_decay: float,
     ) -> None:
-        self.tower, self.scale, self.schedule = tower, scale, schedule
+        self.encoder, self.scale, self.schedule = tower, scale, schedule
         self.context = context.detach().clone()
         self.optimizer = torch.optim.SGD([self.context], schedule.lr, momentum, weight_decay=weight_decay)
         self.epoch = 0  # epochs finished
@@ -83,7 +83,7 @@ class PromptLearner:
 
     def gradient(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Cross entropy, logits (B, K), and the context's gradient."""
-        text, vjp = self.tower.with_vjp(self.context[None])  # (1, K, d)
+        text, vjp = self.encoder.with_vjp(self.context[None])  # (1, K, d)
         text.requires_grad_()
         with torch.enable_grad():
             logits = class_logits(images, text[0], self.scale)
@@ -92,8 +92,8 @@ class PromptLearner:
         return loss.detach(), logits.detach(), vjp(grad_text)[0]
 
     def halve_classes(self) -> str:
-        self.tower = self.tower.halved()
-        return f"{self.tower.group} classes"
+        self.encoder = self.encoder.halved()
+        return f"{self.encoder.group} classes"
 
     def end_epoch(self) -> None:
         loss, correct = float(self.loss), int(self.correct)

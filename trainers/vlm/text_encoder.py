@@ -37,9 +37,9 @@ class TextEncoder:
     ) -> None:
         self.backbone, self.class_tokens, self.precision, self.position = backbone, class_tokens, precision, position
         self.group = group or self.classes_within_memory()  # classes per group
-        self.towers = [self.part(range(i, min(i + self.group, len(class_tokens))))
+        self.groups = [self.part(range(i, min(i + self.group, len(class_tokens))))
                        for i in range(0, len(class_tokens), self.group)]
-        self.tokens = sum(tower.tokens for tower in self.towers)  # that run per context, shared ones not counted
+        self.tokens = sum(tower.tokens for tower in self.groups)  # that run per context, shared ones not counted
 
     def part(self, classes: Sequence[int]) -> TextTower | GenericTower:
         """The text tower for some of the classes."""
@@ -64,7 +64,7 @@ class TextEncoder:
     def text(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
         """Unit text features (B, K, d) for contexts (B, n_ctx, width) or (B, K, n_ctx, width), with or without noise
         (B, length, width) on all tokens."""
-        return torch.cat([tower(self.of_group(context, i), noise) for i, tower in enumerate(self.towers)], dim=1)
+        return torch.cat([tower(self.of_group(context, i), noise) for i, tower in enumerate(self.groups)], dim=1)
 
     def of_group(self, context: Tensor, i: int) -> Tensor:
         """The contexts of group i: all of them, or those of its classes where they are class-specific."""
@@ -76,7 +76,7 @@ class TextEncoder:
         Gradients (B, K, d) give (B, n_ctx, width), one for each of B contexts. With `batched`, a single context is
         given as (1, n_ctx, width) and gets B gradients at once; the function may then be called repeatedly.
         """
-        if len(self.towers) == 1:
+        if len(self.groups) == 1:
             leaf, text = self.forward(context, 0)
             return text.detach(), lambda grad_text: vjp(text, leaf, grad_text, batched)
 
@@ -93,7 +93,7 @@ class TextEncoder:
         """A leaf for the context, and group i's text features as a function of it."""
         leaf = context.detach().clone().requires_grad_()
         with torch.enable_grad():
-            return leaf, self.towers[i](self.of_group(leaf, i))
+            return leaf, self.groups[i](self.of_group(leaf, i))
 
 
 def vjp(text: Tensor, context: Tensor, grad_text: Tensor, batched: bool) -> Tensor:
@@ -132,10 +132,10 @@ class InitialPrompt:
         self, tower: TextEncoder, context: Tensor, zero_shot: Tensor | None = None, texts: TextFeatures | None = None,
     ) -> None:
         """`texts` replace the features of context and class names, for methods that do not change the context."""
-        self.tower = tower
+        self.encoder = tower
         self.episodes = sys.maxsize  # the most at once that fit into memory so far
         self.context = context.detach()  # (n_ctx, width), or (K, n_ctx, width)
-        self.text = retry_on_oom(lambda: self.tower.text(self.context[None])[0], self.halve_classes)  # (K, d)
+        self.text = retry_on_oom(lambda: self.encoder.text(self.context[None])[0], self.halve_classes)  # (K, d)
         check_distinct(self.text, tower.class_tokens)
         # For each class the first one of its name or texts; None where all, or the contexts, differ.
         first = first_of_equal(texts.tokens if texts else tower.class_tokens)
@@ -158,14 +158,14 @@ class InitialPrompt:
             gradient = by_class.transpose(0, 1) if self.context.dim() == 3 else by_class.sum(0)
             return gradient.unflatten(-1, self.context.shape[-2:])
         if self.vjp is None:
-            _, self.vjp = self.tower.with_vjp(self.context[None], batched=True)
+            _, self.vjp = self.encoder.with_vjp(self.context[None], batched=True)
         return self.vjp(grad_text)
 
     def halve_classes(self) -> str:
         """Less memory: groups of half as many classes."""
-        self.tower = self.tower.halved()
+        self.encoder = self.encoder.halved()
         self.vjp = None
-        return f"{self.tower.group} classes"
+        return f"{self.encoder.group} classes"
 
 
 def first_of_equal(class_tokens: Sequence[Sequence[int]]) -> list[int]:
@@ -197,7 +197,7 @@ def break_even(tower: TextEncoder, n_ctx: int, features: int) -> int:
     """The number of images whose gradients cost as much as the Jacobian. It needs one backward pass per feature, in
     each of which start and context run for every class. With several groups of classes, an image's gradient repeats
     the forward pass too, which costs as much as the backward pass."""
-    per_image = tower.tokens * (1 if len(tower.towers) == 1 else 2)
+    per_image = tower.tokens * (1 if len(tower.groups) == 1 else 2)
     return features * (tower.tokens + len(tower.class_tokens) * (1 + n_ctx)) // per_image
 
 

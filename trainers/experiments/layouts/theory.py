@@ -83,7 +83,7 @@ def episode(trainer: BaseTrainer, views: Tensor) -> tuple[Array, ...]:
     """For a batch of images: confidence before; then largest and mean similarity and confidence after tuning."""
     adapted = trainer.adapt(views)
     assert adapted.ctx is not None  # these methods tune the context
-    matrices = [theory.similarity(text.cpu().numpy()) for text in trainer.prompt.tower.text(adapted.ctx)]
+    matrices = [theory.similarity(text.cpu().numpy()) for text in trainer.prompt.encoder.text(adapted.ctx)]
 
     def confidence(logits: Tensor) -> Array:
         return logits.softmax(-1).amax(-1).cpu().numpy()
