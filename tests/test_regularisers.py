@@ -41,11 +41,11 @@ def test_terms_change_each_method(clip_model, method: str):
 def test_the_gradient_is_that_of_the_sum(clip_model):
     trainer = make_trainer("TPT", clip_model, "TRAINER.REGULARISERS", "ctpt:3, A-TPT:2")
     kept = encode_views(as_backbone(clip_model), make_views())[:, :4]
-    text = trainer.prompt.text
-    plain = trainer.scale * kept[:, :1] @ text.mT
+    text = trainer.clip.text
+    plain = trainer.clip.scale * kept[:, :1] @ text.mT
     step = trainer.text_gradient(text, kept, plain)
     own = text.expand(len(kept), -1, -1).clone().requires_grad_()
-    loss = marginal_entropy(trainer.scale * kept @ own.mT) - 3 * dispersion(own) - 2 * nearest_angle(own)
+    loss = marginal_entropy(trainer.clip.scale * kept @ own.mT) - 3 * dispersion(own) - 2 * nearest_angle(own)
     torch.testing.assert_close(step.gradient, torch.autograd.grad(loss.sum(), own)[0], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(step.penalty, (-dispersion(text) - nearest_angle(text)).expand(len(kept)))
 

@@ -1,6 +1,7 @@
 """BoostAdapter: TDA whose positive cache is joined by the confident views of the image that is predicted."""
 from __future__ import annotations
 
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -35,7 +36,6 @@ class BoostAdapter(TDA):
     least: ClassVar = {"BETA": 0, "DELTA": 0, "SCALE": 0}
     per_set = ("ALPHA", "BETA", "DELTA")
     paper: ClassVar = {name: (*PAPER[name], delta) for name, delta in DELTA.items()}
-    seen: Tensor  # number of images
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
@@ -57,17 +57,18 @@ class BoostAdapter(TDA):
     def num_views(self) -> int:
         return self.cfg.TTA.VIEWS
 
-    def reset(self, text: Tensor) -> None:
-        super().reset(text)
-        self.seen = torch.zeros((), device=text.device)
+    @cached_property
+    def seen(self) -> Tensor:
+        """Number of images so far, ()."""
+        return torch.zeros((), device=self.clip.text.device)
 
     def negative_order(self, entropy: Tensor) -> Tensor:
         self.seen += 1
         return -self.seen
 
     def voters(self, views: Tensor) -> KeyCache:
-        boosted = self.positive.copy(POSITIVE + self.own.DELTA)
-        for view, logits in zip(*self.used_views(views, self.prompt.text, "confident"), strict=True):
+        boosted = self.positive.copy(POSITIVE + self.method_settings.DELTA)
+        for view, logits in zip(*self.used_views(views, self.clip.text, "confident"), strict=True):
             boosted.offer(view, entropy(logits), logits.argmax())
         return boosted
 

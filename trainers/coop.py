@@ -26,8 +26,10 @@ from .runs.make_record import training_section
 from .runs.run_dir import Results
 from .vlm.numerics import fixed_numerics
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
-from .vlm.prompts import check_lengths, initial_context, words
-from .vlm.text_encoder import InitialPrompt, TextEncoder
+from .vlm.prompted_clip import LoadedModel, PromptedCLIP
+from .vlm.prompts import check_lengths, initial_context
+from .vlm.text_encoder import TextEncoder
+from .vlm.tokenizer import clean_name
 
 logger = logging.getLogger(__name__)
 
@@ -59,15 +61,18 @@ class CoOp(BaseTrainer):
         require(cfg, cfg.TRAINER.COOP.N_CTX >= 1, "TRAINER.COOP.N_CTX", "at least 1")
         start = cfg.TRAINER.COOP.CTX_INIT
         require(cfg, "{" not in start, "TRAINER.COOP.CTX_INIT", "plain words, without the class")
-        require(cfg, not start or bool(words(start)), "TRAINER.COOP.CTX_INIT", "empty (a random start), or have a word")
+        require(cfg, not start or bool(clean_name(start)), "TRAINER.COOP.CTX_INIT",
+                "empty (a random start), or have a word")
         require(cfg, cfg.DATALOADER.TRAIN_X.BATCH_SIZE >= 1, "DATALOADER.TRAIN_X.BATCH_SIZE", "at least 1")
         require(cfg, 0 <= cfg.OPTIM.MOMENTUM < 1, "OPTIM.MOMENTUM", "from 0 to below 1")
         require(cfg, cfg.OPTIM.MAX_EPOCH >= 0, "OPTIM.MAX_EPOCH", "0 (as CoOp has it) or more")
         require(cfg, cfg.OPTIM.WARMUP_EPOCH >= 0, "OPTIM.WARMUP_EPOCH", "0 or more")
         require(cfg, cfg.OPTIM.WARMUP_CONS_LR > 0, "OPTIM.WARMUP_CONS_LR", "above 0")
 
-    def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
-        super().__init__(cfg, dataset)
+    def __init__(
+        self, cfg: CfgNode, dataset: Dataset | None = None, model: LoadedModel | None = None,
+    ) -> None:
+        super().__init__(cfg, dataset, model)
         self.learns = True  # False: the prompt of MODEL.INIT_WEIGHTS is tested without training
         self.has_prompt = bool(cfg.MODEL.INIT_WEIGHTS)
         self.training: dict[str, object] = {}  # how the prompt was trained, for results.json
@@ -104,44 +109,56 @@ class CoOp(BaseTrainer):
             images = identity.listing
         return training_section(self.cfg, images)
 
-    def prepare(self) -> None:
-        context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
-        tower = TextEncoder(self.backbone, self.prompt.encoder.class_tokens, self.precision, self.prompt.encoder.group)
-        self.hand_written = tower.text(context[None])[0]  # (K, d), the zero-shot features
+    def make_clip(self, model: LoadedModel) -> PromptedCLIP:
+        """Zero-shot predictions are those of PROMPT.CTX_INIT, with class names at the end."""
+        clip = super().make_clip(model)
+        encoder = TextEncoder(
+            clip.backbone, clip.encoder.class_tokens, self.numerics.precision, budget=clip.budget)
+        words = initial_context(clip.backbone, self.cfg.PROMPT.CTX_INIT)
+        hand_written = encoder.text(words[None])[0]  # (K, d)
+        return clip.with_zero_shot_text(hand_written)
 
     def starting_context(self) -> Tensor:
-        """MODEL.INIT_WEIGHTS, or the words of CTX_INIT, or random numbers; one copy per class with CSC."""
-        own, classes = self.cfg.TRAINER.COOP, len(self.classnames)
+        """MODEL.INIT_WEIGHTS, or the words of CTX_INIT, or random numbers; one per class with CSC."""
+        settings = self.cfg.TRAINER.COOP
+        classes = len(self.clip.classnames)
         if self.cfg.MODEL.INIT_WEIGHTS:
-            context = self.prompt.context
-        elif own.CTX_INIT:
-            context = initial_context(self.backbone, own.CTX_INIT)
+            context = self.clip.context
+        elif settings.CTX_INIT:
+            context = initial_context(self.clip.backbone, settings.CTX_INIT)
         else:
-            shape = (own.N_CTX, self.backbone.width)
-            context = random_context((classes, *shape) if own.CSC else shape, self.cfg.SEED).to(self.device)
-        if own.CSC and context.dim() == 2:
+            shape: tuple[int, ...] = (settings.N_CTX, self.clip.backbone.width)
+            if settings.CSC:
+                shape = (classes, *shape)
+            context = random_context(shape, self.cfg.SEED).to(self.numerics.device)
+        if settings.CSC and context.dim() == 2:
             context = context.expand(classes, *context.shape)
-        check_lengths(self.classnames, self.prompt.encoder.class_tokens, context.shape[-2], self.backbone)
+        check_lengths(self.clip.classnames, self.clip.encoder.class_tokens, context.shape[-2],
+                      self.clip.backbone)
         return context
 
     def train(self) -> None:
         """The main process trains the context; all processes test it."""
-        context, self.training = self.dist.broadcast(self.learn() if self.dist.is_main else (torch.empty(0), {}))
-        self.prompt = InitialPrompt(self.prompt.encoder, context.to(self.device))
+        trained: tuple[Tensor, dict[str, object]] = torch.empty(0), {}
+        if self.dist.is_main:
+            trained = self.learn()
+        context, self.training = self.dist.broadcast(trained)
+        self.clip = self.clip.with_context(context.to(self.numerics.device))
         self.has_prompt = True
 
     def learn(self) -> tuple[Tensor, dict[str, object]]:
         """Trains the context and saves it as CoOp does. Returns it with what results.json says about it."""
         assert self.run_dir is not None and self.dataset is not None
-        cfg, own, epochs = self.cfg, self.cfg.TRAINER.COOP, epochs_of(self.cfg)
+        cfg, epochs = self.cfg, epochs_of(self.cfg)
         learner = PromptLearner(
-            self.prompt.encoder, self.starting_context(), self.scale,
+            self.clip.encoder, self.starting_context(), self.clip.scale,
             Schedule(epochs, cfg.OPTIM.LR, cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR),
             cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY,
         )
         images = TrainingImages(
-            self.backbone, self.dataset, self.dataset.train, own.FIXED_VIEWS, cfg.DATALOADER.TRAIN_X.BATCH_SIZE,
-            cfg.SEED, self.precision, cfg.DATALOADER.NUM_WORKERS,
+            self.clip.backbone, self.dataset, self.dataset.train, cfg.TRAINER.COOP.FIXED_VIEWS,
+            cfg.DATALOADER.TRAIN_X.BATCH_SIZE, cfg.SEED, self.numerics.precision,
+            cfg.DATALOADER.NUM_WORKERS,
         )
         skipped = images.leave_out_unreadable()
         if skipped and cfg.DATALOADER.ON_BAD_IMAGE == "error":
@@ -150,9 +167,10 @@ class CoOp(BaseTrainer):
         path = self.run_dir.path
         run_epochs(learner, images, self.run_dir.parts / "training.pt", path / "tensorboard" / "training")
         write_checkpoint(
-            self.checkpoint, epochs, learner.context, self.backbone, self.prompt.encoder.class_tokens,
-            learner.optimizer.state_dict(), learner.scheduler_state(), cfg.MODEL.BACKBONE.NAME,
-            self.class_token_position,
+            self.checkpoint, epochs, learner.context, self.clip.backbone,
+            self.clip.encoder.class_tokens, learner.optimizer.state_dict(),
+            learner.scheduler_state(), cfg.MODEL.BACKBONE.NAME,
+            cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
         )
         logger.info("prompt trained on %d images (%s) in %d epochs: %s", len(images.items), images.views, epochs,
                     self.checkpoint)
@@ -171,10 +189,11 @@ class CoOp(BaseTrainer):
         if not self.has_prompt:
             raise ConfigError(f"CoOp has no prompt yet: train one with {tool('train')} or give MODEL.INIT_WEIGHTS FILE")
         plain = views[:, :1]
-        logits = class_logits(plain, self.prompt.text, self.scale)[:, 0]
-        before = class_logits(plain, self.hand_written, self.scale)[:, 0]
-        context = self.prompt.context.expand(len(logits), *self.prompt.context.shape)
-        return Adapted(logits, before, context)
+        clip = self.clip
+        logits = class_logits(plain, clip.text, clip.scale)[:, 0]
+        zero_shot_logits = class_logits(plain, clip.zero_shot_text, clip.scale)[:, 0]
+        context = clip.context.expand(len(logits), *clip.context.shape)
+        return Adapted(logits, zero_shot_logits, context)
 
 
 def epochs_of(cfg: CfgNode) -> int:

@@ -38,7 +38,7 @@ class ShiftedText:
     def __init__(self, text: Tensor) -> None:
         self.encoder = ShiftFunction(text)
         self.context = torch.zeros_like(text)  # (K, d)
-        self.text = self.zero_shot = self.encoder.text(self.context)
+        self.text = self.zero_shot_text = self.encoder.text(self.context)
 
     def gradient(self, grad_text: Tensor) -> Tensor:
         _, vjp = self.encoder.with_vjp(self.context.expand_as(grad_text))
@@ -57,7 +57,7 @@ class TPS(TPT):
 
     @cached_property
     def initial(self) -> ShiftedText:
-        return ShiftedText(self.prompt.text)
+        return ShiftedText(self.clip.text)
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:

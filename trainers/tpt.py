@@ -24,6 +24,7 @@ from .engine.continual import ContinualContext, Moments, TunableText
 from .functional.objectives import class_logits, confident_views, marginal_entropy
 from .functional.posthoc import cots_columns
 from .registry import EVERY_IMAGE, TRAINER_REGISTRY, branch_of, find_method, method_key
+from .vlm.prompted_clip import LoadedModel
 
 
 @TRAINER_REGISTRY.register()
@@ -46,8 +47,10 @@ class TPT(BaseTrainer):
         for name in parse_regularisers(cfg.TRAINER.REGULARISERS):
             find_regulariser(name)
 
-    def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
-        super().__init__(cfg, dataset)
+    def __init__(
+        self, cfg: CfgNode, dataset: Dataset | None = None, model: LoadedModel | None = None,
+    ) -> None:
+        super().__init__(cfg, dataset, model)
         self.online = cfg.TTA.RESET not in EVERY_IMAGE
         self.terms = [Term(self.penalty, self.weight)]  # of the loss, besides that of the views
         for name, weight in parse_regularisers(cfg.TRAINER.REGULARISERS).items():
@@ -89,14 +92,14 @@ class TPT(BaseTrainer):
 
     def predict(self, views: Tensor, text: Tensor) -> Tensor:
         """Logits (B, K), given view features (B, V, d) and tuned text features (..., K, d)."""
-        return class_logits(views[:, :1], text, self.scale)[:, 0]
+        return class_logits(views[:, :1], text, self.clip.scale)[:, 0]
 
     # Where episodes start.
 
     @property
     def initial(self) -> TunableText:
         """What is tuned, as it is before the first image."""
-        return self.prompt
+        return self.clip
 
     @cached_property
     def continual(self) -> ContinualContext:
@@ -133,7 +136,7 @@ class TPT(BaseTrainer):
         """`run` on all images, as many at once as the device holds."""
         if not self.tunes_context:
             return run(views)  # no text tower runs, so memory is no concern
-        return adapt_within_memory(run, views, self.prompt)
+        return adapt_within_memory(run, views, self.clip.budget)
 
     def run_episodes(
         self, start: TunableText, views: Tensor, moments: Moments | None = None,
@@ -145,17 +148,17 @@ class TPT(BaseTrainer):
             views: Unit view features (B, V, d), view 0 the plain one.
             moments: AdamW's state to start from, which is updated; None = a new one.
         """
-        logits = class_logits(views, start.text, self.scale)  # (B, V, K)
+        logits = class_logits(views, start.text, self.clip.scale)  # (B, V, K)
         tuned = self.tune(start, views, logits, moments)
         if self.cfg.TTA.STEPS:
             text = start.encoder.text(tuned.context)  # (B, K, d)
-            tuned_logits = class_logits(views, text, self.scale)
+            tuned_logits = class_logits(views, text, self.clip.scale)
         else:
             text = start.text
             tuned_logits = logits
         zero_shot_logits = logits
-        if start.zero_shot is not start.text:
-            zero_shot_logits = class_logits(views, start.zero_shot, self.scale)
+        if start.zero_shot_text is not start.text:
+            zero_shot_logits = class_logits(views, start.zero_shot_text, self.clip.scale)
         columns = {"loss": tuned.loss, "penalty": tuned.penalty}
         columns.update(cots_columns(zero_shot_logits, tuned_logits))
         return Adapted(
@@ -211,7 +214,7 @@ class TPT(BaseTrainer):
         batch = len(kept)
         with torch.enable_grad():
             leaf = text.expand(batch, *text.shape[-2:]).detach().requires_grad_()  # (B, K, d)
-            logits = class_logits(kept, leaf, self.scale)  # (B, n, K)
+            logits = class_logits(kept, leaf, self.clip.scale)  # (B, n, K)
             if first is None:
                 first = logits
             loss = self.episode_loss(logits, first, plain)  # (B,)

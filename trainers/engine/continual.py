@@ -34,7 +34,7 @@ class TunableText(Protocol):
         """(K, d) text features of `context`."""
 
     @property
-    def zero_shot(self) -> Tensor:
+    def zero_shot_text(self) -> Tensor:
         """(K, d) features that predictions are compared with: `text`, unless that was learnt."""
 
     @property
@@ -51,7 +51,7 @@ class Start:
         text, gradient = initial.encoder.with_vjp(context[None])
         self.context = context
         self.text = text[0]  # (K, d)
-        self.zero_shot = initial.zero_shot
+        self.zero_shot_text = initial.zero_shot_text
         self.encoder = initial.encoder
         self.gradient = gradient
 

@@ -122,8 +122,8 @@ def adapt_images(method: BaseTrainer, views: Tensor, names: Sequence[object]) ->
     trainer = type(method).__name__
     try:
         adapted = Adapted.join([method.adapt(some) for some in (views.split(1) if method.online else [views])])
-        adapted.check_shapes(trainer, len(views), len(method.classnames), names)
-        return adapted.with_equal_logits(method.first_of_name).with_fallback(names)
+        adapted.check_shapes(trainer, len(views), len(method.clip.classnames), names)
+        return adapted.with_equal_logits(method.clip.first_of_name).with_fallback(names)
     except Exception as error:  # a user's own method may raise anything: say which, where, and at which image
         if isinstance(error, UserError) or machine_fault(error):
             raise
