@@ -305,7 +305,7 @@ def test_published_values_are_an_option():
 def test_published_values_per_set(clip_model, method: str, dataset: str, values: dict):
     opts = ("DATASET.NAME", dataset, f"TRAINER.{method.upper()}.VALUES", "paper")
     assert make_trainer(method, clip_model, *opts).method_settings.items() >= values.items()
-    assert not make_trainer(method, clip_model, *opts[:2]).own.items() >= values.items()
+    assert not make_trainer(method, clip_model, *opts[:2]).method_settings.items() >= values.items()
     assert len(TRAINER_REGISTRY.get(method).paper) == (14 if method == "BoostAdapter" else 15)
 
 
