@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from ..datasets import Dataset, Datum, build_dataset
+from ..datasets import Dataset, build_dataset
 from ..datasets.eval_data import EvalData
 from ..datasets.identity import ImageIdentity, identify, image_name
 from ..datasets.image_index import ImageIndex
@@ -60,11 +60,6 @@ class BaseTrainer:
     choices: ClassVar[Mapping[str, Sequence[str]]] = {}  # the allowed values of its own settings
 
     log_name = "log.txt"  # in the run directory; "" = none
-    indices: Sequence[int] = ()  # positions in `items` of the images of the run
-    order: Sequence[int] = ()  # `indices` as the method sees them
-    items: Sequence[Datum] = ()  # the split that is tested
-    classnames: Sequence[str] = ()
-    run_dir: RunDir | None = None  # None where `adapt` is used without a run
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
@@ -85,12 +80,10 @@ class BaseTrainer:
                 images in memory.
         """
         self.cfg = cfg
-        self.dataset = dataset
+        self.given_dataset = dataset
         self.given_model = model
         self.numerics = Numerics.from_settings(cfg)
         self.dist = Distributed()
-        if model is not None:
-            self.classnames = model.classnames
 
     @property
     def num_views(self) -> int:
@@ -145,7 +138,8 @@ class BaseTrainer:
             if run_dir.results is not None:
                 results = self.update_metrics(run_dir.results)
             else:
-                self.build_model()
+                if self.decide_once():
+                    self.clip = self.with_jacobian()
                 if train:
                     self.train()
                 results = self.test()
@@ -192,19 +186,28 @@ class BaseTrainer:
     def data(self) -> EvalData:
         """The images of the run."""
         cfg = self.cfg
-        if self.dataset is None:
+        dataset = self.given_dataset
+        if dataset is None:
             if not cfg.DATASET.NAME:
                 raise DataError("no data set given: use --dataset-config-file configs/datasets/<name>.yaml")
-            self.dataset = build_dataset(
+            dataset = build_dataset(
                 cfg.DATASET.NAME, cfg.DATASET.ROOT, cfg.DATASET.NUM_SHOTS, cfg.SEED, cfg.DATASET.SUBSAMPLE_CLASSES,
                 cfg.DATASET.FEWSHOT_DIR, cfg.DATASET.CORRUPTION, cfg.DATASET.SEVERITY, cfg.DATASET.IMAGE_LIST,
             )
-        data = EvalData.from_settings(cfg, self.dataset, self.online)
-        self.items = data.items
-        self.indices = data.indices
-        self.order = data.order
-        self.classnames = data.classnames
-        return data
+        return EvalData.from_settings(cfg, dataset, self.online)
+
+    @property
+    def num_images(self) -> int:
+        """The images of the run; 0 for images in memory, whose number is not known before."""
+        if self.given_model is not None:
+            return 0
+        return len(self.data.indices)
+
+    @property
+    def classnames(self) -> Sequence[str]:
+        if self.given_model is not None:
+            return self.given_model.classnames
+        return self.data.classnames
 
     @cached_property
     def identity(self) -> ImageIdentity:
@@ -266,6 +269,11 @@ class BaseTrainer:
         )
         return self.dist.broadcast(record)
 
+    @cached_property
+    def run_dir(self) -> RunDir:
+        """The folder of the run. `run` opens it."""
+        return RunDir(run_path(self.cfg), self.record)
+
     @property
     def code(self) -> list[type]:
         """The classes whose code makes the predictions: the method's, and those of added terms."""
@@ -301,11 +309,11 @@ class BaseTrainer:
     @cached_property
     def texts(self) -> ClassTexts | None:
         """Templates and descriptions in place of PROMPT.CTX_INIT; None = there are none."""
-        template: str | None = None  # there is no data set in `adapt`
+        template: str | None = None
         ensemble: Sequence[str] = ()
-        if self.dataset is not None:
-            template = self.dataset.template
-            ensemble = self.dataset.ensemble
+        if self.given_model is None:  # for images in memory there is no data set
+            template = self.data.dataset.template
+            ensemble = self.data.dataset.ensemble
         templates = find_templates(
             self.cfg.PROMPT.TEMPLATE, self.cfg.DATASET.NAME, template, ensemble)
         return ClassTexts.find(self.cfg.PROMPT, templates, self.classnames)
@@ -317,59 +325,52 @@ class BaseTrainer:
         """
         if not self.tunes_context or not self.cfg.TTA.STEPS or self.online:
             return False
-        return decide_jacobian(self.cfg, self.clip.shape, len(self.indices))
+        return decide_jacobian(self.cfg, self.clip.shape, self.num_images)
 
-    def decide_once(self, run_dir: RunDir) -> bool:
+    def decide_once(self) -> bool:
         """The decision about the Jacobian: the main process's, recorded before the first part.
 
         A continued run computes as it began.
         """
         uses_jacobian = self.decide_jacobian()
-        recorded = run_dir.record.numerics["jacobian"]
+        recorded = self.run_dir.record.numerics["jacobian"]
         if recorded != AUTO:
             uses_jacobian = recorded
         elif self.dist.is_main:
-            run_dir.decide(jacobian=uses_jacobian)
+            self.run_dir.decide(jacobian=uses_jacobian)
         return self.dist.broadcast(uses_jacobian)
 
-    def build_model(self) -> None:
-        """Loads the model, with the Jacobian of its initial prompt where the run uses one."""
-        if self.run_dir is not None:
-            uses_jacobian = self.decide_once(self.run_dir)
-        else:
-            uses_jacobian = self.decide_jacobian()
-        if uses_jacobian:
-            key = {
-                "weights": self.weights,
-                "precision": self.numerics.precision,
-                "device_type": self.numerics.device.type,
-                "classnames": list(self.clip.classnames),
-                "position": self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
-                "engine": self.numerics.engine,
-            }
-            jacobian = build_jacobian(self.clip, self.cfg.CACHE.DIR, key, self.dist)
-            self.clip = self.clip.with_jacobian(jacobian)
+    def with_jacobian(self) -> PromptedCLIP:
+        """The model with the Jacobian of its initial prompt, cached or computed."""
+        key = {
+            "weights": self.weights,
+            "precision": self.numerics.precision,
+            "device_type": self.numerics.device.type,
+            "classnames": list(self.clip.classnames),
+            "position": self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
+            "engine": self.numerics.engine,
+        }
+        jacobian = build_jacobian(self.clip, self.cfg.CACHE.DIR, key, self.dist)
+        return self.clip.with_jacobian(jacobian)
 
     def view_features(self, num_views: int) -> ViewFeatures:
         """The features of `num_views` views of each test image."""
-        assert self.dataset is not None
+        data = self.data
         return ViewFeatures(
-            self.cfg, self.clip.backbone, self.numerics.precision, self.dataset, self.items,
-            self.indices, num_views, {"data": self.record.data["listing"], "weights": self.weights})
+            self.cfg, self.clip.backbone, self.numerics.precision, data.dataset, data.items,
+            data.indices, num_views, {"data": self.record.data["listing"], "weights": self.weights})
 
     def train(self) -> None:
         """Test-time methods have nothing to train."""
 
     def test(self) -> Results:
         """Predicts all test images. The main process then joins the parts, measures them and finishes the run."""
-        assert self.run_dir is not None
         predictor = Predictor(self, self.run_dir)
         predictor.predict()
         return self.dist.broadcast(self.finish(predictor) if self.dist.is_main else {})
 
     def finish(self, predictor: Predictor) -> Results:
         """Writes predictions.npz, the final TensorBoard entries and results.json."""
-        assert self.run_dir is not None and self.dataset is not None
         names = [image_name(self.data.dataset, item) for item in self.data.selected]
         images = {"index": self.listing["index"], "image": self.identity.digests, "cluster": self.identity.clusters,
                   "filename": np.array(names, dtype=np.str_)}
@@ -399,7 +400,7 @@ class BaseTrainer:
     def metadata(self) -> dict[str, object]:
         """What else belongs in results.json: the initial prompt, facts about the backbone, for online methods how many
         classes follow each other, and what a method adds."""
-        labels = [self.items[index].label for index in self.order]
+        labels = [self.data.items[index].label for index in self.data.order]
         start = self.cfg.MODEL.INIT_WEIGHTS
         return {
             "init_weights": start, "init_weights_hash": self.prompt_facts.hash if start else "",
@@ -410,7 +411,6 @@ class BaseTrainer:
 
     def update_metrics(self, results: Results) -> Results:
         """The results of a finished run, measured again where TEST.BINS or TEST.SALS differ from what it has."""
-        assert self.run_dir is not None
         test = self.cfg.TEST
         if (results["bins"], "sals_ece" in results) == (test.BINS, test.SALS):
             logger.info("finished before; nothing to compute")

@@ -148,15 +148,15 @@ class CoOp(BaseTrainer):
 
     def learn(self) -> tuple[Tensor, dict[str, object]]:
         """Trains the context and saves it as CoOp does. Returns it with what results.json says about it."""
-        assert self.run_dir is not None and self.dataset is not None
         cfg, epochs = self.cfg, epochs_of(self.cfg)
         learner = PromptLearner(
             self.clip.encoder, self.starting_context(), self.clip.scale,
             Schedule(epochs, cfg.OPTIM.LR, cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR),
             cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY,
         )
+        dataset = self.data.dataset
         images = TrainingImages(
-            self.clip.backbone, self.dataset, self.dataset.train, cfg.TRAINER.COOP.FIXED_VIEWS,
+            self.clip.backbone, dataset, dataset.train, cfg.TRAINER.COOP.FIXED_VIEWS,
             cfg.DATALOADER.TRAIN_X.BATCH_SIZE, cfg.SEED, self.numerics.precision,
             cfg.DATALOADER.NUM_WORKERS,
         )
@@ -211,9 +211,7 @@ def trained_prompt(cfg: CfgNode) -> Path:
     trainer = CoOp(cfg)
     trainer.run()
     if not trainer.dist.broadcast(trainer.checkpoint.is_file()):  # the run is finished, but its prompt was removed
-        assert trainer.run_dir is not None and trainer.run_dir.results is not None
         with fixed_numerics(), RunLock(trainer.run_dir.path).held():
-            trainer.build_model()
             trainer.train()
             trainer.run_dir.remove_parts()
     return trainer.checkpoint

@@ -59,7 +59,7 @@ class OnZeta(BaseTrainer):
     @property
     def total(self) -> int:
         """n, the images that will come; 0 = not known."""
-        return self.cfg.TRAINER.ONZETA.IMAGES or len(self.indices)
+        return self.cfg.TRAINER.ONZETA.IMAGES or self.num_images
 
     # The state, as it is before the first image.
 

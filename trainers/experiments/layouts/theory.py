@@ -68,11 +68,12 @@ def adaptation(workspace: Workspace, method: str, dataset: str, backbone: str, o
     if file.is_file():
         with np.load(file, allow_pickle=False) as arrays:
             return Adaptation(**{**arrays, "scale": float(arrays["scale"]), "steps": int(arrays["steps"])})
-    logger.info("%s on %d images of %s, %s", method, len(trainer.indices), dataset, backbone)
-    trainer.build_model()
+    logger.info("%s on %d images of %s, %s", method, trainer.num_images, dataset, backbone)
+    if trainer.decide_jacobian():
+        trainer.clip = trainer.with_jacobian()
     features = trainer.view_features(trainer.num_views)
     features.fill_cache(trainer.dist)
-    batches = features.batches(chunks(trainer.indices, cfg.TTA.EPISODES))
+    batches = features.batches(chunks(trainer.data.indices, cfg.TTA.EPISODES))
     columns = map(np.concatenate, zip(*(episode(trainer, batch.views) for batch in batches), strict=True))
     made = Adaptation(trainer.clip.text.cpu().numpy(), float(trainer.clip.scale), cfg.TTA.STEPS, *columns)
     write_arrays(file, **vars(made))
