@@ -18,7 +18,7 @@ from yacs.config import CfgNode
 from ..datasets import Dataset
 from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
-from .config.validation import parse_regularisers, require_kept_views, require_one_of
+from .config.validation import parse_regularisers, require_kept_views
 from .engine.adapted import Adapted, adapt_within_memory
 from .engine.continual import ContinualContext, Moments, TunableText
 from .functional.objectives import class_logits, confident_views, marginal_entropy
@@ -43,7 +43,6 @@ class TPT(BaseTrainer):
     def validate(cls, cfg: CfgNode) -> None:
         if cfg.TTA.STEPS:
             require_kept_views(cfg)
-        require_one_of(cfg, "OPTIM.NAME", "adamw")
         for name in parse_regularisers(cfg.TRAINER.REGULARISERS):
             find_regulariser(name)
 

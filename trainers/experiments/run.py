@@ -141,7 +141,7 @@ def work(group: WorkGroup, sender: Connection, gpu: str, jobs: int) -> None:
     if gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     os.environ["LOCAL_WORLD_SIZE"] = str(jobs)  # the automatic number of threads is per process
-    sys.stdout = sys.stderr = Path(os.devnull).open("w")
+    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  bars of several processes; see log.txt
     LOGGER.setLevel(logging.INFO)
     threading.Thread(target=end_with_parent, daemon=True).start()
     sender.send(run_group(group))
