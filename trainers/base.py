@@ -23,7 +23,7 @@ from .config.fingerprint import plugin_modules, results_name, run_path
 from .config.settings import Setting
 from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
-from .engine.features import ViewFeatures
+from .engine.features import SplitImages, ViewStore
 from .engine.jacobian_cache import build_jacobian
 from .engine.predict import Predictor
 from .registry import LAST, find_method
@@ -362,12 +362,11 @@ class BaseTrainer:
         jacobian = build_jacobian(self.clip, self.cfg.CACHE.DIR, key, self.dist)
         return self.clip.with_jacobian(jacobian)
 
-    def view_features(self, num_views: int) -> ViewFeatures:
+    def view_features(self, num_views: int) -> ViewStore:
         """The features of `num_views` views of each test image."""
-        data = self.data
-        return ViewFeatures(
-            self.cfg, self.clip.backbone, self.numerics.precision, data.dataset, data.items,
-            data.indices, num_views, {"data": self.record.data["listing"], "weights": self.weights})
+        images = SplitImages(self.data.dataset, self.data.items, self.identity)
+        return ViewStore(
+            self.cfg, self.clip.backbone, self.numerics.precision, self.weights, images, num_views)
 
     def train(self) -> None:
         """Test-time methods have nothing to train."""

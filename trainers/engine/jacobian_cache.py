@@ -46,13 +46,12 @@ def build_jacobian(
 
 def read_or_compute(clip: PromptedCLIP, cache: ArrayCache) -> Tensor:
     """The Jacobian, read from the cache, or computed and written there."""
-    cached = cache.read(NAME)
+    cached = cache.read(NAME, NAME)
     if cached is not None:
-        array, _ = cached
-        return torch.from_numpy(array.copy()).to(clip.context.device)
+        return torch.from_numpy(cached[NAME]).to(clip.context.device)
     cache.reserve(clip.shape.jacobian_bytes, "the Jacobian's numbers")
     jacobian = compute_jacobian(clip)
-    cache.write(NAME, jacobian.cpu().numpy(), {})
+    cache.write(NAME, jacobian=jacobian.cpu().numpy())
     return jacobian
 
 

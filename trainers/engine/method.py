@@ -12,7 +12,7 @@ from ...datasets.eval_data import EvalData
 from ..runs.dist import Distributed
 from ..vlm.prompted_clip import PromptedCLIP
 from .adapted import Adapted
-from .features import ViewFeatures
+from .features import ViewStore
 
 
 class Method(Protocol):
@@ -37,7 +37,7 @@ class Method(Protocol):
     def adapt(self, views: Tensor) -> Adapted:
         """Predictions for B images, given as unit view features (B, V, d)."""
 
-    def view_features(self, num_views: int) -> ViewFeatures:
+    def view_features(self, num_views: int) -> ViewStore:
         """The features of `num_views` views of each test image."""
 
     def state(self) -> Mapping[str, np.ndarray]:

@@ -49,6 +49,11 @@ class Budget:
             views=views_within_memory(backbone),
         )
 
+    @classmethod
+    def of_images(cls, backbone: Backbone) -> Budget:
+        """For encoding views alone, without classes."""
+        return cls(episodes=1, classes=1, views=views_within_memory(backbone))
+
     def halve_episodes(self, at_once: int) -> str:
         """Less memory than `at_once` episodes take; first the episodes, then the classes."""
         if at_once == 1:

@@ -7,7 +7,7 @@ from torch import Tensor
 from ...datasets.views.pixels import Pixels
 from ..functional.objectives import unit
 from .backbone import Backbone
-from .budget import Budget, retry_on_oom, views_within_memory
+from .budget import Budget, retry_on_oom
 from .numerics import autocast, in_parallel
 
 
@@ -41,7 +41,7 @@ def encode_views(
     """
     raw = views.dtype == torch.uint8 if normalised is None else not normalised
     if budget is None:
-        budget = Budget(episodes=1, classes=1, views=views_within_memory(backbone))
+        budget = Budget.of_images(backbone)
 
     @torch.no_grad()
     def encode_piece(piece: Tensor) -> Tensor:  # (n, 3, H, W) -> (n, d)

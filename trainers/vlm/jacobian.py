@@ -68,8 +68,8 @@ def decide_jacobian(cfg: CfgNode, shape: TextShape, num_images: int) -> bool:
 
 
 def jacobian_pays_off(shape: TextShape, num_images: int) -> bool:
-    """Whether the gradients of so many images cost more than the Jacobian."""
-    return num_images > break_even_images(shape)
+    """Whether the gradients of so many images cost at least twice as much as the Jacobian."""
+    return num_images > 2 * break_even_images(shape)
 
 
 def break_even_images(shape: TextShape) -> int:

@@ -72,7 +72,7 @@ def adaptation(workspace: Workspace, method: str, dataset: str, backbone: str, o
     if trainer.decide_jacobian():
         trainer.clip = trainer.with_jacobian()
     features = trainer.view_features(trainer.num_views)
-    features.fill_cache(trainer.dist)
+    features.fill(trainer.dist)
     batches = features.batches(chunks(trainer.data.indices, cfg.TTA.EPISODES))
     columns = map(np.concatenate, zip(*(episode(trainer, batch.views) for batch in batches), strict=True))
     made = Adaptation(trainer.clip.text.cpu().numpy(), float(trainer.clip.scale), cfg.TTA.STEPS, *columns)
