@@ -213,7 +213,8 @@ def test_half_of_the_files_replaced_by_others_of_the_same_size(command, clean: P
     before = command(clean, "before", *cache)
     half = sorted(clean.rglob("*.bmp"))[::2]
     overwrite(half)
-    assert "was made with other data" in command(clean, "before", *cache)  # a finished run is not shown as one of these images
+    # A finished run is not shown as one of these images.
+    assert "was made with other data" in command(clean, "before", *cache)
     opened.clear()
     after = command(clean, "after", *cache)
     assert opened == [str(path) for path in half]  # the others are in the store
