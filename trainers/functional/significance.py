@@ -302,6 +302,8 @@ def level_of_several_sets(means: Array, covariance: Array, dof: int, units: int)
         units: Number of clusters over all data sets.
     """
     count = len(means) // 2
+    if np.abs(means[:count]).max() <= ROUNDING:
+        return 1.0
     scale = float(np.diag(covariance).mean())
     if scale <= ROUNDING**2:
         # No image differs from another: Σ_d u_d v_d is known.
