@@ -28,7 +28,8 @@ from promptcal.trainers.functional import significance as sig
 from promptcal.trainers.functional.significance import compare_calibration
 
 SPREAD = 1.5  # standard deviation of the logit of p
-CORRELATION = 0.8  # between two methods, of the logit of p and of the draw that decides right or wrong
+# Between two methods, of the logit of p and of the draw that decides right or wrong.
+CORRELATION = 0.8
 Array = np.ndarray
 Generator = np.random.Generator
 Sample = tuple[Array, Array]
@@ -236,7 +237,7 @@ def two_values(first_error: float, second_error: float) -> Draw:
 
 
 def opposite_shapes(n: int, rng: Generator) -> Comparison:
-    """Too broad against too narrow: errors of ±5 points that cancel, mirrored in the other method."""
+    """Too broad against too narrow: errors of ±5 points that cancel, of opposite signs."""
     high = rng.random(n) < 0.5
     p = np.where(high, rng.uniform(0.82, 0.94, n), rng.uniform(0.42, 0.54, n))
     samples = []
@@ -317,7 +318,8 @@ def shape_only(n: int, rng: Generator) -> Comparison:
 
 def _shape_shift() -> float:
     """The over-confidence of T = 0.5, found on many images."""
-    sample = draw_pair(Model(), Model(temperature=0.5), 400_000, np.random.default_rng(0), same_predictions=True)
+    rng = np.random.default_rng(0)
+    sample = draw_pair(Model(), Model(temperature=0.5), 400_000, rng, same_predictions=True)
     shift = 0.0
     for _ in range(20):
         shift += float(np.clip(sample[1][0] - shift, 0, 1).mean() - sample[0][0].mean())
@@ -565,7 +567,11 @@ def print_coverage(trials: int) -> None:
 
 
 def print_selective(trials: int) -> None:
-    models = {"74 %, calibrated": Model(), "74 %, T = 0.6": Model(temperature=0.6), "93 %": Model(0.93)}
+    models = {
+        "74 %, calibrated": Model(),
+        "74 %, T = 0.6": Model(temperature=0.6),
+        "93 %": Model(0.93),
+    }
     rows = []
     for name, model in models.items():
         by_size = {}

@@ -1,4 +1,4 @@
-"""Metrics of selective prediction: values and intervals by definition, ties, differences, coverage by simulation."""
+"""Metrics of selective prediction: definitions, ties, intervals, differences, coverage."""
 from __future__ import annotations
 
 import doctest
@@ -33,16 +33,20 @@ def test_examples_in_docstrings():
 
 
 def test_values_are_those_of_the_metrics(sample):
-    for confidence in (sample[0], sample[0].round(1), np.full(400, 0.7)):  # without ties, with ties, one tie
-        correct = sample[1]
-        assert sel.aurc_influence(confidence, correct).value == pytest.approx(cal.aurc(confidence, correct))
-        assert sel.auroc_influence(confidence, correct).value == pytest.approx(cal.auroc(confidence, correct))
+    correct = sample[1]
+    error = 1 - correct
+    # Without ties, with ties, all tied.
+    for confidence in (sample[0], sample[0].round(1), np.full(400, 0.7)):
+        arrays = (confidence, correct)
+        assert sel.aurc_influence(*arrays).value == pytest.approx(cal.aurc(*arrays))
+        assert sel.auroc_influence(*arrays).value == pytest.approx(cal.auroc(*arrays))
         accuracy = cal.selective(confidence, correct, [0.6])[0][0]
-        assert sel.selective_accuracy(confidence, correct, 0.6).value == pytest.approx(accuracy)
-        assert sel.risk_at_coverage(confidence, correct, 1.0).value == pytest.approx(1 - correct.mean())
+        assert sel.selective_accuracy(*arrays, 0.6).value == pytest.approx(accuracy)
+        assert sel.risk_at_coverage(*arrays, 1.0).value == pytest.approx(error.mean())
     order = np.argsort(-sample[0])
-    assert sel.risk_at_coverage(*sample, 0.301).value == pytest.approx(1 - sample[1][order[:121]].mean())
-    assert sel.risk_at_coverage(np.full(400, 0.7), sample[1], 0.25).value == pytest.approx(1 - sample[1].mean())
+    assert sel.risk_at_coverage(*sample, 0.301).value == pytest.approx(error[order[:121]].mean())
+    all_tied = sel.risk_at_coverage(np.full(400, 0.7), correct, 0.25)
+    assert all_tied.value == pytest.approx(error.mean())
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -67,13 +71,15 @@ def test_influences_have_mean_zero_and_the_variance_of_a_jackknife(sample, name:
 def test_selective_accuracy_has_wilsons_interval_and_counts_seeds_of_an_image_once(sample):
     interval = sel.selective_accuracy(*sample, 0.8)
     above = sample[0] > 0.8
-    exact = stats.binomtest(int(sample[1][above].sum()), int(above.sum())).proportion_ci(method="wilson")
+    test = stats.binomtest(int(sample[1][above].sum()), int(above.sum()))
+    exact = test.proportion_ci(method="wilson")
     assert [interval.low, interval.high] == pytest.approx([exact.low, exact.high])
     copies = [np.stack([values] * 3, axis=1) for values in sample]
     repeated = sel.selective_accuracy(*copies, 0.8)
     assert [repeated.low, repeated.high] == pytest.approx([interval.low, interval.high], rel=1e-3)
     assert math.isnan(sel.selective_accuracy(*sample, 1.0).value)
-    assert sel.selective_accuracy([0.9] * 30, [1] * 30, 0.5).low == pytest.approx(30 / (30 + 1.96**2), rel=1e-3)
+    all_right = sel.selective_accuracy([0.9] * 30, [1] * 30, 0.5)
+    assert all_right.low == pytest.approx(30 / (30 + 1.96**2), rel=1e-3)
 
 
 def test_delongs_variance(sample):
@@ -81,10 +87,13 @@ def test_delongs_variance(sample):
     confidence, correct = sample[0].round(2), sample[1]
     right, wrong = confidence[correct == 1], confidence[correct == 0]
     pairs = (right[:, None] > wrong).astype(float) + 0.5 * (right[:, None] == wrong)
-    variance = pairs.mean(axis=1).var(ddof=1) / len(right) + pairs.mean(axis=0).var(ddof=1) / len(wrong)
-    assert sel.auroc_influence(confidence, correct).standard_error() == pytest.approx(math.sqrt(variance), rel=0.01)
+    variance = pairs.mean(axis=1).var(ddof=1) / len(right)
+    variance += pairs.mean(axis=0).var(ddof=1) / len(wrong)
+    standard_error = sel.auroc_influence(confidence, correct).standard_error()
+    assert standard_error == pytest.approx(math.sqrt(variance), rel=0.01)
     interval = sel.auroc_interval(confidence, correct)
-    assert 0.5 < interval.low < interval.value == pytest.approx(pairs.mean()) and interval.value < interval.high < 1
+    assert interval.value == pytest.approx(pairs.mean())
+    assert 0.5 < interval.low < interval.value < interval.high < 1
 
 
 def test_what_has_no_interval(sample):
@@ -112,7 +121,8 @@ def test_differences_of_equal_methods_are_found_in_5_percent(name: str):
     assert alarms / TRIALS <= 0.05 + SLACK
     same = sel.metric_difference(measure(*first), measure(*first))
     assert (same.value, same.p) == (0, 1)
-    clustered = sel.metric_difference(measure(*first), measure(*second), images=np.arange(500) // 250)
+    halves = np.arange(500) // 250
+    clustered = sel.metric_difference(measure(*first), measure(*second), images=halves)
     assert clustered.p >= 0.5  # two clusters show nothing
     with pytest.raises(ValueError, match="same images"):
         sel.metric_difference(measure(*first), sel.Influence(0.5, np.zeros(3)))
@@ -121,7 +131,8 @@ def test_differences_of_equal_methods_are_found_in_5_percent(name: str):
 def test_differences_are_found():
     rng = np.random.default_rng(1)
     first = sim.draw_pair(sim.Model(), sim.Model(), 2000, rng)[0]
-    blurred = np.clip(first[0] + rng.normal(0, 0.3, 2000), 0, 1)  # says less about which images are right
+    # A confidence with noise says less about which images are right.
+    blurred = np.clip(first[0] + rng.normal(0, 0.3, 2000), 0, 1)
     for name in ("aurc", "auroc", "risk"):
         measure = INFLUENCES[name]
         assert sel.metric_difference(measure(*first), measure(blurred, first[1])).p < 0.01

@@ -1,4 +1,4 @@
-"""Comparisons of two methods: formulas, degenerate cases, clusters; size and power by simulation."""
+"""Comparisons of two methods: formulas, clusters, degenerate cases; size and power simulated."""
 from __future__ import annotations
 
 import doctest
@@ -67,7 +67,8 @@ def test_models_that_differ_are_told_apart(name: str, power: float):
 
 @pytest.mark.parametrize("kind", ["near zero", "same side"])
 def test_the_smallest_difference_is_found_in_about_four_of_five_samples(kind: str):
-    assert 0.8 - 0.08 - slack(0.8) < sim.smallest_power(kind, 1000, TRIALS) < 0.8 + 0.12 + slack(0.8)
+    power = sim.smallest_power(kind, 1000, TRIALS)
+    assert 0.75 - slack(0.75) < power < 0.9 + slack(0.9)
 
 
 def test_several_pairs_raise_no_more_alarms_than_one():
@@ -85,7 +86,8 @@ def test_several_pairs_raise_no_more_alarms_than_one():
     assert alarms / TRIALS <= 0.05 + slack(0.05)
 
 
-@pytest.mark.parametrize(("n", "error"), [(100, 0.0), (300, 0.08), (1000, 0.0), (1000, 0.03), (1000, 0.2)])
+@pytest.mark.parametrize(
+    ("n", "error"), [(100, 0.0), (300, 0.08), (1000, 0.0), (1000, 0.03), (1000, 0.2)])
 @pytest.mark.parametrize("accuracy", [0.74, 0.98])
 def test_the_interval_covers_the_true_error(n: int, error: float, accuracy: float):
     result = sim.coverage(sim.Model(accuracy, error), n, TRIALS)
@@ -96,7 +98,8 @@ def test_the_interval_covers_the_true_error(n: int, error: float, accuracy: floa
 def test_an_interval_of_ece_does_not_cover_the_true_one():
     """Why ECE has none: chance adds to every bin, so the measured ECE is above the true one."""
     rng = np.random.default_rng(0)
-    errors = [cal.ece(*sim.draw_pair(sim.Model(error=0.01), sim.Model(), 1000, rng)[0]) for _ in range(40)]
+    model = sim.Model(error=0.01)
+    errors = [cal.ece(*sim.draw_pair(model, model, 1000, rng)[0]) for _ in range(40)]
     assert min(errors) > 0.01
 
 
@@ -115,7 +118,8 @@ def sample(n: int, seed: int, error: float = 0.0, seeds: int | None = None) -> s
 def test_student_t_is_scipys():
     for dof in (3, 5, 10, 30, 100, 1e4):
         for t in (0.1, 1.0, 2.0, 3.5):
-            assert intervals.t_p_value(t, dof) == pytest.approx(2 * stats.t.sf(t, dof), rel=0.05, abs=2e-3)
+            exact = 2 * stats.t.sf(t, dof)
+            assert intervals.t_p_value(t, dof) == pytest.approx(exact, rel=0.05, abs=2e-3)
         exact = stats.t.ppf(0.975, dof)
         assert intervals.t_quantile(dof) == pytest.approx(exact, rel=0.02)
         assert intervals.t_p_value(intervals.t_quantile(dof), dof) == pytest.approx(0.05)
@@ -186,7 +190,7 @@ def test_the_null_variance_is_its_definition_and_the_variance_of_a_calibrated_ru
     scaled = []
     for run in runs:
         count = run.count[run.index]
-        scaled.append(np.where(count > 1, run.residual * np.sqrt(count) / np.maximum(count - 1, 1), 0))
+        scaled.append(run.residual * np.sqrt(count) / np.maximum(count - 1, 1))
     total = 0.0
     for i in range(80):
         for j in range(80):
@@ -249,11 +253,14 @@ def test_the_level_of_several_sets_is_the_distance_to_the_nearest_equal_levels()
                 constraints={"type": "eq", "fun": excess})
             if nearest.success:
                 distances.append(nearest.fun)
-        assert p == pytest.approx(intervals.t_p_value(math.sqrt(min(distances)), 500), rel=1e-2, abs=1e-6)
+        expected = intervals.t_p_value(math.sqrt(min(distances)), 500)
+        assert p == pytest.approx(expected, rel=1e-2, abs=1e-6)
 
 
 def test_the_level_of_several_sets_is_that_of_one_set_without_covariance():
-    p = significance.level_of_several_sets(np.array([0.05, 0.03]), np.diag([1e-4, 4e-4]), dof=99, units=100)
+    means = np.array([0.05, 0.03])
+    covariance = np.diag([1e-4, 4e-4])
+    p = significance.level_of_several_sets(means, covariance, dof=99, units=100)
     assert p == pytest.approx(intervals.t_p_value(1.5, 99), rel=1e-6)  # min(5, 1.5) standard errors
 
 
@@ -276,7 +283,8 @@ def test_order_of_the_methods_only_changes_signs():
         forth, back = getattr(one_way, name), getattr(other_way, name)
         mirrored = [-forth.value, -forth.high, -forth.low, forth.p]
         assert [back.value, back.low, back.high, back.p] == pytest.approx(mirrored)
-    assert other_way.level == pytest.approx(one_way.level) and other_way.p == pytest.approx(one_way.p)
+    assert other_way.level == pytest.approx(one_way.level)
+    assert other_way.p == pytest.approx(one_way.p)
     assert one_way.better == 1 and other_way.better == -1 and one_way.significant
 
 
@@ -350,7 +358,8 @@ def test_identical_runs_do_not_differ():
         result = compare_calibration(runs, runs)
         values = [result.over.value, result.accuracy.value, result.squared.value]
         assert values == pytest.approx([0, 0, 0], abs=1e-15)
-        assert [result.over.p, result.accuracy.p, result.squared.p, result.level, result.p] == [1] * 5
+        assert result.over.p == result.accuracy.p == result.squared.p == 1
+        assert result.level == result.p == 1
         assert result.better == 0
     copies = tuple(np.repeat(values[:, None], 3, axis=1) for values in sample(200, 0))
     assert compare_calibration([sample(200, 0)], [copies]).p == 1  # up to rounding
@@ -376,7 +385,8 @@ def test_without_variance_p_is_the_smallest_of_a_sign_flip_test():
         assert result.over.value == pytest.approx(1) and result.over.high <= 1
         assert result.p >= 2.0**-7
     confidence, correct = sample(12, 0)
-    assert compare_calibration([(confidence, correct)], [(confidence + 0.1, correct)]).over.p == 2.0**-11
+    shifted = compare_calibration([(confidence, correct)], [(confidence + 0.1, correct)])
+    assert shifted.over.p == 2.0**-11
 
 
 def test_confidences_near_zero_and_one():
@@ -427,7 +437,8 @@ def test_shaffer():
     assert shaffer(p_values) == pytest.approx(expected)
     shuffled = np.random.default_rng(0).permutation(10)
     assert shaffer(p_values[shuffled]) == pytest.approx(expected[shuffled])
-    assert shaffer([0.03]) == [0.03] and shaffer([]) == [] and shaffer([0.3, 0.4, 0.5]) == pytest.approx([0.9] * 3)
+    assert shaffer([0.03]) == [0.03] and shaffer([]) == []
+    assert shaffer([0.3, 0.4, 0.5]) == pytest.approx([0.9] * 3)
     for count in (3, 6, 10, 15, 45):
         drawn = np.random.default_rng(count).uniform(0, 0.2, count)
         assert (np.array(shaffer(drawn)) <= np.array(holm(drawn)) + 1e-12).all()
