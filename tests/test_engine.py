@@ -2,37 +2,41 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from common import make_image_folder, openai_state, random_clip
-from promptcal.datasets.utils.errors import ConfigError, UserError
+from common import classes_at_once, make_image_folder, openai_state, random_clip
+from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers.api import build_method
 from promptcal.trainers.engine.adapted import adapt_within_memory
 from promptcal.trainers.engine.cache import ArrayCache
-from promptcal.trainers.engine.tta_loop import tune_and_predict
 from promptcal.trainers.runs.run_dir import read_predictions
-from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
-from promptcal.trainers.vlm.prompts import class_tokens, initial_context
-from promptcal.trainers.vlm.text_encoder import (
-    InitialPrompt,
-    TextEncoder,
-    break_even,
-    jacobian_size,
-    pays,
+from promptcal.trainers.vlm.jacobian import (
+    TextShape,
+    break_even_images,
+    decide_jacobian,
+    jacobian_pays_off,
     text_jacobian,
 )
+from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
+from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
+from promptcal.trainers.vlm.prompts import class_tokens, initial_context
+from promptcal.trainers.vlm.text_encoder import TextEncoder
 
 NAMES = ["cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river", "sea or lake"]
 
 
-def prompt_of(model, group: int = 0, specific: bool = False) -> InitialPrompt:
+def prompt_of(model, group: int = 0, specific: bool = False) -> PromptedCLIP:
     context = initial_context(OpenAIBackbone(model), "a photo of a")
     if specific:
         context = context + torch.randn(len(NAMES), 4, 64, generator=torch.Generator().manual_seed(0))
-    return InitialPrompt(TextEncoder(OpenAIBackbone(model), class_tokens(NAMES, TOKENIZER), group=group), context)
+    backbone, tokens = OpenAIBackbone(model), class_tokens(NAMES, TOKENIZER)
+    encoder = TextEncoder(backbone, tokens, budget=classes_at_once(group))
+    return PromptedCLIP(NAMES, encoder, context)
 
 
 def relative(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -47,19 +51,30 @@ def test_jacobian_and_groups_give_the_same_gradient(clip_model, specific: bool):
     assert expected.shape == (5, *whole.context.shape)
     torch.testing.assert_close(grouped.text, whole.text)
     assert relative(grouped.gradient(grad_text), expected) < 1e-5
-    whole.jacobian = text_jacobian(whole.tower, whole.context)
-    assert relative(whole.gradient(grad_text), expected) < 1e-5
+    with_jacobian = whole.with_jacobian(text_jacobian(whole.encoder, whole.context))
+    assert relative(with_jacobian.gradient(grad_text), expected) < 1e-5
 
 
 def test_the_jacobian_is_that_of_autograd(clip_model):
     prompt = prompt_of(clip_model)
-    slow = torch.autograd.functional.jacobian(lambda c: prompt.tower.towers[0](c[None])[0], prompt.context)
-    assert relative(text_jacobian(prompt.tower, prompt.context), slow.flatten(2)) < 1e-5
-    assert 48 < break_even(prompt.tower, 4, 48) < 48 * 5
-    grouped = TextEncoder(OpenAIBackbone(clip_model), class_tokens(NAMES, TOKENIZER), group=2)
-    assert break_even(grouped, 4, 48) == break_even(prompt.tower, 4, 48) // 2  # an image runs there and back
-    assert pays(150, 100, cached=True) and not pays(150, 100, cached=False) and pays(201, 100, cached=False)
-    assert jacobian_size(1000, 512, torch.empty(4, 512)) < 1e9 * build_cfg("SoC").TTA.JACOBIAN_GB  # ImageNet, ViT-B/16
+    slow = torch.autograd.functional.jacobian(lambda c: prompt.encoder.groups[0](c[None])[0], prompt.context)
+    assert relative(text_jacobian(prompt.encoder, prompt.context), slow.flatten(2)) < 1e-5
+
+
+def test_the_jacobian_is_decided_by_counts_alone(clip_model):
+    shape = prompt_of(clip_model).shape
+    even = break_even_images(shape)
+    assert 48 < even < 48 * 5
+    assert break_even_images(replace(shape, groups=2)) == even // 2  # an image runs there and back
+    assert jacobian_pays_off(shape, 2 * even + 1) and not jacobian_pays_off(shape, 2 * even)
+    # Classes in smaller groups, because memory ran out, change nothing.
+    assert prompt_of(clip_model, group=2).shape == shape
+    for setting, expected in (("auto", [False, True]), ("on", [True, True]), ("off", [False, False])):
+        cfg = build_cfg("SoC", opts=["TTA.JACOBIAN", setting])
+        decided = [decide_jacobian(cfg, shape, images) for images in (2 * even, 2 * even + 1)]
+        assert decided == expected
+    imagenet = TextShape(classes=1000, features=512, n_ctx=4, width=512, tokens=4000, groups=1)
+    assert decide_jacobian(build_cfg("SoC"), imagenet, 50_000)  # ViT-B/16: it fits
 
 
 def run(root: Path, weights: Path, folder: Path, trainer: str = "SoC", *opts: object) -> dict:
@@ -75,12 +90,13 @@ def test_the_jacobian_in_a_run_is_made_once_and_shared(image_folder: Path, clip_
     cache = ("CACHE.DIR", tmp_path / "cache", "TTA.JACOBIAN")
     made = run(image_folder, clip_file, tmp_path / "made", "SoC", *cache, "on")
     np.testing.assert_allclose(made["logits"], plain["logits"], atol=1e-3)
-    (stored,) = (tmp_path / "cache").glob("jacobian-*/jacobian.npy")
+    (stored,) = (tmp_path / "cache").glob("jacobian-*/jacobian.npz")
     before = stored.stat().st_mtime_ns
-    run(image_folder, clip_file, tmp_path / "other", "OTPT", *cache, "auto")
+    run(image_folder, clip_file, tmp_path / "other", "OTPT", *cache, "on")
     assert stored.stat().st_mtime_ns == before
-    with pytest.raises(ConfigError, match="raise TTA.JACOBIAN_GB"):
-        run(image_folder, clip_file, tmp_path / "large", "SoC", *cache, "on", "TTA.JACOBIAN_GB", 0)
+    # Whether it is used does not depend on what lies in the cache: too few images here.
+    after = run(image_folder, clip_file, tmp_path / "auto", "SoC", *cache, "auto")
+    assert np.array_equal(after["logits"], plain["logits"]) and not np.array_equal(made["logits"], plain["logits"])
 
 
 def test_a_second_method_touches_no_image(image_folder: Path, clip_file: Path, tmp_path: Path, monkeypatch):
@@ -93,34 +109,35 @@ def test_a_second_method_touches_no_image(image_folder: Path, clip_file: Path, t
     def refuse(*_):
         raise AssertionError("an image was opened")
 
+    run(image_folder, clip_file, tmp_path / "plain view", "ZeroShot", *cache)
     monkeypatch.setattr("promptcal.datasets.base.open_image", refuse)
     for trainer in ("SoC", "TPT", "ZeroShot"):
         warm = run(image_folder, clip_file, tmp_path / f"warm{trainer}", trainer, *cache)
-        # ZeroShot takes the plain view from the cache of all views, where it was encoded with the others.
-        tolerance = 1e-5 if trainer == "ZeroShot" else 0
-        np.testing.assert_allclose(warm["logits"], expected.get(trainer, cold)["logits"], rtol=0, atol=tolerance)
+        assert np.array_equal(warm["logits"], expected.get(trainer, cold)["logits"]), trainer
     with pytest.raises(AssertionError, match="an image was opened"):
         run(image_folder, clip_file, tmp_path / "seed", "TPT", *cache, "SEED", 1)
 
 
 def test_any_flipped_byte_of_a_cached_array_is_noticed_or_harmless(tmp_path: Path):
-    cache, metadata = ArrayCache(tmp_path, "views", {}), {"index": [3, 5], "bad": {"4": "kind_a/4.png: no image"}}
+    cache = ArrayCache(tmp_path, "views", {})
     array = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float16)
-    cache.write("x", array, metadata)
+    index = np.array([3, 5])
+    cache.write("x", array=array, index=index)
     noticed = 0
-    for name in ("x.npy", "x.json"):
-        file = cache.folder / name
-        content = file.read_bytes()
-        for place in range(0, len(content), 3):
-            for flip in (1, 2, 255):
-                file.write_bytes(content[:place] + bytes([content[place] ^ flip]) + content[place + 1 :])
-                found = cache.read("x")
-                if found is not None:
-                    assert np.array_equal(found[0], array) and found[0].dtype == array.dtype, (name, place)
-                    assert found[1] == metadata, (name, place)
-                noticed += found is None
-        file.write_bytes(content)
-    assert noticed > 100 and cache.read("x")[1] == metadata
+    file = cache.file("x")
+    content = file.read_bytes()
+    for place in range(0, len(content), 3):
+        for flip in (1, 2, 255):
+            file.write_bytes(content[:place] + bytes([content[place] ^ flip]) + content[place + 1 :])
+            read = cache.read("x", "array", "index")
+            if read is not None:
+                assert np.array_equal(read["array"], array) and read["array"].dtype == array.dtype, place
+                assert np.array_equal(read["index"], index), place
+            alone = cache.read_array("x", "index")
+            assert alone is None or np.array_equal(alone, index), place
+            noticed += read is None
+    file.write_bytes(content)
+    assert noticed > 100 and np.array_equal(cache.read("x", "array", "index")["index"], index)
 
 
 def test_the_cache_belongs_to_its_circumstances(image_folder: Path, clip_file: Path, tmp_path: Path):
@@ -142,28 +159,28 @@ def test_a_full_disk_is_foreseen(tmp_path: Path):
 
 def test_out_of_memory_halves_episodes_then_classes(clip_model, caplog):
     prompt = prompt_of(clip_model)
-    trainer = build_trainer(build_cfg("SoC"))
-    trainer.use_model(clip_model, NAMES)
+    trainer = build_method(build_cfg("SoC"), clip_model, NAMES)
+    budget = trainer.clip.budget
     views = torch.nn.functional.normalize(torch.randn(6, 20, 48), dim=-1)
     expected = trainer.adapt(views)
     sizes = []
 
     def tight(some: torch.Tensor):
-        sizes.append((len(some), trainer.prompt.tower.group))
-        if len(some) * trainer.prompt.tower.group > 4:
+        sizes.append((len(some), budget.classes))
+        if len(some) * budget.classes > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return tune_and_predict(trainer.prompt, some, trainer.scale, trainer, trainer.cfg)
+        return trainer.run_episodes(trainer.initial, some)
 
     with torch.no_grad():
-        shrunk = adapt_within_memory(tight, views, trainer.prompt)
+        shrunk = adapt_within_memory(tight, views, budget)
     torch.testing.assert_close(shrunk.logits, expected.logits, atol=1e-3, rtol=0)
     assert sizes[:5] == [(6, 7), (3, 7), (2, 7), (1, 7), (1, 4)] and len(sizes) == 10
     assert "3 episodes at once" in caplog.text and "4 classes at once" in caplog.text
     with torch.no_grad():
-        adapt_within_memory(tight, views, trainer.prompt)
+        adapt_within_memory(tight, views, budget)
     assert sizes[10:] == [(1, 4)] * 6  # from here on, as it said
     with pytest.raises(UserError, match="use DEVICE cpu"), torch.no_grad():
-        adapt_within_memory(lambda some: (_ for _ in ()).throw(torch.OutOfMemoryError("no")), views, prompt)
+        adapt_within_memory(lambda some: (_ for _ in ()).throw(torch.OutOfMemoryError("no")), views, prompt.budget)
 
 
 def no_memory(*_):
@@ -176,9 +193,10 @@ def test_out_of_memory_before_the_first_image(
     """Text features come in groups of classes then; for the Jacobian there is a line with the remedy."""
     expected = prompt_of(clip_model).text
     real = TextEncoder.text
-    monkeypatch.setattr(TextEncoder, "text", lambda tower, x: (no_memory if tower.group > 2 else real)(tower, x))
+    monkeypatch.setattr(TextEncoder, "text", lambda encoder, x: (
+        no_memory if encoder.budget.classes > 2 else real)(encoder, x))
     tight = prompt_of(clip_model)
-    assert tight.tower.group == 2
+    assert tight.budget.classes == 2 and len(tight.encoder.groups) == 4
     torch.testing.assert_close(tight.text, expected)
     monkeypatch.setattr("promptcal.trainers.engine.jacobian_cache.text_jacobian", no_memory)
     with pytest.raises(UserError, match="use TTA.JACOBIAN off"):
