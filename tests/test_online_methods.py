@@ -277,15 +277,6 @@ def test_interrupted_and_continued(run, method: str, opts: tuple, monkeypatch):
         np.testing.assert_array_equal(continued[name], column, err_msg=name)
 
 
-def test_the_plain_view_is_read_from_the_cache_of_all_views(run, tmp_path: Path, monkeypatch):
-    cached = ("CACHE.DIR", tmp_path / "cache")
-    run("TPT", "tpt", *cached)
-    monkeypatch.setattr("promptcal.datasets.base.open_image", lambda path: pytest.fail("an image was opened"))
-    expected = run("TDA", "again", *cached)
-    monkeypatch.undo()
-    np.testing.assert_allclose(run("TDA", "plain")["logits"], expected["logits"], atol=0.05)  # the cache is fp16
-
-
 def test_published_values_are_an_option():
     data = "configs/datasets/eurosat.yaml"
     assert build_cfg("TDA", data).TRAINER.TDA.ALPHA == 2

@@ -130,7 +130,7 @@ def prompt_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, Any]:
         section |= {"kind": "learnt", "protocol": prompt.protocol.text, "hash": prompt.hash}
     elif cfg.PROMPT.TEMPLATE or cfg.PROMPT.DESCRIPTIONS:
         section |= {"kind": "texts", "ensemble": cfg.PROMPT.ENSEMBLE,
-                    "words": list(prompt.templates), "hash": prompt.hash}
+                    "templates": list(prompt.templates), "hash": prompt.hash}
     else:
         section |= {"kind": "words", "words": cfg.PROMPT.CTX_INIT}
     return section
