@@ -14,7 +14,7 @@ from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.api import build_method
 from promptcal.trainers.engine.adapted import adapt_within_memory
 from promptcal.trainers.engine.cache import ArrayCache
-from promptcal.trainers.runs.run_dir import read_predictions
+from promptcal.trainers.runs.run_dir import RunDir, read_predictions
 from promptcal.trainers.vlm.jacobian import (
     TextShape,
     break_even_images,
@@ -97,6 +97,38 @@ def test_the_jacobian_in_a_run_is_made_once_and_shared(image_folder: Path, clip_
     # Whether it is used does not depend on what lies in the cache: too few images here.
     after = run(image_folder, clip_file, tmp_path / "auto", "SoC", *cache, "auto")
     assert np.array_equal(after["logits"], plain["logits"]) and not np.array_equal(made["logits"], plain["logits"])
+
+
+def test_a_jacobian_left_between_kill_and_resume_changes_nothing(
+    image_folder: Path, clip_file: Path, tmp_path: Path, monkeypatch,
+):
+    """And a run that began with one goes on with one, though it would decide otherwise today."""
+    shared = ("MODEL.PREC", "bf16", "DEVICE", "cpu", "TEST.PART", 3, "CACHE.DIR", tmp_path / "cache")
+    whole = run(image_folder, clip_file, tmp_path / "whole", "SoC", *shared)
+    with_jacobian = run(image_folder, clip_file, tmp_path / "on", "SoC", *shared[:6], "TTA.JACOBIAN", "on")
+    assert not np.array_equal(with_jacobian["logits"], whole["logits"])
+
+    def stop_after_first_part(folder: Path) -> None:
+        real = RunDir.write_part
+
+        def write_and_stop(run_dir: RunDir, indices, columns) -> None:
+            real(run_dir, indices, columns)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(RunDir, "write_part", write_and_stop)
+            run(image_folder, clip_file, folder, "SoC", *shared)
+
+    stop_after_first_part(tmp_path / "killed")
+    run(image_folder, clip_file, tmp_path / "other", "SoC", *shared, "TTA.JACOBIAN", "on")  # leaves one
+    resumed = run(image_folder, clip_file, tmp_path / "killed", "SoC", *shared)
+    assert np.array_equal(resumed["logits"], whole["logits"])
+
+    with monkeypatch.context() as patched:
+        patched.setattr("promptcal.trainers.base.decide_jacobian", lambda *_: True)
+        stop_after_first_part(tmp_path / "begun")
+    continued = run(image_folder, clip_file, tmp_path / "begun", "SoC", *shared)
+    assert np.array_equal(continued["logits"], with_jacobian["logits"])
 
 
 def test_a_second_method_touches_no_image(image_folder: Path, clip_file: Path, tmp_path: Path, monkeypatch):
