@@ -20,7 +20,7 @@ from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.fingerprint import plugin_modules, results_name, run_path
-from .config.settings import Setting
+from .config.settings import Setting, retag
 from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
 from .engine.features import SplitImages, ViewStore
@@ -139,6 +139,8 @@ class BaseTrainer:
             The content of results.json.
         """
         with early_lines() as lines:
+            # A limit above the number of images has no effect, so no folder is named after it.
+            self.cfg = retag(self.cfg, {"TEST.LIMIT": self.data.available})
             record = self.record
         with RunDir.open(
             run_path(self.cfg), record, self.dist, listing=self.listing, config=self.cfg.dump(), overwrite=overwrite,
