@@ -21,7 +21,7 @@ from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.engine.features import ViewStore
 from promptcal.trainers.runs.lock import RunLock
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import RunDir, read_predictions
 
 SETTINGS = ("TEST.PART", 3, "TTA.VIEWS", 10, "TTA.EPISODES", 2, "DATALOADER.NUM_WORKERS", 0, "TTA.JACOBIAN", "off")
 
@@ -32,7 +32,7 @@ def run(clip_file: Path, image_folder: Path, tmp_path: Path):
         build_trainer(build_cfg(trainer, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
             "CACHE.DIR", tmp_path / "cache", *SETTINGS, *opts])).run()
-        return RunDir(tmp_path / folder).predictions()
+        return read_predictions(tmp_path / folder)
     return run
 
 
@@ -124,7 +124,7 @@ def test_two_runs_that_build_the_same_cache(run, clip_file: Path, image_folder: 
     shutil.rmtree(tmp_path / "cache")
     for trainer, folder in (("TPT", "one"), ("SoC", "two")):
         expected = run(trainer, f"{folder} alone")
-        np.testing.assert_array_equal(RunDir(tmp_path / folder).predictions()["logits"], expected["logits"])
+        np.testing.assert_array_equal(read_predictions(tmp_path / folder)["logits"], expected["logits"])
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def command(clip_file: Path, tmp_path: Path):
             root, "--backbone", clip_file, "--output-dir", tmp_path / folder, *SETTINGS, *opts)
         if done.returncode:
             return done.stderr.strip().splitlines()[-1]
-        return RunDir(tmp_path / folder).predictions()["logits"]
+        return read_predictions(tmp_path / folder)["logits"]
     return command
 
 
@@ -190,7 +190,7 @@ def test_two_folders_with_the_same_names_and_sizes(command, clean: Path, tmp_pat
     stored = [command(root, f"stored {number}", *cache, trainer=trainer) for number, root in enumerate((clean, noisy))]
     assert not np.array_equal(*expected)
     assert np.array_equal(stored, expected)
-    assert "data was" in command(noisy, "stored 0", *cache, trainer=trainer)
+    assert "other data: 12 images changed" in command(noisy, "stored 0", *cache, trainer=trainer)
 
 
 def test_a_folder_that_is_replaced_by_another(command, clean: Path, tmp_path: Path, opened: list[str]):
@@ -213,7 +213,7 @@ def test_half_of_the_files_replaced_by_others_of_the_same_size(command, clean: P
     before = command(clean, "before", *cache)
     half = sorted(clean.rglob("*.bmp"))[::2]
     overwrite(half)
-    assert "data was" in command(clean, "before", *cache)  # a finished run is not shown as one of these images
+    assert "other data: 6 images changed" in command(clean, "before", *cache)
     opened.clear()
     after = command(clean, "after", *cache)
     assert opened == [str(path) for path in half]  # the others are in the store

@@ -18,15 +18,16 @@ from torch import Tensor
 from tqdm import tqdm
 from yacs.config import CfgNode
 
-from ...datasets.base import Dataset, Datum, run_name
+from ...datasets.base import Dataset, run_name
+from ...datasets.eval_data import EvalData
 from ...datasets.identity import ImageIdentity, identify
 from ...datasets.image_index import ImageIndex, read_stamp
 from ...datasets.utils.errors import DataError
-from ...datasets.views import ViewMaker, pipeline
+from ...datasets.views import ViewMaker
 from ...datasets.views.loader import load_batches, num_threads
-from ..config.fingerprint import ENGINE
 from ..runs.dist import Distributed
 from ..runs.parts import chunks
+from ..runs.record import RunRecord
 from ..vlm.backbone import Backbone
 from ..vlm.image_tower import encode_views
 from ..vlm.numerics import DTYPES, worker_thread
@@ -42,15 +43,6 @@ ARRAYS = ("index", "digest", "features")  # of a file: (n,), (n, 16) and (n, V, 
 ENCODE_AT_ONCE = 8  # images whose views are on the GPU together
 # Bytes of blocks that stay in memory, for methods that read images in random order.
 MEMORY = 1 << 30
-
-
-@dataclass(frozen=True, eq=False)
-class SplitImages:
-    """The images of a run: the reader, the whole split, and the identity of those that are used."""
-
-    dataset: Dataset
-    items: Sequence[Datum]
-    identity: ImageIdentity
 
 
 @dataclass
@@ -78,31 +70,27 @@ class ViewStore:
     """Features of several views of each image, addressed by the image's position in the split."""
 
     def __init__(
-        self, cfg: CfgNode, backbone: Backbone, precision: str, weights: object,
-        images: SplitImages, num_views: int,
+        self, cfg: CfgNode, record: RunRecord, data: EvalData, identity: ImageIdentity,
+        backbone: Backbone,
     ) -> None:
         """Args:
-            cfg: Seed, AugMix, threads, and the folder of the store: CACHE.DIR, or "" for none.
+            cfg: Threads, and the folder of the store: CACHE.DIR, or "" for none.
+            record: What the features depend on: views, weights, precision, device and seed.
+            data: The images of the run.
+            identity: What these images are.
             backbone: Encodes the views.
-            precision: In use: fp32, fp16 or bf16.
-            weights: Hash of the backbone's weights.
-            images: The images of the run.
-            num_views: Views per image, the plain one included.
         """
-        augmix = cfg.TTA.AUGMIX == "on"
-        if cfg.TTA.AUGMIX == "auto":
-            augmix = images.dataset.augmix
-        self.maker = ViewMaker.of(num_views, backbone.pixels, augmix, cfg.SEED)
+        self.num_views = int(record.views["count"])
+        self.precision = str(record.numerics["precision"])
+        augmix = bool(record.views.get("augmix"))
+        self.maker = ViewMaker.of(self.num_views, backbone.pixels, augmix, record.seed)
         self.backbone = backbone
-        self.precision = precision
-        self.images = images
-        self.num_views = num_views
+        self.data = data
         self.threads = num_threads(cfg.DATALOADER.NUM_WORKERS)
         self.skips_bad = cfg.DATALOADER.ON_BAD_IMAGE == "skip"
         # Features are rounded to this type without a store too, so that a store changes nothing.
-        self.dtype = DTYPES["fp32" if precision == "fp32" else "fp16"]
+        self.dtype = DTYPES["fp32" if self.precision == "fp32" else "fp16"]
 
-        identity = images.identity
         contents = [row.tobytes() for row in identity.contents]
         self.content = dict(zip(identity.indices, contents, strict=True))
         self.stamp = dict(zip(identity.indices, identity.stamps, strict=True))
@@ -114,15 +102,10 @@ class ViewStore:
         self.cache = None
         if cfg.CACHE.DIR:
             self.cache = ArrayCache(cfg.CACHE.DIR, "views", {
-                "seed": cfg.SEED,
-                "pipeline": pipeline(),
+                "record": record.key("view features"),
                 **self.maker.key(),
                 **backbone.pixels.non_default(),
-                "weights": weights,
-                "precision": precision,
-                "device_type": backbone.device.type,
-                "engine": ENGINE,
-                "images": store_name(cfg, images.dataset),
+                "images": store_name(cfg, data.dataset),
             })
 
     def batches(self, wanted: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
@@ -145,11 +128,11 @@ class ViewStore:
         On a CPU one pool of threads does all of it, image by image, so that features do not depend
         on the batch. For a GPU the threads make views ahead.
         """
-        images, device = self.images, self.backbone.device
+        data, device = self.data, self.backbone.device
         on_cpu = device.type == "cpu"
         make = self.encode_image if on_cpu else self.make_views
         self.maker.warm_up()
-        for batch in load_batches(images.dataset, images.items, make, wanted, self.threads):
+        for batch in load_batches(data.dataset, data.items, make, wanted, self.threads):
             for index in batch.bad:
                 self.check_unchanged(index)
             if not batch.made:
@@ -180,12 +163,12 @@ class ViewStore:
     def check_unchanged(self, index: int) -> None:
         """Refuses an image that is no longer the one whose digest the run has. It is called after the
         image was read: a file that is replaced during that is noticed as well."""
-        images, path = self.images, self.images.items[index].impath
+        path = self.data.items[index].impath
         stamp = self.stamp[index]
         if stamp is not None and read_stamp(path) == stamp:
             return
         # Another time or size, or not a file. The content decides: the file may only be touched.
-        now = identify(images.dataset, images.items, [index], ImageIndex(None))
+        now = identify(self.data.dataset, self.data.items, [index], ImageIndex(None))
         if now.contents.tobytes() != self.content[index]:
             raise DataError(f"{path} has changed since this run began: start the run again when "
                             f"nothing writes to the images any more")

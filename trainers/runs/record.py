@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 FILE_NAME = "record.json"
-FORMAT = 1  # raised when a field changes its meaning
+# A value of `numerics` that is not decided yet. It equals whatever a run has recorded; no record
+# on disk holds it.
+AUTO = "auto"
 
 # The sections of a record that its identity covers. `changed` and `names` describe it for readers.
 IDENTITY = ("data", "views", "model", "method", "numerics", "seed")
@@ -56,22 +58,26 @@ PURPOSES: Mapping[str, tuple[str, ...]] = {
     "choice": (*ROW, *TABLE, "seed"),
 }
 
-# What a field is called in messages. A field that is not listed is called by its path.
+# What a field is called in messages: the setting that decides it, if one does.
 WORDS: Mapping[str, str] = {
-    "data.dataset": "data set", "data.split": "split", "data.n": "number of images",
+    "data.dataset": "data set", "data.split": "TEST.SPLIT", "data.n": "number of images",
     "data.images": "images or labels", "data.listing": "order of the images",
-    "data.classes": "class names", "data.corruption": "corruption", "data.severity": "severity",
-    "data.subset": "subset", "views.pipeline": "code that makes views", "views.count": "views",
-    "views.size": "size of the views", "views.augmix": "AugMix", "views.pixels": "normalisation",
+    "data.classes": "class names", "data.corruption": "DATASET.CORRUPTION",
+    "data.severity": "DATASET.SEVERITY", "data.subset": "subset",
+    "views.pipeline": "code that makes views", "views.count": "TTA.VIEWS",
+    "views.size": "size of the views", "views.augmix": "TTA.AUGMIX",
+    "views.pixels.mean": "INPUT.PIXEL_MEAN", "views.pixels.std": "INPUT.PIXEL_STD",
     "model.weights": "weights", "model.prompt.kind": "kind of prompt",
-    "model.prompt.protocol": "prompt", "model.prompt.words": "words of the prompt",
-    "model.prompt.hash": "content of the prompt", "model.prompt.position": "place of class names",
-    "model.prompt.ensemble": "ensemble of prompts", "method.trainer": "method",
-    "method.source": "code of the method", "method.training": "training",
-    "numerics.precision": "precision", "numerics.device_type": "type of device",
-    "numerics.jacobian": "use of the Jacobian", "numerics.engine": "engine",
-    "numerics.tf32": "TF32", "numerics.part": "images per part",
-    "numerics.episodes": "images at once", "seed": "seed",
+    "model.prompt.protocol": "prompt", "model.prompt.words": "PROMPT.CTX_INIT",
+    "model.prompt.hash": "content of the prompt",
+    "model.prompt.position": "TRAINER.COOP.CLASS_TOKEN_POSITION",
+    "model.prompt.ensemble": "PROMPT.ENSEMBLE", "method.trainer": "TRAINER.NAME",
+    "method.source": "code of the method", "method.stream.order": "TEST.ORDER",
+    "method.stream.correlation": "TEST.CORRELATION", "method.stream.reset": "TTA.RESET",
+    "method.training.images": "training images", "numerics.precision": "precision",
+    "numerics.device_type": "type of device", "numerics.jacobian": "TTA.JACOBIAN",
+    "numerics.engine": "engine", "numerics.tf32": "TF32", "numerics.part": "TEST.PART",
+    "numerics.episodes": "TTA.EPISODES", "seed": "SEED",
 }
 
 Difference = dict[str, tuple[object, object]]  # field or setting -> its value in both records
@@ -166,8 +172,13 @@ class RunRecord:
                 for key, (_, value) in self.changed.items():
                     values[key] = value
             elif path == "method.settings":
-                for key, value in self.get(path).items():
-                    values[key] = value
+                values.update(self.get(path))
+            elif path == "method.training" and self.get(path) is not None:
+                values.update(self.get("method.training.settings") or {})
+                values["method.training.images"] = self.get("method.training.images")
+            elif path in ("method.stream", "views.pixels"):
+                for name, value in (self.get(path) or {}).items():
+                    values[f"{path}.{name}"] = value
             else:
                 values[path] = self.get(path)
         values.pop(without, None)
@@ -185,14 +196,15 @@ class RunRecord:
         """
         ours = self.fields(purpose, without)
         theirs = other.fields(purpose, without)
-        if "method.source" in ours and is_other_release(ours["method.source"],
-                                                        theirs["method.source"]):
-            ours.pop("method.source")
-            theirs.pop("method.source")
+        if "method.source" in ours:
+            pair = comparable_sources(ours["method.source"], theirs["method.source"])
+            ours["method.source"], theirs["method.source"] = pair
         differing: Difference = {}
         for name in dict.fromkeys([*ours, *theirs]):
             before = ours.get(name)
             after = theirs.get(name)
+            if name.startswith("numerics.") and AUTO in (before, after):
+                continue
             if canonical_json(before) != canonical_json(after):
                 differing[name] = (before, after)
         return differing
@@ -200,6 +212,10 @@ class RunRecord:
     def is_same(self, other: RunRecord, purpose: str, without: str = "") -> bool:
         """Whether two records are the same for a purpose."""
         return not self.difference(other, purpose, without)
+
+    def decided(self, **numerics: object) -> RunRecord:
+        """The record with values of `numerics` that were not decided before."""
+        return replace(self, numerics={**self.numerics, **numerics})
 
     def renamed(self, names: Mapping[str, str]) -> RunRecord:
         """The same run under other names."""
@@ -243,7 +259,7 @@ def group_records(
 
 
 def describe_difference(difference: Difference) -> str:
-    """What differs, in words: `views was 64, is 16; weights was 'a1…', is 'b2…'`.
+    """What differs, in words: `TTA.VIEWS was 64, is 16; weights was 'a1…', is 'b2…'`.
 
     The first record of the difference is the earlier one.
     """
@@ -263,12 +279,13 @@ def shown_value(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:16]}…{text[-1]}"
 
 
-def is_other_release(first: object, second: object) -> bool:
-    """Whether two sources are of built-in methods in different versions of this package."""
+def comparable_sources(first: Any, second: Any) -> tuple[Any, Any]:
+    """Two sources without what may differ between releases of this package: its own files."""
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
-        return False
-    versions = (first.get("version"), second.get("version"))
-    return all(versions) and versions[0] != versions[1]
+        return first, second
+    if first.get("version") == second.get("version"):
+        return first, second
+    return {"plugin": first.get("plugin")}, {"plugin": second.get("plugin")}
 
 
 def canonical_json(value: object) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError, first_five
 from ...datasets.utils.files import write_atomically, write_text
-from ..config.roles import OF_PROMPTS
+from ..config.table import CLASS_TOKEN_POSITION
 from .backbone import Backbone
 from .checkpoints import read_checkpoint, sha256
 from .prompts import END
@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 BACKBONE = "backbone"  # the entry of a checkpoint that names the model it was learnt with
 POSITION = "class_token_position"
+# What a checkpoint may say about how it was made.
+METADATA = ("method", "dataset", "shots", "seed", "epochs", "backbone", "n_ctx", "class_token_position", "split_hash",
+            "accuracy")
 FOLDER = "prompt_learner"  # CoOp's name for the part of the model that it saves
 # Prompts learnt by CoOp on LandCover with the small CLIP, by the names that can be given instead of paths.
 SMALL = Path(__file__).parent / "small"
@@ -63,6 +66,23 @@ def prompt_file(name: str | Path) -> Path:
 def prompt_hash(name: str | Path) -> str:
     """SHA-256 of a prompt checkpoint, shortened."""
     return sha256(prompt_file(name))[:16]
+
+
+def read_metadata(name: str | Path) -> dict[str, str]:
+    """What a prompt checkpoint says about how it was made, by the keys of `METADATA`."""
+    path = prompt_file(name)
+    if path.suffix == ".safetensors":
+        with safe_open(path, "pt") as file:
+            content = file.metadata() or {}
+    else:
+        content = read_checkpoint(path)
+        if not isinstance(content, dict):
+            return {}
+    metadata = {}
+    for key in METADATA:
+        if isinstance(content.get(key), str | int):
+            metadata[key] = str(content[key])
+    return metadata
 
 
 class StoredPrompt(NamedTuple):
@@ -110,7 +130,7 @@ def load_context(
         raise WeightsError(f"the prompt {path} changed while it was read: run the command again")
     if stored_position and stored_position != position:
         raise WeightsError(f"the prompt in {path} was learnt with the class name at '{stored_position}', not "
-                           f"'{position}': add {OF_PROMPTS} {stored_position}")
+                           f"'{position}': add {CLASS_TOKEN_POSITION} {stored_position}")
     shape, width = tuple(context.shape), backbone.width
     if context.dim() not in (2, 3) or shape[-1] != width or shape[-2] < 1:
         learnt = f", learnt with {made_with}," if made_with else ""
