@@ -29,6 +29,7 @@ from ..runs.dist import Distributed
 from ..runs.parts import chunks
 from ..runs.record import RunRecord
 from ..vlm.backbone import Backbone
+from ..vlm.budget import Budget
 from ..vlm.image_tower import encode_views
 from ..vlm.numerics import DTYPES, worker_thread
 from .cache import ArrayCache
@@ -85,6 +86,7 @@ class ViewStore:
         augmix = bool(record.views.get("augmix"))
         self.maker = ViewMaker.of(self.num_views, backbone.pixels, augmix, record.seed)
         self.backbone = backbone
+        self.budget = Budget.of_images(backbone)
         self.data = data
         self.threads = num_threads(cfg.DATALOADER.NUM_WORKERS)
         self.skips_bad = cfg.DATALOADER.ON_BAD_IMAGE == "skip"
@@ -141,7 +143,8 @@ class ViewStore:
                 features = torch.stack(batch.made)
             else:
                 views = torch.stack([made.to(device, non_blocking=True) for made in batch.made])
-                features = encode_views(self.backbone, views, self.precision, normalised=False)
+                features = encode_views(
+                    self.backbone, views, self.precision, normalised=False, budget=self.budget)
             features = features.to(self.dtype).float()
             yield FeatureBatch(batch.index, features, batch.bad)
 
@@ -150,7 +153,8 @@ class ViewStore:
         self.check_unchanged(index)
         with worker_thread():
             views = self.maker(image, index)[None]  # (1, V, 3, S, S)
-            return encode_views(self.backbone, views, self.precision, normalised=False)[0]
+            return encode_views(
+                self.backbone, views, self.precision, normalised=False, budget=self.budget)[0]
 
     def make_views(self, image: Image.Image, index: int) -> Tensor:
         """Views (V, 3, S, S); for CUDA in pinned memory, from which a copy does not block."""
