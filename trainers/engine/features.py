@@ -52,6 +52,10 @@ class SplitImages:
     items: Sequence[Datum]
     identity: ImageIdentity
 
+    def read(self, index: int) -> Image.Image:
+        """The image at a position of the split."""
+        return self.dataset.read_image(self.items[index])
+
 
 @dataclass
 class FeatureBatch:
@@ -141,7 +145,7 @@ class ViewStore:
         on_cpu = self.backbone.device.type == "cpu"
         make = self.encode_image if on_cpu else self.make_views
         self.maker.warm_up()
-        for batch in load_batches(self.images.dataset, self.images.items, make, wanted, self.threads):
+        for batch in load_batches(self.images.read, make, wanted, self.threads):
             for index in batch.bad:
                 self.check_unchanged(index)
             if not batch.made:
