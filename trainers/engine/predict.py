@@ -42,7 +42,9 @@ class Predictor:
                                   f"all images: start it with a single process")
             self.trainer.load_state(self.trainer.state())  # finds out now, not after hours, that both work
         finished, missing = self.resume()
-        own = self.dist.split(missing)
+        # On a network disk that lags, processes may see other parts: the main process decides.
+        missing = self.dist.broadcast(missing)
+        own = missing[self.dist.rank :: self.dist.world]
         # A batch lies within one part, so a resumed run has the same batches.
         batches = [(part, indices) for part in own for indices in chunks(part, self.cfg.TTA.EPISODES)]
         with Progress(self.run_dir.path, len(self.data.indices), self.cfg.TEST.BINS, self.cfg.TRAINER.NAME,
