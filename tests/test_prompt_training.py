@@ -10,7 +10,7 @@ from common import classes_at_once
 from dassl_files import PromptLearner as CoOpsLearner
 from dassl_files import sgd_with_warmup
 from PIL import Image
-from promptcal.datasets.views.maker import draw_crops
+from promptcal.datasets.views.geometry import draw_crops
 from promptcal.trainers import reference
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule, random_context
 from promptcal.trainers.fewshot.training_images import CROPS, TrainingCrop, epoch_batches
