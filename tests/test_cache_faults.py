@@ -84,7 +84,7 @@ def test_a_disk_that_goes_away_while_the_cache_is_made(run, tmp_path: Path, monk
 
 @pytest.mark.parametrize("trainer", ["TPT", "TDA"])
 def test_a_repaired_image_is_read_again(run, image_folder: Path, trainer: str):
-    """With the same name and size, so that nothing else shows it."""
+    """With the same name and size: another image, so that runs with the bad one are not continued."""
     victim = image_folder / "kind_b" / "1.png"
     whole = victim.read_bytes()
     victim.write_bytes(bytes(len(whole)))
@@ -94,7 +94,9 @@ def test_a_repaired_image_is_read_again(run, image_folder: Path, trainer: str):
         run(trainer, "strict")
     victim.write_bytes(whole)
     assert run(trainer, "repaired", "DATALOADER.ON_BAD_IMAGE", "skip")["index"].tolist() == list(range(12))
-    assert run(trainer, "strict")["index"].tolist() == list(range(12))
+    with pytest.raises(UserError, match="data was"):
+        run(trainer, "strict")
+    assert run(trainer, "strict again")["index"].tolist() == list(range(12))
 
 
 @pytest.mark.slow

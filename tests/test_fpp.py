@@ -13,13 +13,13 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.fpp import NOISE, class_weight, random_start
 from promptcal.trainers.functional.objectives import unit
+from promptcal.trainers.reference import encode_prompts
 from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.openai_clip import clip
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
 from promptcal.trainers.vlm.text_encoder import TextEncoder
-from reference import encode_prompts
 from test_episodes import NAMES, make_trainer, make_views
 
 SHORT = ["TRAINER.FPP.STEPS", 12]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from processes import forked
+from promptcal.datasets.streams import shuffled
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import TRAINER_REGISTRY, adapt, build_cfg, build_trainer
 from promptcal.trainers.api import Adapter
@@ -17,7 +18,6 @@ from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.engine.adapted import Adapted
 from promptcal.trainers.engine.predict import Predictor
 from promptcal.trainers.functional.objectives import class_logits
-from promptcal.trainers.runs.parts import shuffled
 from promptcal.trainers.runs.run_dir import RunDir
 
 

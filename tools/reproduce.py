@@ -42,6 +42,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--array-parallelism", type=int, default=ARRAY_PARALLELISM, metavar="N",
                         help=f"jobs that run at the same time (default: {ARRAY_PARALLELISM})")
     parser.add_argument("--detach", action="store_true", help="submit the jobs and do not wait for them")
+    parser.add_argument("--overwrite", action="store_true",
+                        help="compute finished runs of other data, weights, code or settings again, in their folders")
     parser.add_argument("--dry-run", action="store_true", help="show the plan, its time and disk space, and stop")
     parser.add_argument("--demo", action="store_true", help="on the embedded data sets and backbone, in minutes")
     parser.add_argument("--output-dir", type=Path, default=Path("output"), help="where runs and outcomes are written")
@@ -93,8 +95,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     from promptcal.trainers.report.render import terminal
 
     log_to_terminal()
-    workspace = Workspace(args.root, args.output_dir, args.cache_dir, args.demo, args.limit, tuple(args.opts),
-                          args.backbone, tuple(args.choose), args.choose_by)
+    workspace = Workspace(
+        root=args.root,
+        output=args.output_dir,
+        cache=args.cache_dir,
+        demo=args.demo,
+        limit=args.limit,
+        opts=tuple(args.opts),
+        backbone=args.backbone,
+        choose=tuple(args.choose),
+        choose_by=args.choose_by,
+        overwrite=args.overwrite,
+    )
     catalogue = read_experiments(args.name, args.add, args.demo)
     if len(catalogue.chosen) == 1 and not args.dry_run:
         download_missing(next(iter(catalogue.chosen.values())), workspace, args.only)

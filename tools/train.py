@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     if args.load_epoch is not None and not args.model_dir:
         raise ConfigError("--load-epoch names an epoch of the prompt in --model-dir DIR: give that folder too")
+    if args.overwrite and args.resume:
+        raise ConfigError("--resume FOLDER continues a run and --overwrite starts one again: give one of them")
     if len(args.seed) > 1 and args.resume:
         raise ConfigError("--resume FOLDER continues one run, which has its seed: leave --seed out")
     load_plugins(args.plugin)
@@ -48,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.no_train:
             trainer.check()
             continue
-        finished.append(trainer.run(train=not args.eval_only))
+        finished.append(trainer.run(train=not args.eval_only, overwrite=args.overwrite))
         if trainer.dist.is_main:
             # Imported after the run: matplotlib is not part of it.
             from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
@@ -65,6 +67,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output-dir", help="run folder; for several seeds the parent of their run folders seed<k>; "
                                              "default output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>")
     parser.add_argument("--resume", default="", help="run folder to continue with its own settings")
+    parser.add_argument("--overwrite", action="store_true",
+                        help="start again in a run folder that holds another run; its files are removed")
     parser.add_argument("--seed", type=seeds, default=[], metavar="SEED ...",
                         help="0 or more; several, as in --seed 1 2 3, run one after the other, then mean ± std")
     parser.add_argument("--trainer", default="", help="ZeroShot, TPT, CTPT, OTPT, SoC, CoOp ...")

@@ -26,7 +26,7 @@ from ...datasets.utils.cli import Terminated, counted, log_to_terminal
 from ...datasets.utils.errors import UserError, one_line
 from ...datasets.utils.files import make_folder, read_json, write_json
 from ..runs.lock import SILENCE, TOUCH_SECONDS, RunLock, read_owner
-from .plan import PlannedRun, WorkGroup, Workspace, differs
+from .plan import PlannedRun, WorkGroup, Workspace
 from .run import number_of_images, run_group
 
 logger = logging.getLogger(__name__)
@@ -183,7 +183,9 @@ class Cluster:
     def failure(self, run: PlannedRun) -> str:
         """Why a run has no results that can be used; "" if it has."""
         if run.finished:
-            return differs(run)
+            return ""
+        if run.refusal:
+            return run.refusal
         job = self.job_of(run)
         if not job.number:
             return "not submitted"
@@ -202,10 +204,10 @@ class Cluster:
         """
         numbers = []
         for number, group in enumerate(groups):
-            unfinished = [run for run in group if not run.finished]
-            if not unfinished or self.active(unfinished):
+            left = [run for run in group if run.is_left]
+            if not left or self.active(left):
                 continue
-            cut_short = any(self.slurm_state(run) in TRY_AGAIN for run in unfinished)
+            cut_short = any(self.slurm_state(run) in TRY_AGAIN for run in left)
             if attempts[number] == 0 or (cut_short and attempts[number] <= RESUBMISSIONS):
                 numbers.append(number)
         return numbers
@@ -236,10 +238,10 @@ class Cluster:
         """Submits a job for each group, the largest first."""
         import submitit
 
-        unfinished = []
+        left = []
         for group in groups:
-            unfinished.append([run for run in group if not run.finished])
-        unfinished.sort(key=number_of_images, reverse=True)
+            left.append([run for run in group if run.is_left])
+        left.sort(key=number_of_images, reverse=True)
 
         folder = self.folder / f"{time.strftime('%Y-%m-%d-%H-%M-%S')}-{os.getpid()}"
         srun_args = None
@@ -258,14 +260,14 @@ class Cluster:
                 srun_args=srun_args,
             )
             with redirect_stderr(io.StringIO()):  # sbatch's error, which is in the exception too
-                submitted = executor.submit_array([GroupJob(group) for group in unfinished])
+                submitted = executor.submit_array([GroupJob(group) for group in left])
         except (RuntimeError, OSError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             lines = str(error).strip().splitlines() or ["no reason given"]
             reason = lines[-1].removeprefix("sbatch: error: ")
             raise UserError(f"SLURM refuses the jobs: {reason}; see sinfo, and --slurm for other "
                             f"options") from error
-        for submitted_job, group in zip(submitted, unfinished, strict=True):
+        for submitted_job, group in zip(submitted, left, strict=True):
             job = Job(submitted_job.job_id, str(submitted_job.paths.stdout))
             self.queue[job.number] = "PENDING"
             for run in group:
@@ -328,7 +330,7 @@ class Cluster:
 
     def advice(self, runs: Sequence[PlannedRun]) -> str:
         """How to see and to cancel the jobs of some runs."""
-        arrays = {}
+        arrays: dict[str, None] = {}
         for run in runs:
             if self.slurm_state(run) not in ENDED:
                 arrays[self.job_of(run).number.partition("_")[0]] = None
@@ -367,12 +369,12 @@ def show_groups(groups: Sequence[WorkGroup], array_parallelism: int) -> str:
     """For a dry run: the jobs that would be submitted."""
     rows = []
     for group in groups:
-        unfinished = [run for run in group if not run.finished]
-        if not unfinished:
+        left = [run for run in group if run.is_left]
+        if not left:
             continue
         name = f"{group[0].dataset}, {group[0].backbone}, seed {group[0].seed}"
-        methods = dict.fromkeys(run.method for run in unfinished)
-        rows.append([name, len(group), len(unfinished), ", ".join(methods)])
+        methods = dict.fromkeys(run.method for run in left)
+        rows.append([name, len(group), len(left), ", ".join(methods)])
     if not rows:
         return ""
     table = tabulate(rows, headers=["group", "runs", "to do", "in this order"],

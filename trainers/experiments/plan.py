@@ -15,16 +15,16 @@ from ...datasets.file_dataset import FileDataset
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, build_cfg
-from ..config.fingerprint import check_same, make_fingerprint, run_path, tag_of
+from ..config.fingerprint import run_path, tag_of
 from ..config.roles import Role, influential_settings, leaves, setting_of
-from ..coop import CoOp
+from ..coop import CoOp, epochs_of
 from ..registry import method_info, method_key
 from ..report.choose import means
 from ..runs.record import canonical_json
-from ..runs.run_dir import RunDir
-from ..vlm.loading import weights_hash
 from ..vlm.openai import SMALL
+from ..vlm.prompt_files import checkpoint_path
 from .definition import Experiment, RunGroup, find_dataset
+from .run_state import RunState, run_state
 
 # Settings that the training of a CoOp prompt depends on, besides data, backbone and shots.
 TRAINING_SETTINGS = ("TRAINER.COOP.", "OPTIM.", "DATALOADER.TRAIN_X.")
@@ -46,6 +46,7 @@ class Workspace:
     # Swept settings whose value is chosen on validation runs, which are planned too.
     choose: tuple[str, ...] = ()
     choose_by: str = "ece"  # the metric by which it is chosen
+    overwrite: bool = False  # start again in folders that hold other runs than the planned ones
 
     @property
     def runs_dir(self) -> Path:
@@ -84,6 +85,9 @@ class Workspace:
 class PlannedRun:
     """One run. Two runs with the same key are the same run, whichever experiments need them.
 
+    The key is made of settings, because a plan must be possible before data and weights are there.
+    Whether a folder holds the run is decided by its record: see `state`.
+
     Attributes:
         key: All settings that its predictions depend on, and those of the prompt that it starts
             from.
@@ -96,6 +100,7 @@ class PlannedRun:
         shots: Labelled images per class behind the prompt; 0 for a hand-written prompt.
         cfg: All settings.
         prompt: The CoOp run that trains the prompt; None for a hand-written prompt.
+        overwrite: Start again if the folder holds another run.
     """
 
     key: str = field(repr=False)
@@ -108,10 +113,52 @@ class PlannedRun:
     shots: int = field(compare=False)
     cfg: CfgNode = field(compare=False, repr=False)
     prompt: PlannedRun | None = field(compare=False, default=None, repr=False)
+    overwrite: bool = field(compare=False, default=False)
+
+    @property
+    def state(self) -> RunState:
+        """What its folder holds, compared with the run by their records."""
+        if self.prompt is None:
+            return run_state(self.key, self.cfg)
+        if not self.prompt.finished or not self.prompt.checkpoint.is_file():
+            # The prompt is still to be trained. Until then it is not known which prompt a run in
+            # the folder must have started from.
+            return RunState()
+        return run_state(self.key, self.settings_from_prompt())
 
     @property
     def finished(self) -> bool:
-        return RunDir(self.folder).results is not None
+        """Whether its folder holds the results of this run and of no other."""
+        return self.state.finished
+
+    @property
+    def refusal(self) -> str:
+        """Why the run is not computed, as one line: its folder holds another run. "" if it may be."""
+        if self.overwrite:
+            return ""
+        return self.state.conflict
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the run is to be computed."""
+        state = self.state
+        if state.finished:
+            return False
+        return self.overwrite or not state.conflict
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where a run that trains a prompt stores it."""
+        return checkpoint_path(self.folder, epochs_of(self.cfg))
+
+    def settings_from_prompt(self) -> CfgNode:
+        """All settings of a run that starts from a trained prompt, with its checkpoint."""
+        assert self.prompt is not None
+        cfg = self.cfg.clone()
+        cfg.defrost()
+        cfg.MODEL.INIT_WEIGHTS = str(self.prompt.checkpoint)
+        cfg.freeze()
+        return cfg
 
     @property
     def dataset_name(self) -> str:
@@ -289,6 +336,7 @@ class Planner:
             shots=shots,
             cfg=cfg,
             prompt=prompt,
+            overwrite=self.workspace.overwrite,
         )
 
     def configure(self, method: str, settings: Mapping[str, object]) -> CfgNode:
@@ -386,24 +434,6 @@ def check_folders(runs: Iterable[PlannedRun]) -> None:
         if other != run:
             raise ConfigError(f"{run.described} and {other.described} would both be written to "
                               f"{run.folder}: leave TAG out, or give one of them another value")
-
-
-def differs(run: PlannedRun) -> str:
-    """In what a finished run differs from the planned one, as one sentence; "" if it does not.
-
-    The images are not checked: listing them would take longer than everything else.
-    """
-    results = RunDir(run.folder).results or {}
-    planned = make_fingerprint(run.cfg, weights=weights_hash(run.backbone))
-    recorded = {}
-    for key, value in results.get("fingerprint", {}).items():
-        if key in planned:
-            recorded[key] = value
-    try:
-        check_same(planned, recorded, run.folder, finished=True)
-    except ConfigError as error:
-        return f"{error}, or remove it"
-    return ""
 
 
 @cache

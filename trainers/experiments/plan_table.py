@@ -9,7 +9,8 @@ from tabulate import tabulate
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import one_line
 from ..registry import method_info
-from .plan import PlannedRun, Workspace, differs
+from .plan import PlannedRun, Workspace, work_groups
+from .run_state import RunState
 from .timing import Estimate, estimate
 
 HEADS = ["experiment", "data set", "backbone", "methods", "runs", "finished", "images", "time",
@@ -25,7 +26,8 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace) -
     runs: dict[PlannedRun, None] = {}
     for plan in plans.values():
         runs.update(dict.fromkeys(plan))
-    finished = {run for run in runs if run.finished}
+    states = find_states(list(runs))
+    finished = {run for run, state in states.items() if state.finished}
     estimates = estimate(list(runs), finished)
 
     uncounted = dict(estimates)
@@ -47,12 +49,33 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace) -
                  f"{len(estimates):,} to do.")
     if estimates:
         lines += totals(list(estimates.values()), workspace)
-    for run in finished:
-        reason = differs(run)
-        if reason:
-            lines.append(f"{run.described}: {reason}")
+    lines += conflict_lines(states, workspace)
     lines += data_lines(list(runs), workspace)
     return "\n".join(lines)
+
+
+def find_states(runs: Sequence[PlannedRun]) -> dict[PlannedRun, RunState]:
+    """What the folder of each run holds. Runs on the same images are looked at together."""
+    states = {}
+    for group in work_groups(runs):
+        for run in group:
+            states[run] = run.state
+    return states
+
+
+def conflict_lines(states: Mapping[PlannedRun, RunState], workspace: Workspace) -> list[str]:
+    """Which folders hold other runs than the planned ones, and what happens to them."""
+    conflicts = {run: state.conflict for run, state in states.items() if state.conflict}
+    if not conflicts:
+        return []
+    if workspace.overwrite:
+        lines = [f"{counted(len(conflicts), 'folder')} of other runs, which are overwritten:"]
+    else:
+        lines = [f"{counted(len(conflicts), 'folder')} of other runs, which are neither shown nor "
+                 f"overwritten (--overwrite computes them again):"]
+    for run, conflict in conflicts.items():
+        lines.append(f"  {run.described}: {conflict}")
+    return lines
 
 
 def rows_of_plan(plan: Sequence[PlannedRun], by_dataset: bool) -> list[list[PlannedRun]]:
@@ -101,7 +124,7 @@ def totals(costs: Sequence[Estimate], workspace: Workspace) -> list[str]:
                      f"same kind).")
     if unknown:
         lines.append(f"Time unknown: {counted(unknown, 'run')}, because no run of the same kind is "
-                     f"finished.")
+                     f"finished. A pilot makes it known: the same command with --limit 20.")
     lines.append(f"Disk: about {size_text(costs)}, most of it view features in "
                  f"{workspace.cache_dir}, and there up to TTA.JACOBIAN_GB per data set; that "
                  f"folder may be removed afterwards.")

@@ -31,6 +31,7 @@ from .plan import (
     work_groups,
 )
 from .run import run_groups
+from .run_state import RECORDS
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ def make_plans(catalogue: Catalogue, workspace: Workspace, only: Sequence[str]) 
     Each name in `only` must match in at least one experiment. Faults that all runs would share are
     raised here. A fault of one experiment among several is added to `catalogue.problems`.
     """
+    RECORDS.forget()  # a command before, in this process, may have seen other data
     if workspace.root and not workspace.demo:
         data_root(workspace.root)
     check_choice(workspace.choose, swept_keys(catalogue.chosen.values()), workspace.choose_by)
@@ -212,7 +214,11 @@ def reproduce(
         done.failed = cluster.run_groups(groups)
     else:
         done.failed = run_groups(groups, jobs)
-    done.computed = sum(run.finished for run in unfinished)
+    RECORDS.forget()  # data may have changed in the meantime
+    for run in all_runs(plans):
+        if run not in done.failed and not run.finished:
+            done.failed[run] = run.refusal or "not finished"
+    done.computed = sum(run not in done.failed for run in unfinished)
     for name, plan in plans.items():
         experiment = catalogue.chosen[name]
         out = workspace.outcome_dir(name)
@@ -221,14 +227,23 @@ def reproduce(
             with RunLock(out).held():
                 outcome = write_outcome(experiment, workspace, plan, done.failed, measured)
         except UserError as error:
-            done.problems[name] = str(error)
+            done.problems[name] = f"{error}{earlier_tables(out)}"
             logger.error("FAILED to write %s: %s", name, error)
             continue
         except Exception as error:  # the other outcomes are still wanted
-            done.problems[name] = f"{type(error).__name__}: {error}"
+            done.problems[name] = f"{type(error).__name__}: {error}{earlier_tables(out)}"
             logger.error("FAILED to write %s: %s", name, done.problems[name], exc_info=True)
             continue
         done.outcomes[name] = outcome
         logger.info("%s: %s", name, outcome.page)
-    write_index(workspace, catalogue.listed())
+    # A page of an earlier call may show runs that are not those of the plan.
+    up_to_date = [each for each in catalogue.listed() if each.name not in done.problems]
+    write_index(workspace, up_to_date)
     return done
+
+
+def earlier_tables(out: Path) -> str:
+    """What a message adds if an outcome could not be written, but there is one of an earlier call."""
+    if not (out / "report.html").is_file():
+        return ""
+    return f" (the tables of an earlier call are still there: {out})"

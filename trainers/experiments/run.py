@@ -23,11 +23,10 @@ from tqdm import tqdm
 from ...datasets.utils.cli import LOGGER
 from ...datasets.utils.errors import UserError
 from ...datasets.utils.plugins import load_plugins
-from ..config.fingerprint import run_path
 from ..coop import trained_prompt
 from ..registry import build_trainer
 from ..report.tensorboard_figures import write_tensorboard_figures
-from .plan import PlannedRun, WorkGroup, differs
+from .plan import PlannedRun, WorkGroup
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +50,9 @@ def run_group(group: WorkGroup) -> dict[PlannedRun, str]:
         if run.prompt and run.prompt in failed:
             failed[run] = "the prompt that it starts from could not be learnt"
             continue
-        reason = differs(run) if run.finished else compute(run)
+        reason = run.refusal
+        if run.is_left:
+            reason = compute(run)
         if reason:
             failed[run] = reason
             logger.error("FAILED %s: %s", run.described, reason)
@@ -62,16 +63,15 @@ def compute(run: PlannedRun) -> str:
     """Computes a run. Returns "", or why it failed, in one line."""
     logger.info("%s", run.described)
     try:
-        cfg = run.cfg.clone()
-        if run.prompt:
-            cfg.defrost()
-            cfg.MODEL.INIT_WEIGHTS = str(trained_prompt(run.prompt.cfg))
-            cfg.freeze()
         if run.trains_prompt:
-            trained_prompt(cfg)
-        else:
-            build_trainer(cfg).run()
-            write_tensorboard_figures(run_path(cfg))
+            trained_prompt(run.cfg, starts_again(run))
+            return ""
+        cfg = run.cfg
+        if run.prompt:
+            trained_prompt(run.prompt.cfg)  # trains it if its checkpoint was removed
+            cfg = run.settings_from_prompt()
+        build_trainer(cfg).run(overwrite=starts_again(run))
+        write_tensorboard_figures(run.folder)
     except Exception as error:  # the other runs are still wanted
         reason = " ".join(str(error).split())
         if isinstance(error, UserError):
@@ -81,6 +81,11 @@ def compute(run: PlannedRun) -> str:
         place = f"{Path(last_frame.filename).name}, line {last_frame.lineno}"
         return f"{type(error).__name__}: {reason} ({place})"
     return ""
+
+
+def starts_again(run: PlannedRun) -> bool:
+    """Whether a run removes what its folder holds: only another run, and only with --overwrite."""
+    return run.overwrite and bool(run.state.conflict)
 
 
 def run_groups(groups: Sequence[WorkGroup], jobs: int = 1) -> dict[PlannedRun, str]:
@@ -172,7 +177,7 @@ def run_in_process(group: WorkGroup, slots: SimpleQueue[str], jobs: int) -> dict
     Returns:
         The runs that failed, with the reason.
     """
-    if all(run.finished for run in group):
+    if not any(run.is_left for run in group):
         return run_group(group)
     gpu = slots.get()
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork

@@ -1,15 +1,19 @@
 """Whether the folder of a planned run holds its results, by the record of the run."""
 from __future__ import annotations
 
-from collections.abc import Hashable
+import logging
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import RLock
 
 from yacs.config import CfgNode
 
 from ...datasets import Dataset, build_dataset
 from ...datasets.identity import ImageIdentity
+from ...datasets.utils.cli import LOGGER
 from ...datasets.utils.errors import UserError
 from ..base import BaseTrainer
 from ..registry import build_trainer
@@ -38,11 +42,12 @@ class RunState:
         return self.results is not None
 
 
-def run_state(cfg: CfgNode) -> RunState:
+def run_state(key: str, cfg: CfgNode) -> RunState:
     """Compares what the folder of a run holds with the record of the run.
 
     Args:
-        cfg: All settings of the run, its folder included.
+        key: Of the planned run.
+        cfg: All its settings, with its folder and with the prompt that it starts from.
     """
     path = Path(cfg.OUTPUT_DIR)
     folder = read_folder(path, file_stamps(path))
@@ -51,7 +56,7 @@ def run_state(cfg: CfgNode) -> RunState:
     if folder.record is None:
         return RunState()
     try:
-        planned = RECORDS.get(cfg)
+        planned = RECORDS.get(key, cfg)
     except UserError as error:
         if folder.results is None:
             return RunState()  # the same error stops the run
@@ -60,12 +65,7 @@ def run_state(cfg: CfgNode) -> RunState:
     purpose = "resume" if folder.results is None else "finished"
     if folder.record.is_same(planned, purpose):
         return RunState(results=folder.results)
-    try:
-        trainer = RECORDS.make_trainer(cfg)
-        check_state(path, folder, trainer.record, trainer.listing)
-    except UserError as error:
-        return RunState(conflict=str(error))
-    return RunState(results=folder.results)
+    return RunState(conflict=RECORDS.explain(path, folder, cfg))
 
 
 @lru_cache(maxsize=5000)
@@ -81,17 +81,18 @@ def read_folder(path: Path, stamps: Hashable) -> FolderState:
     return inspect_folder(path)
 
 
-def file_stamps(path: Path) -> tuple[tuple[int, int], ...]:
-    """Size and time of the last change of the files that make a finished run."""
-    stamps = []
-    for name in WATCHED_FILES:
-        try:
-            status = (path / name).stat()
-        except OSError:
-            stamps.append((-1, 0))
-            continue
-        stamps.append((status.st_size, status.st_mtime_ns))
-    return tuple(stamps)
+def file_stamps(folder: Path) -> tuple[tuple[int, int], ...]:
+    """The stamps of the files that make a finished run."""
+    return tuple(file_stamp(folder / name) for name in WATCHED_FILES)
+
+
+def file_stamp(path: Path) -> tuple[int, int]:
+    """Size and time of the last change of a file; (-1, 0) if there is none."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # ValueError: a path that no system takes
+        return -1, 0
+    return status.st_size, status.st_mtime_ns
 
 
 class PlannedRecords:
@@ -102,16 +103,34 @@ class PlannedRecords:
     """
 
     def __init__(self) -> None:
-        self.records: dict[str, RunRecord] = {}  # by all settings
+        self.records: dict[tuple, RunRecord] = {}
         self.identities: dict[tuple, ImageIdentity] = {}
         self.weights: dict[str, str] = {}  # by the name of the backbone
+        self.lock = RLock()  # several threads wait for processes
 
-    def get(self, cfg: CfgNode) -> RunRecord:
-        """The record that a run with these settings would have if it started now."""
-        key = cfg.dump()
-        if key not in self.records:
-            self.records[key] = self.make_trainer(cfg).record
-        return self.records[key]
+    def get(self, key: str, cfg: CfgNode) -> RunRecord:
+        """The record that a run would have if it started now.
+
+        Args:
+            key: Of the planned run.
+            cfg: All its settings.
+        """
+        prompt = Path(cfg.MODEL.INIT_WEIGHTS)
+        place = (key, cfg.OUTPUT_DIR, cfg.DATASET.ROOT, file_stamp(prompt))
+        with self.lock, few_log_lines():
+            if place not in self.records:
+                self.records[place] = self.make_trainer(cfg).record
+            return self.records[place]
+
+    def explain(self, path: Path, folder: FolderState, cfg: CfgNode) -> str:
+        """In what a run in a folder differs from the run with these settings, as one line."""
+        with self.lock, few_log_lines():
+            trainer = self.make_trainer(cfg)
+            try:
+                check_state(path, folder, trainer.record, trainer.listing)
+            except UserError as error:
+                return str(error)
+        return ""
 
     def make_trainer(self, cfg: CfgNode) -> BaseTrainer:
         """A trainer that takes over what is known about its data and its backbone."""
@@ -129,17 +148,31 @@ class PlannedRecords:
 
     def forget(self) -> None:
         """Data and weights may have changed since."""
-        self.records.clear()
-        self.identities.clear()
-        self.weights.clear()
-        read_dataset.cache_clear()
+        with self.lock:
+            self.records.clear()
+            self.identities.clear()
+            self.weights.clear()
+            read_dataset.cache_clear()
+
+
+@contextmanager
+def few_log_lines() -> Iterator[None]:
+    """Hides what is logged about data while runs are only compared."""
+    level = LOGGER.level
+    LOGGER.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        LOGGER.setLevel(level)
 
 
 def data_settings(cfg: CfgNode) -> tuple:
     """The arguments of `build_dataset`."""
     data = cfg.DATASET
-    return (data.NAME, data.ROOT, data.NUM_SHOTS, cfg.SEED, data.SUBSAMPLE_CLASSES,
-            data.FEWSHOT_DIR, data.CORRUPTION, data.SEVERITY, data.IMAGE_LIST)
+    # The seed draws the labelled images. Without these all seeds read the same.
+    seed = cfg.SEED if data.NUM_SHOTS > 0 else 0
+    return (data.NAME, data.ROOT, data.NUM_SHOTS, seed, data.SUBSAMPLE_CLASSES, data.FEWSHOT_DIR,
+            data.CORRUPTION, data.SEVERITY, data.IMAGE_LIST)
 
 
 @lru_cache(maxsize=2)  # large, and used by one run after the other

@@ -1,15 +1,18 @@
 """How long unfinished runs take, and how much disk they need.
 
-Times come from finished runs of the same kind. Where there is none the time is unknown.
+Times come from finished runs of the same kind. Where there is none the time is unknown: a pilot
+with a few images (`--limit`) makes it known.
 """
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from ..runs.run_dir import RunDir
+from ...datasets.utils.files import read_json
+from ..runs.record import RunRecord
 from .plan import PlannedRun
 
 # Numbers in a feature, by backbone.
@@ -34,7 +37,7 @@ def estimate(
 
     View features count for the first run that makes them. Jacobians are not counted.
     """
-    times = times_per_image(finished)
+    times: dict[tuple, list[float]] = {}
     # Features that are on disk, or that a run before in the plan makes.
     available = {run.features_key for run in finished}
     bytes_per_number = 2 if torch.cuda.is_available() else 4
@@ -51,7 +54,9 @@ def estimate(
             width = WIDTHS.get(run.backbone, WIDEST)
             disk += images * run.num_views * width * bytes_per_number
         seconds = None
-        measured = times.get(kind(run), [])
+        if kind(run) not in times:
+            times[kind(run)] = times_per_image(run)
+        measured = times[kind(run)]
         if measured and not run.trains_prompt:
             # The slowest had to encode the views, the fastest read them from the cache.
             per_image = max(measured) if encodes else min(measured)
@@ -60,17 +65,32 @@ def estimate(
     return estimates
 
 
-def times_per_image(finished: Collection[PlannedRun]) -> dict[tuple, list[float]]:
-    """Seconds per image of finished runs, by kind."""
-    times: dict[tuple, list[float]] = {}
-    for run in finished:
-        results = RunDir(run.folder).results or {}
+def times_per_image(run: PlannedRun) -> list[float]:
+    """Seconds per image of finished runs of the same kind, pilots with fewer images included.
+
+    They have the same data set, backbone, number of views and steps, and may have another method: a
+    penalty costs little.
+    """
+    # A folder is <data set>/<method>/<backbone>/<tag>/<seed>.
+    backbone = run.folder.parents[1].name
+    times = []
+    for file in sorted(run.folder.parents[3].glob(f"*/{backbone}/*/*/results.json")):
+        results = read_json(file)
+        if not isinstance(results, dict) or not results.get("complete"):
+            continue
+        try:
+            record = RunRecord.from_json(results.get("record"))
+        except ValueError:  # of another release, or damaged
+            continue
+        steps = record.method.get("settings", {}).get("TTA.STEPS", run.cfg.TTA.STEPS)
         seconds = results.get("seconds_per_image")
-        if seconds:
-            times.setdefault(kind(run), []).append(seconds)
+        if record.views.get("count") == run.num_views and steps == run.cfg.TTA.STEPS and seconds:
+            times.append(float(seconds))
     return times
 
 
-def kind(run: PlannedRun) -> tuple[str, str, int, int]:
-    """Runs of one kind take about the same time per image: a penalty costs little."""
-    return run.dataset, run.backbone, run.num_views, run.cfg.TTA.STEPS
+def kind(run: PlannedRun) -> tuple[Path, str, int, int]:
+    """Runs of one kind take about the same time per image."""
+    dataset_folder = run.folder.parents[3]
+    backbone = run.folder.parents[1].name
+    return dataset_folder, backbone, run.num_views, run.cfg.TTA.STEPS

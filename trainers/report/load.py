@@ -119,8 +119,7 @@ class Run:
     @property
     def prompt_hash(self) -> str:
         """Of the content of the learnt prompt that the run started from; "" if it is not known."""
-        fingerprint = self.results.get("fingerprint")
-        return str(fingerprint.get("prompt", "")) if isinstance(fingerprint, dict) else ""
+        return str(self.results.get("init_weights_hash") or "")
 
     @property
     def prompt(self) -> str:
