@@ -40,7 +40,7 @@ class Process:
                  err: BinaryIO | None = None, **env: str) -> None:
         """It may not write files of more than `limit` bytes. `env` is added to the user's environment. `communicate`
         returns what it writes to streams that are not given."""
-        self.streams = [tempfile.TemporaryFile() for _ in (1, 2)]
+        self.streams = [tempfile.TemporaryFile() for _ in (1, 2)]  # noqa: SIM115
         ends = [Connection(os.dup((given or own).fileno()), readable=False)
                 for given, own in zip((out, err), self.streams, strict=True)]  # files themselves cannot be sent
         words = [str(PROJECT / "tools" / name), *map(str, args)]

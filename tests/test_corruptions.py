@@ -21,7 +21,7 @@ from promptcal.datasets.synthetic.tiles import STRENGTHS, tile
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import build_cfg
 from promptcal.trainers.config.fingerprint import run_path
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.templates import find_templates
 
 NEW = ("CIFAR10", "CIFAR100", "CIFAR10C", "CIFAR100C", "ImageNetC")
@@ -236,7 +236,7 @@ def test_a_corruption_is_a_data_set_of_its_own(clip_file: Path, tmp_path: Path):
         folder = tmp_path / "runs" / "-".join(map(str, (trainer, *opts[1::2])))
         done = run_tool("train.py", "--trainer", trainer, "--dataset-config-file", name, "--output-dir", folder, *args)
         assert done.returncode == 0, done.stderr
-        return RunDir(folder).predictions()
+        return read_predictions(folder)
 
     found = [run("ZeroShot", "landcover", "DATASET.CORRUPTION", kind, "DATASET.SEVERITY", level)["logits"]
              for kind, level in (("", 5), ("fog", 5), ("fog", 1), ("contrast", 5))]

@@ -136,7 +136,7 @@ def test_a_sweep_over_a_setting_whose_values_are_lists():
     first, second = expand(parsed(runs=[{"methods": ["SoC"], "sweep": sweep}]), Workspace())
     assert [run.cfg.INPUT.PIXEL_MEAN for run in (first, second)] == means
     assert first != second and first.folder != second.folder
-    assert len(work_groups([first, second])) == 2  # other pixels are other features
+    assert first.features_key != second.features_key and first.images_key == second.images_key
 
 
 def test_settings_that_have_no_effect_on_a_method_do_not_multiply_its_runs():

@@ -276,7 +276,7 @@ def test_finished_runs_of_other_weights_are_never_shown(laboratory):
     torch.save(openai_state(random_clip(seed=1)), laboratory.weights)
     refused = laboratory.reproduce()
     assert refused.returncode == 1
-    assert len(re.findall(r"^failed: .*other settings \(weights was .*\)", refused.stdout, re.M)) == 2
+    assert len(re.findall(r"^failed: .*was made with other weights: ", refused.stdout, re.M)) == 2
 
 
 def test_a_run_that_was_begun_with_other_settings_is_refused_or_started_again(laboratory):
@@ -291,7 +291,7 @@ def test_a_run_that_was_begun_with_other_settings_is_refused_or_started_again(la
     (folder / "predictions.npz").rename(folder / "parts" / "0000000-0000019.npz")
     refused = laboratory.reproduce()
     assert refused.returncode == 1
-    assert re.search(r"^failed: TPT .*other settings \(views was 64, is 4\).*--overwrite", refused.stdout, re.M)
+    assert re.search(r"^failed: TPT .*other settings \(TTA.VIEWS was 64, is 4\).*--overwrite", refused.stdout, re.M)
     assert laboratory.reproduce("--overwrite").returncode == 0
 
 
@@ -349,7 +349,7 @@ def test_runs_from_a_prompt_of_other_training_images(tmp_path, clip_file):
         Image.new("RGB", (12, 10), (item.label * 20, 255, 0)).save(item.impath)
     refused = reproduce("output")
     assert refused.returncode == 1
-    assert re.search(r"^failed: CoOp .* other settings \(training was .*--overwrite", refused.stdout, re.M), refused
+    assert re.search(r"^failed: CoOp .* other settings \(training images was .*--overwrite", refused.stdout, re.M), refused
     assert re.search(r"^failed: TPT .*: the prompt that it starts from could not be learnt", refused.stdout, re.M)
     assert prompt_hashes("output") == first
     assert reproduce("output", "--overwrite").returncode == 0
@@ -483,3 +483,11 @@ def test_a_dry_run_computes_nothing(demo, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Time unknown: 6 runs, because no run of the same kind is finished." in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_settings_that_no_run_uses_are_named(tmp_path):
+    """With a setting that only some methods use nothing is said."""
+    args = ("reproduce.py", "sals", "--demo", "--dry-run", "--output-dir", tmp_path, "--set", "TTA.STEPS", 2)
+    unused = run_tool(*args, "DATALOADER.NUM_WORKERS", 0, "TRAINER.SOC.LAMBDA", 3, "TRAINER.TDA.ALPHA", 3)
+    assert "no effect" not in unused.stdout
+    assert re.findall(r"^No run uses (.*)\.$", unused.stdout, re.M) == ["TRAINER.TDA.ALPHA"], unused

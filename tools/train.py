@@ -18,6 +18,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.config.build import KEY, build_cfg
 from promptcal.trainers.config.fingerprint import run_path
+from promptcal.trainers.config.help import help_text
 from promptcal.trainers.registry import build_trainer
 from yacs.config import CfgNode
 
@@ -39,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if len(args.seed) > 1 and args.resume:
         raise ConfigError("--resume FOLDER continues one run, which has its seed: leave --seed out")
     load_plugins(args.plugin)
+    if args.help_settings is not None:
+        print(help_text(args.help_settings or args.trainer))
+        return
     log_to_terminal()
     configs = [make_config(args, seed) for seed in args.seed or [None]]
     # Imported late, because torch takes seconds: a misspelt trainer or file is answered at once.
@@ -79,6 +83,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model-dir", help="folder of a trained prompt in CoOp's layout, or of one in each seed<k>")
     parser.add_argument("--load-epoch", type=int, help="epoch of that prompt (default: best, else last)")
     parser.add_argument("--no-train", action="store_true", help="check settings, data and model, then stop")
+    parser.add_argument("--help-settings", nargs="?", const="", metavar="TRAINER",
+                        help="print all settings with defaults and allowed values, and those of a trainer")
     for name in COOP_FLAGS:
         parser.add_argument(name, help=argparse.SUPPRESS)
     parser.add_argument("opts", nargs="*", metavar="KEY VALUE", help="settings, e.g. TTA.STEPS 2, or TTA.STEPS=2")

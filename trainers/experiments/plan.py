@@ -15,8 +15,9 @@ from ...datasets.file_dataset import FileDataset
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, build_cfg
-from ..config.fingerprint import run_path, tag_of
-from ..config.roles import Role, influential_settings, leaves, setting_of
+from ..config.fingerprint import run_path
+from ..config.names import path_safe
+from ..config.settings import Role, changed_settings, effective_settings, find_setting
 from ..coop import CoOp, epochs_of
 from ..registry import method_info, method_key
 from ..report.choose import means
@@ -25,11 +26,6 @@ from ..vlm.openai import SMALL
 from ..vlm.prompt_files import checkpoint_path
 from .definition import Experiment, RunGroup, find_dataset
 from .run_state import RunState, run_state
-
-# Settings that the training of a CoOp prompt depends on, besides data, backbone and shots.
-TRAINING_SETTINGS = ("TRAINER.COOP.", "OPTIM.", "DATALOADER.TRAIN_X.")
-# Settings that view features depend on, besides those with the role DATA.
-FEATURE_SETTINGS = ("MODEL.BACKBONE.NAME", "MODEL.PREC", "INPUT.", "TTA.AUGMIX")
 
 
 @dataclass(frozen=True)
@@ -194,17 +190,21 @@ class PlannedRun:
     @cached_property
     def images_key(self) -> str:
         """Equal for runs that encode the same images with the same image tower."""
-        settings = leaves(self.cfg)
-        relevant = {}
-        for name, value in influential_settings(settings, self.method).items():
-            if setting_of(name).role is Role.DATA or name.startswith(FEATURE_SETTINGS):
-                relevant[name] = value
-        return canonical_json(relevant)
+        return self.key_of_settings(Role.DATA)
 
-    @property
+    @cached_property
     def features_key(self) -> tuple[str, int]:
         """Equal for runs that share view features: the same images and the same views of them."""
-        return self.images_key, self.num_views
+        return self.key_of_settings(Role.DATA, Role.VIEWS), self.num_views
+
+    def key_of_settings(self, *roles: Role) -> str:
+        """The settings with some roles, and those of the image tower, as text."""
+        relevant = {}
+        for name, value in effective_settings(self.cfg).items():
+            is_tower = name in ("MODEL.BACKBONE.NAME", "MODEL.PREC")
+            if is_tower or find_setting(name).role in roles:
+                relevant[name] = value
+        return canonical_json(relevant)
 
     @cached_property
     def size(self) -> tuple[int, int]:
@@ -321,12 +321,9 @@ class Planner:
     def planned(
         self, cfg: CfgNode, variant: Mapping[str, object], shots: int, prompt: PlannedRun | None,
     ) -> PlannedRun:
-        settings = influential_settings(leaves(cfg), cfg.TRAINER.NAME)
-        prompt_key = ""
-        if prompt:
-            prompt_key = prompt.key
+        prompt_key = prompt.key if prompt else ""
         return PlannedRun(
-            key=canonical_json([settings, prompt_key]),
+            key=canonical_json([effective_settings(cfg), prompt_key]),
             folder=Path(cfg.OUTPUT_DIR),
             method=cfg.TRAINER.NAME,
             dataset=self.dataset,
@@ -348,20 +345,11 @@ class Planner:
         Settings of the training that differ from CoOp's are part of it. A prompt that is trained
         with other settings therefore gives other folders.
         """
-        trained_with = {}
-        for key, value in leaves(prompt.cfg).items():
-            if key.startswith(TRAINING_SETTINGS):
-                trained_with[key] = value
-        tag = tag_of(trained_with, self.coop_defaults)
-        if tag == "default":
-            return f"CoOp-{prompt.shots}-shots"
-        return f"CoOp-{prompt.shots}-shots_{tag}"
-
-    @cached_property
-    def coop_defaults(self) -> dict[str, object]:
-        """CoOp's settings on this data set without those of the experiment and the command."""
-        workspace = replace(self.workspace, opts=())
-        return leaves(configure(workspace, CoOp.__name__, self.dataset, self.backbone, self.seed))
+        parts = [f"CoOp-{prompt.shots}-shots"]
+        for key, (_, value) in changed_settings(prompt.cfg).items():
+            if key != "DATASET.NUM_SHOTS" and find_setting(key).role is not Role.DATA:
+                parts.append(f"{key.rpartition('.')[2]}-{value}")
+        return path_safe("_".join(parts))
 
     def is_chosen(self, variant: Mapping[str, object]) -> bool:
         """Whether a swept setting is one whose value is chosen on validation images."""

@@ -8,6 +8,8 @@ from tabulate import tabulate
 
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import one_line
+from ..config.layers import read_pairs
+from ..config.settings import effective_settings, find_setting, get_cfg_default, leaves
 from ..registry import method_info
 from .plan import PlannedRun, Workspace, work_groups
 from .run_state import RunState
@@ -49,6 +51,8 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace) -
                  f"{len(estimates):,} to do.")
     if estimates:
         lines += totals(list(estimates.values()), workspace)
+    for key in unused_settings(list(runs), workspace):
+        lines.append(f"No run uses {key}.")
     lines += conflict_lines(states, workspace)
     lines += data_lines(list(runs), workspace)
     return "\n".join(lines)
@@ -61,6 +65,18 @@ def find_states(runs: Sequence[PlannedRun]) -> dict[PlannedRun, RunState]:
         for run in group:
             states[run] = run.state
     return states
+
+
+def unused_settings(runs: Sequence[PlannedRun], workspace: Workspace) -> list[str]:
+    """The settings of the command that have no effect on any run."""
+    known = leaves(get_cfg_default())
+    unused = []
+    for key, _ in read_pairs(workspace.opts):
+        if key not in known or not find_setting(key).influences_predictions:
+            continue
+        if not any(key in effective_settings(run.cfg) for run in runs):
+            unused.append(key)
+    return unused
 
 
 def conflict_lines(states: Mapping[PlannedRun, RunState], workspace: Workspace) -> list[str]:
@@ -126,7 +142,7 @@ def totals(costs: Sequence[Estimate], workspace: Workspace) -> list[str]:
         lines.append(f"Time unknown: {counted(unknown, 'run')}, because no run of the same kind is "
                      f"finished. A pilot makes it known: the same command with --limit 20.")
     lines.append(f"Disk: about {size_text(costs)}, most of it view features in "
-                 f"{workspace.cache_dir}, and there up to TTA.JACOBIAN_GB per data set; that "
+                 f"{workspace.cache_dir}, and there up to 4.5 GB per data set; that "
                  f"folder may be removed afterwards.")
     return lines
 

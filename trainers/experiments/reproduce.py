@@ -31,7 +31,7 @@ from .plan import (
     work_groups,
 )
 from .run import run_groups
-from .run_state import RECORDS
+from .run_state import RECORDS, few_log_lines
 
 logger = logging.getLogger(__name__)
 
@@ -118,11 +118,12 @@ def make_plans(catalogue: Catalogue, workspace: Workspace, only: Sequence[str]) 
 
     plans = {}
     errors = {}
-    for name, experiment in catalogue.chosen.items():
-        try:
-            plans[name] = expand(experiment, workspace)
-        except UserError as error:
-            errors[name] = error
+    with few_log_lines():  # settings of the command may have no effect on some of the methods
+        for name, experiment in catalogue.chosen.items():
+            try:
+                plans[name] = expand(experiment, workspace)
+            except UserError as error:
+                errors[name] = error
     if errors and not plans:
         raise next(iter(errors.values()))
     for name, reason in errors.items():

@@ -157,7 +157,7 @@ class PlannedRecords:
 
 @contextmanager
 def few_log_lines() -> Iterator[None]:
-    """Hides what is logged about data while runs are only compared."""
+    """Hides what is logged about settings and data while runs are only planned or compared."""
     level = LOGGER.level
     LOGGER.setLevel(logging.ERROR)
     try:

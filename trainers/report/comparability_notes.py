@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..config.roles import Role, setting_of
+from ..config.roles import is_zero_shot
 from .measure import Measured
 
 
@@ -24,7 +24,7 @@ def column_notes(label: str, rows: Mapping[str, Sequence[Measured]], backbone: s
     zero_shot: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(dict)
     for row, m in ((row, m) for row, group in rows.items() for m in group if m.run.has_zero_shot):
         before = tuple(str(value) for key, value in sorted(m.run.settings.items())
-                       if setting_of(key).role is Role.ZERO_SHOT)
+                       if is_zero_shot(key))
         zero_shot[before][row] = [f"{100 * float(m.zero_shot_metrics['accuracy'].value):.1f} %"]
     for accuracies in zero_shot.values():
         notes += _differing(f"{label}: zero-shot accuracy differs between the rows", accuracies, ", though images, "

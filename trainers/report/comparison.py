@@ -11,9 +11,9 @@ import numpy as np
 
 from ...datasets.base import dataset_info, parse_run_name
 from ..config.build import build_cfg, dataset_file_of
-from ..config.defaults import get_cfg_default
 from ..config.roles import leaves
-from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, branch_of, method_info, reset_words
+from ..config.settings import get_cfg_default
+from ..registry import TRAINER_REGISTRY, ZERO_SHOT, backbone_label, method_info, reset_words
 from .comparability_notes import column_notes
 from .load import Run, with_augmix
 from .measure import Measured, mean_over_seeds
@@ -302,12 +302,6 @@ def default_settings(trainer: str, dataset: str) -> Mapping[str, object]:
     cfg = build_cfg(trainer, str(dataset_file_of(name) or ""),
                     opts=["DATASET.CORRUPTION", corruption, "DATASET.SEVERITY", severity])
     return with_augmix({**leaves(get_cfg_default()), **leaves(cfg)}, dataset)
-
-
-def default_pairs(trainer: str, dataset: str) -> list[object]:
-    """The method's own settings (λ …) on a data set, as KEY VALUE pairs."""
-    branch = f"TRAINER.{branch_of(trainer)}."
-    return [item for pair in default_settings(trainer, dataset).items() if pair[0].startswith(branch) for item in pair]
 
 
 def non_default_settings(run: Run) -> dict[str, object]:

@@ -17,7 +17,7 @@ from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import Damaged, read_arrays
 from ..config.build import dataset_file_of
 from ..config.fingerprint import prompt_name, short_hash
-from ..config.roles import Role, compared_settings, setting_of
+from ..config.roles import compared_settings, is_zero_shot
 from ..functional.arrays import Array
 from ..registry import EVERY_IMAGE, method_info, method_key, reset_words
 from .schema import read_results, read_settings
@@ -102,7 +102,7 @@ class Run:
         if settings.get("MODEL.PREC") == ("fp32" if str(self.results.get("device")).startswith("cpu") else "fp16"):
             settings["MODEL.PREC"] = "auto"
         adapts = not method_info(self.trainer).zero_shot
-        return {key: value for key, value in settings.items() if adapts or setting_of(key).role is Role.ZERO_SHOT}
+        return {key: value for key, value in settings.items() if adapts or is_zero_shot(key)}
 
     @property
     def registered_dataset(self) -> str:

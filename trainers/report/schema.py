@@ -13,10 +13,10 @@ from typing import Any
 
 from ...datasets.utils.errors import ConfigError, DataError, one_line
 from ...datasets.utils.files import is_printable, read_regular
-from ..config.build import fitted
-from ..config.defaults import get_cfg_default
+from ..config.build import cast_like_default
 from ..config.roles import leaves
 from ..config.safe_yaml import flatten, read_yaml
+from ..config.settings import get_cfg_default
 from ..registry import TRAINER_REGISTRY
 
 NUMBER, COUNT = "a number from 0", "a whole number above 0"
@@ -71,7 +71,7 @@ def read_settings(path: Path) -> dict[str, object]:
         if not settings.keys() <= known.keys():  # for instance another method's weight in TRAINER.REGULARISERS
             known = _defaults()
         for key, value in settings.items():
-            settings[key] = value = fitted(key, value, known[key], str(path)) if key in known else value
+            settings[key] = value = cast_like_default(key, value, known[key], str(path)) if key in known else value
             if isinstance(value, int) and abs(value) > 2**64:
                 raise ConfigError(f"{path}: {one_line(key, 80)} is too large")
         return settings
