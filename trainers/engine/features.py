@@ -28,6 +28,7 @@ from ..config.fingerprint import ENGINE
 from ..runs.dist import Distributed
 from ..runs.parts import chunks
 from ..vlm.backbone import Backbone
+from ..vlm.budget import Budget
 from ..vlm.image_tower import encode_views
 from ..vlm.numerics import DTYPES, worker_thread
 from .cache import ArrayCache
@@ -92,6 +93,7 @@ class ViewStore:
         self.maker = ViewMaker.of(num_views, backbone.pixels, augmix, cfg.SEED)
         self.backbone = backbone
         self.precision = precision
+        self.budget = Budget.of_images(backbone)
         self.images = images
         self.num_views = num_views
         self.threads = num_threads(cfg.DATALOADER.NUM_WORKERS)
@@ -148,7 +150,9 @@ class ViewStore:
                 features = torch.stack(batch.made)
             else:
                 on_device = [views.to(self.backbone.device, non_blocking=True) for views in batch.made]
-                features = encode_views(self.backbone, torch.stack(on_device), self.precision, normalised=False)
+                features = encode_views(
+                    self.backbone, torch.stack(on_device), self.precision, normalised=False,
+                    budget=self.budget)
             features = features.to(self.dtype).float()
             yield FeatureBatch(batch.index, features, batch.bad)
 
@@ -156,7 +160,9 @@ class ViewStore:
         """Unit features (V, d) of one image, in a thread of the pool."""
         self.check_unchanged(index)
         with worker_thread():
-            return encode_views(self.backbone, self.maker(image, index)[None], self.precision, normalised=False)[0]
+            views = self.maker(image, index)[None]
+            return encode_views(
+                self.backbone, views, self.precision, normalised=False, budget=self.budget)[0]
 
     def make_views(self, image: Image.Image, index: int) -> Tensor:
         """Views (V, 3, S, S); for CUDA in pinned memory, from which a copy to the GPU does not block."""

@@ -16,7 +16,7 @@ from ...datasets.utils.files import write_atomically, write_text
 from ..config.table import CLASS_TOKEN_POSITION
 from .backbone import Backbone
 from .checkpoints import read_checkpoint, sha256
-from .prompts import END
+from .tokenizer import END
 
 logger = logging.getLogger(__name__)
 
