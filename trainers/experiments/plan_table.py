@@ -10,6 +10,7 @@ from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import one_line
 from ..config.layers import read_pairs
 from ..config.settings import effective_settings, find_setting, get_cfg_default, leaves
+from ..functional.significance import SD_ALIKE, SD_NEAR_ZERO, smallest_difference
 from ..registry import method_info
 from .plan import PlannedRun, Workspace, work_groups
 from .run_state import RunState
@@ -18,6 +19,7 @@ from .timing import Estimate, estimate
 HEADS = ["experiment", "data set", "backbone", "methods", "runs", "finished", "images", "time",
          "disk"]
 DATA_STATES = ("ok", "partial", "faulty", "absent")
+FEW_IMAGES = 1000  # below which a plan says what differences can be shown
 
 
 def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace) -> str:
@@ -53,6 +55,7 @@ def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace) -
         lines += totals(list(estimates.values()), workspace)
     for key in unused_settings(list(runs), workspace):
         lines.append(f"No run uses {key}.")
+    lines += few_images_lines(list(runs))
     lines += conflict_lines(states, workspace)
     lines += data_lines(list(runs), workspace)
     return "\n".join(lines)
@@ -65,6 +68,25 @@ def find_states(runs: Sequence[PlannedRun]) -> dict[PlannedRun, RunState]:
         for run in group:
             states[run] = run.state
     return states
+
+
+def few_images_lines(runs: Sequence[PlannedRun]) -> list[str]:
+    """What differences can be seen on data sets with few test images."""
+    images_by_dataset = {}
+    for run in runs:
+        images = run.size[0]
+        if run.split == "test" and 0 < images < FEW_IMAGES:
+            images_by_dataset[run.dataset] = images
+    if not images_by_dataset:
+        return []
+    parts = []
+    for dataset, images in images_by_dataset.items():
+        alike = 100 * smallest_difference(images, SD_ALIKE)
+        near_zero = 100 * smallest_difference(images, SD_NEAR_ZERO)
+        parts.append(f"{dataset} ({images:,} images) {alike:.1f} to {near_zero:.0f}")
+    return [f"Few images: differences of over-confidence can be shown (with 80 % power) from about "
+            f"{'; '.join(parts)} points, the first between similar methods, the second where one "
+            f"of them is nearly calibrated."]
 
 
 def unused_settings(runs: Sequence[PlannedRun], workspace: Workspace) -> list[str]:

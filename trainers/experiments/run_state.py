@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import RLock
+from typing import Any
 
 from yacs.config import CfgNode
 
@@ -134,8 +135,8 @@ class PlannedRecords:
 
     def make_trainer(self, cfg: CfgNode) -> BaseTrainer:
         """A trainer that takes over what is known about its data and its backbone."""
-        trainer = build_trainer(cfg)
-        trainer.dataset = read_dataset(*data_settings(cfg))
+        trainer: BaseTrainer = build_trainer(cfg)
+        trainer.given_dataset = read_dataset(*data_settings(cfg))
         backbone = cfg.MODEL.BACKBONE.NAME
         if backbone not in self.weights:
             self.weights[backbone] = weights_hash(backbone)
@@ -176,7 +177,7 @@ def data_settings(cfg: CfgNode) -> tuple:
 
 
 @lru_cache(maxsize=2)  # large, and used by one run after the other
-def read_dataset(*settings: object) -> Dataset:
+def read_dataset(*settings: Any) -> Dataset:
     return build_dataset(*settings)
 
 
