@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from PIL import Image
+
 from .base import Dataset, Datum
 from .streams import evenly_spaced, image_order, long_tailed
 from .utils.errors import DataError
@@ -24,6 +26,7 @@ class EvalData:
         indices: Positions in `items` of the images of the run, ascending.
         order: `indices` as the method sees them.
         subset: What part of the data set this is, in words; "" for the whole split.
+        available: Number of images that TEST.LIMIT selects from.
     """
 
     dataset: Dataset
@@ -32,6 +35,7 @@ class EvalData:
     indices: Sequence[int]
     order: Sequence[int]
     subset: str
+    available: int
 
     @classmethod
     def from_settings(cls, cfg: Any, dataset: Dataset, online: bool) -> EvalData:
@@ -59,12 +63,16 @@ class EvalData:
         logger.info("%s: %d of %d %s images, %d classes", cfg.DATASET.NAME, len(indices), total,
                     cfg.TEST.SPLIT, len(dataset.classnames))
         subset = describe_subset(cfg, len(indices), len(candidates))
-        return cls(dataset, cfg.TEST.SPLIT, items, indices, order, subset)
+        return cls(dataset, cfg.TEST.SPLIT, items, indices, order, subset, len(candidates))
 
     @property
     def selected(self) -> list[Datum]:
         """The images of the run, in the order of the split."""
         return [self.items[index] for index in self.indices]
+
+    def read_image(self, index: int) -> Image.Image:
+        """The image at a position of the split."""
+        return self.dataset.read_image(self.items[index])
 
     @property
     def classnames(self) -> Sequence[str]:

@@ -7,17 +7,19 @@ import pytest
 import torch
 from common import random_clip
 from promptcal.datasets import build_dataset
+from promptcal.datasets.eval_data import EvalData
 from promptcal.datasets.identity import identify
 from promptcal.datasets.image_index import ImageIndex
 from promptcal.trainers import build_cfg
 from promptcal.trainers.api import build_method
 from promptcal.trainers.coop import CoOp
-from promptcal.trainers.engine.features import SplitImages, ViewStore
+from promptcal.trainers.engine.features import ViewStore
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule
 from promptcal.trainers.fpp import FPP
 from promptcal.trainers.functional import posthoc
 from promptcal.trainers.online import Online
 from promptcal.trainers.registry import TRAINER_REGISTRY
+from promptcal.trainers.runs.record import RunRecord
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.numerics import DTYPES
 
@@ -33,10 +35,12 @@ def elsewhere() -> torch.nn.Module:
 def test_views_are_encoded_on_the_device(resnet: bool, image_folder: Path):
     """Threads make views on the host; what goes to the device and on is the model's."""
     backbone, dataset = as_backbone(random_clip(resnet=resnet).to("meta")), build_dataset("ImageFolder", image_folder)
-    cfg = build_cfg("TPT", opts=["TTA.VIEWS", 9, "TTA.SELECT", 0.2, "DATALOADER.NUM_WORKERS", 2])
-    identity = identify(dataset, dataset.test, range(3), ImageIndex(None))
-    features = ViewStore(cfg, backbone, "fp32", "", SplitImages(dataset, dataset.test, identity), 9)
-    (batch,) = features.batches([[0, 1]])
+    cfg = build_cfg("TPT", opts=["TTA.VIEWS", 9, "TTA.SELECT", 0.2, "DATALOADER.NUM_WORKERS", 2, "TEST.LIMIT", 3])
+    data = EvalData.from_settings(cfg, dataset, online=False)
+    identity = identify(dataset, data.items, data.indices, ImageIndex(None))
+    record = RunRecord({}, {"count": 9, "augmix": True}, {}, {}, {"precision": "fp32"}, seed=0)
+    features = ViewStore(cfg, record, data, identity, backbone)
+    (batch,) = features.batches([data.indices[:2]])
     assert batch.views.shape == (2, 9, 48) and batch.views.is_meta
 
 

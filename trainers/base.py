@@ -20,10 +20,10 @@ from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.fingerprint import plugin_modules, results_name, run_path
-from .config.settings import Setting
+from .config.settings import Setting, retag
 from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
-from .engine.features import SplitImages, ViewStore
+from .engine.features import ViewStore
 from .engine.jacobian_cache import build_jacobian
 from .engine.predict import Predictor
 from .registry import LAST, find_method
@@ -139,6 +139,8 @@ class BaseTrainer:
             The content of results.json.
         """
         with early_lines() as lines:
+            # A limit above the number of images has no effect, so no folder is named after it.
+            self.cfg = retag(self.cfg, {"TEST.LIMIT": self.data.available})
             record = self.record
         with RunDir.open(
             run_path(self.cfg), record, self.dist, listing=self.listing, config=self.cfg.dump(), overwrite=overwrite,
@@ -356,11 +358,9 @@ class BaseTrainer:
         jacobian = build_jacobian(self.clip, self.cfg.CACHE.DIR, key, self.dist)
         return self.clip.with_jacobian(jacobian)
 
-    def view_features(self, num_views: int) -> ViewStore:
-        """The features of `num_views` views of each test image."""
-        images = SplitImages(self.data.dataset, self.data.items, self.identity)
-        return ViewStore(
-            self.cfg, self.clip.backbone, self.numerics.precision, self.weights, images, num_views)
+    def view_features(self) -> ViewStore:
+        """The features of the views of each test image."""
+        return ViewStore(self.cfg, self.record, self.data, self.identity, self.clip.backbone)
 
     def train(self) -> None:
         """Test-time methods have nothing to train."""

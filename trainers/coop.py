@@ -25,6 +25,7 @@ from .functional.objectives import class_logits
 from .registry import TRAINER_REGISTRY
 from .runs.lock import RunLock
 from .runs.make_record import training_section
+from .runs.record import content_hash
 from .runs.run_dir import Results
 from .vlm.numerics import fixed_numerics
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
@@ -83,7 +84,11 @@ class CoOp(BaseTrainer):
         super().__init__(cfg, dataset, model)
         self.learns = learns
         self.training: dict[str, object] = {}  # how the prompt was trained; empty before that
-        self.checkpoint = checkpoint_path(run_path(cfg), epochs_of(cfg))
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the run saves its prompt."""
+        return checkpoint_path(run_path(self.cfg), epochs_of(self.cfg))
 
     @property
     def num_views(self) -> int:
@@ -161,6 +166,26 @@ class CoOp(BaseTrainer):
         context, self.training = self.dist.broadcast(trained)
         self.clip = self.clip.with_context(context.to(self.numerics.device))
 
+    def prompt_metadata(self, n_ctx: int) -> dict[str, object]:
+        """What the checkpoint says about how the prompt was made.
+
+        Args:
+            n_ctx: Number of tokens of the context.
+        """
+        shots = self.cfg.DATASET.NUM_SHOTS
+        return {
+            "method": type(self).__name__,
+            "dataset": self.record.data["dataset"],
+            "shots": "all" if shots == -1 else str(shots),
+            "seed": str(self.cfg.SEED),
+            "epochs": str(epochs_of(self.cfg)),
+            "backbone": self.record.names["backbone"],
+            "n_ctx": str(n_ctx),
+            "class_token_position": self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
+            "split_hash": self.record.method["training"]["images"],
+            "settings": content_hash(self.record.method["settings"]),
+        }
+
     def learn(self) -> tuple[Tensor, dict[str, object]]:
         """Trains the context and saves it as CoOp does. Returns it with what results.json says about it."""
         cfg, epochs = self.cfg, epochs_of(self.cfg)
@@ -184,8 +209,7 @@ class CoOp(BaseTrainer):
         write_checkpoint(
             self.checkpoint, epochs, learner.context, self.clip.backbone,
             self.clip.encoder.class_tokens, learner.optimizer.state_dict(),
-            learner.scheduler_state(), cfg.MODEL.BACKBONE.NAME,
-            cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
+            learner.scheduler_state(), self.prompt_metadata(learner.context.shape[-2]),
         )
         logger.info("prompt trained on %d images (%s) in %d epochs: %s", len(images.items), images.views, epochs,
                     self.checkpoint)

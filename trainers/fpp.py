@@ -14,6 +14,7 @@ from .config.settings import OneOf, Range, Setting
 from .config.table import CLASS_TOKEN_POSITION
 from .config.validation import require
 from .registry import TRAINER_REGISTRY
+from .runs.record import content_hash
 from .runs.run_dir import Results
 from .tpt import TPT
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
@@ -85,10 +86,23 @@ class FPP(TPT):
             path = checkpoint_path(run_path(self.cfg), steps)
             write_checkpoint(
                 path, steps, self.clip.context, self.clip.backbone, self.clip.encoder.class_tokens,
-                {}, {}, self.cfg.MODEL.BACKBONE.NAME)
+                {}, {}, self.prompt_metadata())
             logger.info("prompt pre-trained without images in %d steps: %s (MODEL.INIT_WEIGHTS)",
                         steps, path)
         return super().test()
+
+    def prompt_metadata(self) -> dict[str, object]:
+        """What the checkpoint says about how the prompt was made."""
+        return {
+            "method": type(self).__name__,
+            "dataset": self.record.data["dataset"],
+            "seed": str(self.cfg.SEED),
+            "epochs": str(self.cfg.TRAINER.FPP.STEPS),
+            "backbone": self.record.names["backbone"],
+            "n_ctx": str(self.clip.context.shape[-2]),
+            "class_token_position": "end",
+            "settings": content_hash(self.record.method["settings"]),
+        }
 
 
 def class_weight(given: float, classes: int) -> float:

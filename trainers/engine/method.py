@@ -37,8 +37,8 @@ class Method(Protocol):
     def adapt(self, views: Tensor) -> Adapted:
         """Predictions for B images, given as unit view features (B, V, d)."""
 
-    def view_features(self, num_views: int) -> ViewStore:
-        """The features of `num_views` views of each test image."""
+    def view_features(self) -> ViewStore:
+        """The features of the views of each test image."""
 
     def state(self) -> Mapping[str, np.ndarray]:
         """Online methods: a copy of the state."""

@@ -87,7 +87,7 @@ class Predictor:
     def view_features(self) -> ViewStore:
         """Where view features come from; a store on disk is filled first. A method that reads the plain view alone has
         features of its own: encoded together with other views they differ in the last bits."""
-        features = self.trainer.view_features(self.trainer.num_views)
+        features = self.trainer.view_features()
         features.fill(self.dist)
         return features
 

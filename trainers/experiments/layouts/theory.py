@@ -71,7 +71,7 @@ def adaptation(workspace: Workspace, method: str, dataset: str, backbone: str, o
     logger.info("%s on %d images of %s, %s", method, trainer.num_images, dataset, backbone)
     if trainer.decide_jacobian():
         trainer.clip = trainer.with_jacobian()
-    features = trainer.view_features(trainer.num_views)
+    features = trainer.view_features()
     features.fill(trainer.dist)
     batches = features.batches(chunks(trainer.data.indices, cfg.TTA.EPISODES))
     columns = map(np.concatenate, zip(*(episode(trainer, batch.views) for batch in batches), strict=True))
