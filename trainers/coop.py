@@ -16,7 +16,7 @@ from ..datasets.image_index import ImageIndex
 from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
 from .base import BaseTrainer, without_few_shot_sampling
-from .config.fingerprint import run_path
+from .config.fingerprint import backbone_name, run_path
 from .config.settings import Check, Range, Setting
 from .engine.adapted import Adapted
 from .fewshot.training import PromptLearner, Schedule, random_context, run_epochs
@@ -179,7 +179,7 @@ class CoOp(BaseTrainer):
             "shots": "all" if shots == -1 else str(shots),
             "seed": str(self.cfg.SEED),
             "epochs": str(epochs_of(self.cfg)),
-            "backbone": self.record.names["backbone"],
+            "backbone": backbone_name(self.cfg.MODEL.BACKBONE.NAME),
             "n_ctx": str(n_ctx),
             "class_token_position": self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
             "split_hash": self.record.method["training"]["images"],
