@@ -128,6 +128,15 @@ def test_a_users_class_may_read_any_setting():
         assert settings.keys() & {"TTA.VIEWS", "TTA.STEPS"} == keys
 
 
+def test_the_settings_of_training_have_no_effect_where_a_finished_prompt_is_tested():
+    opts = ["MODEL.INIT_WEIGHTS", "small-coop-4shot", "DATASET.NUM_SHOTS", 4, "OPTIM.LR", 0.1, "PROMPT.CTX_INIT", "a"]
+    cfg = build_cfg("CoOp", "dtd", opts=opts)
+    assert {"DATASET.NUM_SHOTS", "OPTIM.LR", "PROMPT.CTX_INIT"} < changed_settings(cfg).keys()
+    assert changed_settings(cfg, trains=False).keys() == {"MODEL.INIT_WEIGHTS", "PROMPT.CTX_INIT"}
+    assert "TRAINER.COOP.N_CTX" not in effective_settings(cfg, trains=False)
+    assert effective_settings(build_cfg("SoC"), trains=False) == effective_settings(build_cfg("SoC"))
+
+
 # What a user changed
 
 def test_changed_settings_state_the_default_of_the_data_set_and_the_value():
