@@ -187,7 +187,7 @@ def test_our_checkpoints_are_coops(tmp_path: Path, clip_model: CLIP, classes: in
     learner = PromptLearner(clip_model, NAMES, context)
     optimizer = torch.optim.SGD(learner.parameters(), lr=0.002, momentum=0.9)
     write_checkpoint(path, 50, context, OpenAIBackbone(clip_model), TOKENS, optimizer.state_dict(), {},
-                     {"backbone": "tiny"})
+                     {"backbone": "tiny", "class_token_position": "end"})
     assert path == tmp_path / "prompt_learner" / "model.pth.tar-50" == find_prompt(tmp_path)
     assert path.with_name("checkpoint").read_text() == "model.pth.tar-50\n"
     content = torch.load(path, weights_only=True)

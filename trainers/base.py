@@ -183,16 +183,10 @@ class BaseTrainer:
     @fixed_numerics()
     def check(self) -> None:
         """Checks that settings, data and model fit together. Writes nothing."""
-        self.skip_few_shot_sampling()
-        self.record  # noqa: B018 - reads the data
-        self.clip  # noqa: B018 - loads the model
-
-    def skip_few_shot_sampling(self) -> None:
-        """Nothing is trained: no few-shot sample is drawn, and none written."""
-        self.cfg = self.cfg.clone()
-        self.cfg.defrost()
-        self.cfg.DATASET.NUM_SHOTS = -1
-        self.cfg.freeze()
+        cfg = without_few_shot_sampling(self.cfg)
+        checked = type(self)(cfg, self.given_dataset, self.given_model)
+        checked.record  # noqa: B018 - reads the data
+        checked.clip  # noqa: B018 - loads the model
 
     @cached_property
     def data(self) -> EvalData:
@@ -429,3 +423,12 @@ class BaseTrainer:
         if self.dist.is_main:
             results = self.run_dir.measured_again(measured, self.cfg.dump())
         return self.dist.broadcast(results)
+
+
+def without_few_shot_sampling(cfg: CfgNode) -> CfgNode:
+    """The settings of a run that trains nothing: no few-shot sample is drawn, and none written."""
+    cfg = cfg.clone()
+    cfg.defrost()
+    cfg.DATASET.NUM_SHOTS = -1
+    cfg.freeze()
+    return cfg

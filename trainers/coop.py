@@ -15,7 +15,7 @@ from ..datasets.identity import identify
 from ..datasets.image_index import ImageIndex
 from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
-from .base import BaseTrainer
+from .base import BaseTrainer, without_few_shot_sampling
 from .config.fingerprint import run_path
 from .config.settings import Check, Range, Setting
 from .engine.adapted import Adapted
@@ -72,11 +72,18 @@ class CoOp(BaseTrainer):
 
     def __init__(
         self, cfg: CfgNode, dataset: Dataset | None = None, model: LoadedModel | None = None,
+        learns: bool = True,
     ) -> None:
+        """
+        Args:
+            cfg: The settings.
+            dataset: Used instead of the one that `cfg` names.
+            model: As in `BaseTrainer`.
+            learns: False: the prompt of MODEL.INIT_WEIGHTS is tested without training.
+        """
         super().__init__(cfg, dataset, model)
-        self.learns = True  # False: the prompt of MODEL.INIT_WEIGHTS is tested without training
-        self.has_prompt = bool(cfg.MODEL.INIT_WEIGHTS)
-        self.training: dict[str, object] = {}  # how the prompt was trained, for results.json
+        self.learns = learns
+        self.training: dict[str, object] = {}  # how the prompt was trained; empty before that
 
     @property
     def checkpoint(self) -> Path:
@@ -87,13 +94,22 @@ class CoOp(BaseTrainer):
     def num_views(self) -> int:
         return 1
 
+    @property
+    def has_prompt(self) -> bool:
+        """Whether there is a learnt prompt to test."""
+        return bool(self.cfg.MODEL.INIT_WEIGHTS or self.training)
+
     def run(self, train: bool = True, overwrite: bool = False) -> Results:
-        if not train and not self.has_prompt:
-            raise ConfigError("there is no prompt to test: give --model-dir DIR or MODEL.INIT_WEIGHTS FILE")
-        self.learns = train
-        if not train:
-            self.skip_few_shot_sampling()
-        return super().run(train, overwrite)
+        if train or not self.learns:
+            return super().run(train, overwrite)
+        if not self.has_prompt:
+            raise ConfigError("there is no prompt to test: give --model-dir DIR or "
+                              "MODEL.INIT_WEIGHTS FILE")
+        # Whether a run trains is part of its record, so a run that only tests is another one.
+        cfg = without_few_shot_sampling(self.cfg)
+        tester = type(self)(cfg, self.given_dataset, self.given_model, learns=False)
+        tester.log_name = self.log_name
+        return tester.run(train=False, overwrite=overwrite)
 
     def training_facts(self) -> dict[str, object] | None:
         if not self.learns:
@@ -149,7 +165,6 @@ class CoOp(BaseTrainer):
             trained = self.learn()
         context, self.training = self.dist.broadcast(trained)
         self.clip = self.clip.with_context(context.to(self.numerics.device))
-        self.has_prompt = True
 
     def prompt_metadata(self, n_ctx: int) -> dict[str, object]:
         """What the checkpoint says about how the prompt was made.
@@ -205,7 +220,10 @@ class CoOp(BaseTrainer):
         }
 
     def metadata(self) -> dict[str, object]:
-        return {**super().metadata(), **({"training": self.training} if self.training else {})}
+        metadata = super().metadata()
+        if self.training:
+            metadata["training"] = self.training
+        return metadata
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:

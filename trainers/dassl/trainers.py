@@ -74,7 +74,7 @@ class PromptCalTrainer(TrainerX):
         """Prints the result through Dassl's evaluator."""
         if not self.engine.dist.is_main:
             return results["accuracy"]
-        predictions = read_predictions(self.engine.run_dir.path)
+        predictions = read_predictions(run_path(self.engine.cfg))
         self.evaluator.writes = False
         self.evaluator.reset()
         self.evaluator.process(torch.from_numpy(predictions["logits"]), torch.from_numpy(predictions["label"]))
