@@ -161,6 +161,21 @@ def test_a_value_that_is_in_effect_anyway_counts_as_unset(opts: list):
     assert run_path(cfg) == run_path(default)
 
 
+def test_coops_own_file_changes_nothing(tmp_path: Path):
+    """Its vit_b16.yaml states CLIP's pixels and the epochs that 16 shots have anyway."""
+    file = tmp_path / "vit_b16.yaml"
+    file.write_text("INPUT:\n  SIZE: (224, 224)\n  PIXEL_MEAN: [0.48145466, 0.4578275, 0.40821073]\n"
+                    "  PIXEL_STD: [0.26862954, 0.26130258, 0.27577711]\n"
+                    "DATALOADER: {TRAIN_X: {BATCH_SIZE: 32}}\nMODEL: {BACKBONE: {NAME: ViT-B/16}}\n"
+                    "OPTIM: {NAME: sgd, LR: 0.002, MAX_EPOCH: 200, LR_SCHEDULER: cosine, WARMUP_EPOCH: 1}\n")
+    for trainer in ("SoC", "CoOp"):
+        cfg = build_cfg(trainer, "dtd", str(file))
+        default = build_cfg(trainer, "dtd", opts=["MODEL.BACKBONE.NAME", "ViT-B/16"])
+        assert run_path(cfg) == run_path(default)
+        assert effective_settings(cfg) == effective_settings(default)
+    assert build_cfg("CoOp", "dtd", str(file), opts=["DATASET.NUM_SHOTS", 4]).TAG == "NUM_SHOTS-4_MAX_EPOCH-200"
+
+
 def test_what_only_model_and_data_tell_is_given_by_the_caller():
     pixels = {"INPUT.PIXEL_MEAN": [0.5, 0.5, 0.5], "INPUT.PIXEL_STD": [0.5, 0.5, 0.5]}
     same_pixels = [word for pair in pixels.items() for word in pair]
