@@ -261,15 +261,16 @@ class BaseTrainer:
         identity = self.identity
         dataset = self.data.dataset
         default_precision = resolve_precision("auto", self.numerics.device)
+        training = self.training_facts()
         record = RunRecord(
             data=make_record.data_section(cfg, self.data, identity),
             views=make_record.views_section(cfg, dataset, self.num_views),
             model=make_record.model_section(cfg, self.weights, self.prompt_facts),
-            method=make_record.method_section(cfg, self.code, self.online, self.training_facts()),
+            method=make_record.method_section(cfg, self.code, self.online, training),
             numerics=make_record.numerics_section(
                 cfg, self.numerics.precision, self.numerics.device.type, self.tunes_context),
             seed=cfg.SEED,
-            changed=make_record.changed_section(cfg, dataset, default_precision),
+            changed=make_record.changed_section(cfg, dataset, default_precision, training is not None),
             names=make_record.names_section(cfg, self.prompt_facts),
         )
         return self.dist.broadcast(record)

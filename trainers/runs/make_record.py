@@ -148,7 +148,7 @@ def method_section(
         training: Settings and images of a prompt that the run itself trains; None otherwise.
     """
     settings = {}
-    for key, value in effective_settings(cfg).items():
+    for key, value in effective_settings(cfg, trains=training is not None).items():
         if not is_elsewhere(key):
             settings[key] = value
     section: dict[str, Any] = {
@@ -214,17 +214,20 @@ def numerics_section(
     }
 
 
-def changed_section(cfg: CfgNode, dataset: Dataset, default_precision: str) -> dict[str, list[Any]]:
+def changed_section(
+    cfg: CfgNode, dataset: Dataset, default_precision: str, trains: bool,
+) -> dict[str, list[Any]]:
     """The settings that differ from the defaults of the method on this data set.
 
     Args:
         cfg: All settings.
         dataset: The reader.
         default_precision: What MODEL.PREC auto means on this device.
+        trains: Whether the run itself trains a prompt.
     """
     resolved = {"MODEL.PREC": default_precision, "TTA.AUGMIX": "on" if dataset.augmix else "off"}
     changed: dict[str, list[Any]] = {}
-    for key, (default, value) in changed_settings(cfg, resolved).items():
+    for key, (default, value) in changed_settings(cfg, resolved, trains).items():
         # Data is a column's. A learnt prompt is stated by `model.prompt.protocol`.
         if find_setting(key).role is not Role.DATA and key != "MODEL.INIT_WEIGHTS":
             changed[key] = [default, value]
