@@ -19,7 +19,7 @@ from ..datasets.identity import ImageIdentity, identify, image_name
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
-from .config.fingerprint import plugin_modules, results_name, run_path
+from .config.run_folder import plugin_modules, results_name, run_path
 from .config.settings import Setting, retag
 from .config.validation import parse_regularisers
 from .engine.adapted import Adapted

@@ -16,7 +16,7 @@ from ..datasets.image_index import ImageIndex
 from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
 from .base import BaseTrainer, without_few_shot_sampling
-from .config.fingerprint import run_path
+from .config.run_folder import run_path
 from .config.settings import Check, Range, Setting, leaves
 from .engine.adapted import Adapted
 from .fewshot.training import PromptLearner, Schedule, random_context, run_epochs

@@ -13,10 +13,11 @@ from ...datasets.eval_data import EvalData
 from ...datasets.identity import ImageIdentity
 from ...datasets.views import pipeline
 from ..config.build import dataset_file_of
-from ..config.fingerprint import ENGINE, backbone_name
+from ..config.names import backbone_name
 from ..config.settings import Role, changed_settings, effective_settings, find_setting, leaves
 from ..config.table import CLASS_TOKEN_POSITION
 from ..registry import backbone_label, method_info
+from ..vlm.numerics import ENGINE
 from ..vlm.openai import official_name
 from ..vlm.prompt_files import read_metadata
 from ..vlm.prompt_protocol import PromptProtocol, prompt_protocol
