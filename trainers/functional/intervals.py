@@ -103,6 +103,27 @@ def wilson(share: float, n: float, z: float = NORMAL_QUANTILE) -> Interval:
     return Interval(share, low, high)
 
 
+def mean_interval(values: ArrayLike, low: float = -math.inf, high: float = math.inf) -> Interval:
+    """Mean of independent values with its 95 % t interval.
+
+    Args:
+        values: One per image, (N,).
+        low: Smallest possible mean; it is the lower end for a single value.
+        high: Largest possible mean.
+
+    Example:
+        >>> interval = mean_interval([1, 2, 3, 6])
+        >>> round(interval.low, 2), interval.value, round(interval.high, 2)
+        (-0.48, 3.0, 6.48)
+    """
+    array = to_numpy(values).astype(np.float64)
+    value = float(array.mean())
+    if len(array) < 2:
+        return Interval(value, low, high)
+    half = t_quantile(len(array) - 1) * float(np.linalg.norm(deviations(array)))
+    return Interval(value, max(low, value - half), min(high, value + half))
+
+
 @dataclass(frozen=True)
 class Group:
     """Data sets that share clusters of images; other groups are independent of it.
@@ -329,3 +350,58 @@ def mean_p_value(
     if variance <= ROUNDING**2:
         return smallest
     return max(smallest, t_p_value(distance / math.sqrt(variance), dof))
+
+
+def cluster_codes(clusters: ArrayLike | None, n: int) -> Array:
+    """The cluster of each of n images as an integer, (n,); without clusters each image is its own."""
+    if clusters is None:
+        return np.arange(n)
+    codes = identity_codes([clusters])[0]
+    if len(codes) != n:
+        raise ValueError(f"clusters needs one entry per image, got {len(codes)} for {n}.")
+    return codes
+
+
+def share_interval(right: Array, counted: Array, clusters: ArrayLike | None = None) -> Interval:
+    """Share of `right` among the counted predictions, with Wilson's interval.
+
+    Predictions of one image or cluster are not independent. They count as n_eff = a (1 − a) / var
+    independent ones, where a is the share and var the variance of the ratio Σ right / Σ counted
+    over clusters. n_eff is at most the number of counted predictions, and at least that number
+    divided by the predictions of the largest cluster.
+
+    Args:
+        right: 0 or 1, (N, S) for S seeds.
+        counted: Whether a prediction counts, (N, S).
+        clusters: For each image the group it belongs to; without it images are independent.
+
+    Returns:
+        Value and ends as fractions; NaN if no prediction counts.
+
+    Example:
+        >>> right = np.array([[1.0], [1.0], [0.0], [1.0]])
+        >>> interval = share_interval(right, right >= 0)
+        >>> round(interval.low, 3), interval.value, round(interval.high, 3)
+        (0.301, 0.75, 0.954)
+    """
+    total = int(counted.sum())
+    if total == 0:
+        return Interval(math.nan, math.nan, math.nan)
+    codes = cluster_codes(clusters, len(right))
+    counts = np.bincount(codes, counted.sum(axis=1))
+    rights = np.bincount(codes, (right * counted).sum(axis=1))
+    rights = rights[counts > 0]
+    counts = counts[counts > 0]
+    share = float(rights.sum()) / total
+
+    fewest = total / float(counts.max())
+    effective = fewest
+    residuals = rights - share * counts
+    squares = float((residuals**2).sum())
+    if len(counts) > 1 and squares > 0:
+        variance = squares / total**2 * len(counts) / (len(counts) - 1)
+        effective = min(float(total), max(fewest, share * (1 - share) / variance))
+    z = NORMAL_QUANTILE
+    if clusters is not None:
+        z = t_quantile(max(1, len(counts) - 1))  # patients can be few
+    return wilson(share, effective, z)

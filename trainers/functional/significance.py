@@ -461,7 +461,8 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
         second: The same of the other method.
 
     Example:
-        >>> mcnemar([1, 1, 1, 1, 1, 0, 1], [0, 0, 0, 0, 0, 1, 1])     # 5 against 1: 2 · 7 / 64
+        >>> p = mcnemar([1, 1, 1, 1, 1, 0, 1], [0, 0, 0, 0, 0, 1, 1])     # 5 against 1: 2 · 7 / 64
+        >>> round(p, 5)
         0.21875
     """
     right_first = number_array(first, "correct", ndim=1) > 0
