@@ -80,3 +80,15 @@ def check_scores(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Array
 def log_softmax(logits: ArrayLike) -> Array:
     """Log-probabilities over the last axis, in double precision."""
     return torch.from_numpy(number_array(logits, "logits").astype(np.float64)).log_softmax(-1).numpy()
+
+
+def check_seeds(confidence: ArrayLike, correct: ArrayLike) -> tuple[Array, Array]:
+    """Confidence in [0, 1] and correctness as 0 and 1 of S seeds on N images, both (N, S); (N,) is one seed."""
+    confidence = number_array(confidence, "confidence")
+    correct = number_array(correct, "correct")
+    if confidence.ndim > 2 or confidence.shape != correct.shape:
+        raise ValueError(
+            f"confidence and correct need one shape, (N,) or (N, S), got {confidence.shape} and {correct.shape}.")
+    flat_confidence, flat_correct = check_confidence(confidence.ravel(), correct.ravel())
+    shape = (len(confidence), confidence.size // len(confidence))
+    return flat_confidence.reshape(shape), flat_correct.reshape(shape)

@@ -1,13 +1,17 @@
-"""Calibration metrics, as fractions of one, with their bootstrap intervals; and SaLS.
+"""Calibration metrics of one run, as fractions of one, with intervals that cover the truth; SaLS.
 
-Every function takes arrays or tensors. Bad input (NaN, values out of range, shapes that do not fit, no samples) raises
-a ValueError. `confidence` (N,) is the largest softmax probability of each sample, `correct` (N,) whether that class is
-the true one, `probabilities` and `logits` are (N, K), `labels` (N,) integers below K.
+Every function takes arrays or tensors. Bad input (NaN, values out of range, shapes that do not
+fit, no samples) raises a ValueError. `confidence` (N,) is the largest softmax probability of each
+sample, `correct` (N,) whether that class is the true one, `probabilities` and `logits` are (N, K),
+`labels` (N,) integers below K. Functions with an interval also take (N, S) of S seeds on the same
+images.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TypeVar
 
 import numpy as np
@@ -21,10 +25,20 @@ from .arrays import (
     check_bins,
     check_confidence,
     check_scores,
+    check_seeds,
     log_softmax,
     number_array,
     to_numpy,
     to_tensor,
+)
+from .binned import BinnedRun, binned_run, binned_runs, influence, null_variance
+from .intervals import (
+    Interval,
+    cluster_codes,
+    clustered_mean,
+    make_groups,
+    share_interval,
+    t_quantile,
 )
 
 TensorOrArray = TypeVar("TensorOrArray", torch.Tensor, Array)
@@ -42,48 +56,494 @@ class Reliability:
 
     @property
     def share(self) -> Array:
+        """Share of the images in each bin, (bins,)."""
         return self.count / self.count.sum()
 
     @property
     def gap(self) -> Array:
-        """Mean confidence − accuracy: positive where the model is over-confident, 0 in empty bins."""
+        """Mean confidence − accuracy, (bins,): positive where over-confident, 0 in empty bins."""
         return np.where(self.count > 0, np.nan_to_num(self.confidence - self.accuracy), 0.0)
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A value with its bootstrap confidence interval; arrays where the metric returns several values."""
-
-    value: float | Array
-    low: float | Array
-    high: float | Array
-
-
 def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> Reliability:
-    """Equal-width bins (lo, hi]; confidence 0 belongs to the first."""
+    """Accuracy and mean confidence in bins of equal width.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        bins: Number of bins `(lo, hi]`; a confidence of 0 belongs to the first.
+
+    Example:
+        >>> reliability([0.9, 0.8, 0.3], [1, 0, 0], bins=2).accuracy.tolist()
+        [0.0, 0.5]
+    """
     confidence, correct = check_confidence(confidence, correct)
     index = bin_index(confidence, bins)
     count = np.bincount(index, minlength=bins)
+    right = np.bincount(index, weights=correct, minlength=bins)
+    total = np.bincount(index, weights=confidence.astype(np.float64), minlength=bins)
     with np.errstate(invalid="ignore"):
-        accuracy = np.bincount(index, weights=correct, minlength=bins) / count
-        mean = np.bincount(index, weights=confidence.astype(np.float64), minlength=bins) / count
-    return Reliability(np.arange(bins + 1) / bins, count, accuracy, mean)
+        return Reliability(np.arange(bins + 1) / bins, count, right / count, total / count)
 
 
 def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
-    """Expected calibration error: |accuracy − mean confidence| of the equal-width bins, weighted by their share."""
+    """Expected calibration error over bins of equal width.
+
+    ECE = Σ_b (n_b / n) |accuracy_b − mean confidence_b|, with bins `(lo, hi]`; a confidence of 0
+    belongs to the first. Guo et al., ICML 2017. Chance adds to |gap| of every bin, so ECE is too
+    high on few images and has no interval here; see `rms_interval`.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        bins: Number of bins. Papers use 10, 15 or 20, and their values do not compare.
+
+    Returns:
+        A fraction from 0 to 1; tables show it in percent.
+
+    Example:
+        >>> round(ece([0.9, 0.8, 0.6], [1, 1, 0], bins=10), 3)
+        0.3
+    """
     table = reliability(confidence, correct, bins)
     return float((table.share * np.abs(table.gap)).sum())
 
 
 def squared_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
-    """D = Σ_b (n_b/n)(ḡ_b² − s_b²/n_b), the debiased squared calibration error (Kumar, Liang and Ma, NeurIPS 2019).
+    """Debiased squared calibration error D = Σ_b (n_b / n)(γ_b² − s_b² / n_b).
 
-    ḡ_b and s_b² are mean and unbiased variance of confidence − correct in bin b; bins with fewer than two samples are
-    left out. D is 0 on average for a calibrated model, so it can be negative. ECE has no such estimator: |gap| of a bin
-    with few samples is above 0 by chance.
+    γ_b and s_b² are mean and unbiased variance of confidence − correct in bin b; bins with fewer
+    than two samples are left out. D is 0 on average for a calibrated model, so it can be negative.
+    Kumar, Liang and Ma, NeurIPS 2019. ECE has no such estimator: |gap| of a bin with few samples
+    is above 0 by chance.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        bins: Number of bins.
+
+    Example:
+        >>> round(squared_calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 1]), 3)
+        0.01
     """
-    return float(squared_errors(*bins_and_gaps(confidence, correct, bins), bins)[0])
+    confidence, correct = check_confidence(confidence, correct)
+    return binned_run(confidence, correct, bins).squared_error
+
+
+def rms_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
+    """Debiased RMS calibration error √D; 0 where D is negative. See `squared_calibration_error`."""
+    return max(0.0, squared_calibration_error(confidence, correct, bins)) ** 0.5
+
+
+def rms_interval(
+    confidence: ArrayLike, correct: ArrayLike, bins: int = BINS, *, level: float = 0.95,
+) -> Interval:
+    """Debiased RMS calibration error √D with its score interval.
+
+    The interval holds every τ ≥ 0 that D does not contradict: (D − τ)² ≤ z² (κ τ + H), so
+    τ = D + z² κ / 2 ± z √(κ D + H + z² κ² / 4), of which the roots are taken. κ τ + H is the
+    variance of D if its true value is τ. H is the part that remains at τ = 0 (`null_variance`), at
+    least 2 (σ̄² / n)². κ is 4 σ̄² / n, or (P − 2 H) / D if that is larger and D > 2 √H, P the
+    variance of the influence values. σ̄² is the mean of s_b² weighted by n_b, at least 1 / (n + 4).
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,), or (N, S) for S seeds.
+        correct: Whether the prediction is right, 0 or 1, in the same shape.
+        bins: Number of bins.
+        level: Share of intervals that contain the true value, at least about.
+
+    Returns:
+        Value and ends as fractions from 0 to 1.
+
+    Example:
+        >>> interval = rms_interval([0.9, 0.9, 0.8, 0.8] * 50, [1, 0, 1, 1] * 50)
+        >>> round(interval.low, 2), round(interval.value, 2), round(interval.high, 2)
+        (0.26, 0.31, 0.38)
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
+    confidence, correct = check_seeds(confidence, correct)
+    runs = binned_runs(confidence, correct, bins)
+    squared_error = float(np.mean([run.squared_error for run in runs]))
+    value = max(0.0, squared_error) ** 0.5
+    n = len(confidence)
+    if n < 2:
+        return Interval(value, 0.0, 1.0)
+
+    weights = [1 / len(runs)] * len(runs)
+    gap_variance = _mean_gap_variance(runs, n)  # σ̄²
+    remaining = max(null_variance(runs, weights), 2 * (gap_variance / n) ** 2)  # H
+    slope = 4 * gap_variance / n  # κ
+    if squared_error > 2 * math.sqrt(remaining):
+        spread = clustered_mean([influence(runs, weights)], make_groups([n])).variance  # P
+        slope = max(slope, (spread - 2 * remaining) / squared_error)
+
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    low, high = _score_ends(squared_error, slope, remaining, z)
+    return Interval(value, min(value, low), max(value, high))
+
+
+def _mean_gap_variance(runs: list[BinnedRun], n: int) -> float:
+    """σ̄²: variance of gaps within bins, weighted by n_b, mean over runs; at least 1 / (n + 4)."""
+    variances = []
+    for run in runs:
+        count = np.where(run.count > 1, run.count, 0)
+        variances.append(float((count * run.variance).sum()) / max(1, int(count.sum())))
+    return max(float(np.mean(variances)), 1 / (n + 4))
+
+
+def _score_ends(
+    squared_error: float, slope: float, remaining: float, z: float,
+) -> tuple[float, float]:
+    """Roots of the smallest and largest τ in [0, 1] with (D − τ)² ≤ z² (κ τ + H)."""
+    under_root = slope * squared_error + remaining + (z * slope) ** 2 / 4
+    centre = squared_error + z**2 * slope / 2
+    if under_root < 0 or centre + z * math.sqrt(under_root) < 0:
+        # By chance D is so far below 0 that no τ fits it. The ends are those of D = 0.
+        return _score_ends(0.0, slope, remaining, z)
+    half = z * math.sqrt(under_root)
+    low = min(1.0, max(0.0, centre - half)) ** 0.5
+    high = min(1.0, centre + half) ** 0.5
+    return low, high
+
+
+def smooth_ece(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """Smooth ECE (Błasiok and Nakkiran, 2023): the width σ at which ∫|smoothed gap| equals σ.
+
+    It has no bins. The gap, confidence − correct, is smoothed over [0, 1] by a Gaussian of width σ
+    that is reflected at both ends. On the even extension of a fine grid that is a product of
+    Fourier coefficients. The integral falls as σ grows, so σ is found by bisection, between 0.001
+    and 1 as in the authors' package.
+
+    Example:
+        >>> round(smooth_ece([0.9] * 10, [1] * 6 + [0] * 4), 3)     # one confidence: |gap|
+        0.3
+    """
+    confidence, correct = check_confidence(confidence, correct)
+    gap = (confidence.astype(np.float64) - correct) / len(correct)
+    # Each gap is shared between the two cells whose centres, (k + 0.5) / GRID, are next to it.
+    position = (confidence * GRID - 0.5).clip(0, GRID - 1)
+    left = np.minimum(position.astype(int), GRID - 2)
+    share = position - left
+    grid = np.bincount(left, gap * (1 - share), minlength=GRID)
+    grid = grid + np.bincount(left + 1, gap * share, minlength=GRID)
+    wave = np.fft.rfft(np.concatenate([grid, grid[::-1]]))
+    damping = (np.pi * np.arange(GRID + 1)) ** 2 / 2
+
+    def error(sigma: float) -> float:
+        return float(np.abs(np.fft.irfft(wave * np.exp(-damping * sigma**2))[:GRID]).sum())
+
+    low = 0.001
+    high = 1.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        if error(middle) > middle:
+            low = middle
+        else:
+            high = middle
+    return error(high)
+
+
+def mce(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
+    """Maximum calibration error: the largest |accuracy − mean confidence| of a bin with samples.
+
+    Example:
+        >>> round(mce([0.9, 0.8, 0.6], [1, 1, 0], bins=10), 3)
+        0.6
+    """
+    return float(np.abs(reliability(confidence, correct, bins).gap).max())
+
+
+def ace(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
+    """Adaptive calibration error: as ECE, in bins of equal mass by rank.
+
+    Equal confidences keep their order in the input. With fewer samples than bins, every sample is
+    a bin.
+
+    Example:
+        >>> round(ace([0.9, 0.6, 0.7], [1, 0, 1]), 3)     # (0.1 + 0.6 + 0.3) / 3
+        0.333
+    """
+    confidence, correct = check_confidence(confidence, correct)
+    check_bins(bins)
+    order = np.argsort(confidence, kind="stable")
+    sorted_gap = (confidence.astype(np.float64) - correct)[order]
+    total = 0.0
+    for gap in np.array_split(sorted_gap, min(bins, len(order))):
+        total += abs(float(gap.sum()))
+    return total / len(order)
+
+
+def signed_error(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """Mean confidence − accuracy: above 0 for an over-confident model, below for an under-confident.
+
+    `over_confidence` has its interval.
+    """
+    confidence, correct = check_confidence(confidence, correct)
+    return float(confidence.mean(dtype=np.float64) - correct.mean())
+
+
+def over_confidence(
+    confidence: ArrayLike, correct: ArrayLike, clusters: ArrayLike | None = None,
+) -> Interval:
+    """Mean confidence − accuracy with its 95 % interval.
+
+    The interval is the t interval of the n gaps and of four added images: two right and two wrong,
+    all of mean confidence (Agresti and Coull). So a run without errors has an interval too. It has
+    n + 3 degrees of freedom, or the number of clusters + 3.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,), or (N, S) for S seeds.
+        correct: Whether the prediction is right, 0 or 1, in the same shape.
+        clusters: For each image the group it belongs to, such as its patient: (N,) integers, text
+            or bytes, (N, 16) bytes, or a list of hashable values. Without it images are
+            independent.
+
+    Returns:
+        Value and ends as fractions from −1 to 1; positive means over-confident.
+
+    Example:
+        >>> interval = over_confidence([0.9] * 100, [1] * 80 + [0] * 20)
+        >>> round(interval.value, 2), round(interval.low, 2), round(interval.high, 2)
+        (0.1, 0.03, 0.19)
+    """
+    confidence, correct = check_seeds(confidence, correct)
+    confidence = confidence.astype(np.float64)
+    gap = (confidence - correct).mean(axis=1)
+    mean_confidence = float(confidence.mean())
+    added = np.array([mean_confidence - 1, mean_confidence - 1, mean_confidence, mean_confidence])
+    # Each added image is a cluster of its own, with a number that no other cluster has.
+    codes = cluster_codes(clusters, len(gap))
+    all_codes = np.concatenate([codes, codes.max() + 1 + np.arange(4)])
+    groups = make_groups([len(all_codes)], [all_codes])
+    mean = clustered_mean([np.concatenate([gap, added])], groups)
+
+    value = float(gap.mean())
+    half = t_quantile(mean.dof) * math.sqrt(mean.variance)
+    low = max(-1.0, min(value, mean.value - half))
+    high = min(1.0, max(value, mean.value + half))
+    return Interval(value, low, high)
+
+
+def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """The share of correct samples; takes confidence too, as the other metrics do."""
+    return float(check_confidence(confidence, correct)[1].mean())
+
+
+def accuracy_interval(
+    confidence: ArrayLike, correct: ArrayLike, clusters: ArrayLike | None = None,
+) -> Interval:
+    """Accuracy with Wilson's 95 % interval; `share_interval` has the formula for seeds and clusters.
+
+    Args:
+        confidence: Only checked; it is here because the other metrics take it. (N,) or (N, S).
+        correct: Whether the prediction is right, 0 or 1, in the same shape.
+        clusters: For each image the group it belongs to, see `over_confidence`.
+
+    Example:
+        >>> interval = accuracy_interval([0.9] * 100, [1] * 80 + [0] * 20)
+        >>> round(interval.low, 3), interval.value, round(interval.high, 3)
+        (0.711, 0.8, 0.867)
+    """
+    _, correct = check_seeds(confidence, correct)
+    return share_interval(correct, np.ones(correct.shape, dtype=bool), clusters)
+
+
+def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """The probability that a correct sample is more confident than a wrong one; ties count half.
+
+    NaN if all samples are right or all are wrong. `selective.auroc_interval` has its interval.
+
+    Example:
+        >>> auroc([0.9, 0.6, 0.7, 0.5], [1, 1, 0, 0])     # 3 of 4 pairs are in order
+        0.75
+    """
+    confidence, correct = check_confidence(confidence, correct)
+    positives = correct.sum()
+    negatives = len(correct) - positives
+    if positives == 0 or negatives == 0:
+        return float("nan")
+    _, tie, size = np.unique(confidence, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(size) - (size - 1) / 2)[tie]  # the mean rank of equal values
+    above = rank[correct == 1].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * negatives))
+
+
+def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """Area under the risk–coverage curve: the error rate of the k most confident samples, averaged
+    over k = 1 … N.
+
+    Samples of equal confidence count with their mean error, the expectation over all orders of the
+    tie. `selective.aurc_interval` has its interval.
+
+    Example:
+        >>> round(aurc([0.9, 0.8, 0.7], [1, 0, 1]), 3)     # (0 + 1/2 + 1/3) / 3
+        0.278
+    """
+    confidence, correct = check_confidence(confidence, correct)
+    _, tie, size = np.unique(-confidence, return_inverse=True, return_counts=True)
+    error = np.repeat(np.bincount(tie, weights=1 - correct) / size, size)  # most confident first
+    return float((np.cumsum(error) / np.arange(1, len(error) + 1)).mean())
+
+
+def selective(
+    confidence: ArrayLike, correct: ArrayLike, thresholds: ArrayLike,
+) -> tuple[Array, Array]:
+    """Accuracy and coverage of the samples whose confidence exceeds each threshold.
+
+    Args:
+        confidence: Probability of the predicted class, from 0 to 1, (N,).
+        correct: Whether the prediction is right, 0 or 1, (N,).
+        thresholds: Of the confidence, (T,).
+
+    Returns:
+        Accuracy, NaN where no sample exceeds the threshold, and coverage, (T,) each.
+        `selective.selective_accuracy` has the interval for one threshold.
+
+    Example:
+        >>> [values.tolist() for values in selective([0.3, 0.6, 0.9], [0, 0, 1], [0.0, 0.6])]
+        [[0.3333333333333333, 1.0], [1.0, 0.3333333333333333]]
+    """
+    confidence, correct = check_confidence(confidence, correct)
+    thresholds = number_array(thresholds, "thresholds", ndim=1)
+    order = np.argsort(confidence, kind="stable")
+    first = np.searchsorted(confidence[order], thresholds.astype(confidence.dtype), side="right")
+    above = len(order) - first
+    right = np.append(np.cumsum(correct[order][::-1])[::-1], 0)[first]
+    with np.errstate(invalid="ignore"):
+        return right / above, above / len(order)
+
+
+def classwise_ece(probabilities: ArrayLike, labels: ArrayLike, bins: int = BINS) -> float:
+    """The ECE of each class's probability against membership of that class, mean over classes.
+
+    Args:
+        probabilities: Of all classes, rows sum to 1, (N, K).
+        labels: True class of each sample, (N,).
+        bins: Number of bins of equal width.
+
+    Example:
+        >>> round(classwise_ece([[0.9, 0.1], [0.2, 0.8]], [0, 1], bins=10), 3)
+        0.15
+    """
+    probabilities, labels = check_scores(probabilities, labels, "probabilities")
+    total = 0.0
+    for k in range(probabilities.shape[1]):
+        index = bin_index(probabilities[:, k], bins)
+        gap = probabilities[:, k].astype(np.float64) - (labels == k)
+        total += np.abs(np.bincount(index, weights=gap)).sum()
+    return float(total / probabilities.size)
+
+
+def brier(probabilities: ArrayLike, labels: ArrayLike) -> float:
+    """The squared distance between the probabilities and the one-hot truth, summed over classes.
+
+    Args:
+        probabilities: Of all classes, rows sum to 1, (N, K).
+        labels: True class of each sample, (N,).
+
+    Returns:
+        The mean over samples, from 0 to 2.
+
+    Example:
+        >>> round(brier([[0.9, 0.1], [0.2, 0.8]], [0, 1]), 3)     # (0.02 + 0.08) / 2
+        0.05
+    """
+    return float(brier_terms(probabilities, labels).mean())
+
+
+def brier_terms(probabilities: ArrayLike, labels: ArrayLike) -> Array:
+    """Each sample's share of the Brier score, (N,)."""
+    probabilities, labels = check_scores(probabilities, labels, "probabilities")
+    p = probabilities.astype(np.float64)
+    true = p[np.arange(len(labels)), labels]
+    return (p**2).sum(axis=1) - 2 * true + 1
+
+
+def nll(logits: ArrayLike, labels: ArrayLike) -> float:
+    """Mean −log p of the true class, computed from logits (N, K): finite where softmax saturates.
+
+    Example:
+        >>> round(nll([[0.0, 0.0]], [1]), 3)     # log 2
+        0.693
+    """
+    return float(nll_terms(logits, labels).mean())
+
+
+def nll_terms(logits: ArrayLike, labels: ArrayLike) -> Array:
+    """−log p of each sample's true class, (N,)."""
+    logits, labels = check_scores(logits, labels, "logits")
+    return -log_softmax(logits)[np.arange(len(labels)), labels]
+
+
+def top_class(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
+    """Confidence and correctness of predictions, the arguments of most metrics.
+
+    Args:
+        logits: (N, K).
+        labels: True class of each sample, (N,).
+
+    Returns:
+        The largest softmax probability, (N,), and whether its class is the true one, (N,).
+
+    Example:
+        >>> confidence, correct = top_class([[0.0, 0.0], [2.0, 0.0]], [1, 0])
+        >>> confidence.round(2).tolist(), correct.tolist()
+        ([0.5, 0.88], [False, True])
+    """
+    logits, labels = check_scores(logits, labels, "logits")
+    confidence = np.exp(log_softmax(logits).max(axis=-1)).clip(0, 1)
+    return confidence, logits.argmax(axis=-1) == labels
+
+
+def sals(logits: TensorOrArray, zero_shot_logits: ArrayLike) -> TensorOrArray:
+    """SaLS (Murugesan et al., ECCV 2024): logits rescaled to the range of the zero-shot logits.
+
+    The predicted class never changes. Constant logits become the middle of the zero-shot range.
+
+    Args:
+        logits: After tuning, (..., K).
+        zero_shot_logits: Of the same samples before tuning, (..., K).
+
+    Returns:
+        Logits of the same shape, in the input's precision, at least fp32: a tensor for a tensor,
+        an array for an array.
+
+    Example:
+        >>> sals(np.array([[4.0, 0.0, 2.0]]), [[1.0, 0.0, 0.5]]).tolist()
+        [[1.0, 0.0, 0.5]]
+    """
+    z: torch.Tensor = to_tensor(logits)
+    z0: torch.Tensor = to_tensor(zero_shot_logits)
+    if z.ndim == 0 or z.shape != z0.shape or z.numel() == 0:
+        raise ValueError(
+            "Logits and zero-shot logits need one shape (..., K), "
+            f"got {(*z.shape,)} and {(*z0.shape,)}.")
+    if not (torch.isfinite(z).all() and torch.isfinite(z0).all()):
+        raise ValueError("Logits must be finite.")
+    dtype = torch.promote_types(z.dtype, torch.float32)
+    z = z.double()
+    z0 = z0.double()
+    low = z.amin(-1, keepdim=True)
+    span = z.amax(-1, keepdim=True) - low
+    low0 = z0.amin(-1, keepdim=True)
+    span0 = z0.amax(-1, keepdim=True) - low0
+    tiny = torch.finfo(torch.float64).tiny
+    unit = torch.where(span > 0, (z - low) / span.clamp_min(tiny), 0.5)
+    scaled = (unit * span0 + low0).to(dtype)
+    # Rounding may merge the two highest logits; then the winner is raised to the next
+    # floating-point number.
+    winner = z.argmax(-1, keepdim=True)
+    top = scaled.amax(-1, keepdim=True)
+    above = torch.nextafter(top, torch.full_like(top, torch.inf))
+    still_first = scaled.argmax(-1, keepdim=True) == winner
+    scaled = scaled.scatter(-1, winner, torch.where(still_first, top, above))
+    if isinstance(logits, torch.Tensor):
+        return scaled
+    return scaled.numpy()
+
+
+# The bootstrap of 1.0, which the report still uses.
 
 
 def bins_and_gaps(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> tuple[Array, Array]:
@@ -102,147 +562,6 @@ def squared_errors(index: Array, gap: Array, bins: int) -> Array:
     mean = total / np.maximum(count, 1)
     variance = (squares - count * mean**2) / np.maximum(count - 1, 1)
     return np.where(count > 1, count * mean**2 - variance, 0).reshape(models, bins).sum(axis=1) / len(gap)
-
-
-def rms_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
-    """√D, the root mean square calibration error without the bias of chance; 0 where D is negative."""
-    return max(0.0, squared_calibration_error(confidence, correct, bins)) ** 0.5
-
-
-def rms_interval(
-    confidence: ArrayLike, correct: ArrayLike, bins: int = BINS, repeats: int = 1000, level: float = 0.95,
-) -> Interval:
-    """√D with an interval that covers the true value in at least about `level` of all samples: the resamples of D are
-    shifted to have D as their mean, and the ends are clipped to [0, 1]."""
-    found = bootstrap(lambda index, gap: float(squared_errors(index, gap, bins)[0]),
-                      *bins_and_gaps(confidence, correct, bins), repeats=repeats, level=level, centred=True)
-    return Interval(*(float(np.clip(end, 0, 1)) ** 0.5 for end in (found.value, found.low, found.high)))
-
-
-def smooth_ece(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Smooth ECE (Błasiok and Nakkiran, 2023): the width σ at which ∫|smoothed gap| equals σ. It has no bins.
-
-    The gap, confidence − correct, is smoothed over [0, 1] by a Gaussian of width σ that is reflected at both ends. On
-    the even extension of a fine grid that is a product of Fourier coefficients. The integral falls as σ grows, so σ is
-    found by bisection, between 0.001 and 1 as in the authors' package.
-    """
-    confidence, correct = check_confidence(confidence, correct)
-    gap = (confidence.astype(np.float64) - correct) / len(correct)
-    place = (confidence * GRID - 0.5).clip(0, GRID - 1)  # in cells, whose centres are at (k + 0.5) / GRID
-    left = np.minimum(place.astype(int), GRID - 2)
-    grid = (np.bincount(left, gap * (left + 1 - place), minlength=GRID)
-            + np.bincount(left + 1, gap * (place - left), minlength=GRID))
-    wave = np.fft.rfft(np.concatenate([grid, grid[::-1]]))
-    damping = (np.pi * np.arange(GRID + 1)) ** 2 / 2
-
-    def error(sigma: float) -> float:
-        return float(np.abs(np.fft.irfft(wave * np.exp(-damping * sigma**2))[:GRID]).sum())
-
-    low, high = 0.001, 1.0
-    for _ in range(20):
-        middle = (low + high) / 2
-        low, high = (middle, high) if error(middle) > middle else (low, middle)
-    return error(high)
-
-
-def mce(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
-    """Maximum calibration error: the largest |accuracy − mean confidence| of any bin that has samples."""
-    return float(np.abs(reliability(confidence, correct, bins).gap).max())
-
-
-def ace(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
-    """Adaptive calibration error: as ECE, in bins of equal mass by rank (ties keep their order in the input). With
-    fewer samples than bins, every sample is a bin."""
-    confidence, correct = check_confidence(confidence, correct)
-    check_bins(bins)
-    order = np.argsort(confidence, kind="stable")
-    gaps = np.array_split((confidence.astype(np.float64) - correct)[order], min(bins, len(order)))
-    return float(sum(abs(gap.sum()) for gap in gaps) / len(order))
-
-
-def signed_error(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Mean confidence − accuracy: positive for an over-confident model, negative for an under-confident one."""
-    confidence, correct = check_confidence(confidence, correct)
-    return float(confidence.mean(dtype=np.float64) - correct.mean())
-
-
-def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """The share of correct samples; takes confidence too, as the other metrics do."""
-    return float(check_confidence(confidence, correct)[1].mean())
-
-
-def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """The probability that a correct sample is more confident than a wrong one (ties count half); NaN without both."""
-    confidence, correct = check_confidence(confidence, correct)
-    positives = correct.sum()
-    negatives = len(correct) - positives
-    if positives == 0 or negatives == 0:
-        return float("nan")
-    _, tie, size = np.unique(confidence, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(size) - (size - 1) / 2)[tie]  # the mean rank of equal values
-    return float((rank[correct == 1].sum() - positives * (positives + 1) / 2) / (positives * negatives))
-
-
-def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Area under the risk–coverage curve: the error rate of the k most confident samples, averaged over k = 1..N.
-    Samples of equal confidence count with their mean error, the expectation over all orders of the tie."""
-    confidence, correct = check_confidence(confidence, correct)
-    _, tie, size = np.unique(-confidence, return_inverse=True, return_counts=True)
-    error = np.repeat(np.bincount(tie, weights=1 - correct) / size, size)  # most confident first
-    return float((np.cumsum(error) / np.arange(1, len(error) + 1)).mean())
-
-
-def selective(confidence: ArrayLike, correct: ArrayLike, thresholds: ArrayLike) -> tuple[Array, Array]:
-    """Accuracy and coverage of the samples whose confidence exceeds each threshold; the accuracy of none is NaN."""
-    confidence, correct = check_confidence(confidence, correct)
-    thresholds = number_array(thresholds, "thresholds", ndim=1)
-    order = np.argsort(confidence, kind="stable")
-    first = np.searchsorted(confidence[order], thresholds.astype(confidence.dtype), side="right")
-    kept = len(order) - first
-    right = np.append(np.cumsum(correct[order][::-1])[::-1], 0)[first]
-    with np.errstate(invalid="ignore"):
-        return right / kept, kept / len(order)
-
-
-def classwise_ece(probabilities: ArrayLike, labels: ArrayLike, bins: int = BINS) -> float:
-    """The ECE of each class's probability against membership of that class, averaged over the classes."""
-    probabilities, labels = check_scores(probabilities, labels, "probabilities")
-    total = 0.0
-    for k in range(probabilities.shape[1]):
-        index = bin_index(probabilities[:, k], bins)
-        gap = probabilities[:, k].astype(np.float64) - (labels == k)
-        total += np.abs(np.bincount(index, weights=gap)).sum()
-    return float(total / probabilities.size)
-
-
-def brier(probabilities: ArrayLike, labels: ArrayLike) -> float:
-    """The squared distance between the probabilities and the one-hot truth, summed over classes (0 to 2)."""
-    return float(brier_terms(probabilities, labels).mean())
-
-
-def brier_terms(probabilities: ArrayLike, labels: ArrayLike) -> Array:
-    """Each sample's share of the Brier score, (N,)."""
-    probabilities, labels = check_scores(probabilities, labels, "probabilities")
-    p = probabilities.astype(np.float64)
-    true = p[np.arange(len(labels)), labels]
-    return (p**2).sum(axis=1) - 2 * true + 1
-
-
-def nll(logits: ArrayLike, labels: ArrayLike) -> float:
-    """Mean −log p of the true class, computed from logits, so that it is finite where softmax saturates."""
-    return float(nll_terms(logits, labels).mean())
-
-
-def nll_terms(logits: ArrayLike, labels: ArrayLike) -> Array:
-    """−log p of each sample's true class, (N,)."""
-    logits, labels = check_scores(logits, labels, "logits")
-    return -log_softmax(logits)[np.arange(len(labels)), labels]
-
-
-def top_class(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
-    """`confidence` and `correct` of logits, the arguments of most metrics."""
-    logits, labels = check_scores(logits, labels, "logits")
-    return np.exp(log_softmax(logits).max(axis=-1)).clip(0, 1), logits.argmax(axis=-1) == labels
 
 
 def bootstrap(
@@ -277,27 +596,3 @@ def resamples(metric: Callable[..., float | Array], *samples: ArrayLike, repeats
     generator, n = np.random.default_rng(seed), len(rows[0])
     draws = (generator.integers(n, size=n) for _ in range(repeats))
     return np.array([metric(*rows), *(metric(*(row[draw] for row in rows)) for draw in draws)], dtype=np.float64)
-
-
-def sals(logits: TensorOrArray, zero_shot_logits: ArrayLike) -> TensorOrArray:
-    """SaLS (Murugesan et al., ECCV 2024): each sample's logits (..., K) rescaled to the range of its zero-shot logits.
-    The predicted class never changes; constant logits become the middle of the zero-shot range. Tensors give a tensor,
-    arrays an array, in the input's precision, at least fp32."""
-    z: torch.Tensor = to_tensor(logits)
-    z0: torch.Tensor = to_tensor(zero_shot_logits)
-    if z.ndim == 0 or z.shape != z0.shape or z.numel() == 0:
-        raise ValueError(f"Logits and zero-shot logits need one shape (..., K), got {(*z.shape,)} and {(*z0.shape,)}.")
-    if not (torch.isfinite(z).all() and torch.isfinite(z0).all()):
-        raise ValueError("Logits must be finite.")
-    dtype = torch.promote_types(z.dtype, torch.float32)
-    z, z0 = z.double(), z0.double()
-    low, span = z.amin(-1, keepdim=True), z.amax(-1, keepdim=True) - z.amin(-1, keepdim=True)
-    low0, span0 = z0.amin(-1, keepdim=True), z0.amax(-1, keepdim=True) - z0.amin(-1, keepdim=True)
-    unit = torch.where(span > 0, (z - low) / span.clamp_min(torch.finfo(torch.float64).tiny), 0.5)
-    scaled = (unit * span0 + low0).to(dtype)
-    # Rounding may merge the two highest logits; then the winner is raised to the next floating-point number.
-    winner = z.argmax(-1, keepdim=True)
-    top = scaled.amax(-1, keepdim=True)
-    above = torch.nextafter(top, torch.full_like(top, torch.inf))
-    scaled = scaled.scatter(-1, winner, torch.where(scaled.argmax(-1, keepdim=True) == winner, top, above))
-    return scaled if isinstance(logits, torch.Tensor) else scaled.numpy()

@@ -38,8 +38,7 @@ def summarise(runs: Sequence[Run], reference: str) -> list[Summary]:
         for method in others
     ]), strict=True))
     return [
-        Summary(replace(diagram(method, *top, SHOWN_BINS), ece=cal.ece(*top)), cal.rms_interval(*top, repeats=REPEATS),
-                changes.get(method))
+        Summary(replace(diagram(method, *top, SHOWN_BINS), ece=cal.ece(*top)), cal.rms_interval(*top), changes.get(method))
         for method, top in tops.items()
     ]
 
