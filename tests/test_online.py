@@ -17,7 +17,7 @@ from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.engine.adapted import Adapted
 from promptcal.trainers.engine.predict import Predictor
 from promptcal.trainers.functional.objectives import class_logits
-from promptcal.trainers.runs.parts import shuffled
+from promptcal.datasets.streams import shuffled
 from promptcal.trainers.runs.run_dir import RunDir
 
 

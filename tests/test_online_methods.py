@@ -14,7 +14,7 @@ from promptcal.tools.report import main as report
 from promptcal.trainers import TRAINER_REGISTRY, Adapter, adapt, build_cfg, build_trainer
 from promptcal.trainers.functional.objectives import class_logits, confident_views, unit
 from promptcal.trainers.report.figures.stream import running
-from promptcal.trainers.runs.parts import shuffled
+from promptcal.datasets.streams import shuffled
 from promptcal.trainers.runs.run_dir import RunDir
 from promptcal.trainers.tda import PAPER
 from promptcal.trainers.vlm.image_tower import encode_views

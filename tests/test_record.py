@@ -18,10 +18,9 @@ BASE = {
              "corruption": "", "severity": 0, "subset": ""},
     "views": {"pipeline": "views-1", "count": 64, "size": 224, "augmix": True, "pixels": "clip"},
     "model": {"backbone": "ViT-B/16", "weights": "w0",
-              "prompt": {"kind": "words", "protocol": "a photo of a", "words": "a photo of a", "hash": "",
-                         "position": "end", "ensemble": ""}},
+              "prompt": {"kind": "words", "words": "a photo of a", "position": "end"}},
     "method": {"trainer": "SoC", "settings": {"TRAINER.SOC.LAMBDA": 30.0, "TTA.STEPS": 1}, "stream": None,
-               "source": {"version": "1.1.0", "hash": "s0"}, "training": None},
+               "source": {"version": "1.1.0", "hash": "s0", "plugin": ""}, "training": None},
     "numerics": {"precision": "fp32", "device_type": "cpu", "jacobian": False, "engine": 2, "tf32": False,
                  "part": 64, "episodes": 8},
     "seed": 0,
@@ -40,9 +39,9 @@ MATRIX = {
     "swept value": ({"method.settings": {"TRAINER.SOC.LAMBDA": 10.0, "TTA.STEPS": 1},
                      "changed": {"TRAINER.SOC.LAMBDA": [30.0, 10.0]}}, [R, F, ROW, POOL, VAL]),
     "default of its data set": ({"method.settings": {"TRAINER.SOC.LAMBDA": 14.0, "TTA.STEPS": 1}}, [R, F, POOL]),
-    "edited code": ({"method.source": {"version": "1.1.0", "hash": "s1"}}, [R, F, ROW, POOL, VAL]),
-    "plugin's code": ({"method.source": {"version": "", "hash": "s1"}}, [R, F, ROW, POOL, VAL]),
-    "another release": ({"method.source": {"version": "1.2.0", "hash": "s1"}}, []),
+    "edited code": ({"method.source": {"version": "1.1.0", "hash": "s1", "plugin": ""}}, [R, F, ROW, POOL, VAL]),
+    "plugin's code": ({"method.source": {"version": "1.2.0", "hash": "s1", "plugin": "p1"}}, [R, F, ROW, POOL, VAL]),
+    "another release": ({"method.source": {"version": "1.2.0", "hash": "s1", "plugin": ""}}, []),
     "engine": ({"numerics.engine": 3}, [R, F, V, J, ROW, POOL, VAL]),
     "precision": ({"numerics.precision": "bf16"}, [R, F, V, J, ROW, POOL, VAL]),
     "TF32": ({"numerics.tf32": True}, [R, F, V, J]),
@@ -64,7 +63,7 @@ MATRIX = {
     "weights": ({"model.weights": "w1"}, [R, F, V, J, TAB, POOL, VAL]),
     "weights under another name": ({"names": {**BASE["names"], "backbone": "mine"}}, []),
     "label of the data set": ({"names": {**BASE["names"], "dataset": "actions"}}, [VAL]),
-    "words of the prompt": ({"model.prompt.words": "itap of a", "model.prompt.protocol": "itap of a"},
+    "words of the prompt": ({"model.prompt.words": "itap of a", "changed": {"PROMPT.CTX_INIT": ["a photo of a", "itap of a"]}},
                             [R, F, J, ROW, POOL, VAL]),
     "prompt of one protocol": ({"model.prompt.hash": "p1"}, [R, F, J]),
     "prompt of another protocol": ({"model.prompt.kind": "learnt", "model.prompt.hash": "p1",
@@ -139,6 +138,14 @@ def test_a_record_survives_json_and_keeps_its_id():
     assert read == record
     assert read.id == record.id
     assert record.renamed({"method": "Ours"}).id == record.id
+
+
+def test_what_is_not_decided_yet_equals_what_a_run_recorded():
+    asked = make(**{"numerics.jacobian": "auto"})
+    for decision in (True, False):
+        recorded = asked.decided(jacobian=decision)
+        assert asked.is_same(recorded, "resume") and recorded.is_same(asked, "resume")
+    assert not asked.decided(jacobian=True).is_same(asked.decided(jacobian=False), "finished")
 
 
 def test_lists_and_tuples_are_equal_values():

@@ -11,7 +11,7 @@ from common import run_tool
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import build_cfg
 from promptcal.trainers.config.fingerprint import make_fingerprint
-from promptcal.trainers.runs.parts import classes_in_window, image_order, long_tailed, shuffled
+from promptcal.datasets.streams import classes_in_window, image_order, long_tailed, shuffled
 from promptcal.trainers.runs.run_dir import RunDir
 
 SETS = {"CIFAR-10": (10, 200), "DTD": (47, 36), "ImageNet-V2": (1000, 3), "uneven": (30, None)}

@@ -2,11 +2,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from types import MappingProxyType
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -15,15 +14,21 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import Dataset, Datum, build_dataset
+from ..datasets.eval_data import EvalData
+from ..datasets.identity import ImageIdentity, identify
+from ..datasets.image_index import ImageIndex
+from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
-from .config.fingerprint import make_fingerprint, plugin_modules, results_name
+from .config.fingerprint import plugin_modules, results_name, run_path
 from .engine.adapted import Adapted
 from .engine.features import ViewFeatures, image_name
 from .engine.jacobian_cache import build_jacobian
 from .engine.predict import Predictor
-from .registry import LAST
+from .config.validation import parse_regularisers
+from .registry import LAST, find_method
+from .runs import make_record
 from .runs.dist import Distributed
-from .runs.parts import WINDOW, classes_in_window, evenly, image_order, long_tailed
+from .runs.record import RunRecord
 from .runs.run_dir import Results, RunDir, early_lines
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
@@ -63,7 +68,6 @@ class BaseTrainer:
     classnames: Sequence[str] = ()
     first_of_name: Sequence[int] | None = None  # for each class the first one of the same name; None: all differ
     run_dir: RunDir | None = None  # None where `adapt` is used without a run
-    fingerprint: Mapping[str, object] = MappingProxyType({})  # what a resumed run must share; empty without a run
     backbone: Backbone
     prompt: InitialPrompt
     texts: ClassTexts | None = None  # templates and descriptions in place of PROMPT.CTX_INIT
@@ -119,11 +123,22 @@ class BaseTrainer:
 
     @explaining_faults()
     @fixed_numerics()
-    def run(self, train: bool = True) -> Results:
-        """The whole run, continued where it was interrupted. Returns its results; a finished run computes nothing."""
+    def run(self, train: bool = True, overwrite: bool = False) -> Results:
+        """The whole run, continued where it was interrupted. A finished run computes nothing.
+
+        Args:
+            train: Train a prompt first, where the method does.
+            overwrite: Start again in a folder that holds another run.
+
+        Returns:
+            The content of results.json.
+        """
         with early_lines() as lines:
-            self.build_data()
-        with RunDir.open(self.cfg, self.fingerprint, self.dist, lines, self.log_name) as run_dir:
+            record = self.record
+        with RunDir.open(
+            run_path(self.cfg), record, self.dist, listing=self.listing, config=self.cfg.dump(), overwrite=overwrite,
+            log_name=self.log_name, early_lines=lines,
+        ) as run_dir:
             self.run_dir = run_dir
             if run_dir.results is not None:
                 results = self.update_metrics(run_dir.results)
@@ -141,22 +156,27 @@ class BaseTrainer:
 
     def report_changed_files(self) -> None:
         """Weights and prompt were copied into memory: a file that was replaced since is not the one of the results."""
-        files = {"weights": (self.cfg.MODEL.BACKBONE.NAME, weights_hash),
-                 "prompt": (self.cfg.MODEL.INIT_WEIGHTS, prompt_hash)}
-        for what, (name, hash_of) in files.items():
-            now: object = ""
-            with suppress(UserError, OSError):
-                now = hash_of(name) if name else self.fingerprint[what]
-            if now != self.fingerprint[what]:
-                logger.warning("%s has changed during the run; the results are of the %s as loaded at its start "
-                               "(hash %s)", name, what, self.fingerprint[what])
+        self.report_changed_file("weights", self.cfg.MODEL.BACKBONE.NAME, weights_hash, self.weights)
+        if self.cfg.MODEL.INIT_WEIGHTS:
+            self.report_changed_file("prompt", self.cfg.MODEL.INIT_WEIGHTS, prompt_hash, self.prompt_facts.hash)
+
+    def report_changed_file(self, kind: str, name: str, hash_of: Callable[[str], str], before: str) -> None:
+        try:
+            now = hash_of(name)
+        except (UserError, OSError) as error:
+            logger.warning("%s cannot be read any more (%s); the results are of the %s as loaded at the run's start "
+                           "(hash %s)", name, error, kind, before)
+            return
+        if now != before:
+            logger.warning("%s has changed during the run; the results are of the %s as loaded at its start "
+                           "(hash %s)", name, kind, before)
 
     @explaining_faults()
     @fixed_numerics()
     def check(self) -> None:
         """Checks that settings, data and model fit together. Writes nothing."""
         self.skip_few_shot_sampling()
-        self.build_data()
+        self.record  # noqa: B018 - reads the data
         self.load_model()
 
     def skip_few_shot_sampling(self) -> None:
@@ -166,8 +186,9 @@ class BaseTrainer:
         self.cfg.DATASET.NUM_SHOTS = -1
         self.cfg.freeze()
 
-    def build_data(self) -> None:
-        """The data set, the list of test images, and the fingerprint of the run."""
+    @cached_property
+    def data(self) -> EvalData:
+        """The images of the run."""
         cfg = self.cfg
         if self.dataset is None:
             if not cfg.DATASET.NAME:
@@ -176,47 +197,93 @@ class BaseTrainer:
                 cfg.DATASET.NAME, cfg.DATASET.ROOT, cfg.DATASET.NUM_SHOTS, cfg.SEED, cfg.DATASET.SUBSAMPLE_CLASSES,
                 cfg.DATASET.FEWSHOT_DIR, cfg.DATASET.CORRUPTION, cfg.DATASET.SEVERITY, cfg.DATASET.IMAGE_LIST,
             )
-        self.items = {"test": self.dataset.test, "val": self.dataset.val}[cfg.TEST.SPLIT]
-        self.classnames = self.dataset.classnames
-        total = len(self.items)
-        if total == 0:
-            raise DataError(f"{cfg.DATASET.NAME} has no {cfg.TEST.SPLIT} images")
-        labels = [item.label for item in self.items]
-        kept = long_tailed(labels, cfg.TEST.IMBALANCE) if cfg.TEST.IMBALANCE else range(total)
-        self.indices = [kept[at] for at in evenly(len(kept), cfg.TEST.LIMIT)]
-        self.order = self.indices
-        if self.online:
-            self.order = image_order(self.indices, [labels[index] for index in self.indices], cfg.TEST.ORDER,
-                                     cfg.TEST.CORRELATION, cfg.SEED)
-        self.fingerprint = self.make_fingerprint(self.dataset)
-        logger.info("%s: %d of %d %s images, %d classes", cfg.DATASET.NAME, len(self.indices), total, cfg.TEST.SPLIT,
-                    len(self.classnames))
+        data = EvalData.from_settings(cfg, self.dataset, self.online)
+        self.items = data.items
+        self.indices = data.indices
+        self.order = data.order
+        self.classnames = data.classnames
+        return data
 
-    def make_fingerprint(self, dataset: Dataset) -> dict[str, object]:
-        """What a continued run must share with the interrupted one. Looks at every test file once."""
-        weights, texts = self.cfg.MODEL.INIT_WEIGHTS, self.find_texts()
-        described = {"descriptions": texts.descriptions.digest} if texts and texts.descriptions else {}
-        return make_fingerprint(
-            self.cfg,
-            data=dataset.fingerprint([self.items[index] for index in self.indices]),
-            weights=weights_hash(self.cfg.MODEL.BACKBONE.NAME),
-            prompt=prompt_hash(weights) if weights else "",
-            precision=self.precision,
-            **described,
+    @cached_property
+    def identity(self) -> ImageIdentity:
+        """What the images are, by content. The main process looks at the files."""
+        identity = None
+        if self.dist.is_main:
+            index = ImageIndex(self.cfg.CACHE.DIR)
+            identity = identify(self.data.dataset, self.data.items, self.data.indices, index)
+        else:
+            self.data  # noqa: B018 - every process has the list of images
+        identity = self.dist.broadcast(identity)
+        assert identity is not None
+        if identity.missing:
+            self.data.dataset.check_files(self.data.selected)
+        return identity
+
+    @property
+    def listing(self) -> dict[str, np.ndarray]:
+        """Position in the split, identity and label of each image."""
+        labels = [item.label for item in self.data.selected]
+        return {"index": np.array(self.data.indices, dtype=np.int64), "image": self.identity.digests,
+                "label": np.array(labels, dtype=np.int64)}
+
+    @cached_property
+    def weights(self) -> str:
+        """Hash of the backbone's weights."""
+        return weights_hash(self.cfg.MODEL.BACKBONE.NAME)
+
+    @cached_property
+    def prompt_facts(self) -> make_record.PromptFacts:
+        """The prompt that the run starts from, by its content."""
+        cfg = self.cfg
+        if cfg.MODEL.INIT_WEIGHTS:
+            return make_record.learnt_prompt(cfg, prompt_hash(cfg.MODEL.INIT_WEIGHTS))
+        texts = self.find_texts()
+        if texts is None:
+            return make_record.PromptFacts()
+        digest = texts.descriptions.digest if texts.descriptions else ""
+        return make_record.PromptFacts(hash=digest, templates=texts.templates)
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """What the predictions depend on. Made without the model, so that a finished run needs none."""
+        cfg = self.cfg
+        identity = self.identity
+        dataset = self.data.dataset
+        default_precision = resolve_precision("auto", self.device)
+        record = RunRecord(
+            data=make_record.data_section(cfg, self.data, identity),
+            views=make_record.views_section(cfg, dataset, self.num_views),
+            model=make_record.model_section(cfg, self.weights, self.prompt_facts),
+            method=make_record.method_section(cfg, self.code, self.online, self.training_facts()),
+            numerics=make_record.numerics_section(cfg, self.precision, self.device.type, self.tunes_context),
+            seed=cfg.SEED,
+            changed=make_record.changed_section(cfg, dataset, self.prompt_facts, self.precision, default_precision),
+            names=make_record.names_section(cfg, self.prompt_facts),
         )
+        return self.dist.broadcast(record)
+
+    @property
+    def code(self) -> list[type]:
+        """The classes whose code makes the predictions: the method's, and those of added terms."""
+        terms = [find_method(term) for term in parse_regularisers(self.cfg.TRAINER.REGULARISERS)]
+        return [type(self), *(term for term in terms if term is not None)]
+
+    def training_facts(self) -> dict[str, object] | None:
+        """What a prompt that the run trains itself depends on; None if it trains none."""
+        return None
 
     def build_model(self) -> None:
         """The backbone, the initial prompt, and its Jacobian where that saves time."""
         self.load_model()
         if self.tunes_context and self.cfg.TTA.STEPS and not self.online:  # the Jacobian is the initial context's
-            key = {"weights": self.fingerprint["weights"], "precision": self.precision,
+            key = {"weights": self.weights, "precision": self.precision,
                    "classnames": list(self.classnames), "position": self.class_token_position}
             self.prompt.jacobian = build_jacobian(self.cfg, self.prompt, len(self.indices), key, self.dist)
 
     def load_model(self) -> None:
         name = self.cfg.MODEL.BACKBONE.NAME
         warn_of_small(name, self.cfg.DATASET.NAME)
-        self.use_model(load_clip(name, self.device, str(self.fingerprint["weights"])), self.classnames)
+        self.use_model(load_clip(name, self.device, self.weights), self.classnames)
         logger.info("%s on %s in %s", name, self.device, self.precision)
 
     def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
@@ -229,12 +296,12 @@ class BaseTrainer:
             raise ConfigError(f"INPUT.SIZE is {cfg.INPUT.SIZE}, but this backbone takes {size} pixels: leave it at 0")
         tokens = class_tokens(classnames, self.backbone.tokenizer)
         if cfg.MODEL.INIT_WEIGHTS:
-            expected = str(self.fingerprint.get("prompt", ""))
+            expected = self.prompt_facts.hash
             context = load_context(cfg.MODEL.INIT_WEIGHTS, self.backbone, tokens, self.class_token_position, expected)
         else:
             context = initial_context(self.backbone, cfg.PROMPT.CTX_INIT)
         check_lengths(classnames, tokens, context.shape[-2], self.backbone)
-        self.texts = self.find_texts(str(self.fingerprint.get("descriptions", "")))
+        self.texts = self.find_texts()
         found = self.texts.features(self.backbone, self.precision) if self.texts else None
         warn_of_classes(classnames, found.tokens if found else tokens)
         position = ClassTokenPosition.find(self.class_token_position, classnames, self.backbone.tokenizer)
@@ -277,8 +344,10 @@ class BaseTrainer:
     def finish(self, predictor: Predictor) -> Results:
         """Writes predictions.npz, the final TensorBoard entries and results.json."""
         assert self.run_dir is not None and self.dataset is not None
-        names = {index: image_name(self.dataset, self.items[index]) for index in self.indices}
-        columns = self.run_dir.merge(predictor.parts, names, text=self.prompt.text.cpu().numpy())
+        names = [image_name(self.data.dataset, item) for item in self.data.selected]
+        images = {"index": self.listing["index"], "image": self.identity.digests, "cluster": self.identity.clusters,
+                  "filename": np.array(names, dtype=np.str_)}
+        columns = self.run_dir.merge(predictor.parts, images, text=self.prompt.text.cpu().numpy())
         cfg, n = self.cfg, len(columns["index"])
         if n == 0:
             raise DataError("no test image could be read")
@@ -293,20 +362,20 @@ class BaseTrainer:
             "adapt_seconds_per_image": float(columns["adapt_seconds"].sum()) / n,  # without reading and encoding images
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "predictions_bytes": (self.run_dir.path / "predictions.npz").stat().st_size,
-            "data_hash": self.fingerprint["data"], "weights_hash": self.fingerprint["weights"],
-            "precision": self.precision, "views": self.fingerprint["views"],
+            "data_hash": self.record.data["images"], "weights_hash": self.weights,
+            "precision": self.precision, "views": self.record.views["pipeline"],
             **self.metadata(), **environment(self.device),
-            "classnames": list(self.classnames), "plugins": plugin_modules(cfg), "fingerprint": self.fingerprint,
+            "classnames": list(self.classnames), "plugins": plugin_modules(cfg),
         }
-        write_final(self.run_dir.path, self.fingerprint, results)
-        return self.run_dir.finish(results, cfg)
+        write_final(self.run_dir.path, self.record, results)
+        return self.run_dir.finish(results, cfg.dump())
 
     def metadata(self) -> dict[str, object]:
         """What else belongs in results.json: the initial prompt, facts about the backbone, for online methods how many
         classes follow each other, and what a method adds."""
         labels = [self.items[index].label for index in self.order]
         return {
-            "init_weights": self.cfg.MODEL.INIT_WEIGHTS, "init_weights_hash": self.fingerprint["prompt"],
+            "init_weights": self.cfg.MODEL.INIT_WEIGHTS, "init_weights_hash": self.prompt_facts.hash if self.cfg.MODEL.INIT_WEIGHTS else "",
             "pixels": asdict(self.backbone.pixels), "architecture": self.backbone.architecture,
             **(self.texts.metadata() if self.texts else {}),
             **({f"classes_in_{WINDOW}": classes_in_window(labels)} if self.online else {}),
@@ -320,9 +389,7 @@ class BaseTrainer:
             logger.info("finished before; nothing to compute")
             return results
         logger.info("the predictions are there; only the metrics are computed again")
-        kept = {key: value for key, value in results.items() if not key.startswith("sals_")}
-        results = {**kept, **metrics(self.run_dir.predictions(), test.BINS, test.SALS)}
+        measured = metrics(self.run_dir.predictions(), test.BINS, test.SALS)
         if self.dist.is_main:
-            self.run_dir.write_config(self.cfg)
-            self.run_dir.finish(results, self.cfg)
-        return results
+            results = self.run_dir.measured_again(measured, self.cfg.dump())
+        return self.dist.broadcast(results)

@@ -9,6 +9,8 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from ..datasets import Dataset
+from ..datasets.identity import identify
+from ..datasets.image_index import ImageIndex
 from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
 from .base import BaseTrainer
@@ -20,6 +22,7 @@ from .fewshot.training_images import TrainingImages
 from .functional.objectives import class_logits
 from .registry import TRAINER_REGISTRY
 from .runs.lock import RunLock
+from .runs.make_record import training_section
 from .runs.run_dir import Results
 from .vlm.numerics import fixed_numerics
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
@@ -74,17 +77,18 @@ class CoOp(BaseTrainer):
     def num_views(self) -> int:
         return 1
 
-    def run(self, train: bool = True) -> Results:
+    def run(self, train: bool = True, overwrite: bool = False) -> Results:
         if not train and not self.has_prompt:
             raise ConfigError("there is no prompt to test: give --model-dir DIR or MODEL.INIT_WEIGHTS FILE")
         self.learns = train
         if not train:
             self.skip_few_shot_sampling()
-        return super().run(train)
+        return super().run(train, overwrite)
 
-    def make_fingerprint(self, dataset: Dataset) -> dict[str, object]:
+    def training_facts(self) -> dict[str, object] | None:
         if not self.learns:
-            return {**super().make_fingerprint(dataset), "training_data": "none: not trained here"}
+            return None
+        dataset = self.data.dataset
         if not dataset.train:
             raise DataError(f"{self.cfg.DATASET.NAME} has no training images; to test a prompt that was trained "
                             f"elsewhere: --eval-only --model-dir DIR")
@@ -92,7 +96,13 @@ class CoOp(BaseTrainer):
         if absent:
             logger.warning("%d classes have no training image", absent)
         logger.info("%s: %d training images", self.cfg.DATASET.NAME, len(dataset.train))
-        return {**super().make_fingerprint(dataset), "training_data": dataset.fingerprint(dataset.train)}
+        images = ""
+        if self.dist.is_main:
+            identity = identify(dataset, dataset.train, range(len(dataset.train)), ImageIndex(self.cfg.CACHE.DIR))
+            if identity.missing:
+                dataset.check_files(dataset.train)
+            images = identity.listing
+        return training_section(self.cfg, images)
 
     def prepare(self) -> None:
         context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)

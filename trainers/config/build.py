@@ -72,6 +72,13 @@ def build_cfg(
     return cfg
 
 
+def baseline_settings(cfg: CfgNode) -> dict[str, object]:
+    """The defaults of a method on a data set: those of the settings, of the trainer's yaml and of the data set's."""
+    file = dataset_file_of(cfg.DATASET.NAME)
+    pairs = ["DATASET.CORRUPTION", cfg.DATASET.CORRUPTION, "DATASET.SEVERITY", cfg.DATASET.SEVERITY]
+    return leaves(build_cfg(cfg.TRAINER.NAME, str(file) if file else cfg.DATASET.NAME, opts=pairs))
+
+
 def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -> list[str]:
     """Applies layers to `settings` and returns lines for the log. CoOp's names and values are translated. One error
     names the unknown keys, each with the known key that was probably meant."""

@@ -1,8 +1,10 @@
 """`TEST.EVALUATOR Calibration`: Dassl's own lines, then calibration metrics, and the run in our format."""
 from __future__ import annotations
 
+import json
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,13 +17,19 @@ from dassl.evaluation.evaluator import Classification
 from torch import Tensor
 from yacs.config import CfgNode
 
+from ...datasets.base import dataset_info
+from ...datasets.identity import ImageIdentity, identify
+from ...datasets.image_index import ImageIndex
 from ...datasets.utils.errors import DataError, WeightsError
 from ...datasets.utils.files import write_arrays, write_json, write_text
 from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from ..config.roles import leaves
-from ..config.safe_yaml import unflatten
+from ..config.safe_yaml import flatten, unflatten
 from ..functional.arrays import log_softmax
 from ..functional.calibration import BINS, brier
+from ..registry import backbone_label, method_info
+from ..runs.record import FILE_NAME, RunRecord, content_hash
+from ..runs.run_dir import RunDir
 from ..runs.summary import environment, metrics_of, percent_lines
 from ..vlm.loading import pick_device, weights_hash
 from .convert import DasslDataset
@@ -74,30 +82,93 @@ class Calibration(Classification):
         weights = ""  # those of other models than OpenAI's a checkout may load in any way
         with suppress(WeightsError):
             weights = weights_hash(cfg.MODEL.BACKBONE.NAME)
-        write_arrays(folder / "predictions.npz", index=np.arange(len(labels)), label=labels, logits=logits,
-                     flagged=np.zeros(len(labels), dtype=bool))
+        identity = self.identity(labels)
+        record = foreign_record(cfg, self.split, names, len(labels), weights, identity)
+        columns = {"index": np.arange(len(labels)), "label": labels, "logits": logits,
+                   "flagged": np.zeros(len(labels), dtype=bool)}
+        if identity is not None:
+            columns |= {"image": identity.digests, "cluster": identity.clusters}
+        write_arrays(folder / "predictions.npz", **columns, record=np.array(json.dumps(record.to_json())))
         write_text(folder / "config.yaml", yaml.safe_dump(given_settings(cfg)))
-        write_json(folder / "results.json", {
+        write_json(folder / FILE_NAME, record.to_json())
+        run_dir = RunDir(folder, record)
+        run_dir.write_results({
             "trainer": cfg.TRAINER.NAME, "dataset": cfg.DATASET.NAME, "backbone": cfg.MODEL.BACKBONE.NAME or UNNAMED,
-            "seed": max(cfg.SEED, 0), "n": len(labels), "classes": len(names), "split": self.split,
+            "seed": record.seed, "n": len(labels), "classes": len(names), "split": self.split,
             **{name: figures[name] for name in ("accuracy", "confidence", "ece", "ace", "brier")}, "bins": bins,
             "flagged": 0, "skipped": [], "zero_shot": False,
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"), "data_hash": self.data_hash(labels),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"), "data_hash": record.data["images"],
             "weights_hash": weights,
             **environment(pick_device("auto" if cfg.USE_CUDA else "cpu")),
-            "classnames": names, "fingerprint": {"TRAINER.NAME": cfg.TRAINER.NAME, "engine": "Dassl"}, "complete": True,
+            "classnames": names, "record": record.to_json(),
         })
         print(f"predictions and results in {folder}")
 
-    def data_hash(self, labels: np.ndarray) -> str:
-        """The hash that our own runs on these images have; empty where the order of the images is unknown."""
+    def identity(self, labels: np.ndarray) -> ImageIdentity | None:
+        """What the images are, as in our own runs; None where the order of the images is unknown."""
         try:
             data = DasslDataset(self.trainer.dm.dataset, self.cfg)
         except (AttributeError, DataError) as error:
-            logger.warning("no hash of the data: %s", error)
-            return ""
+            logger.warning("the images are not known by content: %s", error)
+            return None
         items = data.val if self.split == "val" else data.test
-        return data.fingerprint(items) if [item.label for item in items] == labels.tolist() else ""
+        if [item.label for item in items] != labels.tolist():
+            return None
+        return identify(data, items, range(len(items)), ImageIndex())
+
+
+def foreign_record(
+    cfg: CfgNode, split: str, classnames: Sequence[str], count: int, weights: str, identity: ImageIdentity | None,
+) -> RunRecord:
+    """The record of a run that another toolbox computed. Its settings are that toolbox's: all that a
+    checkout's config has count as changed, because their defaults are not known here.
+
+    Args:
+        cfg: The checkout's config.
+        split: test or val.
+        classnames: By label.
+        count: Number of images.
+        weights: Hash of the backbone's weights; "" if unknown.
+        identity: Of the images; None if unknown, which excludes the run from comparisons by image.
+    """
+    backbone = cfg.MODEL.BACKBONE.NAME or UNNAMED
+    unknown_images = f"unknown:{cfg.DATASET.NAME}:{split}:{count}"
+    settings = {key: value for key, value in flatten(given_settings(cfg)) if is_method_setting(key)}
+    return RunRecord(
+        data={"dataset": cfg.DATASET.NAME, "split": split, "n": count,
+              "images": identity.images if identity else unknown_images,
+              "listing": identity.listing if identity else unknown_images,
+              "classes": f"{len(classnames)}:{content_hash(list(classnames))}",
+              "corruption": "", "severity": 0, "subset": subset_of(cfg)},
+        views={"pipeline": "Dassl", "count": 1},
+        model={"backbone": backbone, "weights": weights or f"name:{backbone}",
+               "prompt": {"kind": "Dassl", "protocol": shots_of(cfg)}},
+        method={"trainer": cfg.TRAINER.NAME, "settings": settings, "source": {"plugin": "Dassl"}},
+        numerics={"precision": "unknown", "device_type": "unknown", "jacobian": False, "engine": "Dassl",
+                  "tf32": "unknown"},
+        seed=max(cfg.SEED, 0),
+        changed={},
+        names={"method": method_info(cfg.TRAINER.NAME).label, "dataset": dataset_info(cfg.DATASET.NAME).label,
+               "backbone": backbone_label(backbone), "prompt": shots_of(cfg)},
+    )
+
+
+def is_method_setting(key: str) -> bool:
+    """Whether a setting of a checkout is about its method, not about places, data or hardware."""
+    return key.startswith(("TRAINER.", "OPTIM.", "INPUT.", "MODEL.INIT", "DATASET.NUM_SHOTS")) and key != "TRAINER.NAME"
+
+
+def shots_of(cfg: CfgNode) -> str:
+    """Such as `4 shots`; "" where all training images are used."""
+    shots = cfg.DATASET.get("NUM_SHOTS", -1)
+    if shots is None or shots < 1:
+        return ""
+    return "1 shot" if shots == 1 else f"{shots} shots"
+
+
+def subset_of(cfg: CfgNode) -> str:
+    classes = cfg.DATASET.get("SUBSAMPLE_CLASSES", "all")
+    return "" if classes == "all" else f"{classes} classes"
 
 
 def given_settings(cfg: CfgNode) -> dict[str, Any]:

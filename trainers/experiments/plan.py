@@ -15,12 +15,11 @@ from ...datasets.file_dataset import FileDataset
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, build_cfg
-from ..config.fingerprint import check_same, make_fingerprint, run_path
+from ..config.fingerprint import run_path
 from ..coop import CoOp
-from ..registry import method_info, method_key
+from ..registry import build_trainer, method_info, method_key
 from ..report.choose import means
-from ..runs.run_dir import RunDir
-from ..vlm.loading import weights_hash
+from ..runs.run_dir import check_state, inspect_folder
 from ..vlm.openai import SMALL
 from .definition import Experiment, find_dataset
 
@@ -73,7 +72,7 @@ class PlannedRun:
 
     @property
     def finished(self) -> bool:
-        return RunDir(self.folder).results is not None
+        return inspect_folder(self.folder).results is not None
 
     @property
     def dataset_name(self) -> str:
@@ -193,18 +192,24 @@ def configure(
 
 
 def differs(run: PlannedRun) -> str:
-    """In what a finished run differs from the planned one, as one sentence; "" if it does not.
-
-    The images are not checked: listing them would take longer than everything else.
-    """
-    results = RunDir(run.folder).results or {}
-    planned = make_fingerprint(run.cfg, weights=weights_hash(run.backbone))
-    found = {key: value for key, value in results.get("fingerprint", {}).items() if key in planned}
+    """In what a finished run differs from the planned one, as one sentence; "" if it does not."""
+    trainer = build_trainer(configured(run))
     try:
-        check_same(planned, found, run.folder, finished=True)
+        check_state(run.folder, inspect_folder(run.folder), trainer.record, trainer.listing)
     except ConfigError as error:
-        return f"{error}, or remove it"
+        return str(error)
     return ""
+
+
+def configured(run: PlannedRun) -> CfgNode:
+    """The settings of a run. One that starts from a learnt prompt has the checkpoint of the run that trained it."""
+    if run.prompt is None:
+        return run.cfg
+    cfg = run.cfg.clone()
+    cfg.defrost()
+    cfg.MODEL.INIT_WEIGHTS = str(CoOp(run.prompt.cfg).checkpoint)
+    cfg.freeze()
+    return cfg
 
 
 @cache

@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 FILE_NAME = "record.json"
-FORMAT = 1  # raised when a field changes its meaning
+# A value of `numerics` that is not decided yet. It equals whatever a run has recorded; no record
+# on disk holds it.
+AUTO = "auto"
 
 # The sections of a record that its identity covers. `changed` and `names` describe it for readers.
 IDENTITY = ("data", "views", "model", "method", "numerics", "seed")
@@ -185,14 +187,15 @@ class RunRecord:
         """
         ours = self.fields(purpose, without)
         theirs = other.fields(purpose, without)
-        if "method.source" in ours and is_other_release(ours["method.source"],
-                                                        theirs["method.source"]):
-            ours.pop("method.source")
-            theirs.pop("method.source")
+        if "method.source" in ours:
+            pair = comparable_sources(ours["method.source"], theirs["method.source"])
+            ours["method.source"], theirs["method.source"] = pair
         differing: Difference = {}
         for name in dict.fromkeys([*ours, *theirs]):
             before = ours.get(name)
             after = theirs.get(name)
+            if name.startswith("numerics.") and AUTO in (before, after):
+                continue
             if canonical_json(before) != canonical_json(after):
                 differing[name] = (before, after)
         return differing
@@ -200,6 +203,10 @@ class RunRecord:
     def is_same(self, other: RunRecord, purpose: str, without: str = "") -> bool:
         """Whether two records are the same for a purpose."""
         return not self.difference(other, purpose, without)
+
+    def decided(self, **numerics: object) -> RunRecord:
+        """The record with values of `numerics` that were not decided before."""
+        return replace(self, numerics={**self.numerics, **numerics})
 
     def renamed(self, names: Mapping[str, str]) -> RunRecord:
         """The same run under other names."""
@@ -263,12 +270,13 @@ def shown_value(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:16]}…{text[-1]}"
 
 
-def is_other_release(first: object, second: object) -> bool:
-    """Whether two sources are of built-in methods in different versions of this package."""
+def comparable_sources(first: Any, second: Any) -> tuple[Any, Any]:
+    """Two sources without what may differ between releases of this package: its own files."""
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
-        return False
-    versions = (first.get("version"), second.get("version"))
-    return all(versions) and versions[0] != versions[1]
+        return first, second
+    if first.get("version") == second.get("version"):
+        return first, second
+    return {"plugin": first.get("plugin")}, {"plugin": second.get("plugin")}
 
 
 def canonical_json(value: object) -> str:

@@ -13,6 +13,7 @@ from ...datasets.utils.files import writing
 from ..functional.calibration import ece, top_class
 from ..registry import branch_of, method_info
 from .parts import Columns
+from .record import RunRecord
 from .summary import result_table
 
 POINTS = 50  # of a curve, at most, besides those at the ends of parts
@@ -94,9 +95,10 @@ class Progress:
         self.scalars.add(scalars, len(self.correct))
 
 
-def write_final(run_dir: Path, settings: Mapping, results: Mapping) -> None:
+def write_final(run_dir: Path, record: RunRecord, results: Mapping) -> None:
     """The final metrics, the settings that they belong to, and the table of results."""
     method = results["trainer"]
+    settings = record.method["settings"]
     weight = settings.get(f"TRAINER.{branch_of(method)}.LAMBDA")
     compared = {"method": method_info(method).label, "data set": dataset_info(results["dataset"]).label,
                 **({} if weight is None else {"λ": weight})}

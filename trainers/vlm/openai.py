@@ -74,6 +74,14 @@ def load(name: str, device: torch.device) -> OpenAIBackbone:
     return OpenAIBackbone(read_clip(name).to(device), name)
 
 
+def official_name(weights: str) -> str:
+    """The name of the backbone whose published weights have this hash; "" if they are others."""
+    for name in BACKBONES:
+        if weights_hash(name) == weights:
+            return name
+    return SMALL if weights_hash(SMALL) == weights else ""
+
+
 def weights_hash(name: str) -> str:
     """The file's SHA-256. Downloads are verified, so their address has it."""
     return (WEIGHT_URLS[name].split("/")[-2] if name in BACKBONES else sha256(weights_file(name)))[:16]

@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 BACKBONE = "backbone"  # the entry of a checkpoint that names the model it was learnt with
 POSITION = "class_token_position"
+# What a checkpoint may say about how it was made.
+METADATA = ("method", "dataset", "shots", "seed", "epochs", "backbone", "n_ctx", "class_token_position", "split_hash",
+            "accuracy")
 FOLDER = "prompt_learner"  # CoOp's name for the part of the model that it saves
 # Prompts learnt by CoOp on LandCover with the small CLIP, by the names that can be given instead of paths.
 SMALL = Path(__file__).parent / "small"
@@ -63,6 +66,23 @@ def prompt_file(name: str | Path) -> Path:
 def prompt_hash(name: str | Path) -> str:
     """SHA-256 of a prompt checkpoint, shortened."""
     return sha256(prompt_file(name))[:16]
+
+
+def read_metadata(name: str | Path) -> dict[str, str]:
+    """What a prompt checkpoint says about how it was made, by the keys of `METADATA`."""
+    path = prompt_file(name)
+    if path.suffix == ".safetensors":
+        with safe_open(path, "pt") as file:
+            content = file.metadata() or {}
+    else:
+        content = read_checkpoint(path)
+        if not isinstance(content, dict):
+            return {}
+    metadata = {}
+    for key in METADATA:
+        if isinstance(content.get(key), str | int):
+            metadata[key] = str(content[key])
+    return metadata
 
 
 class StoredPrompt(NamedTuple):

@@ -1,8 +1,6 @@
 """What one step of tuning does to the similarities of classes and to the lower bound of confidence."""
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -66,9 +64,7 @@ def adaptation(workspace: Workspace, method: str, dataset: str, backbone: str, o
     """Computed once: a file in `out` keeps it for later calls with the same settings, data and weights."""
     cfg = configure(workspace, method, dataset, backbone, 0)
     trainer = build_trainer(cfg)
-    trainer.build_data()
-    digest = hashlib.sha256(json.dumps(dict(trainer.fingerprint), sort_keys=True).encode()).hexdigest()[:16]
-    file = out / f"adapted_{dataset}_{method}_{digest}.npz"
+    file = out / f"adapted_{dataset}_{method}_{trainer.record.id[:16]}.npz"
     if file.is_file():
         with np.load(file, allow_pickle=False) as arrays:
             return Adaptation(**{**arrays, "scale": float(arrays["scale"]), "steps": int(arrays["steps"])})

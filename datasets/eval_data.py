@@ -1,0 +1,85 @@
+"""The images that a run predicts: which ones, in which order, and what each of them is."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .base import Dataset, Datum
+from .streams import evenly_spaced, image_order, long_tailed
+from .utils.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EvalData:
+    """The test or validation images of a run.
+
+    Attributes:
+        dataset: The reader.
+        split: `test` or `val`.
+        items: All images of the split.
+        indices: Positions in `items` of the images of the run, ascending.
+        order: `indices` as the method sees them.
+        subset: What part of the data set this is, in words; "" for the whole split.
+    """
+
+    dataset: Dataset
+    split: str
+    items: Sequence[Datum]
+    indices: Sequence[int]
+    order: Sequence[int]
+    subset: str
+
+    @classmethod
+    def from_settings(cls, cfg: Any, dataset: Dataset, online: bool) -> EvalData:
+        """Selects the images that the branches DATASET and TEST of the settings ask for.
+
+        Args:
+            cfg: All settings.
+            dataset: The reader, made from the same settings.
+            online: Whether the method sees the images in the order TEST.ORDER.
+        """
+        items = dataset.val if cfg.TEST.SPLIT == "val" else dataset.test
+        total = len(items)
+        if total == 0:
+            raise DataError(f"{cfg.DATASET.NAME} has no {cfg.TEST.SPLIT} images")
+        labels = [item.label for item in items]
+        candidates: Sequence[int] = range(total)
+        if cfg.TEST.IMBALANCE:
+            candidates = long_tailed(labels, cfg.TEST.IMBALANCE)
+        indices = [candidates[at] for at in evenly_spaced(len(candidates), cfg.TEST.LIMIT)]
+        order: Sequence[int] = indices
+        if online:
+            labels_of_run = [labels[index] for index in indices]
+            order = image_order(indices, labels_of_run, cfg.TEST.ORDER, cfg.TEST.CORRELATION,
+                                cfg.SEED)
+        logger.info("%s: %d of %d %s images, %d classes", cfg.DATASET.NAME, len(indices), total,
+                    cfg.TEST.SPLIT, len(dataset.classnames))
+        subset = describe_subset(cfg, len(indices), len(candidates))
+        return cls(dataset, cfg.TEST.SPLIT, items, indices, order, subset)
+
+    @property
+    def selected(self) -> list[Datum]:
+        """The images of the run, in the order of the split."""
+        return [self.items[index] for index in self.indices]
+
+    @property
+    def classnames(self) -> Sequence[str]:
+        return self.dataset.classnames
+
+
+def describe_subset(cfg: Any, count: int, candidates: int) -> str:
+    """What part of a data set is used, in words; "" for all of it."""
+    words = []
+    if cfg.DATASET.SUBSAMPLE_CLASSES != "all":
+        words.append(f"{cfg.DATASET.SUBSAMPLE_CLASSES} classes")
+    if cfg.DATASET.IMAGE_LIST:
+        words.append("image list")
+    if cfg.TEST.IMBALANCE:
+        words.append(f"imbalance {cfg.TEST.IMBALANCE:g}")
+    if count < candidates:
+        words.append(f"{count:,} of {candidates:,} images")
+    return ", ".join(words)

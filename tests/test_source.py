@@ -1,0 +1,110 @@
+"""An edited method is another method, wherever in its files the edit is."""
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+from promptcal.trainers.runs import source
+from promptcal.trainers.runs.source import method_source
+from promptcal.trainers.soc import SoC
+from promptcal.trainers.tpt import TPT
+
+PLUGIN = """\
+from promptcal.trainers.tpt import TPT
+from helpers import scaled
+
+FACTOR = 1
+if True:
+    def shape(text):
+        return text
+try:
+    from nothing import here
+except ImportError:
+    WORD = "first"
+
+
+class MyMethod(TPT):
+    def penalty(self, text):
+        return scaled(shape(text)) * FACTOR
+
+
+MyMethod.patched = 3
+"""
+HELPERS = "import deeper\n\ndef scaled(x):\n    return 2 * x\n"
+DEEPER = "CONSTANT = 5\n"
+
+
+def source_of(folder: Path, plugin: str = PLUGIN, helpers: str = HELPERS, deeper: str = DEEPER) -> dict[str, str]:
+    folder.mkdir(exist_ok=True)
+    files = {"my_method": plugin, "helpers": helpers, "deeper": deeper, "unrelated": "X = 1\n"}
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+        sys.modules.pop(name, None)
+    sys.path.insert(0, str(folder))
+    try:
+        importlib.invalidate_caches()
+        method = importlib.import_module("my_method").MyMethod
+        return method_source([method])
+    finally:
+        sys.path.remove(str(folder))
+        for name in files:
+            sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(("what", "old", "new"), [
+    ("plugin", "FACTOR = 1", "FACTOR = 2"),
+    ("plugin", "return text", "return -text"),
+    ("plugin", '"first"', '"second"'),
+    ("plugin", "patched = 3", "patched = 4"),
+    ("plugin", "class MyMethod", "FACTOR = 7\n\n\nclass MyMethod"),
+    ("plugin", "MyMethod.patched", "class MyMethod(MyMethod):\n    pass\n\n\nMyMethod.patched"),
+    ("helpers", "2 * x", "3 * x"),
+    ("deeper", "5", "6"),
+])
+def test_an_edit_anywhere_counts(tmp_path: Path, what: str, old: str, new: str):
+    texts = {"plugin": PLUGIN, "helpers": HELPERS, "deeper": DEEPER}
+    assert old in texts[what]
+    edited = {**texts, what: texts[what].replace(old, new, 1)}
+    before = source_of(tmp_path / "before")
+    after = source_of(tmp_path / "after", **edited)
+    assert before["plugin"] != after["plugin"]
+    assert (before["version"], before["hash"]) == (after["version"], after["hash"])
+
+
+def test_the_same_files_elsewhere_are_the_same_method(tmp_path: Path):
+    assert source_of(tmp_path / "laptop") == source_of(tmp_path / "cluster")
+
+
+def test_files_that_a_method_does_not_import_do_not_count(tmp_path: Path):
+    before = source_of(tmp_path / "a")
+    (tmp_path / "a" / "unrelated.py").write_text("X = 2\n")
+    assert source_of(tmp_path / "a") == before
+
+
+def test_line_ends_do_not_count(tmp_path: Path):
+    unix = source_of(tmp_path / "unix")
+    assert source_of(tmp_path / "windows", PLUGIN.replace("\n", "\r\n")) == unix
+
+
+def test_a_class_without_a_file_is_known_by_its_code():
+    def make(body: str) -> type:
+        scope: dict = {"TPT": TPT, "__name__": "__main__"}
+        exec(body, scope)  # noqa: S102 - as in a notebook
+        return scope["Mine"]
+
+    first = make("class Mine(TPT):\n    def weight(self, loss, penalty):\n        return 1.0\n")
+    second = make("class Mine(TPT):\n    def weight(self, loss, penalty):\n        return 2.0\n")
+    assert method_source([first])["plugin"] != method_source([second])["plugin"]
+
+
+def test_built_in_methods_have_their_own_files_and_formulas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """SoC and TPT differ; an edited formula changes both, another release does not make another plugin."""
+    soc = method_source([SoC])
+    assert soc["plugin"] == "" and soc["hash"] != method_source([TPT])["hash"]
+    real = source.hash_files
+    monkeypatch.setattr(source, "hash_files", lambda files, texts=(): f"{sorted(file.name for file in files)}")
+    assert "objectives.py" in method_source([SoC])["hash"] and "soc.py" in method_source([SoC])["hash"]
+    assert "base.py" not in method_source([SoC])["hash"]
+    monkeypatch.setattr(source, "hash_files", real)

@@ -1,0 +1,277 @@
+"""Makes the record of a run from its settings, data, model and method, before the model is loaded."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from yacs.config import CfgNode
+
+from ...datasets.base import Dataset, dataset_info, run_name
+from ...datasets.eval_data import EvalData
+from ...datasets.views import pipeline
+from ..config.build import baseline_settings, dataset_file_of
+from ..config.fingerprint import ENGINE, backbone_name
+from ..config.roles import OF_PROMPTS, influential_settings, leaves, setting_of
+from ..registry import backbone_label, method_info
+from ..vlm.openai import official_name
+from ..vlm.prompt_files import read_metadata
+from ..vlm.prompt_protocol import PromptProtocol, prompt_protocol
+from .record import AUTO, content_hash
+from .source import method_source
+
+# Settings that have a place of their own in the record, outside `method.settings`. Full names, or
+# prefixes that end in a dot.
+ELSEWHERE = ("SEED", "DATASET.", "INPUT.", "DATALOADER.", "MODEL.", "PROMPT.", "TEST.", "TTA.VIEWS",
+             "TTA.AUGMIX", "TTA.RESET", "TTA.JACOBIAN", "TTA.EPISODES", "TRAINER.NAME",
+             OF_PROMPTS)
+# What the training of a prompt depends on besides the method's settings.
+OF_TRAINING = ("DATASET.NUM_SHOTS", "DATALOADER.TRAIN_X.BATCH_SIZE")
+
+
+class ImageIdentity(Protocol):
+    """What the images of a run are, as `datasets.identity.identify` says."""
+
+    images: str
+    listing: str
+    digests: np.ndarray
+    clusters: np.ndarray
+
+
+@dataclass(frozen=True)
+class PromptFacts:
+    """The prompt that a run starts from.
+
+    Attributes:
+        hash: Of the content of a learnt prompt or of texts; "" for words.
+        protocol: How a learnt prompt was made; None for words and texts.
+        templates: That replace PROMPT.CTX_INIT, as they are for this data set.
+    """
+
+    hash: str = ""
+    protocol: PromptProtocol | None = None
+    templates: Sequence[str] = ()
+
+
+def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
+    """Facts about the prompt of MODEL.INIT_WEIGHTS.
+
+    Args:
+        cfg: All settings.
+        digest: Hash of the checkpoint's content.
+    """
+    path = cfg.MODEL.INIT_WEIGHTS
+    names = [cfg.DATASET.NAME]
+    if cfg.DATASET.NAME:
+        names.append(run_name(cfg.DATASET.NAME, cfg.DATASET.ROOT, cfg.DATASET.CORRUPTION,
+                              cfg.DATASET.SEVERITY))
+        file = dataset_file_of(cfg.DATASET.NAME)
+        if file is not None:
+            names.append(file.stem)
+    protocol = prompt_protocol(path, cfg.PROMPT.get("LABEL", ""), read_metadata(path), names)
+    return PromptFacts(hash=digest, protocol=protocol)
+
+
+def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[str, Any]:
+    """Which images were predicted, known by their content."""
+    corrupted = bool(data.dataset.corruption)
+    return {
+        "dataset": cfg.DATASET.NAME or type(data.dataset).__name__,
+        "split": data.split,
+        "n": len(data.indices),
+        "images": identity.images,
+        "listing": identity.listing,
+        "classes": f"{len(data.classnames)}:{content_hash(list(data.classnames))}",
+        "corruption": data.dataset.corruption,
+        "severity": data.dataset.severity if corrupted else 0,
+        "subset": data.subset,
+    }
+
+
+def views_section(cfg: CfgNode, dataset: Dataset, num_views: int) -> dict[str, Any]:
+    """How views are made. AugMix has no part in the plain view.
+
+    The size of the views and their normalisation are the backbone's, which its weights fix, unless
+    INPUT says otherwise.
+    """
+    section: dict[str, Any] = {"pipeline": pipeline(), "count": num_views}
+    if num_views > 1:
+        section["augmix"] = uses_augmix(cfg, dataset)
+    if cfg.INPUT.PIXEL_MEAN or cfg.INPUT.PIXEL_STD:
+        section["pixels"] = {"mean": list(cfg.INPUT.PIXEL_MEAN), "std": list(cfg.INPUT.PIXEL_STD)}
+    return section
+
+
+def uses_augmix(cfg: CfgNode, dataset: Dataset) -> bool:
+    """What TTA.AUGMIX means on a data set."""
+    if cfg.TTA.AUGMIX == "auto":
+        return dataset.augmix
+    return cfg.TTA.AUGMIX == "on"
+
+
+def model_section(cfg: CfgNode, weights: str, prompt: PromptFacts) -> dict[str, Any]:
+    """The weights and the prompt, both known by their content."""
+    return {
+        "backbone": official_name(weights) or backbone_family(cfg.MODEL.BACKBONE.NAME),
+        "weights": weights,
+        "prompt": prompt_section(cfg, prompt),
+    }
+
+
+def backbone_family(name: str) -> str:
+    """What a backbone is called in a record: its library and model, without the path of a file."""
+    family, colon, rest = name.partition(":")
+    if not colon:
+        return "file"
+    model = rest.partition("@")[0]
+    if family == "open_clip" and not Path(model).exists():
+        return f"{family}:{model}"
+    return family
+
+
+def prompt_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, Any]:
+    """What text features are made from."""
+    section: dict[str, Any] = {"position": cfg.TRAINER.COOP.CLASS_TOKEN_POSITION}
+    if prompt.protocol is not None:
+        section |= {"kind": "learnt", "protocol": prompt.protocol.text, "hash": prompt.hash}
+    elif cfg.PROMPT.TEMPLATE or cfg.PROMPT.DESCRIPTIONS:
+        section |= {"kind": "texts", "ensemble": cfg.PROMPT.ENSEMBLE,
+                    "words": list(prompt.templates), "hash": prompt.hash}
+    else:
+        section |= {"kind": "words", "words": cfg.PROMPT.CTX_INIT}
+    return section
+
+
+def method_section(
+    cfg: CfgNode, classes: Sequence[type], online: bool, training: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The method with its effective settings and its code.
+
+    Args:
+        cfg: All settings.
+        classes: The trainer's class and those of added terms.
+        online: Whether predictions depend on the order of the images.
+        training: Settings and images of a prompt that the run itself trains; None otherwise.
+    """
+    settings = {}
+    for key, value in influential_settings(leaves(cfg), cfg.TRAINER.NAME).items():
+        if not is_elsewhere(key):
+            settings[key] = value
+    section: dict[str, Any] = {
+        "trainer": cfg.TRAINER.NAME,
+        "settings": settings,
+        "source": method_source(classes),
+    }
+    if online:
+        section["stream"] = stream_section(cfg)
+    if training is not None:
+        section["training"] = dict(training)
+    return section
+
+
+def is_elsewhere(key: str) -> bool:
+    """Whether a setting has a place of its own in the record."""
+    for name in ELSEWHERE:
+        if key == name or (name.endswith(".") and key.startswith(name)):
+            return True
+    return False
+
+
+def stream_section(cfg: CfgNode) -> dict[str, Any]:
+    """The order in which an online method sees the images, and when it starts again."""
+    section: dict[str, Any] = {"order": cfg.TEST.ORDER}
+    if cfg.TEST.ORDER == "correlated":
+        section["correlation"] = cfg.TEST.CORRELATION
+    if str(cfg.TTA.RESET) not in ("image", "1"):
+        section["reset"] = str(cfg.TTA.RESET)
+    return section
+
+
+def training_section(cfg: CfgNode, images: str) -> dict[str, Any]:
+    """What a prompt that the run trains itself depends on besides the method's settings.
+
+    Args:
+        cfg: All settings.
+        images: Identity of the set of training images.
+    """
+    settings = leaves(cfg)
+    return {"settings": {key: settings[key] for key in OF_TRAINING if key in settings},
+            "images": images}
+
+
+def numerics_section(
+    cfg: CfgNode, precision: str, device_type: str, tunes_context: bool,
+) -> dict[str, Any]:
+    """How numbers are computed. Whether the Jacobian is used is decided when the model is loaded,
+    from counts and settings; until then it is AUTO, which equals what a run has recorded."""
+    jacobian: bool | str = AUTO
+    if not tunes_context or not cfg.TTA.STEPS:
+        jacobian = False
+    elif cfg.TTA.JACOBIAN != "auto":
+        jacobian = cfg.TTA.JACOBIAN == "on"
+    return {
+        "precision": precision,
+        "device_type": device_type,
+        "jacobian": jacobian,
+        "engine": ENGINE,
+        "tf32": False,  # pinned by `fixed_numerics`
+        "part": cfg.TEST.PART,
+        "episodes": cfg.TTA.EPISODES,
+    }
+
+
+def changed_section(
+    cfg: CfgNode, dataset: Dataset, prompt: PromptFacts, precision: str, resolved_default: str,
+) -> dict[str, list[Any]]:
+    """The settings that differ from the defaults of the method on this data set.
+
+    Args:
+        cfg: All settings.
+        dataset: The reader.
+        prompt: The prompt, which stands for a file by its name and hash.
+        precision: In use.
+        resolved_default: The precision that MODEL.PREC auto means on this device.
+    """
+    settings = influential_settings(leaves(cfg), cfg.TRAINER.NAME)
+    defaults = baseline_settings(cfg)
+    changed: dict[str, list[Any]] = {}
+    for key, value in settings.items():
+        default = defaults.get(key)
+        if key.startswith(("SEED", "DATASET.", "TEST.LIMIT", "TEST.SPLIT", "TEST.IMBALANCE",
+                           "DATALOADER.ON_BAD_IMAGE", "TRAINER.NAME", "MODEL.BACKBONE.")):
+            continue
+        if key == "TTA.AUGMIX":
+            value = "on" if uses_augmix(cfg, dataset) else "off"
+            if default == "auto":
+                default = "on" if dataset.augmix else "off"
+        elif key == "MODEL.PREC":
+            value = precision
+            default = resolved_default if default == "auto" else default
+        elif key == "INPUT.SIZE":
+            continue  # any value but the backbone's own is refused
+        elif setting_of(key).hashed:
+            if not value:
+                continue
+            if key == "MODEL.INIT_WEIGHTS":
+                continue  # stated by `model.prompt.protocol`
+            value = f"{Path(str(value)).stem}-{prompt.hash[:8]}"
+        if value != default:
+            changed[key] = [default, value]
+    return changed
+
+
+def names_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, str]:
+    """What tables call the method, the data set, the backbone and the prompt."""
+    root_name = run_name(cfg.DATASET.NAME, cfg.DATASET.ROOT) if cfg.DATASET.NAME else ""
+    prompt_name = ""
+    if prompt.protocol is not None:
+        prompt_name = prompt.protocol.label
+    return {
+        "method": method_info(cfg.TRAINER.NAME).label,
+        "dataset": cfg.DATASET.get("LABEL", "") or dataset_info(root_name).label,
+        "backbone": (cfg.MODEL.BACKBONE.get("LABEL", "")
+                     or backbone_label(backbone_name(cfg.MODEL.BACKBONE.NAME))),
+        "prompt": prompt_name,
+    }
