@@ -65,7 +65,7 @@ def prompt_words(record: RunRecord) -> str:
     protocol = record.get("model.prompt.protocol")
     if record.get("model.prompt.kind") != "learnt" or not protocol:
         return ""
-    return f"prompt {protocol}"
+    return f"prompt {record.names.get('prompt') or protocol}"
 
 
 def text_words(record: RunRecord) -> str:
