@@ -1,83 +1,25 @@
-"""Installs the folders `trainers`, `datasets`, `configs` and `tools` as parts of one package, `promptcal`.
+"""Which folders make up the package `promptcal`; everything else is in pyproject.toml.
 
-The folders stay at the top of the checkout, as users of Dassl and CoOp expect. A top-level package called `datasets`
-would hide the library of that name, so `.package/promptcal` holds the package itself and links to the four.
+The folders stay at the top of a checkout, as users of Dassl and CoOp expect. Installed as they are,
+`datasets` would hide the library of that name, so they become parts of `promptcal`.
 """
-import re
-from pathlib import Path
+import sys
 
 from setuptools import find_packages, setup
-from setuptools.command.build_py import build_py
 
-HERE = Path(__file__).parent
-SOURCE = ".package"
-INIT = (HERE / SOURCE / "promptcal" / "__init__.py").read_text(encoding="utf-8")
-OTHER_BACKBONES = ["open_clip_torch>=3.0", "transformers>=4.56", "sentencepiece"]
+PARTS = ("trainers", "datasets", "configs", "tools")
 
+if "editable_wheel" in sys.argv:
+    # pip install -e: the folder .package goes on Python's path, as in a checkout.
+    packages = ["promptcal"]
+    package_dir = {"": ".package"}
+else:
+    # The real folders, not the links in .package: a clone on Windows has none.
+    packages = ["promptcal"]
+    package_dir = {"promptcal": ".package/promptcal"}
+    for part in PARTS:
+        package_dir[f"promptcal.{part}"] = part
+        packages.append(f"promptcal.{part}")
+        packages += [f"promptcal.{part}.{name}" for name in find_packages(part)]
 
-class WithReference(build_py):
-    """The benchmark compares with the slow reference among the tests. A wheel has no tests, so it gets a copy."""
-
-    def run(self) -> None:
-        super().run()
-        if not self.editable_mode:
-            target = Path(self.build_lib, "promptcal", "tools", "reference.py")
-            self.copy_file(str(HERE / "tests" / "reference.py"), str(target))
-
-
-setup(
-    name="promptcal",
-    version=re.findall(r'__version__ = "(.+)"', INIT)[0],
-    description="Calibrated test-time adaptation of CLIP: TPT, C-TPT, O-TPT, SoC and their peers side by side",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
-    long_description_content_type="text/markdown",
-    license="MIT",
-    python_requires=">=3.11",
-    packages=find_packages(SOURCE),
-    package_dir={"": SOURCE},
-    cmdclass={"build_py": WithReference},
-    entry_points={"console_scripts": ["promptcal = promptcal.tools.command:run"]},
-    package_data={
-        "promptcal.trainers.vlm.small": ["*.safetensors", "*.md"],
-        "promptcal.trainers.report": ["templates/*"],
-        "promptcal": ["py.typed"],
-        "promptcal.configs": ["*/*.yaml", "*/*.json"],
-    },
-    install_requires=[
-        "torch>=2.6",  # CVE-2025-32434
-        "torchvision>=0.21",
-        "openai-clip>=1.0.1",  # OpenAI's CLIP: the module `clip`
-        "yacs>=0.1.8",  # configs, as in Dassl and CoOp
-        "tabulate>=0.9",  # result tables
-        "tensorboard>=2.15",  # logs
-        "gdown>=6.3",  # split files and prompts on Google Drive; 6.3 has time-outs
-        "tqdm>=4.60",  # progress bars
-        "numpy>=1.24",
-        "numba>=0.60",  # compiles the code that makes views
-        "packaging",  # imported by `clip`
-        "pillow>=10",
-        "safetensors>=0.4",  # weights and prompts that hold no code
-        "matplotlib>=3.8",  # figures
-        "jinja2>=3.1",  # report page
-    ],
-    extras_require={
-        "open_clip": OTHER_BACKBONES[:2],  # --backbone open_clip:MODEL/TAG
-        "hf": OTHER_BACKBONES[1:],  # --backbone hf:FOLDER
-        "dassl": ["scikit-learn>=1.3", "scipy", "ftfy", "regex"],  # what Dassl and CoOp import, in their checkouts
-        "slurm": ["submitit>=1.5"],  # reproduce --cluster slurm
-        "dev": [
-            *OTHER_BACKBONES,
-            "submitit>=1.5",
-            "pytest>=8",
-            "pytest-xdist>=3.5",
-            "ruff>=0.5",
-            "mypy>=1.10",
-            "scikit-learn>=1.3",  # independent metrics to compare with
-            "playwright>=1.45",  # drives Chromium
-            "hypothesis>=6",  # fuzzing
-            "relplot>=1.0",  # smooth ECE by its authors, to compare with
-            "nbclient>=0.10",  # executes the notebook
-            "ipykernel>=6",
-        ],
-    },
-)
+setup(packages=packages, package_dir=package_dir)

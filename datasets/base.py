@@ -1,7 +1,6 @@
 """Datum, Dataset, and the registry of data sets."""
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from PIL import Image
 
+from .image_index import ImageHash, ImageIndex
 from .utils.errors import ConfigError, DataError, first_five, reading
 from .utils.registry import Registry, nearest
 from .views.images import open_image
@@ -27,6 +27,7 @@ class Datum:
     label: int
     domain: int = 0
     classname: str = ""
+    group: str = ""  # what images share that are not independent of each other, such as the patient
 
 
 class LazyList(Sequence[Datum]):
@@ -95,35 +96,31 @@ class Dataset:
         """The RGB image of a datum. Sets that draw their images override this."""
         return open_image(datum.impath)
 
-    def file_size(self, item: Datum) -> int | None:
-        """The size of an image's file; None if there is none."""
+    def is_file(self, item: Datum) -> bool:
+        """Whether an image's file is there."""
         try:
-            return os.stat(item.impath).st_size  # noqa: PTH116 - a Path would take as long as the system call
+            os.stat(item.impath)  # noqa: PTH116 - a Path would take as long as the system call
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            return False
+        return True
 
     @reading()
-    def check_files(self, items: Sequence[Datum]) -> list[int]:
-        """The sizes of the images' files. Raises DataError if images are missing."""
-        sizes = [self.file_size(item) for item in items]
-        missing = [item.impath for item, size in zip(items, sizes, strict=True) if size is None]
+    def check_files(self, items: Sequence[Datum]) -> None:
+        """Raises DataError if images are missing."""
+        missing = [item.impath for item in items if not self.is_file(item)]
         if missing:
             raise DataError(f"{type(self).__name__}: {len(missing)} of {len(items)} images are missing: "
                             f"{first_five(missing)}; {self.remedy()}")
-        return [size for size in sizes if size is not None]
 
-    def fingerprint(self, items: Sequence[Datum]) -> str:
-        """A hash of names, labels and file sizes in order, independent of the root. Raises DataError if files are
-        missing, so one pass over the files is enough. A file replaced by another of the same size is not noticed:
-        reading 50,000 images from a network disk before every run would take too long."""
-        digest = hashlib.sha256()
-        for name in self.classnames:
-            digest.update(f"{name}\n".encode())
-        for item, size in zip(items, self.check_files(items), strict=True):
-            path = Path(item.impath)
-            relative = path.relative_to(self.root) if path.is_relative_to(self.root) else path
-            digest.update(f"{relative.as_posix()}\t{item.label}\t{size}\n".encode())
-        return digest.hexdigest()[:16]
+    def hash_images(self, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
+        """The digest of each image's content: of its file's bytes. Sets without files override this."""
+        paths = [item.impath for item in items]
+        return index.look_up(paths, self.image_dir)
+
+    def uncorrupted_name(self, item: Datum) -> str:
+        """Names the image that a corrupted image was made from: equal for all corruptions of an image and
+        for the image itself, and unique among all data sets. "": the images are no corruptions."""
+        return ""
 
 
 def run_name(name: str, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1]) -> str:

@@ -8,7 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from .base import Datum
+from .identity import ImageIdentity, content_of
 from .utils.errors import DataError, first_five, one_line
 from .utils.files import is_printable, read_regular
 
@@ -88,3 +91,17 @@ def split_hash(splits: Mapping[str, Sequence[Datum]], image_dir: str) -> str:
             path = item.impath.removeprefix(image_dir).lstrip(os.sep)
             digest.update(f"{split}\t{path}\t{item.label}\t{item.classname}\n".encode())
     return digest.hexdigest()[:12]
+
+
+def shared_images(first: ImageIdentity, second: ImageIdentity) -> list[int]:
+    """Finds images that two splits share, by content.
+
+    Args:
+        first: The images of one split.
+        second: The images of the other.
+
+    Returns:
+        Positions in the first split of the images that are in the second one too.
+    """
+    is_shared = np.isin(content_of(first.digests), content_of(second.digests))
+    return [position for position, shared in zip(first.indices, is_shared, strict=True) if shared]

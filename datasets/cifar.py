@@ -25,6 +25,7 @@ def source(url: str, folder: str, md5: str) -> tuple[Source, ...]:
 @DATASET_REGISTRY.register()
 class CIFAR10(PickledCIFAR):
     label, display_order, names, expected_classes = "CIFAR-10", 20, TEN, 10
+    family = "CIFAR-10"
     folder = "cifar-10-batches-py"
     archives = source("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", folder,
                       "c58f30108f718f92721af3b95e74349a")
@@ -33,6 +34,7 @@ class CIFAR10(PickledCIFAR):
 @DATASET_REGISTRY.register()
 class CIFAR100(PickledCIFAR):
     label, display_order, names, expected_classes = "CIFAR-100", 21, HUNDRED, 100
+    family = "CIFAR-100"
     folder = "cifar-100-python"
     label_key, test_file, train_files = "fine_labels", "test", ("train",)
     archives = source("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", folder,
@@ -42,6 +44,7 @@ class CIFAR100(PickledCIFAR):
 @DATASET_REGISTRY.register()
 class CIFAR10C(CorruptedCIFAR):
     label, display_order, names, expected_classes = "CIFAR-10-C", 22, TEN, 10
+    family = "CIFAR-10"
     folder = "CIFAR-10-C"
     archives = source("https://zenodo.org/records/2535967/files/CIFAR-10-C.tar", folder,
                       "56bf5dcef84df0e2308c6dcbcbbd8499")
@@ -50,6 +53,7 @@ class CIFAR10C(CorruptedCIFAR):
 @DATASET_REGISTRY.register()
 class CIFAR100C(CorruptedCIFAR):
     label, display_order, names, expected_classes = "CIFAR-100-C", 23, HUNDRED, 100
+    family = "CIFAR-100"
     folder = "CIFAR-100-C"
     archives = source("https://zenodo.org/records/3555552/files/CIFAR-100-C.tar", folder,
                       "11f0ed0f1191edbf9fa23466ae6021d3")

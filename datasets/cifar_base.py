@@ -4,7 +4,6 @@ from __future__ import annotations
 import io
 import pickle
 import threading
-import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -17,6 +16,7 @@ from PIL import Image
 from .base import SEVERITIES, Datum, LazyList
 from .corrupted import CorruptedDataset
 from .file_dataset import FileDataset, Splits
+from .image_index import ImageHash, ImageIndex, new_hash, unreadable
 from .utils.errors import DataError, first_five, reading
 from .utils.files import Damaged, noticing_damage, open_regular, read_regular
 from .views.images import BadImageError
@@ -80,6 +80,7 @@ class CIFAR(FileDataset):
 
     expected_test = 10_000
     names: Sequence[str] = ()  # by label
+    family = ""  # what a set and its corruptions share
     ensemble = TEMPLATES
     has_val = False
     lock = threading.Lock()  # two threads do not read the same array
@@ -121,13 +122,35 @@ class CIFAR(FileDataset):
     def read_image(self, datum: Datum) -> Image.Image:
         return Image.fromarray(self.pixels(datum))
 
-    def file_size(self, item: Datum) -> int | None:
-        path = Path(item.impath.rpartition(ROW)[0])
-        return path.stat().st_size if path.is_file() else None
+    def is_file(self, item: Datum) -> bool:
+        return Path(item.impath.rpartition(ROW)[0]).is_file()
 
-    def check_files(self, items: Sequence[Datum]) -> list[int]:
-        """Checksums of the images: all files of such a set have the same size."""
-        return [zlib.crc32(self.pixels(item).data) for item in items]
+    def check_files(self, items: Sequence[Datum]) -> None:
+        """Raises DataError if an image cannot be read."""
+        for item in items:
+            self.pixels(item)
+
+    def hash_images(self, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
+        """Digests of pixels: a file holds many images, and their values are not stored as such."""
+        hashes = []
+        for item in items:
+            try:
+                content = self.pixels(item).tobytes()
+            except BadImageError as error:
+                hashes.append(unreadable(item.impath, error))
+            else:
+                hashes.append(ImageHash(new_hash(content).digest()))
+        return hashes
+
+    def uncorrupted_name(self, item: Datum) -> str:
+        """The arrays of corrupted images have the test images in their order, once per severity."""
+        path, _, row = item.impath.rpartition(ROW)
+        first, _ = self.arrays[path]
+        return f"{self.family}/{self.part_of(path)}/{int(row) - first}"
+
+    def part_of(self, path: str) -> str:
+        """Which of the uncorrupted images a file has, or has corrupted versions of."""
+        return "test"
 
 
 class PickledCIFAR(CIFAR):
@@ -152,6 +175,12 @@ class PickledCIFAR(CIFAR):
 
     def load_pixels(self, path: Path) -> tuple[int, np.ndarray]:
         return 0, read_batch(path, self.label_key)[1]
+
+    def part_of(self, path: str) -> str:
+        name = Path(path).name
+        if name == self.test_file:
+            return "test"
+        return name
 
 
 class CorruptedCIFAR(CorruptedDataset, CIFAR):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from .base import DATASET_REGISTRY, Datum, LazyList
 from .file_dataset import Splits
-from .imagenet_base import CLASSNAMES, ImageNetBase, read_classnames
+from .imagenet_base import CLASSNAMES, ImageNetBase, imagenet_name, read_classnames
 from .utils.errors import reading
 
 
@@ -40,3 +40,6 @@ class ImageNet(ImageNetBase):
             return []
         names = read_classnames(self.require(CLASSNAMES))
         return self.list_images(self.class_folders(folder, list(names)), names)
+
+    def uncorrupted_name(self, item: Datum) -> str:
+        return imagenet_name(item)

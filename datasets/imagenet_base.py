@@ -42,6 +42,13 @@ def is_coops(names: Mapping[str, str]) -> bool:
     return hashlib.sha256(lines.encode()).hexdigest() == COOP_NAMES
 
 
+def imagenet_name(item: Datum) -> str:
+    """Names an image of ImageNet, or the one that an image of ImageNet-C was made from, such as
+    ImageNet/n01440764/ILSVRC2012_val_00000293."""
+    path = Path(item.impath)
+    return f"ImageNet/{path.parent.name}/{path.stem}"
+
+
 class ImageNetBase(FileDataset):
     """A test set with one folder per class and ImageNet's class names."""
 

@@ -1,10 +1,10 @@
 """ImageNet-C: ImageNet's validation images, 224 pixels wide, under 19 corruptions."""
 from pathlib import Path
 
-from .base import DATASET_REGISTRY, SEVERITIES
+from .base import DATASET_REGISTRY, SEVERITIES, Datum
 from .corrupted import GROUPS, CorruptedDataset
 from .download.fetch import Source
-from .imagenet_base import ImageNetBase
+from .imagenet_base import ImageNetBase, imagenet_name
 
 CHECKSUMS = {  # md5, as published with the archives
     "noise": "e80562d7f6c3f8834afb1ecf27252745", "blur": "2d8e81fdd8e07fef67b9334fa635e45c",
@@ -32,3 +32,6 @@ class ImageNetC(CorruptedDataset, ImageNetBase):
 
     def severities(self, corruption: str) -> tuple[int, ...]:
         return tuple(level for level in SEVERITIES if (self.dataset_dir / corruption / str(level)).is_dir())
+
+    def uncorrupted_name(self, item: Datum) -> str:
+        return imagenet_name(item)

@@ -6,7 +6,6 @@ tiles are called `landcover/test-fog-5/vineyard/00012.png`; training and validat
 """
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
@@ -14,6 +13,7 @@ from typing import ClassVar
 from PIL import Image
 
 from .base import DATASET_REGISTRY, SEVERITIES, Dataset, Datum
+from .image_index import ImageHash, ImageIndex, hash_text
 from .synthetic.tiles import CLASSNAMES, GENERATOR_VERSION, STRENGTHS, corrupt, shifted_tile, tile, tile_rng
 from .utils.errors import DataError
 
@@ -55,14 +55,19 @@ class LandCover(Dataset):
             image = corrupt(image, kind, int(severity), tile_rng(self.folder, kind, *key))
         return Image.fromarray(image)
 
-    def check_files(self, items: Sequence[Datum]) -> list[int]:
+    def check_files(self, items: Sequence[Datum]) -> None:
         """There are no files."""
-        return []
 
-    def fingerprint(self, items: Sequence[Datum]) -> str:
-        """A hash of the generator's version, the class names and the items in order."""
-        lines = [f"generator {GENERATOR_VERSION}", *self.classnames, *(f"{i.impath}\t{i.label}" for i in items)]
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    def hash_images(self, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
+        """The path names the set, the split, the corruption with its severity, the class and the
+        number. Together with the version of the code they decide every pixel."""
+        version = f"generator {GENERATOR_VERSION}"
+        return [ImageHash(hash_text("LandCover", version, item.impath)) for item in items]
+
+    def uncorrupted_name(self, item: Datum) -> str:
+        folder, split, name, file = PurePosixPath(item.impath).parts
+        clean_split = split.partition("-")[0]
+        return f"generator {GENERATOR_VERSION}: {folder}/{clean_split}/{name}/{file}"
 
 
 @DATASET_REGISTRY.register()

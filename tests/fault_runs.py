@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from common import Done, make_image_folder, openai_state, random_clip, run_tool
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 
 IMAGES = 37
 
@@ -41,7 +41,7 @@ class FaultRuns:
     def whole(self) -> dict[str, np.ndarray]:
         """The predictions of an uninterrupted run in one process."""
         self.finish_here(self.root / "whole")
-        predictions = RunDir(self.root / "whole").predictions()
+        predictions = read_predictions(self.root / "whole")
         assert predictions["index"].tolist() == list(range(IMAGES))
         return predictions
 
@@ -51,11 +51,11 @@ class FaultRuns:
 
 def assert_same(run: Path, expected: dict[str, np.ndarray]) -> None:
     """Bit for bit, for the same samples; and only the results are left."""
-    predictions = RunDir(run).predictions()
+    predictions = read_predictions(run)
     assert predictions.keys() == expected.keys()
     assert all(np.array_equal(predictions[name], expected[name]) for name in expected)
     assert {path.name for path in run.iterdir()} == {
-        "config.yaml", "log.txt", "results.json", "predictions.npz", "tensorboard"}
+        "config.yaml", "log.txt", "record.json", "results.json", "predictions.npz", "tensorboard"}
 
 
 def parts_of(run: Path) -> set[str]:

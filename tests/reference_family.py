@@ -1,6 +1,7 @@
 """The other methods, slow and plain: one image at a time, loops instead of tensor operations, whole prompts.
 
-They share only OpenAI's model with the package. `views` are unit features (V, d), `text` (K, d).
+They share only OpenAI's model and the plain text tower of `trainers/reference.py` with the package.
+`views` are unit features (V, d), `text` (K, d).
 """
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ import math
 
 import torch
 import torch.nn.functional as F
+from promptcal.trainers.reference import class_logits, encode_prompts, most_confident_views, tokenize_prompts
 from promptcal.trainers.vlm.openai_clip import CLIP
-from reference import run_episode
 from torch import Tensor
 
 
@@ -20,6 +21,17 @@ def entropy_of(p: Tensor) -> Tensor:
 def by_entropy(logits: Tensor) -> list[int]:
     entropies = [entropy_of(row.softmax(0)).item() for row in logits]
     return sorted(range(len(logits)), key=entropies.__getitem__)
+
+
+def cubic_orthogonality(text: Tensor) -> Tensor:
+    """O-TPT's penalty mean_i ‖H_i S_i − e_i‖ with every Householder reflector written out: K×K×K numbers."""
+    similarity = text @ text.T
+    identity = torch.eye(len(text), dtype=text.dtype)
+    normals = similarity - similarity.norm(dim=1, keepdim=True) * identity  # (K, K)
+    outer = normals[:, :, None] * normals[:, None, :]
+    reflectors = identity - outer * (2 / normals.square().sum(1))[:, None, None]  # (K, K, K)
+    reflected = (reflectors @ similarity[:, :, None])[:, :, 0]
+    return (reflected - identity).norm(dim=1).mean()
 
 
 def angles(text: Tensor) -> Tensor:
@@ -59,13 +71,40 @@ def reliable(views: Tensor, logits: Tensor, neighbours: int = 20, temperature: f
 
 
 def tuned(model: CLIP, classnames: list[str], images: Tensor, method: str, weight: float, steps: int) -> Tensor:
-    """Logits (K,) of a method that tunes by gradients; `images` are the pixels of the views."""
-    episode = run_episode(model, classnames, images, method, weight, steps, loss_of=loss_of,
-                          shifts_features=method == "TPS")
-    if method != "RTPT":
-        return episode.logits
+    """Logits (K,) of a method that tunes by gradients: the context or, as TPS does, a shift of the class features.
+    `images` are the pixels of the views."""
+    tokens = tokenize_prompts(classnames)
     with torch.no_grad():
-        return reliable(F.normalize(model.encode_image(images), dim=-1), episode.view_logits)
+        views = F.normalize(model.encode_image(images), dim=-1)
+        context = model.token_embedding(tokens[0, 1:5])
+        initial_text = encode_prompts(model, tokens, context)
+
+    shifts_features = method == "TPS"
+    if shifts_features:
+        parameter = torch.zeros_like(initial_text).requires_grad_()
+    else:
+        parameter = context.clone().requires_grad_()
+    optimizer = torch.optim.AdamW([parameter], lr=0.005, weight_decay=0.01)
+
+    def features() -> Tensor:
+        if shifts_features:
+            return F.normalize(initial_text + parameter, dim=-1)
+        return encode_prompts(model, tokens, parameter)
+
+    text = features()
+    logits = class_logits(model, views, text)
+    selected = most_confident_views(logits.detach())
+    first = logits[selected]  # in the first step gradients flow through it
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(method, logits[selected], first, text, weight).backward()
+        optimizer.step()
+        first = first.detach()
+        text = features()
+        logits = class_logits(model, views, text)
+    if method == "RTPT":
+        return reliable(views, logits.detach())
+    return logits[0].detach()
 
 
 def votes(logits: Tensor, share: float = 0.3) -> tuple[list[float], float]:

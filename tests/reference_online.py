@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 
 import torch
-from promptcal.trainers.vlm.openai_clip import CLIP, clip
-from reference import encode_prompts
+from promptcal.trainers.reference import encode_prompts, tokenize_prompts
+from promptcal.trainers.vlm.openai_clip import CLIP
 from torch import Tensor
 
 
@@ -180,7 +180,7 @@ def dota(images: list[Tensor], text: Tensor, confident: bool, eta: float = 0.2, 
 
 def continual(model: CLIP, classnames: list[str], images: Tensor, every: int = 0) -> list[Tensor]:
     """TPT whose context and optimizer live on from image to image, or `every` so many of them, as logits (K,)."""
-    tokens = clip.tokenize([f"a photo of a {name.replace('_', ' ')}." for name in classnames])
+    tokens = tokenize_prompts(classnames)
     outputs = []
     for number, views in enumerate(images):
         if number == 0 or (every and number % every == 0):

@@ -12,7 +12,7 @@ from PIL import Image
 from promptcal.datasets.views import make_views
 from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.api import Adapter
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.openai_clip import CLIP
 
 NAMES = ["river", "lake", "sea"]
@@ -210,7 +210,7 @@ def test_numbers_equal_a_runs(clip_model: CLIP, clip_file, image_folder, tmp_pat
     build_trainer(build_cfg("SoC", "configs/datasets/image_folder.yaml", opts=[
         "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / "run",
         *(item for pair in opts.items() for item in pair)])).run()
-    predictions = RunDir(tmp_path / "run").predictions()
+    predictions = read_predictions(tmp_path / "run")
     names = ["kind a", "kind b", "kind c", "kind d"]
     for at in (0, 7):
         path = image_folder / predictions["filename"][at]

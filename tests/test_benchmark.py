@@ -5,14 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
-import reference
 import torch
 from common import run_tool
 from promptcal.tools import measuring
-from promptcal.tools.benchmark_cases import plain_text_side
 from promptcal.tools.measuring import class_names, random_clip
+from promptcal.trainers import reference
 from promptcal.trainers.experiments.layouts.penalties import REGULARISERS
 from promptcal.trainers.functional.objectives import dispersion, orthogonality, pair_similarities
+from reference_family import cubic_orthogonality
 from torch.utils.flop_counter import FlopCounterMode
 
 PAPER_WIDTH = 768  # the SoC paper counts operations for ViT-L/14
@@ -35,13 +35,15 @@ def test_it_prints_a_table_and_writes_json(tmp_path: Path, image_folder: Path, m
 def test_the_reference_on_encoded_images_is_the_reference():
     model, names, pixels = random_clip("tiny"), class_names(4), torch.randn(20, 3, 32, 32)
     features = torch.nn.functional.normalize(model.encode_image(pixels), dim=-1)
-    whole = reference.run_episode(model, names, pixels, "SoC", 30.0)
-    torch.testing.assert_close(plain_text_side(model, names, features)().logits, whole.logits)
+    whole = reference.run_episode(model, names, pixels, "SoC")
+    with torch.no_grad():  # as in the benchmark
+        text_side = reference.tune_prompt(model, names, features, "SoC")
+    torch.testing.assert_close(text_side.logits, whole.logits)
 
 
 @pytest.mark.parametrize("case", REGULARISERS)
 def test_operations_of_regularisers_are_those_counted(case: str):
-    function = {"O-TPT, cubic": reference.cubic_orthogonality, "O-TPT, closed form": orthogonality,
+    function = {"O-TPT, cubic": cubic_orthogonality, "O-TPT, closed form": orthogonality,
                 "SoC": pair_similarities, "C-TPT": dispersion}[case]
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         function(torch.empty(100, PAPER_WIDTH))

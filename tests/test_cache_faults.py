@@ -12,7 +12,7 @@ import pytest
 from processes import Process
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import RunDir, read_predictions
 
 SETTINGS = ("TEST.PART", 3, "TTA.VIEWS", 10, "TTA.EPISODES", 2, "DATALOADER.NUM_WORKERS", 0, "TTA.JACOBIAN", "off")
 
@@ -23,7 +23,7 @@ def run(clip_file: Path, image_folder: Path, tmp_path: Path):
         build_trainer(build_cfg(trainer, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
             "CACHE.DIR", tmp_path / "cache", *SETTINGS, *opts])).run()
-        return RunDir(tmp_path / folder).predictions()
+        return read_predictions(tmp_path / folder)
     return run
 
 
@@ -84,7 +84,7 @@ def test_a_disk_that_goes_away_while_the_cache_is_made(run, tmp_path: Path, monk
 
 @pytest.mark.parametrize("trainer", ["TPT", "TDA"])
 def test_a_repaired_image_is_read_again(run, image_folder: Path, trainer: str):
-    """With the same name and size, so that nothing else shows it."""
+    """With the same name and size: another image, so that runs with the bad one are not continued."""
     victim = image_folder / "kind_b" / "1.png"
     whole = victim.read_bytes()
     victim.write_bytes(bytes(len(whole)))
@@ -94,7 +94,9 @@ def test_a_repaired_image_is_read_again(run, image_folder: Path, trainer: str):
         run(trainer, "strict")
     victim.write_bytes(whole)
     assert run(trainer, "repaired", "DATALOADER.ON_BAD_IMAGE", "skip")["index"].tolist() == list(range(12))
-    assert run(trainer, "strict")["index"].tolist() == list(range(12))
+    with pytest.raises(UserError, match="data was"):
+        run(trainer, "strict")
+    assert run(trainer, "strict again")["index"].tolist() == list(range(12))
 
 
 @pytest.mark.slow
@@ -115,4 +117,4 @@ def test_two_runs_that_build_the_same_cache(run, clip_file: Path, image_folder: 
     shutil.rmtree(tmp_path / "cache")
     for trainer, folder in (("TPT", "one"), ("SoC", "two")):
         expected = run(trainer, f"{folder} alone")
-        np.testing.assert_array_equal(RunDir(tmp_path / folder).predictions()["logits"], expected["logits"])
+        np.testing.assert_array_equal(read_predictions(tmp_path / folder)["logits"], expected["logits"])

@@ -17,7 +17,7 @@ from promptcal.datasets.utils.errors import ConfigError, DataError, UserError
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.coop import CoOp, epochs_of, trained_prompt
 from promptcal.trainers.fewshot.training import PromptLearner
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -61,7 +61,7 @@ def command(splits: Path, clip_file: Path, tmp_path: Path) -> list[str]:
 def test_defaults_are_coops(shots: int, dataset: str, epochs: int):
     cfg = build_cfg("CoOp", opts=["DATASET.NUM_SHOTS", shots, "DATASET.NAME", dataset])
     assert epochs_of(cfg) == epochs and epochs_of(build_cfg("CoOp", opts=["OPTIM.MAX_EPOCH", 7])) == 7
-    assert (cfg.OPTIM.NAME, cfg.OPTIM.LR, cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY) == ("sgd", 0.002, 0.9, 5e-4)
+    assert (cfg.OPTIM.LR, cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY) == (0.002, 0.9, 5e-4)
     assert (cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR, cfg.DATALOADER.TRAIN_X.BATCH_SIZE) == (1, 1e-5, 32)
     assert (cfg.TRAINER.COOP.N_CTX, cfg.TRAINER.COOP.CSC, build_cfg("CoOp").DATASET.NUM_SHOTS) == (16, False, 16)
 
@@ -91,8 +91,8 @@ def test_results_of_a_run(coop, splits: Path, clip_file: Path, tmp_path: Path, o
             "DATASET.ROOT", splits, "MODEL.BACKBONE.NAME", clip_file, "MODEL.INIT_WEIGHTS", weights,
             "OUTPUT_DIR", tmp_path / name, "DATALOADER.NUM_WORKERS", 0,
             *(opts if "MODEL.PREC" in opts else ())])).run()
-        logits[name] = RunDir(tmp_path / name).predictions()["logits"]
-        np.testing.assert_allclose(RunDir(run).predictions()[name], logits[name], atol=1e-4)
+        logits[name] = read_predictions(tmp_path / name)["logits"]
+        np.testing.assert_allclose(read_predictions(run)[name], logits[name], atol=1e-4)
     assert np.abs(logits["logits"] - logits["zero_shot_logits"]).max() > 0.1
 
 
@@ -100,7 +100,7 @@ def test_the_command_trains_tests_and_saves(command: list[str], image_folder: Pa
     done = run_tool(*command)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "config.yaml", "log.txt", "results.json", "predictions.npz", "tensorboard", "prompt_learner"}
+        "config.yaml", "log.txt", "record.json", "results.json", "predictions.npz", "tensorboard", "prompt_learner"}
     assert "prompt trained on 8 images (new random crops in each epoch) in 3 epochs" in done.stdout
     assert "Zero-shot" in done.stdout and "\nCoOp " in done.stdout
 
@@ -121,8 +121,8 @@ def assert_same_run(run: Path, other: Path) -> None:
     momentum = [content["optimizer"]["state"][0]["momentum_buffer"] for content in (ours, expected)]
     assert torch.equal(*momentum) and ours["scheduler"] == expected["scheduler"]
     assert results["training"] == others["training"] and results["accuracy"] == others["accuracy"]
-    predictions = RunDir(run).predictions()
-    assert all(np.array_equal(predictions[name], column) for name, column in RunDir(other).predictions().items())
+    predictions = read_predictions(run)
+    assert all(np.array_equal(predictions[name], column) for name, column in read_predictions(other).items())
 
 
 def interrupt(*_: object) -> None:
@@ -173,11 +173,11 @@ def test_other_training_is_another_run(coop, splits: Path, tmp_path: Path, caplo
     prompt = tmp_path / "run" / results["training"]["checkpoint"]
     tested = ("MODEL.INIT_WEIGHTS", prompt, "OUTPUT_DIR", tmp_path / "test")
     coop(*tested, train=False)
-    with pytest.raises(ConfigError, match="training_data was 'none: not trained here'"):
+    with pytest.raises(ConfigError, match="training images was absent"):
         coop(*tested)
     for number in range(3):  # replaces every training image of a class
         shutil.copy(splits / "test" / "kind_a" / "0.png", splits / "train" / "kind_a" / f"{number}.png")
-    with pytest.raises(ConfigError, match="training_data was"):
+    with pytest.raises(ConfigError, match="training images was"):
         coop()
 
 
@@ -204,7 +204,7 @@ def test_unreadable_training_images_stop_the_run_or_are_listed(coop, splits: Pat
 @pytest.mark.parametrize(("opts", "message"), [
     (("TRAINER.COOP.CLASS_TOKEN_POSITION", "begin"), "TRAINER.COOP.CLASS_TOKEN_POSITION is 'begin'"),
     (("TRAINER.COOP.N_CTX", 0), "TRAINER.COOP.N_CTX is 0"),
-    (("OPTIM.NAME", "adamw"), "OPTIM.NAME is 'adamw'; it must be one of sgd"),
+    (("OPTIM.NAME", "adamw"), "OPTIM.NAME adamw in the command is no longer a setting: sgd is the only optimizer here"),
     (("TRAINER.COOP.CTX_INIT", "a {}"), "TRAINER.COOP.CTX_INIT is 'a {}'"),
     (("TRAINER.COOP.CTX_INIT", " _ "), "TRAINER.COOP.CTX_INIT is ' _ '; it must be empty (a random start), or have a"),
     (("TRAINER.COOP.N_CTX", 75), "has 80 tokens, but the model takes 77"),
@@ -230,7 +230,7 @@ def test_other_errors_get_one_line(coop, config, splits: Path, clip_model: CLIP,
     dataset = build_dataset("ImageFolder", splits)
     (splits / "train" / "kind_c" / "2.png").unlink()
     with pytest.raises(DataError, match=r"kind_c.2\.png"):
-        CoOp(config("DATASET.NUM_SHOTS", -1), dataset).build_data()
+        CoOp(config("DATASET.NUM_SHOTS", -1), dataset).record  # noqa: B018
 
 
 def test_trained_prompt_trains_once(config, tmp_path: Path):

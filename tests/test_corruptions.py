@@ -16,11 +16,12 @@ from promptcal.datasets.base import SEVERITIES, dataset_info
 from promptcal.datasets.cifar_base import read_batch
 from promptcal.datasets.download.install import download_dataset
 from promptcal.datasets.download.verify import inspect
+from promptcal.datasets.identity import fingerprint
 from promptcal.datasets.synthetic.tiles import STRENGTHS, tile
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import build_cfg
 from promptcal.trainers.config.fingerprint import run_path
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.templates import find_templates
 
 NEW = ("CIFAR10", "CIFAR100", "CIFAR10C", "CIFAR100C", "ImageNetC")
@@ -101,12 +102,13 @@ def test_rows_of_a_severity(tmp_path: Path):
         assert [item.impath for item in data.test] == [f"{tmp_path}/CIFAR-10-C/fog.npy::{row}" for row in rows]
         assert [item.label for item in data.test] == arrays["labels"][rows].tolist()
         assert np.array_equal([np.asarray(data.read_image(item)) for item in data.test], arrays["fog"][rows])
-    before = data.fingerprint(data.test)
-    assert before != (other := build_dataset("CIFAR10C", tmp_path, corruption="snow")).fingerprint(other.test)
+    before = fingerprint(data, data.test)
+    other = build_dataset("CIFAR10C", tmp_path, corruption="snow")
+    assert before != fingerprint(other, other.test)
     arrays["fog"][87, 3, 3] ^= 1  # one pixel, in a file of the same size
     np.save(tmp_path / "CIFAR-10-C" / "fog.npy", arrays["fog"])
     changed = build_dataset("CIFAR10C", tmp_path, corruption="fog")
-    assert before != changed.fingerprint(changed.test)
+    assert before != fingerprint(changed, changed.test)
     with pytest.raises(DataError, match="fog.npy::79: rows 80 to 99 are read"):
         changed.read_image(build_dataset("CIFAR10C", tmp_path, corruption="fog", severity=4).test[-1])
 
@@ -210,7 +212,7 @@ def test_bad_names_get_one_line_with_the_valid_ones(name: str, opts: list, messa
 
 def test_landcovers_corruptions_grow_and_depend_on_the_image_alone():
     clean = build_dataset("LandCover", "")
-    prints = {clean.fingerprint(clean.test)}
+    prints = {fingerprint(clean, clean.test)}
     for corruption in STRENGTHS:
         change = []
         for severity in SEVERITIES:
@@ -221,7 +223,7 @@ def test_landcovers_corruptions_grow_and_depend_on_the_image_alone():
             image = np.asarray(data.read_image(item)).astype(float)
             assert np.array_equal(image, again.read_image(item))
             change.append(np.abs(image - tile("test", "car park", 0)).mean())
-            prints.add(data.fingerprint(data.test))
+            prints.add(fingerprint(data, data.test))
         assert change == sorted(change) and change[0] > 2, corruption
         assert data.train == clean.train and data.val == clean.val
     assert len(prints) == 21
@@ -234,7 +236,7 @@ def test_a_corruption_is_a_data_set_of_its_own(clip_file: Path, tmp_path: Path):
         folder = tmp_path / "runs" / "-".join(map(str, (trainer, *opts[1::2])))
         done = run_tool("train.py", "--trainer", trainer, "--dataset-config-file", name, "--output-dir", folder, *args)
         assert done.returncode == 0, done.stderr
-        return RunDir(folder).predictions()
+        return read_predictions(folder)
 
     found = [run("ZeroShot", "landcover", "DATASET.CORRUPTION", kind, "DATASET.SEVERITY", level)["logits"]
              for kind, level in (("", 5), ("fog", 5), ("fog", 1), ("contrast", 5))]

@@ -106,8 +106,8 @@ def test_our_trainers_run_in_dassls_registry(train: Run, tmp_path: Path, capsys)
     train(*soc)
     found = results(tmp_path / "soc")
     assert (found["trainer"], found["dataset"], found["seed"], found["n"]) == ("SoC", "Folders", 0, 12)
-    settings = found["fingerprint"]
-    assert (settings["OPTIM.LR"], settings["OPTIM.NAME"], settings["TRAINER.SOC.LAMBDA"]) == (0.004, "adamw", 10.0)
+    settings = found["record"]["method"]["settings"]
+    assert (settings["OPTIM.LR"], settings["TRAINER.SOC.LAMBDA"]) == (0.004, 10.0)
     log = (tmp_path / "soc" / "log.txt").read_text()
     assert f"* ece: {found['ece']:.2f}%" in log.split("=> result\n")[1] and "12 of 12 test images" in log
     again = train(*soc)
@@ -131,8 +131,8 @@ def test_coops_prompts_are_found_and_trained(train: Run, tmp_path: Path, clip_mo
     assert line.startswith("error: no prompt at ") and "model.pth.tar-50" in line
 
     train("coop", "CoOp", "--seed", 2, "OPTIM.MAX_EPOCH", 2, "TRAINER.COOP.N_CTX", 3)
-    settings = results(tmp_path / "coop")["fingerprint"]
-    assert (settings["OPTIM.LR"], settings["OPTIM.NAME"], settings["OPTIM.WARMUP_EPOCH"]) == (0.1, "sgd", 1)
+    settings = results(tmp_path / "coop")["record"]["method"]["settings"]
+    assert (settings["OPTIM.LR"], settings["OPTIM.WARMUP_EPOCH"]) == (0.1, 1)
     assert (tmp_path / "coop" / "prompt_learner" / "model.pth.tar-2").is_file()
     lines = (tmp_path / "coop" / "log.txt").read_text().splitlines()
     assert lines.index("Finish training") < lines.index("Finished training") < lines.index("=> result")

@@ -11,7 +11,7 @@ import pytest
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.train import main
 from promptcal.trainers import build_cfg
-from promptcal.trainers.config.roles import leaves
+from promptcal.trainers.config.settings import leaves
 
 # A trainer yaml of CoOp's, with a few keys of MaPLe, KgCoOp and ProGrad, which are based on it.
 COOPS_YAML = """
@@ -58,10 +58,11 @@ def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 def test_coops_yaml_is_understood(coops: str, logged):
     cfg = build_cfg("CoOp", config_file=coops)
-    assert (cfg.OPTIM.NAME, cfg.OPTIM.LR, cfg.OPTIM.MAX_EPOCH, cfg.OPTIM.WARMUP_CONS_LR) == ("sgd", 0.003, 2, 1e-5)
+    assert (cfg.OPTIM.LR, cfg.OPTIM.MAX_EPOCH, cfg.OPTIM.WARMUP_CONS_LR) == (0.003, 2, 1e-5)
     assert (cfg.DATALOADER.TRAIN_X.BATCH_SIZE, cfg.MODEL.BACKBONE.NAME, cfg.MODEL.PREC) == (24, "RN50", "fp32")
     assert cfg.TRAINER.COOP.CTX_INIT == "a photo of a"
-    renamed, words, ignored = logged.messages
+    optimizer, renamed, words, ignored = logged.messages
+    assert optimizer == "OPTIM.NAME is no longer a setting; sgd is what is used"
     assert ignored.startswith(f"ignored, without a meaning here, from {coops}: ")
     for key in ("DATALOADER.TEST.BATCH_SIZE", "INPUT.SIZE", "INPUT.TRANSFORMS", "OPTIM.LR_SCHEDULER",
                 "TRAIN.PRINT_FREQ", "TRAINER.COCOOP.N_CTX", "TRAINER.MAPLE.PROMPT_DEPTH", "TRAINER.COOP.W", "LOSS."):

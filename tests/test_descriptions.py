@@ -155,10 +155,10 @@ def test_a_run_records_the_texts_and_refuses_others(train, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["texts"] == "1 to 4 sentences per class (cupl.json), mean feature"
-    assert results["fingerprint"]["descriptions"] == results["descriptions_hash"]
+    assert results["record"]["model"]["prompt"]["hash"] == results["descriptions_hash"]
     written(file, {name: [f"A big {name}."] for name in names})
     done = train("TDA", "PROMPT.DESCRIPTIONS", file)
-    assert done.returncode == 2 and "descriptions was" in done.stderr
+    assert done.returncode == 2 and "content of the prompt was" in done.stderr
     tags = [build_cfg("TDA", opts=["PROMPT.DESCRIPTIONS", str(file)]).TAG]
     written(file, {})
     tags.append(build_cfg("TDA", opts=["PROMPT.DESCRIPTIONS", str(file)]).TAG)

@@ -13,7 +13,7 @@ from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.engine.adapted import adapt_within_memory
 from promptcal.trainers.engine.cache import ArrayCache
 from promptcal.trainers.engine.tta_loop import tune_and_predict
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
 from promptcal.trainers.vlm.text_encoder import (
@@ -67,7 +67,7 @@ def run(root: Path, weights: Path, folder: Path, trainer: str = "SoC", *opts: ob
         "DATASET.ROOT", root, "MODEL.BACKBONE.NAME", weights, "OUTPUT_DIR", folder, "DATALOADER.NUM_WORKERS", 0,
         "TTA.VIEWS", 12, "TTA.SELECT", 0.25, *opts])
     build_trainer(cfg).run()
-    return RunDir(folder).predictions()
+    return read_predictions(folder)
 
 
 def test_the_jacobian_in_a_run_is_made_once_and_shared(image_folder: Path, clip_file: Path, tmp_path: Path, caplog):

@@ -1,5 +1,5 @@
-"""Set-up: quiet, done once, again when setup.py changes, one line when it fails; and which `promptcal` is imported. pip
-is replaced by a script, because the tests are offline."""
+"""Set-up: quiet, done once, again when a dependency changes, one line when it fails; and which `promptcal` is imported.
+pip is replaced by a script, because the tests are offline."""
 from __future__ import annotations
 
 import os
@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from common import PROJECT
 
-# In place of python3 and .venv/bin/python: makes the environment, answers as pip does.
-PYTHON = """#!/usr/bin/env bash
+# In place of python3 and .venv/bin/python: makes the environment, answers as pip does. Code that it reads from its
+# input is run by the real Python.
+PYTHON = f"""#!/usr/bin/env bash
 case "$*" in
+    -) exec {sys.executable} - ;;
     *"-m venv"*) mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
     *"--editable"*)
-        echo "${@: -1}" >> calls
+        echo "${{@: -1}}" >> calls
         echo "Collecting torch"
         echo "  Downloading torch-2.15-cp311-manylinux_x86_64.whl (900.1 MB)"
         echo "SetuptoolsDeprecationWarning: ******** setup.py install is deprecated ********" >&2
@@ -38,7 +40,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "tools").mkdir()
     shutil.copy(PROJECT / "tools" / "environment.sh", tmp_path / "tools")
     for name in ("setup.py", "pyproject.toml"):
-        (tmp_path / name).write_text("first")
+        shutil.copy(PROJECT / name, tmp_path)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python3").write_text(PYTHON)
     (tmp_path / "bin" / "python3").chmod(0o755)
@@ -68,12 +70,35 @@ def test_the_tests_alone_install_everything_at_once(checkout: Path):
     assert (checkout / "calls").read_text().split() == [".[dev]"]
 
 
-def test_changes_are_noticed(checkout: Path):
+@pytest.mark.parametrize(("name", "before", "after"), [
+    ("pyproject.toml", '"torch>=2.6"', '"torch>=2.7"'),
+    ("pyproject.toml", '"pytest>=8"', '"pytest>=9"'),
+    ("pyproject.toml", "promptcal.tools.command:run", "promptcal.tools.command:main"),
+    ("setup.py", "PARTS", "FOLDERS"),
+])
+def test_a_change_of_what_is_installed_is_noticed(checkout: Path, name: str, before: str, after: str):
     set_up(checkout, "tests")
-    for name in ("setup.py", "pyproject.toml"):
-        for text in ("second", "first"):  # and changed back
-            (checkout / name).write_text(text)
-            assert "Environment ready." in set_up(checkout, "tests").stdout
+    text = (checkout / name).read_text()
+    assert before in text
+    for changed in (text.replace(before, after), text):  # and changed back
+        (checkout / name).write_text(changed)
+        assert "Environment ready." in set_up(checkout, "tests").stdout
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ("line-length = 120", "line-length = 100"), ("disallow_untyped_defs = true", "disallow_untyped_defs = false"),
+    ("--durations=10", "--durations=20"), ("# CVE-2025-32434", "# safe loading"),
+])
+def test_a_change_of_other_settings_installs_nothing(checkout: Path, before: str, after: str):
+    set_up(checkout, "tests")
+    file = checkout / "pyproject.toml"
+    assert before in file.read_text()
+    file.write_text(file.read_text().replace(before, after))
+    assert set_up(checkout, "tests").stdout == "done\n"
+
+
+def test_an_environment_without_python_is_made_again(checkout: Path):
+    set_up(checkout, "tests")
     (checkout / ".venv" / "bin" / "python").unlink()
     assert "Environment ready." in set_up(checkout, "tests").stdout
 
@@ -83,7 +108,7 @@ def test_a_failure_is_one_line(checkout: Path, fault: str):
     (checkout / fault).touch()
     done = set_up(checkout, "demo")
     assert done.returncode == 1 and "done" not in done.stdout
-    message = "error: pip could not install what setup.py asks for: check the network"
+    message = "error: pip could not install what pyproject.toml asks for: check the network"
     assert done.stderr.splitlines()[-1].startswith(message) and "deprecated" not in done.stderr
     (checkout / fault).unlink()
     assert set_up(checkout, "demo").returncode == 0

@@ -1,19 +1,20 @@
 """The batched episodes against the slow reference: gradients, steps, predictions; and that images are independent."""
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
-import reference
 import torch
 from common import random_clip
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.trainers import adapt, build_cfg, build_trainer
+from promptcal.trainers import adapt, build_cfg, build_trainer, reference
 from promptcal.trainers.engine.tta_loop import text_gradient
 from promptcal.trainers.functional.objectives import class_logits, confident_views
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.openai import OpenAIBackbone
 
 NAMES = ["cat", "annual crop land", "permanent crop land", "Yorkshire_Terrier", "dog", "river", "sea or lake"]
-WEIGHTS = {"ZeroShot": 0, "TPT": 0, "CTPT": 50, "OTPT": 18, "SoC": 30}
 LR = 0.005
 
 
@@ -36,17 +37,31 @@ def model(request):
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
-@pytest.mark.parametrize("method", WEIGHTS)
+@pytest.mark.parametrize("method", reference.LAMBDA)
 def test_predictions_equal_the_reference(model, method: str, steps: int):
     views = make_views()
     adapted = adapt(method, model, NAMES, views, opts=["TTA.STEPS", steps])
-    if method == "ZeroShot":
-        steps = 0
     for b, image in enumerate(views):
-        slow = reference.run_episode(model, NAMES, image, method, WEIGHTS[method], steps)
+        slow = reference.run_episode(model, NAMES, image, method, steps=steps)
         torch.testing.assert_close(adapted.zero_shot_logits[b], slow.zero_shot_logits, atol=1e-4, rtol=0)
         torch.testing.assert_close(adapted.logits[b], slow.logits, atol=1e-3, rtol=0)
         assert_same_context(adapted.ctx[b], slow)
+
+
+def test_the_reference_uses_nothing_that_it_checks():
+    imports = set()
+    for node in ast.walk(ast.parse(Path(reference.__file__).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            imports |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imports.add("." * node.level + str(node.module))
+    standard_library = {"__future__", "collections.abc", "dataclasses"}
+    assert imports - standard_library == {"torch", "torch.nn.functional", ".vlm.openai_clip"}
+
+
+def test_the_reference_names_its_methods(clip_model):
+    with pytest.raises(ValueError, match="method is 'TDA'; it must be one of ZeroShot, TPT, CTPT, OTPT, SoC"):
+        reference.run_episode(clip_model, NAMES, make_views()[0], "TDA")
 
 
 def assert_same_context(ours: torch.Tensor, slow: reference.Episode) -> None:
@@ -68,7 +83,7 @@ def test_gradients_equal_the_reference(model, method: str):
     kept = views.take_along_dim(chosen[..., None], dim=1)
     grad_text, _, _ = text_gradient(trainer.prompt.text, kept, trainer.scale, trainer)
     for gradient, image in zip(trainer.prompt.gradient(grad_text), images, strict=True):
-        slow = reference.run_episode(model, NAMES, image, method, WEIGHTS[method]).gradients[0]
+        slow = reference.run_episode(model, NAMES, image, method).gradients[0]
         assert ((gradient - slow).norm() / slow.norm()).item() < 1e-5
 
 
@@ -91,6 +106,8 @@ def test_soc_warns_where_its_term_vanishes(clip_model, caplog, names: list[str],
     if vanishes:
         soc, tpt = (adapt(method, clip_model, names, make_views()).logits for method in ("SoC", "TPT"))
         torch.testing.assert_close(soc, tpt)
+        plain = [reference.run_episode(clip_model, names, image, "SoC").logits for image in make_views()]
+        torch.testing.assert_close(soc, torch.stack(plain), atol=1e-3, rtol=0)
 
 
 def test_order_and_batch_of_images_change_nothing(clip_model):

@@ -13,13 +13,13 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.fpp import NOISE, class_weight, random_start
 from promptcal.trainers.functional.objectives import unit
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.reference import encode_prompts
+from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.openai_clip import clip
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
 from promptcal.trainers.vlm.text_encoder import TextEncoder
-from reference import encode_prompts
 from test_episodes import NAMES, make_trainer, make_views
 
 SHORT = ["TRAINER.FPP.STEPS", 12]
@@ -129,7 +129,7 @@ def test_every_method_starts_from_its_file(clip_file, image_folder, tmp_path: Pa
         build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
             "TTA.VIEWS", 10, "DATALOADER.NUM_WORKERS", 0, *opts])).run()
-        return RunDir(tmp_path / folder).predictions()["logits"]
+        return read_predictions(tmp_path / folder)["logits"]
 
     expected = run("FPP", "fpp", *SHORT)
     assert np.array_equal(run("FPP", "again", *SHORT), expected)

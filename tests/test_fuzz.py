@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import tempfile
 from functools import reduce
 from pathlib import Path
 
+import pytest
 import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from promptcal.datasets import build_dataset
 from promptcal.datasets.utils.errors import UserError
-from promptcal.trainers import build_cfg
-from promptcal.trainers.config.defaults import get_cfg_default
-from promptcal.trainers.config.roles import leaves
+from promptcal.trainers import TRAINER_REGISTRY, build_cfg
+from promptcal.trainers.config.settings import find_setting, get_cfg_default, leaves
 from promptcal.trainers.vlm.checkpoints import read_checkpoint
 
 DEFAULTS = leaves(get_cfg_default())
@@ -52,6 +53,30 @@ def test_defaults_are_accepted_as_pairs_and_as_files(keys):
         reduce(lambda node, group: node.setdefault(group, {}), groups, tree)[name] = DEFAULTS[key]
         pairs += [key, DEFAULTS[key]]
     assert build_cfg("SoC") == build_cfg("SoC", opts=pairs) == read_config("SoC", yaml.safe_dump(tree))
+
+
+def trainer_of(key):
+    """A trainer that has a setting: SoC, or the method whose own it is."""
+    if key in leaves(get_cfg_default(["SoC"])):
+        return "SoC"
+    return next(name for name in TRAINER_REGISTRY if key in leaves(get_cfg_default([name])))
+
+
+@pytest.mark.parametrize("key", sorted(DEFAULTS.keys() - {"TRAINER.NAME", "DATASET.NAME", "TAG"}))
+def test_good_and_bad_values_of_the_table(key):
+    """A bad value is refused by name. A good one works, or another setting does not fit it."""
+    row = find_setting(key)
+    trainer = trainer_of(key)
+    good, bad = row.examples()
+    for value in good:
+        assert not row.problem(value)
+        try:
+            assert leaves(build_cfg(trainer, opts=[key, value]))[key] == row.canonical(value)
+        except UserError as error:
+            assert key.partition(".")[0] in str(error) and value != row.default
+    for value in bad:
+        with pytest.raises(UserError, match=re.escape(key)):
+            build_cfg(trainer, opts=[key, value])
 
 
 trees = st.dictionaries(st.sampled_from(["TTA", "OPTIM", "SEED", "X"]), anything) | st.fixed_dictionaries(

@@ -12,6 +12,7 @@ from common import make_image_folder
 from data_roots import SHARED, build, entries, write_split
 from promptcal.datasets import build_dataset
 from promptcal.datasets.base import run_name
+from promptcal.datasets.identity import fingerprint
 from promptcal.datasets.imagenet_base import is_coops, read_classnames
 from promptcal.datasets.utils.errors import DataError, UserError, first_five, one_line
 from promptcal.datasets.utils.files import leads_out
@@ -175,5 +176,5 @@ def test_a_root_of_another_alphabet(tmp_path: Path):
     """Only names below the root are checked; the root itself may have any name."""
     root = make_image_folder(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xe9t\xe9")))
     dataset = build_dataset("ImageFolder", root)
-    assert len(dataset.test) == 12 and dataset.fingerprint(dataset.test)
+    assert len(dataset.test) == 12 and fingerprint(dataset, dataset.test)
     assert dataset.test_hash == build_dataset("ImageFolder", make_image_folder(tmp_path / "plain")).test_hash

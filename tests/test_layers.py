@@ -16,7 +16,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 LAYERS = (
     "datasets/utils", "datasets/views", "datasets/synthetic", "datasets/download", "datasets",
     "datasets/download/install", "datasets/download/verify",
-    "trainers/functional", "trainers/registry", "trainers/config", "trainers/vlm", "trainers/vlm/small",
+    "trainers/functional", "trainers/config", "trainers/registry", "trainers/vlm", "trainers/vlm/small",
     "trainers/runs", "trainers/engine", "trainers/fewshot", "trainers", "trainers/report", "trainers/predict",
     "trainers/experiments", "trainers/dassl", "tools",
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.numerics import fixed_numerics, in_parallel
 
 CPU = torch.device("cpu")
@@ -30,7 +30,7 @@ def test_any_number_of_threads_gives_the_same_bits(set_threads, clip_file: Path,
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / str(number),
             "DATALOADER.NUM_WORKERS", 0, "TTA.VIEWS", 16])).run()
         assert results["threads"] == 1 and torch.get_num_threads() == number
-        found.append(RunDir(tmp_path / str(number)).predictions())
+        found.append(read_predictions(tmp_path / str(number)))
     for other in found[1:]:
         assert all(np.array_equal(other[name], column) for name, column in found[0].items())
 

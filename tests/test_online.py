@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from processes import forked
+from promptcal.datasets.streams import shuffled
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import TRAINER_REGISTRY, adapt, build_cfg, build_trainer
 from promptcal.trainers.api import Adapter
@@ -17,8 +18,7 @@ from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.engine.adapted import Adapted
 from promptcal.trainers.engine.predict import Predictor
 from promptcal.trainers.functional.objectives import class_logits
-from promptcal.datasets.streams import shuffled
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import RunDir, read_predictions
 
 
 class RunningMean(BaseTrainer):
@@ -61,7 +61,7 @@ def train(clip_file, image_folder):
 def run(train, tmp_path):
     def run(folder: str, *opts: object) -> dict[str, np.ndarray]:
         train("RunningMean", tmp_path / folder, *opts)
-        return RunDir(tmp_path / folder).predictions()
+        return read_predictions(tmp_path / folder)
     return run
 
 
@@ -88,7 +88,7 @@ def test_kill_9_at_every_write(train, tmp_path, monkeypatch, online, order):
     the new file is on disk, and after that but before it has its name."""
     few = ("TTA.VIEWS", 1, "TTA.SELECT", 1, "TEST.ORDER", order)
     train(online, tmp_path / "whole", *few)
-    expected = RunDir(tmp_path / "whole").predictions()
+    expected = read_predictions(tmp_path / "whole")
     for call in ("fsync", "replace"):
         folder, kills = tmp_path / call, 0
         while not (folder / "results.json").is_file():
@@ -107,7 +107,7 @@ def test_kill_9_at_every_write(train, tmp_path, monkeypatch, online, order):
             kills += done.returncode != 0
             assert kills < 20, "no progress"
         assert kills >= 2
-        found = RunDir(folder).predictions()
+        found = read_predictions(folder)
         for name, column in expected.items():
             np.testing.assert_array_equal(found[name], column, err_msg=name)
 

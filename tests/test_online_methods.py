@@ -9,13 +9,13 @@ import pytest
 import reference_family as slow
 import reference_online as plain
 import torch
+from promptcal.datasets.streams import shuffled
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.report import main as report
 from promptcal.trainers import TRAINER_REGISTRY, Adapter, adapt, build_cfg, build_trainer
 from promptcal.trainers.functional.objectives import class_logits, confident_views, unit
 from promptcal.trainers.report.figures.stream import running
-from promptcal.datasets.streams import shuffled
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import RunDir, read_predictions
 from promptcal.trainers.tda import PAPER
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone
@@ -196,7 +196,7 @@ def test_classes_of_one_name_and_a_single_class(clip_model, hard, method: str):
     ("DOTA", ["TRAINER.DOTA.VIEWS", "all"], "one of plain, confident"), ("DOTA", ["TRAINER.DOTA.SIGMA", 0], "above 0"),
     ("TPT", ["TTA.RESET", "010"], "image, never, or"), ("TPT", ["TTA.RESET", "٣"], "image, never, or"),
     ("TPT", ["TTA.RESET", "0"], "image, never, or a number"), ("TPT", ["TTA.RESET", "often"], "image, never, or"),
-    ("TDA", ["TTA.RESET", "never"], "only methods that tune by gradients"),
+    ("TDA", ["TTA.RESET", "never"], "TTA.RESET never works only with methods that tune by gradients"),
 ])
 def test_settings_that_cannot_work(method: str, opts: list, message: str):
     with pytest.raises(ConfigError, match=message):
@@ -253,7 +253,7 @@ def run(clip_file, image_folder, tmp_path):
         build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / folder,
             "TEST.PART", 3, "TTA.VIEWS", 10, "DATALOADER.NUM_WORKERS", 0, *opts])).run()
-        return RunDir(tmp_path / folder).predictions()
+        return read_predictions(tmp_path / folder)
     return run
 
 
@@ -331,7 +331,7 @@ def test_a_carried_context_in_the_report(run, tmp_path: Path, capsys):
     out = capsys.readouterr().out
     assert "TPT, never reset" in out and "TPT, reset for each image" in out
     assert [file.name for file in (tmp_path / "alone/figures").glob("over_time_*.png")]
-    assert RunDir(tmp_path / "reset/never").predictions()["position"].argsort().tolist() == shuffled(range(12), 0)
+    assert read_predictions(tmp_path / "reset/never")["position"].argsort().tolist() == shuffled(range(12), 0)
 
 
 def test_running_windows():

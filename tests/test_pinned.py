@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 
 TOLERANCE = 0.05  # percent points of confidence
 CONFIDENCE = {"ZeroShot": 49.051, "TPT": 65.132, "CTPT": 53.660, "OTPT": 53.470, "SoC": 52.309}
@@ -22,7 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory):
         results = build_trainer(build_cfg(trainer, "configs/datasets/landcover.yaml", opts=[
             "OUTPUT_DIR", folder, "CACHE.DIR", root / "cache", "TEST.LIMIT", 24, "DATALOADER.NUM_WORKERS", 0, *opts,
         ])).run()
-        return results, RunDir(folder).predictions()
+        return results, read_predictions(folder)
 
     run("TPT")  # fills the cache for all
     return run

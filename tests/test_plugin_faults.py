@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.tpt import TPT
 
 SETTINGS = ("TTA.VIEWS", 10, "TEST.PART", 2, "TTA.EPISODES", 2)
@@ -48,6 +48,6 @@ def test_what_fails_is_named_and_the_rest_is_kept(train, tmp_path: Path, change,
     kept = sorted(path.name for path in (tmp_path / "run" / "parts").glob("*.npz"))
     assert kept == ["0000000-0000001.npz", "0000002-0000003.npz"]
     assert train("TPT", *SETTINGS).returncode == 0
-    found = RunDir(tmp_path / "run").predictions()
+    found = read_predictions(tmp_path / "run")
     assert train("TPT", *SETTINGS, "OUTPUT_DIR", tmp_path / "whole").returncode == 0
-    np.testing.assert_array_equal(found["logits"], RunDir(tmp_path / "whole").predictions()["logits"])
+    np.testing.assert_array_equal(found["logits"], read_predictions(tmp_path / "whole")["logits"])

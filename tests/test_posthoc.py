@@ -10,7 +10,7 @@ import torch
 from promptcal.tools.report import main as report
 from promptcal.trainers import adapt, build_cfg, build_trainer
 from promptcal.trainers.functional import posthoc
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 from test_episodes import NAMES, make_views
 from torch import Tensor
 
@@ -126,7 +126,7 @@ def test_the_report_shows_them(clip_file, image_folder, tmp_path: Path, capsys):
         assert label in shown, label
     report(plain)
     assert "CoTS" not in capsys.readouterr().out
-    predictions = RunDir(tmp_path / "runs" / "TPT").predictions()
+    predictions = read_predictions(tmp_path / "runs" / "TPT")
     assert predictions["cots_tau"].shape == (12,) and predictions["strong_log_p"].shape == (12, 4)
     results = json.loads((tmp_path / "runs" / "TPT" / "results.json").read_text())
     assert results["predictions_bytes"] == (tmp_path / "runs" / "TPT" / "predictions.npz").stat().st_size

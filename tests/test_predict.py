@@ -11,9 +11,9 @@ from promptcal.datasets.views.maker import ViewMaker
 from promptcal.tools.predict import main
 from promptcal.trainers import adapt, load_clip
 from promptcal.trainers.api import Adapter
+from promptcal.trainers.config.layers import default_pairs
 from promptcal.trainers.functional.calibration import sals
 from promptcal.trainers.predict.predict import class_names, predict, prediction_table
-from promptcal.trainers.report.comparison import default_pairs
 from promptcal.trainers.tpt import TPT
 
 NAMES = ["cat", "dog", "tree frog", "tractor"]
@@ -120,6 +120,12 @@ def test_data_sets_go_by_the_names_that_other_commands_take(images, clip_file, c
         assert "24 classes, 3 views" in capsys.readouterr().out
     with pytest.raises(UnknownNameError, match="Did you mean 'LandCover'"):
         main([str(images[0]), "--dataset", "landcovers", "--backbone", "no.pt"])
+
+
+def test_pairs_win_over_flags_and_the_caption_states_what_was_used(clip_file, images, capsys):
+    main([str(images[0]), "--classes", "cat", "dog", "--trainer", "SoC", "--views", "16", "--seed", "3", "--backbone",
+          str(clip_file), "--opts", "TTA.VIEWS", "4", "SEED", "7"])
+    assert "4 views per image, seed 7" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("given", "message"), [

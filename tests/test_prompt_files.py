@@ -161,7 +161,7 @@ def test_all_ways_to_name_a_prompt_give_the_same_run(train, tmp_path: Path, clip
         logits.append(np.load(run / "predictions.npz")["logits"])
         results = json.loads((run / "results.json").read_text())
         assert results["init_weights"] == str(used)
-        assert results["init_weights_hash"] == prompt_hash(used) == results["fingerprint"]["prompt"]
+        assert results["init_weights_hash"] == prompt_hash(used) == results["record"]["model"]["prompt"]["hash"]
     assert all(np.array_equal(logits[0], other) for other in logits)
     done = train("TPT", "TTA.VIEWS", 8, "TTA.SELECT", 0.25, "OUTPUT_DIR", tmp_path / "run0")
     assert done.returncode == 2 and "prompt was" in done.stderr  # a run from another prompt is another run

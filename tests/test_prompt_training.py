@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import reference
 import torch
 import torch.nn.functional as F
 import torchvision.transforms.functional as vision
@@ -11,6 +10,7 @@ from dassl_files import PromptLearner as CoOpsLearner
 from dassl_files import sgd_with_warmup
 from PIL import Image
 from promptcal.datasets.views.maker import draw_crops
+from promptcal.trainers import reference
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule, random_context
 from promptcal.trainers.fewshot.training_images import CROPS, TrainingCrop, epoch_batches
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone

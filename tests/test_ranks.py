@@ -11,7 +11,7 @@ import pytest
 from common import PROJECT
 from fault_runs import FaultRuns, assert_same, parts_of
 from processes import Process, children, start_ranks
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_ranks_share_the_cache_and_the_jacobian(runs: FaultRuns, tmp_path: Path)
         return [tmp_path / run, "CACHE.DIR", tmp_path / cache, "TTA.JACOBIAN", "on"]
 
     runs.finish_here(*arguments("one", "cache of one"))
-    alone = RunDir(tmp_path / "one").predictions()
+    alone = read_predictions(tmp_path / "one")
     finish_ranks(3, runs.arguments(*arguments("three", "cache of three")))
     assert_same(tmp_path / "three", alone)
 

@@ -1,7 +1,6 @@
 """Which runs are the same for which purpose: two runs that differ in one thing, for every purpose."""
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import replace
 
@@ -12,21 +11,7 @@ from promptcal.trainers.runs.record import (
     describe_difference,
     group_records,
 )
-
-BASE = {
-    "data": {"dataset": "UCF101", "split": "test", "n": 3783, "images": "i0", "listing": "l0", "classes": "c0",
-             "corruption": "", "severity": 0, "subset": ""},
-    "views": {"pipeline": "views-1", "count": 64, "size": 224, "augmix": True, "pixels": "clip"},
-    "model": {"backbone": "ViT-B/16", "weights": "w0",
-              "prompt": {"kind": "words", "words": "a photo of a", "position": "end"}},
-    "method": {"trainer": "SoC", "settings": {"TRAINER.SOC.LAMBDA": 30.0, "TTA.STEPS": 1}, "stream": None,
-               "source": {"version": "1.1.0", "hash": "s0", "plugin": ""}, "training": None},
-    "numerics": {"precision": "fp32", "device_type": "cpu", "jacobian": False, "engine": 2, "tf32": False,
-                 "part": 64, "episodes": 8},
-    "seed": 0,
-    "changed": {},
-    "names": {"method": "SoC", "dataset": "UCF101", "backbone": "ViT-B/16", "prompt": ""},
-}
+from records import BASE, make
 
 R, F, V, J, ROW, COL, TAB, POOL, VAL = (
     "resume", "finished", "view features", "jacobian", "row", "column", "table", "pool", "validation")
@@ -63,7 +48,8 @@ MATRIX = {
     "weights": ({"model.weights": "w1"}, [R, F, V, J, TAB, POOL, VAL]),
     "weights under another name": ({"names": {**BASE["names"], "backbone": "mine"}}, []),
     "label of the data set": ({"names": {**BASE["names"], "dataset": "actions"}}, [VAL]),
-    "words of the prompt": ({"model.prompt.words": "itap of a", "changed": {"PROMPT.CTX_INIT": ["a photo of a", "itap of a"]}},
+    "words of the prompt": ({"model.prompt.words": "itap of a",
+                             "changed": {"PROMPT.CTX_INIT": ["a photo of a", "itap of a"]}},
                             [R, F, J, ROW, POOL, VAL]),
     "prompt of one protocol": ({"model.prompt.hash": "p1"}, [R, F, J]),
     "prompt of another protocol": ({"model.prompt.kind": "learnt", "model.prompt.hash": "p1",
@@ -74,18 +60,6 @@ MATRIX = {
     "training": ({"method.training": {"settings": {"DATASET.NUM_SHOTS": 2}, "images": "t1"}}, [R, F, POOL]),
 }
 PURPOSES_TESTED = (R, F, V, J, ROW, COL, TAB, POOL, VAL)
-
-
-def make(**changes: object) -> RunRecord:
-    """The base record with other values, given by path."""
-    content = copy.deepcopy(BASE)
-    for path, value in changes.items():
-        *groups, leaf = path.split(".")
-        section = content
-        for group in groups:
-            section = section[group]
-        section[leaf] = value
-    return RunRecord.from_json(content)
 
 
 @pytest.mark.parametrize("what", MATRIX)
@@ -126,7 +100,7 @@ def test_a_choice_may_differ_in_its_key_alone():
 
 def test_a_difference_is_described_by_both_values():
     assert make().difference(make(seed=3), "finished") == {"seed": (0, 3)}
-    assert describe_difference(make().difference(make(**{"views.count": 16}), "finished")) == "views was 64, is 16"
+    assert describe_difference(make().difference(make(**{"views.count": 16}), "finished")) == "TTA.VIEWS was 64, is 16"
     settings = {"TRAINER.SOC.LAMBDA": 30.0, "TTA.STEPS": 2}
     assert describe_difference(make().difference(make(**{"method.settings": settings}), "finished")) == (
         "TTA.STEPS was 1, is 2")

@@ -5,11 +5,11 @@ import pytest
 import torch
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg
-from promptcal.trainers.config.fingerprint import make_fingerprint
 from promptcal.trainers.engine.tta_loop import text_gradient
 from promptcal.trainers.functional.objectives import dispersion, marginal_entropy, nearest_angle
+from promptcal.trainers.runs.make_record import method_section
 from promptcal.trainers.soc import SoC
-from promptcal.trainers.tpt import with_weight
+from promptcal.trainers.tpt import TPT, with_weight
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone
 from test_episodes import NAMES, make_trainer, make_views
@@ -63,8 +63,9 @@ def test_runs_with_other_terms_are_other_runs():
         build_cfg("TPT", opts=opts) for opts in ((), ("TRAINER.REGULARISERS", "soc:30"),
                                                  ("TRAINER.REGULARISERS", "soc:30", "TRAINER.SOC.DELTA", 40)))
     assert plain.TAG == "default" and one.TAG == "REGULARISERS-soc-30" and "DELTA-40" in other.TAG
-    assert "TRAINER.SOC.DELTA" not in make_fingerprint(plain)
-    assert make_fingerprint(one) != make_fingerprint(other)
+    settings = [method_section(cfg, [TPT], online=False, training=None)["settings"] for cfg in (plain, one, other)]
+    assert "TRAINER.SOC.DELTA" not in settings[0]
+    assert settings[1] != settings[2]
 
 
 @pytest.mark.parametrize(("method", "terms", "message"), [

@@ -36,7 +36,8 @@ def test_a_methods_only_runs_with_other_settings_do_not_have_its_bare_name(tmp_p
     make_run(tmp_path, "TPT", settings={"TRAINER.REGULARISERS": "hingepairs:50"})
     make_run(tmp_path, "RTPT", settings={"TRAINER.REGULARISERS": "ctpt:20,otpt:5"}, sharpness=1.0)
     make_run(tmp_path, "OTPT")
-    make_run(tmp_path, "TDA", settings={"TRAINER.TDA.VALUES": "paper", "TTA.VIEWS": 16, "TRAINER.TDA.VIEWS": "all"})
+    make_run(tmp_path, "TDA", settings={
+        "TRAINER.TDA.VALUES": "paper", "TTA.VIEWS": 16, "TRAINER.TDA.VIEWS": "confident"})
     main, = compared(tmp_path)
     expected = ["Zero-shot", "TPT, hingepairs:50", "R-TPT, ctpt:20,otpt:5", "O-TPT"]
     assert [label for label in labels(main) if not label.startswith("TDA")] == expected

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import write_json
-from promptcal.trainers import build_cfg
 from promptcal.trainers.runs.dist import Distributed
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.record import RunRecord
+from promptcal.trainers.runs.run_dir import RunDir, read_record, read_results
+from records import make
 
 
 def one_part(seed: int = 0) -> dict[str, np.ndarray]:
@@ -32,7 +33,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 
 
 def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path: Path):
-    folder, indices = RunDir(tmp_path), [4, 5, 6]
+    folder, indices = RunDir(tmp_path, make()), [4, 5, 6]
     folder.write_part(indices, one_part())
     file = folder.part_file(indices)
     content = file.read_bytes()
@@ -48,7 +49,7 @@ def test_any_flipped_byte_of_a_part_is_noticed_or_harmless(tmp_path: Path):
 
 
 def test_parts_that_lack_something_are_computed_again(tmp_path: Path):
-    folder, indices = RunDir(tmp_path), [4, 5, 6]
+    folder, indices = RunDir(tmp_path, make()), [4, 5, 6]
     for lacking in set(one_part()) - {"loss", "penalty"}:  # which not every method has
         folder.write_part(indices, {name: column for name, column in one_part().items() if name != lacking})
         assert folder.read_part(indices) is None, lacking
@@ -58,36 +59,119 @@ def test_parts_that_lack_something_are_computed_again(tmp_path: Path):
         folder.merge([indices], {}, text=np.eye(3))
 
 
-@pytest.mark.parametrize("fingerprint", [None, "", "[1]", '{"seed": 0'])
-def test_parts_of_unknown_origin_are_removed(tmp_path: Path, fingerprint: str | None):
-    folder = RunDir(tmp_path)
+LISTING = {"index": np.arange(3), "image": np.arange(48, dtype=np.uint8).reshape(3, 16), "label": np.array([0, 1, 1])}
+
+
+def opened(path: Path, record: RunRecord, **options: object):
+    """The folder of a run in a single process."""
+    return RunDir.open(path, record, Distributed(), **{"listing": LISTING, "config": "SEED: 0\n", **options})
+
+
+@pytest.mark.parametrize("record", [None, "", "[1]", '{"seed": 0'])
+def test_parts_of_unknown_origin_are_removed(tmp_path: Path, record: str | None):
+    folder = RunDir(tmp_path, make())
     folder.write_part([4, 5, 6], one_part())
-    if fingerprint is not None:
-        (folder.parts / "fingerprint.json").write_text(fingerprint)
-    folder.start({"seed": 1})
-    assert not folder.has_parts and json.loads((folder.parts / "fingerprint.json").read_text()) == {"seed": 1}
+    if record is not None:
+        (tmp_path / "record.json").write_text(record)
+    folder.start(make(seed=1), LISTING)
+    assert not folder.has_parts and read_record(tmp_path / "record.json") == make(seed=1)
 
 
 def test_a_run_owns_its_directory_from_the_first_part_on(tmp_path: Path):
-    folder = RunDir(tmp_path)
     for seed in (0, 1):
-        folder.start({"seed": seed})
-    folder.write_part([4, 5, 6], one_part())
-    folder.start({"seed": 1})
-    assert folder.has_parts
-    with pytest.raises(ConfigError, match="seed was 1, is 2"):
-        folder.start({"seed": 2})
+        with opened(tmp_path, make(seed=seed)) as run_dir:
+            assert run_dir.record.seed == seed
+    with opened(tmp_path, make(seed=1)) as run_dir:
+        run_dir.write_part([4, 5, 6], one_part())
+    with opened(tmp_path, make(seed=1)) as run_dir:
+        assert run_dir.has_parts
+    with pytest.raises(ConfigError, match="SEED was 1, is 2.*TAG, --overwrite or another"), \
+            opened(tmp_path, make(seed=2)):
+        pass
+    with opened(tmp_path, make(seed=2), overwrite=True) as run_dir:
+        assert not run_dir.has_parts
+
+
+def test_what_was_decided_stays_decided(tmp_path: Path):
+    asked = make(**{"numerics.jacobian": "auto"})
+    with opened(tmp_path, asked) as run_dir:
+        run_dir.decide(jacobian=True)
+        run_dir.write_part([4, 5, 6], one_part())
+    with opened(tmp_path, asked) as run_dir:
+        assert run_dir.record.numerics["jacobian"] is True
+        run_dir.decide(jacobian=False)  # another process would find otherwise now
+        assert run_dir.record.numerics["jacobian"] is True
+    with pytest.raises(ConfigError, match="TTA.JACOBIAN was True, is False"), \
+            opened(tmp_path, make(**{"numerics.jacobian": False})):
+        pass
 
 
 @pytest.mark.parametrize("computed", [False, True])
 def test_a_refused_run_leaves_nothing_that_looks_unfinished(tmp_path: Path, computed: bool):
-    cfg = build_cfg("TPT", opts=["OUTPUT_DIR", tmp_path / "run"])
-    with pytest.raises(UserError), RunDir.open(cfg, {"seed": 0}, Distributed()) as run_dir:
+    with pytest.raises(UserError), opened(tmp_path / "run", make()) as run_dir:
         if computed:
             run_dir.write_part([4, 5, 6], one_part())
         raise UserError("no such weights")
     left = {path.name for path in (tmp_path / "run").glob("*")}
-    assert left == ({"config.yaml", "log.txt", "parts"} if computed else set()) and run_dir.path.exists() == computed
+    expected = {"config.yaml", "log.txt", "parts", "record.json"} if computed else set()
+    assert left == expected and run_dir.path.exists() == computed
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_somebody_elses_folder_is_refused_before_anything_is_written(tmp_path: Path, overwrite: bool):
+    content = {"log.txt": "my log", "config.yaml": "MINE: 1", "thesis.tex": "chapter"}
+    for name, text in content.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match="not the folder of a run.*another --output-dir"), \
+            opened(tmp_path, make(), overwrite=overwrite):
+        pass
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == content
+
+
+def finished(path: Path, record: RunRecord) -> None:
+    """A run of three images, from its start to its results."""
+    with opened(path, record) as run_dir:
+        run_dir.write_part([4, 5, 6], one_part())
+        run_dir.merge([[4, 5, 6]], {**LISTING, "index": np.array([4, 5, 6])}, text=np.eye(3))
+        run_dir.finish({"n": 3, "bins": 20}, "SEED: 0\n")
+
+
+@pytest.mark.parametrize("name", ["predictions.npz", "config.yaml", "record.json"])
+@pytest.mark.parametrize("exchange", ["of another run", "removed"])
+def test_files_of_a_folder_belong_together(tmp_path: Path, name: str, exchange: str):
+    finished(tmp_path / "one", make())
+    finished(tmp_path / "two", make(seed=1))
+    (tmp_path / "two" / "config.yaml").write_text("SEED: 1\n")
+    if exchange == "removed":
+        (tmp_path / "one" / name).unlink()
+    else:
+        (tmp_path / "two" / name).replace(tmp_path / "one" / name)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "one").glob("*.*")}
+    with pytest.raises(ConfigError, match=f"do not belong together: {name}"), opened(tmp_path / "one", make()):
+        pass
+    assert read_results(tmp_path / "one") is None
+    assert {file.name: file.read_bytes() for file in (tmp_path / "one").glob("*.*")} == before
+
+
+def test_a_finished_run_under_other_names_is_only_renamed(tmp_path: Path):
+    finished(tmp_path, make())
+    predictions = (tmp_path / "predictions.npz").read_bytes()
+    names = {"method": "SoC", "dataset": "Actions", "backbone": "ours", "prompt": ""}
+    with opened(tmp_path, make(names=names)) as run_dir:
+        assert run_dir.results is not None
+    assert read_results(tmp_path)["record"]["names"] == names
+    assert (tmp_path / "predictions.npz").read_bytes() == predictions
+
+
+def test_what_changed_among_the_images_is_counted(tmp_path: Path):
+    finished(tmp_path, make(**{"data.n": 3}))
+    images = LISTING["image"].copy()
+    images[0] = 7
+    now = {"index": np.array([4, 5, 6]), "image": images, "label": np.array([0, 1, 2])}
+    asked = make(**{"data.images": "i1", "data.listing": "l1", "data.n": 3})
+    with pytest.raises(ConfigError, match="was made with other data: 1 image changed, 1 label differs"), \
+            opened(tmp_path, asked, listing=now):
+        pass
 
 
 def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -105,7 +189,7 @@ def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_finished_run_has_no_temporary_files(tmp_path: Path):
-    cfg = build_cfg("TPT", opts=["OUTPUT_DIR", tmp_path])
     (tmp_path / ".config.yaml.7-1f.part").write_text("SEE")  # of a process that was killed
-    RunDir(tmp_path).finish({"n": 3}, cfg)
-    assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "results.json"}
+    finished(tmp_path, make())
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "config.yaml", "log.txt", "predictions.npz", "record.json", "results.json"}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from data_roots import SHARED
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions, read_results
 
 SAMPLES = SHARED / "samples"
 
@@ -22,8 +22,8 @@ def test_soc_runs_on_real_pictures(key: str, classes: int, tmp_path: Path):
         "DATALOADER.NUM_WORKERS", 0, "OUTPUT_DIR", tmp_path / "run"])
     results = build_trainer(cfg).run()
     assert (results["n"], results["classes"], results["flagged"]) == (4, classes, 0)
-    assert RunDir(tmp_path / "run").results["accuracy"] == results["accuracy"]
-    predictions = RunDir(tmp_path / "run").predictions()
+    assert read_results(tmp_path / "run")["accuracy"] == results["accuracy"]
+    predictions = read_predictions(tmp_path / "run")
     for name in ("logits", "zero_shot_logits"):
         assert predictions[name].shape == (4, classes) and np.isfinite(predictions[name]).all()
     assert not np.array_equal(predictions["logits"], predictions["zero_shot_logits"])

@@ -22,7 +22,7 @@ from common import make_image_folder
 from processes import forked
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import build_cfg, build_trainer
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 
 SECONDS = float(os.environ.get("PROMPTCAL_SOAK", 4))
 TUNED = ("TPT", "CTPT", "OTPT", "SoC")
@@ -72,7 +72,7 @@ def test_soak(clip_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", images, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", folder, "TTA.VIEWS", 4,
             "TTA.SELECT", 0.5, "TEST.PART", 40, "TTA.EPISODES", 20, "CACHE.DIR", cache])).run()
-        return RunDir(folder).predictions()
+        return read_predictions(folder)
 
     def round(method: str, fault: str) -> None:
         with monkeypatch.context() as patch:

@@ -112,7 +112,7 @@ def finished(clip_file: Path, tmp_path_factory: pytest.TempPathFactory) -> list[
 
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
 @pytest.mark.parametrize("name", ["results.json", "config.yaml", "predictions.npz", "lock", "log.txt",
-                                  "parts/fingerprint.json"])
+                                  "record.json"])
 def test_pipes_and_devices_under_a_runs_names(finished: list[object], tmp_path: Path, name: str, kind: str):
     """They would be waited for, or fill the memory."""
     run = tmp_path / "run"
@@ -136,11 +136,13 @@ def test_a_list_of_names_that_is_a_pipe(tmp_path: Path):
 
 @pytest.mark.parametrize("content", ['{"trainer": "SoC", "accuracy": 99', '{"complete": true}',
                                      '{"complete": true, "fingerprint": 3, "bins": 20}'])
-def test_a_folder_alone_is_no_finished_run(train, tmp_path: Path, content: str):
+def test_results_that_no_run_wrote_are_left_alone(train, tmp_path: Path, content: str):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.json").write_text(content)
-    assert train("ZeroShot").returncode == 0
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["trainer"] == "ZeroShot"
+    done = train("ZeroShot")
+    assert done.returncode == 2 and "--output-dir" in done.stderr
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["results.json"]
+    assert (tmp_path / "run" / "results.json").read_text() == content
 
 
 def test_a_run_gives_torchs_threads_back(train, tmp_path: Path):

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import pytest
-import reference
 import torch
 from common import random_clip
 from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
+from promptcal.trainers import reference
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.prompts import ClassTokenPosition, check_lengths, class_tokens, initial_context

@@ -13,7 +13,7 @@ import yaml
 from common import openai_state, random_clip, run_tool
 from promptcal.datasets.base import run_name
 from promptcal.trainers.functional.calibration import ace, ece, top_class
-from promptcal.trainers.runs.run_dir import RunDir
+from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.tpt import TPT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -27,12 +27,13 @@ def test_every_trainer_end_to_end(train, image_folder: Path, tmp_path: Path, tra
     assert done.returncode == 0, done.stderr
     run = tmp_path / "run"
     assert {path.name for path in run.iterdir()} == {
-        "config.yaml", "log.txt", "results.json", "predictions.npz", "tensorboard"}
+        "config.yaml", "log.txt", "record.json", "results.json", "predictions.npz", "tensorboard"}
     results = json.loads((run / "results.json").read_text())
     with np.load(run / "predictions.npz") as file:
         predictions = dict(file)
     tuned = set() if trainer == "ZeroShot" else {"loss", "penalty", "cots_tau", "strong_log_p"}
-    assert set(predictions) == {"index", "filename", "label", "logits", "zero_shot_logits", "flagged", "text", *tuned}
+    assert set(predictions) == {"index", "filename", "label", "logits", "zero_shot_logits", "flagged", "text", "image",
+                                "cluster", "record", *tuned}
     assert predictions["index"].tolist() == list(range(12)) and predictions["logits"].shape == (12, 4)
     assert predictions["label"].tolist() == [k for k in range(4) for _ in range(3)]
 
@@ -67,34 +68,33 @@ def test_a_finished_run_prints_its_table_and_computes_nothing(train, tmp_path: P
     assert again.returncode == 0 and "nothing to compute" in again.stdout
     assert again.stdout[again.stdout.index("method") :] == first.stdout[first.stdout.index("method") :]
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.npz")} == before
-    rebinned = train("SoC", *FEW_VIEWS, "TEST.BINS", 5, "TEST.SALS", True)
-    assert rebinned.returncode == 0 and "5 bins" in rebinned.stdout and "SoC + SaLS" in rebinned.stdout
+    rebinned = train("SoC", *FEW_VIEWS, "TEST.BINS", 5)
+    assert rebinned.returncode == 0 and "5 bins" in rebinned.stdout
     settings = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
-    assert (settings["TEST"]["BINS"], settings["TEST"]["SALS"]) == (5, True)
+    assert settings["TEST"]["BINS"] == 5
 
 
 def test_other_bins_need_the_predictions(train, tmp_path: Path):
     assert train("ZeroShot").returncode == 0
     predictions = tmp_path / "run" / "predictions.npz"
     predictions.write_bytes(predictions.read_bytes()[:500])
-    for _ in ("cut", "absent"):
+    for what in ("not the one", "missing"):
         done = train("ZeroShot", "TEST.BINS", 5)
-        assert done.returncode == 2 and "of a finished run cannot be read" in done.stderr
-        assert f"remove {tmp_path / 'run' / 'results.json'}" in done.stderr
+        assert done.returncode == 2 and f"do not belong together: predictions.npz is {what}" in done.stderr
+        assert "--overwrite" in done.stderr
         predictions.unlink(missing_ok=True)
-    (tmp_path / "run" / "results.json").unlink()
-    assert train("ZeroShot", "TEST.BINS", 5).returncode == 0
+    assert train("ZeroShot", "TEST.BINS", 5, "--overwrite").returncode == 0
 
 
 def test_other_circumstances_are_refused_by_name(train, tmp_path: Path, image_folder: Path):
     torch.save(openai_state(random_clip(seed=1)), tmp_path / "other.pt")
     assert train("ZeroShot").returncode == 0
     for words, message in (
-        (["TTA.STEPS", 3], "TTA.STEPS was 0, is 3"), (["SEED", 1], "SEED was 0, is 1"),
-        (["TEST.LIMIT", 3], "TEST.LIMIT was 0, is 3"),
+        (["SEED", 1], "SEED was 0, is 1"),
+        (["TEST.LIMIT", 3], "was made with other data: 12 images then, now 3"),
         (["PROMPT.CTX_INIT", "a"], "PROMPT.CTX_INIT was 'a photo of a', is 'a'"),
         (["TRAINER.NAME", "TPT", *FEW_VIEWS], "TRAINER.NAME was 'ZeroShot', is 'TPT'"),
-        (["--backbone", tmp_path / "other.pt"], "weights was"), ([], "data was"),
+        (["--backbone", tmp_path / "other.pt"], "weights was"), ([], "other data: 12 images then, now 13"),
     ):
         if not words:
             shutil.copy(image_folder / "kind_a" / "0.png", image_folder / "kind_b" / "9.png")
@@ -117,7 +117,7 @@ def test_workers_do_not_change_a_bit(train, tmp_path: Path):
     for workers in (0, 1, 3):
         run = tmp_path / f"workers{workers}"
         assert train("SoC", *FEW_VIEWS, "OUTPUT_DIR", run, "DATALOADER.NUM_WORKERS", workers).returncode == 0
-        logits.append(RunDir(run).predictions()["logits"])
+        logits.append(read_predictions(run)["logits"])
     assert np.array_equal(logits[0], logits[1]) and np.array_equal(logits[0], logits[2])
 
 
@@ -178,7 +178,7 @@ def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(train, tmp_path: Pa
 
     monkeypatch.setattr(TPT, "adapt", lose_the_second)
     done = train("TPT", *FEW_VIEWS)
-    predictions = RunDir(tmp_path / "run").predictions()
+    predictions = read_predictions(tmp_path / "run")
     assert done.returncode == 0 and predictions["flagged"].nonzero()[0].tolist() == [1, 9]
     for row in (1, 9):
         assert np.array_equal(predictions["logits"][row], predictions["zero_shot_logits"][row])
@@ -187,6 +187,6 @@ def test_not_a_number_falls_back_to_zero_shot_and_is_flagged(train, tmp_path: Pa
 
 def test_a_learning_rate_that_loses_all_numbers(train, tmp_path: Path):
     assert train("SoC", *FEW_VIEWS, "OPTIM.LR", 1e30).returncode == 0
-    predictions = RunDir(tmp_path / "run").predictions()
+    predictions = read_predictions(tmp_path / "run")
     assert predictions["flagged"].all() and np.array_equal(predictions["logits"], predictions["zero_shot_logits"])
     assert np.isfinite(predictions["logits"]).all()

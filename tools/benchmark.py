@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--classes", type=int, default=100, help="number of classes (default: 100)")
     args = parser.parse_args(argv)
     if args.classes < 3:
-        parser.error("--classes must be 3 or more: with fewer the reference's SoC is not defined")
+        parser.error("--classes must be 3 or more: with fewer SoC has no regulariser to measure")
     load_plugins(args.plugin)
     log_to_terminal()
 

@@ -1,22 +1,17 @@
 """The benchmark's measurements: the text side of an episode, whole images, and views.
 
-Compared with a slow reference: for episodes `tests/reference.py`, all 77 tokens of every class, one image at a
-time, a forward pass, a backward pass and another forward pass. For views it is the public pipeline: torchvision's crops
-and AugMix with Pillow, view by view.
+Compared with a slow reference: for episodes `trainers/reference.py`, all 77 tokens of every class,
+one image at a time, a forward pass, a backward pass and another forward pass. For views it is the
+public pipeline: torchvision's crops and AugMix with Pillow, view by view.
 """
 from __future__ import annotations
 
-import copy
-import importlib
 import logging
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -27,6 +22,7 @@ from promptcal.datasets.views.pixels import OPENAI_MEAN, OPENAI_STD, Pixels
 from promptcal.datasets.views.reference import chains
 from promptcal.tools.measuring import SHAPES, class_names, interleaved, random_clip, random_features
 from promptcal.trainers.config.build import build_cfg
+from promptcal.trainers.reference import tune_prompt
 from promptcal.trainers.registry import build_trainer
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm.image_tower import encode_views, normalise_pixels
@@ -35,7 +31,7 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-METHOD, WEIGHT = "SoC", 30.0  # whose episodes are timed; other methods differ by less than 1 %
+METHOD = "SoC"  # whose episodes are timed; other methods differ by less than 1 %
 NUM_VIEWS = 64
 CHUNK = 8  # views that are normalised and encoded together, as on a CPU
 EPISODES = 4  # adapted at once
@@ -87,22 +83,6 @@ def measure(settings: Settings) -> list[Row]:
         return views(settings) + thread_scaling(settings) + episodes(settings)
 
 
-def slow_reference() -> ModuleType:
-    """`tests/reference.py`; an installed package has a copy beside this file."""
-    try:
-        return importlib.import_module("promptcal.tools.reference")
-    except ModuleNotFoundError:
-        sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-        return importlib.import_module("reference")
-
-
-def plain_text_side(model: CLIP, names: Sequence[str], features: Tensor) -> Callable[[], object]:
-    """The reference's episode on view features (V, d): on a model whose images are already encoded."""
-    encoded, run_episode = copy.copy(model), slow_reference().run_episode
-    encoded.__dict__["encode_image"] = lambda features: features
-    return torch.enable_grad()(lambda: run_episode(encoded, names, features, METHOD, WEIGHT))
-
-
 def build_method(model: CLIP, names: Sequence[str], jacobian: bool = False) -> TPT:
     """The method as in a run, with all that is constant in a run computed. A Jacobian of random numbers costs as much
     to use as the real one, which takes minutes to compute."""
@@ -137,7 +117,7 @@ def episodes(settings: Settings) -> list[Row]:
         "first half": lambda: tower(chunks[: len(chunks) // 2]), "cold": cold,
         "second half": lambda: tower(chunks[len(chunks) // 2 :]), "one": lambda: method.adapt(features[:1]),
         "batch": lambda: method.adapt(features), "jacobian": lambda: with_jacobian.adapt(features),
-        "plain": plain_text_side(model, names, features[0]),
+        "plain": lambda: tune_prompt(model, names, features[0], METHOD),
     }, settings.rounds)
     encoding, plain = seconds["first half"] + seconds["second half"], seconds["plain"]
     cold_image, batch, jacobian = seconds["cold"], seconds["batch"] / EPISODES, seconds["jacobian"] / EPISODES

@@ -18,6 +18,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.config.build import KEY, build_cfg
 from promptcal.trainers.config.fingerprint import run_path
+from promptcal.trainers.config.help import help_text
 from promptcal.trainers.registry import build_trainer
 from yacs.config import CfgNode
 
@@ -34,9 +35,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     if args.load_epoch is not None and not args.model_dir:
         raise ConfigError("--load-epoch names an epoch of the prompt in --model-dir DIR: give that folder too")
+    if args.overwrite and args.resume:
+        raise ConfigError("--resume FOLDER continues a run and --overwrite starts one again: give one of them")
     if len(args.seed) > 1 and args.resume:
         raise ConfigError("--resume FOLDER continues one run, which has its seed: leave --seed out")
     load_plugins(args.plugin)
+    if args.help_settings is not None:
+        print(help_text(args.help_settings or args.trainer))
+        return
     log_to_terminal()
     configs = [make_config(args, seed) for seed in args.seed or [None]]
     # Imported late, because torch takes seconds: a misspelt trainer or file is answered at once.
@@ -48,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.no_train:
             trainer.check()
             continue
-        finished.append(trainer.run(train=not args.eval_only))
+        finished.append(trainer.run(train=not args.eval_only, overwrite=args.overwrite))
         if trainer.dist.is_main:
             # Imported after the run: matplotlib is not part of it.
             from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
@@ -65,6 +71,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output-dir", help="run folder; for several seeds the parent of their run folders seed<k>; "
                                              "default output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>")
     parser.add_argument("--resume", default="", help="run folder to continue with its own settings")
+    parser.add_argument("--overwrite", action="store_true",
+                        help="start again in a run folder that holds another run; its files are removed")
     parser.add_argument("--seed", type=seeds, default=[], metavar="SEED ...",
                         help="0 or more; several, as in --seed 1 2 3, run one after the other, then mean ± std")
     parser.add_argument("--trainer", default="", help="ZeroShot, TPT, CTPT, OTPT, SoC, CoOp ...")
@@ -75,6 +83,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model-dir", help="folder of a trained prompt in CoOp's layout, or of one in each seed<k>")
     parser.add_argument("--load-epoch", type=int, help="epoch of that prompt (default: best, else last)")
     parser.add_argument("--no-train", action="store_true", help="check settings, data and model, then stop")
+    parser.add_argument("--help-settings", nargs="?", const="", metavar="TRAINER",
+                        help="print all settings with defaults and allowed values, and those of a trainer")
     for name in COOP_FLAGS:
         parser.add_argument(name, help=argparse.SUPPRESS)
     parser.add_argument("opts", nargs="*", metavar="KEY VALUE", help="settings, e.g. TTA.STEPS 2, or TTA.STEPS=2")

@@ -4,8 +4,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from torch import Tensor
-from yacs.config import CfgNode
 
+from .config.settings import OneOf, Range, Setting
 from .functional.objectives import nearest_angle
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
@@ -20,13 +20,12 @@ class ATPT(TPT):
     """
 
     label, colour, marker, display_order = "A-TPT", "#CC79A7", "<", 35
-    choices: ClassVar = {"TRAINER.ATPT.SIGN": ("paper", "code")}
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.ATPT = CfgNode()
-        cfg.TRAINER.ATPT.LAMBDA = 80.0  # λ; the public script uses 10 on ImageNet-A/V2/R/Sketch
-        cfg.TRAINER.ATPT.SIGN = "paper"  # angles grow; code: they shrink, as in the public fine-grained script
+    settings: ClassVar = [
+        Setting("LAMBDA", 80.0, "λ; the public script uses 10 on ImageNet-A/V2/R/Sketch",
+                allowed=Range(least=0), show="λ {}"),
+        Setting("SIGN", "paper", "angles grow; code: they shrink, as in the public fine-grained script",
+                allowed=OneOf(("paper", "code"))),
+    ]
 
     def penalty(self, text: Tensor) -> Tensor:
         angle = nearest_angle(text)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,21 +15,22 @@ from yacs.config import CfgNode
 
 from ..datasets import Dataset, Datum, build_dataset
 from ..datasets.eval_data import EvalData
-from ..datasets.identity import ImageIdentity, identify
+from ..datasets.identity import ImageIdentity, identify, image_name
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.fingerprint import plugin_modules, results_name, run_path
+from .config.settings import Setting
+from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
-from .engine.features import ViewFeatures, image_name
+from .engine.features import ViewFeatures
 from .engine.jacobian_cache import build_jacobian
 from .engine.predict import Predictor
-from .config.validation import parse_regularisers
 from .registry import LAST, find_method
 from .runs import make_record
 from .runs.dist import Distributed
-from .runs.record import RunRecord
-from .runs.run_dir import Results, RunDir, early_lines
+from .runs.record import AUTO, RunRecord
+from .runs.run_dir import Results, RunDir, early_lines, read_predictions
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.backbone import Backbone
@@ -59,7 +60,8 @@ class BaseTrainer:
     trained = False  # learns from labelled images first
     online = False  # carries state from image to image
     takes_regularisers = False  # uses TRAINER.REGULARISERS
-    choices: ClassVar[Mapping[str, Sequence[str]]] = {}  # the allowed values of its own settings
+    settings: ClassVar[Sequence[Setting]] = ()  # its own, with keys relative to TRAINER.<NAME>
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {}  # allowed values of settings from extend_defaults
 
     log_name = "log.txt"  # in the run directory; "" = none
     indices: Sequence[int] = ()  # positions in `items` of the images of the run
@@ -76,11 +78,19 @@ class BaseTrainer:
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
-        """Adds the method's own settings to the defaults."""
+        """Adds settings to the defaults, as methods written for version 1.0 do instead of `settings`."""
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
-        """Refuses values of the method's own settings that cannot work, besides `choices` and a negative LAMBDA."""
+        """Refuses combinations of settings that cannot work. Single values are checked by `settings`."""
+
+    @classmethod
+    def used_settings(cls, settings: Mapping[str, object]) -> Collection[str] | None:
+        """The settings among TTA, OPTIM and TRAINER.REGULARISERS that its predictions depend on.
+
+        None: all of them, or not known. The others are in no record and no label.
+        """
+        return None
 
     def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
         """`dataset`: use this one instead of reading the one that `cfg` names."""
@@ -257,7 +267,7 @@ class BaseTrainer:
             method=make_record.method_section(cfg, self.code, self.online, self.training_facts()),
             numerics=make_record.numerics_section(cfg, self.precision, self.device.type, self.tunes_context),
             seed=cfg.SEED,
-            changed=make_record.changed_section(cfg, dataset, self.prompt_facts, self.precision, default_precision),
+            changed=make_record.changed_section(cfg, dataset, default_precision),
             names=make_record.names_section(cfg, self.prompt_facts),
         )
         return self.dist.broadcast(record)
@@ -278,7 +288,14 @@ class BaseTrainer:
         if self.tunes_context and self.cfg.TTA.STEPS and not self.online:  # the Jacobian is the initial context's
             key = {"weights": self.weights, "precision": self.precision,
                    "classnames": list(self.classnames), "position": self.class_token_position}
-            self.prompt.jacobian = build_jacobian(self.cfg, self.prompt, len(self.indices), key, self.dist)
+            cfg = self.cfg.clone()
+            recorded = self.run_dir.record.numerics["jacobian"] if self.run_dir else AUTO
+            if recorded != AUTO:  # a continued run computes as it began
+                cfg.defrost()
+                cfg.TTA.JACOBIAN = "on" if recorded else "off"
+            self.prompt.jacobian = build_jacobian(cfg, self.prompt, len(self.indices), key, self.dist)
+        if self.run_dir is not None and self.dist.is_main:
+            self.run_dir.decide(jacobian=self.prompt.jacobian is not None)
 
     def load_model(self) -> None:
         name = self.cfg.MODEL.BACKBONE.NAME
@@ -329,7 +346,7 @@ class BaseTrainer:
         """The features of `num_views` views of each test image."""
         assert self.dataset is not None
         return ViewFeatures(self.cfg, self.backbone, self.precision, self.dataset, self.items, self.indices, num_views,
-                            self.fingerprint)
+                            {"data": self.record.data["listing"], "weights": self.weights})
 
     def train(self) -> None:
         """Test-time methods have nothing to train."""
@@ -355,7 +372,7 @@ class BaseTrainer:
         results = {
             "trainer": cfg.TRAINER.NAME, "dataset": results_name(cfg), "backbone": cfg.MODEL.BACKBONE.NAME,
             "seed": cfg.SEED, "tag": cfg.TAG, "n": n, "classes": len(self.classnames), "split": cfg.TEST.SPLIT,
-            **metrics(columns, cfg.TEST.BINS, cfg.TEST.SALS),
+            **metrics(columns, cfg.TEST.BINS),
             "flagged": int(columns["flagged"].sum()),
             "skipped": columns["bad_reason"].tolist(),
             "seconds": seconds, "seconds_per_image": seconds / n,
@@ -374,22 +391,23 @@ class BaseTrainer:
         """What else belongs in results.json: the initial prompt, facts about the backbone, for online methods how many
         classes follow each other, and what a method adds."""
         labels = [self.items[index].label for index in self.order]
+        start = self.cfg.MODEL.INIT_WEIGHTS
         return {
-            "init_weights": self.cfg.MODEL.INIT_WEIGHTS, "init_weights_hash": self.prompt_facts.hash if self.cfg.MODEL.INIT_WEIGHTS else "",
+            "init_weights": start, "init_weights_hash": self.prompt_facts.hash if start else "",
             "pixels": asdict(self.backbone.pixels), "architecture": self.backbone.architecture,
             **(self.texts.metadata() if self.texts else {}),
             **({f"classes_in_{WINDOW}": classes_in_window(labels)} if self.online else {}),
         }
 
     def update_metrics(self, results: Results) -> Results:
-        """The results of a finished run, measured again where TEST.BINS or TEST.SALS differ from what it has."""
+        """The results of a finished run, measured again where TEST.BINS differs from what it has."""
         assert self.run_dir is not None
-        test = self.cfg.TEST
-        if (results["bins"], "sals_ece" in results) == (test.BINS, test.SALS):
+        bins = self.cfg.TEST.BINS
+        if results["bins"] == bins:
             logger.info("finished before; nothing to compute")
             return results
         logger.info("the predictions are there; only the metrics are computed again")
-        measured = metrics(self.run_dir.predictions(), test.BINS, test.SALS)
+        measured = metrics(read_predictions(self.run_dir.path), bins)
         if self.dist.is_main:
             results = self.run_dir.measured_again(measured, self.cfg.dump())
         return self.dist.broadcast(results)

@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from yacs.config import CfgNode
 
+from .config.settings import Range, Setting
 from .engine.adapted import Adapted
 from .functional.objectives import unit
-from .online import SCALE, Online, log_probability
+from .online import SCALE_SETTING, VIEWS, Online, log_probability
 from .registry import TRAINER_REGISTRY
 
 
@@ -23,21 +23,22 @@ class BCA(Online):
     """
 
     label, colour, marker, display_order = "BCA", "#00BCD4", "x", 78
-    least: ClassVar = {"COUNT_CENTRE": 0, "COUNT_PRIOR": 0, "SCALE": 0}
+    settings: ClassVar = [
+        Setting("TAU_CENTRE", 0.05, "confidence above which an image moves its class's centre"),
+        Setting("COUNT_CENTRE", 20000.0,
+                "images that the initial centre counts as; with 100, centres collapse",
+                allowed=Range(least=0)),
+        Setting("TAU_PRIOR", 0.65,
+                "confidence above which its prediction enters its class's row of P"),
+        Setting("COUNT_PRIOR", 1.0, "predictions that the initial row counts as",
+                allowed=Range(least=0)),
+        Setting("VIEWS", "confident", "selected with the current centres; or plain", allowed=VIEWS),
+        SCALE_SETTING,
+    ]
     centres: Tensor  # μ (K, d)
     prior: Tensor  # P (K, K)
     centre_counts: Tensor  # (K,)
     prior_counts: Tensor  # (K,)
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.BCA = CfgNode()
-        cfg.TRAINER.BCA.TAU_CENTRE = 0.05  # confidence above which an image moves its class's centre
-        cfg.TRAINER.BCA.COUNT_CENTRE = 20000.0  # images that the initial centre counts as; with 100, centres collapse
-        cfg.TRAINER.BCA.TAU_PRIOR = 0.65  # confidence above which its prediction enters its class's row of P
-        cfg.TRAINER.BCA.COUNT_PRIOR = 1.0  # predictions that the initial row counts as
-        cfg.TRAINER.BCA.VIEWS = "confident"  # selected with the current centres; or plain
-        cfg.TRAINER.BCA.SCALE = SCALE  # of the cosines; 0 = the backbone's own
 
     def reset(self, text: Tensor) -> None:
         self.centres, self.prior = text.clone(), torch.eye(len(text), device=text.device)

@@ -1,16 +1,18 @@
 """BoostAdapter: TDA whose positive cache is joined by the confident views of the image that is predicted."""
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
+from .config.settings import Range, Setting
 from .config.validation import require_kept_views
 from .engine.key_cache import KeyCache
 from .functional.objectives import entropy
-from .online import SCALE
+from .online import SCALE_SETTING, VALUES, VIEW_SETTINGS, VIEWS, show_values
 from .registry import TRAINER_REGISTRY
 from .tda import PAPER, POSITIVE, TDA
 
@@ -32,26 +34,30 @@ class BoostAdapter(TDA):
     """
 
     label, colour, marker, display_order = "BoostAdapter", "#F48FB1", "4", 76
-    least: ClassVar = {"BETA": 0, "DELTA": 0, "SCALE": 0}
+    settings: ClassVar = [
+        Setting("ALPHA", 2.0, "α of the positive cache"),
+        Setting("BETA", 5.0, "β of the positive cache", allowed=Range(least=0)),
+        Setting("DELTA", 1, "places per class that the copy has besides the cache's three",
+                allowed=Range(least=0)),
+        Setting("VALUES", "given", "these; paper: published per data set, tuned on test labels",
+                allowed=VALUES, show=show_values),
+        Setting("VIEWS", "plain", "what is predicted and cached; or confident; both boost with views",
+                allowed=VIEWS),
+        SCALE_SETTING,
+    ]
     per_set = ("ALPHA", "BETA", "DELTA")
     paper: ClassVar = {name: (*PAPER[name], delta) for name, delta in DELTA.items()}
     seen: Tensor  # number of images
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.BOOSTADAPTER = CfgNode()
-        cfg.TRAINER.BOOSTADAPTER.ALPHA = 2.0  # of the positive cache
-        cfg.TRAINER.BOOSTADAPTER.BETA = 5.0  # of the positive cache
-        cfg.TRAINER.BOOSTADAPTER.DELTA = 1  # places per class that the copy has besides the cache's three
-        cfg.TRAINER.BOOSTADAPTER.VALUES = "given"  # these; paper: published per data set, tuned on test labels
-        cfg.TRAINER.BOOSTADAPTER.VIEWS = "plain"  # what is predicted and cached; or confident; both boost with views
-        cfg.TRAINER.BOOSTADAPTER.SCALE = SCALE  # of the cosines; 0 = the backbone's own
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
         super().validate(cfg)
         if cfg.TTA.VIEWS > 1:
             require_kept_views(cfg)
+
+    @classmethod
+    def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
+        return VIEW_SETTINGS
 
     @property
     def num_views(self) -> int:

@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
 from .base import BaseTrainer
 from .config.fingerprint import run_path
-from .config.validation import require, require_one_of
+from .config.settings import Check, Range, Setting
 from .engine.adapted import Adapted
 from .fewshot.training import PromptLearner, Schedule, random_context, run_epochs
 from .fewshot.training_images import TrainingImages
@@ -38,33 +40,32 @@ class CoOp(BaseTrainer):
 
     label, colour, marker, display_order = "CoOp", "#009E73", "P", 900
     tuned, trained = False, True
+    settings: ClassVar = [
+        Setting("N_CTX", 16, "tokens of a context that starts at random",
+                allowed=Range(least=1, text="at least 1")),
+        Setting("CTX_INIT", "",
+                'words to start from instead, such as "a photo of a"; N_CTX then follows from them',
+                allowed=Check(lambda text: not text or ("{" not in str(text) and bool(words(str(text)))),
+                              "empty (a random start), or have a word, without the class",
+                              good=("", "a photo of a"), bad=(" _ ", "a photo of {}"))),
+        Setting("CSC", False, "class-specific contexts: one per class"),
+        Setting("FIXED_VIEWS", False,
+                "train on each image's plain view, encoded once, instead of new crops each epoch"),
+        Setting("DATALOADER.TRAIN_X.BATCH_SIZE", 32, "training images per step",
+                allowed=Range(least=1, text="at least 1")),
+        Setting("OPTIM.MOMENTUM", 0.9, "of SGD", allowed=Range(least=0, below=1)),
+        Setting("OPTIM.MAX_EPOCH", 0,
+                "epochs of training; 0 = as CoOp: 50 for 1 shot and ImageNet, 100 up to 4, 200 above",
+                allowed=Range(least=0, text="0 (as CoOp has it) or more")),
+        Setting("OPTIM.WARMUP_EPOCH", 1,
+                "first epochs of training at OPTIM.WARMUP_CONS_LR; a cosine from OPTIM.LR follows",
+                allowed=Range(least=0)),
+        Setting("OPTIM.WARMUP_CONS_LR", 1e-5, "learning rate in the warm-up", allowed=Range(above=0)),
+    ]
 
     @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        own = cfg.TRAINER.COOP
-        own.N_CTX = 16  # tokens of a context that starts at random
-        own.CTX_INIT = ""  # words to start from instead, such as "a photo of a"; N_CTX then follows from them
-        own.CSC = False  # class-specific contexts: one per class
-        own.FIXED_VIEWS = False  # train on each image's plain view, encoded once, instead of new crops each epoch
-        cfg.DATALOADER.TRAIN_X = CfgNode()
-        cfg.DATALOADER.TRAIN_X.BATCH_SIZE = 32  # training images per step
-        cfg.OPTIM.MOMENTUM = 0.9  # of sgd
-        cfg.OPTIM.MAX_EPOCH = 0  # epochs of training; 0 = as CoOp: 50 for 1 shot and ImageNet, 100 up to 4, 200 above
-        cfg.OPTIM.WARMUP_EPOCH = 1  # first epochs of training at OPTIM.WARMUP_CONS_LR; a cosine from OPTIM.LR follows
-        cfg.OPTIM.WARMUP_CONS_LR = 1e-5  # learning rate in the warm-up
-
-    @classmethod
-    def validate(cls, cfg: CfgNode) -> None:
-        require_one_of(cfg, "OPTIM.NAME", "sgd")
-        require(cfg, cfg.TRAINER.COOP.N_CTX >= 1, "TRAINER.COOP.N_CTX", "at least 1")
-        start = cfg.TRAINER.COOP.CTX_INIT
-        require(cfg, "{" not in start, "TRAINER.COOP.CTX_INIT", "plain words, without the class")
-        require(cfg, not start or bool(words(start)), "TRAINER.COOP.CTX_INIT", "empty (a random start), or have a word")
-        require(cfg, cfg.DATALOADER.TRAIN_X.BATCH_SIZE >= 1, "DATALOADER.TRAIN_X.BATCH_SIZE", "at least 1")
-        require(cfg, 0 <= cfg.OPTIM.MOMENTUM < 1, "OPTIM.MOMENTUM", "from 0 to below 1")
-        require(cfg, cfg.OPTIM.MAX_EPOCH >= 0, "OPTIM.MAX_EPOCH", "0 (as CoOp has it) or more")
-        require(cfg, cfg.OPTIM.WARMUP_EPOCH >= 0, "OPTIM.WARMUP_EPOCH", "0 or more")
-        require(cfg, cfg.OPTIM.WARMUP_CONS_LR > 0, "OPTIM.WARMUP_CONS_LR", "above 0")
+    def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
+        return ("OPTIM.LR", "OPTIM.WEIGHT_DECAY")  # of training; the plain view alone is tested
 
     def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
         super().__init__(cfg, dataset)

@@ -1,9 +1,11 @@
 """C-TPT: TPT with a penalty on class features near their centroid."""
 from __future__ import annotations
 
-from torch import Tensor
-from yacs.config import CfgNode
+from typing import ClassVar
 
+from torch import Tensor
+
+from .config.settings import Range, Setting
 from .functional.objectives import dispersion
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
@@ -14,11 +16,10 @@ class CTPT(TPT):
     """L_TPT − λ · dispersion(T). (Yoon et al., ICLR 2024.)"""
 
     label, colour, marker, display_order = "C-TPT", "#56B4E9", "D", 20
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.CTPT = CfgNode()
-        cfg.TRAINER.CTPT.LAMBDA = 50.0  # λ; the public scripts use 20 on ImageNet-A/V2/R/Sketch
+    settings: ClassVar = [
+        Setting("LAMBDA", 50.0, "λ; the public scripts use 20 on ImageNet-A/V2/R/Sketch",
+                allowed=Range(least=0), show="λ {}"),
+    ]
 
     def penalty(self, text: Tensor) -> Tensor:
         return -dispersion(text)

@@ -4,12 +4,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from torch import Tensor
-from yacs.config import CfgNode
 
+from .config.settings import Range, Setting
 from .engine.adapted import Adapted
 from .engine.key_cache import KeyCache
 from .functional.objectives import class_logits, unit
-from .online import Online, log_probability
+from .online import VALUES, Online, log_probability, show_values
 from .registry import TRAINER_REGISTRY
 
 IN_SELECTION, IN_MEMORY = 1e-6, 1e-8  # inside the logarithms of the entropies
@@ -26,7 +26,14 @@ class DMN(Online):
     """
 
     label, colour, marker, display_order = "DMN", "#5D4037", "+", 74
-    least: ClassVar = {"MEMORY": 1, "BETA": 0, "WEIGHT": 0}
+    settings: ClassVar = [
+        Setting("MEMORY", 50, "images per class", allowed=Range(least=1)),
+        Setting("BETA", 5.5, "sharpness of the similarity", allowed=Range(least=0)),
+        Setting("WEIGHT", 1.0, "w of the memory's prediction; the text's has 1",
+                allowed=Range(least=0)),
+        Setting("VALUES", "given", "WEIGHT; paper: published per data set, chosen on test labels",
+                allowed=VALUES, show=show_values),
+    ]
     per_set = ("WEIGHT",)
     paper: ClassVar = {
         "ImageNet": (1.0,), "ImageNetA": (3.0,), "ImageNetV2": (1.0,), "ImageNetR": (0.3,), "ImageNetSketch": (1.0,),
@@ -35,14 +42,6 @@ class DMN(Online):
         "UCF101": (0.3,),
     }
     memory: KeyCache
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.DMN = CfgNode()
-        cfg.TRAINER.DMN.MEMORY = 50  # images per class
-        cfg.TRAINER.DMN.BETA = 5.5  # sharpness of the similarity
-        cfg.TRAINER.DMN.WEIGHT = 1.0  # w of the memory's prediction; the text's has 1
-        cfg.TRAINER.DMN.VALUES = "given"  # WEIGHT; paper: published per data set, chosen on test labels
 
     def reset(self, text: Tensor) -> None:
         self.memory = KeyCache(text, self.own.MEMORY)

@@ -5,11 +5,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from yacs.config import CfgNode
 
-from .config.validation import require
+from .config.settings import Range, Setting
 from .engine.adapted import Adapted
-from .online import SCALE, Online
+from .online import SCALE_SETTING, VALUES, VIEWS, Online, show_values
 from .registry import TRAINER_REGISTRY
 
 MEAN = 0.001  # of every class in every coordinate before the first image
@@ -26,7 +25,19 @@ class DOTA(Online):
     """
 
     label, colour, marker, display_order = "DOTA", "#7CB342", "_", 82
-    least: ClassVar = {"ETA": 0, "RHO": 0, "SCALE": 0}
+    settings: ClassVar = [
+        Setting("EPSILON", 1e-4, "share of the identity in the covariance",
+                allowed=Range(above=0, most=1)),
+        Setting("SIGMA", 0.002, "initial variance", allowed=Range(above=0)),
+        Setting("ETA", 0.2, "greatest weight of the Gaussians; this and RHO are ImageNet's",
+                allowed=Range(least=0)),
+        Setting("RHO", 0.005, "weight per image", allowed=Range(least=0)),
+        Setting("VALUES", "given", "these; paper: published per data set, without a validation split",
+                allowed=VALUES, show=show_values),
+        Setting("VIEWS", "plain", "or confident, as published for ImageNet-A/V2/R/Sketch",
+                allowed=VIEWS),
+        SCALE_SETTING,
+    ]
     per_set = ("ETA", "RHO", "EPSILON")
     paper: ClassVar = {
         "ImageNet": (0.2, 0.005, 1e-4), "ImageNetA": (0.5, 0.02, 1e-4), "ImageNetV2": (0.1, 0.01, 1e-4),
@@ -39,23 +50,6 @@ class DOTA(Online):
     covariances: Tensor  # Σ (K, d, d)
     counts: Tensor  # (K,)
     precision_matrix: Tensor  # Λ (d, d)
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.DOTA = CfgNode()
-        cfg.TRAINER.DOTA.EPSILON = 1e-4  # share of the identity in the covariance
-        cfg.TRAINER.DOTA.SIGMA = 0.002  # initial variance
-        cfg.TRAINER.DOTA.ETA = 0.2  # greatest weight of the Gaussians; this and RHO are ImageNet's
-        cfg.TRAINER.DOTA.RHO = 0.005  # weight per image
-        cfg.TRAINER.DOTA.VALUES = "given"  # these; paper: published per data set, without a validation split
-        cfg.TRAINER.DOTA.VIEWS = "plain"  # or confident, as published for ImageNet-A/V2/R/Sketch
-        cfg.TRAINER.DOTA.SCALE = SCALE  # of the cosines; 0 = the backbone's own
-
-    @classmethod
-    def validate(cls, cfg: CfgNode) -> None:
-        super().validate(cfg)
-        require(cfg, 0 < cfg.TRAINER.DOTA.EPSILON <= 1, "TRAINER.DOTA.EPSILON", "above 0 and at most 1")
-        require(cfg, cfg.TRAINER.DOTA.SIGMA > 0, "TRAINER.DOTA.SIGMA", "above 0")
 
     def reset(self, text: Tensor) -> None:
         identity = torch.eye(text.shape[1], device=text.device)

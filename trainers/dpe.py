@@ -7,13 +7,12 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from yacs.config import CfgNode
 
-from .config.validation import require
+from .config.settings import Range, Setting
 from .engine.adapted import Adapted
 from .engine.key_cache import KeyCache
 from .functional.objectives import entropy, unit
-from .online import SCALE, Online
+from .online import SCALE_SETTING, VALUES, VIEWS, Online, show_values
 from .registry import TRAINER_REGISTRY
 
 QUEUE = 3  # images per class
@@ -31,7 +30,24 @@ class DPE(Online):
     """
 
     label, colour, marker, display_order = "DPE", "#C2185B", "|", 80
-    least: ClassVar = {"BETA": 0, "LR_TEXT": 0, "LR_IMAGE": 0, "ALIGN": 0, "SCALE": 0}
+    settings: ClassVar = [
+        Setting("ALPHA", 6.0,
+                "weight of the image prototypes; this and the next four as the paper states them"),
+        Setting("BETA", 5.0, "their sharpness", allowed=Range(least=0)),
+        Setting("LR_TEXT", 5e-4, "learning rate of the text residual r", allowed=Range(least=0)),
+        Setting("LR_IMAGE", 5e-4, "learning rate of the image residual u", allowed=Range(least=0)),
+        Setting("ALIGN", 0.5, "weight of the alignment of both prototypes", allowed=Range(least=0)),
+        Setting("TAU", 0.01, "temperature of the alignment", allowed=Range(above=0)),
+        Setting("VALUES", "given",
+                "these; paper: those of the public files, tuned per data set on test labels",
+                allowed=VALUES, show=show_values),
+        Setting("VIEWS", "plain", "or confident, as published for ImageNet and its shifted sets",
+                allowed=VIEWS),
+        Setting("PREDICT", "plain",
+                "the view that is predicted; or confident, as published for ImageNet-A",
+                allowed=VIEWS),
+        SCALE_SETTING,
+    ]
     per_set = ("ALPHA", "BETA", "LR_TEXT", "LR_IMAGE", "ALIGN")
     paper: ClassVar = {name: (alpha, beta, rate, rate, align) for name, (alpha, beta, rate, align) in {
         "ImageNet": (6, 5, 6e-4, 0.5), "ImageNetA": (6, 5, 3e-4, 2.5), "ImageNetV2": (3, 8, 5e-4, 0.5),
@@ -43,25 +59,6 @@ class DPE(Online):
     text: Tensor  # G (K, d), not of unit length
     certain: Tensor  # number of images in G
     queue: KeyCache
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.DPE = CfgNode()
-        cfg.TRAINER.DPE.ALPHA = 6.0  # weight of the image prototypes; this and the next four as the paper states them
-        cfg.TRAINER.DPE.BETA = 5.0  # their sharpness
-        cfg.TRAINER.DPE.LR_TEXT = 5e-4  # of the text residual r
-        cfg.TRAINER.DPE.LR_IMAGE = 5e-4  # of the image residual u
-        cfg.TRAINER.DPE.ALIGN = 0.5  # weight of the alignment of both prototypes
-        cfg.TRAINER.DPE.TAU = 0.01  # its temperature
-        cfg.TRAINER.DPE.VALUES = "given"  # these; paper: those of the public files, tuned per data set on test labels
-        cfg.TRAINER.DPE.VIEWS = "plain"  # or confident, as published for ImageNet and its shifted sets
-        cfg.TRAINER.DPE.PREDICT = "plain"  # the view that is predicted; or confident, as published for ImageNet-A
-        cfg.TRAINER.DPE.SCALE = SCALE  # of the cosines; 0 = the backbone's own
-
-    @classmethod
-    def validate(cls, cfg: CfgNode) -> None:
-        super().validate(cfg)
-        require(cfg, cfg.TRAINER.DPE.TAU > 0, "TRAINER.DPE.TAU", "above 0")
 
     def reset(self, text: Tensor) -> None:
         self.text, self.queue = text.clone(), KeyCache(text, QUEUE)

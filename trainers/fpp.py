@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -9,8 +10,9 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .config.fingerprint import run_path
-from .config.roles import OF_PROMPTS, leaves
-from .config.validation import require, require_one_of
+from .config.settings import OneOf, Range, Setting
+from .config.table import CLASS_TOKEN_POSITION
+from .config.validation import require
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
@@ -30,32 +32,28 @@ class FPP(TPT):
     """
 
     label, colour, marker, display_order = "FPP + TPT", "#661100", "3", 45
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.FPP = CfgNode()
-        cfg.TRAINER.FPP.STEPS = 1000  # of AdamW, once per class list
-        cfg.TRAINER.FPP.LR = 0.01  # learning rate of the first step
-        cfg.TRAINER.FPP.LAST_LR = 0.0001  # learning rate at the end of a cosine
-        cfg.TRAINER.FPP.START = "random"  # initial context: random numbers; words: PROMPT.CTX_INIT
-        cfg.TRAINER.FPP.DEVIATION = 0.141421  # standard deviation of these random numbers
-        cfg.TRAINER.FPP.NOISE = 0.0707105  # standard deviation of the noise on the context's tokens
-        cfg.TRAINER.FPP.OTHER_NOISE = 0.141421  # of the noise on all other tokens
-        cfg.TRAINER.FPP.NOISES = 4  # noise samples per step
-        cfg.TRAINER.FPP.WEIGHT = 0.0  # of robustness; 0 = 1 + 15/K; the public script uses 1.25 on shifted ImageNets
+    settings: ClassVar = [
+        Setting("STEPS", 1000, "of AdamW, once per class list", allowed=Range(least=1, text="at least 1")),
+        Setting("LR", 0.01, "learning rate of the first step", allowed=Range(above=0)),
+        Setting("LAST_LR", 0.0001, "learning rate at the end of a cosine", allowed=Range(least=0)),
+        Setting("START", "random", "initial context: random numbers; words: PROMPT.CTX_INIT",
+                allowed=OneOf(("random", "words"))),
+        Setting("DEVIATION", 0.141421, "standard deviation of these random numbers",
+                allowed=Range(above=0)),
+        Setting("NOISE", 0.0707105, "standard deviation of the noise on the context's tokens",
+                allowed=Range(least=0)),
+        Setting("OTHER_NOISE", 0.141421, "of the noise on all other tokens", allowed=Range(least=0)),
+        Setting("NOISES", 4, "noise samples per step", allowed=Range(least=1, text="at least 1")),
+        Setting("WEIGHT", 0.0,
+                "of robustness; 0 = 1 + 15/K; the public script uses 1.25 on shifted ImageNets",
+                allowed=Range(least=0)),
+    ]
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
         super().validate(cfg)
-        own = cfg.TRAINER.FPP
-        require_one_of(cfg, "TRAINER.FPP.START", "random", "words")
-        for key in ("STEPS", "NOISES"):
-            require(cfg, own[key] >= 1, f"TRAINER.FPP.{key}", "at least 1")
-        for key in ("LR", "DEVIATION"):
-            require(cfg, own[key] > 0, f"TRAINER.FPP.{key}", "above 0")
-        for key in ("LAST_LR", "NOISE", "OTHER_NOISE", "WEIGHT"):
-            require(cfg, own[key] >= 0, f"TRAINER.FPP.{key}", "0 or more")
-        require(cfg, leaves(cfg)[OF_PROMPTS] == "end", OF_PROMPTS, "end: FPP's noise depends on token positions")
+        require(cfg, cfg.TRAINER.COOP.CLASS_TOKEN_POSITION == "end", CLASS_TOKEN_POSITION,
+                "end: FPP's noise depends on token positions")
         require(cfg, not cfg.MODEL.INIT_WEIGHTS, "MODEL.INIT_WEIGHTS",
                 "empty: FPP makes its own prompt; to start from a finished one, use another trainer, such as TPT")
 

@@ -1,6 +1,8 @@
 """The base class of methods that combine an image's views into a prediction without tuning anything."""
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 import torch
 from torch import Tensor
 from yacs.config import CfgNode
@@ -20,6 +22,12 @@ class GradientFree(BaseTrainer):
     def validate(cls, cfg: CfgNode) -> None:
         if cls.selects_views:
             require_kept_views(cfg)
+
+    @classmethod
+    def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
+        if cls.selects_views:
+            return ("TTA.VIEWS", "TTA.AUGMIX", "TTA.SELECT")
+        return ("TTA.VIEWS", "TTA.AUGMIX")
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:

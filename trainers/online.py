@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -11,7 +11,8 @@ from yacs.config import CfgNode
 
 from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
-from .config.validation import require, require_kept_views, require_one_of
+from .config.settings import OneOf, Range, Setting
+from .config.validation import require_kept_views
 from .engine.adapted import Adapted
 from .functional.objectives import class_logits, confident_views
 from .registry import branch_of
@@ -20,7 +21,14 @@ from .vlm.openai import SMALL
 logger = logging.getLogger(__name__)
 
 SCALE = 100.0  # of the cosines in the public code of several methods; exp(logit_scale) of OpenAI's models
-WORDS = {"VIEWS": ("plain", "confident"), "PREDICT": ("plain", "confident"), "VALUES": ("given", "paper")}
+VIEWS = OneOf(("plain", "confident"))
+VALUES = OneOf(("given", "paper"))
+SCALE_SETTING = Setting("SCALE", SCALE, "of the cosines; 0 = the backbone's own", allowed=Range(least=0))
+VIEW_SETTINGS = ("TTA.VIEWS", "TTA.AUGMIX", "TTA.SELECT")  # of methods that select views
+
+
+def show_values(kind: object) -> str:
+    return "values tuned per set on test labels" if kind == "paper" else "one value for all sets"
 
 
 class Online(BaseTrainer):
@@ -34,27 +42,29 @@ class Online(BaseTrainer):
     online = True
     per_set: ClassVar[Sequence[str]] = ()  # settings that VALUES paper replaces
     paper: ClassVar[Mapping[str, Sequence[float]]] = {}  # their published values by data set
-    least: ClassVar[Mapping[str, float]] = {}  # the lowest value of a setting
     own: CfgNode  # the branch, with the published values where they are asked for
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
         branch = branch_of(cls.__name__)
-        own = cfg.TRAINER[branch]
-        for key, least in cls.least.items():
-            require(cfg, own[key] >= least, f"TRAINER.{branch}.{key}", f"{least:g} or more")
-        for key in WORDS.keys() & own.keys():
-            require_one_of(cfg, f"TRAINER.{branch}.{key}", *WORDS[key])
-        if "confident" in (own.get("VIEWS", "confident"), own.get("PREDICT")):
+        method_settings = cfg.TRAINER[branch]
+        if selects_views(method_settings):
             require_kept_views(cfg)
-        if own.get("VALUES") == "paper" and cfg.DATASET.NAME not in cls.paper:
+        if method_settings.get("VALUES") == "paper" and cfg.DATASET.NAME not in cls.paper:
             raise ConfigError(f"TRAINER.{branch}.VALUES is 'paper', but none are published for '{cfg.DATASET.NAME}': "
                               f"use given, or one of {', '.join(cls.paper)}")
 
+    @classmethod
+    def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
+        prefix = f"TRAINER.{branch_of(cls.__name__)}."
+        method_settings = {key.removeprefix(prefix): value for key, value in settings.items()
+                           if key.startswith(prefix)}
+        return VIEW_SETTINGS if selects_views(method_settings) else ()
+
     @property
     def num_views(self) -> int:
-        own = self.cfg.TRAINER[branch_of(type(self).__name__)]
-        return self.cfg.TTA.VIEWS if "confident" in (own.get("VIEWS", "confident"), own.get("PREDICT")) else 1
+        method_settings = self.cfg.TRAINER[branch_of(type(self).__name__)]
+        return self.cfg.TTA.VIEWS if selects_views(method_settings) else 1
 
     def prepare(self) -> None:
         name = branch_of(type(self).__name__)
@@ -114,6 +124,11 @@ class Online(BaseTrainer):
     def zero_shot(self, views: Tensor) -> Tensor:
         """(1, K)"""
         return self.prompt.logits(views[:, 0], self.scale)
+
+
+def selects_views(method_settings: Mapping[str, object]) -> bool:
+    """Whether a method uses confident views, given its own settings. One without VIEWS always does."""
+    return "confident" in (method_settings.get("VIEWS", "confident"), method_settings.get("PREDICT"))
 
 
 def log_probability(p: Tensor) -> Tensor:

@@ -1,12 +1,14 @@
 """OnZeta: learns class proportions and class vectors online, image by image."""
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
-from yacs.config import CfgNode
 
 from .base import BaseTrainer
-from .config.validation import require
+from .config.settings import Range, Setting
 from .engine.adapted import Adapted
 from .functional.aggregation import NO_VOTE
 from .functional.objectives import class_logits, unit
@@ -25,25 +27,25 @@ class OnZeta(BaseTrainer):
     """
 
     label, colour, marker, display_order = "OnZeta", "#6699CC", "8", 72
+    settings: ClassVar = [
+        Setting("ALPHA", 1.0, "least share of every class, in units of 1/K; 0 = none",
+                allowed=Range(least=0)),
+        Setting("BETA", 0.4,
+                "weight of the vision label at the last image; 0.8 is published for ImageNet",
+                allowed=Range(least=0, most=1)),
+        Setting("TEMPERATURE", 0.01, "of the text label, as published; 0 = the backbone's own",
+                allowed=Range(least=0, text="0 (the backbone's) or above")),
+        Setting("IMAGES", 0, "n, images that will come; 0 = the run's, or those so far outside a run",
+                allowed=Range(least=0, text="0 (the run's) or a number of images")),
+    ]
     online = True
     seen: Tensor  # number of images
     dual: Tensor  # ρ (K,)
     vectors: Tensor  # W (K, d)
 
     @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.ONZETA = CfgNode()
-        cfg.TRAINER.ONZETA.ALPHA = 1.0  # least share of every class, in units of 1/K; 0 = none
-        cfg.TRAINER.ONZETA.BETA = 0.4  # weight of the vision label at the last image; 0.8 is published for ImageNet
-        cfg.TRAINER.ONZETA.TEMPERATURE = 0.01  # of the text label, as published; 0 = the backbone's own
-        cfg.TRAINER.ONZETA.IMAGES = 0  # n, images that will come; 0 = the run's, or those so far outside a run
-
-    @classmethod
-    def validate(cls, cfg: CfgNode) -> None:
-        require(cfg, cfg.TRAINER.ONZETA.ALPHA >= 0, "TRAINER.ONZETA.ALPHA", "0 or more")
-        require(cfg, 0 <= cfg.TRAINER.ONZETA.BETA <= 1, "TRAINER.ONZETA.BETA", "from 0 to 1")
-        require(cfg, cfg.TRAINER.ONZETA.TEMPERATURE >= 0, "TRAINER.ONZETA.TEMPERATURE", "0 (the backbone's) or above")
-        require(cfg, cfg.TRAINER.ONZETA.IMAGES >= 0, "TRAINER.ONZETA.IMAGES", "0 (the run's) or a number of images")
+    def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
+        return ()  # the plain view alone
 
     @property
     def num_views(self) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from torch import Tensor
-from yacs.config import CfgNode
 
+from .config.settings import OneOf, Range, Setting
 from .functional.objectives import frobenius_orthogonality, orthogonality
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
@@ -18,13 +18,13 @@ class OTPT(TPT):
     """L_TPT + λ · R(T). (Sharifdeen et al., CVPR 2025.)"""
 
     label, colour, marker, display_order = "O-TPT", "#D55E00", "s", 30
-    choices: ClassVar = {"TRAINER.OTPT.FORM": tuple(FORMS)}
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.OTPT = CfgNode()
-        cfg.TRAINER.OTPT.LAMBDA = 18.0  # λ; the public script uses 2 on ImageNet-A/V2/R/Sketch
-        cfg.TRAINER.OTPT.FORM = "householder"  # as in the public code; or frobenius: ‖S − I‖², as printed in SoC
+    settings: ClassVar = [
+        Setting("LAMBDA", 18.0, "λ; the public script uses 2 on ImageNet-A/V2/R/Sketch",
+                allowed=Range(least=0), show="λ {}"),
+        Setting("FORM", "householder",
+                "as in the public code; or frobenius: ‖S − I‖², as printed in SoC",
+                allowed=OneOf(tuple(FORMS))),
+    ]
 
     def penalty(self, text: Tensor) -> Tensor:
         return FORMS[self.cfg.TRAINER.OTPT.FORM](text)

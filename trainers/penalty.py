@@ -4,15 +4,17 @@ from __future__ import annotations
 from typing import ClassVar
 
 from torch import Tensor
-from yacs.config import CfgNode
 
+from .config.settings import OneOf, Range, Setting
 from .functional.objectives import leading_range, range_excess
 from .registry import TRAINER_REGISTRY, branch_of
 from .tpt import TPT
 
 # The view whose logits in the first step give the range. confident: the most confident kept one; as in the public code,
-# gradients of that step flow through it (flow: the same), or not (detached). plain: the plain view's before the step.
-RANGES = ("flow", "detached", "confident", "plain")
+# gradients of that step flow through it. detached: they do not. plain: the plain view's before the step.
+RANGE_SETTING = Setting(
+    "RANGE", "confident", "view that gives the range; or detached (the same view), plain",
+    allowed=OneOf(("confident", "detached", "plain")))
 
 
 class RangeMethod(TPT):
@@ -41,13 +43,10 @@ class Penalty(RangeMethod):
     """
 
     label, colour, marker, display_order = "Penalty", "#882255", "1", 15
-    choices: ClassVar = {"TRAINER.PENALTY.RANGE": RANGES}
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.PENALTY = CfgNode()
-        cfg.TRAINER.PENALTY.LAMBDA = 10.0  # λ
-        cfg.TRAINER.PENALTY.RANGE = "confident"  # view that gives the range; or detached (the same), plain
+    settings: ClassVar = [
+        Setting("LAMBDA", 10.0, "λ", allowed=Range(least=0), show="λ {}"),
+        RANGE_SETTING,
+    ]
 
     def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
         return self.view_loss(logits) + self.cfg.TRAINER.PENALTY.LAMBDA * range_excess(logits, *self.range(first))

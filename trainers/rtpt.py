@@ -1,10 +1,11 @@
 """R-TPT: minimises each confident view's entropy; views are weighted by their similarity to their neighbours."""
 from __future__ import annotations
 
-from torch import Tensor
-from yacs.config import CfgNode
+from typing import ClassVar
 
-from .config.validation import require, require_one_of
+from torch import Tensor
+
+from .config.settings import OneOf, Range, Setting
 from .functional.aggregation import reliability
 from .functional.objectives import class_logits, mean_entropy
 from .registry import TRAINER_REGISTRY
@@ -16,20 +17,15 @@ class RTPT(TPT):
     """min mean_i H(p_i), then Σ_i w_i z_i over all views, w their reliability. (Sheng et al., R-TPT, CVPR 2025.)"""
 
     label, colour, marker, display_order = "R-TPT", "#7B4FA3", ">", 12
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.RTPT = CfgNode()
-        cfg.TRAINER.RTPT.NEIGHBOURS = 20  # nearest other views whose mean cosine is a view's reliability
-        cfg.TRAINER.RTPT.TEMPERATURE = 0.01  # of the softmax that turns reliabilities into weights
-        cfg.TRAINER.RTPT.DIAGONAL = "index"  # how a view is excluded from its neighbours: index, or code: cosine >= 1
-
-    @classmethod
-    def validate(cls, cfg: CfgNode) -> None:
-        super().validate(cfg)
-        require(cfg, cfg.TRAINER.RTPT.NEIGHBOURS >= 1, "TRAINER.RTPT.NEIGHBOURS", "at least 1")
-        require(cfg, cfg.TRAINER.RTPT.TEMPERATURE > 0, "TRAINER.RTPT.TEMPERATURE", "above 0")
-        require_one_of(cfg, "TRAINER.RTPT.DIAGONAL", "index", "code")
+    settings: ClassVar = [
+        Setting("NEIGHBOURS", 20, "nearest other views whose mean cosine is a view's reliability",
+                allowed=Range(least=1, text="at least 1")),
+        Setting("TEMPERATURE", 0.01, "of the softmax that turns reliabilities into weights",
+                allowed=Range(above=0)),
+        Setting("DIAGONAL", "index",
+                "how a view is excluded from its neighbours: index, or code: cosine >= 1",
+                allowed=OneOf(("index", "code"))),
+    ]
 
     def view_loss(self, logits: Tensor) -> Tensor:
         return mean_entropy(logits)

@@ -5,9 +5,8 @@ import logging
 from typing import ClassVar
 
 from torch import Tensor
-from yacs.config import CfgNode
 
-from .config.validation import require
+from .config.settings import OneOf, Range, Setting
 from .functional.objectives import balance, semantic_separation
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
@@ -20,26 +19,22 @@ class SoC(TPT):
     """L_TPT + λ · w · mean_{i<j} Huber(s̃_ij, δ). (Fillioux et al., CVPR 2026.)"""
 
     label, colour, marker, display_order = "SoC", "#0072B2", "o", 40
-    choices: ClassVar = {
-        "TRAINER.SOC.NORM": ("minmax", "max", "shift"), "TRAINER.SOC.SCALE": ("inverse", "ratio", "none", "live"),
-        "TRAINER.SOC.STATS": ("detached", "flow", "flow_delta"),
-    }
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.SOC = CfgNode()
-        cfg.TRAINER.SOC.LAMBDA = 30.0  # λ; the paper uses 14 on ImageNet-A/V2/R/Sketch
-        cfg.TRAINER.SOC.DELTA = 20.0  # margin δ, as a percentile (0–100) of the normalised similarities
-        cfg.TRAINER.SOC.NORM = "minmax"  # s̃: minmax (s−min)/(max−min), max s/max, shift s−min
-        # w: inverse |L_TPT|/|L_Huber|, ratio |L_Huber|/|L_TPT|, none 1, all detached; live is the ratio with gradients
-        # flowing through it, the printed formula taken literally
-        cfg.TRAINER.SOC.SCALE = "inverse"  # or ratio, none, live
-        cfg.TRAINER.SOC.STATS = "detached"  # or flow: gradients flow through min and max; flow_delta: through δ too
-
-    @classmethod
-    def validate(cls, cfg: CfgNode) -> None:
-        super().validate(cfg)
-        require(cfg, 0 <= cfg.TRAINER.SOC.DELTA <= 100, "TRAINER.SOC.DELTA", "a percentile from 0 to 100")
+    settings: ClassVar = [
+        Setting("LAMBDA", 30.0, "λ; the paper uses 14 on ImageNet-A/V2/R/Sketch",
+                allowed=Range(least=0), show="λ {}"),
+        Setting("DELTA", 20.0, "margin δ, as a percentile of the normalised similarities",
+                allowed=Range(least=0, most=100, text="a percentile from 0 to 100"), show="δ at {} %"),
+        Setting("NORM", "minmax", "s̃: minmax (s−min)/(max−min), max s/max, shift s−min",
+                allowed=OneOf(("minmax", "max", "shift"))),
+        # All but live are detached. live is the ratio with gradients flowing through it, which is
+        # the printed formula taken literally.
+        Setting("SCALE", "inverse",
+                "w: inverse |L_TPT|/|L_Huber|, ratio |L_Huber|/|L_TPT|, none 1; live: ratio, not detached",
+                allowed=OneOf(("inverse", "ratio", "none", "live"))),
+        Setting("STATS", "detached",
+                "or flow: gradients flow through min and max; flow_delta: through δ too",
+                allowed=OneOf(("detached", "flow", "flow_delta"))),
+    ]
 
     def prepare(self) -> None:
         if not self.penalty(self.prompt.text) > 0:

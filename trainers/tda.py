@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from yacs.config import CfgNode
 
+from .config.settings import Range, Setting
 from .engine.adapted import Adapted
 from .engine.key_cache import KeyCache
-from .online import Online
+from .online import VALUES, VIEWS, Online, show_values
 from .registry import TRAINER_REGISTRY
 
 POSITIVE, NEGATIVE = 3, 2  # images per class in each cache
@@ -34,19 +34,20 @@ class TDA(Online):
     """
 
     label, colour, marker, display_order = "TDA", "#AA4499", "H", 70
-    least: ClassVar = {"BETA": 0}
+    settings: ClassVar = [
+        Setting("ALPHA", 2.0, "α of the positive cache; ImageNet's published value"),
+        Setting("BETA", 5.0, "β of the positive cache", allowed=Range(least=0)),
+        Setting("VALUES", "given",
+                "ALPHA and BETA; paper: published per data set, tuned on test accuracy",
+                allowed=VALUES, show=show_values),
+        Setting("VIEWS", "plain",
+                "or confident: the mean of those, as published for ImageNet-A/V2/R/Sketch",
+                allowed=VIEWS),
+    ]
     per_set: ClassVar[Sequence[str]] = ("ALPHA", "BETA")
     paper = PAPER
     positive: KeyCache
     negative: KeyCache
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.TDA = CfgNode()
-        cfg.TRAINER.TDA.ALPHA = 2.0  # α of the positive cache; ImageNet's published value
-        cfg.TRAINER.TDA.BETA = 5.0  # β of the positive cache
-        cfg.TRAINER.TDA.VALUES = "given"  # ALPHA and BETA; paper: published per data set, tuned on test accuracy
-        cfg.TRAINER.TDA.VIEWS = "plain"  # or confident: the mean of those, as published for ImageNet-A/V2/R/Sketch
 
     def reset(self, text: Tensor) -> None:
         self.positive, self.negative = KeyCache(text, POSITIVE), KeyCache(text, NEGATIVE, masks=True)

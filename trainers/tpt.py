@@ -10,7 +10,7 @@ from yacs.config import CfgNode
 from ..datasets import Dataset
 from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
-from .config.validation import parse_regularisers, require_kept_views, require_one_of
+from .config.validation import parse_regularisers, require_kept_views
 from .engine.adapted import Adapted, adapt_within_memory
 from .engine.carried import CarriedText
 from .engine.tta_loop import TunableText, tune_and_predict
@@ -34,7 +34,6 @@ class TPT(BaseTrainer):
     def validate(cls, cfg: CfgNode) -> None:
         if cfg.TTA.STEPS:
             require_kept_views(cfg)
-        require_one_of(cfg, "OPTIM.NAME", "adamw")
         for name in parse_regularisers(cfg.TRAINER.REGULARISERS):
             find_regulariser(name)
 

@@ -1,6 +1,8 @@
 """Zero-shot CLIP: hand-written prompts, no adaptation."""
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,10 @@ class ZeroShot(BaseTrainer):
 
     label, colour, marker, display_order = "Zero-shot", "#767676", "X", 0
     tuned = False
+
+    @classmethod
+    def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
+        return ()  # the plain view alone, without tuning
 
     @property
     def num_views(self) -> int:

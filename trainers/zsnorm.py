@@ -4,10 +4,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from torch import Tensor
-from yacs.config import CfgNode
 
 from .functional.objectives import into_range
-from .penalty import RANGES, RangeMethod
+from .penalty import RANGE_SETTING, RangeMethod
 from .registry import TRAINER_REGISTRY
 
 
@@ -19,12 +18,7 @@ class ZSNorm(RangeMethod):
     """
 
     label, colour, marker, display_order = "ZS-Norm", "#999933", "2", 16
-    choices: ClassVar = {"TRAINER.ZSNORM.RANGE": RANGES}
-
-    @classmethod
-    def extend_defaults(cls, cfg: CfgNode) -> None:
-        cfg.TRAINER.ZSNORM = CfgNode()
-        cfg.TRAINER.ZSNORM.RANGE = "confident"  # view that gives the range; or detached (the same), plain
+    settings: ClassVar = [RANGE_SETTING]
 
     def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
         return self.view_loss(into_range(logits, *self.range(first)))

@@ -5,7 +5,7 @@
 """
 from pathlib import Path
 
-__version__ = "1.0.0"
+__version__ = "1.1.0"
 
 # The parts are links to folders at the top of a checkout. Where links are not supported, look there directly.
 if not Path(__file__).with_name("trainers").is_dir():

@@ -60,7 +60,7 @@ def inspect_files(cls: type[FileDataset], root: Path, deep: bool) -> Finding:
     state = "partial" if dataset.difference else "ok"
     finding = Finding(cls, state, dataset.difference, len(dataset.test), len(dataset.classnames), dataset.test_hash)
     training = [*dataset.val] if isinstance(dataset.train, LazyList) and not deep else [*dataset.train, *dataset.val]
-    absent = {item.impath for item in training if dataset.file_size(item) is None}
+    absent = {item.impath for item in training if not dataset.is_file(item)}
     if absent:
         missing_too = f"{len(absent):,} of {len(training):,} training images missing (test-time methods need none)"
         finding.advice = "; ".join(filter(None, (finding.advice, missing_too)))

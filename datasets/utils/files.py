@@ -32,6 +32,14 @@ def data_root(path: str | Path) -> Path:
     return root
 
 
+def user_cache_folder() -> Path | None:
+    """The folder for files of this package that can be made again; None for a user without a home."""
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - pathlib's may fail
+    if not Path(folder).is_absolute():
+        return None
+    return Path(folder, "promptcal")
+
+
 def make_folder(path: Path) -> None:
     if not str(path).isprintable():  # TensorBoard accepts UTF-8 only
         raise UserError(f"cannot make folder {str(path)!r}: its name is not plain UTF-8 text; choose another one")

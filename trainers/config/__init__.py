@@ -1,4 +1,4 @@
-"""Settings: defaults, layers of files and flags, validation, and what each setting influences."""
+"""Settings: the table, layers of files and flags, checks, and what each setting influences."""
 from .build import CONFIGS, build_cfg
 
 __all__ = ["CONFIGS", "build_cfg"]

@@ -1,58 +1,113 @@
 """Keys and trainers of Dassl and CoOp that do not exist here.
 
-A yaml file or command line written for CoOp works as it is. Keys without a meaning here are ignored, with one log line;
-keys with another name are translated; values that ask for something unavailable are refused by name.
+A yaml file or command line written for CoOp works as it is. Keys without a meaning here are ignored,
+with one log line. Keys with another name are translated: those of the table's column `alias`, and
+TRANSLATED. Values that ask for something unavailable are refused by name.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ...datasets.utils.errors import ConfigError
 from .safe_yaml import plain_value
+from .table import TABLE
 
 # Ignored with any value. Full names, or prefixes that end in a dot.
 IGNORED = (
-    "VERSION", "VERBOSE", "TRAIN.", "LOSS.", "DATALOADER.TEST.", "DATALOADER.TRAIN_U.", "MODEL.HEAD.",
-    "INPUT.INTERPOLATION", "INPUT.TRANSFORMS", "INPUT.NO_TRANSFORM", "INPUT.CROP_PADDING", "INPUT.RRCROP_SCALE",
-    "DATALOADER.TRAIN_X.N_DOMAIN", "DATALOADER.TRAIN_X.N_INS", "OPTIM.STEPSIZE", "OPTIM.GAMMA", "OPTIM.WARMUP_MIN_LR",
+    "VERSION", "VERBOSE", "TRAIN.", "LOSS.", "DATALOADER.TEST.", "DATALOADER.TRAIN_U.",
+    "MODEL.HEAD.", "INPUT.INTERPOLATION", "INPUT.TRANSFORMS", "INPUT.NO_TRANSFORM",
+    "INPUT.CROP_PADDING", "INPUT.RRCROP_SCALE", "DATALOADER.TRAIN_X.N_DOMAIN",
+    "DATALOADER.TRAIN_X.N_INS", "OPTIM.STEPSIZE", "OPTIM.GAMMA", "OPTIM.WARMUP_MIN_LR",
     "TEST.PER_CLASS_RESULT", "TEST.COMPUTE_CMAT", "TRAINER.COOP.ALPHA", "TRAINER.COOP.W",
-    *(f"TRAINER.{name}." for name in ("COCOOP", "MAPLE", "IVLP", "VPT", "PROMPTSRC")),
+    "TRAINER.COCOOP.", "TRAINER.MAPLE.", "TRAINER.IVLP.", "TRAINER.VPT.", "TRAINER.PROMPTSRC.",
 )
-# CoOp's key -> its values that are understood -> our settings, none where the value describes what happens anyway.
-# Other values are refused, unless the key is one of ours too.
-EMPTY: Mapping[object, dict] = {"": {}, None: {}, "()": {}, (): {}}
-TRANSLATED: Mapping[str, Mapping[object, dict]] = {
-    "RESUME": EMPTY, "DATASET.SOURCE_DOMAINS": EMPTY, "DATASET.TARGET_DOMAINS": EMPTY, "MODEL.HEAD.NAME": EMPTY,
-    "DATALOADER.TRAIN_X.SAMPLER": {"RandomSampler": {}}, "MODEL.BACKBONE.PRETRAINED": {True: {}},
-    "OPTIM.LR_SCHEDULER": {"cosine": {}}, "OPTIM.WARMUP_TYPE": {"constant": {}}, "OPTIM.WARMUP_RECOUNT": {True: {}},
-    "TEST.EVALUATOR": {"Classification": {}, "Calibration": {}}, "TEST.NO_TEST": {False: {}},
-    "TEST.FINAL_MODEL": {"last_step": {}},
-    "USE_CUDA": {True: {"DEVICE": "auto"}, False: {"DEVICE": "cpu"}},
-    "TRAINER.COOP.PREC": {name: {"MODEL.PREC": ours} for name, ours in (
-        ("fp16", "fp16"), ("amp", "fp16"), ("fp32", "fp32"))},
+# Values of CoOp's keys that describe what happens here anyway. Others are refused.
+EMPTY = ("", None, "()", ())
+AS_HERE: Mapping[str, tuple] = {
+    "RESUME": EMPTY,
+    "DATASET.SOURCE_DOMAINS": EMPTY,
+    "DATASET.TARGET_DOMAINS": EMPTY,
+    "MODEL.HEAD.NAME": EMPTY,
+    "DATALOADER.TRAIN_X.SAMPLER": ("RandomSampler",),
+    "MODEL.BACKBONE.PRETRAINED": (True,),
+    "OPTIM.LR_SCHEDULER": ("cosine",),
+    "OPTIM.WARMUP_TYPE": ("constant",),
+    "OPTIM.WARMUP_RECOUNT": (True,),
+    "TEST.EVALUATOR": ("Classification", "Calibration"),
+    "TEST.NO_TEST": (False,),
+    "TEST.FINAL_MODEL": ("last_step",),
+}
+# CoOp's key -> one of its values -> our settings. Other values of these keys are ours too.
+TRANSLATED: Mapping[str, Mapping[object, Mapping[str, object]]] = {
     # ProGrad and KgCoOp say only whether the context starts from words; CoOp says from which.
-    "TRAINER.COOP.CTX_INIT": {True: {"TRAINER.COOP.CTX_INIT": "a photo of a"}, False: {"TRAINER.COOP.CTX_INIT": ""}},
-    "TRAINER.NAME": {"ZeroshotCLIP": {"TRAINER.NAME": "ZeroShot", "PROMPT.TEMPLATE": "coop"},
-                     "ZeroshotCLIP2": {"TRAINER.NAME": "ZeroShot", "PROMPT.TEMPLATE": "ensemble"}},
+    "TRAINER.COOP.CTX_INIT": {
+        True: {"TRAINER.COOP.CTX_INIT": "a photo of a"},
+        False: {"TRAINER.COOP.CTX_INIT": ""},
+    },
+    "TRAINER.NAME": {
+        "ZeroshotCLIP": {"TRAINER.NAME": "ZeroShot", "PROMPT.TEMPLATE": "coop"},
+        "ZeroshotCLIP2": {"TRAINER.NAME": "ZeroShot", "PROMPT.TEMPLATE": "ensemble"},
+    },
 }
 UNAVAILABLE_TRAINERS = ("CoCoOp", "MaPLe", "KgCoOp", "ProGrad", "PromptSRC", "IVLP", "VPT")
 
 
+def alias_table() -> dict[str, tuple[str, Mapping[object, object]]]:
+    """CoOp's key -> our key, and our value for each of its values."""
+    aliases = {}
+    for row in TABLE:
+        if row.alias is not None:
+            their_key, values = row.alias
+            aliases[their_key] = (row.key, values)
+    return aliases
+
+
+ALIASES = alias_table()
+
+
 def translate(key: str, value: object, source: str) -> tuple[dict[str, object], str]:
-    """Our settings for one of CoOp's, none if it has no meaning here, and a line for the log if they differ."""
+    """Our settings for one of CoOp's.
+
+    Returns:
+        The settings, none if it has no meaning here, and a line for the log if they differ.
+    """
     if key == "TRAINER.NAME" and value in UNAVAILABLE_TRAINERS:
-        raise ConfigError(f"{value} is not a promptcal trainer: run it in its own checkout, with our metrics and run "
-                          f"folders, by python -m promptcal.trainers.dassl train.py ... TEST.EVALUATOR Calibration")
+        raise ConfigError(
+            f"{value} is not a promptcal trainer: run it in its own checkout, with our metrics and run folders, by "
+            f"python -m promptcal.trainers.dassl train.py ... TEST.EVALUATOR Calibration")
     if key == "INPUT.SIZE" and (isinstance(value, list | tuple) or str(value).startswith(("(", "["))):
         return {}, ""  # height and width, which the backbone decides
-    if key not in TRANSLATED:
-        return {key: value}, ""
-    known, plain = TRANSLATED[key], plain_value(value)
-    plain = tuple(plain) if isinstance(plain, list) else plain
-    if plain in tuple(known):
-        ours = known[plain]
-        return ours, f"{key} {value} is {' with '.join(f'{k} {v}' for k, v in ours.items())} here" if ours else ""
-    if any(key in ours for ours in known.values()):
-        return {key: value}, ""
-    choices = " or ".join(repr(choice) for choice in (known if known is not EMPTY else ("",)))
-    raise ConfigError(f"{key} {value} in {source} is not offered here: it must be {choices}, or left out")
+    plain = plain_value(value)
+    if isinstance(plain, list):
+        plain = tuple(plain)
+    if key in AS_HERE:
+        if not is_among(plain, AS_HERE[key]):
+            raise unavailable(key, value, source, AS_HERE[key])
+        return {}, ""
+    if key in ALIASES:
+        our_key, values = ALIASES[key]
+        if not is_among(plain, values):
+            raise unavailable(key, value, source, values)
+        our_value = values[plain]
+        return {our_key: our_value}, f"{key} {value} is {our_key} {our_value} here"
+    if key in TRANSLATED and is_among(plain, TRANSLATED[key]):
+        ours = dict(TRANSLATED[key][plain])
+        words = " with ".join(f"{our_key} {our_value}" for our_key, our_value in ours.items())
+        return ours, f"{key} {value} is {words} here"
+    return {key: value}, ""
+
+
+def is_among(value: object, known: Iterable[object]) -> bool:
+    """Whether a value is one of those known. It may be a list, which cannot be looked up."""
+    return any(value == other for other in known)
+
+
+def unavailable(key: str, value: object, source: str, known: Iterable[object]) -> ConfigError:
+    choices = ("",) if known is EMPTY else tuple(known)
+    words = " or ".join(repr(choice) for choice in choices)
+    return ConfigError(f"{key} {value} in {source} is not offered here: it must be {words}, or left out")
+
+
+def is_ignored(key: str) -> bool:
+    """Whether a key of CoOp's has no meaning here."""
+    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in IGNORED)

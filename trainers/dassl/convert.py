@@ -15,8 +15,8 @@ from yacs.config import CfgNode
 from ...datasets.base import DATASET_REGISTRY, Dataset, Datum
 from ...datasets.utils.errors import DataError
 from ..config.build import build_cfg, dataset_file_of
-from ..config.defaults import get_cfg_default
-from ..config.roles import leaves
+from ..config.dropped import OPTIMIZER
+from ..config.settings import get_cfg_default, leaves
 from ..registry import TRAINER_REGISTRY
 
 SHARED = (  # Dassl's keys that mean the same here
@@ -46,7 +46,7 @@ def our_cfg(theirs: CfgNode, method: str, prompt: str = "", split: str | None = 
     given, defaults = leaves(theirs), leaves(cfg_default)
     trained = TRAINER_REGISTRY.get(method).trained
     pairs: dict[str, Any] = {}
-    for key in leaves(get_cfg_default()):
+    for key in [*leaves(get_cfg_default()), OPTIMIZER]:  # an optimizer that CoOp cannot use is refused
         source = f"{AT_TEST_TIME}{key}" if key.startswith("OPTIM.") and not trained else key
         value = given.get(source)
         only_dassls = source in defaults and source not in SHARED  # means the same only for methods that are trained

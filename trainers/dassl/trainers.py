@@ -14,7 +14,7 @@ from yacs.config import CfgNode
 from ..base import BaseTrainer
 from ..config.fingerprint import run_path
 from ..registry import TRAINER_REGISTRY
-from ..runs.run_dir import Results
+from ..runs.run_dir import Results, read_predictions
 from ..runs.summary import END_OF_TRAINING
 from ..vlm.prompt_files import find_prompt
 from .convert import DasslDataset, our_cfg
@@ -75,7 +75,7 @@ class PromptCalTrainer(TrainerX):
         if not self.engine.dist.is_main:
             return results["accuracy"]
         assert self.engine.run_dir is not None
-        predictions = self.engine.run_dir.predictions()
+        predictions = read_predictions(self.engine.run_dir.path)
         self.evaluator.writes = False
         self.evaluator.reset()
         self.evaluator.process(torch.from_numpy(predictions["logits"]), torch.from_numpy(predictions["label"]))

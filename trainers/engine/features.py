@@ -9,7 +9,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,11 +18,12 @@ from tqdm import tqdm
 from yacs.config import CfgNode
 
 from ...datasets.base import Dataset, Datum
+from ...datasets.identity import image_name
 from ...datasets.utils.errors import DataError
 from ...datasets.views import ViewMaker, pipeline
 from ...datasets.views.images import BadImageError
 from ...datasets.views.loader import load_batches, num_threads
-from ..config.fingerprint import DATA_SOURCE, ENGINE
+from ..config.fingerprint import ENGINE
 from ..runs.dist import Distributed
 from ..runs.parts import chunks
 from ..vlm.backbone import Backbone
@@ -75,7 +75,6 @@ class ViewFeatures:
         self.cache = ArrayCache(cfg.CACHE.DIR, "views", {
             "data": hashes["data"], "weights": hashes["weights"], **self.maker.key(), **backbone.pixels.non_default(),
             "precision": precision, "dtype": str(self.dtype), "engine": ENGINE, "pipeline": pipeline(),
-            **{key: value for key, value in hashes.items() if key.startswith(DATA_SOURCE)},
         }) if cfg.CACHE.DIR else None
 
     def batches(self, wanted: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
@@ -202,9 +201,3 @@ class ViewFeatures:
 
 def shard_name(indices: Sequence[int]) -> str:
     return f"{indices[0]:07d}-{indices[-1]:07d}"
-
-
-def image_name(dataset: Dataset, item: Datum) -> str:
-    """The path of an image relative to the data root, if it is below the root."""
-    path = Path(item.impath)
-    return (path.relative_to(dataset.root) if path.is_relative_to(dataset.root) else path).as_posix()

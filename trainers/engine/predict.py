@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...datasets.utils.errors import ConfigError, UserError, machine_fault, one_line
-from ..runs.parts import Columns, chunks, joined
+from ..runs.parts import Columns, chunks, concatenate
 from ..runs.run_dir import RunDir
 from ..runs.tensorboard import Progress
 from .adapted import Adapted
@@ -57,7 +57,7 @@ class Predictor:
                 started = now
                 progress.advance(rows[-1])
                 if indices[-1] == part[-1]:
-                    whole, rows = joined(rows), []
+                    whole, rows = concatenate(rows), []
                     self.run_dir.write_part(part, whole)
                     if self.trainer.online:
                         self.run_dir.write_state(self.parts.index(part) + 1, self.trainer.state())

@@ -61,7 +61,7 @@ def totals(costs: Sequence[Estimate], workspace: Workspace) -> list[str]:
                      f"({'; '.join(sources)}).")
     lines += [f"Time unknown: {counted(number, 'run')} ({reason})." for reason, number in unknown.items()]
     return [*lines, f"Disk: about {size_text(costs)}, most of it view features in {workspace.cache_dir}, and "
-                    "there up to TTA.JACOBIAN_GB per data set; that folder may be removed afterwards."]
+                    "there up to 4.5 GB per data set; that folder may be removed afterwards."]
 
 
 def data_lines(runs: Sequence[PlannedRun], workspace: Workspace) -> list[str]:

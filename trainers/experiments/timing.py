@@ -18,7 +18,7 @@ import torch
 from ...datasets.utils.cli import LOGGER
 from ...datasets.utils.errors import UserError, one_line
 from ..registry import build_trainer, method_info
-from ..runs.run_dir import RunDir
+from ..runs.run_dir import inspect_folder
 from ..vlm.openai import BACKBONES, cache_folder
 from .plan import PlannedRun
 
@@ -43,7 +43,7 @@ def estimate(runs: Sequence[PlannedRun], finished: Collection[PlannedRun], trial
     left = [run for run in runs if run not in finished]
     times: dict[tuple, list[float]] = {}
     for run in finished:
-        if seconds := (RunDir(run.folder).results or {}).get("seconds_per_image"):
+        if seconds := (inspect_folder(run.folder).results or {}).get("seconds_per_image"):
             times.setdefault(kind(run), []).append(seconds)
     trials = {backbone: try_out(left, backbone) if trial else "no run of this kind is finished; --dry-run tries one"
               for backbone in dict.fromkeys(run.backbone for run in left)}

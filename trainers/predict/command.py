@@ -5,14 +5,14 @@ import argparse
 
 from tqdm import tqdm
 
-from ...datasets import DATASET_REGISTRY, build_dataset
+from ...datasets import DATASET_REGISTRY, Dataset, build_dataset
 from ...datasets.utils.errors import WeightsError
 from ..api import Adapter
 from ..config import CONFIGS
 from ..config.build import build_cfg
-from ..config.defaults import get_cfg_default
+from ..config.layers import default_pairs, read_pairs
+from ..config.settings import get_cfg_default
 from ..registry import TRAINER_REGISTRY, backbone_label
-from ..report.comparison import default_pairs
 from ..vlm.loading import load_clip
 from ..vlm.openai import warn_of_small
 from .page import context_words, selected_views, write_page
@@ -36,19 +36,16 @@ def predict_images(args: argparse.Namespace) -> None:
     images = find_images(args.images)
     backbone = args.backbone or default_backbone()
     warning = warn_of_small(backbone, name)
-    # Tuning selects at least one of few views.
-    few_views = ["TTA.SELECT", 1 / args.views] if int(args.views * get_cfg_default().TTA.SELECT) < 1 else []
     model = None
     found: dict[str, list[Prediction]] = {}
     selected: list[list[dict]] = []
     words: dict[str, list] = {}
     unreadable: list[str] = []
     for trainer in dict.fromkeys(args.trainer):
-        opts = [*(default_pairs(trainer, name) if name else []), *few_views, *args.opts]
-        cfg = build_cfg(trainer, flags=["TTA.VIEWS", args.views], opts=opts)
+        pairs = setting_pairs(args, trainer, dataset)
+        cfg = build_cfg(trainer, opts=pairs)
         model = model or load_clip(backbone, cfg.DEVICE)
-        augmix = "off" if dataset and not dataset.augmix else "on"
-        adapter = Adapter(trainer, model, classnames, args.views, ["SEED", args.seed, "TTA.AUGMIX", augmix, *opts])
+        adapter = Adapter(trainer, model, classnames, opts=pairs)
         progress = tqdm(predict(images, adapter), trainer, len(images), unit="img", disable=len(images) < 10)
         found[trainer] = list(progress)
         print(prediction_table(found[trainer], trainer, classnames, args.top))
@@ -59,8 +56,8 @@ def predict_images(args: argparse.Namespace) -> None:
                 words |= {trainer: found_words} if (found_words := context_words(adapter, found[trainer])) else {}
             except WeightsError as error:
                 unreadable = [f"{error}."]
-    setting = (f"{backbone_label(backbone)}, {len(classnames)} classes, {args.views} views per image, "
-               f"seed {args.seed}")
+    setting = (f"{backbone_label(backbone)}, {len(classnames)} classes, {cfg.TTA.VIEWS} views per image, "
+               f"seed {cfg.SEED}")
     print(setting)
     if args.csv:
         write_csv(args.csv, found, classnames)
@@ -69,6 +66,24 @@ def predict_images(args: argparse.Namespace) -> None:
         notes = [*filter(None, [warning]), f"{setting}.", *unreadable]
         write_page(args.html, found, classnames, selected, notes, max(args.top, 5), words)
         print(f"written: {args.html}")
+
+
+def setting_pairs(args: argparse.Namespace, trainer: str, dataset: Dataset | None) -> list[object]:
+    """The settings of a trainer as KEY VALUE pairs; the last of several with the same key counts.
+
+    As in a run: the data set's settings, then those of the flags, then the pairs of --opts.
+    """
+    pairs: list[object] = []
+    if dataset is not None:
+        pairs += default_pairs(trainer, type(dataset).__name__)
+    augmix = "off" if dataset is not None and not dataset.augmix else "on"
+    pairs += ["TTA.AUGMIX", augmix, "TTA.VIEWS", args.views, "SEED", args.seed]
+    given = dict(read_pairs(args.opts))
+    views = str(given.get("TTA.VIEWS", args.views))
+    default_share = get_cfg_default([]).TTA.SELECT
+    if views.isdigit() and 0 < int(views) * default_share < 1:
+        pairs += ["TTA.SELECT", 1 / int(views)]  # tuning selects at least one of few views
+    return [*pairs, *args.opts]
 
 
 def registered(dataset: str) -> str:

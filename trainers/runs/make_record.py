@@ -4,17 +4,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 from yacs.config import CfgNode
 
 from ...datasets.base import Dataset, dataset_info, run_name
 from ...datasets.eval_data import EvalData
+from ...datasets.identity import ImageIdentity
 from ...datasets.views import pipeline
-from ..config.build import baseline_settings, dataset_file_of
+from ..config.build import dataset_file_of
 from ..config.fingerprint import ENGINE, backbone_name
-from ..config.roles import OF_PROMPTS, influential_settings, leaves, setting_of
+from ..config.settings import Role, changed_settings, effective_settings, find_setting, leaves
+from ..config.table import CLASS_TOKEN_POSITION
 from ..registry import backbone_label, method_info
 from ..vlm.openai import official_name
 from ..vlm.prompt_files import read_metadata
@@ -26,18 +27,9 @@ from .source import method_source
 # prefixes that end in a dot.
 ELSEWHERE = ("SEED", "DATASET.", "INPUT.", "DATALOADER.", "MODEL.", "PROMPT.", "TEST.", "TTA.VIEWS",
              "TTA.AUGMIX", "TTA.RESET", "TTA.JACOBIAN", "TTA.EPISODES", "TRAINER.NAME",
-             OF_PROMPTS)
+             CLASS_TOKEN_POSITION)
 # What the training of a prompt depends on besides the method's settings.
 OF_TRAINING = ("DATASET.NUM_SHOTS", "DATALOADER.TRAIN_X.BATCH_SIZE")
-
-
-class ImageIdentity(Protocol):
-    """What the images of a run are, as `datasets.identity.identify` says."""
-
-    images: str
-    listing: str
-    digests: np.ndarray
-    clusters: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -99,7 +91,7 @@ def views_section(cfg: CfgNode, dataset: Dataset, num_views: int) -> dict[str, A
     section: dict[str, Any] = {"pipeline": pipeline(), "count": num_views}
     if num_views > 1:
         section["augmix"] = uses_augmix(cfg, dataset)
-    if cfg.INPUT.PIXEL_MEAN or cfg.INPUT.PIXEL_STD:
+    if changed_settings(cfg).keys() & {"INPUT.PIXEL_MEAN", "INPUT.PIXEL_STD"}:
         section["pixels"] = {"mean": list(cfg.INPUT.PIXEL_MEAN), "std": list(cfg.INPUT.PIXEL_STD)}
     return section
 
@@ -156,7 +148,7 @@ def method_section(
         training: Settings and images of a prompt that the run itself trains; None otherwise.
     """
     settings = {}
-    for key, value in influential_settings(leaves(cfg), cfg.TRAINER.NAME).items():
+    for key, value in effective_settings(cfg).items():
         if not is_elsewhere(key):
             settings[key] = value
     section: dict[str, Any] = {
@@ -222,42 +214,19 @@ def numerics_section(
     }
 
 
-def changed_section(
-    cfg: CfgNode, dataset: Dataset, prompt: PromptFacts, precision: str, resolved_default: str,
-) -> dict[str, list[Any]]:
+def changed_section(cfg: CfgNode, dataset: Dataset, default_precision: str) -> dict[str, list[Any]]:
     """The settings that differ from the defaults of the method on this data set.
 
     Args:
         cfg: All settings.
         dataset: The reader.
-        prompt: The prompt, which stands for a file by its name and hash.
-        precision: In use.
-        resolved_default: The precision that MODEL.PREC auto means on this device.
+        default_precision: What MODEL.PREC auto means on this device.
     """
-    settings = influential_settings(leaves(cfg), cfg.TRAINER.NAME)
-    defaults = baseline_settings(cfg)
+    resolved = {"MODEL.PREC": default_precision, "TTA.AUGMIX": "on" if dataset.augmix else "off"}
     changed: dict[str, list[Any]] = {}
-    for key, value in settings.items():
-        default = defaults.get(key)
-        if key.startswith(("SEED", "DATASET.", "TEST.LIMIT", "TEST.SPLIT", "TEST.IMBALANCE",
-                           "DATALOADER.ON_BAD_IMAGE", "TRAINER.NAME", "MODEL.BACKBONE.")):
-            continue
-        if key == "TTA.AUGMIX":
-            value = "on" if uses_augmix(cfg, dataset) else "off"
-            if default == "auto":
-                default = "on" if dataset.augmix else "off"
-        elif key == "MODEL.PREC":
-            value = precision
-            default = resolved_default if default == "auto" else default
-        elif key == "INPUT.SIZE":
-            continue  # any value but the backbone's own is refused
-        elif setting_of(key).hashed:
-            if not value:
-                continue
-            if key == "MODEL.INIT_WEIGHTS":
-                continue  # stated by `model.prompt.protocol`
-            value = f"{Path(str(value)).stem}-{prompt.hash[:8]}"
-        if value != default:
+    for key, (default, value) in changed_settings(cfg, resolved).items():
+        # Data is a column's. A learnt prompt is stated by `model.prompt.protocol`.
+        if find_setting(key).role is not Role.DATA and key != "MODEL.INIT_WEIGHTS":
             changed[key] = [default, value]
     return changed
 

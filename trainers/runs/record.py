@@ -58,22 +58,26 @@ PURPOSES: Mapping[str, tuple[str, ...]] = {
     "choice": (*ROW, *TABLE, "seed"),
 }
 
-# What a field is called in messages. A field that is not listed is called by its path.
+# What a field is called in messages: the setting that decides it, if one does.
 WORDS: Mapping[str, str] = {
-    "data.dataset": "data set", "data.split": "split", "data.n": "number of images",
+    "data.dataset": "data set", "data.split": "TEST.SPLIT", "data.n": "number of images",
     "data.images": "images or labels", "data.listing": "order of the images",
-    "data.classes": "class names", "data.corruption": "corruption", "data.severity": "severity",
-    "data.subset": "subset", "views.pipeline": "code that makes views", "views.count": "views",
-    "views.size": "size of the views", "views.augmix": "AugMix", "views.pixels": "normalisation",
+    "data.classes": "class names", "data.corruption": "DATASET.CORRUPTION",
+    "data.severity": "DATASET.SEVERITY", "data.subset": "subset",
+    "views.pipeline": "code that makes views", "views.count": "TTA.VIEWS",
+    "views.size": "size of the views", "views.augmix": "TTA.AUGMIX",
+    "views.pixels.mean": "INPUT.PIXEL_MEAN", "views.pixels.std": "INPUT.PIXEL_STD",
     "model.weights": "weights", "model.prompt.kind": "kind of prompt",
-    "model.prompt.protocol": "prompt", "model.prompt.words": "words of the prompt",
-    "model.prompt.hash": "content of the prompt", "model.prompt.position": "place of class names",
-    "model.prompt.ensemble": "ensemble of prompts", "method.trainer": "method",
-    "method.source": "code of the method", "method.training": "training",
-    "numerics.precision": "precision", "numerics.device_type": "type of device",
-    "numerics.jacobian": "use of the Jacobian", "numerics.engine": "engine",
-    "numerics.tf32": "TF32", "numerics.part": "images per part",
-    "numerics.episodes": "images at once", "seed": "seed",
+    "model.prompt.protocol": "prompt", "model.prompt.words": "PROMPT.CTX_INIT",
+    "model.prompt.hash": "content of the prompt",
+    "model.prompt.position": "TRAINER.COOP.CLASS_TOKEN_POSITION",
+    "model.prompt.ensemble": "PROMPT.ENSEMBLE", "method.trainer": "TRAINER.NAME",
+    "method.source": "code of the method", "method.stream.order": "TEST.ORDER",
+    "method.stream.correlation": "TEST.CORRELATION", "method.stream.reset": "TTA.RESET",
+    "method.training.images": "training images", "numerics.precision": "precision",
+    "numerics.device_type": "type of device", "numerics.jacobian": "TTA.JACOBIAN",
+    "numerics.engine": "engine", "numerics.tf32": "TF32", "numerics.part": "TEST.PART",
+    "numerics.episodes": "TTA.EPISODES", "seed": "SEED",
 }
 
 Difference = dict[str, tuple[object, object]]  # field or setting -> its value in both records
@@ -168,8 +172,13 @@ class RunRecord:
                 for key, (_, value) in self.changed.items():
                     values[key] = value
             elif path == "method.settings":
-                for key, value in self.get(path).items():
-                    values[key] = value
+                values.update(self.get(path))
+            elif path == "method.training" and self.get(path) is not None:
+                values.update(self.get("method.training.settings") or {})
+                values["method.training.images"] = self.get("method.training.images")
+            elif path in ("method.stream", "views.pixels"):
+                for name, value in (self.get(path) or {}).items():
+                    values[f"{path}.{name}"] = value
             else:
                 values[path] = self.get(path)
         if isinstance(without, str):
@@ -253,7 +262,7 @@ def group_records(
 
 
 def describe_difference(difference: Difference) -> str:
-    """What differs, in words: `views was 64, is 16; weights was 'a1…', is 'b2…'`.
+    """What differs, in words: `TTA.VIEWS was 64, is 16; weights was 'a1…', is 'b2…'`.
 
     The first record of the difference is the earlier one.
     """

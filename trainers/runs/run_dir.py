@@ -30,7 +30,7 @@ Results = dict[str, Any]
 COLUMNS = {"index", "label", "logits", "zero_shot_logits", "flagged"}  # of predictions.npz, besides a method's own
 BATCH_COLUMNS = {"seconds", "adapt_seconds", "bad_index", "bad_reason"}  # in parts: not one row per predicted image
 STATE = "state.npz"  # of an online method
-LISTING = "listing.npz"  # the images of an unfinished run, to say what has changed
+LISTING = "listing.json"  # the images of an unfinished run, to say what has changed
 TIED_FILES = ("predictions.npz", "config.yaml")  # whose hashes are in results.json
 RUN_FILES = (FILE_NAME, "config.yaml", "log.txt", "predictions.npz", "results.json")
 RUN_FOLDERS = ("parts", "tensorboard", "prompt_learner")
@@ -157,7 +157,7 @@ class RunDir:
         self.remove_parts()
         self.record = asked
         write_json(self.path / FILE_NAME, asked.to_json())
-        write_arrays(self.parts / LISTING, **listing)
+        write_json(self.parts / LISTING, listing_rows(listing))
 
     def decide(self, **numerics: object) -> None:
         """Records decisions about numerics that were still open. A continued run has them recorded."""
@@ -184,10 +184,7 @@ class RunDir:
     @property
     def has_parts(self) -> bool:
         """Whether something was computed: predictions, or the state of a training."""
-        for file in self.parts.glob("*"):
-            if file.suffix in (".npz", ".pt") and file.name != LISTING:
-                return True
-        return False
+        return has_parts(self.parts)
 
     def note(self, text: str) -> None:
         """Appends lines to the log as they are. Write errors are ignored; the results writer reports them."""
@@ -256,14 +253,6 @@ class RunDir:
         if self.parts.exists() or RunLock(self.path).path.exists():
             with suppress(UserError), RunLock(self.path).held():  # not while its owner is just finishing it
                 self.remove_parts()
-
-    def predictions(self) -> dict[str, np.ndarray]:
-        path = self.path / "predictions.npz"
-        try:
-            return read_arrays(path)
-        except Damaged as error:
-            raise UserError(f"{path} of a finished run cannot be read ({error}): remove {self.path / 'results.json'} "
-                            f"and run the command again") from error
 
     def merge(self, parts: Sequence[Sequence[int]], images: Columns, text: np.ndarray) -> dict[str, np.ndarray]:
         """Joins all parts into predictions.npz, ordered by image.
@@ -349,6 +338,8 @@ def inspect_folder(path: Path, shared_log: bool = False) -> FolderState:
     record = read_record(path / FILE_NAME)
     if isinstance(results, dict) and results.get("complete"):
         return inspect_finished(path, results, record)
+    if record is not None and not has_parts(path / "parts"):
+        return FolderState(is_run=True)  # nothing was computed: any run may begin here
     if record is not None:
         return FolderState(record=record, is_run=True)
     if isinstance(read_json(path / "parts" / "fingerprint.json"), dict):
@@ -362,6 +353,14 @@ def inspect_folder(path: Path, shared_log: bool = False) -> FolderState:
         return FolderState(refusal=f"{path} is not empty and not the folder of a run (it holds {', '.join(foreign[:3])}"
                                    f"{' and more' if len(foreign) > 3 else ''}): choose another --output-dir")
     return FolderState()
+
+
+def has_parts(folder: Path) -> bool:
+    """Whether a folder holds predictions of a run, or the state of a training."""
+    for file in folder.glob("*"):
+        if file.suffix in (".npz", ".pt"):
+            return True
+    return False
 
 
 def inspect_finished(path: Path, results: Results, record: RunRecord | None) -> FolderState:
@@ -418,38 +417,54 @@ def check_state(path: Path, state: FolderState, asked: RunRecord, listing: Colum
     if not difference:
         return
     # Other images have another listing, number and hash: what has changed among them says it all.
-    image_fields = {"data.images", "data.listing", "data.n"}
+    image_fields = {"data.images", "data.listing", "data.n", "data.subset"}
     parts = []
     if image_fields & difference.keys():
         parts.append(f"was made with other data: {describe_images(path, state, listing)}")
-    others = {name: pair for name, pair in difference.items() if name not in image_fields}
+    if "model.weights" in difference:
+        parts.append(f"was made with other weights: {describe_difference({'weights': difference['model.weights']})}")
+    if "method.source" in difference:
+        parts.append(f"was made with other code of {asked.method['trainer']}: the method was edited since")
+    named = {*image_fields, "model.weights", "method.source"}
+    others = {name: pair for name, pair in difference.items() if name not in named}
     if others:
         parts.append(f"holds a run with other settings ({describe_difference(others)})")
-    raise ConfigError(f"{path} {' and '.join(parts)}. {REMEDY}")
+    raise ConfigError(f"{path} {'; it '.join(parts)}. {REMEDY}")
+
+
+def listing_rows(listing: Columns) -> list[list[Any]]:
+    """Position, identity and label of each image, as plain JSON values."""
+    rows = []
+    for index, image, label in zip(listing["index"], listing["image"], listing["label"], strict=True):
+        rows.append([int(index), bytes(image).hex(), int(label)])
+    return rows
 
 
 def describe_images(path: Path, state: FolderState, listing: Columns) -> str:
     """How the images that are asked for differ from those of a run, in words."""
-    source = path / "parts" / LISTING if state.results is None else path / "predictions.npz"
+    assert state.record is not None
     try:
-        before = read_arrays(source)
-        rows_before = dict(zip(before["index"].tolist(), zip(map(bytes, before["image"]), before["label"].tolist(),
-                                                             strict=True), strict=True))
+        if state.results is None:
+            rows_before = read_json(path / "parts" / LISTING) or []
+        else:
+            rows_before = listing_rows(read_arrays(path / "predictions.npz"))
     except (Damaged, KeyError):
-        return "the images are others"
-    rows_now = dict(zip(listing["index"].tolist(), zip(map(bytes, listing["image"]), listing["label"].tolist(),
-                                                       strict=True), strict=True))
-    common = rows_before.keys() & rows_now.keys()
-    changed_images = sum(rows_before[index][0] != rows_now[index][0] for index in common)
-    changed_labels = sum(rows_before[index][1] != rows_now[index][1] for index in common)
+        rows_before = []
+    before = {index: (image, label) for index, image, label in rows_before}
+    now = {index: (image, label) for index, image, label in listing_rows(listing)}
+    changed_images = 0
+    changed_labels = 0
+    for index in before.keys() & now.keys():
+        changed_images += before[index][0] != now[index][0]
+        changed_labels += before[index][1] != now[index][1]
     words = []
-    if len(rows_before) != len(rows_now):
-        words.append(f"{len(rows_before)} images were used, now {len(rows_now)}")
+    if state.record.data["n"] != len(now):
+        words.append(f"{count(state.record.data['n'], 'image')} then, now {len(now)}")
     if changed_images:
         words.append(f"{count(changed_images, 'image')} changed")
     if changed_labels:
         words.append(f"{count(changed_labels, 'label')} {'differs' if changed_labels == 1 else 'differ'}")
-    return ", ".join(words) or "the images have another order"
+    return ", ".join(words) or "other images, or another order of them"
 
 
 def count(number: int, noun: str) -> str:
@@ -459,6 +474,21 @@ def count(number: int, noun: str) -> str:
 def older_release(path: Path) -> str:
     return (f"{path} holds a run of promptcal 1.0, which this version does not continue; reports still read it. "
             f"{REMEDY}")
+
+
+def read_results(folder: Path) -> Results | None:
+    """The results of a finished run; None if it is not finished or its files do not belong together."""
+    return inspect_folder(folder).results
+
+
+def read_predictions(folder: Path) -> dict[str, np.ndarray]:
+    """The arrays of predictions.npz of a finished run."""
+    path = folder / "predictions.npz"
+    try:
+        return read_arrays(path)
+    except Damaged as error:
+        raise UserError(f"{path} of a finished run cannot be read ({error}): run the command again with "
+                        f"--overwrite") from error
 
 
 def read_record(path: Path) -> RunRecord | None:
@@ -471,8 +501,11 @@ def read_record(path: Path) -> RunRecord | None:
 
 def file_hash(path: Path) -> str:
     """SHA-256 of a file, as hexadecimal digits."""
+    digest = hashlib.sha256()
     with files.open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def remove_if_empty(path: Path) -> None:

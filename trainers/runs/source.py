@@ -43,10 +43,11 @@ def method_source(classes: Iterable[type]) -> dict[str, str]:
             if not is_plugin(cls):
                 if path is not None:
                     built_in |= imported_files(path, FORMULAS)
-            elif path is None:
-                without_file.append(interactive_source(cls))
-            else:
+                continue
+            if path is not None:
                 plugin |= imported_files(path, top_folder(path))
+            if path is None or not has_source(cls):
+                without_file.append(byte_code(cls))
     plugin_hash = ""
     if plugin or without_file:
         plugin_hash = hash_files(plugin, without_file)
@@ -74,17 +75,23 @@ def source_file(cls: type) -> Path | None:
     return Path(name).resolve()
 
 
-def interactive_source(cls: type) -> str:
-    """The text of a class without a file, such as one of a notebook; its byte code if unknown."""
+def has_source(cls: type) -> bool:
+    """Whether the text of a class is known. That of a class made by `exec` or `type` is not."""
     try:
-        return inspect.getsource(cls)
+        inspect.getsource(cls)
     except (OSError, TypeError):
-        parts = [cls.__qualname__]
-        for name, value in sorted(vars(cls).items()):
-            code = getattr(value, "__code__", None)
-            if code is not None:
-                parts.append(f"{name} {code.co_code.hex()} {code.co_consts!r}")
-        return "\n".join(parts)
+        return False
+    return True
+
+
+def byte_code(cls: type) -> str:
+    """The functions of a class as Python has compiled them."""
+    parts = [cls.__qualname__]
+    for name, value in sorted(vars(cls).items()):
+        code = getattr(value, "__code__", None)
+        if code is not None:
+            parts.append(f"{name} {code.co_code.hex()} {code.co_consts!r}")
+    return "\n".join(parts)
 
 
 def top_folder(path: Path) -> Path:
@@ -121,10 +128,9 @@ def direct_imports(path: Path, folder: Path) -> set[Path]:
                 files |= files_of_module(alias.name.split("."), [folder, folder.parent])
         elif isinstance(node, ast.ImportFrom):
             parts = node.module.split(".") if node.module else []
+            places = [folder, folder.parent]
             if node.level:
                 places = [path.parents[node.level - 1]]
-            else:
-                places = [folder, folder.parent]
             for alias in node.names:
                 files |= files_of_module([*parts, alias.name], places)
     return {file for file in files if file.is_relative_to(folder)}

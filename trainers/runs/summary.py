@@ -11,7 +11,7 @@ import torch
 from tabulate import tabulate
 
 from ... import __version__
-from ..functional.calibration import ace, ece, sals, top_class
+from ..functional.calibration import ace, ece, top_class
 from ..registry import ZERO_SHOT, backbone_label, method_info, reset_words
 
 # What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's the second.
@@ -33,15 +33,13 @@ def metrics_of(logits: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, f
     }
 
 
-def metrics(predictions: Mapping[str, np.ndarray], bins: int, with_sals: bool) -> dict[str, float]:
-    """The method's metrics, the zero-shot ones of the same images, and on demand those of SaLS-scaled logits."""
+def metrics(predictions: Mapping[str, np.ndarray], bins: int) -> dict[str, float]:
+    """The method's metrics, and with the prefix `zero_shot_` the zero-shot ones of the same images."""
     labels = predictions["label"]
-    logits = {"": predictions["logits"], "zero_shot_": predictions["zero_shot_logits"]}
-    if with_sals:
-        logits["sals_"] = sals(predictions["logits"], predictions["zero_shot_logits"])
-    found = {f"{prefix}{name}": value for prefix, some in logits.items()
-             for name, value in metrics_of(some, labels, bins).items()}
-    return {**found, "bins": bins}
+    values = metrics_of(predictions["logits"], labels, bins)
+    for name, value in metrics_of(predictions["zero_shot_logits"], labels, bins).items():
+        values[f"zero_shot_{name}"] = value
+    return {**values, "bins": bins}
 
 
 def percent_lines(results: Mapping, names: Sequence[str]) -> list[str]:
@@ -70,8 +68,7 @@ def rows_of(results: Mapping) -> dict[str, str]:
     """The rows that a run adds to a table, by label, and the prefix of their keys in its results."""
     method = method_info(results["trainer"])
     label = ", ".join(filter(None, (method.label, reset_words(results.get("reset")))))
-    rows = {} if method.zero_shot else {label: ""}
-    return {**rows, **({f"{label} + SaLS": "sals_"} if "sals_ece" in results else {})}
+    return {} if method.zero_shot else {label: ""}
 
 
 def seeds_table(runs: Sequence[Mapping]) -> str:

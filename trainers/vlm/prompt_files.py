@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError, first_five
 from ...datasets.utils.files import write_atomically, write_text
-from ..config.roles import OF_PROMPTS
+from ..config.table import CLASS_TOKEN_POSITION
 from .backbone import Backbone
 from .checkpoints import read_checkpoint, sha256
 from .prompts import END
@@ -130,7 +130,7 @@ def load_context(
         raise WeightsError(f"the prompt {path} changed while it was read: run the command again")
     if stored_position and stored_position != position:
         raise WeightsError(f"the prompt in {path} was learnt with the class name at '{stored_position}', not "
-                           f"'{position}': add {OF_PROMPTS} {stored_position}")
+                           f"'{position}': add {CLASS_TOKEN_POSITION} {stored_position}")
     shape, width = tuple(context.shape), backbone.width
     if context.dim() not in (2, 3) or shape[-1] != width or shape[-2] < 1:
         learnt = f", learnt with {made_with}," if made_with else ""

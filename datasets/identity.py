@@ -1,0 +1,181 @@
+"""Which images a run uses, by content: the same wherever they lie and whatever their files are called."""
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .base import Dataset, Datum
+from .image_index import DIGEST_BYTES, ImageHash, ImageIndex, Stamp, hash_text
+from .utils.plugins import plugin_source
+
+# The last bytes of an image's identity hold which copy of the picture it is, the first ones what
+# the picture is.
+CONTENT_BYTES = 12
+
+
+@dataclass(frozen=True, eq=False)
+class ImageIdentity:
+    """The identity of N images of a split.
+
+    Attributes:
+        indices: Positions in the split, N numbers.
+        digests: Identity of each image, unique among the N, uint8 (N, 16). It is the digest of the
+            image's content. Copies of a picture differ in the last bytes, see `contents`.
+        contents: Digest of each image's content, uint8 (N, 16): equal for copies of a picture.
+        clusters: What images share that are not independent of each other, uint8 (N, 16): the
+            group (such as a patient), or the uncorrupted image, or the content.
+        stamps: Size and times of each image's file when its digest was computed; None for an image
+            that is not a file or cannot be read.
+        images: Hash of the set of (content, label), whatever the order.
+        listing: Hash of the list of (index, content, label) in its order.
+        missing: Paths of the files that are not there.
+    """
+
+    indices: Sequence[int]
+    digests: np.ndarray
+    contents: np.ndarray
+    clusters: np.ndarray
+    stamps: Sequence[Stamp | None]
+    images: str
+    listing: str
+    missing: Sequence[str]
+
+    def fingerprint(self, classnames: Sequence[str]) -> str:
+        """One hash of images, labels, their order and class names, 16 hexadecimal digits."""
+        return hash_text(self.images, self.listing, *classnames).hex()[:16]
+
+
+def identify(
+    dataset: Dataset, items: Sequence[Datum], indices: Sequence[int], index: ImageIndex,
+) -> ImageIdentity:
+    """Finds the identity of images. Files whose digest is not in the index are read.
+
+    A file that is missing or cannot be read gets an identity too, which depends on its path and on
+    the error: whether that stops a run is decided elsewhere.
+
+    Args:
+        dataset: The reader of the images.
+        items: A split.
+        indices: Positions in `items` of the images of the run, each at most once.
+        index: Digests of files that are known from before.
+    """
+    listed = [items[position] for position in indices]
+    hashes = dataset.hash_images(listed, index)
+    missing = [item.impath for item, image in zip(listed, hashes, strict=True) if image.is_missing]
+    source = source_of_images(type(dataset))
+    if source:
+        hashes = with_source(dataset, listed, hashes, source)
+        if len(missing) == len(listed):  # its paths are names of images that it draws
+            missing = []
+
+    labels = [item.label for item in listed]
+    contents = [image.digest for image in hashes]
+    clusters = []
+    for item, content in zip(listed, contents, strict=True):
+        clusters.append(cluster_of(dataset, item, content))
+
+    rows = sorted(zip(contents, labels, strict=True))
+    set_hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for content, label in rows:
+        set_hash.update(content + f" {label}\n".encode())
+    list_hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for position, content, label in zip(indices, contents, labels, strict=True):
+        list_hash.update(content + f" {position} {label}\n".encode())
+
+    return ImageIdentity(
+        indices=tuple(indices),
+        digests=as_rows(number_copies(indices, contents)),
+        contents=as_rows(contents),
+        clusters=as_rows(clusters),
+        stamps=[image.stamp for image in hashes],
+        images=set_hash.hexdigest(),
+        listing=list_hash.hexdigest(),
+        missing=missing,
+    )
+
+
+def fingerprint(dataset: Dataset, items: Sequence[Datum]) -> str:
+    """One hash of images, labels, their order and class names. Raises DataError if files are missing."""
+    identity = identify(dataset, items, range(len(items)), ImageIndex())
+    if identity.missing:
+        dataset.check_files(items)
+    return identity.fingerprint(dataset.classnames)
+
+
+def content_of(digests: np.ndarray) -> np.ndarray:
+    """What the pictures of some identities are, whichever copies they are.
+
+    Args:
+        digests: Identities of images, uint8 (N, 16), as `ImageIdentity.digests` or predictions.npz
+            have them.
+
+    Returns:
+        Bytes (N,) that are equal for equal pictures.
+    """
+    first = np.ascontiguousarray(digests[:, :CONTENT_BYTES])
+    return first.view(f"V{CONTENT_BYTES}").reshape(-1)
+
+
+def number_copies(indices: Sequence[int], contents: Sequence[bytes]) -> list[bytes]:
+    """Identities in which copies of one picture differ. The copy that comes first in the split has
+    the picture's own digest; in those of the others the last bytes hold the number of the copy."""
+    digests = list(contents)
+    seen: Counter[bytes] = Counter()
+    for row in sorted(range(len(indices)), key=lambda row: indices[row]):
+        content = contents[row]
+        digests[row] = with_number(content, seen[content])
+        seen[content] += 1
+    return digests
+
+
+def with_number(content: bytes, number: int) -> bytes:
+    last = int.from_bytes(content[CONTENT_BYTES:]) ^ number
+    return content[:CONTENT_BYTES] + last.to_bytes(DIGEST_BYTES - CONTENT_BYTES)
+
+
+def cluster_of(dataset: Dataset, item: Datum, content: bytes) -> bytes:
+    """What an image shares with those that are not independent of it."""
+    if item.group:
+        return hash_text("group", type(dataset).__name__, item.group)
+    uncorrupted = dataset.uncorrupted_name(item)
+    if uncorrupted:
+        return hash_text("uncorrupted image", uncorrupted)
+    return content
+
+
+def as_rows(digests: Sequence[bytes]) -> np.ndarray:
+    """Digests as an array, uint8 (N, 16)."""
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)
+
+
+def source_of_images(reader: type[Dataset]) -> str:
+    """A hash of a plugin's source if its reader may make other images than its files hold, else ""."""
+    if reader.read_image is Dataset.read_image:
+        return ""
+    return plugin_source(reader)
+
+
+def with_source(
+    dataset: Dataset, items: Sequence[Datum], hashes: Sequence[ImageHash], source: str,
+) -> list[ImageHash]:
+    """Digests of images that a plugin's code makes: they depend on its source and on the file's
+    bytes, or on the image's name where there is no file."""
+    combined = []
+    for item, image in zip(items, hashes, strict=True):
+        content = image.digest.hex()
+        if image.is_missing:
+            content = image_name(dataset, item)
+        digest = hash_text("made by a plugin", source, content)
+        combined.append(ImageHash(digest, image.stamp, image.is_missing))
+    return combined
+
+
+def image_name(dataset: Dataset, item: Datum) -> str:
+    """The path of an image relative to the data root, if it is below the root."""
+    relative = item.impath.removeprefix(f"{dataset.root}{os.sep}")
+    return relative.replace(os.sep, "/")

@@ -1,0 +1,244 @@
+"""Digests of image files by content, kept on disk so that each file is read for it only once.
+
+Images are known by what they contain, not by path, size or date. The index remembers the digest of
+a file under its resolved path, its size and its times. A file that is written to gets another time
+and is hashed again.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import stat
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from .utils.errors import UserError
+from .utils.files import Damaged, noticing_damage, open_regular, read_regular, user_cache_folder, write_bytes
+
+logger = logging.getLogger(__name__)
+
+DIGEST_BYTES = 16  # blake2b-128
+# A file that is written twice within one tick of the file system's clock has the same times after
+# both. Such a file is young when it is hashed, so the digests of young files are not kept.
+SETTLED_NS = 2_000_000_000
+FILES_PER_TASK = 64
+ATTEMPTS = 3  # at hashing a file that is being written
+
+
+class Stamp(NamedTuple):
+    """What changes when a file is written to."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@dataclass(frozen=True)
+class ImageHash:
+    """The digest of one image.
+
+    Attributes:
+        digest: 16 bytes. Of a file that cannot be read they depend on its path and on the error.
+        stamp: The file's at the time of the digest; None for an image that is not a file, and for
+            a file that cannot be read.
+        is_missing: Whether there is no such file, or its folder cannot be read.
+    """
+
+    digest: bytes
+    stamp: Stamp | None = None
+    is_missing: bool = False
+
+
+def hash_text(*parts: str) -> bytes:
+    """The digest of some texts, in which it matters where one ends and the next begins."""
+    return new_hash(json.dumps(parts).encode()).digest()
+
+
+def hash_file(path: str) -> ImageHash:
+    """The digest of a file's bytes, or of the reason why it cannot be read."""
+    try:
+        with open_regular(Path(path)) as file:
+            for _ in range(ATTEMPTS):
+                before = Stamp.of(os.fstat(file.fileno()))
+                file.seek(0)
+                content = hashlib.file_digest(file, new_hash)  # type: ignore[arg-type]
+                after = Stamp.of(os.fstat(file.fileno()))
+                if before == after:
+                    break
+            return ImageHash(content.digest(), before)
+    except (OSError, ValueError) as error:  # ValueError: a path that no system takes
+        return unreadable(path, error)
+
+
+def new_hash(content: bytes = b"") -> hashlib.blake2b:
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES)
+
+
+def unreadable(path: str, error: Exception) -> ImageHash:
+    """The digest of a file that cannot be read. Once the file is repaired it is another image."""
+    reason = type(error).__name__
+    if isinstance(error, OSError):
+        reason = str(error.errno)
+    is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+    return ImageHash(hash_text("unreadable", path, reason), None, is_missing)
+
+
+def read_stamp(path: str) -> Stamp | None:
+    """The stamp of a file; None if it is gone."""
+    try:
+        return Stamp.of(os.stat(path))  # noqa: PTH116 - a Path would take as long as the system call
+    except (OSError, ValueError):
+        return None
+
+
+class ImageIndex:
+    """The digests of image files. Without a folder it works too, but remembers nothing."""
+
+    def __init__(self, folder: str | Path | None = "") -> None:
+        """Args:
+            folder: Where the index is kept, such as CACHE.DIR; "": in the user's cache folder; None: nowhere.
+        """
+        if folder == "":
+            self.folder = user_cache_folder()
+        elif folder is None:
+            self.folder = None
+        else:
+            self.folder = Path(folder).expanduser()
+
+    def look_up(self, paths: Sequence[str], place: Path) -> list[ImageHash]:
+        """Returns the digest of each file. Files that are new or have changed are read.
+
+        Args:
+            paths: The files.
+            place: The folder of the data set. Each has an index file of its own.
+        """
+        index_file = self.file_for(place)
+        known = read_index(index_file)
+        resolved_folders: dict[str, str] = {}
+        hashes: list[ImageHash | None] = []
+        unknown = []
+        for position, path in enumerate(paths):
+            try:
+                resolved, status = resolve(path, resolved_folders)
+            except (OSError, ValueError) as error:
+                hashes.append(replace(unreadable(path, error), is_missing=True))
+                continue
+            entry = known.get(resolved)
+            stamp = Stamp.of(status)
+            if entry is not None and entry.stamp == stamp:
+                hashes.append(entry)
+            else:
+                hashes.append(None)
+                unknown.append((position, resolved))
+
+        now = time.time_ns()
+        settled = {}
+        resolved_paths = [resolved for _, resolved in unknown]
+        for (position, resolved), image in zip(unknown, hash_files(resolved_paths), strict=True):
+            hashes[position] = image
+            if image.stamp is not None and now - max(image.stamp[1:]) >= SETTLED_NS:
+                settled[resolved] = image
+        if settled:
+            add_to_index(index_file, settled)
+        return [image for image in hashes if image is not None]
+
+    def file_for(self, place: Path) -> Path | None:
+        """The index file of a data set's folder; None if nothing is kept."""
+        if self.folder is None:
+            return None
+        name = hash_text(os.path.realpath(place)).hex()
+        return self.folder / f"images-{name}.index"
+
+
+def resolve(path: str, resolved_folders: dict[str, str]) -> tuple[str, os.stat_result]:
+    """The path without symbolic links, and its status. `resolved_folders` has those met before:
+    resolving every path anew takes ten times as long."""
+    folder, name = os.path.split(path)
+    if folder not in resolved_folders:
+        resolved_folders[folder] = os.path.realpath(folder)
+    resolved = os.path.join(resolved_folders[folder], name)  # noqa: PTH118 - as above
+    status = os.lstat(resolved)
+    if stat.S_ISLNK(status.st_mode):
+        resolved = os.path.realpath(resolved)
+        status = os.stat(resolved)  # noqa: PTH116
+    return resolved, status
+
+
+def hash_files(paths: Sequence[str]) -> list[ImageHash]:
+    """Hashes files in a pool of threads, in the given order."""
+    if not paths:
+        return []
+    groups = [paths[start : start + FILES_PER_TASK] for start in range(0, len(paths), FILES_PER_TASK)]
+    hashes: list[ImageHash] = []
+    with ThreadPoolExecutor(thread_name_prefix="hashes") as pool, \
+            tqdm(total=len(paths), desc="hashes of images", unit="img", dynamic_ncols=True, delay=1.0) as bar:
+        try:
+            for group in pool.map(hash_group, groups):
+                hashes += group
+                bar.update(len(group))
+        except BaseException:  # Ctrl-C
+            pool.shutdown(cancel_futures=True)
+            raise
+    return hashes
+
+
+def hash_group(paths: Sequence[str]) -> list[ImageHash]:
+    return [hash_file(path) for path in paths]
+
+
+def read_index(file: Path | None) -> dict[str, ImageHash]:
+    """The digests in an index file by resolved path; none if it is absent or damaged.
+
+    Its first line is a checksum of the second, which is a JSON object: path -> [size, time of the
+    last change of the content, time of the last change of content or attributes, digest].
+    """
+    if file is None:
+        return {}
+    try:
+        content = read_regular(file)
+    except OSError:
+        return {}
+    try:
+        with noticing_damage():
+            checksum, _, body = content.partition(b"\n")
+            if checksum.decode() != checksum_of(body):
+                raise Damaged("wrong checksum")
+            entries = {}
+            for path, (size, mtime_ns, ctime_ns, digest) in json.loads(body).items():
+                entries[path] = ImageHash(bytes.fromhex(digest), Stamp(size, mtime_ns, ctime_ns))
+            return entries
+    except Damaged as error:
+        logger.info("%s is damaged (%s) and is made again", file, error)
+        return {}
+
+
+def add_to_index(file: Path | None, hashes: dict[str, ImageHash]) -> None:
+    """Adds digests to an index file. It is read again first, since another process may have added
+    some. Where two write at the same moment those of one are lost, and hashed again later."""
+    if file is None:
+        return
+    entries = {}
+    for path, image in {**read_index(file), **hashes}.items():
+        if image.stamp is not None:
+            entries[path] = [*image.stamp, image.digest.hex()]
+    body = json.dumps(entries).encode()
+    try:
+        write_bytes(file, checksum_of(body).encode() + b"\n" + body)
+    except UserError as error:  # a full or read-only disk: the files are hashed again next time
+        logger.info("digests of images are not kept (%s)", error)
+
+
+def checksum_of(body: bytes) -> str:
+    return new_hash(body).hexdigest()

@@ -1,0 +1,249 @@
+"""Which images a run uses: known by content, with copies told apart and corruptions of one image kept together."""
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from common import make_image_folder
+from data_roots import build_cifar, build_cifar_c, build_imagenet, build_imagenet_c
+from PIL import Image
+from promptcal.datasets import Dataset, build_dataset
+from promptcal.datasets.checks import shared_images
+from promptcal.datasets.identity import ImageIdentity, content_of, fingerprint, identify
+from promptcal.datasets.image_index import ImageIndex
+from promptcal.datasets.utils.errors import DataError
+
+
+def identity_of(dataset: Dataset, split: str = "test", indices: range | list[int] | None = None) -> ImageIdentity:
+    items = getattr(dataset, split)
+    if indices is None:
+        indices = range(len(items))
+    return identify(dataset, items, indices, ImageIndex(None))
+
+
+def folder_identity(root: Path) -> ImageIdentity:
+    return identity_of(build_dataset("ImageFolder", root))
+
+
+def rows(array: np.ndarray) -> set[bytes]:
+    return {row.tobytes() for row in array}
+
+
+def test_the_same_images_elsewhere_are_the_same(tmp_path: Path):
+    """Under another root, with other names of files, folders and dates."""
+    first = make_image_folder(tmp_path / "laptop")
+    second = tmp_path / "cluster" / "photos"
+    shutil.copytree(first, second, copy_function=shutil.copyfile)
+    for path in sorted(second.rglob("*.png")):
+        path.rename(path.with_name(f"image_{path.name}"))
+    here, there = folder_identity(first), folder_identity(second)
+    assert here.images == there.images and here.listing == there.listing
+    assert np.array_equal(here.digests, there.digests) and np.array_equal(here.clusters, there.clusters)
+
+
+@pytest.mark.parametrize("change", ["pixels", "label", "order", "fewer"])
+def test_what_makes_another_set(tmp_path: Path, change: str):
+    dataset = build_dataset("ImageFolder", make_image_folder(tmp_path))
+    items, indices = list(dataset.test), list(range(12))
+    before = identify(dataset, items, indices, ImageIndex(None))
+    if change == "pixels":
+        file = Path(items[3].impath)
+        file.write_bytes(bytes(len(file.read_bytes())))
+    elif change == "label":
+        items[3] = replace(items[3], label=2)
+    elif change == "order":
+        indices.reverse()
+    else:
+        indices.pop()
+    after = identify(dataset, items, indices, ImageIndex(None))
+    assert before.listing != after.listing
+    assert (before.images == after.images) is (change == "order")
+
+
+def test_copies_of_a_picture_have_identities_of_their_own(tmp_path: Path):
+    """They are in two classes. Which copy is the first does not depend on the order of the list."""
+    folder = make_image_folder(tmp_path)
+    for copy in ("kind_a/9.png", "kind_d/0.png"):
+        shutil.copy(folder / "kind_a" / "0.png", folder / copy)
+    dataset = build_dataset("ImageFolder", folder)
+    identity = identity_of(dataset)
+    assert len(rows(identity.digests)) == len(dataset.test) == 13
+    assert len(rows(identity.contents)) == len(np.unique(content_of(identity.digests))) == 11
+    assert len(rows(identity.clusters)) == 11
+    assert np.array_equal(identity.digests[0], identity.contents[0])
+    backwards = identity_of(dataset, indices=range(12, -1, -1))
+    assert np.array_equal(backwards.digests, identity.digests[::-1])
+
+
+def test_cifars_images_are_known_by_their_pixels(tmp_path: Path):
+    build_cifar(tmp_path)
+    arrays = build_cifar_c(tmp_path, ["fog", "snow"])
+    fog = identity_of(build_dataset("CIFAR10C", tmp_path, corruption="fog"))
+    assert len(rows(fog.digests)) == 20
+    arrays["fog"][81] = arrays["fog"][80]  # a copy
+    np.save(tmp_path / "CIFAR-10-C" / "fog.npy", arrays["fog"])
+    copied = identity_of(build_dataset("CIFAR10C", tmp_path, corruption="fog"))
+    assert len(rows(copied.digests)) == 20 and len(rows(copied.contents)) == 19
+    assert np.array_equal(fog.digests[2:], copied.digests[2:]) and fog.images != copied.images
+
+
+def corrupted_sets(name: str, root: Path) -> list[Dataset]:
+    """The clean set first, then other corruptions and severities of it."""
+    if name == "LandCover":
+        return [build_dataset("LandCover", ""), build_dataset("LandCover", "", corruption="fog", severity=3),
+                build_dataset("LandCover", "", corruption="contrast", severity=5)]
+    if name == "ImageNet":
+        images = root / "imagenet" / "images" / "val"
+        build_imagenet("ImageNet", images)
+        for path in images.rglob("*.JPEG"):
+            path.rename(path.with_name(f"ILSVRC2012_val_{path.stem[-1]:0>8}.JPEG"))  # as ImageNet-C's
+        build_imagenet_c(root, ["fog", "snow"], (103, 105))
+        for path in (*root.glob("ImageNet-C/*/103"), *root.glob("ImageNet-C/*/105")):
+            path.rename(path.with_name(path.name[-1]))  # shades that no clean image has
+    else:
+        build_cifar(root, int(name[5:]))
+        build_cifar_c(root, ["fog", "snow"], int(name[5:]))
+    return [build_dataset(name, root), build_dataset(f"{name}C", root, corruption="fog", severity=3),
+            build_dataset(f"{name}C", root, corruption="fog", severity=5),
+            build_dataset(f"{name}C", root, corruption="snow", severity=5)]
+
+
+@pytest.mark.parametrize("name", ["LandCover", "ImageNet", "CIFAR10", "CIFAR100"])
+def test_corruptions_of_an_image_are_one_cluster(name: str, tmp_path: Path):
+    clean, *corrupted = corrupted_sets(name, tmp_path)
+    expected = identity_of(clean)
+    assert len(rows(expected.clusters)) == len(clean.test)
+    for dataset in corrupted:
+        identity = identity_of(dataset)
+        assert rows(identity.clusters) == rows(expected.clusters)
+        assert not rows(identity.digests) & rows(expected.digests)
+
+
+def test_other_splits_and_sets_are_other_clusters(tmp_path: Path):
+    build_cifar(tmp_path, 10)
+    build_cifar(tmp_path, 100)
+    ten, hundred, land = (build_dataset("CIFAR10", tmp_path), build_dataset("CIFAR100", tmp_path),
+                          build_dataset("LandCover", ""))
+    identities = [identity_of(ten), identity_of(ten, "train"), identity_of(hundred), identity_of(land),
+                  identity_of(land, "val"), identity_of(build_dataset("LandCoverShift", ""))]
+    clusters = [rows(identity.clusters) for identity in identities]
+    assert len(set.union(*clusters)) == sum(map(len, clusters))
+
+
+def test_images_of_a_patient_are_one_cluster(tmp_path: Path):
+    dataset = build_dataset("ImageFolder", make_image_folder(tmp_path))
+    dataset.test = [replace(item, group=f"patient {number % 5}") for number, item in enumerate(dataset.test)]
+    identity = identity_of(dataset)
+    assert len(rows(identity.clusters)) == 5 and len(rows(identity.digests)) == 12
+    assert np.array_equal(identity.clusters[0], identity.clusters[5])
+
+
+PLUGIN = """
+from PIL import ImageOps
+from promptcal.datasets.image_folder import ImageFolder
+from promptcal.datasets.landcover import LandCover
+from strength import LEVELS
+
+class Reduced(ImageFolder):
+    def read_image(self, datum):
+        return ImageOps.posterize(super().read_image(datum), LEVELS)
+
+class Tiles(LandCover):
+    draw_tile = staticmethod(lambda *key: LandCover.draw_tile(*key) // LEVELS)
+
+class Listed(ImageFolder):
+    "Changes no image."
+"""
+
+
+def plugin(folder: Path, monkeypatch: pytest.MonkeyPatch, levels: int, source: str = PLUGIN):
+    """The module of a user's readers, as a new process would import it."""
+    (folder / "readers.py").write_text(source)
+    (folder / "strength.py").write_text(f"LEVELS = {levels}\n")
+    monkeypatch.syspath_prepend(folder)
+    for name in ("readers", "strength"):
+        monkeypatch.delitem(importlib.sys.modules, name, raising=False)
+    importlib.invalidate_caches()
+    return importlib.import_module("readers")
+
+
+def test_a_plugin_that_makes_other_images_is_known_by_its_source_too(tmp_path: Path, monkeypatch):
+    """A module of its folder counts as well. A reader that changes no image has those of its files."""
+    images = make_image_folder(tmp_path / "images")
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    plain = folder_identity(images)
+    seen = {"Reduced": [plain.images], "Tiles": [identity_of(build_dataset("LandCover", "")).images], "Listed": []}
+    for number, (levels, source) in enumerate([(2, PLUGIN), (3, PLUGIN), (3, f"{PLUGIN}\n# edited"), (2, PLUGIN)]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        readers = plugin(folder, monkeypatch, levels, source)
+        for name, hashes in seen.items():
+            hashes.append(identity_of(getattr(readers, name)(images)).images)
+    for name in ("Reduced", "Tiles"):
+        assert len(set(seen[name])) == 4 and seen[name][1] == seen[name][4], name  # the same files in another folder
+    assert set(seen["Listed"]) == {plain.images}
+
+
+class Drawn(Dataset):
+    """A reader as for version 1.0, whose paths are names."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.classnames = ["dark", "bright"]
+        datum = build_dataset("LandCover", "").test[0]
+        self.test = [replace(datum, impath=str(root / "shades" / str(n)), label=n // 2) for n in range(4)]
+
+    def read_image(self, datum) -> Image.Image:
+        return Image.new("RGB", (40, 40), (int(Path(datum.impath).name) * 60,) * 3)
+
+
+def test_a_plugin_that_draws_images_has_no_missing_files(tmp_path: Path):
+    first, second = Drawn(tmp_path / "a"), Drawn(tmp_path / "b")
+    identity = identity_of(first)
+    assert not identity.missing and len(rows(identity.digests)) == 4
+    assert fingerprint(first, first.test) == fingerprint(second, second.test)
+
+
+def test_bad_and_missing_files_have_an_identity(tmp_path: Path):
+    folder = make_image_folder(tmp_path)
+    victim, gone = folder / "kind_b" / "1.png", folder / "kind_c" / "2.png"
+    whole = victim.read_bytes()
+    dataset = build_dataset("ImageFolder", folder)
+    good = identity_of(dataset)
+    victim.write_bytes(bytes(len(whole)))
+    gone.unlink()
+    bad = identity_of(dataset)
+    assert bad.missing == [str(gone)] and len(rows(bad.digests)) == 12
+    assert [number for number in range(12) if not np.array_equal(good.digests[number], bad.digests[number])] == [4, 8]
+    with pytest.raises(DataError, match="1 of 12 images are missing"):
+        fingerprint(dataset, dataset.test)
+    victim.write_bytes(whole)
+    assert np.array_equal(identity_of(dataset).digests[4], good.digests[4])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_has_an_identity(tmp_path: Path):
+    folder = make_image_folder(tmp_path)
+    (folder / "kind_a" / "0.png").chmod(0)
+    identity = folder_identity(folder)
+    assert not identity.missing and identity.stamps[0] is None
+
+
+def test_images_that_two_splits_share_are_found_by_content(tmp_path: Path):
+    """Copies under other names; of two copies in one split both count."""
+    make_image_folder(tmp_path / "test")
+    make_image_folder(tmp_path / "val", classes=5)  # draws the same first twelve
+    shutil.copy(tmp_path / "val" / "kind_a" / "0.png", tmp_path / "val" / "kind_e" / "copy.png")
+    for path in sorted((tmp_path / "val").rglob("[0-9].png")):
+        path.rename(path.with_name(f"v{path.name}"))
+    dataset = build_dataset("ImageFolder", tmp_path)
+    val, test = identity_of(dataset, "val"), identity_of(dataset)
+    assert shared_images(val, test) == [*range(12), 12] and shared_images(test, val) == list(range(12))
+    assert [item.impath.rpartition("/")[2] for item in dataset.val][12] == "copy.png"
+    assert shared_images(identity_of(dataset, "val", [13, 14]), test) == []
+    assert shared_images(val, identity_of(dataset, indices=[3])) == [3]

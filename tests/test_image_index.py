@@ -1,0 +1,198 @@
+"""Digests of image files, and the index that keeps them: by content, once per file, safe against damage."""
+from __future__ import annotations
+
+import os
+import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from common import make_image_folder
+from processes import forked
+from promptcal.datasets import image_index
+from promptcal.datasets.image_index import ImageIndex, Stamp, hash_file, hash_text, new_hash
+
+OLD = 1_600_000_000  # seconds since 1970
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Twelve images. Their times of change are those of this test, so they are young."""
+    folder = make_image_folder(tmp_path / "images")
+    return [str(path) for path in sorted(folder.rglob("*.png"))]
+
+
+@pytest.fixture
+def settled(files: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The images an hour later."""
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 3600 * 10**9)
+    return files
+
+
+@pytest.fixture
+def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were read for their digests."""
+    names = []
+
+    def counting(path: str) -> image_index.ImageHash:
+        names.append(Path(path).name)
+        return hash_file(path)
+
+    monkeypatch.setattr(image_index, "hash_file", counting)
+    return names
+
+
+def digests(index: ImageIndex, files: list[str], place: Path) -> list[bytes]:
+    return [image.digest for image in index.look_up(files, place)]
+
+
+def test_a_digest_is_that_of_the_bytes(files, tmp_path: Path):
+    expected = [new_hash(Path(file).read_bytes()).digest() for file in files]
+    assert digests(ImageIndex(None), files, tmp_path) == expected
+    assert len(set(expected)) == 12 and all(len(digest) == 16 for digest in expected)
+
+
+def test_a_file_is_read_once(settled, read_files, tmp_path: Path):
+    first = digests(ImageIndex(tmp_path / "cache"), settled, tmp_path / "images")
+    assert len(read_files) == 12
+    assert digests(ImageIndex(tmp_path / "cache"), settled, tmp_path / "images") == first
+    assert len(read_files) == 12
+    (index_file,) = (tmp_path / "cache").iterdir()
+    assert index_file.name.startswith("images-")
+
+
+def test_young_files_are_not_kept(files, read_files, tmp_path: Path):
+    for _ in range(2):
+        digests(ImageIndex(tmp_path / "cache"), files, tmp_path / "images")
+    assert len(read_files) == 24 and not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("how", ["written", "replaced", "moved", "linked"])
+def test_another_file_of_the_same_name_size_and_date_is_hashed_again(settled, tmp_path: Path, how: str):
+    index, place, victim = ImageIndex(tmp_path / "cache"), tmp_path / "images", Path(settled[4])
+    os.utime(victim, (OLD, OLD))
+    before = digests(index, settled, place)
+    time.sleep(0.02)  # the file system's clock ticks: the fixture says that an hour has passed
+    other = tmp_path / "other.png"
+    other.write_bytes(bytes(len(victim.read_bytes())))
+    os.utime(other, (OLD, OLD))
+    if how == "written":
+        victim.write_bytes(other.read_bytes())
+        os.utime(victim, (OLD, OLD))
+    elif how == "replaced":
+        victim.unlink()
+        victim.write_bytes(other.read_bytes())
+        os.utime(victim, (OLD, OLD))
+    elif how == "moved":
+        other.replace(victim)
+    else:
+        victim.unlink()
+        victim.symlink_to(other)
+    after = digests(index, settled, place)
+    assert [old == new for old, new in zip(before, after, strict=True)] == [n != 4 for n in range(12)]
+    assert after[4] == new_hash(victim.read_bytes()).digest()
+
+
+def test_a_link_that_points_elsewhere_is_another_image(settled, tmp_path: Path):
+    link = tmp_path / "link.png"
+    seen = []
+    for target in settled[:2]:
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        seen += digests(ImageIndex(tmp_path / "cache"), [str(link)], tmp_path)
+    assert seen == digests(ImageIndex(None), settled[:2], tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\n", b"{}", b"\x00\xff", None])
+def test_a_damaged_index_is_made_again(settled, read_files, tmp_path: Path, damage: bytes | None):
+    index, place = ImageIndex(tmp_path / "cache"), tmp_path / "images"
+    first = digests(index, settled, place)
+    (index_file,) = (tmp_path / "cache").iterdir()
+    whole = index_file.read_bytes()
+    if damage is None:  # one digit of one digest
+        damage = whole.replace(first[3].hex().encode(), first[4].hex().encode())
+        assert damage != whole
+    index_file.write_bytes(damage)
+    assert digests(index, settled, place) == first and len(read_files) == 24
+    assert index_file.read_bytes() == whole
+
+
+def test_an_index_that_cannot_be_kept_is_no_obstacle(settled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    expected = digests(ImageIndex(None), settled, tmp_path)
+    (tmp_path / "file").write_text("not a folder")
+    assert digests(ImageIndex(tmp_path / "file" / "cache"), settled, tmp_path) == expected
+    (tmp_path / "closed").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
+    assert digests(ImageIndex(tmp_path / "closed"), settled, tmp_path) == expected
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # of a user without a home
+    assert ImageIndex().folder is None and digests(ImageIndex(), settled, tmp_path) == expected
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert digests(ImageIndex(), settled, tmp_path) == expected
+    assert [path.name[:7] for path in (tmp_path / "home" / "promptcal").iterdir()] == ["images-"]
+    assert {path.name for path in (tmp_path / "images").iterdir()} == {f"kind_{k}" for k in "abcd"}
+
+
+def test_several_writers_leave_a_whole_index(settled, tmp_path: Path):
+    """Each adds some files. What the last one wrote can be read, and no digest in it is wrong."""
+    def add(start: int) -> None:
+        digests(ImageIndex(tmp_path / "cache"), settled[start : start + 4], tmp_path)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(add, list(range(9)) * 3))
+    (index_file,) = (tmp_path / "cache").iterdir()
+    entries = image_index.read_index(index_file)
+    assert len(entries) >= 4
+    assert all(entry.digest == hash_file(path).digest for path, entry in entries.items())
+
+
+def test_a_process_that_is_killed_leaves_the_old_index(settled, tmp_path: Path):
+    digests(ImageIndex(tmp_path / "cache"), settled[:6], tmp_path)
+
+    def die() -> None:
+        os.replace = lambda *args: os._exit(9)
+        Path.replace = lambda *args: os._exit(9)
+        digests(ImageIndex(tmp_path / "cache"), settled, tmp_path)
+
+    assert forked(die).returncode == 9
+    index_file = ImageIndex(tmp_path / "cache").file_for(tmp_path)
+    assert len(image_index.read_index(index_file)) == 6
+
+
+def test_what_cannot_be_read_has_an_identity_that_a_repair_changes(tmp_path: Path):
+    """Missing, a folder, a pipe, and without permission: no exception, and nothing waits."""
+    paths = {name: tmp_path / name for name in ("missing.png", "folder.png", "pipe.png")}
+    paths["folder.png"].mkdir()
+    os.mkfifo(paths["pipe.png"])
+    listed = [str(path) for path in paths.values()]
+    before = ImageIndex(None).look_up(listed, tmp_path)
+    assert [image.is_missing for image in before] == [True, False, False]
+    assert [image.stamp for image in before] == [None] * 3
+    assert len({image.digest for image in before}) == 3
+    assert before == ImageIndex(None).look_up(listed, tmp_path)
+    paths["missing.png"].write_bytes(b"here")
+    (after,) = ImageIndex(None).look_up(listed[:1], tmp_path)
+    assert after.digest == new_hash(b"here").digest() and not after.is_missing
+
+
+def test_a_file_that_is_written_while_it_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The digest is of the bytes that the stamp belongs to."""
+    file = tmp_path / "growing.png"
+    file.write_bytes(b"begin")
+    real, calls = image_index.hashlib.file_digest, []
+
+    def digest(opened, make):
+        content = real(opened, make)
+        if not calls:
+            file.write_bytes(b"begin and end")
+        calls.append(1)
+        return content
+
+    monkeypatch.setattr(image_index.hashlib, "file_digest", digest)
+    image = hash_file(str(file))
+    assert image.digest == new_hash(b"begin and end").digest() and image.stamp == Stamp.of(file.stat())
+
+
+def test_texts_are_told_apart():
+    assert hash_text("a", "bc") != hash_text("ab", "c") != hash_text("abc")

@@ -1,0 +1,137 @@
+"""The trainers by name, and what settings, tables and figures need to know about each."""
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from yacs.config import CfgNode
+
+from ...datasets.utils.registry import Registry
+
+PACKAGE = __name__.removesuffix(".config.registry")  # of the trainers
+TRAINER_REGISTRY = Registry("trainer", Path(__file__).parents[1], PACKAGE)
+SPARE_COLOURS = ("#AA4499", "#661100", "#B8A13A", "#5B7F95")  # for methods that state none
+ZERO_SHOT = "ZeroShot"  # the trainer that is CLIP without adaptation; others are compared with it
+LAST = 1000  # display order of methods that state none
+
+
+def build_trainer(cfg: CfgNode) -> Any:
+    """The trainer, a `BaseTrainer`, that `cfg.TRAINER.NAME` names."""
+    return TRAINER_REGISTRY.get(cfg.TRAINER.NAME)(cfg)
+
+
+def branch_of(name: str) -> str:
+    """The group of a method's own settings: `cfg.TRAINER.<branch>`."""
+    return name.upper()
+
+
+def method_key(name: str) -> str:
+    """One spelling for all: `O-TPT`, `OTPT` and `otpt` are the same method."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def find_method(name: str) -> type[Any] | None:
+    """The registered trainer of this name in any spelling; None if there is none."""
+    for known in TRAINER_REGISTRY:
+        if method_key(known) == method_key(name):
+            return TRAINER_REGISTRY.get(known)
+    return None
+
+
+def is_plugin(cls: type) -> bool:
+    """Whether a class is a user's, from outside this package."""
+    package = PACKAGE.rpartition(".")[0]
+    return not cls.__module__.startswith(f"{package}.")
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """What settings, tables, figures and plans need to know about a method, registered or not.
+
+    Attributes:
+        name: The class's name.
+        label: In tables and figures.
+        colour: In figures.
+        marker: In figures.
+        order: Sorts methods as papers list them.
+        tuned: Adapts to test images.
+        tunes_context: Runs the text tower for every image.
+        tunes_by_gradients: Takes gradient steps, so that it takes regularisers and TTA.RESET.
+        trained: Learns from labelled images first.
+        online: Its predictions depend on the order of the images, whatever its settings.
+        zero_shot: CLIP without adaptation; all others are compared with it.
+        cls: The registered class; None if there is none.
+    """
+
+    name: str
+    label: str
+    colour: str
+    marker: str = "v"
+    order: tuple[int, str] = (LAST, "")
+    tuned: bool = False
+    tunes_context: bool = True
+    tunes_by_gradients: bool = False
+    trained: bool = False
+    online: bool = False
+    zero_shot: bool = False
+    cls: type[Any] | None = None
+
+    @property
+    def is_plugin(self) -> bool:
+        """Whether it is a user's, or not registered: what it reads is not known."""
+        return self.cls is None or is_plugin(self.cls)
+
+    def used_settings(self, settings: Mapping[str, object]) -> Collection[str] | None:
+        """The settings with `used_by` in the table that it reads; None if not known.
+
+        A user's class may read any setting, whatever the class that it is derived from reads. So
+        it is asked only if it defines `used_settings` itself.
+        """
+        if self.cls is None:
+            return None
+        for cls in self.cls.__mro__:
+            if "used_settings" in vars(cls):
+                return self.cls.used_settings(settings)
+            if is_plugin(cls):
+                return None
+        return None
+
+
+Method = TypeVar("Method", str, MethodInfo)  # keys of a figure's data; MethodInfo has a label of its own
+
+
+def method_info(name: str | MethodInfo) -> MethodInfo:
+    """Facts about a method by its name in any spelling.
+
+    A method that is not registered gets neutral values.
+    """
+    if isinstance(name, MethodInfo):
+        return name
+    key = method_key(name)
+    spare_colour = SPARE_COLOURS[sum(key.encode()) % len(SPARE_COLOURS)]
+    method = find_method(name)
+    if method is None:
+        return MethodInfo(name=name, label=name, colour=spare_colour, order=(LAST, key))
+    attributes = vars(method)  # a method derived from another one does not take over its looks
+    return MethodInfo(
+        name=method.__name__,
+        label=attributes.get("label") or name,
+        colour=attributes.get("colour") or spare_colour,
+        marker=attributes.get("marker", "v"),
+        order=(attributes.get("display_order", LAST), key),
+        tuned=method.tuned,
+        tunes_context=method.tunes_context,
+        tunes_by_gradients=method.takes_regularisers,
+        trained=method.trained,
+        online=method.online,
+        zero_shot=not method.tuned and not method.trained,
+        cls=method,
+    )
+
+
+def backbone_label(name: str) -> str:
+    """What a backbone is called in tables and captions."""
+    return "small CLIP" if name == "small" else name

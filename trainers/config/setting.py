@@ -1,0 +1,244 @@
+"""A setting: its default, its meaning, its allowed values, and what it influences."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from .registry import MethodInfo
+
+Settings = Mapping[str, object]  # every setting of a run by its full key
+
+
+class Role(Enum):
+    """What a setting influences."""
+
+    DATA = "which images are used"
+    VIEWS = "which views of an image are made"
+    MODEL = "the backbone and its prompt"
+    METHOD = "how a method adapts or is trained"
+    NUMERICS = "how numbers are computed"
+    REPORTING = "how predictions are measured and named"
+    PLACE = "where files are read and written"
+    NONE = "nothing but speed and memory"
+
+
+PREDICTION_ROLES = (Role.DATA, Role.VIEWS, Role.MODEL, Role.METHOD, Role.NUMERICS)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers between two ends.
+
+    Attributes:
+        least: The lowest allowed number.
+        above: A number that is not allowed, nor is any below it.
+        most: The highest allowed number.
+        below: A number that is not allowed, nor is any above it.
+        text: Words that complete "it must be …"; "" = made from the ends.
+    """
+
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+    below: float = math.inf
+    text: str = ""
+
+    def accepts(self, value: object) -> bool:
+        if not isinstance(value, int | float):
+            return False
+        return self.least <= value <= self.most and self.above < value < self.below
+
+    @property
+    def words(self) -> str:
+        if self.text:
+            return self.text
+        if self.least > -math.inf:
+            lower, range_word = f"{self.least:g}", "from "
+        elif self.above > -math.inf:
+            lower, range_word = f"above {self.above:g}", ""
+        else:
+            lower, range_word = "", ""
+        if self.most < math.inf:
+            upper = f"{self.most:g}"
+            joint = " to " if range_word else " and at most "
+        elif self.below < math.inf:
+            upper = f"below {self.below:g}"
+            joint = " to " if range_word else " and "
+        else:
+            upper = ""
+            joint = ""
+        if not upper:
+            return f"{lower} or more" if range_word else lower
+        if not lower:
+            return f"at most {upper}"
+        return f"{range_word}{lower}{joint}{upper}"
+
+    def examples(self, default: object) -> tuple[list[object], list[object]]:
+        """Values that are accepted and values that are refused, of the type of `default`."""
+        number = int if isinstance(default, int) else float
+        candidates: list[object] = [default]
+        for end in (self.least, self.above, self.most, self.below):
+            if math.isfinite(end):
+                candidates += [number(end - 1), number(end), number(end + 1)]
+        good = [value for value in candidates if self.accepts(value)]
+        bad = [value for value in candidates if not self.accepts(value)]
+        return good, bad
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of a few words."""
+
+    choices: Sequence[str]
+
+    def accepts(self, value: object) -> bool:
+        return value in self.choices
+
+    @property
+    def words(self) -> str:
+        return f"one of {', '.join(self.choices)}"
+
+    def examples(self, default: object) -> tuple[list[object], list[object]]:
+        return list(self.choices), ["another", ""]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Values that a function accepts.
+
+    Attributes:
+        test: Whether a value is allowed.
+        words: Complete the sentence "it must be …".
+        good: Values that are accepted, for tests and help.
+        bad: Values that are refused, for tests.
+    """
+
+    test: Callable[[object], bool]
+    words: str
+    good: Sequence[object]
+    bad: Sequence[object]
+
+    def accepts(self, value: object) -> bool:
+        return self.test(value)
+
+    def examples(self, default: object) -> tuple[list[object], list[object]]:
+        return list(self.good), list(self.bad)
+
+
+Allowed = Range | OneOf | Check
+
+
+def always(settings: Settings, method: MethodInfo) -> str:
+    """The effect of most settings: they have one with every method and all other settings."""
+    return ""
+
+
+def unchanged(value: object) -> object:
+    return value
+
+
+def equal(value: object, default: object) -> bool:
+    return value == default
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table of settings.
+
+    Attributes:
+        key: The full key, such as `TTA.STEPS`. A method's own settings have keys without a dot,
+            which stand for `TRAINER.<NAME>.<key>`.
+        default: The default. Its type is the type of the setting.
+        help: What it means, in one line.
+        role: What it influences.
+        allowed: The allowed values; None = all of the default's type.
+        alias: A key of CoOp or Dassl that means the same, and our value for each of its values.
+        used_by: The methods that read it, in words; "" = all. Which these are, methods say
+            themselves (see `used_settings` in base.py).
+        effect: A function of all settings and of the method. It returns "" if the setting has an
+            effect, else what to do to give it one.
+        auto: How the default is resolved if it stands for another value; "" if it does not.
+        resolve: The value that the default stands for as far as the settings tell; None if only
+            the model or the data tell.
+        canonical: One spelling for values that mean the same.
+        same: Whether a value means the same as the default, given what the default stands for.
+        names_file: Whether it names a file. Records and labels have the file's name and a hash of
+            its content instead of its path.
+        recorded: How a record states a value that is not a file's and may have a path in it.
+        in_path: Whether it is a folder of its own in a run's path, so that it is not in the tag.
+        rounding: Whether it changes predictions by rounding alone. Such a setting makes no other
+            row, label or folder.
+        show: How a row label states a value: text with {} for the value, or a function.
+        title: What a table that compares its values is called; "" = its key.
+    """
+
+    key: str
+    default: object
+    help: str
+    role: Role = Role.METHOD
+    allowed: Allowed | None = None
+    alias: tuple[str, Mapping[object, object]] | None = None
+    used_by: str = ""
+    effect: Callable[[Settings, MethodInfo], str] = always
+    auto: str = ""
+    resolve: Callable[[Settings], object] | None = None
+    canonical: Callable[[object], object] = unchanged
+    same: Callable[[object, object], bool] = equal
+    names_file: bool = False
+    recorded: Callable[[str], str] | None = None
+    in_path: bool = False
+    rounding: bool = False
+    show: str | Callable[[object], str] = ""
+    title: str = ""
+
+    @property
+    def influences_predictions(self) -> bool:
+        return self.role in PREDICTION_ROLES and not self.rounding
+
+    def reason_without_effect(self, settings: Settings, method: MethodInfo) -> str:
+        """What to do if it has no effect on predictions; "" if it has one."""
+        if self.used_by:
+            used = method.used_settings(settings)
+            if used is not None and self.key not in used:
+                return f"only {self.used_by}, use it"
+        return self.effect(settings, method)
+
+    def problem(self, value: object) -> str:
+        """What a value must be, if it is not allowed; "" if it is allowed."""
+        if isinstance(value, float) and not math.isfinite(value):
+            return "a finite number"
+        if self.allowed is not None and not self.allowed.accepts(value):
+            return self.allowed.words
+        return ""
+
+    @property
+    def allowed_words(self) -> str:
+        """The allowed values in words: `0 or more`, `on, off or auto`; "" if all are."""
+        if self.allowed is None:
+            return ""
+        return self.allowed.words.removeprefix("one of ")
+
+    def examples(self) -> tuple[list[object], list[object]]:
+        """Values that are accepted and values that are refused."""
+        if self.allowed is not None:
+            good, bad = self.allowed.examples(self.default)
+        else:
+            good, bad = [self.default], []
+        if isinstance(self.default, float):
+            bad = [*bad, math.nan, math.inf]
+        return good, bad
+
+    def words(self, value: object) -> str:
+        """A value as a row label states it; "" if the table says nothing about it."""
+        if callable(self.show):
+            return self.show(value)
+        return self.show.format(plain_number(value))
+
+
+def plain_number(value: object) -> str:
+    """A value as text. Numbers are as short as they can be without changing: 10.0 is 10."""
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return str(value)

@@ -1,0 +1,443 @@
+"""The table of settings that all methods share. Keys are Dassl's where Dassl has one.
+
+Each method declares its own settings in its file (see `settings` in soc.py). Defaults, checks, help,
+labels, run folders and records are made from these rows. To change a setting, change its row.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ...datasets.base import DATASET_REGISTRY
+from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
+from ..functional import BINS
+from .names import backbone_name
+from .registry import MethodInfo, method_key
+from .setting import Check, OneOf, Range, Role, Setting, Settings
+
+# CoOp's key, but every method that starts from a learnt prompt reads it.
+CLASS_TOKEN_POSITION = "TRAINER.COOP.CLASS_TOKEN_POSITION"
+EVERY_IMAGE = ("image", "1")  # values of TTA.RESET with which nothing is carried to the next image
+MEAN, SIMILARITY = "mean", "similarity"  # PROMPT.ENSEMBLE
+LONGEST_LABEL = 80
+
+
+# When a setting has an effect: "" if it has one, else what to do to give it one.
+
+def needs_training(settings: Settings, method: MethodInfo) -> str:
+    if method.trained:
+        return ""
+    return "train with --trainer CoOp, then use its prompt with --model-dir"
+
+
+def needs_corruption(settings: Settings, method: MethodInfo) -> str:
+    if settings.get("DATASET.CORRUPTION"):
+        return ""
+    return "give DATASET.CORRUPTION too"
+
+
+def needs_stream(settings: Settings, method: MethodInfo) -> str:
+    if is_online(settings, method):
+        return ""
+    return "only online methods, such as TDA, and TTA.RESET never depend on the order of the images"
+
+
+def needs_correlated_order(settings: Settings, method: MethodInfo) -> str:
+    reason = needs_stream(settings, method)
+    if not reason and settings.get("TEST.ORDER") != "correlated":
+        reason = "set TEST.ORDER correlated"
+    return reason
+
+
+def needs_own_context(settings: Settings, method: MethodInfo) -> str:
+    """PROMPT.CTX_INIT: templates, descriptions and learnt prompts replace it."""
+    if has_texts(settings):
+        return "leave PROMPT.TEMPLATE and PROMPT.DESCRIPTIONS out"
+    # The zero-shot predictions of a method that is trained are those of the hand-written prompt.
+    if settings.get("MODEL.INIT_WEIGHTS") and not method.trained:
+        return "leave MODEL.INIT_WEIGHTS out, which gives the prompt"
+    return ""
+
+
+def needs_no_texts(settings: Settings, method: MethodInfo) -> str:
+    if has_texts(settings):
+        return "leave PROMPT.TEMPLATE and PROMPT.DESCRIPTIONS out"
+    return ""
+
+
+def needs_texts(settings: Settings, method: MethodInfo) -> str:
+    if has_texts(settings):
+        return ""
+    return "give PROMPT.TEMPLATE or PROMPT.DESCRIPTIONS too"
+
+
+def needs_descriptions(settings: Settings, method: MethodInfo) -> str:
+    if settings.get("PROMPT.DESCRIPTIONS"):
+        return ""
+    return "give PROMPT.DESCRIPTIONS too"
+
+
+def needs_several_views(settings: Settings, method: MethodInfo) -> str:
+    if settings.get("TTA.VIEWS") == 1:
+        return "use more TTA.VIEWS than the plain one"
+    return ""
+
+
+def needs_steps(settings: Settings, method: MethodInfo) -> str:
+    """Without a step a built-in method that tunes selects no views and has no optimizer."""
+    if settings.get("TTA.STEPS") == 0 and method.tunes_by_gradients and not method.is_plugin:
+        return "use TTA.STEPS 1 or more"
+    return ""
+
+
+def has_texts(settings: Settings) -> bool:
+    return bool(settings.get("PROMPT.TEMPLATE") or settings.get("PROMPT.DESCRIPTIONS"))
+
+
+def is_online(settings: Settings, method: MethodInfo) -> bool:
+    """Whether predictions depend on the order of the images: by the method, or by TTA.RESET."""
+    return method.online or str(settings.get("TTA.RESET", "image")) not in EVERY_IMAGE
+
+
+# What a default stands for, as far as the settings tell.
+
+def augmix_of_dataset(settings: Settings) -> object:
+    name = str(settings.get("DATASET.NAME"))
+    if name not in DATASET_REGISTRY:
+        return None
+    return "on" if DATASET_REGISTRY.get(name).augmix else "off"
+
+
+def precision_of_device(settings: Settings) -> object:
+    device = str(settings.get("DEVICE", "auto"))
+    if device == "auto":
+        import torch  # takes seconds, and only a run with a precision of its own gets here
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return "fp16" if device.startswith("cuda") else "fp32"
+
+
+def mean_of_backbone(settings: Settings) -> object:
+    return list(OPENAI_MEAN) if is_openai(settings) else None
+
+
+def std_of_backbone(settings: Settings) -> object:
+    return list(OPENAI_STD) if is_openai(settings) else None
+
+
+def is_openai(settings: Settings) -> bool:
+    """Whether OpenAI's code loads the backbone. Names for other libraries have a prefix, as hf:X."""
+    return ":" not in str(settings.get("MODEL.BACKBONE.NAME"))
+
+
+# Checks of single values.
+
+def is_label(value: object) -> bool:
+    text = str(value)
+    return len(text) <= LONGEST_LABEL and text.isprintable()
+
+
+def is_reset(value: object) -> bool:
+    return value in ("image", "never") or bool(re.fullmatch("[1-9][0-9]{0,8}", str(value)))
+
+
+def are_pixel_means(value: object) -> bool:
+    return are_pixel_numbers(value, 0.0)
+
+
+def are_pixel_deviations(value: object) -> bool:
+    return are_pixel_numbers(value, 1e-9)
+
+
+def are_pixel_numbers(value: object, lowest: float) -> bool:
+    """Whether a value is empty or three numbers, of red, green and blue, up to 1."""
+    if not isinstance(value, list | tuple) or len(value) not in (0, 3):
+        return False
+    return all(isinstance(number, int | float) and lowest <= number <= 1 for number in value)
+
+
+def are_words(value: object) -> bool:
+    text = str(value)
+    return bool(text.strip(" _")) and "{" not in text
+
+
+# One spelling for values that mean the same, and when a value means the same as the default.
+
+def one_reset(value: object) -> object:
+    return EVERY_IMAGE[0] if str(value) in EVERY_IMAGE else value
+
+
+def one_order_of_terms(value: object) -> object:
+    """TRAINER.REGULARISERS: in any order and spelling the same method."""
+    terms = []
+    for term in str(value).split(","):
+        name, colon, weight = term.partition(":")
+        if term.strip():
+            terms.append(f"{method_key(name)}{colon}{weight.strip()}")
+    return ",".join(sorted(terms))
+
+
+def includes_all_images(limit: object, images: object) -> bool:
+    """Whether TEST.LIMIT leaves out none of the images."""
+    if not isinstance(limit, int) or not isinstance(images, int):
+        return limit == images
+    return limit == 0 or 0 < images <= limit
+
+
+def equal_numbers(value: object, default: object) -> bool:
+    """Whether lists of numbers are the same; [] stands for the default."""
+    if not isinstance(value, list | tuple) or not isinstance(default, list | tuple):
+        return value == default
+    return not value or list(value) == list(default)
+
+
+# Words for row labels.
+
+def reset_words(reset: object) -> str:
+    """What a label adds for a value of TTA.RESET; "" if each image starts from the initial prompt."""
+    if reset is None or str(reset) in EVERY_IMAGE:
+        return ""
+    return "never reset" if reset == "never" else f"reset every {reset} images"
+
+
+def show_reset(reset: object) -> str:
+    return reset_words(reset) or "reset for each image"
+
+
+def show_steps(steps: object) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"
+
+
+def show_views(views: object) -> str:
+    return "1 view" if views == 1 else f"{views} views"
+
+
+def show_shots(shots: object) -> str:
+    if shots == -1:
+        return "all training images"
+    return "1 shot" if shots == 1 else f"{shots} shots"
+
+
+def show_ensemble(kind: object) -> str:
+    return "mean feature" if kind == MEAN else "mean of cosines"
+
+
+def show_prompt(name: object) -> str:
+    return f"prompt {name}" if name else "hand-written prompt"
+
+
+def show_words(words: object) -> str:
+    return f"“{words}”" if words else "no initial words"
+
+
+def show_template(template: object) -> str:
+    return f"templates “{template}”" if template else "no templates"
+
+
+def show_descriptions(name: object) -> str:
+    return f"descriptions {name}" if name else "no descriptions"
+
+
+SEVERAL_VIEWS = "methods that use several views, such as TPT and VTE"
+SELECTING = "methods that select views, such as TPT and VTE"
+GRADIENTS = "methods that tune by gradients, such as TPT, RTPT and TPS"
+LABEL = Check(is_label, f"a name of up to {LONGEST_LABEL} printable characters",
+              good=("", "Garden birds"), bad=("a\nb", "x" * (LONGEST_LABEL + 1)))
+ON_OFF_AUTO = OneOf(("auto", "on", "off"))
+
+TABLE: Sequence[Setting] = (
+    Setting(
+        "SEED", 0, "of views, few-shot samples, initial prompts and the order of a stream",
+        Role.DATA, Range(least=0), in_path=True, show="seed {}"),
+    Setting(
+        "OUTPUT_DIR", "",
+        "run folder; empty = output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>", Role.PLACE),
+    Setting(
+        "TAG", "", "the <tag> of the run folder; empty = made of the settings that are not defaults",
+        Role.PLACE),
+    Setting(
+        "DEVICE", "auto", "cpu, cuda, cuda:1, … or auto", Role.NUMERICS, rounding=True,
+        auto="the GPU if there is one",
+        alias=("USE_CUDA", {True: "auto", False: "cpu"})),
+
+    Setting(
+        "DATASET.NAME", "", "a registered data set, such as UCF101", Role.DATA, in_path=True),
+    Setting(
+        "DATASET.ROOT", "data", "folder of the data sets, in CoOp's layout", Role.PLACE),
+    Setting(
+        "DATASET.LABEL", "", "what tables call the data set; empty = its own name",
+        Role.REPORTING, LABEL),
+    Setting(
+        "DATASET.NUM_SHOTS", -1, "labelled images per class for few-shot training; -1 = all",
+        Role.METHOD,
+        Check(lambda shots: shots == -1 or (isinstance(shots, int) and shots > 0),
+              "-1 (all) or above 0", good=(-1, 1, 16), bad=(-2, 0)),
+        effect=needs_training, show=show_shots),
+    Setting(
+        "DATASET.FEWSHOT_DIR", "",
+        "folder for the lists of few-shot images; empty = split_fewshot/ next to the data",
+        Role.PLACE),
+    Setting(
+        "DATASET.CORRUPTION", "",
+        "of ImageNetC, CIFAR10C, CIFAR100C or LandCover, such as fog; empty = none",
+        Role.DATA, in_path=True),
+    Setting(
+        "DATASET.SEVERITY", 5, "of the corruption", Role.DATA, Range(least=1, most=5,
+        text="one of 1, 2, 3, 4, 5"), effect=needs_corruption, in_path=True, show="severity {}"),
+    Setting(
+        "DATASET.IMAGE_LIST", "",
+        "file with the test images to use, such as RobustBench's 5,000 of ImageNet; empty = all",
+        Role.DATA, names_file=True),
+    Setting(
+        "DATASET.SUBSAMPLE_CLASSES", "all",
+        "all, or CoOp's first half (base) or second half (new) of the classes",
+        Role.DATA, OneOf(("all", "base", "new")), show="{} classes"),
+
+    Setting(
+        "INPUT.SIZE", 0, "side of the views in pixels, which must be what the backbone takes",
+        Role.NONE, Range(least=0), auto="what the backbone takes"),
+    Setting(
+        "INPUT.PIXEL_MEAN", [], "mean of red, green and blue, from 0 to 1, to normalise views",
+        Role.VIEWS,
+        Check(are_pixel_means, "[] (the backbone's) or three numbers up to 1",
+              good=([], [0.5, 0.5, 0.5]), bad=([0.5], [2, 0, 0], ["a", "b", "c"])),
+        auto="the backbone's", resolve=mean_of_backbone, same=equal_numbers),
+    Setting(
+        "INPUT.PIXEL_STD", [], "their standard deviations", Role.VIEWS,
+        Check(are_pixel_deviations, "[] (the backbone's) or three numbers up to 1",
+              good=([], [0.5, 0.5, 0.5]), bad=([0.5], [0, 0, 0], ["a", "b", "c"])),
+        auto="the backbone's", resolve=std_of_backbone, same=equal_numbers),
+
+    Setting(
+        "DATALOADER.NUM_WORKERS", -1, "threads that decode images and make views", Role.NONE,
+        Range(least=-1), auto="the available cores (also written auto)"),
+    Setting(
+        "DATALOADER.ON_BAD_IMAGE", "error",
+        "error, or skip: leave unreadable images out, counted and listed",
+        Role.DATA, OneOf(("error", "skip"))),
+
+    Setting(
+        "MODEL.BACKBONE.NAME", "ViT-L/14",
+        "OpenAI's name, small, a path, open_clip:MODEL/TAG[@FILE] or hf:FOLDER", Role.MODEL,
+        Check(bool, "a model's name, a path to weights, open_clip:MODEL/TAG or hf:FOLDER",
+              good=("ViT-B/16", "small"), bad=("",)),
+        in_path=True, recorded=backbone_name),
+    Setting(
+        "MODEL.BACKBONE.LABEL", "", "what tables call the backbone; empty = its own name",
+        Role.REPORTING, LABEL),
+    Setting(
+        "MODEL.PREC", "auto", "precision of both towers", Role.NUMERICS,
+        OneOf(("auto", "fp32", "fp16", "bf16")),
+        auto="fp32 on a CPU, fp16 autocast on CUDA", resolve=precision_of_device,
+        alias=("TRAINER.COOP.PREC", {"fp16": "fp16", "amp": "fp16", "fp32": "fp32"})),
+    Setting(
+        "MODEL.INIT_WEIGHTS", "",
+        "prompt checkpoint (CoOp's format) to start from; empty = PROMPT.CTX_INIT", Role.MODEL,
+        names_file=True, show=show_prompt, title="prompt"),
+
+    Setting(
+        "PROMPT.CTX_INIT", "a photo of a",
+        "words before the class name; the embeddings of all their tokens are tuned", Role.MODEL,
+        Check(are_words, "at least one word, without {}: the class name follows by itself",
+              good=("a", "itap of a"), bad=("", " _ ", "a photo of {}")),
+        effect=needs_own_context, show=show_words, title="initial prompt"),
+    Setting(
+        "PROMPT.TEMPLATE", "",
+        "coop (the data set's), ensemble, or `a {} seen from above.|…`, for methods that do not "
+        "tune the context; empty = CTX_INIT", Role.MODEL, show=show_template),
+    Setting(
+        "PROMPT.DESCRIPTIONS", "",
+        "JSON file {class: [text, …]}, as CuPL's and DCLIP's, alone or with templates", Role.MODEL,
+        names_file=True, show=show_descriptions),
+    Setting(
+        "PROMPT.DESCRIPTION_FORMAT", "auto", "sentences (CuPL's) or phrases (DCLIP's)", Role.MODEL,
+        OneOf(("auto", "sentences", "phrases")), effect=needs_descriptions,
+        auto="what most texts are"),
+    Setting(
+        "PROMPT.ENSEMBLE", MEAN,
+        "mean of a class's text features, made unit; similarity: not made unit (mean of cosines)",
+        Role.MODEL, OneOf((MEAN, SIMILARITY)), effect=needs_texts, show=show_ensemble),
+    Setting(
+        "PROMPT.LABEL", "", "what tables call the learnt prompt or the descriptions",
+        Role.REPORTING, LABEL),
+
+    Setting(
+        "TTA.VIEWS", 64, "views per image, the plain one included", Role.VIEWS, Range(least=1),
+        used_by=SEVERAL_VIEWS, show=show_views, title="number of views"),
+    Setting(
+        "TTA.SELECT", 0.1, "share of the views that is used, those of lowest entropy", Role.METHOD,
+        Range(above=0, most=1, text="a share above 0 and up to 1"), used_by=SELECTING,
+        effect=needs_steps),
+    Setting(
+        "TTA.STEPS", 1, "gradient steps per image; 0 = zero-shot", Role.METHOD, Range(least=0),
+        used_by=GRADIENTS, show=show_steps, title="number of steps"),
+    # The context and AdamW's moments are carried and reset together.
+    Setting(
+        "TTA.RESET", "image",
+        "image: every image starts from the initial prompt; never; or N: every N images. "
+        "TPT and the methods built on it are online unless it is image", Role.METHOD,
+        Check(is_reset, "image, never, or a number of images, such as 10",
+              good=("image", "never", "10", "1"), bad=("0", "-1", "always", "")),
+        used_by=GRADIENTS, canonical=one_reset, show=show_reset, title="when the context is reset"),
+    # TPT's own script has it off on ImageNet's four shifted sets too: set it to off there to
+    # compare with TPT's paper.
+    Setting(
+        "TTA.AUGMIX", "auto", "AugMix on the views", Role.VIEWS, ON_OFF_AUTO,
+        used_by=SEVERAL_VIEWS, effect=needs_several_views,
+        auto="as in C-TPT's and O-TPT's scripts: off on ImageNet, on elsewhere",
+        resolve=augmix_of_dataset),
+    Setting(
+        "TTA.EPISODES", 8, "images adapted at once; changes speed and memory, not the method",
+        Role.NUMERICS, Range(least=1), rounding=True),
+    Setting(
+        "TTA.JACOBIAN", "auto", "use the Jacobian of the text features", Role.NUMERICS, ON_OFF_AUTO,
+        rounding=True, auto="where it is faster and takes at most 4.5 GB"),
+
+    Setting(
+        "OPTIM.LR", 0.005, "learning rate", Role.METHOD,
+        Range(above=0, most=1e30, text="above 0 and at most 1e30"), used_by=GRADIENTS,
+        effect=needs_steps, show="learning rate {}", title="learning rate"),
+    Setting(
+        "OPTIM.WEIGHT_DECAY", 0.01, "decoupled weight decay of AdamW; of CoOp's SGD", Role.METHOD,
+        Range(least=0), used_by=GRADIENTS, effect=needs_steps),
+
+    Setting(
+        "TRAINER.NAME", "", "a registered trainer, such as SoC", Role.METHOD, in_path=True),
+    Setting(
+        CLASS_TOKEN_POSITION, "end",
+        "end, middle or front; read by every method that starts from CoOp's prompts", Role.MODEL,
+        OneOf(("end", "middle", "front")), effect=needs_no_texts),
+    Setting(
+        "TRAINER.REGULARISERS", "",
+        "terms added to TPT, R-TPT or TPS, as name:weight, such as ctpt:50,atpt:10", Role.METHOD,
+        used_by=GRADIENTS, canonical=one_order_of_terms, show=lambda terms: str(terms) or "no added terms"),
+
+    Setting("TEST.BINS", BINS, "of ECE and ACE", Role.REPORTING, Range(least=1)),
+    Setting(
+        "TEST.SPLIT", "test", "test, or val for the report to fit temperature scaling", Role.DATA,
+        OneOf(("test", "val"))),
+    Setting(
+        "TEST.PART", 64, "images per part: predictions are written part by part", Role.NUMERICS,
+        Range(least=1), rounding=True),
+    Setting(
+        "TEST.LIMIT", 0, "number of test images, spread evenly over the set; 0 = all", Role.DATA,
+        Range(least=0), same=includes_all_images, show="{} images"),
+    Setting(
+        "TEST.ORDER", "random",
+        "of the images for online methods: random, correlated (neighbours of a class) or sorted",
+        Role.METHOD, OneOf(("random", "correlated", "sorted")), effect=needs_stream,
+        show="{} order", title="order of the images"),
+    Setting(
+        "TEST.CORRELATION", 0.1,
+        "of a correlated order, RoTTA's γ: lower is more correlated; does not compare across sets",
+        Role.METHOD, Range(above=0, text="above 0; TEST.ORDER sorted is the limit of 0"),
+        effect=needs_correlated_order, show="γ {}"),
+    Setting(
+        "TEST.IMBALANCE", 0.0,
+        "Zipf exponent a: the class of rank r keeps 1/r^a of its images; 0 = all", Role.DATA,
+        Range(least=0), show="imbalance {}"),
+
+    Setting(
+        "CACHE.DIR", "",
+        "folder of cached view features, shared by all methods; empty = no cache", Role.PLACE),
+)
