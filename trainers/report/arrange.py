@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..config.settings import setting_title
 from ..registry import method_info
 from ..runs.record import canonical_json, group_records
 from .grid import Column, Grid, grid_of, make_columns, record_of, value_of
@@ -17,10 +18,6 @@ from .zero_shot import zero_shot_parts
 PROMPT = "model.prompt.protocol"  # a learnt prompt is swept like a setting
 STREAM_SETTINGS = ("TEST.ORDER", "TEST.CORRELATION", "TTA.RESET")  # which `method.stream` states too
 DEFAULT = "the default"  # stands for a setting that a record does not list as changed
-SWEEP_TITLES = {
-    "TTA.STEPS": "number of steps", "PROMPT.CTX_INIT": "initial prompt", PROMPT: "prompt",
-    "TTA.RESET": "when the context is reset", "TEST.ORDER": "order of the images",
-}
 
 
 @dataclass(frozen=True)
@@ -192,10 +189,10 @@ def on_swept_columns(
 
 def sweep_words(sweep: Sweep) -> str:
     """The title of a sweep."""
-    if sweep.key.endswith(".LAMBDA"):
-        methods = dict.fromkeys(method_info(run.run.trainer).label for run in sweep.runs)
-        return f"λ of {joined_with_and(list(methods))}"
-    return SWEEP_TITLES.get(sweep.key, sweep.key)
+    if sweep.key == PROMPT:
+        return "prompt"
+    methods = dict.fromkeys(method_info(run.run.trainer).label for run in sweep.runs)
+    return setting_title(sweep.key, joined_with_and(list(methods)))
 
 
 def sort_key(value: Any) -> tuple[int, float, str]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...datasets.base import dataset_info
+from ..config.settings import setting_words
 from ..registry import method_info
 from ..runs.record import RunRecord, group_records
 from .measure import Measured, mean_over_seeds
@@ -21,7 +22,6 @@ from .sentences import (
     difference_words,
     images_words,
     method_name,
-    setting_words,
     shown_value,
 )
 

@@ -1,16 +1,16 @@
 """What runs, rows and columns are called, and the notes below tables. Everything reads records."""
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
-from ..config.defaults import get_cfg_default
-from ..config.roles import leaves
-from ..registry import method_info, reset_words
+from ..config.settings import setting_words
+from ..registry import method_info
 from ..runs.record import WORDS, Difference, RunRecord
 
 UNTUNED_COOP = "CoOp prompt, untuned"  # a model that starts from a learnt prompt is not zero-shot CLIP
+REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # of the direction of writing
 MANY = 6  # things that a note names before it says how many more there are
 
 # Fields of a record that a row's label states where nothing else tells two rows apart.
@@ -75,55 +75,6 @@ def text_words(record: RunRecord) -> str:
     if prompt.get("kind") == "words":
         return f"“{prompt.get('words')} [class].”"
     return name or str(prompt.get("words") or prompt.get("kind"))
-
-
-def setting_words(key: str, value: Any) -> str:
-    """A setting as a row, a title or a legend names it. Two settings never have the same name."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    shown = str(value)
-    if is_number and float(f"{value:g}") == value:
-        shown = f"{value:g}"
-    leaf = key.rpartition(".")[2]
-    if leaf == "LAMBDA" and is_number:
-        return f"λ {shown}"
-    if leaf == "DELTA" and is_number:
-        return f"δ at {shown} %"
-    if leaf == "VALUES":
-        return "values tuned per set on test labels" if value == "paper" else "one value for all sets"
-    if key == "TTA.STEPS":
-        return "1 step" if value == 1 else f"{shown} steps"
-    if key == "TTA.RESET":
-        return reset_words(value) or "reset for each image"
-    if key == "TEST.ORDER":
-        return f"{value} order"
-    if key == "TEST.CORRELATION":
-        return f"γ {shown}"
-    if key == "DATASET.NUM_SHOTS" and value != -1:
-        return "1 shot" if value == 1 else f"{value} shots"
-    if key == "PROMPT.CTX_INIT":
-        return f"“{value}”" if value else "no initial words"
-    if key == "PROMPT.DESCRIPTIONS":
-        return f"descriptions {value}" if value else "no descriptions"
-    if key == "PROMPT.TEMPLATE":
-        return f"templates “{value}”" if value else "no templates"
-    if key == "PROMPT.ENSEMBLE":
-        return "mean feature" if value == "mean" else "mean of cosines"
-    if key == "TRAINER.REGULARISERS":
-        return str(value) or "no added term"
-    name = key.removeprefix("TRAINER.") if leaf in ambiguous_names() else leaf
-    return f"{name} {shown or 'none'}"
-
-
-@cache
-def ambiguous_names() -> frozenset[str]:
-    """Last parts of keys that several settings have, at least one of them outside TRAINER."""
-    groups: dict[str, set[str]] = {}
-    for key in leaves(get_cfg_default()):
-        group, _, leaf = key.rpartition(".")
-        if group.startswith("TRAINER."):
-            group = "TRAINER"
-        groups.setdefault(leaf, set()).add(group)
-    return frozenset(leaf for leaf, names in groups.items() if len(names) > 1)
 
 
 def changed_words(record: RunRecord, without: Iterable[str] = ()) -> list[str]:
@@ -206,8 +157,9 @@ def plain_text(text: object) -> str:
     """A text without control characters, for a terminal: escapes in it have no effect."""
     letters = []
     for letter in str(text):
-        if letter.isprintable() or letter in "\n\t":
-            letters.append(letter)
-        else:
+        is_control = unicodedata.category(letter) in ("Cc", "Cs") or letter in REORDERING
+        if is_control and letter not in "\n\t":
             letters.append("?")
+        else:
+            letters.append(letter)
     return "".join(letters)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..config.settings import setting_words
 from ..functional import calibration as cal
 from ..functional.arrays import Array
 from ..registry import method_info, method_key
@@ -19,7 +20,7 @@ from .images import have_same_images, share_images
 from .layout import TableSpec
 from .measure import Measured, mean_over_seeds
 from .metrics import METRICS, POSTHOC, STD, find_metric
-from .sentences import images_words, listed, setting_words, text_words
+from .sentences import images_words, listed, text_words
 from .table_model import Entry, RowBlock, Table, TableRow
 
 Entries = dict[Row, list[Entry | None]]

@@ -13,20 +13,23 @@ from typing import Any
 
 from ...datasets.base import DATASET_REGISTRY, dataset_info, parse_run_name
 from ...datasets.utils.errors import ConfigError, DataError, one_line
-from ..config.build import build_cfg, dataset_file_of, fitted
-from ..config.defaults import get_cfg_default
-from ..config.fingerprint import backbone_name
-from ..config.roles import Role, compared_settings, leaves, setting_of
+from ..config.declared import find_setting, get_cfg_default, leaves
+from ..config.layers import cast_like_default, dataset_file_of, default_settings
+from ..config.names import backbone_name
 from ..config.safe_yaml import flatten, read_yaml
+from ..config.setting import Role
+from ..config.settings import added_terms, effective_rows
+from ..config.table import CLASS_TOKEN_POSITION
 from ..registry import (
     EVERY_IMAGE,
     TRAINER_REGISTRY,
     backbone_label,
+    branch_of,
     method_info,
     method_key,
     reset_words,
 )
-from ..vlm.openai_clip import WEIGHT_URLS
+from ..vlm.openai import official_name
 from .record import RunRecord, content_hash
 
 IMAGES = "1.0:"  # before the hash of the list of images
@@ -122,7 +125,7 @@ class Run10:
     def model(self) -> dict[str, Any]:
         weights = str(self.results.get("weights_hash") or "")
         name = str(self.results["backbone"])
-        official = official_backbone(weights)
+        official = official_name(weights)
         return {
             "backbone": official or backbone_name(name),
             "weights": weights or f"name:{backbone_name(name)}",
@@ -217,7 +220,7 @@ class Run10:
             settings["TTA.RESET"] = EVERY_IMAGE[0]
         if method_info(self.trainer).zero_shot:
             for key in list(settings):
-                if setting_of(key).role is not Role.ZERO_SHOT:
+                if not is_zero_shot(key):
                     del settings[key]
         return settings
 
@@ -236,7 +239,7 @@ class Run10:
         """
         dataset = self.dataset if parse_run_name(self.dataset)[1] else self.registered_dataset
         known = self.trainer in TRAINER_REGISTRY
-        defaults = dict(default_settings(self.trainer if known else "ZeroShot", dataset))
+        defaults = defaults_of(self.trainer if known else "ZeroShot", dataset)
         if self.results.get("zero_shot") is False:  # made by another toolbox, with its own defaults
             return {}
         changed = {}
@@ -257,14 +260,6 @@ class Run10:
         }
 
 
-def official_backbone(weights: str) -> str:
-    """The name of OpenAI's model with these weights; "" if they are not OpenAI's."""
-    for name, url in WEIGHT_URLS.items():
-        if weights and url.split("/")[-2].startswith(weights):
-            return name
-    return ""
-
-
 def augmix_default(dataset: str) -> str:
     """What TTA.AUGMIX auto means on a data set."""
     name = parse_run_name(dataset)[0]
@@ -273,16 +268,31 @@ def augmix_default(dataset: str) -> str:
     return "on" if DATASET_REGISTRY.get(name).augmix else "off"
 
 
-@cache
-def default_settings(trainer: str, dataset: str) -> Mapping[str, Any]:
+def defaults_of(trainer: str, dataset: str) -> dict[str, Any]:
     """Every setting of a method on a data set by its full name, from the files in configs/."""
-    name, corruption, severity = parse_run_name(dataset)
-    opts = ["DATASET.CORRUPTION", corruption, "DATASET.SEVERITY", severity]
-    cfg = build_cfg(trainer, str(dataset_file_of(name) or ""), opts=opts)
-    settings = {**leaves(get_cfg_default()), **leaves(cfg)}
+    settings = dict(default_settings(trainer, parse_run_name(dataset)[0]))
     if settings.get("TTA.AUGMIX") == "auto":
         settings["TTA.AUGMIX"] = augmix_default(dataset)
     return settings
+
+
+def compared_settings(settings: Mapping[str, Any], trainer: str) -> dict[str, Any]:
+    """The settings in which the rows of a table may differ."""
+    branches = {method_key(branch_of(trainer)), "name", "regularisers", *added_terms(settings)}
+    values = {}
+    for key in effective_rows(settings, trainer):
+        row = find_setting(key)
+        if row.role is Role.DATA or row.in_path:
+            continue
+        is_of_method = key.startswith("TRAINER.") and key != CLASS_TOKEN_POSITION
+        if not is_of_method or method_key(key.split(".")[1]) in branches:
+            values[key] = settings[key]
+    return values
+
+
+def is_zero_shot(key: str) -> bool:
+    """Whether a setting changes the prediction before adaptation."""
+    return find_setting(key).role in (Role.MODEL, Role.NUMERICS) or key.startswith("INPUT.")
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -299,7 +309,7 @@ def read_settings(path: Path) -> dict[str, Any]:
             known = known_settings("")
         for key, value in settings.items():
             if key in known:
-                settings[key] = fitted(key, value, known[key], path.name)
+                settings[key] = cast_like_default(key, value, known[key], path.name)
             if isinstance(settings[key], int) and abs(settings[key]) > LARGEST_NUMBER:
                 raise ConfigError(f"{path.name}: {one_line(key, 80)} is too large")
         return settings
