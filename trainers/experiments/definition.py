@@ -18,7 +18,7 @@ from ..config.build import CONFIGS, dataset_file_of
 from ..config.safe_yaml import read_yaml
 from ..registry import TRAINER_REGISTRY, find_method, method_key
 from ..report import published
-from .layouts import LAYOUTS
+from .layouts import layout_fields
 
 FOLDER = CONFIGS / "experiments"
 # The order of `all`: experiments whose runs many others share come first.
@@ -62,7 +62,7 @@ class Experiment:
 
     name: str
     title: str
-    layout: str
+    layout: str | Mapping[str, Any]
     backbones: Sequence[str]
     datasets: Sequence[str]
     makes: str = ""
@@ -171,10 +171,16 @@ def build(kind: type[Any], content: Any, where: str) -> Any:
 
 def check(experiment: Experiment, where: str) -> None:
     """Refuses unknown names before anything is planned."""
-    from ..report.metrics import METRICS  # imports torch
+    from ..report.layout_figures import FIGURES  # imports torch and matplotlib
+    from ..report.metrics import known_metrics
 
+    try:
+        layout = layout_fields(experiment.layout)
+    except ValueError as error:
+        raise ConfigError(f"layout in {where}: {error}") from error
     for field_name, values, known in (
-        ("layout", [experiment.layout], LAYOUTS), ("metrics", experiment.metrics, METRICS),
+        ("figures of the layout", layout.get("figures") or [], FIGURES),
+        ("metrics", experiment.metrics, known_metrics()),
         ("published", experiment.published, published.tables_of(None)),
     ):
         for value in values:
@@ -191,7 +197,8 @@ def check(experiment: Experiment, where: str) -> None:
                 raise ConfigError(f"sweep in {where}: {key} must have a list of values, not {values!r}")
     if not experiment.seeds or not experiment.backbones:
         raise ConfigError(f"seeds or backbones in {where} is empty")
-    if experiment.layout == "averages" and not experiment.across:
+    columns = [table["columns"] for table in layout.get("tables") or []]
+    if "across" in columns and not experiment.across:
         raise ConfigError(f"{where} lacks across: what the columns are (backbone, shots or a swept key)")
 
 

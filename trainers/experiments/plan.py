@@ -18,7 +18,7 @@ from ..config.build import CONFIGS, build_cfg
 from ..config.fingerprint import run_path
 from ..coop import CoOp
 from ..registry import build_trainer, method_info, method_key
-from ..report.choose import means
+from ..report.choices import refers_to
 from ..runs.run_dir import check_state, inspect_folder
 from ..vlm.openai import SMALL
 from .definition import Experiment, find_dataset
@@ -150,7 +150,7 @@ def expand(experiment: Experiment, workspace: Workspace) -> list[PlannedRun]:
                     prompt = PlannedRun(Path(cfg.OUTPUT_DIR), CoOp.__name__, *where, {}, shots, cfg)
                     runs.setdefault(prompt)
                 tag = f"CoOp-{shots}-shots" if shots else ""
-                chosen = any(means(name, key) for name in workspace.choose for key in variant)
+                chosen = any(refers_to(name, key) for name in workspace.choose for key in variant)
                 for method in group.methods:
                     opts = tuple((key, filled_in(value, workspace, dataset)) for key, value in variant.items())
                     cfgs = [configure(workspace, method, *where, opts, tag)]

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -179,8 +180,20 @@ def missing_plugins(runs: Sequence[FinishedRun]) -> list[str]:
     return [f"Without their plugins, {', '.join(modules)} have no colour and are not ranked{hint}."]
 
 
-def measure(runs: Sequence[FinishedRun], layout: Layout) -> MeasuredRuns:
-    """Measures the runs on test images, each once; validation runs fit their temperatures."""
+def measure(
+    runs: Sequence[FinishedRun], layout: Layout, known: dict[Any, Measured] | None = None,
+    must_have_runs: bool = True,
+) -> MeasuredRuns:
+    """Measures the runs on test images, each once; validation runs fit their temperatures.
+
+    Args:
+        runs: Finished runs.
+        layout: Says what is measured.
+        known: Keeps measured runs for further reports on the same runs.
+        must_have_runs: Whether it is an error if no run could be measured.
+    """
+    if known is None:
+        known = {}
     notes: list[str] = []
     for run in runs:
         if run.split not in SPLITS:
@@ -192,17 +205,22 @@ def measure(runs: Sequence[FinishedRun], layout: Layout) -> MeasuredRuns:
     cache = MeasuringCache()
     measured = []
     for run in tqdm(test, desc="measuring", unit="run", disable=len(test) < 3):
+        key = (run.folder.resolve(), run.record.id, options, tuple(val.folder for val in validation.of(run)))
+        if key in known:
+            measured.append(known[key])
+            continue
         try:
             data = run.load_predictions()
             held_out = validation.held_out(run, data)
-            measured.append(measure_run(run, data, options, held_out.predictions, cache))
+            known[key] = measure_run(run, data, options, held_out.predictions, cache)
+            measured.append(known[key])
         except ValueError as error:  # DataError is one
             notes.append(f"{run.name} is left out: {error}.")
             continue
         for note in held_out.notes:
             if note not in notes:
                 notes.append(note)
-    if runs and not measured:
+    if must_have_runs and not measured:
         reason = notes[-1] if notes else "all are on the validation split"
         raise DataError(f"no run could be measured: {reason}")
     measured.sort(key=paper_order)
