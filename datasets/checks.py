@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .base import Datum
-from .identity import ImageIdentity, content_of
+from .base import Dataset, Datum
+from .identity import ImageIdentity, content_of, image_name
+from .image_index import ImageIndex, read_stamp
 from .utils.errors import DataError, first_five, one_line
 from .utils.files import is_printable, read_regular
 
@@ -105,3 +106,45 @@ def shared_images(first: ImageIdentity, second: ImageIdentity) -> list[int]:
     """
     is_shared = np.isin(content_of(first.digests), content_of(second.digests))
     return [position for position, shared in zip(first.indices, is_shared, strict=True) if shared]
+
+
+def describe_copies(dataset: Dataset, splits: Mapping[str, Sequence[Datum]], index: ImageIndex) -> str:
+    """Finds pictures that are in more than one split or class, by content.
+
+    Args:
+        dataset: The reader of the images.
+        splits: Lists of images by name of the split.
+        index: Digests of files that are known from before.
+
+    Returns:
+        What was found, with the first five of each kind; "" if there are none.
+    """
+    listed = [(split, item) for split, items in splits.items() for item in items]
+
+    # Files of different sizes differ, so only those whose size occurs twice are read. Images that
+    # are no files have no size: all of them are compared.
+    sizes = []
+    for _, item in listed:
+        stamp = read_stamp(item.impath)
+        sizes.append(stamp.size if stamp else None)
+    times = Counter(sizes)
+    candidates = [entry for entry, size in zip(listed, sizes, strict=True) if times[size] > 1]
+    hashes = dataset.hash_images([item for _, item in candidates], index)
+    pictures = defaultdict(list)
+    for entry, image in zip(candidates, hashes, strict=True):
+        pictures[image.digest].append(entry)
+
+    in_splits = []
+    in_classes = []
+    for copies in pictures.values():
+        names = [f"{image_name(dataset, item)} ({split})" for split, item in copies]
+        if len({split for split, _ in copies}) > 1:
+            in_splits.append(" = ".join(names))
+        if len({item.label for _, item in copies}) > 1:
+            in_classes.append(" = ".join(names))
+    notes = []
+    if in_splits:
+        notes.append(f"pictures in several splits, by content: {len(in_splits)}, such as {first_five(in_splits)}")
+    if in_classes:
+        notes.append(f"pictures in several classes, by content: {len(in_classes)}, such as {first_five(in_classes)}")
+    return "; ".join(notes)

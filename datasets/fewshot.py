@@ -108,24 +108,74 @@ def kept_samples(
 
 @reading()
 def select_images(dataset: Dataset, image_list: str) -> None:
-    """Reduces the test split to the images that a file lists, one `<class folder>/<image>` or longer path per line. The
-    file is looked for as it is, then in the data root and in the data set's folder."""
+    """Reduces the test split to the images that a file lists, one per line.
+
+    A line is an image's path below the folder of the images or below the data root. The end of a
+    path is enough, such as `<class folder>/<image>`, if no other test image has the same. The file
+    is looked for as it is, then in the data root and in the data set's folder.
+    """
     path = Path(image_list).expanduser()
-    found = next(filter(Path.is_file, (path, dataset.root / path, dataset.image_dir / path)), None)
-    if found is None:
+    list_file = next(filter(Path.is_file, (path, dataset.root / path, dataset.image_dir / path)), None)
+    if list_file is None:
         raise DataError(f"DATASET.IMAGE_LIST {image_list} is not a file, nor one in {dataset.image_dir}; RobustBench's "
                         f"5,000 images of ImageNet are listed in robustbench/data/imagenet_test_image_ids.txt of "
                         f"https://github.com/RobustBench/robustbench")
-    wanted = dict.fromkeys(read_lines(found))
-    depth = next(iter(wanted), "").count("/") + 1
-    listed = {"/".join(item.impath.rsplit(os.sep, depth)[-depth:]): item for item in dataset.test}
-    missing = [line for line in wanted if line not in listed]
-    if missing or not wanted:
-        raise DataError(f"{found} must list test images of {type(dataset).__name__}, such as {next(iter(listed))}, one "
+    lines = [line.removeprefix("./") for line in read_lines(list_file)]
+    whole_paths = positions_by_path(dataset)
+    by_ending: dict[int, dict[str, list[int]]] = {}  # number of parts -> ending -> positions
+    chosen = set()
+    missing = []
+    ambiguous = []
+    for line in dict.fromkeys(lines):
+        parts = line.count("/") + 1
+        if parts not in by_ending:
+            by_ending[parts] = positions_by_ending(dataset.test, parts)
+        fitting = by_ending[parts].get(line, [])
+        if line in whole_paths:
+            chosen.add(whole_paths[line])
+        elif len(fitting) == 1:
+            chosen.update(fitting)
+        elif fitting:
+            names = [shortest_path(dataset, dataset.test[position]) for position in fitting]
+            ambiguous.append(f"'{line}' may be {first_five(names)}")
+        else:
+            missing.append(line)
+    if missing or not lines:
+        example = shortest_path(dataset, dataset.test[0])
+        raise DataError(f"{list_file} must list test images of {type(dataset).__name__}, such as {example}, one "
                         f"per line; these are not: {first_five(missing) or 'it is empty'}")
+    if ambiguous:
+        raise DataError(f"{list_file} has lines that fit several test images; write more of their paths: "
+                        f"{first_five(ambiguous)}")
     has_own_val = dataset.val is not dataset.test
-    dataset.test = [item for ending, item in listed.items() if ending in wanted]
-    dataset.val = dataset.val if has_own_val else dataset.test
+    dataset.test = [dataset.test[position] for position in sorted(chosen)]
+    if not has_own_val:
+        dataset.val = dataset.test
+
+
+def positions_by_path(dataset: Dataset) -> dict[str, int]:
+    """The position of each test image by its path, below the data root or the folder of the images as well."""
+    positions = {}
+    for position, item in enumerate(dataset.test):
+        path = item.impath.replace(os.sep, "/")
+        positions[path] = position
+        for folder in (dataset.root, dataset.image_dir):
+            positions[path.removeprefix(f"{folder.as_posix()}/")] = position
+    return positions
+
+
+def positions_by_ending(items: Sequence[Datum], parts: int) -> dict[str, list[int]]:
+    """The positions of the images whose paths end with the same last `parts` names."""
+    positions = defaultdict(list)
+    for position, item in enumerate(items):
+        ending = "/".join(item.impath.rsplit(os.sep, parts)[-parts:])
+        positions[ending].append(position)
+    return positions
+
+
+def shortest_path(dataset: Dataset, item: Datum) -> str:
+    """An image's path below the folder of the images."""
+    return item.impath.replace(os.sep, "/").removeprefix(f"{dataset.image_dir.as_posix()}/")
 
 
 def select_classes(dataset: Dataset, which: str) -> None:

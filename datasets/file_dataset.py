@@ -129,18 +129,24 @@ class FileDataset(Dataset):
         return path
 
     def check(self, splits: Splits) -> None:
-        """Refuses splits that would give wrong numbers; warns of test images among the training images."""
+        """Refuses splits that would give wrong numbers; warns of test images among the others."""
         if not splits.test:
             raise DataError(f"{self.name()} has no test images; {self.remedy()}")
         check_classnames(self.name(), splits.classnames)
         for split, items in (("train", splits.train), ("val", splits.val), ("test", splits.test)):
             if not isinstance(items, LazyList):
                 check_items(self.name(), split, items, splits.classnames, str(self.image_dir))
+        tested = {item.impath for item in splits.test}
         if not isinstance(splits.train, LazyList):
-            leaked = {item.impath for item in splits.test} & {item.impath for item in splits.train}
+            leaked = tested & {item.impath for item in splits.train}
             if leaked:
                 logger.warning("%s: %d test images are also training images: %s", self.name(), len(leaked),
                                first_five(sorted(leaked)))
+        if splits.val is not splits.test:  # as on ImageNet, which says so (`has_val`)
+            leaked = tested & {item.impath for item in splits.val}
+            if leaked:
+                logger.warning("%s: %d test images are also validation images, on which no setting should be chosen: "
+                               "%s", self.name(), len(leaked), first_five(sorted(leaked)))
 
     def compare_with_published(self) -> str:
         """How the test split differs from the published one; "" if it does not."""

@@ -35,9 +35,10 @@ WNIDS = {f"n{1440764 + 1000 * i:08d}": f"thing {i}" for i in range(12)}
 VARIANTS = ["707-320", "A340-300", "F/A-18", "Model B200"]
 
 
-def picture(path: Path, shade: int = 0) -> Path:
+def picture(path: Path, shade: int = 0, number: int = 102) -> Path:
+    """A plain picture: red is `shade`, and green and blue tell the pictures of a set apart."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (12, 10), (shade % 256, 90, 160)).save(path)
+    Image.new("RGB", (12, 10), (shade % 256, 15 * (number % 16), 15 * (number // 16) + 70)).save(path)
     return path
 
 
@@ -78,8 +79,9 @@ def build(name: str, root: Path) -> list[str]:
         return build_aircraft(images)
     splits = entries(name)
     write_split(root, name, splits)
-    for path, label, _ in (row for rows in splits.values() for row in rows):
-        picture(images / path, label)
+    rows = [row for rows in splits.values() for row in rows]
+    for number, (path, label, _) in enumerate(rows):
+        picture(images / path, label, number)
     return [classname for _, _, classname in splits["val"]]
 
 
@@ -91,7 +93,7 @@ def build_aircraft(images: Path) -> list[str]:
         for label, variant in enumerate(VARIANTS):
             for n in range(2):
                 number = f"{1000 * start + 10 * label + n:07d}"
-                picture(images / f"{number}.jpg", label)
+                picture(images / f"{number}.jpg", label, 8 * start + 2 * label + n)
                 lines.append(f"{number} {variant}")
         (images.parent / f"images_variant_{split}.txt").write_text("\n".join(lines) + "\n")
     return VARIANTS
@@ -106,7 +108,7 @@ def build_imagenet(name: str, images: Path) -> list[str]:
     for number, wnid in enumerate(wnids):
         place = str(number) if name == "ImageNetV2" else wnid
         for n in range(2):
-            picture(images / place / f"{wnid}_{n}.JPEG", number)
+            picture(images / place / f"{wnid}_{n}.JPEG", number, 2 * number + n)
     (images / "README.txt").write_text("not a class")
     return [WNIDS[wnid] for wnid in wnids]
 

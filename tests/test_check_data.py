@@ -102,3 +102,33 @@ def test_command_line(tmp_path):
 def test_command_line_errors(arguments):
     result = run_tool("check_data.py", *arguments)
     assert result.returncode == 2 and result.stderr.startswith("error: ") and len(result.stderr.splitlines()) == 1
+
+
+def test_copies_in_other_splits_and_classes_are_named(root):
+    """By content: the copies have names of their own, and nothing is decoded."""
+    images = root / IMAGES
+    shutil.copy(images / "banded" / "image_0001.jpg", images / "banded" / "image_0003.jpg")  # test to val
+    shutil.copy(images / "blotchy" / "image_0002.jpg", images / "polka-dotted" / "image_0002.jpg")  # both test
+    finding = inspect(DTD, root)
+    assert finding.state == "ok" and finding.advice == (
+        "pictures in several splits, by content: 1, such as dtd/images/banded/image_0001.jpg (test) = "
+        "dtd/images/banded/image_0003.jpg (val); pictures in several classes, by content: 1, such as "
+        "dtd/images/blotchy/image_0002.jpg (test) = dtd/images/polka-dotted/image_0002.jpg (test)")
+    done = run_tool("check_data.py", "dtd", "--root", root)
+    assert done.returncode == 0 and "pictures in several splits, by content: 1" in done.stdout
+
+
+def test_a_path_in_val_and_test_is_named_by_the_reader_too(root, caplog):
+    splits = entries("DescribableTextures")
+    splits["val"].append(splits["test"][0])
+    write_split(root, "DescribableTextures", splits)
+    assert "pictures in several splits, by content: 1" in inspect(DTD, root).advice
+    assert "DescribableTextures: 1 test images are also validation images" in caplog.text
+
+
+def test_imagenets_val_is_its_test_list_and_that_is_known(tmp_path, caplog):
+    build("ImageNet", tmp_path)
+    cls = DATASET_REGISTRY.get("ImageNet")
+    finding = inspect(cls, tmp_path)
+    assert finding.state == "partial" and not cls.has_val and "by content" not in finding.advice
+    assert "validation images" not in caplog.text

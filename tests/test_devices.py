@@ -7,9 +7,11 @@ import pytest
 import torch
 from common import random_clip
 from promptcal.datasets import build_dataset
+from promptcal.datasets.identity import identify
+from promptcal.datasets.image_index import ImageIndex
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.coop import CoOp
-from promptcal.trainers.engine.features import ViewFeatures
+from promptcal.trainers.engine.features import SplitImages, ViewStore
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule
 from promptcal.trainers.fpp import FPP
 from promptcal.trainers.functional import posthoc
@@ -33,7 +35,8 @@ def test_views_are_encoded_on_the_device(resnet: bool, image_folder: Path):
     """Threads make views on the host; what goes to the device and on is the model's."""
     backbone, dataset = as_backbone(random_clip(resnet=resnet).to("meta")), build_dataset("ImageFolder", image_folder)
     cfg = build_cfg("TPT", opts=["TTA.VIEWS", 9, "TTA.SELECT", 0.2, "DATALOADER.NUM_WORKERS", 2])
-    features = ViewFeatures(cfg, backbone, "fp32", dataset, dataset.test, range(3), 9, {"data": "", "weights": ""})
+    identity = identify(dataset, dataset.test, range(3), ImageIndex(None))
+    features = ViewStore(cfg, backbone, "fp32", "", SplitImages(dataset, dataset.test, identity), 9)
     (batch,) = features.batches([[0, 1]])
     assert batch.views.shape == (2, 9, 48) and batch.views.is_meta
 

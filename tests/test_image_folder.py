@@ -1,10 +1,12 @@
 """A user's own images in class folders."""
 import logging
 import shutil
+from dataclasses import replace
 
 import pytest
 from data_roots import picture
 from promptcal.datasets import build_dataset
+from promptcal.datasets.fewshot import select_images
 from promptcal.datasets.utils.errors import DataError
 
 
@@ -85,3 +87,37 @@ def test_what_is_missing(zoo):
         build_dataset("ImageFolder", zoo / "own")
     with pytest.raises(DataError, match="/nowhere is not a folder: give the one that holds the class folders with --"):
         build_dataset("ImageFolder", "/nowhere")
+
+
+@pytest.mark.parametrize("line", ["1.png", "ant/1.png", "in/ant/1.png"])
+def test_a_line_of_a_list_that_fits_several_images_is_refused_with_the_candidates(line, tmp_path):
+    for n in range(3):
+        picture(tmp_path / "ant" / f"{n}.png", n)
+        picture(tmp_path / "zebra" / f"{n}.png", n)
+    dataset = build_dataset("ImageFolder", tmp_path)
+    test = list(dataset.test)
+    for folder in ("more", "less"):
+        for item in test[:6]:
+            path = item.impath.replace(f"{tmp_path}/", f"{tmp_path}/{folder}/in/")
+            test.append(replace(item, impath=path))
+    dataset.test = test
+    (tmp_path / "list.txt").write_text(f"zebra/0.png\n{line}\n./ant/2.png\n")
+    if line == "ant/1.png":  # the whole path of one, and the end of two others
+        select_images(dataset, "list.txt")
+        assert [item.impath.removeprefix(f"{tmp_path}/") for item in dataset.test] == [
+            "ant/1.png", "ant/2.png", "zebra/0.png"]
+        return
+    candidates = {
+        "1.png": "ant/1.png, zebra/1.png, more/in/ant/1.png, more/in/zebra/1.png, less/in/ant/1.png and 1 more",
+        "in/ant/1.png": "more/in/ant/1.png, less/in/ant/1.png",
+    }
+    message = rf"list.txt has lines that fit several test images.*: '{line}' may be {candidates[line]}$"
+    with pytest.raises(DataError, match=message):
+        select_images(dataset, "list.txt")
+
+
+def test_lines_of_a_list_may_have_different_lengths(zoo):
+    (zoo / "list.txt").write_text(f"zebra/0.png\n{zoo}/ant/1.png\n{zoo.name}/ant/2.png\n")
+    dataset = build_dataset("ImageFolder", zoo, image_list="list.txt")
+    names = ("ant/1.png", "ant/2.png", "zebra/0.png")
+    assert [item.impath for item in dataset.test] == [str(zoo / name) for name in names]

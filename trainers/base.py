@@ -23,7 +23,7 @@ from .config.fingerprint import plugin_modules, results_name, run_path
 from .config.settings import Setting
 from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
-from .engine.features import ViewFeatures
+from .engine.features import SplitImages, ViewStore
 from .engine.jacobian_cache import build_jacobian
 from .engine.predict import Predictor
 from .registry import LAST, find_method
@@ -342,11 +342,11 @@ class BaseTrainer:
         """CoOp's setting, which every method that may start from CoOp's prompts reads."""
         return self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION
 
-    def view_features(self, num_views: int) -> ViewFeatures:
+    def view_features(self, num_views: int) -> ViewStore:
         """The features of `num_views` views of each test image."""
         assert self.dataset is not None
-        return ViewFeatures(self.cfg, self.backbone, self.precision, self.dataset, self.items, self.indices, num_views,
-                            {"data": self.record.data["listing"], "weights": self.weights})
+        images = SplitImages(self.dataset, self.items, self.identity)
+        return ViewStore(self.cfg, self.backbone, self.precision, self.weights, images, num_views)
 
     def train(self) -> None:
         """Test-time methods have nothing to train."""

@@ -1,7 +1,7 @@
 """Checks a data root: which data sets are there, whether they are complete, and what to do next."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,9 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from ..base import Datum, LazyList
+from ..checks import describe_copies
 from ..file_dataset import FileDataset
+from ..image_index import ImageIndex
 from ..utils.errors import DataError, first_five, reading
 from ..views.images import BadImageError
 from .install import missing_metadata
@@ -59,17 +61,32 @@ def inspect_files(cls: type[FileDataset], root: Path, deep: bool) -> Finding:
         return Finding(cls, fault, str(error))
     state = "partial" if dataset.difference else "ok"
     finding = Finding(cls, state, dataset.difference, len(dataset.test), len(dataset.classnames), dataset.test_hash)
-    training = [*dataset.val] if isinstance(dataset.train, LazyList) and not deep else [*dataset.train, *dataset.val]
+    train: Sequence[Datum] = []
+    if deep or not isinstance(dataset.train, LazyList):
+        train = dataset.train
+    training = [*train, *dataset.val]
     absent = {item.impath for item in training if not dataset.is_file(item)}
     if absent:
         missing_too = f"{len(absent):,} of {len(training):,} training images missing (test-time methods need none)"
         finding.advice = "; ".join(filter(None, (finding.advice, missing_too)))
+    copies = describe_copies(dataset, present_splits(dataset, train, absent), ImageIndex())
+    finding.advice = "; ".join(filter(None, (finding.advice, copies)))
     if deep:
         items = {item.impath: item for item in (*dataset.test, *training) if item.impath not in absent}
         bad = unreadable(dataset, list(items.values()))
         if bad:
             finding.state, finding.advice = "faulty", f"{len(bad)} unreadable images: {first_five(bad)}"
     return finding
+
+
+def present_splits(
+    dataset: FileDataset, train: Sequence[Datum], absent: Collection[str],
+) -> dict[str, Sequence[Datum]]:
+    """The images that are there, by split. ImageNet's `val` is its test list, which is known: it is left out."""
+    splits = {"test": dataset.test, "train": [item for item in train if item.impath not in absent]}
+    if dataset.val is not dataset.test:
+        splits["val"] = [item for item in dataset.val if item.impath not in absent]
+    return splits
 
 
 def unreadable(dataset: FileDataset, items: Sequence[Datum]) -> list[str]:

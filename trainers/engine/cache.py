@@ -1,34 +1,52 @@
 """Arrays on disk that are used only if they are complete.
 
-An array is two files: the numbers (`.npy`) and then, as the mark that they are complete, a note (`.json`) with metadata
-and a checksum of numbers, shape, type and metadata.
+A file holds some arrays, each with a checksum. It is written under another name and then renamed,
+so that a reader sees the old file or the new one, and never half of one.
 """
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import shutil
-import zlib
-from collections.abc import Mapping
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ...datasets.utils.errors import UserError
-from ...datasets.utils.files import Damaged, noticing_damage, read_json, write_atomically, write_json, writing
+from ...datasets.utils.files import (
+    Damaged,
+    make_folder,
+    noticing_damage,
+    open_regular,
+    read_arrays,
+    write_arrays,
+    write_json,
+    writing,
+)
+from ..runs.lock import RunLock
 
 logger = logging.getLogger(__name__)
 
+LOCK_SECONDS = 30.0  # after which a file is written without the lock
+RETRY_SECONDS = 0.05
+
 
 class ArrayCache:
-    """A folder of arrays that depend on the same `key`: another key means another folder."""
+    """A folder of files that depend on the same `key`: another key means another folder."""
 
     def __init__(self, root: str | Path, kind: str, key: Mapping[str, object]) -> None:
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = Path(root).expanduser() / f"{kind}-{digest}"
         self.key = key
+
+    def file(self, name: str) -> Path:
+        return self.folder / f"{name}.npz"
 
     def reserve(self, size: int, what: str) -> None:
         """Logs how large `what` will be, and refuses if the disk cannot hold it."""
@@ -40,35 +58,54 @@ class ArrayCache:
             raise UserError(f"{what} take {size / 1e9:.1f} GB but {self.folder} has {free / 1e9:.1f} GB free: "
                             f"choose another CACHE.DIR, or turn the cache off with CACHE.DIR \"\"")
 
-    def write(self, name: str, array: np.ndarray, metadata: Mapping[str, object]) -> None:
-        array = np.ascontiguousarray(array)
-        write_atomically(self.folder / f"{name}.npy", lambda file: np.save(file, array))
-        plain = json.loads(json.dumps(dict(metadata)))  # as it will be read
-        write_json(self.folder / f"{name}.json", {"crc32": checksum(array, plain), "metadata": plain})
+    def has(self, name: str) -> bool:
+        """Whether there is such a file, whole or damaged."""
+        return self.file(name).is_file()
 
-    def note(self, name: str) -> dict[str, Any] | None:
-        """The content of an array's note, with its `metadata`; None if it or the array is absent, or the note is
-        damaged. The numbers are not read."""
-        note = read_json(self.folder / f"{name}.json")
-        valid = isinstance(note, dict) and isinstance(note.get("metadata"), dict)
-        return note if valid and (self.folder / f"{name}.npy").is_file() else None
+    def write(self, name: str, **arrays: np.ndarray) -> None:
+        write_arrays(self.file(name), **arrays)
 
-    def read(self, name: str) -> tuple[np.ndarray, dict[str, Any]] | None:
-        """The array and its metadata; None if it is absent or damaged. It is read whole: a memory-mapped file that is
-        cut short ends the process with SIGBUS."""
-        note, path = self.note(name), self.folder / f"{name}.npy"
-        if note is None:
+    def read(self, name: str, *array_names: str) -> dict[str, np.ndarray] | None:
+        """The arrays of a file; None if it is absent or damaged. They are read whole: a memory-mapped
+        file that is cut short ends the process with SIGBUS."""
+        if not self.has(name):
             return None
         try:
-            with noticing_damage():
-                array = np.load(path, allow_pickle=False)
-                if checksum(array, note["metadata"]) != note.get("crc32"):
-                    raise Damaged("wrong checksum")
-                return array, note["metadata"]
+            arrays = read_arrays(self.file(name))
+            if set(arrays) != set(array_names):
+                raise Damaged(f"it has {', '.join(arrays) or 'nothing'}")
+            return arrays
         except Damaged as error:
-            logger.warning("%s is damaged (%s) and is made again", path, error)
+            if self.has(name):  # it was not removed in the meantime
+                logger.warning("%s is damaged (%s) and is made again", self.file(name), error)
             return None
 
+    def read_array(self, name: str, array_name: str) -> np.ndarray | None:
+        """One array of a file, without reading the others; None if it is absent or damaged."""
+        try:
+            with noticing_damage(), open_regular(self.file(name)) as file, zipfile.ZipFile(file) as arrays:
+                content = arrays.read(f"{array_name}.npy")  # compares the checksum
+                return np.load(io.BytesIO(content), allow_pickle=False)
+        except Damaged:
+            return None
 
-def checksum(array: np.ndarray, metadata: Mapping[str, object]) -> int:
-    return zlib.crc32(json.dumps([array.dtype.str, array.shape, metadata]).encode(), zlib.crc32(array.data))
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the folder's lock while a file is read, completed and written.
+
+        Another process that holds it is waited for, but not longer than a file takes to write.
+        Without the lock files stay whole too; only what two processes add at the same moment may
+        be lost, and is made again when it is needed.
+        """
+        deadline = time.monotonic() + LOCK_SECONDS
+        with ExitStack() as stack:
+            while time.monotonic() < deadline:
+                make_folder(self.folder)  # another process may have removed it
+                try:
+                    stack.enter_context(RunLock(self.folder).held())
+                    break
+                except UserError as error:
+                    if isinstance(error.__cause__, OSError):
+                        break  # no lock can be made here; what is wrong is said when the file is written
+                time.sleep(RETRY_SECONDS)
+            yield

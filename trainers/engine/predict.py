@@ -16,7 +16,7 @@ from ..runs.parts import Columns, chunks, concatenate
 from ..runs.run_dir import RunDir
 from ..runs.tensorboard import Progress
 from .adapted import Adapted
-from .features import FeatureBatch, ViewFeatures
+from .features import FeatureBatch, ViewStore
 
 if TYPE_CHECKING:
     from ..base import BaseTrainer
@@ -80,16 +80,11 @@ class Predictor:
             logger.info("resuming: %d of %d images were predicted before", images, len(self.trainer.indices))
         return finished, [part for part, columns in zip(self.parts, found, strict=True) if columns is None]
 
-    def view_features(self) -> ViewFeatures:
-        """Where view features come from; a cache is filled first. A method that reads the plain view alone takes it
-        from the cache of all views where that is complete, and no image is read."""
-        trainer, cfg = self.trainer, self.cfg
-        if trainer.num_views == 1 and cfg.CACHE.DIR:
-            all_views = trainer.view_features(cfg.TTA.VIEWS)
-            if self.dist.broadcast(all_views.is_cached):
-                return all_views
-        features = trainer.view_features(trainer.num_views)
-        features.fill_cache(self.dist)
+    def view_features(self) -> ViewStore:
+        """Where view features come from; a store on disk is filled first. A method that reads the plain view alone has
+        features of its own: encoded together with other views they differ in the last bits."""
+        features = self.trainer.view_features(self.trainer.num_views)
+        features.fill(self.dist)
         return features
 
     def predict_batch(self, batch: FeatureBatch) -> dict[str, np.ndarray]:

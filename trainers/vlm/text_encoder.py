@@ -201,10 +201,9 @@ def break_even(tower: TextEncoder, n_ctx: int, features: int) -> int:
     return features * (tower.tokens + len(tower.class_tokens) * (1 + n_ctx)) // per_image
 
 
-def pays(images: int, even: float, cached: bool) -> bool:
-    """Whether the Jacobian, which costs as much as the gradients of `even` images, is worth computing for so many. One
-    that is cached also serves later methods on the same classes: then it is enough that this run loses nothing."""
-    return images > (even if cached else 2 * even)
+def pays(images: int, even: float) -> bool:
+    """Whether the Jacobian, which costs as much as the gradients of `even` images, is worth computing for so many."""
+    return images > 2 * even
 
 
 def text_jacobian(tower: TextEncoder, context: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ def adaptation(workspace: Workspace, method: str, dataset: str, backbone: str, o
     logger.info("%s on %d images of %s, %s", method, len(trainer.indices), dataset, backbone)
     trainer.build_model()
     features = trainer.view_features(trainer.num_views)
-    features.fill_cache(trainer.dist)
+    features.fill(trainer.dist)
     batches = features.batches(chunks(trainer.indices, cfg.TTA.EPISODES))
     columns = map(np.concatenate, zip(*(episode(trainer, batch.views) for batch in batches), strict=True))
     made = Adaptation(trainer.prompt.text.cpu().numpy(), float(trainer.scale), cfg.TTA.STEPS, *columns)
