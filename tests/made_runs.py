@@ -35,18 +35,21 @@ def real_run() -> FinishedRun:
 
     folder = Path(tempfile.mkdtemp()) / "real"
     train.main(["--trainer", "SoC", "--dataset-config-file", "configs/datasets/landcover.yaml",
-                "--output-dir", str(folder), "TEST.LIMIT", "6", "TTA.VIEWS", "8", "DATALOADER.NUM_WORKERS", "0"])
+                "--output-dir", str(folder), "TEST.LIMIT", "6", "TTA.VIEWS", "10", "DATALOADER.NUM_WORKERS", "0"])
     return read_run(folder)
 
 
-def simulate(n: int = 400, classes: int = 8, sharpness: float = 1.0, seed: int = 0):
-    """Labels drawn from a softmax, zero-shot logits that are nearly calibrated, and tuned logits that are sharper."""
-    rng = np.random.default_rng(seed)
+def simulate(n: int = 400, classes: int = 8, sharpness: float = 1.0, data: int = 0, seed: int = 0):
+    """Labels drawn from a softmax, zero-shot logits that are nearly calibrated, and tuned logits that are sharper.
+
+    Labels and zero-shot logits depend on `data` alone, as the images of a data set do not depend on a run's seed.
+    """
+    rng = np.random.default_rng(data)
     base = rng.gumbel(size=(n, classes)) * 1.6
     p = np.exp(cal.log_softmax(base))
     label = (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
-    tuned = base * sharpness + rng.normal(size=base.shape) * 0.2
-    return label, 20 + tuned, 20 + base * SHARPNESS["ZeroShot"]
+    noise = np.random.default_rng([data, seed]).normal(size=base.shape) * 0.2
+    return label, 20 + base * sharpness + noise, 20 + base * SHARPNESS["ZeroShot"]
 
 
 def over_confident():
@@ -136,7 +139,7 @@ def make_run(
     """
     settings = settings or {}
     sharp = SHARPNESS.get(trainer, 1.5) if sharpness is None else sharpness
-    drawn, tuned, zero = simulate(n, classes, sharp, seed + 100 * len(dataset) + (7 if split == "val" else 0))
+    drawn, tuned, zero = simulate(n, classes, sharp, 100 * len(dataset) + (7 if split == "val" else 0), seed)
     label = drawn if label is None else np.asarray(label)
     tuned = tuned if logits is None else np.asarray(logits)
     if trainer == "ZeroShot" and logits is None:

@@ -5,6 +5,7 @@
 """
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", type=Path, metavar="DIR",
                         help="folder of the data sets, for thumbnails of mistakes; without it no image is read")
     parser.add_argument("--demo", action="store_true", help="include runs on embedded data if there are others")
+    # Of version 1.0. Intervals are closed formulas now.
+    parser.add_argument("--bootstrap", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--no-figures", action="store_true", help="tables and page only")
     args = parser.parse_args(argv)
     if args.bins < 1:
