@@ -298,7 +298,7 @@ def make_tables(
             leading += spec_tables(measured, spec, published_options(layout, spec))
         others = []
         for number, test in enumerate(tests, start=1):
-            others += test_tables(test, f"pairs_{number}")
+            others += tables_of_tests(test, f"pairs_{number}")
         return leading, others
     leading = []
     others = []
@@ -313,7 +313,7 @@ def make_tables(
             leading.append(decisions)
         for test in tests:
             if test.grid is grid:
-                others += test_tables(test, f"{name}_paired")
+                others += tables_of_tests(test, f"{name}_paired")
         posthoc = [*POSTHOC_TABLE, *(POSTHOC if layout.posthoc else ())]
         others.append(results_table(grid, f"{name}_posthoc", f"ECE after post-hoc scaling, {grid.backbone}",
                                     posthoc, published, with_notes=False))
@@ -335,7 +335,7 @@ def published_options(layout: Layout, spec: TableSpec) -> PublishedOptions:
     return PublishedOptions(source, layout.differences)
 
 
-def test_tables(test: GridTests, name: str) -> list[Table]:
+def tables_of_tests(test: GridTests, name: str) -> list[Table]:
     """Everything against the baseline, then all pairs."""
     backbone = test.grid.backbone
     tables = [

@@ -27,13 +27,22 @@ def zero_shot_parts(runs: Sequence[Measured]) -> list[Measured]:
             source = measured.record.method.get("source")
     parts = []
     for measured in runs:
-        if not measured.run.has_zero_shot or measured.from_tuned_run:
+        if not measured.run.has_zero_shot or measured.from_tuned_run or is_learnt_and_trained(measured):
             continue
         record = zero_shot_record(measured.record, source)
         if conditions(record) not in covered:
             covered.add(conditions(record))
             parts.append(zero_shot_part(measured, record))
     return parts
+
+
+def is_learnt_and_trained(measured: Measured) -> bool:
+    """Whether it is a trained method that was given its prompt.
+
+    Its zero-shot predictions are of a hand-written prompt that its record does not state.
+    """
+    is_learnt = measured.record.get("model.prompt.kind") == "learnt"
+    return is_learnt and method_info(measured.run.trainer).trained
 
 
 def conditions(record: RunRecord) -> str:
@@ -54,14 +63,10 @@ def zero_shot_record(record: RunRecord, source: Any) -> RunRecord:
     for key, values in record.changed.items():
         if key.startswith(OF_ZERO_SHOT):
             changed[key] = values
-    model = dict(record.model)
-    if method_info(str(record.method["trainer"])).trained:
-        # Its zero-shot predictions are those of the hand-written prompt.
-        model["prompt"] = {"kind": "words"}
     names = {**record.names, "method": method_info(ZERO_SHOT).label}
     views = {key: value for key, value in record.views.items() if key not in ("count", "augmix")}
     method = {"trainer": ZERO_SHOT, "settings": {}, "source": source}
-    return replace(record, method=method, changed=changed, names=names, model=model, views=views)
+    return replace(record, method=method, changed=changed, names=names, views=views)
 
 
 def zero_shot_part(measured: Measured, record: RunRecord) -> Measured:
