@@ -118,13 +118,13 @@ def find_sweeps(runs: Sequence[Measured], key: str) -> list[Sweep]:
             value = value_of(key, measured.record, group)
             if value is None:
                 continue
-            text = canonical_json(value)
+            text = value_text(value)
             shown[text] = value
             column = column_of[id(measured)]
             by_seed = by_column.setdefault(column, {}).setdefault(text, {})
             by_seed.setdefault(measured.seed, measured)
             if key in measured.record.changed:
-                defaults[column] = canonical_json(measured.record.changed[key][0])
+                defaults[column] = value_text(measured.record.changed[key][0])
             else:
                 defaults[column] = text
         cells = cells_by_dataset(by_column, shown)
@@ -416,6 +416,13 @@ def tried_notes(sweep: Sweep) -> list[str]:
     for words, sets in images.items():
         notes.append(f"{sweep.label}: values {words}; test images: {', '.join(sets)}.")
     return notes
+
+
+def value_text(value: Any) -> str:
+    """A value as JSON text, equal for 30 and 30.0."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    return canonical_json(value)
 
 
 def setting_name(key: str) -> str:
