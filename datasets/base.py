@@ -79,6 +79,11 @@ class Dataset:
         return cls.__name__
 
     @classmethod
+    def label_of(cls, root: str | Path) -> str:
+        """The data set's name in tables and figures."""
+        return cls.label or cls.__name__
+
+    @classmethod
     def check_corruption(cls, corruption: str, severity: int) -> None:
         """Refuses a corruption that the set does not have."""
         if severity not in SEVERITIES:
@@ -127,6 +132,13 @@ def run_name(name: str, root: str | Path, corruption: str = "", severity: int = 
     """A data set's name in run folders and results; a corruption is part of it, as in `ImageNetC-fog-5`."""
     own = DATASET_REGISTRY.get(name).run_name(root) if name in DATASET_REGISTRY else name
     return f"{own}-{corruption}-{severity}" if corruption else own
+
+
+def dataset_label(name: str, root: str | Path) -> str:
+    """What tables call a data set: its label, or the name of a user's folder."""
+    if name not in DATASET_REGISTRY:
+        return name
+    return DATASET_REGISTRY.get(name).label_of(root)
 
 
 def parse_run_name(name: str) -> tuple[str, str, int]:

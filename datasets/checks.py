@@ -108,7 +108,9 @@ def shared_images(first: ImageIdentity, second: ImageIdentity) -> list[int]:
     return [position for position, shared in zip(first.indices, is_shared, strict=True) if shared]
 
 
-def describe_copies(dataset: Dataset, splits: Mapping[str, Sequence[Datum]], index: ImageIndex) -> str:
+def describe_copies(
+    dataset: Dataset, splits: Mapping[str, Sequence[Datum]], index: ImageIndex,
+) -> str:
     """Finds pictures that are in more than one split or class, by content.
 
     Args:
@@ -144,7 +146,9 @@ def describe_copies(dataset: Dataset, splits: Mapping[str, Sequence[Datum]], ind
             in_classes.append(" = ".join(names))
     notes = []
     if in_splits:
-        notes.append(f"pictures in several splits, by content: {len(in_splits)}, such as {first_five(in_splits)}")
+        notes.append(f"pictures in several splits, by content: {len(in_splits)}, such as "
+                     f"{first_five(in_splits)}")
     if in_classes:
-        notes.append(f"pictures in several classes, by content: {len(in_classes)}, such as {first_five(in_classes)}")
+        notes.append(f"pictures in several classes, by content: {len(in_classes)}, such as "
+                     f"{first_five(in_classes)}")
     return "; ".join(notes)

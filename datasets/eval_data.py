@@ -24,6 +24,7 @@ class EvalData:
         indices: Positions in `items` of the images of the run, ascending.
         order: `indices` as the method sees them.
         subset: What part of the data set this is, in words; "" for the whole split.
+        available: Number of images that TEST.LIMIT selects from.
     """
 
     dataset: Dataset
@@ -32,6 +33,7 @@ class EvalData:
     indices: Sequence[int]
     order: Sequence[int]
     subset: str
+    available: int
 
     @classmethod
     def from_settings(cls, cfg: Any, dataset: Dataset, online: bool) -> EvalData:
@@ -59,7 +61,7 @@ class EvalData:
         logger.info("%s: %d of %d %s images, %d classes", cfg.DATASET.NAME, len(indices), total,
                     cfg.TEST.SPLIT, len(dataset.classnames))
         subset = describe_subset(cfg, len(indices), len(candidates))
-        return cls(dataset, cfg.TEST.SPLIT, items, indices, order, subset)
+        return cls(dataset, cfg.TEST.SPLIT, items, indices, order, subset, len(candidates))
 
     @property
     def selected(self) -> list[Datum]:

@@ -115,10 +115,12 @@ def select_images(dataset: Dataset, image_list: str) -> None:
     is looked for as it is, then in the data root and in the data set's folder.
     """
     path = Path(image_list).expanduser()
-    list_file = next(filter(Path.is_file, (path, dataset.root / path, dataset.image_dir / path)), None)
+    places = (path, dataset.root / path, dataset.image_dir / path)
+    list_file = next(filter(Path.is_file, places), None)
     if list_file is None:
-        raise DataError(f"DATASET.IMAGE_LIST {image_list} is not a file, nor one in {dataset.image_dir}; RobustBench's "
-                        f"5,000 images of ImageNet are listed in robustbench/data/imagenet_test_image_ids.txt of "
+        raise DataError(f"DATASET.IMAGE_LIST {image_list} is not a file, nor one in "
+                        f"{dataset.image_dir}; RobustBench's 5,000 images of ImageNet are listed in "
+                        f"robustbench/data/imagenet_test_image_ids.txt of "
                         f"https://github.com/RobustBench/robustbench")
     lines = [line.removeprefix("./") for line in read_lines(list_file)]
     whole_paths = positions_by_path(dataset)
@@ -142,11 +144,12 @@ def select_images(dataset: Dataset, image_list: str) -> None:
             missing.append(line)
     if missing or not lines:
         example = shortest_path(dataset, dataset.test[0])
-        raise DataError(f"{list_file} must list test images of {type(dataset).__name__}, such as {example}, one "
-                        f"per line; these are not: {first_five(missing) or 'it is empty'}")
+        raise DataError(f"{list_file} must list test images of {type(dataset).__name__}, such as "
+                        f"{example}, one per line; these are not: "
+                        f"{first_five(missing) or 'it is empty'}")
     if ambiguous:
-        raise DataError(f"{list_file} has lines that fit several test images; write more of their paths: "
-                        f"{first_five(ambiguous)}")
+        raise DataError(f"{list_file} has lines that fit several test images; write more of their "
+                        f"paths: {first_five(ambiguous)}")
     has_own_val = dataset.val is not dataset.test
     dataset.test = [dataset.test[position] for position in sorted(chosen)]
     if not has_own_val:
@@ -154,7 +157,8 @@ def select_images(dataset: Dataset, image_list: str) -> None:
 
 
 def positions_by_path(dataset: Dataset) -> dict[str, int]:
-    """The position of each test image by its path, below the data root or the folder of the images as well."""
+    """The position of each test image by its path: as it is, below the data root, and below the
+    folder of the images."""
     positions = {}
     for position, item in enumerate(dataset.test):
         path = item.impath.replace(os.sep, "/")

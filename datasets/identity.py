@@ -1,4 +1,4 @@
-"""Which images a run uses, by content: the same wherever they lie and whatever their files are called."""
+"""Which images a run uses, by content: the same wherever they lie and whatever they are called."""
 from __future__ import annotations
 
 import hashlib
@@ -100,7 +100,11 @@ def identify(
 
 
 def fingerprint(dataset: Dataset, items: Sequence[Datum]) -> str:
-    """One hash of images, labels, their order and class names. Raises DataError if files are missing."""
+    """One hash of images, labels, their order and class names.
+
+    Raises:
+        DataError: If files are missing.
+    """
     identity = identify(dataset, items, range(len(items)), ImageIndex())
     if identity.missing:
         dataset.check_files(items)
@@ -154,7 +158,7 @@ def as_rows(digests: Sequence[bytes]) -> np.ndarray:
 
 
 def source_of_images(reader: type[Dataset]) -> str:
-    """A hash of a plugin's source if its reader may make other images than its files hold, else ""."""
+    """A hash of a plugin's source if its reader may change what its files hold; otherwise ""."""
     if reader.read_image is Dataset.read_image:
         return ""
     return plugin_source(reader)

@@ -30,6 +30,13 @@ class ImageFolder(FileDataset):
         name = "".join(letter if letter.isalnum() or letter in "._+" else "-" for letter in Path(path).name[:40])
         return f"{name.strip('-.') or cls.__name__}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:6]}"
 
+    @classmethod
+    def label_of(cls, root: str | Path) -> str:
+        """The folder's name. Its path says nothing about the images, which are known by content."""
+        if cls.folder or cls.label:
+            return super().label_of(root)
+        return Path(os.path.realpath(Path(root).expanduser())).name or cls.__name__
+
     def read(self) -> Splits:
         places = self.split_dirs()
         classes = sorted({folder.name for place in places.values() for folder in subfolders(place)})

@@ -21,7 +21,14 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from .utils.errors import UserError
-from .utils.files import Damaged, noticing_damage, open_regular, read_regular, user_cache_folder, write_bytes
+from .utils.files import (
+    Damaged,
+    noticing_damage,
+    open_regular,
+    read_regular,
+    user_cache_folder,
+    write_bytes,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +105,7 @@ def unreadable(path: str, error: Exception) -> ImageHash:
 def read_stamp(path: str) -> Stamp | None:
     """The stamp of a file; None if it is gone."""
     try:
-        return Stamp.of(os.stat(path))  # noqa: PTH116 - a Path would take as long as the system call
+        return Stamp.of(os.stat(path))  # noqa: PTH116 - making a Path takes as long as the call
     except (OSError, ValueError):
         return None
 
@@ -108,7 +115,8 @@ class ImageIndex:
 
     def __init__(self, folder: str | Path | None = "") -> None:
         """Args:
-            folder: Where the index is kept, such as CACHE.DIR; "": in the user's cache folder; None: nowhere.
+            folder: Where the index is kept, such as CACHE.DIR. "": in the user's cache folder.
+                None: nowhere.
         """
         if folder == "":
             self.folder = user_cache_folder()
@@ -180,10 +188,12 @@ def hash_files(paths: Sequence[str]) -> list[ImageHash]:
     """Hashes files in a pool of threads, in the given order."""
     if not paths:
         return []
-    groups = [paths[start : start + FILES_PER_TASK] for start in range(0, len(paths), FILES_PER_TASK)]
+    starts = range(0, len(paths), FILES_PER_TASK)
+    groups = [paths[start : start + FILES_PER_TASK] for start in starts]
     hashes: list[ImageHash] = []
-    with ThreadPoolExecutor(thread_name_prefix="hashes") as pool, \
-            tqdm(total=len(paths), desc="hashes of images", unit="img", dynamic_ncols=True, delay=1.0) as bar:
+    progress = tqdm(total=len(paths), desc="hashes of images", unit="img", dynamic_ncols=True,
+                    delay=1.0)  # no bar for what takes less than a second
+    with ThreadPoolExecutor(thread_name_prefix="hashes") as pool, progress as bar:
         try:
             for group in pool.map(hash_group, groups):
                 hashes += group

@@ -20,6 +20,7 @@ from PIL import Image
 from promptcal.datasets.utils import cli
 from promptcal.trainers.report import tensorboard_figures
 from promptcal.trainers.report.figures import style
+from promptcal.trainers.vlm.budget import Budget
 from promptcal.trainers.vlm.openai_clip import CLIP
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -62,6 +63,11 @@ def real_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of figures."""
     for (module, name), drawing in DRAWINGS.items():
         monkeypatch.setattr(module, name, drawing)
+
+
+def classes_at_once(number: int) -> Budget | None:
+    """A budget that lets the text tower run in groups of so many classes; 0 = all at once."""
+    return Budget(episodes=100, classes=number, views=8) if number else None
 
 
 def random_clip(seed: int = 0, resnet: bool = False, width: int = 64, layers: int = 3, size: int = 32) -> CLIP:

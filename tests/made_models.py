@@ -10,10 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from promptcal.trainers.vlm.backbone import Backbone
+from promptcal.trainers.vlm.budget import Budget
 from promptcal.trainers.vlm.image_tower import encode_views
+from promptcal.trainers.vlm.jacobian import text_jacobian
 from promptcal.trainers.vlm.openai_clip import tokenizer as openai_tokenizer
+from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
-from promptcal.trainers.vlm.text_encoder import InitialPrompt, TextEncoder, text_jacobian
+from promptcal.trainers.vlm.text_encoder import TextEncoder
 from torch import Tensor, nn
 
 open_clip = pytest.importorskip("open_clip")
@@ -64,8 +67,8 @@ def check_backbone(
     pixels = torch.randn(3, 3, SIDE, SIDE)
     expected = F.normalize(images(pixels), dim=-1)
     torch.testing.assert_close(encode_views(backbone, pixels[None])[0], expected, atol=1e-5, rtol=0)
-    tower = TextEncoder(backbone, class_tokens(NAMES, backbone.tokenizer))
-    prompt = InitialPrompt(tower, initial_context(backbone, CONTEXT))
+    encoder = TextEncoder(backbone, class_tokens(NAMES, backbone.tokenizer))
+    prompt = PromptedCLIP(NAMES, encoder, initial_context(backbone, CONTEXT))
     expected = text()
     torch.testing.assert_close(prompt.text, expected, atol=1e-5, rtol=0)
     assert (expected[0] - expected[1]).norm() > 0.05  # classes that do differ
@@ -77,9 +80,10 @@ def check_backbone(
     slow = slow[:, backbone.tokenizer.encode(CONTEXT)]
     weight.requires_grad_(False)
     found = [prompt.gradient(grad_text)]  # many gradients through one graph
-    prompt.jacobian = text_jacobian(tower, prompt.context)
-    found.append(prompt.gradient(grad_text))
-    _, vjp = TextEncoder(backbone, tower.class_tokens, group=2).with_vjp(prompt.context.expand(2, -1, -1))
+    with_jacobian = prompt.with_jacobian(text_jacobian(encoder, prompt.context))
+    found.append(with_jacobian.gradient(grad_text))
+    in_groups = TextEncoder(backbone, encoder.class_tokens, budget=Budget(1, classes=2, views=1))
+    _, vjp = in_groups.with_vjp(prompt.context.expand(2, -1, -1))
     found.append(vjp(grad_text))  # later steps, classes in groups
     assert all((ours - slow).norm() < 1e-4 * slow.norm() for ours in found)
 

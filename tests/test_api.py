@@ -9,6 +9,7 @@ import pytest
 import torch
 from common import random_clip
 from PIL import Image
+from promptcal.datasets import build_dataset
 from promptcal.datasets.views import make_views
 from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.api import Adapter
@@ -235,3 +236,99 @@ def test_classes_of_one_name_get_equal_logits(clip_model: CLIP, trainer: str):
     names = ["river", "sunglasses", "lake", "sunglasses", "sea", "tree_frog", "tree frog"]
     logits = adapt(trainer, clip_model, names, normalised, VIEWS).logits
     assert torch.equal(logits[:, 1], logits[:, 3]) and torch.equal(logits[:, 5], logits[:, 6])
+
+
+@pytest.mark.parametrize("change", ["in place", "behind autograd's back", "loaded"])
+def test_an_adapter_keeps_the_weights_that_it_was_made_with(change: str):
+    model = random_clip()
+    adapter = Adapter("SoC", model, NAMES, 10)
+    before = adapter(normalised)
+    if change == "in place":
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(1.1)
+    elif change == "loaded":
+        model.load_state_dict(random_clip(seed=5).state_dict())
+    else:
+        for weight in model.parameters():
+            weight.data = weight.data.flip(0)
+    after = adapter(normalised)
+    assert torch.equal(after.logits, before.logits) and torch.equal(after.ctx, before.ctx)
+    fresh = Adapter("SoC", model, NAMES, 10)(normalised)
+    assert (fresh.logits - before.logits).abs().max() > 1e-3
+    assert torch.equal(fresh.logits, adapt("SoC", model, NAMES, normalised).logits)
+
+
+def test_a_changed_hugging_face_model_is_changed_as_a_whole(tmp_path):
+    """Its text weights are joined once, which an earlier call must not keep."""
+    pytest.importorskip("transformers")
+    import test_hugging_face
+
+    test_hugging_face.make(tmp_path, "clip-gelu")
+    backbone = load_clip(f"hf:{tmp_path}", "cpu")
+    size = backbone.pixels.size
+    views = torch.randn(1, 10, 3, size, size, generator=torch.Generator().manual_seed(0))
+    adapt("SoC", backbone, NAMES, views)
+    with torch.no_grad():
+        for layer in backbone.module.text_model.encoder.layers:
+            layer.self_attn.q_proj.weight.mul_(-1)
+    changed = adapt("SoC", backbone, NAMES, views).logits
+    backbone.module.save_pretrained(tmp_path)
+    assert torch.equal(adapt("SoC", load_clip(f"hf:{tmp_path}", "cpu"), NAMES, views).logits, changed)
+
+
+@pytest.mark.parametrize("highest", [0, 3.5, 15])
+def test_views_that_fit_pixels_and_normalised_numbers_are_refused(clip_model: CLIP, highest: float):
+    views = highest * torch.rand(10, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match='say which they are: pixels="0..255" or pixels="normalised"'):
+        adapt("TPT", clip_model, NAMES, views)
+    raw = adapt("TPT", clip_model, NAMES, views, pixels="0..255")
+    same = adapt("TPT", clip_model, NAMES, torch.cat([views, torch.full_like(views, 200)]).view(
+        2, 10, 3, 32, 32))
+    torch.testing.assert_close(raw.logits, same.logits[:1], atol=1e-3, rtol=0)
+    normal = Adapter("TPT", clip_model, NAMES, 10)(views, pixels="normalised")
+    assert (normal.logits - raw.logits).abs().max() > 1e-3
+
+
+def test_bright_normalised_views_are_taken_with_a_warning(clip_model: CLIP, caplog):
+    views = 1 + torch.rand(10, 3, 32, 32)
+    said = adapt("TPT", clip_model, NAMES, views).logits
+    assert "are taken as normalised" in caplog.text
+    assert torch.equal(said, adapt("TPT", clip_model, NAMES, views, pixels="normalised").logits)
+
+
+@pytest.mark.parametrize(("views", "pixels", "message"), [
+    (normalised, "0..255", 'but pixels is "0..255"'), (300 * normalised.sigmoid(), "normalised", "but pixels is"),
+    (normalised.byte(), "normalised", "uint8 are pixel values"), (normalised, "raw", 'must be "0..255", "normalised"'),
+])
+def test_pixels_that_contradict_the_views_are_refused(clip_model: CLIP, views, pixels: str, message: str):
+    with pytest.raises(ValueError, match=message):
+        adapt("TPT", clip_model, NAMES, views, pixels=pixels)
+
+
+@pytest.mark.parametrize("trainer", ["SoC", "DPE"])
+def test_anomaly_detection_changes_nothing(clip_model: CLIP, trainer: str):
+    expected = adapt(trainer, clip_model, NAMES, normalised, ["TTA.STEPS", 2]).logits
+    with torch.autograd.set_detect_anomaly(True):
+        logits = adapt(trainer, clip_model, NAMES, normalised, ["TTA.STEPS", 2]).logits
+        assert torch.is_anomaly_enabled()
+    assert torch.equal(logits, expected)
+
+
+@pytest.mark.parametrize("trainer", ["BCA", "DPE", "DOTA", "BoostAdapter", "TDA", "SoC"])
+def test_adapt_and_a_run_use_the_same_scale(trainer: str, tmp_path):
+    """With the small CLIP, which was trained with another scale than the published one."""
+    opts = ["TTA.VIEWS", 16, "TEST.LIMIT", 5, "TTA.AUGMIX", "on"]
+    cfg = build_cfg(trainer, "configs/datasets/landcover.yaml",
+                    opts=["OUTPUT_DIR", tmp_path / "run", "DEVICE", "cpu", *opts])
+    build_trainer(cfg).run()
+    run = read_predictions(tmp_path / "run")
+    data = build_dataset("LandCover", "")
+    order = run["index"].tolist()
+    if "position" in run:
+        order = [index for _, index in sorted(zip(run["position"].tolist(), order, strict=True))]
+    images = [data.read_image(data.test[index]) for index in order]
+    adapted = adapt(trainer, load_clip("small", "cpu"), data.classnames, images, opts, index=order)
+    rows = [run["index"].tolist().index(index) for index in order]
+    np.testing.assert_allclose(adapted.logits.numpy(), run["logits"][rows], atol=1e-4)
+    np.testing.assert_allclose(adapted.zero_shot_logits.numpy(), run["zero_shot_logits"][rows], atol=1e-4)

@@ -1,6 +1,7 @@
-"""Calibration metrics against their definitions and scikit-learn; intervals; bad input."""
+"""Calibration metrics against their definitions and scikit-learn; intervals by formula; bad input."""
 from __future__ import annotations
 
+import doctest
 import math
 from collections.abc import Iterable
 
@@ -11,6 +12,8 @@ from made_runs import over_confident
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.posthoc import fit_temperature
 from promptcal.trainers.functional.significance import paired_bootstrap
+from scipy import stats
+from simulate_significance import Model, draw_pair
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
@@ -36,6 +39,11 @@ def slow_ece(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float:
 
 def slow_ace(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float:
     return error_of(np.array_split(confidence.argsort(kind="stable"), bins), confidence, correct)
+
+
+def test_examples_in_docstrings():
+    result = doctest.testmod(cal)
+    assert result.attempted > 0 and result.failed == 0
 
 
 @pytest.mark.parametrize("bins", [1, 10, 15, 20, 30])
@@ -103,6 +111,122 @@ def test_input_type_and_order_do_not_matter(sample):
         if metric is not cal.ace:  # whose bins depend on the order of ties
             assert metric(confidence[shuffled], correct[shuffled]) == pytest.approx(value, abs=1e-12)
     assert 0 <= cal.ece(tensors[0].bfloat16(), tensors[1]) <= 1
+
+
+def test_the_squared_error_is_unbiased_and_the_bins_gap_without_noise():
+    rng = np.random.default_rng(0)
+    errors = []
+    for _ in range(400):
+        errors.append(cal.squared_calibration_error(*draw_pair(Model(), Model(), 300, rng)[0]))
+    assert abs(np.mean(errors)) < 3 * np.std(errors) / 20
+    confidence = np.tile([0.9, 0.62], 500)
+    squared = (0.01 + 0.38**2) / 2
+    assert cal.squared_calibration_error(confidence, np.ones(1000)) == pytest.approx(squared)
+    assert cal.rms_calibration_error(confidence, np.ones(1000)) == pytest.approx(np.sqrt(squared))
+    assert cal.squared_calibration_error([0.5], [1]) == 0  # one sample has no variance
+
+
+def test_the_squared_error_is_its_formula():
+    confidence, correct = draw_pair(Model(error=0.1), Model(), 90, np.random.default_rng(1))[0]
+    expected = 0.0
+    for b in range(20):
+        gap = (confidence - correct)[np.ceil(confidence * 20) == b + 1]
+        if len(gap) > 1:
+            expected += len(gap) / 90 * (gap.mean() ** 2 - gap.var(ddof=1) / len(gap))
+    assert cal.squared_calibration_error(confidence, correct) == pytest.approx(expected)
+    index, gaps = cal.bins_and_gaps(confidence, correct)
+    both = cal.squared_errors(np.stack([index] * 2, axis=1), np.stack([gaps] * 2, axis=1), 20)
+    assert both == pytest.approx([expected] * 2)
+
+
+def test_ends_of_the_rms_interval_are_where_d_is_196_standard_deviations_away():
+    """One bin, all gaps known: κ = 4 σ̄² / n and H = 2 (σ² / n)², up to the correction for n."""
+    n = 1000
+    correct = np.arange(n) % 10 < 7
+    interval = cal.rms_interval(np.full(n, 0.8), correct)
+    squared = cal.squared_calibration_error(np.full(n, 0.8), correct)
+    variance = 0.21 * n / (n - 1)
+    slope = 4 * variance / n
+    for end in (interval.low, interval.high):
+        distance = abs(squared - end**2) / math.sqrt(slope * end**2 + 2 * (variance / n) ** 2)
+        assert distance == pytest.approx(1.96, rel=0.01)
+    assert interval.value == cal.rms_calibration_error(np.full(n, 0.8), correct)
+    wider = cal.rms_interval(np.full(n, 0.8), correct, level=0.99)
+    assert wider.low < interval.low < interval.high < wider.high
+    for level in (0, 1, 95):
+        with pytest.raises(ValueError, match="level"):
+            cal.rms_interval([0.5], [1], level=level)
+
+
+def test_the_rms_interval_of_few_images_certain_runs_and_seeds():
+    assert cal.rms_interval([0.5], [1]) == cal.Interval(0, 0, 1)
+    perfect = cal.rms_interval(np.ones(200), np.ones(200))
+    assert perfect.low == perfect.value == 0 and 0 < perfect.high < 0.2
+    wrong = cal.rms_interval(np.ones(200), np.zeros(200))
+    assert wrong.value == wrong.high == 1 and 0.9 < wrong.low < 1
+    confidence, correct = draw_pair(Model(error=0.1), Model(), 300, np.random.default_rng(1))[0]
+    alone = cal.rms_interval(confidence, correct)
+    copies = cal.rms_interval(np.stack([confidence] * 3, axis=1), np.stack([correct] * 3, axis=1))
+    assert copies.value == pytest.approx(alone.value)
+    assert [copies.low, copies.high] == pytest.approx([alone.low, alone.high])
+    for seed in range(300):  # where D is far below 0, no value fits it: the interval is not empty
+        sample = draw_pair(Model(), Model(), 60, np.random.default_rng(seed))[0]
+        interval = cal.rms_interval(*sample)
+        assert 0 <= interval.low <= interval.value <= interval.high <= 1 and interval.high > 0.05
+
+
+def test_over_confidence_is_the_t_interval_with_four_more_images():
+    confidence, correct = draw_pair(Model(error=0.1), Model(), 150, np.random.default_rng(1))[0]
+    interval = cal.over_confidence(confidence, correct)
+    mean = confidence.mean()
+    gaps = np.r_[confidence - correct, mean - 1, mean - 1, mean, mean]
+    expected = stats.ttest_1samp(gaps, 0).confidence_interval()
+    assert [interval.low, interval.high] == pytest.approx(list(expected), rel=1e-3)
+    assert interval.value == pytest.approx(cal.signed_error(confidence, correct))
+    no_errors = cal.over_confidence(np.ones(50), np.ones(50))
+    assert no_errors.low < no_errors.value == 0 < no_errors.high < 0.15
+    for single in (cal.over_confidence([1.0], [0]), cal.over_confidence([0.4], [1])):
+        assert -1 <= single.low <= single.value <= single.high <= 1
+    seeds = cal.over_confidence(np.stack([confidence] * 3, axis=1), np.stack([correct] * 3, axis=1))
+    assert [seeds.low, seeds.high] == pytest.approx([interval.low, interval.high])
+
+
+def test_clusters_widen_the_intervals_of_over_confidence_and_accuracy():
+    confidence, correct = draw_pair(Model(error=0.1), Model(), 150, np.random.default_rng(1))[0]
+    twice = np.repeat(confidence, 2), np.repeat(correct, 2)
+    patient = np.repeat(np.arange(150), 2)
+    for function in (cal.over_confidence, cal.accuracy_interval):
+        alone = function(confidence, correct)
+        clustered = function(*twice, patient)
+        plain = function(*twice)
+        assert clustered.high - clustered.low == pytest.approx(alone.high - alone.low, rel=0.03)
+        assert plain.high - plain.low < 0.8 * (alone.high - alone.low)
+        names = [f"patient {number}" for number in patient]
+        assert function(*twice, names) == clustered
+        with pytest.raises(ValueError, match="one entry per image"):
+            function(confidence, correct, patient)
+    interval = cal.accuracy_interval(confidence, correct)
+    exact = stats.binomtest(int(correct.sum()), 150).proportion_ci(method="wilson")
+    assert [interval.low, interval.high] == pytest.approx([exact.low, exact.high])
+
+
+def test_smooth_ece_by_closed_forms():
+    one_place = cal.smooth_ece(np.full(10, 0.9), np.arange(10) < 6)
+    assert one_place == pytest.approx(0.3)  # |gap| at any width
+    assert cal.smooth_ece([1.0], [0]) == pytest.approx(1) and cal.smooth_ece([1.0, 0.0], [1, 0]) == 0
+    # Gaps of −0.3 and +0.3 at 0.4 and 0.6 cancel where smoothed: the integral is 0.3 erf(0.2 / (2 √2 σ)).
+    sigma = cal.smooth_ece(np.repeat([0.4, 0.6], 10), np.r_[np.arange(10) < 7, np.arange(10) < 3])
+    assert sigma == pytest.approx(0.3 * math.erf(0.2 / (2 * math.sqrt(2) * sigma)), abs=1e-4)
+
+
+def test_smooth_ece_is_its_authors():
+    relplot = pytest.importorskip("relplot")
+    rng = np.random.default_rng(2)
+    models = [(200, Model()), (1000, Model(error=0.05)), (3000, Model(0.93, -0.1)), (2000, Model(0.86, 0.2))]
+    for n, model in models:
+        sample = draw_pair(model, model, n, rng)[0]
+        # Their search stops at steps of 1/1024, their mesh has 200 points.
+        assert cal.smooth_ece(*sample) == pytest.approx(relplot.smECE(*sample), abs=1e-3)
 
 
 def test_bootstrap_contains_the_value_and_is_seeded(sample):

@@ -1,13 +1,16 @@
 """Conformal sets: coverage on exchangeable data, scores and thresholds by hand, bad input, the report's table."""
 from __future__ import annotations
 
+import doctest
 from pathlib import Path
 
 import numpy as np
 import pytest
 from made_runs import make_run
 from promptcal.tools.report import main as report
+from promptcal.trainers.functional import conformal as conformal_module
 from promptcal.trainers.functional.conformal import KINDS, conformal, halves, scores, threshold
+from scipy import stats
 
 
 def exchangeable(n: int, classes: int, seed: int, sharpness: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
@@ -23,6 +26,29 @@ def test_coverage_holds(kind: str, alpha: float):
     covered = [conformal(*exchangeable(400, 8, seed), kind, alpha, seed).coverage for seed in range(150)]
     error = np.std(covered) / np.sqrt(len(covered))
     assert 1 - alpha - 4 * error < np.mean(covered) < 1 - alpha + 1 / 201 + 4 * error
+
+
+def test_examples_in_docstrings():
+    result = doctest.testmod(conformal_module)
+    assert result.attempted > 0 and result.failed == 0
+
+
+def test_intervals_of_coverage_and_size():
+    """For this threshold: on many new images both lie in the interval in 95 % of the draws."""
+    sets = conformal(*exchangeable(1000, 8, 0), "LAC")
+    exact = stats.binomtest(round(500 * sets.coverage), 500).proportion_ci(method="wilson")
+    interval = sets.coverage_interval
+    assert interval.value == sets.coverage
+    assert [interval.low, interval.high] == pytest.approx([exact.low, exact.high])
+    assert sets.size_interval.low < sets.size == sets.size_interval.value < sets.size_interval.high
+    mean = np.mean([conformal(*exchangeable(1000, 8, seed), "LAC").size for seed in range(60)])
+    widths = []
+    for seed in range(60):
+        other = conformal(*exchangeable(1000, 8, seed), "LAC").size_interval
+        widths.append(other.high - other.low)
+    assert 0.01 < np.mean(widths) < 0.5 * mean
+    tiny = conformal(np.zeros((2, 3)), np.zeros(2, dtype=int), "LAC")
+    assert (tiny.size_interval.low, tiny.size_interval.high) == (0, 3)
 
 
 def test_scores_thresholds_and_halves_by_hand():

@@ -246,3 +246,21 @@ def test_trained_prompt_trains_once(config, tmp_path: Path):
     assert not (tmp_path / "run" / "parts").exists()
     with pytest.raises(ConfigError, match=r"OPTIM.LR was 0.002, is 0.01"):
         trained_prompt(config("OPTIM.LR", 0.01))
+
+
+def test_a_trained_prompt_predicts_the_same_when_it_is_tested_later(config, tmp_path: Path):
+    """Class-specific contexts distinguish classes of one name, in the training run and afterwards."""
+    for split, images in (("train", 3), ("test", 2)):
+        folder = make_image_folder(tmp_path / "twins" / split, images=images)
+        (folder / "kind_d").rename(folder / "kind a")  # the tokenizer makes the same of kind_a
+    opts = ["DATASET.ROOT", tmp_path / "twins", "TRAINER.COOP.CSC", True, "OPTIM.LR", 0.5]
+    build_trainer(config(*opts)).run()
+    trained = read_predictions(tmp_path / "run")
+    prompt = find_prompt(tmp_path / "run")
+    build_trainer(config(*opts, "MODEL.INIT_WEIGHTS", prompt, "OUTPUT_DIR", tmp_path / "later")).run(train=False)
+    later = read_predictions(tmp_path / "later")
+    assert np.array_equal(later["logits"], trained["logits"])
+    assert np.array_equal(later["zero_shot_logits"], trained["zero_shot_logits"])
+    names = json.loads((tmp_path / "run" / "results.json").read_text())["classnames"]
+    twins = [label for label, name in enumerate(names) if name.replace("_", " ") == "kind a"]
+    assert not np.array_equal(trained["logits"][:, twins[0]], trained["logits"][:, twins[1]])

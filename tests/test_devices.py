@@ -7,20 +7,21 @@ import pytest
 import torch
 from common import random_clip
 from promptcal.datasets import build_dataset
+from promptcal.datasets.eval_data import EvalData
 from promptcal.datasets.identity import identify
 from promptcal.datasets.image_index import ImageIndex
-from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers import build_cfg
+from promptcal.trainers.api import build_method
 from promptcal.trainers.coop import CoOp
-from promptcal.trainers.engine.features import SplitImages, ViewStore
+from promptcal.trainers.engine.features import ViewStore
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule
 from promptcal.trainers.fpp import FPP
 from promptcal.trainers.functional import posthoc
 from promptcal.trainers.online import Online
 from promptcal.trainers.registry import TRAINER_REGISTRY
-from promptcal.trainers.soc import SoC
+from promptcal.trainers.runs.record import RunRecord
 from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.numerics import DTYPES
-from promptcal.trainers.vlm.text_encoder import InitialPrompt
 
 NAMES = ["cat", "annual crop land", "dog", "sea or lake", "tree frog"]
 
@@ -34,41 +35,42 @@ def elsewhere() -> torch.nn.Module:
 def test_views_are_encoded_on_the_device(resnet: bool, image_folder: Path):
     """Threads make views on the host; what goes to the device and on is the model's."""
     backbone, dataset = as_backbone(random_clip(resnet=resnet).to("meta")), build_dataset("ImageFolder", image_folder)
-    cfg = build_cfg("TPT", opts=["TTA.VIEWS", 9, "TTA.SELECT", 0.2, "DATALOADER.NUM_WORKERS", 2])
-    identity = identify(dataset, dataset.test, range(3), ImageIndex(None))
-    features = ViewStore(cfg, backbone, "fp32", "", SplitImages(dataset, dataset.test, identity), 9)
-    (batch,) = features.batches([[0, 1]])
+    cfg = build_cfg("TPT", opts=["TTA.VIEWS", 9, "TTA.SELECT", 0.2, "DATALOADER.NUM_WORKERS", 2, "TEST.LIMIT", 3])
+    data = EvalData.from_settings(cfg, dataset, online=False)
+    identity = identify(dataset, data.items, data.indices, ImageIndex(None))
+    record = RunRecord({}, {"count": 9, "augmix": True}, {}, {}, {"precision": "fp32"}, seed=0)
+    features = ViewStore(cfg, record, data, identity, backbone)
+    (batch,) = features.batches([data.indices[:2]])
     assert batch.views.shape == (2, 9, 48) and batch.views.is_meta
 
 
-def use_model(method, model: torch.nn.Module) -> None:
-    """As the method does, and for those that learn a prompt first some steps of that. Prompts are handed from rank to
+def with_learnt_prompt(method) -> None:
+    """For methods that learn a prompt first: some steps of that. Prompts are handed from rank to
     rank by way of the host, where there is nothing of a meta tensor."""
     if isinstance(method, FPP):
-        method.prepare = lambda: None
-        method.use_model(model, NAMES)
-        before = method.prompt
-        method.prompt = InitialPrompt(before.tower, method.pretrain(), zero_shot=before.text)
-        return
-    method.use_model(model, NAMES)
+        hand_written = super(FPP, method).make_clip(method.load_model())
+        method.clip = hand_written.with_context(method.pretrain(hand_written))
     if isinstance(method, CoOp):
+        clip = method.clip
         learner = PromptLearner(
-            method.prompt.tower, method.prompt.context, method.scale, Schedule(2, 0.1, 1, 0.01), 0.9, 0.01)
+            clip.encoder, clip.context, clip.scale, Schedule(2, 0.1, 1, 0.01), 0.9, 0.01)
         for _ in range(2):
             learner.begin_epoch()
-            learner.step(torch.empty(3, 48, device="meta"), torch.zeros(3, dtype=torch.long, device="meta"))
-        method.prompt, method.has_prompt = InitialPrompt(method.prompt.tower, learner.context), True
+            learner.step(torch.empty(3, 48, device="meta"),
+                         torch.zeros(3, dtype=torch.long, device="meta"))
+        method.clip = clip.with_context(learner.context)
+        method.has_prompt = True
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINER_REGISTRY if name != "DPE"])  # the classes met decide shapes
 def test_every_method_stays_on_the_device(name: str, elsewhere, monkeypatch):
     """Two steps, so that the text tower runs forward and back for each episode too."""
-    monkeypatch.setattr(SoC, "prepare", lambda self: None)  # looks, once a run, whether its term is zero
-    monkeypatch.setattr(Online, "check_scale", lambda self: None)  # once per run too
+    monkeypatch.setattr(Online, "warn_of_scale", lambda self, clip: None)  # reads a number, once per run
     monkeypatch.setattr(posthoc, "ROUNDS", 2)  # all are alike
     steps = ["TRAINER.FPP.STEPS", 2] if name == "FPP" else []
-    method = build_trainer(build_cfg(name, opts=["MODEL.PREC", "fp32", "TTA.VIEWS", 20, "TTA.STEPS", 2, *steps]))
-    use_model(method, elsewhere)
+    cfg = build_cfg(name, opts=["MODEL.PREC", "fp32", "TTA.VIEWS", 20, "TTA.STEPS", 2, *steps])
+    method = build_method(cfg, elsewhere, NAMES)
+    with_learnt_prompt(method)
     adapted = method.adapt(torch.empty(1 if method.online else 2, 20, 48, device="meta"))
     assert adapted.logits.shape[1] == len(NAMES) and adapted.logits.is_meta
     assert all(column.is_meta for column in adapted.columns.values())
@@ -82,8 +84,8 @@ def test_half_precision_turns_few_signs(name: str, clip_model):
     views = torch.nn.functional.normalize(torch.randn(6, 20, 48, generator=torch.Generator().manual_seed(0)), dim=-1)
     signs = {}
     for precision in DTYPES:
-        method = build_trainer(build_cfg(name, opts=["MODEL.PREC", precision, "TTA.VIEWS", 20, "DEVICE", "cpu"]))
-        method.use_model(clip_model, NAMES)
-        signs[precision] = (method.adapt(views).ctx - method.prompt.context).sign()
+        opts = ["MODEL.PREC", precision, "TTA.VIEWS", 20, "DEVICE", "cpu"]
+        method = build_method(build_cfg(name, opts=opts), clip_model, NAMES)
+        signs[precision] = (method.adapt(views).ctx - method.clip.context).sign()
     turned = {precision: (sign != signs["fp32"]).float().mean().item() for precision, sign in signs.items()}
     assert turned["fp16"] < 0.01 and turned["fp16"] <= turned["bf16"] < 0.06

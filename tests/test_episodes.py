@@ -8,8 +8,8 @@ import pytest
 import torch
 from common import random_clip
 from promptcal.datasets.utils.errors import ConfigError
-from promptcal.trainers import adapt, build_cfg, build_trainer, reference
-from promptcal.trainers.engine.tta_loop import text_gradient
+from promptcal.trainers import adapt, build_cfg, reference
+from promptcal.trainers.api import build_method
 from promptcal.trainers.functional.objectives import class_logits, confident_views
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.openai import OpenAIBackbone
@@ -26,9 +26,7 @@ def make_views(images: int = 3, views: int = 20, size: int = 32) -> torch.Tensor
 
 
 def make_trainer(method: str, model, *opts: object, names=NAMES):
-    trainer = build_trainer(build_cfg(method, opts=opts))
-    trainer.use_model(model, names)
-    return trainer
+    return build_method(build_cfg(method, opts=opts), model, names)
 
 
 @pytest.fixture(scope="module", params=["vit", "resnet"])
@@ -79,10 +77,11 @@ def assert_same_context(ours: torch.Tensor, slow: reference.Episode) -> None:
 def test_gradients_equal_the_reference(model, method: str):
     trainer, images = make_trainer(method, model), make_views()
     views = encode_views(OpenAIBackbone(model), images)
-    chosen = confident_views(class_logits(views, trainer.prompt.text, trainer.scale), 0.1)
+    logits = class_logits(views, trainer.clip.text, trainer.clip.scale)
+    chosen = confident_views(logits, 0.1)
     kept = views.take_along_dim(chosen[..., None], dim=1)
-    grad_text, _, _ = text_gradient(trainer.prompt.text, kept, trainer.scale, trainer)
-    for gradient, image in zip(trainer.prompt.gradient(grad_text), images, strict=True):
+    step = trainer.text_gradient(trainer.clip.text, kept, logits[:, :1])
+    for gradient, image in zip(trainer.clip.gradient(step.gradient), images, strict=True):
         slow = reference.run_episode(model, NAMES, image, method).gradients[0]
         assert ((gradient - slow).norm() / slow.norm()).item() < 1e-5
 
@@ -91,17 +90,18 @@ def test_live_scale_is_the_printed_loss_by_autograd(clip_model):
     """H + λR²/H through the text features at once, in double precision, against the loop's weighted sum."""
     trainer = make_trainer("SoC", clip_model, "TRAINER.SOC.SCALE", "live", "TRAINER.SOC.STATS", "flow_delta")
     views = encode_views(OpenAIBackbone(clip_model), make_views()).double()
-    text, scale = trainer.prompt.text.double().requires_grad_(), trainer.scale.double()
-    grad_text, _, _ = text_gradient(text, views[:, :6], scale, trainer)
+    text, scale = trainer.clip.text.double().requires_grad_(), trainer.clip.scale.double()
+    plain = class_logits(views[:, :1], text, scale)
+    step = trainer.text_gradient(text, views[:, :6], plain)
     for b, image in enumerate(views):
         entropy = trainer.view_loss(class_logits(image[:6], text, scale))
         (expected,) = torch.autograd.grad(entropy + 30 * trainer.penalty(text).square() / entropy, text)
-        torch.testing.assert_close(grad_text[b], expected)
+        torch.testing.assert_close(step.gradient[b], expected)
 
 
 @pytest.mark.parametrize("names, vanishes", [(NAMES[:2], True), (["cat"], True), (NAMES, False)])
 def test_soc_warns_where_its_term_vanishes(clip_model, caplog, names: list[str], vanishes: bool):
-    make_trainer("SoC", clip_model, names=names)
+    assert make_trainer("SoC", clip_model, names=names).clip.classnames == names
     assert sum("SoC equals TPT" in line for line in caplog.messages) == vanishes
     if vanishes:
         soc, tpt = (adapt(method, clip_model, names, make_views()).logits for method in ("SoC", "TPT"))

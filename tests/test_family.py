@@ -50,7 +50,7 @@ def test_tuned_methods_equal_the_reference(clip_model, pixels, method: str, step
 def test_gradient_free_methods_equal_the_reference(clip_model, pixels, views, method: str):
     """ZERO's confidences are shares of votes; VTE's mean feature is not normalised."""
     trainer = make_trainer("ZeroShot", clip_model)
-    text, scale = trainer.prompt.text, trainer.scale
+    text, scale = trainer.clip.text, trainer.clip.scale
     for ours, image in zip(adapt(method, clip_model, NAMES, pixels).logits, views, strict=True):
         logits = scale * image @ text.T
         if method == "ZERO":
@@ -110,8 +110,8 @@ def test_mtas_mode_is_robust_and_images_are_independent():
 def test_the_sign_of_atpts_angle(clip_model, views, sign: str, direction: int):
     """A small step with a weight that makes the entropy negligible."""
     trainer = make_trainer("ATPT", clip_model, "TRAINER.ATPT.SIGN", sign, "TRAINER.ATPT.LAMBDA", 1e6, "OPTIM.LR", 1e-4)
-    after = nearest_angle(trainer.prompt.tower.text(trainer.adapt(views).ctx))
-    assert (direction * (after - nearest_angle(trainer.prompt.text)) > 0).all()
+    after = nearest_angle(trainer.clip.encoder.text(trainer.adapt(views).ctx))
+    assert (direction * (after - nearest_angle(trainer.clip.text)) > 0).all()
 
 
 def test_nearest_angle_equals_a_loop():

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import openai_state, random_clip
+from common import classes_at_once, openai_state, random_clip
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg, build_trainer, load_clip
 from promptcal.trainers.fpp import NOISE, class_weight, random_start
@@ -60,9 +60,9 @@ def test_the_prompt_equals_a_plain_version(clip_model):
         loss.backward()
         optimizer.step()
     trainer = make_trainer("FPP", clip_model, *SHORT)
-    text = trainer.prompt.tower.text(context.detach()[None])[0]
-    torch.testing.assert_close(trainer.prompt.text, text, atol=2e-3, rtol=0)
-    assert (trainer.prompt.text - target).abs().max() > 0.05  # the prompt has changed
+    text = trainer.clip.encoder.text(context.detach()[None])[0]
+    torch.testing.assert_close(trainer.clip.text, text, atol=2e-3, rtol=0)
+    assert (trainer.clip.text - target).abs().max() > 0.05  # the prompt has changed
 
 
 def test_start_and_noise_are_independent():
@@ -107,11 +107,11 @@ def test_towers_of_every_family_take_noise(kind: str, tmp_path: Path):
         with added_noise(embedding, some):
             expected.append(encode())
     for group, shape in ((0, (2, -1, -1)), (2, (2, -1, -1)), (0, (2, 5, -1, -1))):  # at once, in groups, per class
-        noisy = TextEncoder(backbone, own, group=group).text(context.expand(shape), noise)
+        noisy = TextEncoder(backbone, own, budget=classes_at_once(group)).text(context.expand(shape), noise)
         torch.testing.assert_close(noisy, torch.stack(expected), atol=1e-4, rtol=0)
     assert (expected[0] - expected[1]).norm() > 0.05 < (expected[0] - encode()).norm()
-    prompts = [make_trainer("FPP", backbone, "TRAINER.FPP.STEPS", steps, names=names).prompt for steps in (1, 20)]
-    first, last = ((prompt.text - prompt.zero_shot).square().sum(-1).mean() for prompt in prompts)
+    prompts = [make_trainer("FPP", backbone, "TRAINER.FPP.STEPS", steps, names=names).clip for steps in (1, 20)]
+    first, last = ((prompt.text - prompt.zero_shot_text).square().sum(-1).mean() for prompt in prompts)
     assert last < first
 
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 from common import random_clip
 from promptcal.datasets.utils.errors import UserError
-from promptcal.trainers.vlm.image_tower import encode_views, views_at_once
+from promptcal.trainers.vlm.budget import Budget, views_within_memory
+from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.openai import OpenAIBackbone
 
 
@@ -22,9 +23,9 @@ def test_features_equal_openais(resnet: bool):
 
 def test_an_image_is_encoded_alike_at_any_place_in_a_batch(clip_model, monkeypatch):
     backbone = OpenAIBackbone(clip_model)
-    assert views_at_once(backbone) == 256
-    monkeypatch.setattr("promptcal.trainers.vlm.image_tower.CPU_NUMBERS_AT_ONCE", 4 * 4 * 5 * 64)
-    assert views_at_once(backbone) == 4  # 5 tokens of width 64
+    assert views_within_memory(backbone) == 256
+    monkeypatch.setattr("promptcal.trainers.vlm.budget.CPU_NUMBERS_AT_ONCE", 4 * 4 * 5 * 64)
+    assert views_within_memory(backbone) == 4  # 5 tokens of width 64
     views = torch.randn(3, 8, 3, 32, 32)
     assert torch.equal(encode_views(backbone, views)[2], encode_views(backbone, views[2:])[0])
 
@@ -41,11 +42,13 @@ def test_out_of_memory_halves_the_views_for_good(monkeypatch, caplog):
         return real(backbone, pixels)
 
     monkeypatch.setattr(OpenAIBackbone, "encode_pixels", limited)
-    torch.testing.assert_close(encode_views(OpenAIBackbone(model), views), expected, atol=1e-5, rtol=0)
+    backbone, budget = OpenAIBackbone(model), Budget(episodes=1, classes=1, views=256)
+    shrunk = encode_views(backbone, views, budget=budget)
+    torch.testing.assert_close(shrunk, expected, atol=1e-5, rtol=0)
     assert sizes[-3:] == [4, 4, 2] and "out of memory: 4 views at once from here on" in caplog.text
     sizes.clear()
-    encode_views(OpenAIBackbone(model), views)
+    encode_views(backbone, views, budget=budget)
     assert sizes == [4, 4, 2]
     limit = 0
     with pytest.raises(UserError, match="one view at a time: use DEVICE cpu"):
-        encode_views(OpenAIBackbone(model), views)
+        encode_views(backbone, views, budget=budget)

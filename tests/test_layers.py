@@ -1,4 +1,7 @@
-"""Imports go one way: down the list of layers below, never up, never in a circle."""
+"""Imports go one way: down the list of layers below, never up, never in a circle.
+
+Those inside functions and those for type checkers count: a reader has to follow them all the same.
+"""
 from __future__ import annotations
 
 import ast
@@ -33,20 +36,11 @@ def layer_of(module: str) -> str:
     return max((layer for layer in LAYERS if f"{module}/".startswith(f"{layer}/")), key=len)
 
 
-def statements(node: ast.AST, lazy: bool) -> Iterator[ast.AST]:
-    """All statements but those for type checkers and, unless `lazy`, those inside functions."""
-    for child in ast.iter_child_nodes(node):
-        for_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
-        if not for_types and (lazy or not isinstance(child, ast.FunctionDef)):
-            yield child
-            yield from statements(child, lazy)
-
-
-def imports(module: str, lazy: bool = True) -> Iterator[str]:
-    """The project's modules that a module imports, also inside functions if `lazy`."""
+def imports(module: str) -> Iterator[str]:
+    """The project's modules that a module imports, inside functions and for type checkers too."""
     file = MODULES[module]
     package = file.parent.relative_to(PROJECT).parts
-    for node in statements(ast.parse(file.read_bytes()), lazy):
+    for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
             names = [alias.name.split(".") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -79,7 +73,7 @@ def test_no_circular_imports():
         if module in path:
             circles.append(" -> ".join([*path[path.index(module) :], module]))
         elif module not in done:
-            for target in imports(module, lazy=False):
+            for target in imports(module):
                 visit(target, (*path, module))
             done.add(module)
 

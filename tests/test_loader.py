@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +18,10 @@ from promptcal.datasets.views.images import BadImageError
 from promptcal.datasets.views.loader import LoadedBatch, load_batches, num_threads
 from promptcal.trainers import build_cfg
 
-NUMBERS = SimpleNamespace(read_image=lambda item: item)  # "images" that need no decoding
+
+def read_number(index: int) -> int:
+    """An "image" that needs no decoding."""
+    return index
 
 
 def pool_threads() -> list[str]:
@@ -32,7 +34,8 @@ def test_threads_and_order_change_no_view(image_folder: Path):
     found: dict[int, torch.Tensor] = {}
     orders = [[0, 1, 2], [3, 4, 5, 6]], [[6, 5], [4], [3, 2, 1, 0]], [[k] for k in range(7)]
     for threads, batches in zip((0, 1, 3), orders, strict=True):
-        for batch, places in zip(load_batches(dataset, dataset.test, maker, batches, threads), batches, strict=True):
+        loaded = load_batches(lambda index: dataset.read_image(dataset.test[index]), maker, batches, threads)
+        for batch, places in zip(loaded, batches, strict=True):
             assert batch.index == list(places)
             for index, views in zip(batch.index, batch.made, strict=True):
                 assert torch.equal(found.setdefault(index, views), views)
@@ -50,7 +53,7 @@ def test_images_ahead_are_bounded_and_in_order(threads: int):
         return 10 * number
 
     batches = [range(start, start + 4) for start in range(0, 60, 4)]
-    for n, batch in enumerate(load_batches(NUMBERS, range(60), make, batches, threads)):
+    for n, batch in enumerate(load_batches(read_number, make, batches, threads)):
         assert batch == LoadedBatch(list(batches[n]), [10 * index for index in batches[n]], {})
         assert len(begun) <= 4 * (n + 1) + 2 * threads
     assert len(begun) == 60 and not pool_threads()
@@ -63,14 +66,14 @@ def test_unreadable_images_are_collected(threads: int):
             raise BadImageError(f"cannot read image {number}")
         return number
 
-    first, second = load_batches(NUMBERS, range(5), make, [[0, 1, 2], [4]], threads)
+    first, second = load_batches(read_number, make, [[0, 1, 2], [4]], threads)
     assert first == LoadedBatch([0, 2], [0, 2], {1: "cannot read image 1"})
     assert second == LoadedBatch([], [], {4: "cannot read image 4"})
 
 
 def test_a_caller_that_stops_early_ends_the_threads():
     begun = []
-    batches = load_batches(NUMBERS, range(99), lambda number, index: begun.append(index), [[k] for k in range(99)], 2)
+    batches = load_batches(read_number, lambda number, index: begun.append(index), [[k] for k in range(99)], 2)
     next(batches)
     batches.close()
     assert len(begun) <= 6 and not pool_threads()
@@ -92,13 +95,13 @@ def test_errors_and_ctrl_c_end_the_threads(how: str, request: pytest.FixtureRequ
         return number
 
     with pytest.raises(torch.OutOfMemoryError if how == "error" else KeyboardInterrupt):
-        list(load_batches(NUMBERS, range(1000), make, [range(1000)], 2))
+        list(load_batches(read_number, make, [range(1000)], 2))
     assert len(begun) < 20 and not pool_threads()
 
 
 def test_torch_computes_with_one_thread_in_each():
     before = torch.get_num_threads()
-    (batch,) = load_batches(NUMBERS, range(4), lambda *_: torch.get_num_threads(), [range(4)], 2)
+    (batch,) = load_batches(read_number, lambda *_: torch.get_num_threads(), [range(4)], 2)
     assert batch.made == [1] * 4 and torch.get_num_threads() == before
 
 

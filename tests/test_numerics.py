@@ -10,7 +10,7 @@ import pytest
 import torch
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.runs.run_dir import read_predictions
-from promptcal.trainers.vlm.numerics import fixed_numerics, in_parallel
+from promptcal.trainers.vlm.numerics import Numerics, fixed_numerics, in_parallel
 
 CPU = torch.device("cpu")
 
@@ -69,3 +69,24 @@ def test_callers_in_several_threads_get_their_settings_back(set_threads):
         worker.join()
         assert torch.get_default_dtype() == torch.float32
     assert torch.get_num_threads() == 4
+
+
+def test_precision_of_products_and_anomaly_detection_are_pinned():
+    """A caller may allow TF32 or bf16 in fp32 products; a run does not, and gives the setting back."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("medium")
+    torch.backends.cudnn.allow_tf32 = True
+    try:
+        with torch.autograd.set_detect_anomaly(True), fixed_numerics():
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert not torch.backends.cudnn.allow_tf32 and not torch.is_anomaly_enabled()
+        assert torch.get_float32_matmul_precision() == "medium" and torch.backends.cudnn.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def test_numerics_state_what_is_in_use():
+    numerics = Numerics.from_settings(build_cfg("SoC", opts=["DEVICE", "cpu", "MODEL.PREC", "bf16"]))
+    assert (numerics.device.type, numerics.precision, numerics.tf32) == ("cpu", "bf16", False)
+    assert Numerics.from_settings(build_cfg("SoC", opts=["DEVICE", "cpu"])).precision == "fp32"

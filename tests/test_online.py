@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,11 @@ class RunningMean(BaseTrainer):
 
     online = True
 
-    def use_model(self, model, classnames) -> None:
-        super().use_model(model, classnames)
-        self.total, self.count = torch.zeros(len(classnames)), 0
+    count = 0  # images so far
+
+    @cached_property
+    def total(self) -> torch.Tensor:
+        return torch.zeros(len(self.clip.classnames))
 
     def state(self) -> dict[str, np.ndarray]:
         return {"total": self.total.numpy().copy(), "count": np.array(self.count)}
@@ -38,7 +41,7 @@ class RunningMean(BaseTrainer):
 
     def adapt(self, views):
         assert len(views) == 1, "an online method sees its images one by one"
-        logits = class_logits(views[:, :1], self.prompt.text, self.scale)[:, 0]
+        logits = class_logits(views[:, :1], self.clip.text, self.clip.scale)[:, 0]
         self.total, self.count = self.total + logits[0], self.count + 1
         return Adapted(logits - self.total / self.count, logits, columns={"count": torch.tensor([self.count])})
 

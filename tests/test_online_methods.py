@@ -28,7 +28,7 @@ IMAGES = 40
 
 def features_near_classes(clip_model, nearest: float, spread: float) -> torch.Tensor:
     """View features near their classes, some nearer than others: all degrees of confidence, all classes."""
-    text = make_trainer("ZeroShot", clip_model).prompt.text
+    text = make_trainer("ZeroShot", clip_model).clip.text
     own = text[torch.arange(IMAGES) % len(text)] - text.mean(0)
     generator = torch.Generator().manual_seed(2)
     near = nearest + spread * torch.rand(IMAGES, 1, 1, generator=generator)
@@ -48,7 +48,7 @@ def predict(trainer, views: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["plain", "confident"])
 def test_tda_equals_the_reference(clip_model, views, kind: str):
     trainer = make_trainer("TDA", clip_model, "TRAINER.TDA.VIEWS", kind)
-    text, scale = trainer.prompt.text, trainer.scale
+    text, scale = trainer.clip.text, trainer.clip.scale
     chosen = confident_views(class_logits(views, text, scale), 0.1)
     used = views[:, 0] if kind == "plain" else views.take_along_dim(chosen[..., None], dim=1)
     expected = torch.stack(slow.tda(list(used), text, scale))
@@ -68,7 +68,7 @@ def test_tda_stores_equal_names_as_one_class(clip_model, views):
 
 def test_onzeta_equals_the_reference(clip_model, views):
     trainer = make_trainer("OnZeta", clip_model, "TRAINER.ONZETA.IMAGES", IMAGES)
-    expected = torch.stack(slow.onzeta(list(views[:, 0]), trainer.prompt.text, IMAGES))
+    expected = torch.stack(slow.onzeta(list(views[:, 0]), trainer.clip.text, IMAGES))
     torch.testing.assert_close(predict(trainer, views).softmax(-1), expected, atol=1e-3, rtol=0)
 
 
@@ -88,13 +88,13 @@ def hard(clip_model) -> torch.Tensor:
 def test_streams_equal_the_reference(clip_model, hard, method: str, kind: str | None, opts: list, settings: dict):
     views = [f"TRAINER.{method.upper()}.VIEWS", kind] if kind else []
     trainer = make_trainer(method, clip_model, *views, *opts)
-    text = trainer.prompt.text.double()
-    first = float(trainer.scale) if method == "DMN" else kind == "confident"  # the others multiply cosines by 100
+    text = trainer.clip.text.double()
+    first = float(trainer.clip.scale) if method == "DMN" else kind == "confident"  # the others multiply cosines by 100
     expected = torch.stack(getattr(plain, method.lower())(list(hard.double()), text, first, **settings))
     logits = predict(trainer, hard)
     assert logits.isfinite().all()
     torch.testing.assert_close(logits.softmax(-1).double(), expected, atol=2e-5, rtol=0)
-    scale = trainer.scale if method == "DMN" else 100
+    scale = trainer.clip.scale if method == "DMN" else 100
     assert (expected - (scale * hard[:, 0].double() @ text.T).softmax(-1)).abs().max() > 0.02
 
 
@@ -152,7 +152,7 @@ def test_dpes_first_image_has_nothing_to_align(clip_model, hard):
 def test_dotas_first_image(clip_model, hard):
     """λ = min(ρ, η), μ = 0.001 and Λ = I/σ for every class: a constant that changes no probability."""
     trainer = make_trainer("DOTA", clip_model, "TRAINER.DOTA.ETA", 0.1, "TRAINER.DOTA.RHO", 5.0)
-    x, text = hard[0, 0], trainer.prompt.text
+    x, text = hard[0, 0], trainer.clip.text
     added = 0.1 * (0.001 * x.sum() - 0.001**2 * 48 / 2) / 0.002
     torch.testing.assert_close(predict(trainer, hard[:1])[0], 100 * x @ text.T + added, atol=1e-4, rtol=0)
 
@@ -242,8 +242,9 @@ def test_the_range_of_the_plain_view(clip_model, method: str):
     trainer = make_trainer(method, clip_model, f"TRAINER.{method.upper()}.RANGE", "plain")
     logits = 5 * torch.randn(2, 20, len(NAMES), generator=torch.Generator().manual_seed(0))
     kept = logits.take_along_dim(trainer.select(logits)[..., None], dim=1)
-    for loss, own, views in zip(trainer.episode_loss(kept, kept), kept, logits, strict=True):
-        expected = slow.loss_of(method, own, views[:1], trainer.prompt.text, 10)  # the range of the first of them
+    losses = trainer.episode_loss(kept, kept, logits[:, :1])
+    for loss, own, views in zip(losses, kept, logits, strict=True):
+        expected = slow.loss_of(method, own, views[:1], trainer.clip.text, 10)  # the range of the first of them
         torch.testing.assert_close(loss, expected)
 
 
@@ -276,15 +277,6 @@ def test_interrupted_and_continued(run, method: str, opts: tuple, monkeypatch):
         np.testing.assert_array_equal(continued[name], column, err_msg=name)
 
 
-def test_the_plain_view_is_read_from_the_cache_of_all_views(run, tmp_path: Path, monkeypatch):
-    cached = ("CACHE.DIR", tmp_path / "cache")
-    run("TPT", "tpt", *cached)
-    monkeypatch.setattr("promptcal.datasets.base.open_image", lambda path: pytest.fail("an image was opened"))
-    expected = run("TDA", "again", *cached)
-    monkeypatch.undo()
-    np.testing.assert_allclose(run("TDA", "plain")["logits"], expected["logits"], atol=0.05)  # the cache is fp16
-
-
 def test_published_values_are_an_option():
     data = "configs/datasets/eurosat.yaml"
     assert build_cfg("TDA", data).TRAINER.TDA.ALPHA == 2
@@ -303,8 +295,8 @@ def test_published_values_are_an_option():
 ])
 def test_published_values_per_set(clip_model, method: str, dataset: str, values: dict):
     opts = ("DATASET.NAME", dataset, f"TRAINER.{method.upper()}.VALUES", "paper")
-    assert make_trainer(method, clip_model, *opts).own.items() >= values.items()
-    assert not make_trainer(method, clip_model, *opts[:2]).own.items() >= values.items()
+    assert make_trainer(method, clip_model, *opts).method_settings.items() >= values.items()
+    assert not make_trainer(method, clip_model, *opts[:2]).method_settings.items() >= values.items()
     assert len(TRAINER_REGISTRY.get(method).paper) == (14 if method == "BoostAdapter" else 15)
 
 

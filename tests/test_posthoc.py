@@ -130,3 +130,11 @@ def test_the_report_shows_them(clip_file, image_folder, tmp_path: Path, capsys):
     assert predictions["cots_tau"].shape == (12,) and predictions["strong_log_p"].shape == (12, 4)
     results = json.loads((tmp_path / "runs" / "TPT" / "results.json").read_text())
     assert results["predictions_bytes"] == (tmp_path / "runs" / "TPT" / "predictions.npz").stat().st_size
+
+
+def test_probabilities_that_underflow_are_stored_as_finite_numbers():
+    """Of a method that changes no logits, whose strong views are certain of one class."""
+    logits = torch.zeros(2, 20, 3)
+    logits[..., 0] = 500.0
+    columns = posthoc.cots_columns(logits, logits)
+    assert columns["strong_log_p"].isfinite().all() and (columns["strong_log_p"][:, 1:] < -80).all()

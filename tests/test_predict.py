@@ -171,3 +171,12 @@ def test_a_folder_of_images_and_a_table_of_them(clip_file, images, tmp_path, cap
     for path, message in ((folder / "older", "has no image"), (folder / "notes.txt", "cannot read image")):
         with pytest.raises(DataError, match=message):
             main([str(path), "--classes", "cat", "dog", "--backbone", "no.pt"])
+
+
+@pytest.mark.parametrize(("trainer", "said"), [("TDA", True), ("SoC", False)])
+def test_the_output_says_that_the_order_counts(images, names, tmp_path, capsys, trainer, said):
+    page = tmp_path / "page.html"
+    main([*map(str, images[:2]), "--classes", str(names), "--backbone", "small", "--trainer", trainer,
+          "--views", "16", "--html", str(page)])
+    for text in (capsys.readouterr().out, page.read_text(encoding="utf-8")):
+        assert ("order of the images" in text) == said

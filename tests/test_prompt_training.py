@@ -6,10 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision.transforms.functional as vision
+from common import classes_at_once
 from dassl_files import PromptLearner as CoOpsLearner
 from dassl_files import sgd_with_warmup
 from PIL import Image
-from promptcal.datasets.views.maker import draw_crops
+from promptcal.datasets.views.geometry import draw_crops
 from promptcal.trainers import reference
 from promptcal.trainers.fewshot.training import PromptLearner, Schedule, random_context
 from promptcal.trainers.fewshot.training_images import CROPS, TrainingCrop, epoch_batches
@@ -60,8 +61,9 @@ def test_training_crops_are_torchvisions():
 
 
 def make_learner(model: CLIP, start: torch.Tensor, group: int = 0, epochs: int = 5) -> PromptLearner:
-    tower = TextEncoder(OpenAIBackbone(model), class_tokens(NAMES, TOKENIZER), group=group)
-    return PromptLearner(tower, start, model.logit_scale.exp(), Schedule(epochs, 0.002, 1, 1e-5), 0.9, 5e-4)
+    encoder = TextEncoder(
+        OpenAIBackbone(model), class_tokens(NAMES, TOKENIZER), budget=classes_at_once(group))
+    return PromptLearner(encoder, start, model.logit_scale.exp(), Schedule(epochs, 0.002, 1, 1e-5), 0.9, 5e-4)
 
 
 def labelled_features() -> tuple[torch.Tensor, torch.Tensor]:
@@ -99,16 +101,16 @@ def test_out_of_memory_halves_the_classes(clip_model: CLIP, monkeypatch: pytest.
     plain, tight = (make_learner(clip_model, random_context((4, 64), 0)) for _ in range(2))
     real = TextEncoder.with_vjp
 
-    def limited(tower: TextEncoder, context: torch.Tensor, batched: bool = False):
-        if tower.group > 1:
+    def limited(encoder: TextEncoder, context: torch.Tensor, batched: bool = False):
+        if encoder.budget.classes > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(tower, context, batched)
+        return real(encoder, context, batched)
 
     for learner in (plain, tight):
         learner.begin_epoch()
         learner.step(*labelled_features())
         monkeypatch.setattr(TextEncoder, "with_vjp", limited)
-    assert tight.tower.group == 1
+    assert tight.encoder.budget.classes == 1
     torch.testing.assert_close(plain.context, tight.context)
 
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers import adapt, build_cfg
-from promptcal.trainers.engine.tta_loop import text_gradient
+from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.functional.objectives import dispersion, marginal_entropy, nearest_angle
 from promptcal.trainers.runs.make_record import method_section
 from promptcal.trainers.soc import SoC
-from promptcal.trainers.tpt import TPT, with_weight
+from promptcal.trainers.tpt import TPT, Term
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone
 from test_episodes import NAMES, make_trainer, make_views
@@ -41,12 +41,13 @@ def test_terms_change_each_method(clip_model, method: str):
 def test_the_gradient_is_that_of_the_sum(clip_model):
     trainer = make_trainer("TPT", clip_model, "TRAINER.REGULARISERS", "ctpt:3, A-TPT:2")
     kept = encode_views(as_backbone(clip_model), make_views())[:, :4]
-    text = trainer.prompt.text
-    grad_text, _, penalty = text_gradient(text, kept, trainer.scale, trainer)
+    text = trainer.clip.text
+    plain = trainer.clip.scale * kept[:, :1] @ text.mT
+    step = trainer.text_gradient(text, kept, plain)
     own = text.expand(len(kept), -1, -1).clone().requires_grad_()
-    loss = marginal_entropy(trainer.scale * kept @ own.mT) - 3 * dispersion(own) - 2 * nearest_angle(own)
-    torch.testing.assert_close(grad_text, torch.autograd.grad(loss.sum(), own)[0], atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(penalty, (-dispersion(text) - nearest_angle(text)).expand(len(kept)))
+    loss = marginal_entropy(trainer.clip.scale * kept @ own.mT) - 3 * dispersion(own) - 2 * nearest_angle(own)
+    torch.testing.assert_close(step.gradient, torch.autograd.grad(loss.sum(), own)[0], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(step.penalty, (-dispersion(text) - nearest_angle(text)).expand(len(kept)))
 
 
 @pytest.mark.parametrize(("method", "one", "other", "opts"), [
@@ -56,6 +57,26 @@ def test_the_gradient_is_that_of_the_sum(clip_model):
 def test_equivalent_terms(clip_model, method: str, one: str, other: str, opts: tuple):
     found = [with_terms(method, clip_model, terms, *opts) for terms in (one, other)]
     torch.testing.assert_close(*found, atol=1e-3, rtol=0)
+
+
+def test_a_penalty_is_computed_once_for_all_images(clip_model, monkeypatch):
+    """It depends on the initial text features alone; in later steps each image has its own."""
+    calls = []
+    penalty = SoC.penalty
+    monkeypatch.setattr(SoC, "penalty", lambda self, text: (calls.append(text.dim()), penalty(self, text))[1])
+    trainer = make_trainer("TPT", clip_model, "TRAINER.REGULARISERS", "soc:3", "TTA.STEPS", 2)
+    views = encode_views(as_backbone(clip_model), make_views())
+    for image in views.split(1):
+        trainer.adapt(image)
+    assert calls == [2, 3, 3, 3]
+
+
+def test_a_term_is_no_second_trainer(clip_model, monkeypatch):
+    made = []
+    monkeypatch.setattr(BaseTrainer, "__init__", lambda self, *args, real=BaseTrainer.__init__: (
+        made.append(type(self).__name__), real(self, *args))[1])
+    make_trainer("TPT", clip_model, "TRAINER.REGULARISERS", "soc:3,ctpt:2")
+    assert made == ["TPT"]
 
 
 def test_runs_with_other_terms_are_other_runs():
@@ -85,4 +106,4 @@ def test_a_term_without_its_own_lambda_is_refused():
         pass
 
     with pytest.raises(ConfigError, match=r"cannot weight SoftSoC: .* in TRAINER\.SOFTSOC\.LAMBDA"):
-        with_weight(SoftSoC, build_cfg("TPT"), 3.0)
+        Term.of_method(SoftSoC, build_cfg("TPT"), 3.0)

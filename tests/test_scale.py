@@ -6,9 +6,10 @@ import resource
 
 import pytest
 import torch
-from promptcal.trainers import build_cfg, build_trainer
+from promptcal.trainers import build_cfg
+from promptcal.trainers.api import build_method
 from promptcal.trainers.functional import objectives
-from promptcal.trainers.vlm import text_encoder
+from promptcal.trainers.vlm import budget
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, VOCAB_SIZE
 from promptcal.trainers.vlm.prompts import class_tokens, initial_context
@@ -57,10 +58,10 @@ def test_many_classes_run_in_groups(clip_model, monkeypatch):
     names, backbone = [f"class number {k}" for k in range(40)], OpenAIBackbone(clip_model)
     whole = TextEncoder(backbone, class_tokens(names, TOKENIZER))
     context = initial_context(backbone, "a photo of a")[None]
-    assert whole.group == 40
-    monkeypatch.setitem(text_encoder.SAVED_BYTES, "cpu", whole.towers[0].saved_bytes / 3)
+    assert whole.budget.classes == 40
+    monkeypatch.setitem(budget.SAVED_BYTES, "cpu", whole.groups[0].saved_bytes / 3)
     grouped = TextEncoder(backbone, class_tokens(names, TOKENIZER))
-    assert grouped.group == 6 and len(grouped.towers) == 7
+    assert grouped.budget.classes == 6 and len(grouped.groups) == 7
     torch.testing.assert_close(grouped.text(context), whole.text(context), atol=1e-5, rtol=1e-4)
     gradients = [encoder.with_vjp(context, batched=True)[1](torch.ones(2, 40, 48)) for encoder in (grouped, whole)]
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
@@ -71,10 +72,10 @@ def episode_memory(_: None) -> int:
     features; the text tower is narrow."""
     objectives.COSINES_AT_ONCE = 1 << 20
     model = CLIP(512, 32, 1, 64, 16, 77, VOCAB_SIZE, 64, 1, 1).eval().requires_grad_(False)
-    trainer = build_trainer(build_cfg("SoC", opts=["DEVICE", "cpu"]))
     views = torch.nn.functional.normalize(torch.randn(1, 64, 512), dim=-1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    trainer.use_model(model, [f"thing number {k}" for k in range(4000)])
+    names = [f"thing number {k}" for k in range(4000)]
+    trainer = build_method(build_cfg("SoC", opts=["DEVICE", "cpu"]), model, names)
     assert trainer.adapt(views).logits.isfinite().all()
     return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 

@@ -6,6 +6,7 @@ from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
 from promptcal.trainers.runs import tensorboard as board
 from promptcal.trainers.runs.tensorboard import Progress
+from records import make
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -32,14 +33,14 @@ def test_final_metrics_settings_and_table(tmp_path):
     run = read_run(make_run(tmp_path, "SoC", n=40))
     results = {**run.results, "confidence": 50.0, "zero_shot_confidence": 50.0, "seconds_per_image": 0.1,
                "flagged": 0, "skipped": [], "init_weights": ""}
-    board.write_final(tmp_path / "run", run.settings, results)
+    board.write_final(tmp_path / "run", make(), results)
     (folder,) = (tmp_path / "run").iterdir()
     assert all(path.is_file() for path in folder.iterdir())
     events = EventAccumulator(str(folder)).Reload()
     assert events.Scalars("final/ece")[0].value == pytest.approx(results["ece"], rel=1e-5)
     starts = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
     shown = HParamsPluginData.FromString(starts).session_start_info.hparams
-    assert shown["method"].string_value == "SoC" and shown["λ"].number_value == run.settings["TRAINER.SOC.LAMBDA"]
+    assert shown["method"].string_value == "SoC" and shown["λ"].number_value == 30.0
     assert f"{results['accuracy']:.2f}" in str(events.Tensors("results/text_summary")[0].tensor_proto.string_val)
 
 

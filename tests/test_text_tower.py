@@ -3,14 +3,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from common import random_clip
+from common import classes_at_once, random_clip
 from promptcal.datasets.utils.errors import ConfigError, DataError, WeightsError
 from promptcal.trainers import reference
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP, clip
-from promptcal.trainers.vlm.prompts import ClassTokenPosition, check_lengths, class_tokens, initial_context
-from promptcal.trainers.vlm.text_encoder import InitialPrompt, TextEncoder
+from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
+from promptcal.trainers.vlm.prompts import check_lengths, class_tokens, initial_context
+from promptcal.trainers.vlm.text_encoder import TextEncoder
 from promptcal.trainers.vlm.text_tower import TextTower
+from promptcal.trainers.vlm.tokenizer import ClassTokenPosition
 
 NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for one single class of things", "dog",
          "naïve façade", "2012 Tesla Model S", "x"]
@@ -82,7 +84,8 @@ def test_the_class_name_stands_where_coop_puts_it(clip_model: CLIP, position: st
     find = ClassTokenPosition.find(position, NAMES, TOKENIZER)
     grad_text, gradients = torch.randn(1, len(NAMES), 48), []
     for group in (0, 2):
-        text, vjp = TextEncoder(OpenAIBackbone(clip_model), tokens, group=group, position=find).with_vjp(context[None])
+        text, vjp = TextEncoder(
+            OpenAIBackbone(clip_model), tokens, position=find, budget=classes_at_once(group)).with_vjp(context[None])
         assert torch.allclose(text[0], expected, atol=1e-5)
         gradients.append(vjp(grad_text))
     assert gradients[0].shape == context[None].shape and torch.allclose(*gradients, atol=1e-4)
@@ -114,10 +117,13 @@ def test_distinct_names_with_equal_features_are_refused(clip_model: CLIP):
     """A text tower that does not read the names; names that are the same to the tokenizer are allowed."""
     backbone = OpenAIBackbone(clip_model)
     context = initial_context(backbone, "a photo of a")
-    InitialPrompt(TextEncoder(backbone, class_tokens(["cat", "dog", "Cat"], TOKENIZER)), context)
+    names = ["cat", "dog", "Cat"]
+    clip = PromptedCLIP(names, TextEncoder(backbone, class_tokens(names, TOKENIZER)), context)
+    assert clip.first_of_name == [0, 1, 0]
+    assert clip.with_context(context.expand(3, -1, -1)).first_of_name is None
     blind = random_clip()
     blind.positional_embedding.data.zero_()
     blind.token_embedding.weight[:] = blind.token_embedding.weight[0]
     backbone = OpenAIBackbone(blind)
     with pytest.raises(WeightsError, match="classes 0 and 1 .* get the same text features, though their names differ"):
-        InitialPrompt(TextEncoder(backbone, class_tokens(["cat", "dog"], TOKENIZER)), context)
+        PromptedCLIP(names[:2], TextEncoder(backbone, class_tokens(names[:2], TOKENIZER)), context)

@@ -21,9 +21,9 @@ from promptcal.datasets.views.maker import ViewMaker
 from promptcal.datasets.views.pixels import OPENAI_MEAN, OPENAI_STD, Pixels
 from promptcal.datasets.views.reference import chains
 from promptcal.tools.measuring import SHAPES, class_names, interleaved, random_clip, random_features
+from promptcal.trainers.api import build_method
 from promptcal.trainers.config.build import build_cfg
 from promptcal.trainers.reference import tune_prompt
-from promptcal.trainers.registry import build_trainer
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm.image_tower import encode_views, normalise_pixels
 from promptcal.trainers.vlm.openai_clip import CLIP
@@ -83,15 +83,15 @@ def measure(settings: Settings) -> list[Row]:
         return views(settings) + thread_scaling(settings) + episodes(settings)
 
 
-def build_method(model: CLIP, names: Sequence[str], jacobian: bool = False) -> TPT:
+def prepare_method(model: CLIP, names: Sequence[str], jacobian: bool = False) -> TPT:
     """The method as in a run, with all that is constant in a run computed. A Jacobian of random numbers costs as much
     to use as the real one, which takes minutes to compute."""
-    method = build_trainer(build_cfg(METHOD, opts=["DEVICE", "cpu"]))
+    method = build_method(build_cfg(METHOD, opts=["DEVICE", "cpu"]), model, names)
     assert isinstance(method, TPT)
-    method.use_model(model, names)
     width = model.text_projection.shape[1]
     if jacobian:
-        method.prompt.jacobian = torch.randn(len(names), width, method.prompt.context.numel())
+        numbers = torch.randn(len(names), width, method.clip.context.numel())
+        method.clip = method.clip.with_jacobian(numbers)
     method.adapt(random_features(1, NUM_VIEWS, width))
     return method
 
@@ -102,7 +102,7 @@ def episodes(settings: Settings) -> list[Row]:
     logger.info("episodes: %s, %d classes", settings.shape, settings.classes)
     model, names = random_clip(settings.shape), class_names(settings.classes)
     features = random_features(EPISODES, NUM_VIEWS, model.text_projection.shape[1])
-    method, with_jacobian = build_method(model, names), build_method(model, names, jacobian=True)
+    method, with_jacobian = prepare_method(model, names), prepare_method(model, names, jacobian=True)
     image, make_views = settings.images[0], ViewMaker(NUM_VIEWS, settings.size, True, 0)
     chunks = normalise_pixels(make_views(image, 0), Pixels(settings.size)).split(CHUNK)
 
@@ -111,7 +111,7 @@ def episodes(settings: Settings) -> list[Row]:
             model.encode_image(chunk)
 
     def cold() -> None:
-        method.adapt(encode_views(method.backbone, make_views(image, 0)[None], normalised=False))
+        method.adapt(encode_views(method.clip.backbone, make_views(image, 0)[None], normalised=False))
 
     seconds = interleaved({  # half of the tower before and half after `cold`, so that both see the same clock rate
         "first half": lambda: tower(chunks[: len(chunks) // 2]), "cold": cold,

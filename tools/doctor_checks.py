@@ -16,15 +16,14 @@ from promptcal.datasets.file_dataset import file_datasets
 from promptcal.datasets.utils.cli import tool
 from promptcal.datasets.views.maker import ViewMaker
 from promptcal.tools.measuring import class_names, drawn_images, interleaved, machine, random_features
-from promptcal.trainers.api import adapt
+from promptcal.trainers.api import adapt, build_method
 from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.config.build import build_cfg
-from promptcal.trainers.registry import build_trainer
 from promptcal.trainers.report.published import find_for_run
 from promptcal.trainers.vlm.backbone import Backbone
 from promptcal.trainers.vlm.image_tower import encode_views
-from promptcal.trainers.vlm.loading import as_backbone, load_clip, pick_device
-from promptcal.trainers.vlm.numerics import fixed_numerics
+from promptcal.trainers.vlm.loading import as_backbone, load_clip
+from promptcal.trainers.vlm.numerics import fixed_numerics, pick_device
 from promptcal.trainers.vlm.openai import SMALL
 
 OK, NOTE, FAULT = "ok", "note", "fault"
@@ -57,8 +56,7 @@ def diagnose(
     device = pick_device(device_name)
     cfg = build_cfg("SoC", flags=["DEVICE", str(device)], opts=opts)
     backbone = as_backbone(load_clip(name, device))
-    method = build_trainer(cfg)
-    method.use_model(backbone, class_names(classes))
+    method = build_method(cfg, backbone, class_names(classes))
     found, gpu = machine(), torch.cuda.get_device_name(device) if device.type == "cuda" else "none"
     checks = [
         unless(name == SMALL, "backbone", name, "many times as fast as a real CLIP: try --backbone ViT-B/16"),
@@ -119,7 +117,7 @@ def zero_shot(backbone: Backbone, name: str, dataset: Dataset | None) -> Check:
 
 def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
     """Seconds per image of each part on its own: on one core, or on the GPU."""
-    backbone, device, cfg = method.backbone, method.backbone.device, method.cfg
+    backbone, device, cfg = method.clip.backbone, method.numerics.device, method.cfg
     num_views, episodes, file = cfg.TTA.VIEWS, cfg.TTA.EPISODES, BytesIO()
     image.save(file, "JPEG", quality=90)
     make_views = ViewMaker.of(num_views, backbone.pixels, cfg.TTA.AUGMIX != "off", 0)
@@ -127,7 +125,7 @@ def throughput(method: BaseTrainer, image: Image.Image) -> dict[str, float]:
     features = random_features(episodes, num_views, backbone.features).to(device)
     tasks = {
         VIEWS: lambda: make_views(Image.open(file).convert("RGB"), 0),
-        TOWER: lambda: encode_views(backbone, views, method.precision, normalised=False),
+        TOWER: lambda: encode_views(backbone, views, method.numerics.precision, normalised=False),
         EPISODE: lambda: method.adapt(features),
     }
 

@@ -1,6 +1,7 @@
 """The methods for images in memory: no files, no run directory."""
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
@@ -10,23 +11,31 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from yacs.config import CfgNode
 
 from ..datasets.utils.errors import ConfigError, explaining_faults
 from ..datasets.views import ViewMaker
 from ..datasets.views.images import open_image, to_rgb
+from .base import BaseTrainer
 from .config.build import build_cfg
 from .config.safe_yaml import flatten
 from .engine.adapted import Adapted
 from .engine.predict import adapt_images
-from .registry import build_trainer
+from .registry import TRAINER_REGISTRY
 from .runs.parts import chunks
 from .vlm.backbone import Backbone
 from .vlm.image_tower import encode_views
 from .vlm.loading import as_backbone
 from .vlm.numerics import fixed_numerics
 from .vlm.openai_clip import CLIP
+from .vlm.prompted_clip import LoadedModel
+
+logger = logging.getLogger(__name__)
 
 HIGHEST_NORMALISED = 16  # no backbone's statistics make a normalised pixel as large as that
+LIKELY_NORMALISED = 3  # nor, if it has no negative pixel, as large as that: white is at most 2.7
+AUTO, RAW, NORMALISED = "auto", "0..255", "normalised"  # what the numbers of views are
+SAY_WHICH = f'say which they are: pixels="{RAW}" or pixels="{NORMALISED}"'
 
 ImageLike = str | Path | Image.Image
 Views = Tensor | np.ndarray | ImageLike | Sequence  # a sequence of any of them, one per image
@@ -34,82 +43,136 @@ Options = Sequence | Mapping[str, object]
 
 
 class Adapter:
-    """A method prepared for one model, one class list and one number of views (0 = TTA.VIEWS), for calls in a loop.
+    """A method prepared for one model, one class list and one number of views, for calls in a loop.
 
-    Prompt and weights are those at the time of construction. An online method carries its state from call to call.
-    Calls from several threads take turns.
+    It has a copy of the model: weights and prompt are those at the time of construction, whatever
+    happens to the model afterwards. An online method carries its state from call to call. Calls
+    from several threads take turns.
     """
 
     @explaining_faults()
     @fixed_numerics()
     def __init__(
-        self, trainer: str, model: CLIP | Backbone, classnames: Sequence[str], num_views: int = 0, opts: Options = (),
+        self, trainer: str, model: CLIP | Backbone, classnames: Sequence[str], num_views: int = 0,
+        opts: Options = (), copy_weights: bool = True,
     ) -> None:
-        backbone, names = checked_model(model), checked_names(classnames)
-        flags = ["DEVICE", str(backbone.device), *(["TTA.VIEWS", num_views] if num_views else [])]
-        self.method = build_trainer(build_cfg(trainer, flags=flags, opts=option_pairs(opts), source="opts"))
-        self.method.use_model(backbone, names)
+        """
+        Args:
+            trainer: Name of the method.
+            model: From `load_clip`.
+            classnames: K names, in order.
+            num_views: Views per image; 0 = TTA.VIEWS.
+            opts: KEY VALUE pairs as on the command line, or a dict.
+            copy_weights: False saves the memory of a second model, where its weights do not change
+                while the adapter is used.
+        """
+        backbone = checked_model(model).without_cache()
+        if copy_weights:
+            backbone = backbone.with_copied_weights()
+        flags: list[object] = ["DEVICE", str(backbone.device)]
+        if num_views:
+            flags += ["TTA.VIEWS", num_views]
+        cfg = build_cfg(trainer, flags=flags, opts=option_pairs(opts), source="opts")
+        self.method = build_method(cfg, backbone, checked_names(classnames))
+        self.clip = self.method.clip  # made now, so that a prompt that does not fit is refused here
         self.count = 0  # images so far
         self.lock = RLock()
 
     @explaining_faults()
     @fixed_numerics()
-    def __call__(self, views: Views, index: Sequence[int] | int | None = None) -> Adapted:
+    def __call__(
+        self, views: Views, index: Sequence[int] | int | None = None, pixels: str = AUTO,
+    ) -> Adapted:
         """Adapts to each of the images and predicts it; see `adapt` for the arguments."""
-        method = self.method
+        clip = self.clip
+        precision = self.method.numerics.precision
         with self.lock:
-            adapted = []
-            for batch, raw in self.batches(views, index):
-                features = encode_views(method.backbone, batch, method.precision, normalised=not raw)
+            parts = []
+            for batch, raw in self.batches(views, index, pixels):
+                features = encode_views(
+                    clip.backbone, batch, precision, normalised=not raw, budget=clip.budget)
                 names = [f"image {self.count + row}" for row in range(len(features))]
-                adapted.append(adapt_images(method, features, names))
+                parts.append(adapt_images(self.method, features, names))
                 self.count += len(features)
-            return Adapted.join(adapted)
+            return Adapted.join(parts)
 
-    def batches(self, views: Views, index: Sequence[int] | int | None = None) -> Iterator[tuple[Tensor, bool]]:
-        """The views (b, V, 3, H, W) of the images that are adapted at once, and whether they are pixel values from 0 to
-        255. Views of images are made as in a run."""
-        cfg, backbone = self.method.cfg, self.method.backbone
+    def batches(
+        self, views: Views, index: Sequence[int] | int | None = None, pixels: str = AUTO,
+    ) -> Iterator[tuple[Tensor, bool]]:
+        """The views of the images that are adapted at once. Views of images are made as in a run.
+
+        Yields:
+            Views (b, V, 3, H, W), and whether they are pixel values from 0 to 255.
+        """
+        cfg, backbone = self.method.cfg, self.clip.backbone
         at_once = 1 if self.method.online else cfg.TTA.EPISODES
         images = as_images(views)
         if not images:
             if index is not None:
-                raise ConfigError("index is for images and paths, whose views are drawn from it: given views need none")
+                raise ConfigError("index is for images and paths, whose views are drawn from it: "
+                                  "given views need none")
             tensor = as_tensor(views, backbone.pixels.size)
-            raw = has_pixel_values(tensor)  # of all images, so that a dark one does not depend on its batch
-            yield from ((some, raw) for some in tensor.split(at_once))
+            # Of all images together, so that a dark one does not depend on its batch.
+            raw = has_pixel_values(tensor, pixels)
+            for batch in tensor.split(at_once):
+                yield batch, raw
             return
-        make = ViewMaker.of(self.method.num_views, backbone.pixels, cfg.TTA.AUGMIX != "off", cfg.SEED)
-        for some in chunks(list(zip(images, indices_of(index, len(images)), strict=True)), at_once):
-            yield torch.stack([make(to_rgb(image) if isinstance(image, Image.Image) else open_image(image), at)
-                               for image, at in some]), True
+        augmix = cfg.TTA.AUGMIX != "off"
+        make = ViewMaker.of(self.method.num_views, backbone.pixels, augmix, cfg.SEED)
+        numbered = list(zip(images, indices_of(index, len(images)), strict=True))
+        for part in chunks(numbered, at_once):
+            made = []
+            for image, position in part:
+                picture = to_rgb(image) if isinstance(image, Image.Image) else open_image(image)
+                made.append(make(picture, position))
+            yield torch.stack(made), True
 
 
 @explaining_faults()
 @fixed_numerics()
 def adapt(
-    trainer: str, model: CLIP | Backbone, classnames: Sequence[str], views: Views, opts: Options = (),
-    index: Sequence[int] | int | None = None,
+    trainer: str, model: CLIP | Backbone, classnames: Sequence[str], views: Views,
+    opts: Options = (), index: Sequence[int] | int | None = None, pixels: str = AUTO,
 ) -> Adapted:
     """Adapts the prompt to each image and predicts it.
 
-    `views` are PIL images or paths, one or a list, whose views are made as in a run; or a tensor or array of views
-    (V, 3, H, W) of one image or (B, V, 3, H, W) of several, view 0 the plain one: pixel values from 0 to 255, as
-    `make_views` returns them, or pixels normalised with the backbone's mean and std. `opts` are KEY VALUE pairs as on
-    the command line, e.g. `["TTA.STEPS", 2]`, or a dict.
+    The random views of an image depend on SEED and its `index`. With the image's position in the
+    data set's split as `index`, and the run's TTA.AUGMIX, they are those of a run.
 
-    The random views of an image depend on SEED and its `index`, by default 0, 1, 2 … within a call. With the image's
-    position in the data set's split as `index`, and the run's TTA.AUGMIX, they are those of a run.
+    An image whose adapted logits are not finite keeps its zero-shot prediction and is `flagged`.
+    Autocast, the default dtype, inference mode and anomaly detection around the call change
+    nothing. The images of a call are an online method's stream in their order. Nothing is kept
+    between calls; in a loop, make an `Adapter` once and call it.
 
-    An image whose adapted logits are not finite keeps its zero-shot prediction and is `flagged`. Autocast, the default
-    dtype and inference mode around the call change nothing. The images of a call are an online method's stream in
-    their order. Nothing is kept between calls; in a loop, make an `Adapter` once and call it.
+    Args:
+        trainer: Name of the method.
+        model: From `load_clip`.
+        classnames: K names, in order.
+        views: PIL images or paths, one or a list, whose views are made as in a run; or a tensor or
+            array of views (V, 3, H, W) of one image or (B, V, 3, H, W) of several, view 0 the plain
+            one.
+        opts: KEY VALUE pairs as on the command line, e.g. `["TTA.STEPS", 2]`, or a dict.
+        index: One whole number per image, from which its views are drawn; by default 0, 1, 2 ….
+        pixels: What the numbers of given views are: "0..255", as `make_views` returns them, or
+            "normalised" with the backbone's mean and std. "auto" tells them apart by their range
+            and refuses those that fit both.
+
+    Returns:
+        `logits` and `zero_shot_logits` (B, K), and for methods that tune the context `ctx` (B,
+        n_ctx, width).
     """
     backbone = checked_model(model)
     if not as_images(views):
         views = as_tensor(views, backbone.pixels.size)
     num_views = views.shape[1] if isinstance(views, Tensor) else 0
-    return Adapter(trainer, backbone, classnames, num_views, opts)(views, index)
+    adapter = Adapter(trainer, backbone, classnames, num_views, opts, copy_weights=False)
+    return adapter(views, index, pixels)
+
+
+def build_method(cfg: CfgNode, model: CLIP | Backbone, classnames: Sequence[str]) -> BaseTrainer:
+    """The trainer that `cfg.TRAINER.NAME` names, for a model and classes in memory."""
+    method = TRAINER_REGISTRY.get(cfg.TRAINER.NAME)
+    return method(cfg, model=LoadedModel(as_backbone(model), classnames))
 
 
 def checked_model(model: Any) -> Backbone:
@@ -197,16 +260,41 @@ def as_tensor(views: Any, size: int) -> Tensor:
     return tensor
 
 
-def has_pixel_values(views: Tensor) -> bool:
-    """Whether views are pixel values from 0 to 255; normalised ones stay within about ±3. Floating-point views that all
-    lie in 0..1 are neither, as normalised images have negative pixels: they are refused, unless all are 0 (black)."""
+def has_pixel_values(views: Tensor, pixels: str = AUTO) -> bool:
+    """Whether views are pixel values from 0 to 255, and not normalised.
+
+    uint8 always is. Of other numbers the range tells: normalised ones stay within about ±3, and
+    have negative numbers unless the image is very bright. A range that fits both is refused.
+    """
+    if pixels not in (AUTO, RAW, NORMALISED):
+        raise ConfigError(f'pixels is {pixels!r:.40}; it must be "{RAW}", "{NORMALISED}" or "{AUTO}"')
     if views.dtype == torch.uint8:
+        if pixels == NORMALISED:
+            raise ConfigError(f"views of type uint8 are pixel values, not {NORMALISED}: give floats")
         return True
     low, high = float(views.amin()), float(views.amax())
+    fits_raw = low >= -1 and high <= 256  # AugMix rounds nothing
+    fits_normalised = max(-low, high) <= HIGHEST_NORMALISED
+    advice = "give pixel values from 0 to 255, or normalise them with the backbone's mean and std"
+    if pixels != AUTO:
+        is_raw = pixels == RAW
+        if not (fits_raw if is_raw else fits_normalised):
+            raise ValueError(f"views lie in {low:g}..{high:g}, but pixels is \"{pixels}\": {advice}")
+        return is_raw
     if low >= 0 and 0 < high <= 1:
-        raise ValueError("views lie in 0..1: multiply them by 255, or normalise them with the backbone's mean and std")
-    raw = high > HIGHEST_NORMALISED
-    if low < (-1 if raw else -HIGHEST_NORMALISED) or high > 256:  # AugMix rounds nothing
-        raise ValueError(f"views lie in {low:g}..{high:g}: give pixel values from 0 to 255, or normalise them with the "
+        raise ValueError("views lie in 0..1: multiply them by 255, or normalise them with the "
                          "backbone's mean and std")
-    return raw
+    if low == high == 0:
+        raise ValueError(f"views are all 0, which is black as pixel values and grey if normalised: "
+                         f"{SAY_WHICH}")
+    if low >= 0 and LIKELY_NORMALISED < high <= HIGHEST_NORMALISED:
+        raise ValueError(f"views lie in {low:g}..{high:g}, which fits very dark pixel values and, "
+                         f"hardly, normalised ones: {SAY_WHICH}")
+    if fits_normalised:
+        if low >= 0:
+            logger.warning("views lie in %g..%g and are taken as normalised; if they are pixel "
+                           "values of a nearly black image, %s", low, high, SAY_WHICH)
+        return False
+    if fits_raw:
+        return True
+    raise ValueError(f"views lie in {low:g}..{high:g}: {advice}")

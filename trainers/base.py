@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from ..datasets import Dataset, Datum, build_dataset
+from ..datasets import Dataset, build_dataset
 from ..datasets.eval_data import EvalData
 from ..datasets.identity import ImageIdentity, identify, image_name
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.fingerprint import plugin_modules, results_name, run_path
-from .config.settings import Setting
+from .config.settings import Setting, retag
 from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
-from .engine.features import SplitImages, ViewStore
+from .engine.features import ViewStore
 from .engine.jacobian_cache import build_jacobian
 from .engine.predict import Predictor
 from .registry import LAST, find_method
@@ -33,16 +33,14 @@ from .runs.record import AUTO, RunRecord
 from .runs.run_dir import Results, RunDir, early_lines, read_predictions
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
-from .vlm.backbone import Backbone
 from .vlm.class_texts import ClassTexts
-from .vlm.loading import as_backbone, load_clip, pick_device, weights_hash
-from .vlm.numerics import fixed_numerics, resolve_precision
+from .vlm.jacobian import decide_jacobian
+from .vlm.loading import as_backbone, load_clip, weights_hash
+from .vlm.numerics import Numerics, fixed_numerics, resolve_precision
 from .vlm.openai import warn_of_small
-from .vlm.openai_clip import CLIP
-from .vlm.prompt_files import load_context, prompt_hash
-from .vlm.prompts import ClassTokenPosition, check_lengths, class_tokens, initial_context, warn_of_classes
+from .vlm.prompt_files import prompt_hash
+from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 from .vlm.templates import find_templates
-from .vlm.text_encoder import InitialPrompt, TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -64,17 +62,6 @@ class BaseTrainer:
     choices: ClassVar[Mapping[str, Sequence[str]]] = {}  # allowed values of settings from extend_defaults
 
     log_name = "log.txt"  # in the run directory; "" = none
-    indices: Sequence[int] = ()  # positions in `items` of the images of the run
-    order: Sequence[int] = ()  # `indices` as the method sees them
-    items: Sequence[Datum] = ()  # the split that is tested
-    classnames: Sequence[str] = ()
-    first_of_name: Sequence[int] | None = None  # for each class the first one of the same name; None: all differ
-    run_dir: RunDir | None = None  # None where `adapt` is used without a run
-    backbone: Backbone
-    prompt: InitialPrompt
-    texts: ClassTexts | None = None  # templates and descriptions in place of PROMPT.CTX_INIT
-    lengths: Tensor | float = 1.0  # factors (K,) of the cosines with PROMPT.ENSEMBLE similarity
-    scale: Tensor  # exp(logit_scale), or (K,) of it times `lengths`
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
@@ -92,13 +79,21 @@ class BaseTrainer:
         """
         return None
 
-    def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
-        """`dataset`: use this one instead of reading the one that `cfg` names."""
+    def __init__(
+        self, cfg: CfgNode, dataset: Dataset | None = None, model: LoadedModel | None = None,
+    ) -> None:
+        """
+        Args:
+            cfg: The settings.
+            dataset: Used instead of the one that `cfg` names.
+            model: Used instead of the backbone that `cfg` names and of the data set's classes, for
+                images in memory.
+        """
         self.cfg = cfg
-        self.dataset = dataset
+        self.given_dataset = dataset
+        self.given_model = model
+        self.numerics = Numerics.from_settings(cfg)
         self.dist = Distributed()
-        self.device = pick_device(cfg.DEVICE)
-        self.precision = resolve_precision(cfg.MODEL.PREC, self.device)
 
     @property
     def num_views(self) -> int:
@@ -144,6 +139,8 @@ class BaseTrainer:
             The content of results.json.
         """
         with early_lines() as lines:
+            # A limit above the number of images has no effect, so no folder is named after it.
+            self.cfg = retag(self.cfg, {"TEST.LIMIT": self.data.available})
             record = self.record
         with RunDir.open(
             run_path(self.cfg), record, self.dist, listing=self.listing, config=self.cfg.dump(), overwrite=overwrite,
@@ -153,7 +150,8 @@ class BaseTrainer:
             if run_dir.results is not None:
                 results = self.update_metrics(run_dir.results)
             else:
-                self.build_model()
+                if self.decide_once():
+                    self.clip = self.with_jacobian()
                 if train:
                     self.train()
                 results = self.test()
@@ -187,7 +185,7 @@ class BaseTrainer:
         """Checks that settings, data and model fit together. Writes nothing."""
         self.skip_few_shot_sampling()
         self.record  # noqa: B018 - reads the data
-        self.load_model()
+        self.clip  # noqa: B018 - loads the model
 
     def skip_few_shot_sampling(self) -> None:
         """Nothing is trained: no few-shot sample is drawn, and none written."""
@@ -200,19 +198,28 @@ class BaseTrainer:
     def data(self) -> EvalData:
         """The images of the run."""
         cfg = self.cfg
-        if self.dataset is None:
+        dataset = self.given_dataset
+        if dataset is None:
             if not cfg.DATASET.NAME:
                 raise DataError("no data set given: use --dataset-config-file configs/datasets/<name>.yaml")
-            self.dataset = build_dataset(
+            dataset = build_dataset(
                 cfg.DATASET.NAME, cfg.DATASET.ROOT, cfg.DATASET.NUM_SHOTS, cfg.SEED, cfg.DATASET.SUBSAMPLE_CLASSES,
                 cfg.DATASET.FEWSHOT_DIR, cfg.DATASET.CORRUPTION, cfg.DATASET.SEVERITY, cfg.DATASET.IMAGE_LIST,
             )
-        data = EvalData.from_settings(cfg, self.dataset, self.online)
-        self.items = data.items
-        self.indices = data.indices
-        self.order = data.order
-        self.classnames = data.classnames
-        return data
+        return EvalData.from_settings(cfg, dataset, self.online)
+
+    @property
+    def num_images(self) -> int:
+        """The images of the run; 0 for images in memory, whose number is not known before."""
+        if self.given_model is not None:
+            return 0
+        return len(self.data.indices)
+
+    @property
+    def classnames(self) -> Sequence[str]:
+        if self.given_model is not None:
+            return self.given_model.classnames
+        return self.data.classnames
 
     @cached_property
     def identity(self) -> ImageIdentity:
@@ -247,7 +254,7 @@ class BaseTrainer:
         cfg = self.cfg
         if cfg.MODEL.INIT_WEIGHTS:
             return make_record.learnt_prompt(cfg, prompt_hash(cfg.MODEL.INIT_WEIGHTS))
-        texts = self.find_texts()
+        texts = self.texts
         if texts is None:
             return make_record.PromptFacts()
         digest = texts.descriptions.digest if texts.descriptions else ""
@@ -259,18 +266,24 @@ class BaseTrainer:
         cfg = self.cfg
         identity = self.identity
         dataset = self.data.dataset
-        default_precision = resolve_precision("auto", self.device)
+        default_precision = resolve_precision("auto", self.numerics.device)
         record = RunRecord(
             data=make_record.data_section(cfg, self.data, identity),
             views=make_record.views_section(cfg, dataset, self.num_views),
             model=make_record.model_section(cfg, self.weights, self.prompt_facts),
             method=make_record.method_section(cfg, self.code, self.online, self.training_facts()),
-            numerics=make_record.numerics_section(cfg, self.precision, self.device.type, self.tunes_context),
+            numerics=make_record.numerics_section(
+                cfg, self.numerics.precision, self.numerics.device.type, self.tunes_context),
             seed=cfg.SEED,
             changed=make_record.changed_section(cfg, dataset, default_precision),
             names=make_record.names_section(cfg, self.prompt_facts),
         )
         return self.dist.broadcast(record)
+
+    @cached_property
+    def run_dir(self) -> RunDir:
+        """The folder of the run. `run` opens it."""
+        return RunDir(run_path(self.cfg), self.record)
 
     @property
     def code(self) -> list[type]:
@@ -282,89 +295,94 @@ class BaseTrainer:
         """What a prompt that the run trains itself depends on; None if it trains none."""
         return None
 
-    def build_model(self) -> None:
-        """The backbone, the initial prompt, and its Jacobian where that saves time."""
-        self.load_model()
-        if self.tunes_context and self.cfg.TTA.STEPS and not self.online:  # the Jacobian is the initial context's
-            key = {"weights": self.weights, "precision": self.precision,
-                   "classnames": list(self.classnames), "position": self.class_token_position}
-            cfg = self.cfg.clone()
-            recorded = self.run_dir.record.numerics["jacobian"] if self.run_dir else AUTO
-            if recorded != AUTO:  # a continued run computes as it began
-                cfg.defrost()
-                cfg.TTA.JACOBIAN = "on" if recorded else "off"
-            self.prompt.jacobian = build_jacobian(cfg, self.prompt, len(self.indices), key, self.dist)
-        if self.run_dir is not None and self.dist.is_main:
-            self.run_dir.decide(jacobian=self.prompt.jacobian is not None)
+    @cached_property
+    def clip(self) -> PromptedCLIP:
+        """The model with the class names and the prompt that all images start from."""
+        return self.make_clip(self.load_model())
 
-    def load_model(self) -> None:
+    def load_model(self) -> LoadedModel:
+        """The model that was given, or the backbone and the classes that the settings name."""
+        if self.given_model is not None:
+            return self.given_model
         name = self.cfg.MODEL.BACKBONE.NAME
         warn_of_small(name, self.cfg.DATASET.NAME)
-        self.use_model(load_clip(name, self.device, self.weights), self.classnames)
-        logger.info("%s on %s in %s", name, self.device, self.precision)
+        loaded = load_clip(name, self.numerics.device, self.weights)
+        logger.info("%s on %s in %s", name, self.numerics.device, self.numerics.precision)
+        return LoadedModel(as_backbone(loaded), self.data.classnames)
 
-    def use_model(self, model: CLIP | Backbone, classnames: Sequence[str]) -> None:
-        """Prepares a model from `load_clip` for these classes: its pixels, its text tower, the initial prompt."""
-        cfg = self.cfg
-        self.classnames = classnames
-        self.backbone = as_backbone(model).with_pixels(cfg.INPUT.PIXEL_MEAN, cfg.INPUT.PIXEL_STD)
-        size = self.backbone.pixels.size
-        if cfg.INPUT.SIZE not in (0, size):
-            raise ConfigError(f"INPUT.SIZE is {cfg.INPUT.SIZE}, but this backbone takes {size} pixels: leave it at 0")
-        tokens = class_tokens(classnames, self.backbone.tokenizer)
-        if cfg.MODEL.INIT_WEIGHTS:
-            expected = self.prompt_facts.hash
-            context = load_context(cfg.MODEL.INIT_WEIGHTS, self.backbone, tokens, self.class_token_position, expected)
-        else:
-            context = initial_context(self.backbone, cfg.PROMPT.CTX_INIT)
-        check_lengths(classnames, tokens, context.shape[-2], self.backbone)
-        self.texts = self.find_texts()
-        found = self.texts.features(self.backbone, self.precision) if self.texts else None
-        warn_of_classes(classnames, found.tokens if found else tokens)
-        position = ClassTokenPosition.find(self.class_token_position, classnames, self.backbone.tokenizer)
-        tower = TextEncoder(self.backbone, tokens, self.precision, position=position)
-        self.prompt = InitialPrompt(tower, context, texts=found)
-        self.lengths = found.lengths if found else 1.0
-        self.scale = self.backbone.logit_scale.exp().detach() * self.lengths
-        self.first_of_name = self.prompt.first_of_name
-        self.prepare()
+    def make_clip(self, model: LoadedModel) -> PromptedCLIP:
+        """The model with the initial prompt of the settings. Some methods make another one."""
+        return PromptedCLIP.from_settings(
+            self.cfg, model.backbone, model.classnames, self.numerics.precision, self.texts,
+            prompt_hash=self.prompt_facts.hash if self.cfg.MODEL.INIT_WEIGHTS else "",
+        )
 
-    def prepare(self) -> None:
-        """What a method computes once from the model, the classes and the initial prompt."""
+    @cached_property
+    def texts(self) -> ClassTexts | None:
+        """Templates and descriptions in place of PROMPT.CTX_INIT; None = there are none."""
+        template: str | None = None
+        ensemble: Sequence[str] = ()
+        if self.given_model is None:  # for images in memory there is no data set
+            template = self.data.dataset.template
+            ensemble = self.data.dataset.ensemble
+        templates = find_templates(
+            self.cfg.PROMPT.TEMPLATE, self.cfg.DATASET.NAME, template, ensemble)
+        return ClassTexts.find(self.cfg.PROMPT, templates, self.classnames)
 
-    def find_texts(self, expected_hash: str = "") -> ClassTexts | None:
-        own, ensemble = (self.dataset.template, self.dataset.ensemble) if self.dataset else (None, ())  # as in `adapt`
-        templates = find_templates(self.cfg.PROMPT.TEMPLATE, self.cfg.DATASET.NAME, own, ensemble)
-        return ClassTexts.find(self.cfg.PROMPT, templates, self.classnames, expected_hash)
+    def decide_jacobian(self) -> bool:
+        """Whether gradients of the first step go through a Jacobian: by counts and settings alone.
 
-    @property
-    def class_token_position(self) -> str:
-        """CoOp's setting, which every method that may start from CoOp's prompts reads."""
-        return self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION
+        It is that of the initial context, so it does not serve where the context is carried.
+        """
+        if not self.tunes_context or not self.cfg.TTA.STEPS or self.online:
+            return False
+        return decide_jacobian(self.cfg, self.clip.shape, self.num_images)
 
-    def view_features(self, num_views: int) -> ViewStore:
-        """The features of `num_views` views of each test image."""
-        assert self.dataset is not None
-        images = SplitImages(self.dataset, self.items, self.identity)
-        return ViewStore(self.cfg, self.backbone, self.precision, self.weights, images, num_views)
+    def decide_once(self) -> bool:
+        """The decision about the Jacobian: the main process's, recorded before the first part.
+
+        A continued run computes as it began.
+        """
+        uses_jacobian = self.decide_jacobian()
+        recorded = self.run_dir.record.numerics["jacobian"]
+        if recorded != AUTO:
+            uses_jacobian = recorded
+        elif self.dist.is_main:
+            self.run_dir.decide(jacobian=uses_jacobian)
+        return self.dist.broadcast(uses_jacobian)
+
+    def with_jacobian(self) -> PromptedCLIP:
+        """The model with the Jacobian of its initial prompt, cached or computed."""
+        key = {
+            "weights": self.weights,
+            "precision": self.numerics.precision,
+            "device_type": self.numerics.device.type,
+            "classnames": list(self.clip.classnames),
+            "position": self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
+            "engine": self.numerics.engine,
+        }
+        jacobian = build_jacobian(self.clip, self.cfg.CACHE.DIR, key, self.dist)
+        return self.clip.with_jacobian(jacobian)
+
+    def view_features(self) -> ViewStore:
+        """The features of the views of each test image."""
+        return ViewStore(self.cfg, self.record, self.data, self.identity, self.clip.backbone)
 
     def train(self) -> None:
         """Test-time methods have nothing to train."""
 
     def test(self) -> Results:
         """Predicts all test images. The main process then joins the parts, measures them and finishes the run."""
-        assert self.run_dir is not None
         predictor = Predictor(self, self.run_dir)
         predictor.predict()
         return self.dist.broadcast(self.finish(predictor) if self.dist.is_main else {})
 
     def finish(self, predictor: Predictor) -> Results:
         """Writes predictions.npz, the final TensorBoard entries and results.json."""
-        assert self.run_dir is not None and self.dataset is not None
         names = [image_name(self.data.dataset, item) for item in self.data.selected]
         images = {"index": self.listing["index"], "image": self.identity.digests, "cluster": self.identity.clusters,
                   "filename": np.array(names, dtype=np.str_)}
-        columns = self.run_dir.merge(predictor.parts, images, text=self.prompt.text.cpu().numpy())
+        columns = self.run_dir.merge(predictor.parts, images, text=self.clip.text.cpu().numpy())
         cfg, n = self.cfg, len(columns["index"])
         if n == 0:
             raise DataError("no test image could be read")
@@ -380,8 +398,8 @@ class BaseTrainer:
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "predictions_bytes": (self.run_dir.path / "predictions.npz").stat().st_size,
             "data_hash": self.record.data["images"], "weights_hash": self.weights,
-            "precision": self.precision, "views": self.record.views["pipeline"],
-            **self.metadata(), **environment(self.device),
+            "precision": self.numerics.precision, "views": self.record.views["pipeline"],
+            **self.metadata(), **environment(self.numerics.device),
             "classnames": list(self.classnames), "plugins": plugin_modules(cfg),
         }
         write_final(self.run_dir.path, self.record, results)
@@ -390,18 +408,17 @@ class BaseTrainer:
     def metadata(self) -> dict[str, object]:
         """What else belongs in results.json: the initial prompt, facts about the backbone, for online methods how many
         classes follow each other, and what a method adds."""
-        labels = [self.items[index].label for index in self.order]
+        labels = [self.data.items[index].label for index in self.data.order]
         start = self.cfg.MODEL.INIT_WEIGHTS
         return {
             "init_weights": start, "init_weights_hash": self.prompt_facts.hash if start else "",
-            "pixels": asdict(self.backbone.pixels), "architecture": self.backbone.architecture,
+            "pixels": asdict(self.clip.backbone.pixels), "architecture": self.clip.backbone.architecture,
             **(self.texts.metadata() if self.texts else {}),
             **({f"classes_in_{WINDOW}": classes_in_window(labels)} if self.online else {}),
         }
 
     def update_metrics(self, results: Results) -> Results:
         """The results of a finished run, measured again where TEST.BINS differs from what it has."""
-        assert self.run_dir is not None
         bins = self.cfg.TEST.BINS
         if results["bins"] == bins:
             logger.info("finished before; nothing to compute")

@@ -1,6 +1,7 @@
 """BCA: Bayesian adaptation of class centres and of the class distribution of each centre."""
 from __future__ import annotations
 
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -35,15 +36,28 @@ class BCA(Online):
         Setting("VIEWS", "confident", "selected with the current centres; or plain", allowed=VIEWS),
         SCALE_SETTING,
     ]
-    centres: Tensor  # μ (K, d)
-    prior: Tensor  # P (K, K)
-    centre_counts: Tensor  # (K,)
-    prior_counts: Tensor  # (K,)
 
-    def reset(self, text: Tensor) -> None:
-        self.centres, self.prior = text.clone(), torch.eye(len(text), device=text.device)
-        self.centre_counts = torch.full_like(text[:, 0], self.own.COUNT_CENTRE)
-        self.prior_counts = torch.full_like(text[:, 0], self.own.COUNT_PRIOR)
+    # The state, as it is before the first image.
+
+    @cached_property
+    def centres(self) -> Tensor:
+        """μ (K, d)"""
+        return self.clip.text.clone()
+
+    @cached_property
+    def prior(self) -> Tensor:
+        """P (K, K)"""
+        return torch.eye(len(self.clip.text), device=self.clip.text.device)
+
+    @cached_property
+    def centre_counts(self) -> Tensor:
+        """Images that each centre counts as, (K,)."""
+        return torch.full_like(self.clip.text[:, 0], self.method_settings.COUNT_CENTRE)
+
+    @cached_property
+    def prior_counts(self) -> Tensor:
+        """Predictions that each row of P counts as, (K,)."""
+        return torch.full_like(self.clip.text[:, 0], self.method_settings.COUNT_PRIOR)
 
     def adapt_image(self, views: Tensor) -> Adapted:
         features, logits = self.used_views(views, self.centres)
@@ -53,8 +67,8 @@ class BCA(Online):
 
     def learn(self, x: Tensor, p: Tensor) -> None:
         """Running means of the class that the posterior p predicts."""
-        k = self.equal_names(p).argmax(-1, keepdim=True)  # (1,), without waiting for a GPU
-        centred, certain = p[k] > self.own.TAU_CENTRE, p[k] > self.own.TAU_PRIOR
+        k = self.clip.equal_names(p).argmax(-1, keepdim=True)  # (1,), without waiting for a GPU
+        centred, certain = p[k] > self.method_settings.TAU_CENTRE, p[k] > self.method_settings.TAU_PRIOR
         n, m = self.centre_counts[k].clone(), self.prior_counts[k].clone()
         self.centres[k] = torch.where(centred, unit(n * self.centres[k] + x), self.centres[k])
         self.prior[k] = torch.where(certain, (m * self.prior[k] + p) / (m + 1), self.prior[k])

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -47,7 +48,6 @@ class BoostAdapter(TDA):
     ]
     per_set = ("ALPHA", "BETA", "DELTA")
     paper: ClassVar = {name: (*PAPER[name], delta) for name, delta in DELTA.items()}
-    seen: Tensor  # number of images
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
@@ -63,17 +63,18 @@ class BoostAdapter(TDA):
     def num_views(self) -> int:
         return self.cfg.TTA.VIEWS
 
-    def reset(self, text: Tensor) -> None:
-        super().reset(text)
-        self.seen = torch.zeros((), device=text.device)
+    @cached_property
+    def seen(self) -> Tensor:
+        """Number of images so far, ()."""
+        return torch.zeros((), device=self.clip.text.device)
 
     def negative_order(self, entropy: Tensor) -> Tensor:
         self.seen += 1
         return -self.seen
 
     def voters(self, views: Tensor) -> KeyCache:
-        boosted = self.positive.copy(POSITIVE + self.own.DELTA)
-        for view, logits in zip(*self.used_views(views, self.prompt.text, "confident"), strict=True):
+        boosted = self.positive.copy(POSITIVE + self.method_settings.DELTA)
+        for view, logits in zip(*self.used_views(views, self.clip.text, "confident"), strict=True):
             boosted.offer(view, entropy(logits), logits.argmax())
         return boosted
 

@@ -25,11 +25,14 @@ from .functional.objectives import class_logits
 from .registry import TRAINER_REGISTRY
 from .runs.lock import RunLock
 from .runs.make_record import training_section
+from .runs.record import content_hash
 from .runs.run_dir import Results
 from .vlm.numerics import fixed_numerics
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
-from .vlm.prompts import check_lengths, initial_context, words
-from .vlm.text_encoder import InitialPrompt, TextEncoder
+from .vlm.prompted_clip import LoadedModel, PromptedCLIP
+from .vlm.prompts import check_lengths, initial_context
+from .vlm.text_encoder import TextEncoder
+from .vlm.tokenizer import clean_name
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +48,7 @@ class CoOp(BaseTrainer):
                 allowed=Range(least=1, text="at least 1")),
         Setting("CTX_INIT", "",
                 'words to start from instead, such as "a photo of a"; N_CTX then follows from them',
-                allowed=Check(lambda text: not text or ("{" not in str(text) and bool(words(str(text)))),
+                allowed=Check(lambda text: not text or ("{" not in str(text) and bool(clean_name(str(text)))),
                               "empty (a random start), or have a word, without the class",
                               good=("", "a photo of a"), bad=(" _ ", "a photo of {}"))),
         Setting("CSC", False, "class-specific contexts: one per class"),
@@ -67,12 +70,18 @@ class CoOp(BaseTrainer):
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
         return ("OPTIM.LR", "OPTIM.WEIGHT_DECAY")  # of training; the plain view alone is tested
 
-    def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
-        super().__init__(cfg, dataset)
+    def __init__(
+        self, cfg: CfgNode, dataset: Dataset | None = None, model: LoadedModel | None = None,
+    ) -> None:
+        super().__init__(cfg, dataset, model)
         self.learns = True  # False: the prompt of MODEL.INIT_WEIGHTS is tested without training
         self.has_prompt = bool(cfg.MODEL.INIT_WEIGHTS)
         self.training: dict[str, object] = {}  # how the prompt was trained, for results.json
-        self.checkpoint = checkpoint_path(run_path(cfg), epochs_of(cfg))
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the run saves its prompt."""
+        return checkpoint_path(run_path(self.cfg), epochs_of(self.cfg))
 
     @property
     def num_views(self) -> int:
@@ -105,44 +114,76 @@ class CoOp(BaseTrainer):
             images = identity.listing
         return training_section(self.cfg, images)
 
-    def prepare(self) -> None:
-        context = initial_context(self.backbone, self.cfg.PROMPT.CTX_INIT)
-        tower = TextEncoder(self.backbone, self.prompt.tower.class_tokens, self.precision, self.prompt.tower.group)
-        self.hand_written = tower.text(context[None])[0]  # (K, d), the zero-shot features
+    def make_clip(self, model: LoadedModel) -> PromptedCLIP:
+        """Zero-shot predictions are those of PROMPT.CTX_INIT, with class names at the end."""
+        clip = super().make_clip(model)
+        encoder = TextEncoder(
+            clip.backbone, clip.encoder.class_tokens, self.numerics.precision, budget=clip.budget)
+        words = initial_context(clip.backbone, self.cfg.PROMPT.CTX_INIT)
+        hand_written = encoder.text(words[None])[0]  # (K, d)
+        return clip.with_zero_shot_text(hand_written)
 
     def starting_context(self) -> Tensor:
-        """MODEL.INIT_WEIGHTS, or the words of CTX_INIT, or random numbers; one copy per class with CSC."""
-        own, classes = self.cfg.TRAINER.COOP, len(self.classnames)
+        """MODEL.INIT_WEIGHTS, or the words of CTX_INIT, or random numbers; one per class with CSC."""
+        settings = self.cfg.TRAINER.COOP
+        classes = len(self.clip.classnames)
         if self.cfg.MODEL.INIT_WEIGHTS:
-            context = self.prompt.context
-        elif own.CTX_INIT:
-            context = initial_context(self.backbone, own.CTX_INIT)
+            context = self.clip.context
+        elif settings.CTX_INIT:
+            context = initial_context(self.clip.backbone, settings.CTX_INIT)
         else:
-            shape = (own.N_CTX, self.backbone.width)
-            context = random_context((classes, *shape) if own.CSC else shape, self.cfg.SEED).to(self.device)
-        if own.CSC and context.dim() == 2:
+            shape: tuple[int, ...] = (settings.N_CTX, self.clip.backbone.width)
+            if settings.CSC:
+                shape = (classes, *shape)
+            context = random_context(shape, self.cfg.SEED).to(self.numerics.device)
+        if settings.CSC and context.dim() == 2:
             context = context.expand(classes, *context.shape)
-        check_lengths(self.classnames, self.prompt.tower.class_tokens, context.shape[-2], self.backbone)
+        check_lengths(self.clip.classnames, self.clip.encoder.class_tokens, context.shape[-2],
+                      self.clip.backbone)
         return context
 
     def train(self) -> None:
         """The main process trains the context; all processes test it."""
-        context, self.training = self.dist.broadcast(self.learn() if self.dist.is_main else (torch.empty(0), {}))
-        self.prompt = InitialPrompt(self.prompt.tower, context.to(self.device))
+        trained: tuple[Tensor, dict[str, object]] = torch.empty(0), {}
+        if self.dist.is_main:
+            trained = self.learn()
+        context, self.training = self.dist.broadcast(trained)
+        self.clip = self.clip.with_context(context.to(self.numerics.device))
         self.has_prompt = True
+
+    def prompt_metadata(self, n_ctx: int) -> dict[str, object]:
+        """What the checkpoint says about how the prompt was made.
+
+        Args:
+            n_ctx: Number of tokens of the context.
+        """
+        shots = self.cfg.DATASET.NUM_SHOTS
+        return {
+            "method": type(self).__name__,
+            "dataset": self.record.data["dataset"],
+            "shots": "all" if shots == -1 else str(shots),
+            "seed": str(self.cfg.SEED),
+            "epochs": str(epochs_of(self.cfg)),
+            "backbone": self.record.names["backbone"],
+            "n_ctx": str(n_ctx),
+            "class_token_position": self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
+            "split_hash": self.record.method["training"]["images"],
+            "settings": content_hash(self.record.method["settings"]),
+        }
 
     def learn(self) -> tuple[Tensor, dict[str, object]]:
         """Trains the context and saves it as CoOp does. Returns it with what results.json says about it."""
-        assert self.run_dir is not None and self.dataset is not None
-        cfg, own, epochs = self.cfg, self.cfg.TRAINER.COOP, epochs_of(self.cfg)
+        cfg, epochs = self.cfg, epochs_of(self.cfg)
         learner = PromptLearner(
-            self.prompt.tower, self.starting_context(), self.scale,
+            self.clip.encoder, self.starting_context(), self.clip.scale,
             Schedule(epochs, cfg.OPTIM.LR, cfg.OPTIM.WARMUP_EPOCH, cfg.OPTIM.WARMUP_CONS_LR),
             cfg.OPTIM.MOMENTUM, cfg.OPTIM.WEIGHT_DECAY,
         )
+        dataset = self.data.dataset
         images = TrainingImages(
-            self.backbone, self.dataset, self.dataset.train, own.FIXED_VIEWS, cfg.DATALOADER.TRAIN_X.BATCH_SIZE,
-            cfg.SEED, self.precision, cfg.DATALOADER.NUM_WORKERS,
+            self.clip.backbone, dataset, dataset.train, cfg.TRAINER.COOP.FIXED_VIEWS,
+            cfg.DATALOADER.TRAIN_X.BATCH_SIZE, cfg.SEED, self.numerics.precision,
+            cfg.DATALOADER.NUM_WORKERS,
         )
         skipped = images.leave_out_unreadable()
         if skipped and cfg.DATALOADER.ON_BAD_IMAGE == "error":
@@ -151,9 +192,9 @@ class CoOp(BaseTrainer):
         path = self.run_dir.path
         run_epochs(learner, images, self.run_dir.parts / "training.pt", path / "tensorboard" / "training")
         write_checkpoint(
-            self.checkpoint, epochs, learner.context, self.backbone, self.prompt.tower.class_tokens,
-            learner.optimizer.state_dict(), learner.scheduler_state(), cfg.MODEL.BACKBONE.NAME,
-            self.class_token_position,
+            self.checkpoint, epochs, learner.context, self.clip.backbone,
+            self.clip.encoder.class_tokens, learner.optimizer.state_dict(),
+            learner.scheduler_state(), self.prompt_metadata(learner.context.shape[-2]),
         )
         logger.info("prompt trained on %d images (%s) in %d epochs: %s", len(images.items), images.views, epochs,
                     self.checkpoint)
@@ -172,10 +213,11 @@ class CoOp(BaseTrainer):
         if not self.has_prompt:
             raise ConfigError(f"CoOp has no prompt yet: train one with {tool('train')} or give MODEL.INIT_WEIGHTS FILE")
         plain = views[:, :1]
-        logits = class_logits(plain, self.prompt.text, self.scale)[:, 0]
-        before = class_logits(plain, self.hand_written, self.scale)[:, 0]
-        context = self.prompt.context.expand(len(logits), *self.prompt.context.shape)
-        return Adapted(logits, before, context)
+        clip = self.clip
+        logits = class_logits(plain, clip.text, clip.scale)[:, 0]
+        zero_shot_logits = class_logits(plain, clip.zero_shot_text, clip.scale)[:, 0]
+        context = clip.context.expand(len(logits), *clip.context.shape)
+        return Adapted(logits, zero_shot_logits, context)
 
 
 def epochs_of(cfg: CfgNode) -> int:
@@ -188,14 +230,17 @@ def epochs_of(cfg: CfgNode) -> int:
     return 100 if 1 < shots <= 4 else 200
 
 
-def trained_prompt(cfg: CfgNode) -> Path:
-    """The checkpoint of the CoOp run that `cfg` describes, trained and tested first unless that is done."""
+def trained_prompt(cfg: CfgNode, overwrite: bool = False) -> Path:
+    """The checkpoint of a CoOp run, which is trained and tested first unless that is done.
+
+    Args:
+        cfg: All settings of the run.
+        overwrite: Start again in a folder that holds another run.
+    """
     trainer = CoOp(cfg)
-    trainer.run()
+    trainer.run(overwrite=overwrite)
     if not trainer.dist.broadcast(trainer.checkpoint.is_file()):  # the run is finished, but its prompt was removed
-        assert trainer.run_dir is not None and trainer.run_dir.results is not None
         with fixed_numerics(), RunLock(trainer.run_dir.path).held():
-            trainer.build_model()
             trainer.train()
             trainer.run_dir.remove_parts()
     return trainer.checkpoint

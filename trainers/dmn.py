@@ -1,6 +1,7 @@
 """DMN: a memory of test images per class, read with the image itself as the query."""
 from __future__ import annotations
 
+from functools import cached_property
 from typing import ClassVar
 
 from torch import Tensor
@@ -41,24 +42,24 @@ class DMN(Online):
         "Food101": (0.3,), "OxfordFlowers": (10.0,), "OxfordPets": (1.0,), "StanfordCars": (0.3,), "SUN397": (3.0,),
         "UCF101": (0.3,),
     }
-    memory: KeyCache
 
-    def reset(self, text: Tensor) -> None:
-        self.memory = KeyCache(text, self.own.MEMORY)
+    @cached_property
+    def memory(self) -> KeyCache:
+        return KeyCache(self.clip.text, self.method_settings.MEMORY)
 
     def adapt_image(self, views: Tensor) -> Adapted:
-        p = self.logits(views[0], self.prompt.text).softmax(-1)  # (V, K)
+        p = self.logits(views[0], self.clip.text).softmax(-1)  # (V, K)
         order = smoothed_entropy(p, IN_SELECTION).argsort(stable=True)
         mean = p[order[: int(len(p) * self.cfg.TTA.SELECT)]].mean(0)  # (K,)
         x = views[0, 0]
         self.memory.offer(x, smoothed_entropy(mean, IN_MEMORY), mean.argmax())
-        weight = self.own.WEIGHT
-        mixed = (p[0] + weight * class_logits(x, self.read(x), self.scale).softmax(-1)) / (1 + weight)
+        weight = self.method_settings.WEIGHT
+        mixed = (p[0] + weight * class_logits(x, self.read(x), self.clip.scale).softmax(-1)) / (1 + weight)
         return Adapted(log_probability(mixed)[None], self.zero_shot(views))
 
     def read(self, x: Tensor) -> Tensor:
         """Class vectors g (K, d) for the query x (d,)."""
-        text, memory, beta = self.prompt.text, self.memory, self.own.BETA
+        text, memory, beta = self.clip.text, self.memory, self.method_settings.BETA
         near_text = (-beta * (1 - text @ x)).exp()  # (K,)
         return unit((memory.near(x, beta)[:, None] @ memory.keys)[:, 0] + near_text[:, None] * text)
 

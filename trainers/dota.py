@@ -1,6 +1,7 @@
 """DOTA: Gaussian discriminant analysis whose class means and covariances follow the test images."""
 from __future__ import annotations
 
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -46,20 +47,34 @@ class DOTA(Online):
         "Food101": (0.1, 0.01, 4e-5), "OxfordFlowers": (0.2, 0.02, 1e-4), "OxfordPets": (0.3, 0.02, 1e-4),
         "StanfordCars": (0.3, 0.01, 1e-4), "SUN397": (0.2, 0.01, 1e-4), "UCF101": (0.4, 0.02, 1e-4),
     }
-    means: Tensor  # μ (K, d)
-    covariances: Tensor  # Σ (K, d, d)
-    counts: Tensor  # (K,)
-    precision_matrix: Tensor  # Λ (d, d)
 
-    def reset(self, text: Tensor) -> None:
-        identity = torch.eye(text.shape[1], device=text.device)
-        self.means, self.counts = torch.full_like(text, MEAN), torch.ones_like(text[:, 0])
-        self.covariances = (self.own.SIGMA * identity).repeat(len(text), 1, 1)
-        self.precision_matrix = identity / self.own.SIGMA
+    # The state, as it is before the first image.
+
+    @cached_property
+    def means(self) -> Tensor:
+        """μ (K, d)"""
+        return torch.full_like(self.clip.text, MEAN)
+
+    @cached_property
+    def covariances(self) -> Tensor:
+        """Σ (K, d, d)"""
+        identity = torch.eye(self.clip.text.shape[1], device=self.clip.text.device)
+        return (self.method_settings.SIGMA * identity).repeat(len(self.clip.text), 1, 1)
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """Images of each class, (K,)."""
+        return torch.ones_like(self.clip.text[:, 0])
+
+    @cached_property
+    def precision_matrix(self) -> Tensor:
+        """Λ (d, d)"""
+        identity = torch.eye(self.clip.text.shape[1], device=self.clip.text.device)
+        return identity / self.method_settings.SIGMA
 
     def adapt_image(self, views: Tensor) -> Adapted:
-        features, logits = self.used_views(views, self.prompt.text)  # (n, d), (n, K)
-        weight = (self.own.RHO * self.counts.mean() / len(features)).clamp(max=self.own.ETA)
+        features, logits = self.used_views(views, self.clip.text)  # (n, d), (n, K)
+        weight = (self.method_settings.RHO * self.counts.mean() / len(features)).clamp(max=self.method_settings.ETA)
         projected = self.means @ self.precision_matrix  # (K, d)
         gaussian = projected @ features.mean(0) - (projected * self.means).sum(-1) / 2
         self.learn(features, logits.softmax(-1))
@@ -74,7 +89,8 @@ class DOTA(Online):
         self.means.copy_(kept[:, None] * self.means + added @ features)
         self.counts.copy_(total)
         mean, identity = self.covariances.mean(0), torch.eye(features.shape[1], device=features.device)
-        self.precision_matrix.copy_(torch.linalg.inv((1 - self.own.EPSILON) * mean + self.own.EPSILON * identity))
+        share = self.method_settings.EPSILON
+        self.precision_matrix.copy_(torch.linalg.inv((1 - share) * mean + share * identity))
 
     def state_tensors(self) -> dict[str, Tensor]:
         return {"means": self.means, "covariances": self.covariances, "counts": self.counts,

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -56,13 +57,22 @@ class DPE(Online):
         "Food101": (3, 1, 2e-4, 0.2), "OxfordFlowers": (2.5, 5, 1e-4, 0.2), "OxfordPets": (4, 7, 5e-5, 0.2),
         "StanfordCars": (3, 7, 1e-4, 1.5), "SUN397": (6, 3, 2e-4, 0.2), "UCF101": (9, 8, 4e-4, 0.2),
     }.items()}
-    text: Tensor  # G (K, d), not of unit length
-    certain: Tensor  # number of images in G
-    queue: KeyCache
 
-    def reset(self, text: Tensor) -> None:
-        self.text, self.queue = text.clone(), KeyCache(text, QUEUE)
-        self.certain = torch.zeros((), device=text.device)
+    # The state, as it is before the first image.
+
+    @cached_property
+    def text(self) -> Tensor:
+        """G (K, d), not of unit length."""
+        return self.clip.text.clone()
+
+    @cached_property
+    def certain(self) -> Tensor:
+        """Number of images in G, ()."""
+        return torch.zeros((), device=self.clip.text.device)
+
+    @cached_property
+    def queue(self) -> KeyCache:
+        return KeyCache(self.clip.text, QUEUE)
 
     def adapt_image(self, views: Tensor) -> Adapted:
         features, logits = self.used_views(views, unit(self.text))
@@ -72,7 +82,7 @@ class DPE(Online):
         met = held.any(-1).nonzero()[:, 0]  # (C,), the classes met so far
         q = self.queue.keys[met].sum(1) / held[met].sum(-1, keepdim=True)  # (C, d); empty places are zeros
         text, image = self.step(features, met, q)
-        features, logits = self.used_views(views, text, self.own.PREDICT)
+        features, logits = self.used_views(views, text, self.method_settings.PREDICT)
         output = self.with_images(logits.mean(0), features.mean(0), met, image)
         if entropy(output) < CERTAIN * math.log2(len(output)):
             self.certain += 1
@@ -86,15 +96,16 @@ class DPE(Online):
             text, image = unit(self.text + residuals[0]), unit(q + residuals[1])
             output = self.with_images(self.logits(features, text).mean(0), features.mean(0), met, image)
             own = torch.arange(len(met), device=q.device)
-            aligned = F.cross_entropy(image @ text[met].T / self.own.TAU, own)
-            gradients = torch.autograd.grad(entropy(output) + self.own.ALIGN * aligned, residuals)
-        r, u = (-rate * g / (g.abs() + EPSILON)
-                for rate, g in zip((self.own.LR_TEXT, self.own.LR_IMAGE), gradients, strict=True))
+            aligned = F.cross_entropy(image @ text[met].T / self.method_settings.TAU, own)
+            gradients = torch.autograd.grad(entropy(output) + self.method_settings.ALIGN * aligned, residuals)
+        of_text, of_image = gradients
+        r = -self.method_settings.LR_TEXT * of_text / (of_text.abs() + EPSILON)
+        u = -self.method_settings.LR_IMAGE * of_image / (of_image.abs() + EPSILON)
         return unit(self.text + r), unit(q + u)
 
     def with_images(self, logits: Tensor, x: Tensor, met: Tensor, image: Tensor) -> Tensor:
         """Logits (K,) plus the similarities of x (d,) to the image prototypes of the classes met."""
-        near = self.own.ALPHA * (-self.own.BETA * (1 - image @ x)).exp()
+        near = self.method_settings.ALPHA * (-self.method_settings.BETA * (1 - image @ x)).exp()
         return logits.index_add(0, met, near)
 
     def state_tensors(self) -> dict[str, Tensor]:

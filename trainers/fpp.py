@@ -14,9 +14,12 @@ from .config.settings import OneOf, Range, Setting
 from .config.table import CLASS_TOKEN_POSITION
 from .config.validation import require
 from .registry import TRAINER_REGISTRY
+from .runs.record import content_hash
+from .runs.run_dir import Results
 from .tpt import TPT
 from .vlm.prompt_files import checkpoint_path, write_checkpoint
-from .vlm.text_encoder import InitialPrompt, TextEncoder
+from .vlm.prompted_clip import LoadedModel, PromptedCLIP
+from .vlm.text_encoder import TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -57,21 +60,49 @@ class FPP(TPT):
         require(cfg, not cfg.MODEL.INIT_WEIGHTS, "MODEL.INIT_WEIGHTS",
                 "empty: FPP makes its own prompt; to start from a finished one, use another trainer, such as TPT")
 
-    def prepare(self) -> None:
-        text = self.prompt.text  # (K, d) of the hand-written prompt, which gives the zero-shot predictions
-        context = self.dist.broadcast(self.pretrain().cpu() if self.dist.is_main else torch.empty(0))
-        self.prompt = InitialPrompt(self.prompt.tower, context.to(text.device), zero_shot=text)
+    def make_clip(self, model: LoadedModel) -> PromptedCLIP:
+        """With the pre-trained context; the hand-written prompt gives the zero-shot predictions."""
+        hand_written = super().make_clip(model)
+        context = torch.empty(0)
+        if self.dist.is_main:
+            context = self.pretrain(hand_written).cpu()
+        context = self.dist.broadcast(context)
+        return hand_written.with_context(context.to(hand_written.text.device))
 
-    def pretrain(self) -> Tensor:
-        own, words = self.cfg.TRAINER.FPP, self.prompt.context
-        start = words if own.START == "words" else random_start(tuple(words.shape), own.DEVIATION, self.cfg.SEED)
-        context = pretrain_prompt(self.prompt.tower, self.prompt.text, start.to(words), own, self.cfg.SEED)
-        if self.run_dir is not None:
-            path = checkpoint_path(run_path(self.cfg), own.STEPS)
-            write_checkpoint(path, own.STEPS, context, self.backbone, self.prompt.tower.class_tokens, {}, {},
-                             self.cfg.MODEL.BACKBONE.NAME)
-            logger.info("prompt pre-trained without images in %d steps: %s (MODEL.INIT_WEIGHTS)", own.STEPS, path)
-        return context
+    def pretrain(self, hand_written: PromptedCLIP) -> Tensor:
+        """The pre-trained context (n_ctx, width)."""
+        settings = self.cfg.TRAINER.FPP
+        start = hand_written.context
+        if settings.START == "random":
+            random_numbers = random_start(tuple(start.shape), settings.DEVIATION, self.cfg.SEED)
+            start = random_numbers.to(start)
+        return pretrain_prompt(
+            hand_written.encoder, hand_written.text, start, settings, self.cfg.SEED)
+
+    def test(self) -> Results:
+        """Saves the pre-trained context beside the results, as CoOp saves its own."""
+        if self.dist.is_main:
+            steps = self.cfg.TRAINER.FPP.STEPS
+            path = checkpoint_path(run_path(self.cfg), steps)
+            write_checkpoint(
+                path, steps, self.clip.context, self.clip.backbone, self.clip.encoder.class_tokens,
+                {}, {}, self.prompt_metadata())
+            logger.info("prompt pre-trained without images in %d steps: %s (MODEL.INIT_WEIGHTS)",
+                        steps, path)
+        return super().test()
+
+    def prompt_metadata(self) -> dict[str, object]:
+        """What the checkpoint says about how the prompt was made."""
+        return {
+            "method": type(self).__name__,
+            "dataset": self.record.data["dataset"],
+            "seed": str(self.cfg.SEED),
+            "epochs": str(self.cfg.TRAINER.FPP.STEPS),
+            "backbone": self.record.names["backbone"],
+            "n_ctx": str(self.clip.context.shape[-2]),
+            "class_token_position": "end",
+            "settings": content_hash(self.record.method["settings"]),
+        }
 
 
 def class_weight(given: float, classes: int) -> float:
@@ -85,23 +116,37 @@ def flat_loss(text: Tensor, target: Tensor, noisy: Tensor, weight: float) -> Ten
     return (text - target).square().sum(-1).mean() - weight * (text * noisy).sum(-1).mean()
 
 
-def pretrain_prompt(tower: TextEncoder, target: Tensor, start: Tensor, own: CfgNode, seed: int) -> Tensor:
-    """The context (n_ctx, width) after STEPS steps of AdamW on `flat_loss`: close to the target's features, and robust
-    to noise on its own tokens and, twice as large, on all others. `own` are the method's settings."""
+def pretrain_prompt(
+    encoder: TextEncoder, target: Tensor, start: Tensor, settings: CfgNode, seed: int,
+) -> Tensor:
+    """The context after STEPS steps of AdamW on `flat_loss`.
+
+    Its features are close to the target's, and robust to noise on its own tokens and, twice as
+    large, on all others.
+
+    Args:
+        encoder: Text features as a function of the context.
+        target: Features (K, d) of the hand-written prompt.
+        start: The context (n_ctx, width) before the first step.
+        settings: The method's: TRAINER.FPP.
+        seed: Of the noise.
+    """
     (state,) = np.random.SeedSequence([seed, NOISE]).generate_state(1)
     generator = torch.Generator().manual_seed(int(state))
     context = start.detach().clone()
     n_ctx, width = context.shape
-    first = len(tower.backbone.tokenizer.start)
-    size = torch.full((tower.backbone.context_length, 1), own.OTHER_NOISE)
-    size[first : first + n_ctx] = own.NOISE
-    optimizer = torch.optim.AdamW([context], lr=own.LR)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, own.STEPS, own.LAST_LR)
-    weight = class_weight(own.WEIGHT, len(target))
-    for _ in range(own.STEPS):
-        noise = size * torch.randn(own.NOISES, len(size), width, generator=generator)  # shared by all classes
-        noisy = tower.text(context.expand(own.NOISES, -1, -1), noise.to(context.device))  # (N, K, d)
-        text, vjp = tower.with_vjp(context[None])
+    first = len(encoder.backbone.tokenizer.start)
+    size = torch.full((encoder.backbone.context_length, 1), settings.OTHER_NOISE)
+    size[first : first + n_ctx] = settings.NOISE
+    optimizer = torch.optim.AdamW([context], lr=settings.LR)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimizer, settings.STEPS, settings.LAST_LR)
+    weight = class_weight(settings.WEIGHT, len(target))
+    for _ in range(settings.STEPS):
+        # Shared by all classes.
+        noise = size * torch.randn(settings.NOISES, len(size), width, generator=generator)
+        noisy = encoder.text(context.expand(settings.NOISES, -1, -1), noise.to(context.device))  # (N, K, d)
+        text, vjp = encoder.with_vjp(context[None])
         with torch.enable_grad():
             leaf = text.detach().requires_grad_()
             (grad_text,) = torch.autograd.grad(flat_loss(leaf[0], target, noisy, weight), leaf)

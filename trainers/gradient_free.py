@@ -31,7 +31,7 @@ class GradientFree(BaseTrainer):
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        logits = self.prompt.logits(views, self.scale)
+        logits = self.clip.logits(views)
         return Adapted(self.combine(views, logits), logits[:, 0], columns=cots_columns(logits, logits))
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:

@@ -19,4 +19,4 @@ class MTA(GradientFree):
     selects_views = False
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:
-        return self.prompt.logits(view_mode(views, logits), self.scale)
+        return self.clip.logits(view_mode(views, logits))

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -17,6 +18,7 @@ from .engine.adapted import Adapted
 from .functional.objectives import class_logits, confident_views
 from .registry import branch_of
 from .vlm.openai import SMALL
+from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,6 @@ class Online(BaseTrainer):
     online = True
     per_set: ClassVar[Sequence[str]] = ()  # settings that VALUES paper replaces
     paper: ClassVar[Mapping[str, Sequence[float]]] = {}  # their published values by data set
-    own: CfgNode  # the branch, with the published values where they are asked for
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
@@ -66,28 +67,37 @@ class Online(BaseTrainer):
         method_settings = self.cfg.TRAINER[branch_of(type(self).__name__)]
         return self.cfg.TTA.VIEWS if selects_views(method_settings) else 1
 
-    def prepare(self) -> None:
-        name = branch_of(type(self).__name__)
-        self.own = self.cfg.TRAINER[name].clone()
-        if self.own.get("VALUES") == "paper":
-            self.own.defrost()
-            self.own.update(zip(self.per_set, self.paper[self.cfg.DATASET.NAME], strict=True))
+    @cached_property
+    def method_settings(self) -> CfgNode:
+        """The branch, with the published values where they are asked for."""
+        settings = self.cfg.TRAINER[branch_of(type(self).__name__)].clone()
+        if settings.get("VALUES") == "paper":
+            published = self.paper[self.cfg.DATASET.NAME]
+            settings.defrost()
+            settings.update(zip(self.per_set, published, strict=True))
+        return settings
+
+    def make_clip(self, model: LoadedModel) -> PromptedCLIP:
+        clip = super().make_clip(model)
+        settings = self.method_settings
         if self.per_set:
-            values = ", ".join(f"{key.lower()} {self.own[key]:g}" for key in self.per_set)
-            logger.info("%s: %s (%s)", self.label, values, self.own.VALUES)
-        self.check_scale()
-        self.reset(self.prompt.text)
+            values = ", ".join(f"{key.lower()} {settings[key]:g}" for key in self.per_set)
+            logger.info("%s: %s (%s)", self.label, values, settings.VALUES)
+        if not self.uses_backbone_scale(clip):
+            self.warn_of_scale(clip)
+        return clip
 
-    def check_scale(self) -> None:
-        trained = float(self.backbone.logit_scale.exp())
-        if not self.uses_own_scale and abs(self.own.SCALE / trained - 1) > 0.01:
-            logger.warning("%s multiplies cosines by %g, as published, but this backbone was trained with %.1f: "
-                           "TRAINER.%s.SCALE 0 uses that", self.label, self.own.SCALE, trained,
+    def uses_backbone_scale(self, clip: PromptedCLIP) -> bool:
+        """Whether cosines are multiplied by the backbone's own scale."""
+        return clip.backbone.name == SMALL or not self.method_settings.get("SCALE")
+
+    def warn_of_scale(self, clip: PromptedCLIP) -> None:
+        trained = float(clip.backbone.logit_scale.exp())
+        scale = self.method_settings.SCALE
+        if abs(scale / trained - 1) > 0.01:
+            logger.warning("%s multiplies cosines by %g, as published, but this backbone was trained "
+                           "with %.1f: TRAINER.%s.SCALE 0 uses that", self.label, scale, trained,
                            branch_of(type(self).__name__))
-
-    def reset(self, text: Tensor) -> None:
-        """Makes the state before the first image, given the class features (K, d)."""
-        raise TypeError(f"{type(self).__name__} does not define reset()")
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
@@ -98,24 +108,21 @@ class Online(BaseTrainer):
         """The prediction for one image, given as unit view features (1, V, d), and what is learnt from it."""
         raise TypeError(f"{type(self).__name__} does not define adapt_image()")
 
-    @property
-    def uses_own_scale(self) -> bool:
-        """Whether cosines are multiplied by the backbone's own scale."""
-        return self.cfg.MODEL.BACKBONE.NAME == SMALL or not self.own.get("SCALE")
+    @cached_property
+    def scale(self) -> Tensor | float:
+        """The factor of the cosines, () or (K,)."""
+        if self.uses_backbone_scale(self.clip):
+            return self.clip.scale
+        return self.method_settings.SCALE * self.clip.lengths
 
     def logits(self, features: Tensor, text: Tensor) -> Tensor:
         """Class logits (..., K) of image features (..., d), equal for classes of one name."""
-        scale = self.scale if self.uses_own_scale else self.own.SCALE * self.lengths
-        return self.equal_names(class_logits(features, text, scale))
-
-    def equal_names(self, values: Tensor) -> Tensor:
-        """Values (..., K) with that of the first class of a name for all of them, so that rounding decides no tie."""
-        return values if self.first_of_name is None else values[..., self.first_of_name]
+        return self.clip.equal_names(class_logits(features, text, self.scale))
 
     def used_views(self, views: Tensor, text: Tensor, kind: str = "") -> tuple[Tensor, Tensor]:
         """Features (n, d) and logits (n, K) of an image's views (1, V, d) that VIEWS, or `kind`, names: the plain one,
         or those of lowest entropy in its order."""
-        if (kind or self.own.VIEWS) == "plain":
+        if (kind or self.method_settings.VIEWS) == "plain":
             return views[0, :1], self.logits(views[0, :1], text)
         logits = self.logits(views[0], text)
         chosen = confident_views(logits, self.cfg.TTA.SELECT)
@@ -123,7 +130,7 @@ class Online(BaseTrainer):
 
     def zero_shot(self, views: Tensor) -> Tensor:
         """(1, K)"""
-        return self.prompt.logits(views[:, 0], self.scale)
+        return self.clip.logits(views[:, 0])
 
 
 def selects_views(method_settings: Mapping[str, object]) -> bool:

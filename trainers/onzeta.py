@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -39,9 +40,6 @@ class OnZeta(BaseTrainer):
                 allowed=Range(least=0, text="0 (the run's) or a number of images")),
     ]
     online = True
-    seen: Tensor  # number of images
-    dual: Tensor  # ρ (K,)
-    vectors: Tensor  # W (K, d)
 
     @classmethod
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
@@ -51,12 +49,35 @@ class OnZeta(BaseTrainer):
     def num_views(self) -> int:
         return 1
 
-    def prepare(self) -> None:
-        own, text = self.cfg.TRAINER.ONZETA, self.prompt.text
-        self.text_scale = self.lengths / own.TEMPERATURE if own.TEMPERATURE else self.scale
-        self.total = own.IMAGES or len(self.indices)
-        self.seen = torch.zeros((), dtype=torch.long)
-        self.dual, self.vectors = torch.zeros_like(text[:, 0]), text.clone()
+    @cached_property
+    def text_scale(self) -> Tensor | float:
+        """The factor of the cosines of the text label, () or (K,)."""
+        temperature = self.cfg.TRAINER.ONZETA.TEMPERATURE
+        if temperature:
+            return self.clip.lengths / temperature
+        return self.clip.scale
+
+    @property
+    def total(self) -> int:
+        """n, the images that will come; 0 = not known."""
+        return self.cfg.TRAINER.ONZETA.IMAGES or self.num_images
+
+    # The state, as it is before the first image.
+
+    @cached_property
+    def seen(self) -> Tensor:
+        """Number of images so far, ()."""
+        return torch.zeros((), dtype=torch.long)
+
+    @cached_property
+    def dual(self) -> Tensor:
+        """ρ (K,)"""
+        return torch.zeros_like(self.clip.text[:, 0])
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        """W (K, d)"""
+        return self.clip.text.clone()
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
@@ -67,12 +88,12 @@ class OnZeta(BaseTrainer):
         self.seen += 1
         seen = int(self.seen)
         rate, trust = seen**-0.5, own.BETA * (seen / max(seen, self.total)) ** 0.5
-        text = (class_logits(x, self.prompt.text, self.text_scale) + self.dual).softmax(-1)  # t = p e^ρ, normalised
+        text = (class_logits(x, self.clip.text, self.text_scale) + self.dual).softmax(-1)  # t = p e^ρ, normalised
         vision = (self.vectors @ x / SHARPNESS).softmax(-1)
         self.dual.sub_(SHARE_RATE * rate * (text - own.ALPHA / len(text))).clamp_(min=0)
         self.vectors.copy_(unit(self.vectors - VECTOR_RATE * rate / SHARPNESS * torch.outer(vision - text, x)))
         mixed = trust * vision + (1 - trust) * text
-        return Adapted(mixed.clamp(min=NO_VOTE).log()[None], class_logits(views[:, 0], self.prompt.text, self.scale))
+        return Adapted(mixed.clamp(min=NO_VOTE).log()[None], class_logits(views[:, 0], self.clip.text, self.clip.scale))
 
     def state_tensors(self) -> dict[str, Tensor]:
         return {"seen": self.seen, "dual": self.dual, "vectors": self.vectors}

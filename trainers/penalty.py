@@ -20,18 +20,15 @@ RANGE_SETTING = Setting(
 class RangeMethod(TPT):
     """TPT with a loss that knows the range of logits before tuning, that of the view that RANGE names."""
 
-    plain: Tensor  # (B, 1, K), the plain view's logits before the first step
-
-    def select(self, logits: Tensor) -> Tensor:
-        self.plain = logits[:, :1]  # of the episodes whose losses follow
-        return super().select(logits)
-
-    def range(self, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Lowest and highest logit (B, 1, 1), given those of the kept views in the first step (B, n, K)."""
+    def range(self, first: Tensor, plain: Tensor) -> tuple[Tensor, Tensor]:
+        """Lowest and highest logit (B, 1, 1), given those of the first step: of the kept views (B, n, K) and of the
+        plain view (B, 1, K)."""
         kind = self.cfg.TRAINER[branch_of(type(self).__name__)].RANGE
         if kind == "plain":
-            return leading_range(self.plain)
-        return leading_range(first.detach() if kind == "detached" else first)
+            return leading_range(plain)
+        if kind == "detached":
+            return leading_range(first.detach())
+        return leading_range(first)
 
 
 @TRAINER_REGISTRY.register()
@@ -48,5 +45,6 @@ class Penalty(RangeMethod):
         RANGE_SETTING,
     ]
 
-    def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
-        return self.view_loss(logits) + self.cfg.TRAINER.PENALTY.LAMBDA * range_excess(logits, *self.range(first))
+    def episode_loss(self, logits: Tensor, first: Tensor, plain: Tensor) -> Tensor:
+        low, high = self.range(first, plain)
+        return self.view_loss(logits) + self.cfg.TRAINER.PENALTY.LAMBDA * range_excess(logits, low, high)

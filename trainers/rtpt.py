@@ -33,4 +33,4 @@ class RTPT(TPT):
     def predict(self, views: Tensor, text: Tensor) -> Tensor:
         own = self.cfg.TRAINER.RTPT
         weights = reliability(views, own.NEIGHBOURS, own.TEMPERATURE, own.DIAGONAL == "index")  # (B, V)
-        return (weights[..., None] * class_logits(views, text, self.scale)).sum(1)
+        return (weights[..., None] * class_logits(views, text, self.clip.scale)).sum(1)

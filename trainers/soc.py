@@ -10,6 +10,7 @@ from .config.settings import OneOf, Range, Setting
 from .functional.objectives import balance, semantic_separation
 from .registry import TRAINER_REGISTRY
 from .tpt import TPT
+from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +37,16 @@ class SoC(TPT):
                 allowed=OneOf(("detached", "flow", "flow_delta"))),
     ]
 
-    def prepare(self) -> None:
-        if not self.penalty(self.prompt.text) > 0:
+    def make_clip(self, model: LoadedModel) -> PromptedCLIP:
+        clip = super().make_clip(model)
+        if not clip.text.is_meta and not self.penalty(clip.text) > 0:  # meta tensors have no values
             logger.warning(
-                "SoC's term is zero for these %d classes, so SoC equals TPT: with two classes, or where a larger share "
-                "of the pairs than TRAINER.SOC.DELTA has the lowest cosine, δ is 0 with %s similarities (use "
-                "TRAINER.SOC.NORM max)",
-                len(self.classnames), self.cfg.TRAINER.SOC.NORM,
+                "SoC's term is zero for these %d classes, so SoC equals TPT: with two classes, or "
+                "where a larger share of the pairs than TRAINER.SOC.DELTA has the lowest cosine, δ "
+                "is 0 with %s similarities (use TRAINER.SOC.NORM max)",
+                len(clip.classnames), self.cfg.TRAINER.SOC.NORM,
             )
+        return clip
 
     def penalty(self, text: Tensor) -> Tensor:
         own = self.cfg.TRAINER.SOC

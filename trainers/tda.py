@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -46,20 +47,26 @@ class TDA(Online):
     ]
     per_set: ClassVar[Sequence[str]] = ("ALPHA", "BETA")
     paper = PAPER
-    positive: KeyCache
-    negative: KeyCache
 
-    def reset(self, text: Tensor) -> None:
-        self.positive, self.negative = KeyCache(text, POSITIVE), KeyCache(text, NEGATIVE, masks=True)
+    @cached_property
+    def positive(self) -> KeyCache:
+        return KeyCache(self.clip.text, POSITIVE)
+
+    @cached_property
+    def negative(self) -> KeyCache:
+        return KeyCache(self.clip.text, NEGATIVE, masks=True)
 
     def adapt_image(self, views: Tensor) -> Adapted:
-        features, logits = self.used_views(views, self.prompt.text)  # (n, d), (n, K)
+        features, logits = self.used_views(views, self.clip.text)  # (n, d), (n, K)
         x, z, p = features.mean(0), logits.mean(0), logits.softmax(-1).mean(0)
         h, k = torch.special.entr(p).sum(), z.argmax()
         self.positive.offer(x, h, k)
         low, high = (share * math.log2(len(p)) for share in UNSURE)
         self.negative.offer(x, self.negative_order(h), k, (low < h) & (h < high), (p > UNLIKELY) & (p < 1))
-        z = z + self.own.ALPHA * self.voters(views).votes(x, self.own.BETA) - ALPHA * self.negative.votes(x, BETA)
+        settings = self.method_settings
+        for_class = self.voters(views).votes(x, settings.BETA)
+        against = self.negative.votes(x, BETA)
+        z = z + settings.ALPHA * for_class - ALPHA * against
         return Adapted(z[None], self.zero_shot(views))
 
     def negative_order(self, entropy: Tensor) -> Tensor:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -35,12 +36,12 @@ class ShiftedText:
     """The start of all episodes: a shift of zero."""
 
     def __init__(self, text: Tensor) -> None:
-        self.tower = ShiftFunction(text)
+        self.encoder = ShiftFunction(text)
         self.context = torch.zeros_like(text)  # (K, d)
-        self.text = self.zero_shot = self.tower.text(self.context)
+        self.text = self.zero_shot_text = self.encoder.text(self.context)
 
     def gradient(self, grad_text: Tensor) -> Tensor:
-        _, vjp = self.tower.with_vjp(self.context.expand_as(grad_text))
+        _, vjp = self.encoder.with_vjp(self.context.expand_as(grad_text))
         return vjp(grad_text)
 
 
@@ -53,17 +54,12 @@ class TPS(TPT):
 
     label, colour, marker, display_order = "TPS", "#44AA99", "p", 50
     tunes_context = False
-    shifted: ShiftedText
 
-    def prepare(self) -> None:
-        self.shifted = ShiftedText(self.prompt.text)
-
-    @property
+    @cached_property
     def initial(self) -> ShiftedText:
-        return self.shifted
+        return ShiftedText(self.clip.text)
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        turns = views.split(1) if self.online else [views]
-        adapted = Adapted.join([self.tune(some) for some in turns])
+        adapted = super().adapt(views)
         return replace(adapted, ctx=None)  # a shift of features is not a context

@@ -1,7 +1,15 @@
-"""TPT: test-time prompt tuning by the entropy of confident views, and the base class of the calibrated methods."""
+"""TPT: test-time prompt tuning, and the base class of the calibrated methods.
+
+An episode is this file from top to bottom: the hooks that other methods override, `adapt` for a
+batch of images, `run_episodes` and `tune` for the steps of AdamW, `text_gradient` for the gradient
+of one step, and `Term` for the regularisers in it. Images are tuned in batches, but each row of
+every tensor belongs to one image: contexts, optimizer moments and losses never mix.
+"""
 from __future__ import annotations
 
-from typing import TypeGuard
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -12,23 +20,24 @@ from ..datasets.utils.errors import ConfigError
 from .base import BaseTrainer
 from .config.validation import parse_regularisers, require_kept_views
 from .engine.adapted import Adapted, adapt_within_memory
-from .engine.carried import CarriedText
-from .engine.tta_loop import TunableText, tune_and_predict
+from .engine.continual import ContinualContext, Moments, TunableText
 from .functional.objectives import class_logits, confident_views, marginal_entropy
+from .functional.posthoc import cots_columns
 from .registry import EVERY_IMAGE, TRAINER_REGISTRY, branch_of, find_method, method_key
+from .vlm.prompted_clip import LoadedModel
 
 
 @TRAINER_REGISTRY.register()
 class TPT(BaseTrainer):
-    """min over the context of L_TPT, the entropy of the mean prediction of confident views. (Shu et al., NeurIPS 2022.)
+    """min over the context of L_TPT, the entropy of the mean prediction of confident views.
 
-    Other methods override its hooks. One that adds a regulariser defines `penalty` and `weight`; its loss is
-    L_TPT + weight · penalty. TRAINER.REGULARISERS adds the terms of such methods to any of them.
+    (Shu et al., NeurIPS 2022.) Other methods override its hooks. One that adds a regulariser
+    defines `penalty` and `weight`; its loss is L_TPT + weight · penalty. TRAINER.REGULARISERS adds
+    the terms of such methods to any of them.
     """
 
     label, colour, marker, display_order = "TPT", "#E69F00", "^", 10
     tunes_context, takes_regularisers = True, True
-    carried_text: CarriedText | None = None
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
@@ -37,11 +46,16 @@ class TPT(BaseTrainer):
         for name in parse_regularisers(cfg.TRAINER.REGULARISERS):
             find_regulariser(name)
 
-    def __init__(self, cfg: CfgNode, dataset: Dataset | None = None) -> None:
-        super().__init__(cfg, dataset)
+    def __init__(
+        self, cfg: CfgNode, dataset: Dataset | None = None, model: LoadedModel | None = None,
+    ) -> None:
+        super().__init__(cfg, dataset, model)
         self.online = cfg.TTA.RESET not in EVERY_IMAGE
-        added = parse_regularisers(cfg.TRAINER.REGULARISERS)
-        self.added = [with_weight(find_regulariser(name), cfg, weight) for name, weight in added.items()]
+        self.terms = [Term(self.penalty, self.weight)]  # of the loss, besides that of the views
+        for name, weight in parse_regularisers(cfg.TRAINER.REGULARISERS).items():
+            self.terms.append(Term.of_method(find_regulariser(name), cfg, weight))
+
+    # Hooks. A method overrides some of them; none of them stores anything.
 
     def select(self, logits: Tensor) -> Tensor:
         """The views to learn from, (B, V, K) -> (B, n), selected once with the initial prompt."""
@@ -51,8 +65,17 @@ class TPT(BaseTrainer):
         """The loss of the selected views, (B, n, K) -> (B,)."""
         return marginal_entropy(logits)
 
-    def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
-        """`view_loss`, for methods that also use the same views' logits in the first step, where they are `logits`."""
+    def episode_loss(self, logits: Tensor, first: Tensor, plain: Tensor) -> Tensor:
+        """`view_loss`, for methods that compare with logits of the first step.
+
+        Args:
+            logits: Of the selected views in this step, (B, n, K).
+            first: Of the selected views in the first step, (B, n, K). In that step it is `logits`.
+            plain: Of the plain view before the first step, (B, 1, K).
+
+        Returns:
+            The loss of each episode, (B,).
+        """
         return self.view_loss(logits)
 
     def penalty(self, text: Tensor) -> Tensor | None:
@@ -60,45 +83,255 @@ class TPT(BaseTrainer):
         return None
 
     def weight(self, loss: Tensor, penalty: Tensor) -> Tensor | float:
-        """The factor of the penalty, given the values (B,) of both. Gradients run through it unless it is detached."""
-        return 1.0
+        """The factor of the penalty, given the values (B,) of both.
 
-    def regularisers(self) -> list[TPT]:
-        return [self, *self.added]
+        Gradients run through it unless it is detached.
+        """
+        return 1.0
 
     def predict(self, views: Tensor, text: Tensor) -> Tensor:
         """Logits (B, K), given view features (B, V, d) and tuned text features (..., K, d)."""
-        return class_logits(views[:, :1], text, self.scale)[:, 0]
+        return class_logits(views[:, :1], text, self.clip.scale)[:, 0]
+
+    # Where episodes start.
 
     @property
     def initial(self) -> TunableText:
         """What is tuned, as it is before the first image."""
-        return self.prompt
+        return self.clip
 
-    @property
-    def carried(self) -> CarriedText:
-        """What TTA.RESET carries from image to image."""
-        if self.carried_text is None or self.carried_text.initial is not self.initial:
-            every = 0 if self.cfg.TTA.RESET == "never" else int(self.cfg.TTA.RESET)
-            self.carried_text = CarriedText(self.initial, every)
-        return self.carried_text
+    @cached_property
+    def continual(self) -> ContinualContext:
+        """What TTA.RESET never | N carries from image to image."""
+        if self.cfg.TTA.RESET == "never":
+            return ContinualContext(self.initial, reset_every=0)
+        return ContinualContext(self.initial, reset_every=int(self.cfg.TTA.RESET))
 
     def state_tensors(self) -> dict[str, Tensor]:
-        return self.carried.tensors()
+        return self.continual.tensors()
 
-    def tune(self, views: Tensor) -> Adapted:
-        """Tunes for B images and predicts them; for a single one where the context is carried."""
-        if self.online:
-            return self.carried.adapt(views, self.scale, self, self.cfg)
-        return tune_and_predict(self.initial, views, self.scale, self, self.cfg)
+    # The episode.
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        turns = views.split(1) if self.online else [views]
-        return Adapted.join([adapt_within_memory(self.tune, some, self.prompt) for some in turns])
+        """Tunes for each of B images, given as unit view features (B, V, d), and predicts them."""
+        if self.online:
+            return Adapted.join([self.adapt_next(image) for image in views.split(1)])
+        return self.within_memory(lambda some: self.run_episodes(self.initial, some), views)
+
+    def adapt_next(self, image: Tensor) -> Adapted:
+        """The next image (1, V, d) of a stream: it starts where the one before it ended."""
+
+        def run(views: Tensor) -> Adapted:
+            # A copy of the moments: when memory runs out in the middle of an episode, it is run again.
+            start, moments = self.continual.start_next()
+            adapted = self.run_episodes(start, views, moments)
+            self.continual.finish(adapted, moments)
+            return adapted
+
+        return self.within_memory(run, image)
+
+    def within_memory(self, run: Callable[[Tensor], Adapted], views: Tensor) -> Adapted:
+        """`run` on all images, as many at once as the device holds."""
+        if not self.tunes_context:
+            return run(views)  # no text tower runs, so memory is no concern
+        return adapt_within_memory(run, views, self.clip.budget)
+
+    def run_episodes(
+        self, start: TunableText, views: Tensor, moments: Moments | None = None,
+    ) -> Adapted:
+        """Tunes and predicts B images at once.
+
+        Args:
+            start: The context that all of them start from.
+            views: Unit view features (B, V, d), view 0 the plain one.
+            moments: AdamW's state to start from, which is updated; None = a new one.
+        """
+        logits = class_logits(views, start.text, self.clip.scale)  # (B, V, K)
+        tuned = self.tune(start, views, logits, moments)
+        if self.cfg.TTA.STEPS:
+            text = start.encoder.text(tuned.context)  # (B, K, d)
+            tuned_logits = class_logits(views, text, self.clip.scale)
+        else:
+            text = start.text
+            tuned_logits = logits
+        zero_shot_logits = logits
+        if start.zero_shot_text is not start.text:
+            zero_shot_logits = class_logits(views, start.zero_shot_text, self.clip.scale)
+        columns = {"loss": tuned.loss, "penalty": tuned.penalty}
+        columns.update(cots_columns(zero_shot_logits, tuned_logits))
+        return Adapted(
+            logits=self.predict(views, text),
+            zero_shot_logits=zero_shot_logits[:, 0],
+            ctx=tuned.context.detach(),
+            columns=columns,
+        )
+
+    def tune(
+        self, start: TunableText, views: Tensor, logits: Tensor, moments: Moments | None = None,
+    ) -> Tuned:
+        """TTA.STEPS steps of AdamW from `start`. `logits` (B, V, K) are those before the first."""
+        batch = len(views)
+        context = start.context.expand(batch, *start.context.shape).clone()
+        if self.cfg.TTA.STEPS == 0:
+            nothing = torch.full((batch,), torch.nan, device=views.device)
+            return Tuned(context, nothing, nothing)
+
+        selected = self.select(logits)[..., None]  # (B, n, 1), the same in all steps
+        kept = views.take_along_dim(selected, dim=1)  # (B, n, d)
+        first = logits.take_along_dim(selected, dim=1)  # (B, n, K)
+        plain = logits[:, :1]  # (B, 1, K)
+        # AdamW works elementwise, so one optimizer on a batch of contexts is one optimizer per image.
+        optimizer = torch.optim.AdamW(
+            [context], lr=self.cfg.OPTIM.LR, weight_decay=self.cfg.OPTIM.WEIGHT_DECAY)
+        if moments is not None:
+            optimizer.state[context] = moments
+
+        # In the first step all episodes share the text features, which are constant in a run.
+        step = self.text_gradient(start.text, kept, plain)
+        context.grad = start.gradient(step.gradient)
+        optimizer.step()
+        for _ in range(1, self.cfg.TTA.STEPS):
+            text, to_context = start.encoder.with_vjp(context)  # (B, K, d)
+            step = self.text_gradient(text, kept, plain, first)
+            context.grad = to_context(step.gradient)
+            optimizer.step()
+        return Tuned(context, step.loss, step.penalty)
+
+    def text_gradient(
+        self, text: Tensor, kept: Tensor, plain: Tensor, first: Tensor | None = None,
+    ) -> TextGradient:
+        """The gradient of the episodes' losses at the text features.
+
+        Args:
+            text: Text features: (K, d) in the first step, where all episodes share them;
+                (B, K, d) later.
+            kept: Unit features (B, n, d) of the selected views.
+            plain: Logits (B, 1, K) of the plain view before the first step.
+            first: Logits (B, n, K) of the selected views in the first step; None in that step.
+        """
+        batch = len(kept)
+        with torch.enable_grad():
+            leaf = text.expand(batch, *text.shape[-2:]).detach().requires_grad_()  # (B, K, d)
+            logits = class_logits(kept, leaf, self.clip.scale)  # (B, n, K)
+            if first is None:
+                first = logits
+            loss = self.episode_loss(logits, first, plain)  # (B,)
+            (loss_gradient,) = torch.autograd.grad(loss.sum(), leaf)
+
+            # The penalties depend on the text features alone. In the first step all images share
+            # these, so each penalty is differentiated once; only its weight differs from image to
+            # image. By the chain rule, the total is then differentiated with respect to the
+            # numbers `loss` and `penalty` of each image.
+            loss = loss.detach().requires_grad_()
+            total = loss.clone()
+            penalties: list[Tensor] = []  # (B,) each
+            penalty_gradients: list[Tensor] = []  # (K, d) or (B, K, d) each
+            for term in self.terms:
+                at_text = term.evaluate(text)
+                if at_text is None:
+                    continue
+                penalty = at_text.value.expand(batch).clone().requires_grad_()
+                total = total + term.weight(loss, penalty) * penalty
+                penalties.append(penalty)
+                penalty_gradients.append(at_text.gradient)
+            slopes = torch.autograd.grad(total.sum(), [loss, *penalties])  # (B,) each
+
+        gradient = slopes[0][:, None, None] * loss_gradient
+        if penalties:
+            of_penalties = torch.zeros((), device=text.device)
+            for slope, penalty_gradient in zip(slopes[1:], penalty_gradients, strict=True):
+                of_penalties = of_penalties + slope[:, None, None] * penalty_gradient
+            gradient = gradient + of_penalties
+        penalty_sum = torch.zeros_like(loss.detach())
+        for penalty in penalties:
+            penalty_sum = penalty_sum + penalty.detach()
+        return TextGradient(gradient, loss.detach(), penalty_sum)
 
     def metadata(self) -> dict[str, object]:
-        return {**super().metadata(), **({"reset": self.cfg.TTA.RESET} if self.online else {})}
+        metadata = super().metadata()
+        if self.online:
+            metadata["reset"] = self.cfg.TTA.RESET
+        return metadata
+
+
+class Tuned(NamedTuple):
+    """What `tune` returns."""
+
+    context: Tensor  # (B, ...) after the last step
+    loss: Tensor  # (B,) of the views, before the last step; NaN without a step
+    penalty: Tensor  # (B,) sum of all penalties, before the last step; NaN without a step
+
+
+class TextGradient(NamedTuple):
+    """What `text_gradient` returns."""
+
+    gradient: Tensor  # (B, K, d)
+    loss: Tensor  # (B,) of the views
+    penalty: Tensor  # (B,) sum of all penalties
+
+
+class PenaltyValue(NamedTuple):
+    """A penalty at some text features."""
+
+    value: Tensor  # () for shared features (K, d), (B,) for (B, K, d)
+    gradient: Tensor  # as the features
+
+
+class Term:
+    """A regulariser of the text features in the loss of an episode: weight · penalty."""
+
+    def __init__(
+        self, penalty: Callable[[Tensor], Tensor | None],
+        weight: Callable[[Tensor, Tensor], Tensor | float],
+    ) -> None:
+        self.penalty = penalty
+        self.weight = weight
+        # By the id of the last shared text features: these and the penalty there.
+        self.shared: dict[int, tuple[Tensor, PenaltyValue | None]] = {}
+
+    @classmethod
+    def of_method(cls, method: type[TPT], cfg: CfgNode, weight: float) -> Term:
+        """The regulariser of a method, for another one: with the method's settings and another λ.
+
+        `penalty` and `weight` are hooks of a trainer class, but read only its settings. So they are
+        called on an object that has nothing else: no data, no model, no life cycle.
+        """
+        branch = branch_of(method.__name__)
+        if "LAMBDA" not in cfg.TRAINER.get(branch, {}):
+            raise ConfigError(
+                f"TRAINER.REGULARISERS cannot weight {method.__name__}: a penalty that other methods "
+                f"add needs its λ in TRAINER.{branch}.LAMBDA")
+        settings = cfg.clone()
+        settings.defrost()
+        settings.TRAINER[branch].LAMBDA = weight
+        settings.freeze()
+        hooks = method.__new__(method)
+        hooks.cfg = settings
+        return cls(hooks.penalty, hooks.weight)
+
+    def evaluate(self, text: Tensor) -> PenaltyValue | None:
+        """The penalty and its gradient at text features (..., K, d); None if there is no penalty.
+
+        It depends on no image. Features (K, d) that all episodes share are those of the initial
+        prompt, the same in the whole run: their penalty is computed once, which matters for
+        thousands of classes.
+        """
+        is_shared = text.dim() == 2
+        if is_shared and id(text) in self.shared:
+            return self.shared[id(text)][1]
+        with torch.enable_grad():
+            leaf = text.detach().requires_grad_()
+            value = self.penalty(leaf)
+            if value is None:
+                result = None
+            else:
+                (gradient,) = torch.autograd.grad(value.sum(), leaf)
+                result = PenaltyValue(value.detach(), gradient)
+        if is_shared:
+            # The features are kept too, so that no other tensor gets their id.
+            self.shared = {id(text): (text, result)}
+        return result
 
 
 def is_regulariser(method: type | None) -> TypeGuard[type[TPT]]:
@@ -108,22 +341,12 @@ def is_regulariser(method: type | None) -> TypeGuard[type[TPT]]:
 
 def find_regulariser(name: str) -> type[TPT]:
     """The regulariser of this name, in any spelling."""
-    if is_regulariser(method := find_method(name)):
+    method = find_method(name)
+    if is_regulariser(method):
         return method
-    known = [method_key(other) for other in TRAINER_REGISTRY if is_regulariser(TRAINER_REGISTRY.get(other))]
+    known = []
+    for other in TRAINER_REGISTRY:
+        if is_regulariser(TRAINER_REGISTRY.get(other)):
+            known.append(method_key(other))
     raise ConfigError(f"TRAINER.REGULARISERS names {name!r}, which is not a regulariser: use some of "
                       f"{', '.join(known)}, each as name:weight")
-
-
-def with_weight(method: type[TPT], cfg: CfgNode, weight: float) -> TPT:
-    """The method as a regulariser of another: its own settings with another λ."""
-    branch = branch_of(method.__name__)
-    if "LAMBDA" not in cfg.TRAINER.get(branch, {}):
-        raise ConfigError(f"TRAINER.REGULARISERS cannot weight {method.__name__}: a penalty that other methods add "
-                          f"needs its λ in TRAINER.{branch}.LAMBDA")
-    cfg = cfg.clone()
-    cfg.defrost()
-    cfg.TRAINER.REGULARISERS = ""
-    cfg.TRAINER[branch].LAMBDA = weight
-    cfg.freeze()
-    return method(cfg)

@@ -20,4 +20,4 @@ class VTE(GradientFree):
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:
         chosen = confident_views(logits, self.cfg.TTA.SELECT)
         mean = views.take_along_dim(chosen[..., None], dim=1).mean(1)  # (B, d)
-        return self.prompt.logits(mean, self.scale)
+        return self.clip.logits(mean)

@@ -29,6 +29,6 @@ class ZeroShot(BaseTrainer):
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        logits = class_logits(views[:, :1], self.prompt.text, self.scale)[:, 0]
-        context = self.prompt.context.expand(len(logits), *self.prompt.context.shape)
+        logits = class_logits(views[:, :1], self.clip.text, self.clip.scale)[:, 0]
+        context = self.clip.context.expand(len(logits), *self.clip.context.shape)
         return Adapted(logits, logits, context)

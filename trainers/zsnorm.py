@@ -20,5 +20,6 @@ class ZSNorm(RangeMethod):
     label, colour, marker, display_order = "ZS-Norm", "#999933", "2", 16
     settings: ClassVar = [RANGE_SETTING]
 
-    def episode_loss(self, logits: Tensor, first: Tensor) -> Tensor:
-        return self.view_loss(into_range(logits, *self.range(first)))
+    def episode_loss(self, logits: Tensor, first: Tensor, plain: Tensor) -> Tensor:
+        low, high = self.range(first, plain)
+        return self.view_loss(into_range(logits, low, high))

@@ -74,6 +74,9 @@ def machine_fault(error: BaseException) -> str:
     if too_many_files or (isinstance(error, RuntimeError) and "can't start new thread" in str(error)):
         return ("this shell allows too few open files or threads; finished parts are kept: raise `ulimit -n` and "
                 "`ulimit -u`, or set DATALOADER.NUM_WORKERS 1")
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return (f"a path is too long ({one_line(error.filename, 80)}): a name may have 255 letters and a path 4,096; "
+                f"use shorter ones")
     if isinstance(error, RuntimeError) and "home directory" in str(error):  # of Path.expanduser
         return "a path begins with ~, but this user has no home folder: write it out, or set HOME"
     return ""

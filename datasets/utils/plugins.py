@@ -90,8 +90,8 @@ def is_of_this_package(cls: type) -> bool:
 
 
 def imported_neighbours(source: bytes, folder: Path) -> list[str]:
-    """The files in `folder` or in packages in it whose names occur in the imports of a source. A file
-    that is imported under another folder's name as well does no harm."""
+    """The files in `folder` or in packages in it whose names occur in the imports of a source. One
+    too many, of the same name as a module from elsewhere, does no harm."""
     names: set[str] = set()
     try:
         tree = ast.parse(source)

@@ -3,9 +3,11 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+import PIL
+
 # The name goes with every result and every cached view feature. It changes whenever views do.
 PIPELINE = "views-1"  # the compiled kernels
-FALLBACK = "pillow-1"  # where numba does not work: mixed views differ in their last bits
+FALLBACK = "pillow"  # where numba does not work, with Pillow's version: its mixed views differ in their last bits
 PUBLIC = {"ViewMaker": ".maker", "make_views": ".maker"}
 
 __all__ = ["FALLBACK", "PIPELINE", "pipeline", *PUBLIC]
@@ -14,7 +16,9 @@ __all__ = ["FALLBACK", "PIPELINE", "pipeline", *PUBLIC]
 @cache
 def pipeline() -> str:
     """The name of the pipeline in use on this machine."""
-    return PIPELINE if import_module(".kernel_cache", __name__).numba_works() else FALLBACK
+    if import_module(".kernel_cache", __name__).numba_works():
+        return PIPELINE
+    return f"{FALLBACK}-{PIL.__version__}"
 
 
 def __getattr__(name: str) -> Any:

@@ -7,14 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from PIL import Image
 
 from .images import BadImageError
-
-if TYPE_CHECKING:
-    from ..base import Dataset, Datum
 
 T = TypeVar("T")
 
@@ -35,15 +32,26 @@ def num_threads(setting: int) -> int:
 
 
 def load_batches(
-    dataset: Dataset, items: Sequence[Datum], make: Callable[[Image.Image, int], T],
+    read: Callable[[int], Image.Image], make: Callable[[Image.Image, int], T],
     batches: Sequence[Sequence[int]], threads: int,
 ) -> Iterator[LoadedBatch[T]]:
-    """`make(image, index)` of every image, in a pool of threads, grouped as `batches` says and in that order. With 0
-    threads all is done in the calling thread. What `make` raises is raised here. When the caller stops early, images
-    that were not started are not processed."""
+    """Reads images and processes them in a pool of threads.
+
+    What `make` raises is raised here. When the caller stops early, images that were not started are
+    not processed.
+
+    Args:
+        read: From an image's position in the split to the image. A BadImageError is collected.
+        make: What is made of an image and its position.
+        batches: Positions, grouped and in the order in which they are wanted.
+        threads: Of the pool; with 0 all is done in the calling thread.
+
+    Yields:
+        One `LoadedBatch` for each of `batches`.
+    """
     def load(index: int) -> T | BadImageError:
         try:
-            return make(dataset.read_image(items[index]), index)
+            return make(read(index), index)
         except BadImageError as error:
             return error
 

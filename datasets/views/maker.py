@@ -10,25 +10,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from . import reference
+from .geometry import ViewSpec, draw_crops
 from .images import to_rgb
 from .kernel_cache import compiled_kernels, numba_works
 from .pixels import Pixels
 
-SCALE = (0.08, 1.0)  # share of the image's area that a crop covers
-RATIO = (3 / 4, 4 / 3)  # width by height of a crop
-ATTEMPTS = 10  # draws of a crop that fits, before the largest central one is taken
-
 
 @dataclass(frozen=True)
-class ViewMaker:
-    """Makes the views of an image. The draws depend on (seed, index) alone, never on order or thread."""
+class ViewMaker(ViewSpec):
+    """Makes the views of an image."""
 
-    num_views: int  # per image, the plain one included
-    size: int  # pixels per side
-    augmix: bool
-    seed: int
-    resize: str = "shortest"  # how the plain view gets its size, see Pixels
-    interpolation: str = "bicubic"
     # Memory of earlier views that no tensor refers to any more. New memory would take an eighth of the time or more.
     free: deque[np.ndarray] = field(default_factory=deque, init=False, repr=False, compare=False)
 
@@ -51,8 +43,6 @@ class ViewMaker:
         """Views (num_views, 3, size, size) of the RGB image at position `index` of its split: pixel values from 0 to
         255, uint8, or float32 that AugMix has not rounded."""
         if not numba_works():
-            from . import reference  # which imports this module
-
             return reference.make_views(image, index, self)
         rng = np.random.default_rng([self.seed, index])
         boxes, flips = np.zeros((self.num_views, 8), np.int64), np.zeros(self.num_views, bool)
@@ -65,13 +55,6 @@ class ViewMaker:
             views, np.empty((0, *square), np.float32))
         compiled_kernels()(np.array(image), boxes, flips, self.interpolation == "bicubic", rng, crops, mixed)
         return torch.from_numpy(views)
-
-    def plain_box(self, size: tuple[int, int]) -> tuple[int, int, int, int]:
-        """The width and height to which the plain view is resized, and the first column and row that are kept."""
-        if self.resize == "squash":
-            return self.size, self.size, 0, 0
-        width, height = (int(self.size * side / min(size)) for side in size)
-        return width, height, round((width - self.size) / 2), round((height - self.size) / 2)
 
     def memory(self) -> np.ndarray:
         """An array for the views. It is used again after the last tensor that refers to it is gone."""
@@ -91,28 +74,3 @@ def make_views(
     """The views of a PIL image at position `index` of its data set: pixel values from 0 to 255 (count, 3, size, size),
     the plain view first; uint8, or float32 with AugMix."""
     return ViewMaker(count, size, augmix, seed)(to_rgb(image), index)
-
-
-def draw_crops(size: tuple[int, int], count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Boxes (count, 4) as left, top, width, height, and flips (count,), distributed as torchvision's
-    RandomResizedCrop and RandomHorizontalFlip(0.5) draw them, all at once."""
-    width, height = size
-    area = width * height * rng.uniform(*SCALE, (count, ATTEMPTS))
-    lowest, highest = np.log(RATIO)
-    ratio = np.exp(rng.uniform(lowest, highest, (count, ATTEMPTS)))
-    widths, heights = np.sqrt(area * ratio).round().astype(int), np.sqrt(area / ratio).round().astype(int)
-    fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
-    first, row = fits.argmax(axis=1), np.arange(count)
-    corner = rng.random((count, 2))
-    flips = rng.random(count) < 0.5
-
-    # Images so long that no crop fits: the largest central box whose ratio is allowed.
-    limit = min(max(width / height, RATIO[0]), RATIO[1])
-    is_tall = width / height < limit
-    central = (width, max(round(width / limit), 1)) if is_tall else (max(round(height * limit), 1), height)
-    found = fits[row, first]
-    w = np.where(found, widths[row, first], central[0])
-    h = np.where(found, heights[row, first], central[1])
-    left = np.where(found, (corner[:, 0] * (width - w + 1)).astype(int), (width - w) // 2)
-    top = np.where(found, (corner[:, 1] * (height - h + 1)).astype(int), (height - h) // 2)
-    return np.stack([left, top, w, h], axis=1), flips

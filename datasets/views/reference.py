@@ -8,7 +8,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from .maker import ViewMaker, draw_crops
+from .geometry import ViewSpec, draw_crops
 
 CHAINS, LONGEST_CHAIN = 3, 3
 LOWEST_LEVEL, SEVERITY = 0.1, 1.0
@@ -51,10 +51,10 @@ def chains(image: Image.Image, rng: np.random.Generator) -> Iterator[tuple[float
         yield (1 - keep) * weight, chain
 
 
-def plain_view(image: Image.Image, maker: ViewMaker) -> Image.Image:
-    width, height, left, top = maker.plain_box(image.size)
-    whole = image.resize((width, height), BICUBIC if maker.interpolation == "bicubic" else BILINEAR)
-    return whole.crop((left, top, left + maker.size, top + maker.size))
+def plain_view(image: Image.Image, spec: ViewSpec) -> Image.Image:
+    width, height, left, top = spec.plain_box(image.size)
+    whole = image.resize((width, height), BICUBIC if spec.interpolation == "bicubic" else BILINEAR)
+    return whole.crop((left, top, left + spec.size, top + spec.size))
 
 
 def crops(
@@ -72,11 +72,11 @@ def to_tensor(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
-def make_views(image: Image.Image, index: int, maker: ViewMaker) -> Tensor:
-    """As `maker(image, index)`, up to the last bits of mixed views, which are summed in float64 here."""
-    rng = np.random.default_rng([maker.seed, index])
-    views = [plain_view(image, maker), *crops(image, maker.num_views - 1, maker.size, rng)]
-    if not maker.augmix:
+def make_views(image: Image.Image, index: int, spec: ViewSpec) -> Tensor:
+    """As `ViewMaker`, up to the last bits of mixed views, which are summed in float64 here."""
+    rng = np.random.default_rng([spec.seed, index])
+    views = [plain_view(image, spec), *crops(image, spec.num_views - 1, spec.size, rng)]
+    if not spec.augmix:
         return torch.stack([to_tensor(view) for view in views])
     mixed = [to_tensor(views[0]).float()]
     for view in views[1:]:

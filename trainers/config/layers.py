@@ -13,9 +13,8 @@ from yacs.config import CfgNode
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
-from .dassl_compat import is_ignored, translate
+from .dassl_compat import check_dropped, is_dropped, is_ignored, rename_value, translate
 from .declared import get_cfg_default, leaves
-from .dropped import check_dropped, is_dropped, rename_value
 from .registry import TRAINER_REGISTRY, branch_of
 from .safe_yaml import flatten, plain_value, read_yaml
 

@@ -54,26 +54,19 @@ class Range:
     def words(self) -> str:
         if self.text:
             return self.text
-        if self.least > -math.inf:
-            lower, range_word = f"{self.least:g}", "from "
-        elif self.above > -math.inf:
-            lower, range_word = f"above {self.above:g}", ""
-        else:
-            lower, range_word = "", ""
+        upper = ""
         if self.most < math.inf:
-            upper = f"{self.most:g}"
-            joint = " to " if range_word else " and at most "
+            upper = f"at most {self.most:g}"
         elif self.below < math.inf:
             upper = f"below {self.below:g}"
-            joint = " to " if range_word else " and "
-        else:
-            upper = ""
-            joint = ""
-        if not upper:
-            return f"{lower} or more" if range_word else lower
-        if not lower:
-            return f"at most {upper}"
-        return f"{range_word}{lower}{joint}{upper}"
+        if self.least > -math.inf:
+            if not upper:
+                return f"{self.least:g} or more"
+            return f"from {self.least:g} to {upper.removeprefix('at most ')}"
+        lower = ""
+        if self.above > -math.inf:
+            lower = f"above {self.above:g}"
+        return " and ".join(part for part in (lower, upper) if part)
 
     def examples(self, default: object) -> tuple[list[object], list[object]]:
         """Values that are accepted and values that are refused, of the type of `default`."""

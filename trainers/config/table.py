@@ -118,11 +118,15 @@ def precision_of_device(settings: Settings) -> object:
 
 
 def mean_of_backbone(settings: Settings) -> object:
-    return list(OPENAI_MEAN) if is_openai(settings) else None
+    if is_openai(settings):
+        return list(OPENAI_MEAN)
+    return None
 
 
 def std_of_backbone(settings: Settings) -> object:
-    return list(OPENAI_STD) if is_openai(settings) else None
+    if is_openai(settings):
+        return list(OPENAI_STD)
+    return None
 
 
 def is_openai(settings: Settings) -> bool:
@@ -135,6 +139,10 @@ def is_openai(settings: Settings) -> bool:
 def is_label(value: object) -> bool:
     text = str(value)
     return len(text) <= LONGEST_LABEL and text.isprintable()
+
+
+def is_number_of_shots(value: object) -> bool:
+    return isinstance(value, int) and (value == -1 or value > 0)
 
 
 def is_reset(value: object) -> bool:
@@ -164,7 +172,9 @@ def are_words(value: object) -> bool:
 # One spelling for values that mean the same, and when a value means the same as the default.
 
 def one_reset(value: object) -> object:
-    return EVERY_IMAGE[0] if str(value) in EVERY_IMAGE else value
+    if str(value) in EVERY_IMAGE:
+        return EVERY_IMAGE[0]
+    return value
 
 
 def one_order_of_terms(value: object) -> object:
@@ -197,7 +207,9 @@ def reset_words(reset: object) -> str:
     """What a label adds for a value of TTA.RESET; "" if each image starts from the initial prompt."""
     if reset is None or str(reset) in EVERY_IMAGE:
         return ""
-    return "never reset" if reset == "never" else f"reset every {reset} images"
+    if reset == "never":
+        return "never reset"
+    return f"reset every {reset} images"
 
 
 def show_reset(reset: object) -> str:
@@ -205,37 +217,57 @@ def show_reset(reset: object) -> str:
 
 
 def show_steps(steps: object) -> str:
-    return "1 step" if steps == 1 else f"{steps} steps"
+    if steps == 1:
+        return "1 step"
+    return f"{steps} steps"
 
 
 def show_views(views: object) -> str:
-    return "1 view" if views == 1 else f"{views} views"
+    if views == 1:
+        return "1 view"
+    return f"{views} views"
 
 
 def show_shots(shots: object) -> str:
     if shots == -1:
         return "all training images"
-    return "1 shot" if shots == 1 else f"{shots} shots"
+    if shots == 1:
+        return "1 shot"
+    return f"{shots} shots"
 
 
 def show_ensemble(kind: object) -> str:
-    return "mean feature" if kind == MEAN else "mean of cosines"
+    if kind == MEAN:
+        return "mean feature"
+    return "mean of cosines"
 
 
 def show_prompt(name: object) -> str:
-    return f"prompt {name}" if name else "hand-written prompt"
+    if name:
+        return f"prompt {name}"
+    return "hand-written prompt"
 
 
 def show_words(words: object) -> str:
-    return f"“{words}”" if words else "no initial words"
+    if words:
+        return f"“{words}”"
+    return "no initial words"
 
 
 def show_template(template: object) -> str:
-    return f"templates “{template}”" if template else "no templates"
+    if template:
+        return f"templates “{template}”"
+    return "no templates"
 
 
 def show_descriptions(name: object) -> str:
-    return f"descriptions {name}" if name else "no descriptions"
+    if name:
+        return f"descriptions {name}"
+    return "no descriptions"
+
+
+def show_terms(terms: object) -> str:
+    return str(terms) or "no added terms"
 
 
 SEVERAL_VIEWS = "methods that use several views, such as TPT and VTE"
@@ -270,8 +302,7 @@ TABLE: Sequence[Setting] = (
     Setting(
         "DATASET.NUM_SHOTS", -1, "labelled images per class for few-shot training; -1 = all",
         Role.METHOD,
-        Check(lambda shots: shots == -1 or (isinstance(shots, int) and shots > 0),
-              "-1 (all) or above 0", good=(-1, 1, 16), bad=(-2, 0)),
+        Check(is_number_of_shots, "-1 (all) or above 0", good=(-1, 1, 16), bad=(-2, 0)),
         effect=needs_training, show=show_shots),
     Setting(
         "DATASET.FEWSHOT_DIR", "",
@@ -410,7 +441,7 @@ TABLE: Sequence[Setting] = (
     Setting(
         "TRAINER.REGULARISERS", "",
         "terms added to TPT, R-TPT or TPS, as name:weight, such as ctpt:50,atpt:10", Role.METHOD,
-        used_by=GRADIENTS, canonical=one_order_of_terms, show=lambda terms: str(terms) or "no added terms"),
+        used_by=GRADIENTS, canonical=one_order_of_terms, show=show_terms),
 
     Setting("TEST.BINS", BINS, "of ECE and ACE", Role.REPORTING, Range(least=1)),
     Setting(

@@ -15,7 +15,7 @@ from yacs.config import CfgNode
 from ...datasets.base import DATASET_REGISTRY, Dataset, Datum
 from ...datasets.utils.errors import DataError
 from ..config.build import build_cfg, dataset_file_of
-from ..config.dropped import OPTIMIZER
+from ..config.dassl_compat import OPTIMIZER
 from ..config.settings import get_cfg_default, leaves
 from ..registry import TRAINER_REGISTRY
 

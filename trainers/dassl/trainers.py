@@ -74,7 +74,6 @@ class PromptCalTrainer(TrainerX):
         """Prints the result through Dassl's evaluator."""
         if not self.engine.dist.is_main:
             return results["accuracy"]
-        assert self.engine.run_dir is not None
         predictions = read_predictions(self.engine.run_dir.path)
         self.evaluator.writes = False
         self.evaluator.reset()

@@ -1,4 +1,4 @@
-"""What adapting to images returns, the checks that every method's output passes, and how many images run at once."""
+"""What adapting to images returns, and the checks that every method's output passes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -8,11 +8,7 @@ import torch
 from torch import Tensor
 
 from ...datasets.utils.errors import DataError
-from ..vlm.numerics import retry_on_oom
-from ..vlm.text_encoder import InitialPrompt
-
-# Class tokens of all episodes in one pass. A CPU is fastest while activations stay in its caches; a GPU with many.
-TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}
+from ..vlm.budget import Budget, retry_on_oom
 
 
 @dataclass
@@ -75,22 +71,30 @@ class Adapted:
         return replace(self, logits=logits, columns={**self.columns, "flagged": flagged})
 
 
-def adapt_within_memory(adapt: Callable[[Tensor], Adapted], views: Tensor, prompt: InitialPrompt) -> Adapted:
-    """`adapt` on all images, as many at once as the device holds. When memory runs out, first the number of episodes,
-    then the number of classes per pass is halved for the rest of the run."""
-    limit = TOKENS_AT_ONCE.get(views.device.type, TOKENS_AT_ONCE["cuda"]) // prompt.tower.tokens
+def adapt_within_memory(
+    adapt: Callable[[Tensor], Adapted], views: Tensor, budget: Budget,
+) -> Adapted:
+    """`adapt` on all images, as many at once as the device holds.
 
-    def at_once() -> int:
-        return max(1, min(len(views), limit, prompt.episodes))
+    When memory runs out, first the number of episodes, then the number of classes per pass is
+    halved for the rest of the run.
 
-    def halve() -> str:
-        if at_once() == 1:
-            return prompt.halve_classes()
-        prompt.episodes = -(-at_once() // 2)
-        return f"{prompt.episodes} episodes"
+    Args:
+        adapt: From view features (b, V, d) to the predictions of b images.
+        views: Unit view features (B, V, d).
+        budget: How much runs at once.
+    """
+    parts: list[Adapted] = []
+    done = 0
+    while done < len(views):
+        rest = views[done:]
 
-    done: list[Adapted] = []
-    while len(views):
-        done.append(retry_on_oom(lambda rest=views: adapt(rest[: at_once()]), halve))  # type: ignore[misc]
-        views = views[len(done[-1].logits) :]
-    return Adapted.join(done)
+        def adapt_next(rest: Tensor = rest) -> Adapted:
+            return adapt(rest[: budget.episodes])
+
+        def halve(images: int = len(rest)) -> str:
+            return budget.halve_episodes(min(images, budget.episodes))
+
+        parts.append(retry_on_oom(adapt_next, halve))
+        done += len(parts[-1].logits)
+    return Adapted.join(parts)

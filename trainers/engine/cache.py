@@ -55,8 +55,9 @@ class ArrayCache:
         with writing(self.folder):  # another process may remove it
             free = shutil.disk_usage(self.folder).free
         if size > free:
-            raise UserError(f"{what} take {size / 1e9:.1f} GB but {self.folder} has {free / 1e9:.1f} GB free: "
-                            f"choose another CACHE.DIR, or turn the cache off with CACHE.DIR \"\"")
+            raise UserError(f"{what} take {size / 1e9:.1f} GB but {self.folder} has "
+                            f"{free / 1e9:.1f} GB free: choose another CACHE.DIR, or turn the cache "
+                            f"off with CACHE.DIR \"\"")
 
     def has(self, name: str) -> bool:
         """Whether there is such a file, whole or damaged."""
@@ -66,8 +67,8 @@ class ArrayCache:
         write_arrays(self.file(name), **arrays)
 
     def read(self, name: str, *array_names: str) -> dict[str, np.ndarray] | None:
-        """The arrays of a file; None if it is absent or damaged. They are read whole: a memory-mapped
-        file that is cut short ends the process with SIGBUS."""
+        """The arrays of a file; None if it is absent or damaged. They are read whole: a mapped file
+        that is cut short ends the process with SIGBUS."""
         if not self.has(name):
             return None
         try:
@@ -83,8 +84,8 @@ class ArrayCache:
     def read_array(self, name: str, array_name: str) -> np.ndarray | None:
         """One array of a file, without reading the others; None if it is absent or damaged."""
         try:
-            with noticing_damage(), open_regular(self.file(name)) as file, zipfile.ZipFile(file) as arrays:
-                content = arrays.read(f"{array_name}.npy")  # compares the checksum
+            with noticing_damage(), open_regular(self.file(name)) as file:
+                content = zipfile.ZipFile(file).read(f"{array_name}.npy")  # compares the checksum
                 return np.load(io.BytesIO(content), allow_pickle=False)
         except Damaged:
             return None
@@ -105,7 +106,8 @@ class ArrayCache:
                     stack.enter_context(RunLock(self.folder).held())
                     break
                 except UserError as error:
+                    # No lock can be made here. What is wrong is said when the file is written.
                     if isinstance(error.__cause__, OSError):
-                        break  # no lock can be made here; what is wrong is said when the file is written
+                        break
                 time.sleep(RETRY_SECONDS)
             yield

@@ -18,16 +18,18 @@ from torch import Tensor
 from tqdm import tqdm
 from yacs.config import CfgNode
 
-from ...datasets.base import Dataset, Datum, run_name
+from ...datasets.base import Dataset, run_name
+from ...datasets.eval_data import EvalData
 from ...datasets.identity import ImageIdentity, identify
 from ...datasets.image_index import ImageIndex, read_stamp
 from ...datasets.utils.errors import DataError
-from ...datasets.views import ViewMaker, pipeline
+from ...datasets.views import ViewMaker
 from ...datasets.views.loader import load_batches, num_threads
-from ..config.fingerprint import ENGINE
 from ..runs.dist import Distributed
 from ..runs.parts import chunks
+from ..runs.record import RunRecord
 from ..vlm.backbone import Backbone
+from ..vlm.budget import Budget
 from ..vlm.image_tower import encode_views
 from ..vlm.numerics import DTYPES, worker_thread
 from .cache import ArrayCache
@@ -40,16 +42,8 @@ BLOCK = 64  # positions of the split per file of the store
 MOST_ROWS = 4 * BLOCK
 ARRAYS = ("index", "digest", "features")  # of a file: (n,), (n, 16) and (n, V, d)
 ENCODE_AT_ONCE = 8  # images whose views are on the GPU together
-MEMORY = 1 << 30  # bytes of blocks that stay in memory, for methods that read images in random order
-
-
-@dataclass(frozen=True, eq=False)
-class SplitImages:
-    """The images of a run: the reader, the whole split, and the identity of those that are used."""
-
-    dataset: Dataset
-    items: Sequence[Datum]
-    identity: ImageIdentity
+# Bytes of blocks that stay in memory, for methods that read images in random order.
+MEMORY = 1 << 30
 
 
 @dataclass
@@ -63,7 +57,8 @@ class FeatureBatch:
 class Block:
     """The features of a run's images at 64 successive positions of the split."""
 
-    rows: dict[int, np.ndarray] = field(default_factory=dict)  # position -> features (V, d) as stored
+    # Position -> features (V, d) in the type in which they are stored.
+    rows: dict[int, np.ndarray] = field(default_factory=dict)
     bad: dict[int, str] = field(default_factory=dict)  # position -> why an image could not be read
 
     @property
@@ -73,51 +68,46 @@ class Block:
 
 
 class ViewStore:
-    """Features of `num_views` views of each image, addressed by the image's position in the split."""
+    """Features of several views of each image, addressed by the image's position in the split."""
 
     def __init__(
-        self, cfg: CfgNode, backbone: Backbone, precision: str, weights: object, images: SplitImages, num_views: int,
+        self, cfg: CfgNode, record: RunRecord, data: EvalData, identity: ImageIdentity,
+        backbone: Backbone,
     ) -> None:
         """Args:
-            cfg: Seed, AugMix, threads, and the folder of the store: CACHE.DIR, or "" for none.
+            cfg: Threads, and the folder of the store: CACHE.DIR, or "" for none.
+            record: What the features depend on: views, weights, precision, device and seed.
+            data: The images of the run.
+            identity: What these images are.
             backbone: Encodes the views.
-            precision: In use: fp32, fp16 or bf16.
-            weights: Hash of the backbone's weights.
-            images: The images of the run.
-            num_views: Views per image, the plain one included.
         """
-        augmix = cfg.TTA.AUGMIX == "on"
-        if cfg.TTA.AUGMIX == "auto":
-            augmix = images.dataset.augmix
-        self.maker = ViewMaker.of(num_views, backbone.pixels, augmix, cfg.SEED)
+        self.num_views = int(record.views["count"])
+        self.precision = str(record.numerics["precision"])
+        augmix = bool(record.views.get("augmix"))
+        self.maker = ViewMaker.of(self.num_views, backbone.pixels, augmix, record.seed)
         self.backbone = backbone
-        self.precision = precision
-        self.images = images
-        self.num_views = num_views
+        self.budget = Budget.of_images(backbone)
+        self.data = data
         self.threads = num_threads(cfg.DATALOADER.NUM_WORKERS)
         self.skips_bad = cfg.DATALOADER.ON_BAD_IMAGE == "skip"
-        # Features are rounded to this type with and without a store, so that both give the same predictions.
-        self.dtype = DTYPES["fp32" if precision == "fp32" else "fp16"]
+        # Features are rounded to this type without a store too, so that a store changes nothing.
+        self.dtype = DTYPES["fp32" if self.precision == "fp32" else "fp16"]
 
-        identity = images.identity
-        self.content = {index: row.tobytes() for index, row in zip(identity.indices, identity.contents, strict=True)}
+        contents = [row.tobytes() for row in identity.contents]
+        self.content = dict(zip(identity.indices, contents, strict=True))
         self.stamp = dict(zip(identity.indices, identity.stamps, strict=True))
-        self.positions: dict[int, list[int]] = defaultdict(list)  # of the run's images, by number of the block
+        # Positions of the run's images by number of the block.
+        self.positions: dict[int, list[int]] = defaultdict(list)
         for index in sorted(identity.indices):
             self.positions[index // BLOCK].append(index)
         self.recent: OrderedDict[int, Block] = OrderedDict()
         self.cache = None
         if cfg.CACHE.DIR:
             self.cache = ArrayCache(cfg.CACHE.DIR, "views", {
-                "seed": cfg.SEED,
-                "pipeline": pipeline(),
+                "record": record.key("view features"),
                 **self.maker.key(),
                 **backbone.pixels.non_default(),
-                "weights": weights,
-                "precision": precision,
-                "device_type": backbone.device.type,
-                "engine": ENGINE,
-                "images": store_name(cfg, images.dataset),
+                "images": store_name(cfg, data.dataset),
             })
 
     def batches(self, wanted: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
@@ -130,36 +120,48 @@ class ViewStore:
         """An image that cannot be read stops a run that skips none."""
         if batch.bad and not self.skips_bad:
             reason = next(iter(batch.bad.values()))
-            raise DataError(f"{reason}; fix the file, or skip such images: DATALOADER.ON_BAD_IMAGE skip")
+            raise DataError(f"{reason}; fix the file, or skip such images: "
+                            f"DATALOADER.ON_BAD_IMAGE skip")
         return batch
 
     def encode(self, wanted: Sequence[Sequence[int]]) -> Iterator[FeatureBatch]:
-        """Reads images, makes views and encodes them. On a CPU one pool of threads does all of it, image by image, so
-        that features do not depend on the batch; for a GPU the threads make views ahead."""
-        on_cpu = self.backbone.device.type == "cpu"
+        """Reads images, makes views and encodes them.
+
+        On a CPU one pool of threads does all of it, image by image, so that features do not depend
+        on the batch. For a GPU the threads make views ahead.
+        """
+        device = self.backbone.device
+        on_cpu = device.type == "cpu"
         make = self.encode_image if on_cpu else self.make_views
         self.maker.warm_up()
-        for batch in load_batches(self.images.dataset, self.images.items, make, wanted, self.threads):
+        for batch in load_batches(self.read_image, make, wanted, self.threads):
             for index in batch.bad:
                 self.check_unchanged(index)
             if not batch.made:
-                features = torch.empty(0, self.num_views, self.backbone.features, device=self.backbone.device)
+                features = torch.empty(0, self.num_views, self.backbone.features, device=device)
             elif on_cpu:
                 features = torch.stack(batch.made)
             else:
-                on_device = [views.to(self.backbone.device, non_blocking=True) for views in batch.made]
-                features = encode_views(self.backbone, torch.stack(on_device), self.precision, normalised=False)
+                views = torch.stack([made.to(device, non_blocking=True) for made in batch.made])
+                features = encode_views(
+                    self.backbone, views, self.precision, normalised=False, budget=self.budget)
             features = features.to(self.dtype).float()
             yield FeatureBatch(batch.index, features, batch.bad)
+
+    def read_image(self, index: int) -> Image.Image:
+        """The image at a position of the split."""
+        return self.data.dataset.read_image(self.data.items[index])
 
     def encode_image(self, image: Image.Image, index: int) -> Tensor:
         """Unit features (V, d) of one image, in a thread of the pool."""
         self.check_unchanged(index)
         with worker_thread():
-            return encode_views(self.backbone, self.maker(image, index)[None], self.precision, normalised=False)[0]
+            views = self.maker(image, index)[None]  # (1, V, 3, S, S)
+            return encode_views(
+                self.backbone, views, self.precision, normalised=False, budget=self.budget)[0]
 
     def make_views(self, image: Image.Image, index: int) -> Tensor:
-        """Views (V, 3, S, S); for CUDA in pinned memory, from which a copy to the GPU does not block."""
+        """Views (V, 3, S, S); for CUDA in pinned memory, from which a copy does not block."""
         self.check_unchanged(index)
         views = self.maker(image, index)
         if self.backbone.device.type == "cuda":
@@ -167,20 +169,21 @@ class ViewStore:
         return views
 
     def check_unchanged(self, index: int) -> None:
-        """Refuses an image that is no longer the one whose digest the run has. It is called after the image was read:
-        a file that is replaced during that shows it as well."""
-        images, path = self.images, self.images.items[index].impath
+        """Refuses an image that is no longer the one whose digest the run has. It is called after the
+        image was read: a file that is replaced during that is noticed as well."""
+        path = self.data.items[index].impath
         stamp = self.stamp[index]
         if stamp is not None and read_stamp(path) == stamp:
             return
-        # Another time or size, or not a file. The content decides: a copied or linked file may be the same.
-        now = identify(images.dataset, images.items, [index], ImageIndex(None))
+        # Another time or size, or not a file. The content decides: the file may only be touched.
+        now = identify(self.data.dataset, self.data.items, [index], ImageIndex(None))
         if now.contents.tobytes() != self.content[index]:
-            raise DataError(f"{path} has changed since this run began: start the run again when nothing writes to the "
-                            f"images any more")
+            raise DataError(f"{path} has changed since this run began: start the run again when "
+                            f"nothing writes to the images any more")
 
     def fill(self, dist: Distributed) -> None:
-        """Encodes what the store lacks. Each process takes some of the blocks, and all wait for each other."""
+        """Encodes what the store lacks. Each process takes some of the blocks, and all wait for
+        each other."""
         if self.cache is None:
             return
         lacking = []
@@ -193,15 +196,14 @@ class ViewStore:
             self.cache.reserve(numbers * self.dtype.itemsize, "view features")
 
         share = lacking[dist.rank :: dist.world]
-        pieces = {}
+        pieces: list[Sequence[int]] = []  # of all blocks, so that the threads never wait for a file
         for indices in share:
-            pieces[indices[0]] = chunks(indices, ENCODE_AT_ONCE)
-        all_pieces = [piece for of_block in pieces.values() for piece in of_block]
-        encoded = map(self.check, self.encode(all_pieces))
+            pieces += chunks(indices, ENCODE_AT_ONCE)
+        encoded = map(self.check, self.encode(pieces))
         with tqdm(total=sum(map(len, share)), desc="view features", unit="img", dynamic_ncols=True,
                   disable=not share or not dist.is_main) as bar:
             for indices in share:
-                batches = [next(encoded) for _ in pieces[indices[0]]]
+                batches = [next(encoded) for _ in chunks(indices, ENCODE_AT_ONCE)]
                 self.add_to_file(indices[0] // BLOCK, self.as_block(batches))
                 bar.update(len(indices))
         dist.barrier()
@@ -244,8 +246,8 @@ class ViewStore:
         return FeatureBatch(readable, views, bad)
 
     def block(self, number: int) -> Block:
-        """A block from memory or from disk. What was removed or damaged since, and images that cannot be read, are
-        tried again: a reason why an image cannot be read is not stored, because it may be gone tomorrow."""
+        """A block from memory or from disk. What was removed or damaged since is encoded again. So are
+        images that could not be read: that is not stored, because it may be otherwise tomorrow."""
         if number not in self.recent:
             block = self.read_file(number)
             lacking = [index for index in self.positions[number] if index not in block.rows]
@@ -275,9 +277,9 @@ class ViewStore:
         arrays = self.cache.read(block_name(number), *ARRAYS)
         if arrays is None:
             return block
-        for index, digest, features in zip(arrays["index"], arrays["digest"], arrays["features"], strict=True):
-            if self.content.get(int(index)) == digest.tobytes():
-                block.rows[int(index)] = features.copy()  # the rows of other images are not kept in memory
+        for row, index in enumerate(arrays["index"].tolist()):
+            if self.content.get(index) == arrays["digest"][row].tobytes():
+                block.rows[index] = arrays["features"][row].copy()  # without the rows of other images
         return block
 
     def add_to_file(self, number: int, block: Block) -> None:
@@ -285,28 +287,33 @@ class ViewStore:
         if not block.rows:
             return
         assert self.cache is not None
-        new: dict[str, np.ndarray] = {
+        digests = [np.frombuffer(self.content[index], np.uint8) for index in block.rows]
+        rows: dict[str, np.ndarray] = {
             "index": np.array(list(block.rows), np.int64),
-            "digest": np.stack([np.frombuffer(self.content[index], np.uint8) for index in block.rows]),
+            "digest": np.stack(digests),
             "features": np.stack(list(block.rows.values())),
         }
         with self.cache.locked():
             stored = self.cache.read(block_name(number), *ARRAYS)
             if stored is not None:
-                new_images = {(index, self.content[index]) for index in block.rows}
-                others = []
-                for row, (index, digest) in enumerate(zip(stored["index"], stored["digest"], strict=True)):
-                    if (int(index), digest.tobytes()) not in new_images:
-                        others.append(row)
+                others = self.other_rows(block, stored["index"], stored["digest"])
                 others = others[-(MOST_ROWS - len(block.rows)) :]
                 for name in ARRAYS:
-                    new[name] = np.concatenate([stored[name][others], new[name]])
-            self.cache.write(block_name(number), **new)
+                    rows[name] = np.concatenate([stored[name][others], rows[name]])
+            self.cache.write(block_name(number), **rows)
+
+    def other_rows(self, block: Block, index: np.ndarray, digest: np.ndarray) -> list[int]:
+        """The rows of a file that are not of the block's images."""
+        rows = []
+        for row, position in enumerate(index.tolist()):
+            if position not in block.rows or self.content[position] != digest[row].tobytes():
+                rows.append(row)
+        return rows
 
 
 def store_name(cfg: CfgNode, dataset: Dataset) -> str:
-    """Names the images whose features are kept in the same files, so that a file holds few rows that a run does not
-    need. Two folders may have the same name: rows are found by digest."""
+    """Names the images whose features are kept in the same files, so that a file holds few rows that
+    a run does not need. Two folders may have the same name: rows are found by digest."""
     name = run_name(type(dataset).__name__, dataset.root, dataset.corruption, dataset.severity)
     return f"{cfg.DATASET.NAME} {name}"
 

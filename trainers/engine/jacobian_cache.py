@@ -1,4 +1,4 @@
-"""The Jacobian of the initial prompt: computed where it saves time, and kept on disk for later runs."""
+"""The Jacobian of the initial prompt: computed once, and kept on disk for later runs."""
 from __future__ import annotations
 
 import hashlib
@@ -7,57 +7,56 @@ from typing import NoReturn
 
 import torch
 from torch import Tensor
-from yacs.config import CfgNode
 
 from ...datasets.utils.errors import UserError
-from ..config.fingerprint import ENGINE
 from ..runs.dist import Distributed
-from ..vlm.numerics import retry_on_oom
-from ..vlm.text_encoder import InitialPrompt, TextEncoder, break_even, jacobian_size, pays, text_jacobian
+from ..vlm.budget import retry_on_oom
+from ..vlm.jacobian import text_jacobian
+from ..vlm.prompted_clip import PromptedCLIP
 from .cache import ArrayCache
 
-LARGEST_AUTO = 4.5e9  # bytes of a Jacobian that `auto` uses; ViT-B/16's for ImageNet's 1000 classes takes 4.2e9
+NAME = "jacobian"  # of the array in its folder
 
 
 def build_jacobian(
-    cfg: CfgNode, prompt: InitialPrompt, images: int, key: Mapping[str, object], dist: Distributed,
-) -> Tensor | None:
-    """The Jacobian of the initial prompt, if TTA.JACOBIAN is on, or if it is auto, not too large, and worth computing
-    for so many images. Gradients by it differ in the last bits from those without: whether it is used depends on counts
-    and settings alone, never on what another run has left in a cache. `key` is what the cached numbers depend on
-    besides the context."""
-    if cfg.TTA.JACOBIAN == "off":
-        return None
-    features = prompt.text.shape[1]
-    fits = jacobian_size(len(prompt.text), features, prompt.context) <= LARGEST_AUTO
-    is_worth_it = pays(images, break_even(prompt.tower, prompt.context.shape[-2], features))
-    if cfg.TTA.JACOBIAN == "auto" and not (fits and is_worth_it):
-        return None
-    cache = None
-    if cfg.CACHE.DIR:
-        cache = ArrayCache(cfg.CACHE.DIR, "jacobian", {
-            **key,
-            "context": hashlib.sha256(prompt.context.cpu().numpy().tobytes()).hexdigest(),
-            "device_type": prompt.context.device.type,
-            "engine": ENGINE,
-        })
-    jacobian = cached_jacobian(prompt.tower, prompt.context, cache) if cache is None or dist.is_main else None
-    dist.barrier()  # the other processes read what the main process has cached
-    return cached_jacobian(prompt.tower, prompt.context, cache) if jacobian is None else jacobian
+    clip: PromptedCLIP, cache_dir: str, key: Mapping[str, object], dist: Distributed,
+) -> Tensor:
+    """The Jacobian of the initial prompt, read from the cache or computed.
+
+    Args:
+        clip: Model, classes and context.
+        cache_dir: CACHE.DIR; "" = none.
+        key: What the numbers depend on besides the context.
+        dist: The processes of the run. The main one fills the cache, from which the others read.
+
+    Returns:
+        An array (K, d, n_ctx · width) on the model's device.
+    """
+    if not cache_dir:
+        return compute_jacobian(clip)
+    context = hashlib.sha256(clip.context.cpu().numpy().tobytes()).hexdigest()
+    cache = ArrayCache(cache_dir, NAME, {**key, "context": context})
+    if dist.is_main:
+        jacobian = read_or_compute(clip, cache)
+        dist.barrier()
+        return jacobian
+    dist.barrier()  # waits until the main process has filled the cache
+    return read_or_compute(clip, cache)
 
 
-def cached_jacobian(tower: TextEncoder, context: Tensor, cache: ArrayCache | None) -> Tensor:
+def read_or_compute(clip: PromptedCLIP, cache: ArrayCache) -> Tensor:
     """The Jacobian, read from the cache, or computed and written there."""
-    if cache:
-        stored = cache.read("jacobian", "jacobian")
-        if stored is not None:
-            return torch.from_numpy(stored["jacobian"]).to(context.device)
-        size = jacobian_size(len(tower.class_tokens), tower.backbone.features, context)
-        cache.reserve(size, "the Jacobian's numbers")
-    jacobian = retry_on_oom(lambda: text_jacobian(tower, context), refuse)
-    if cache:
-        cache.write("jacobian", jacobian=jacobian.cpu().numpy())
+    cached = cache.read(NAME, NAME)
+    if cached is not None:
+        return torch.from_numpy(cached[NAME]).to(clip.context.device)
+    cache.reserve(clip.shape.jacobian_bytes, "the Jacobian's numbers")
+    jacobian = compute_jacobian(clip)
+    cache.write(NAME, jacobian=jacobian.cpu().numpy())
     return jacobian
+
+
+def compute_jacobian(clip: PromptedCLIP) -> Tensor:
+    return retry_on_oom(lambda: text_jacobian(clip.encoder, clip.context), refuse)
 
 
 def refuse() -> NoReturn:

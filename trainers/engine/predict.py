@@ -5,7 +5,6 @@ import logging
 import time
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,9 +16,7 @@ from ..runs.run_dir import RunDir
 from ..runs.tensorboard import Progress
 from .adapted import Adapted
 from .features import FeatureBatch, ViewStore
-
-if TYPE_CHECKING:
-    from ..base import BaseTrainer
+from .method import Method
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +24,15 @@ logger = logging.getLogger(__name__)
 class Predictor:
     """Reads view features, adapts to them batch by batch, and saves the predictions of each finished part."""
 
-    def __init__(self, trainer: BaseTrainer, run_dir: RunDir) -> None:
-        self.trainer, self.run_dir, self.dist, self.cfg = trainer, run_dir, trainer.dist, trainer.cfg
-        self.parts = chunks(trainer.order, self.cfg.TEST.PART)
-        self.position = {index: at for at, index in enumerate(trainer.order)}  # in an online method's stream
+    def __init__(self, trainer: Method, run_dir: RunDir) -> None:
+        self.trainer = trainer
+        self.run_dir = run_dir
+        self.dist = trainer.dist
+        self.cfg = trainer.cfg
+        self.data = trainer.data
+        self.parts = chunks(self.data.order, self.cfg.TEST.PART)
+        # In an online method's stream.
+        self.position = {index: place for place, index in enumerate(self.data.order)}
 
     def predict(self) -> None:
         """Predicts the images of all parts that are not finished; each process takes some of the parts."""
@@ -40,10 +42,12 @@ class Predictor:
                                   f"all images: start it with a single process")
             self.trainer.load_state(self.trainer.state())  # finds out now, not after hours, that both work
         finished, missing = self.resume()
-        own = self.dist.split(missing)
+        # On a network disk that lags, processes may see other parts: the main process decides.
+        missing = self.dist.broadcast(missing)
+        own = missing[self.dist.rank :: self.dist.world]
         # A batch lies within one part, so a resumed run has the same batches.
         batches = [(part, indices) for part in own for indices in chunks(part, self.cfg.TTA.EPISODES)]
-        with Progress(self.run_dir.path, len(self.trainer.indices), self.cfg.TEST.BINS, self.cfg.TRAINER.NAME,
+        with Progress(self.run_dir.path, len(self.data.indices), self.cfg.TEST.BINS, self.cfg.TRAINER.NAME,
                       self.dist.is_main) as progress:
             for columns in finished:
                 progress.count(columns)
@@ -77,21 +81,21 @@ class Predictor:
         finished = [columns for columns in found if columns is not None]
         if finished:
             images = sum(len(columns["index"]) + len(columns["bad_index"]) for columns in finished)
-            logger.info("resuming: %d of %d images were predicted before", images, len(self.trainer.indices))
+            logger.info("resuming: %d of %d images were predicted before", images, len(self.data.indices))
         return finished, [part for part, columns in zip(self.parts, found, strict=True) if columns is None]
 
     def view_features(self) -> ViewStore:
         """Where view features come from; a store on disk is filled first. A method that reads the plain view alone has
         features of its own: encoded together with other views they differ in the last bits."""
-        features = self.trainer.view_features(self.trainer.num_views)
+        features = self.trainer.view_features()
         features.fill(self.dist)
         return features
 
     def predict_batch(self, batch: FeatureBatch) -> dict[str, np.ndarray]:
         """The columns of a batch. Its predictions are copied from the device once, which waits for them."""
-        items = [self.trainer.items[index] for index in batch.index]
+        items = [self.data.items[index] for index in batch.index]
         started = time.perf_counter()
-        empty = torch.empty(0, len(self.trainer.classnames))
+        empty = torch.empty(0, len(self.trainer.clip.classnames))
         adapted = Adapted(empty, empty).with_fallback([])  # of no image
         if items:
             adapted = adapt_images(self.trainer, batch.views, [item.impath for item in items])
@@ -108,7 +112,7 @@ class Predictor:
         }
 
 
-def adapt_images(method: BaseTrainer, views: Tensor, names: Sequence[object]) -> Adapted:
+def adapt_images(method: Method, views: Tensor, names: Sequence[object]) -> Adapted:
     """A method's predictions for images given as unit view features (B, V, d): checked, with equal logits for classes
     of one name, and with the zero-shot prediction where a number is not finite. `names` are those of the images.
 
@@ -117,8 +121,8 @@ def adapt_images(method: BaseTrainer, views: Tensor, names: Sequence[object]) ->
     trainer = type(method).__name__
     try:
         adapted = Adapted.join([method.adapt(some) for some in (views.split(1) if method.online else [views])])
-        adapted.check_shapes(trainer, len(views), len(method.classnames), names)
-        return adapted.with_equal_logits(method.first_of_name).with_fallback(names)
+        adapted.check_shapes(trainer, len(views), len(method.clip.classnames), names)
+        return adapted.with_equal_logits(method.clip.first_of_name).with_fallback(names)
     except Exception as error:  # a user's own method may raise anything: say which, where, and at which image
         if isinstance(error, UserError) or machine_fault(error):
             raise

@@ -97,8 +97,8 @@ def measure_runs(
     planned: dict[int, PlannedRun] = {}  # by the id() of the run that was read
     read: list[FinishedRun] = []
     for run in runs:
-        if run in failed or not run.finished:
-            notes.append(f"Missing: {run.described} ({failed.get(run, 'not finished')}).")
+        if run in failed:  # whether a folder holds this run was decided by records, before
+            notes.append(f"Missing: {run.described} ({failed[run]}).")
             continue
         try:
             finished = read_run(run.folder, name_below(run.folder, workspace.runs_dir))

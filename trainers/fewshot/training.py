@@ -17,8 +17,8 @@ from ...datasets.utils.errors import ConfigError, UserError, WeightsError
 from ...datasets.utils.files import write_atomically
 from ..functional.objectives import class_logits
 from ..runs.tensorboard import ScalarWriter
+from ..vlm.budget import retry_on_oom
 from ..vlm.checkpoints import read_checkpoint
-from ..vlm.numerics import retry_on_oom
 from ..vlm.text_encoder import TextEncoder
 from .training_images import TrainingImages
 
@@ -57,10 +57,12 @@ class PromptLearner:
     correct: Tensor
 
     def __init__(
-        self, tower: TextEncoder, context: Tensor, scale: Tensor, schedule: Schedule, momentum: float,
-        weight_decay: float,
+        self, encoder: TextEncoder, context: Tensor, scale: Tensor, schedule: Schedule,
+        momentum: float, weight_decay: float,
     ) -> None:
-        self.tower, self.scale, self.schedule = tower, scale, schedule
+        self.encoder = encoder
+        self.scale = scale
+        self.schedule = schedule
         self.context = context.detach().clone()
         self.optimizer = torch.optim.SGD([self.context], schedule.lr, momentum, weight_decay=weight_decay)
         self.epoch = 0  # epochs finished
@@ -75,7 +77,8 @@ class PromptLearner:
 
     def step(self, images: Tensor, labels: Tensor) -> None:
         """One step on unit image features (B, d) with labels (B,)."""
-        loss, logits, self.context.grad = retry_on_oom(lambda: self.gradient(images, labels), self.halve_classes)
+        loss, logits, self.context.grad = retry_on_oom(
+            lambda: self.gradient(images, labels), self.encoder.budget.halve_classes)
         self.optimizer.step()
         self.seen += len(labels)
         self.loss = self.loss + loss.double() * len(labels)
@@ -83,17 +86,13 @@ class PromptLearner:
 
     def gradient(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Cross entropy, logits (B, K), and the context's gradient."""
-        text, vjp = self.tower.with_vjp(self.context[None])  # (1, K, d)
+        text, vjp = self.encoder.with_vjp(self.context[None])  # (1, K, d)
         text.requires_grad_()
         with torch.enable_grad():
             logits = class_logits(images, text[0], self.scale)
             loss = F.cross_entropy(logits, labels)
             (grad_text,) = torch.autograd.grad(loss, text)
         return loss.detach(), logits.detach(), vjp(grad_text)[0]
-
-    def halve_classes(self) -> str:
-        self.tower = self.tower.halved()
-        return f"{self.tower.group} classes"
 
     def end_epoch(self) -> None:
         loss, correct = float(self.loss), int(self.correct)

@@ -94,7 +94,10 @@ class TrainingImages:
     def load(
         self, items: Sequence[Datum], make: Callable[[Image.Image, int], T], batches: Sequence[Sequence[int]],
     ) -> Iterator[LoadedBatch[T]]:
-        return load_batches(self.dataset, items, make, batches, num_threads(self.workers))
+        def read(index: int) -> Image.Image:
+            return self.dataset.read_image(items[index])
+
+        return load_batches(read, make, batches, num_threads(self.workers))
 
     def encode(self, batch: LoadedBatch[Tensor]) -> Tensor:
         views = torch.stack(batch.made)

@@ -83,12 +83,13 @@ def log_softmax(logits: ArrayLike) -> Array:
 
 
 def check_seeds(confidence: ArrayLike, correct: ArrayLike) -> tuple[Array, Array]:
-    """Confidence in [0, 1] and correctness as 0 and 1 of S seeds on N images, both (N, S); (N,) is one seed."""
+    """Confidence in [0, 1] and correctness as 0 and 1, both (N, S) of S seeds; (N,) is one seed."""
     confidence = number_array(confidence, "confidence")
     correct = number_array(correct, "correct")
     if confidence.ndim > 2 or confidence.shape != correct.shape:
         raise ValueError(
-            f"confidence and correct need one shape, (N,) or (N, S), got {confidence.shape} and {correct.shape}.")
+            "confidence and correct need one shape, (N,) or (N, S), "
+            f"got {confidence.shape} and {correct.shape}.")
     flat_confidence, flat_correct = check_confidence(confidence.ravel(), correct.ravel())
     shape = (len(confidence), confidence.size // len(confidence))
     return flat_confidence.reshape(shape), flat_correct.reshape(shape)

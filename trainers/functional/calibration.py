@@ -275,7 +275,7 @@ def ace(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
 
 
 def signed_error(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Mean confidence − accuracy: above 0 for an over-confident model, below for an under-confident.
+    """Mean confidence − accuracy: above 0 for an over-confident model, below 0 for the opposite.
 
     `over_confidence` has its interval.
     """
@@ -333,7 +333,7 @@ def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
 def accuracy_interval(
     confidence: ArrayLike, correct: ArrayLike, clusters: ArrayLike | None = None,
 ) -> Interval:
-    """Accuracy with Wilson's 95 % interval; `share_interval` has the formula for seeds and clusters.
+    """Accuracy with Wilson's 95 % interval; `share_interval` treats seeds and clusters.
 
     Args:
         confidence: Only checked; it is here because the other metrics take it. (N,) or (N, S).

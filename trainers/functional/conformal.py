@@ -88,7 +88,7 @@ def threshold(true_scores: Array, alpha: float) -> float:
 
 
 def halves(labels: Array, seed: int) -> Array:
-    """Which images set the threshold: a random half of each class; odd ones go to either in turn."""
+    """Which images set the threshold: a random half of each class; odd ones alternate."""
     rng = np.random.default_rng(seed)
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]

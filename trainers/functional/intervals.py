@@ -139,17 +139,17 @@ class Group:
     clusters: int
     codes: tuple[Array, ...] | None
 
-    def cluster_sums(self, values: Array, place: int) -> Array:
-        """Sums of values (N_d,) of the group's data set number `place` by cluster, (clusters,)."""
+    def cluster_sums(self, values: Array, position: int) -> Array:
+        """Sums of values (N_d,) of the group's data set number `position` by cluster, (clusters,)."""
         if self.codes is None:
             return values
-        return np.bincount(self.codes[place], values, minlength=self.clusters)
+        return np.bincount(self.codes[position], values, minlength=self.clusters)
 
-    def clusters_of(self, place: int) -> int:
-        """Number of clusters that have images in the group's data set number `place`."""
+    def clusters_of(self, position: int) -> int:
+        """Number of clusters that have images in the group's data set number `position`."""
         if self.codes is None:
             return self.clusters
-        return len(np.unique(self.codes[place]))
+        return len(np.unique(self.codes[position]))
 
 
 def identity_codes(identities: Sequence[ArrayLike]) -> list[Array]:
@@ -228,9 +228,13 @@ def _connected_sets(all_codes: Sequence[Array]) -> list[tuple[int, ...]]:
     last_set = np.full(total, -1)  # of each code, the last data set that had it
     for number, codes in enumerate(all_codes):
         for earlier in np.unique(last_set[codes]):
-            if earlier >= 0:
-                replaced = group_of[earlier]
-                group_of = [group_of[number] if name == replaced else name for name in group_of]
+            if earlier < 0:
+                continue
+            # Both groups get one name.
+            old_name = group_of[earlier]
+            for member, name in enumerate(group_of):
+                if name == old_name:
+                    group_of[member] = group_of[number]
         last_set[codes] = number
     members: dict[int, list[int]] = {}
     for number, name in enumerate(group_of):
@@ -287,8 +291,8 @@ def clustered_mean(values: Sequence[Array], groups: Sequence[Group]) -> Clustere
     parts = np.zeros(len(groups))
     for number, group in enumerate(groups):
         sums = np.zeros(group.clusters)
-        for place, data_set in enumerate(group.sets):
-            sums += group.cluster_sums(deviations(values[data_set]) / count, place)
+        for position, data_set in enumerate(group.sets):
+            sums += group.cluster_sums(deviations(values[data_set]) / count, position)
         parts[number] = (sums**2).sum()
     return ClusteredMean(value, parts, satterthwaite(parts, groups))
 
@@ -353,7 +357,7 @@ def mean_p_value(
 
 
 def cluster_codes(clusters: ArrayLike | None, n: int) -> Array:
-    """The cluster of each of n images as an integer, (n,); without clusters each image is its own."""
+    """The cluster of each of n images as an integer, (n,); each image its own without clusters."""
     if clusters is None:
         return np.arange(n)
     codes = identity_codes([clusters])[0]

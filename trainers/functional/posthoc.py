@@ -135,7 +135,9 @@ def cots_columns(before: Tensor, adapted: Tensor) -> dict[str, Tensor]:
     adapted, before = (logits.take_along_dim(chosen, dim=1) for logits in (adapted, before))
     tau = consistent_temperature(adapted, before) if changed else torch.ones_like(adapted[:, 0, 0])
     mean = (adapted / tau[:, None, None]).softmax(-1).mean(1)  # (B, K)
-    return {"cots_tau": tau.float(), "strong_log_p": mean.clamp(min=1e-300).log().half()}
+    # A probability of 0 is stored as a very small one. 1e-300 itself is 0 in fp32.
+    least = max(1e-300, torch.finfo(mean.dtype).tiny)
+    return {"cots_tau": tau.float(), "strong_log_p": mean.clamp(min=least).log().half()}
 
 
 def cots(logits: ArrayLike, tau: ArrayLike) -> Array:

@@ -210,8 +210,8 @@ def count_clusters(groups: Sequence[Group]) -> list[int]:
     """Number of clusters of each data set."""
     counts: dict[int, int] = {}
     for group in groups:
-        for place, data_set in enumerate(group.sets):
-            counts[data_set] = group.clusters_of(place)
+        for position, data_set in enumerate(group.sets):
+            counts[data_set] = group.clusters_of(position)
     return [counts[data_set] for data_set in sorted(counts)]
 
 
@@ -276,8 +276,8 @@ def mean_covariance(
     for group in groups:
         columns = []
         for values in (differences, sums):
-            for place, data_set in enumerate(group.sets):
-                columns.append(group.cluster_sums(deviations(values[data_set]), place))
+            for position, data_set in enumerate(group.sets):
+                columns.append(group.cluster_sums(deviations(values[data_set]), position))
         scores = np.stack(columns, axis=1)
         rows = [*group.sets, *(count + data_set for data_set in group.sets)]
         covariance[np.ix_(rows, rows)] = scores.T @ scores
@@ -287,13 +287,13 @@ def mean_covariance(
 def level_of_several_sets(means: Array, covariance: Array, dof: int, units: int) -> float:
     """p-value of Σ_d o₁d² = Σ_d o₂d² over several data sets, o = over-confidence.
 
-    With u_d and v_d the means of difference and sum of both gaps, the hypothesis is Σ_d u_d v_d = 0,
-    which is θᵀAθ = 0 for θ = (u_1 … u_K, v_1 … v_K). The test statistic is the distance of the
+    With u_d and v_d the means of difference and sum of both gaps, the hypothesis is
+    Σ_d u_d v_d = 0, which is θᵀAθ = 0 for θ = (u_1 … u_K, v_1 … v_K). The test statistic is the distance of the
     estimates from the nearest θ for which it holds, in standard errors. Chance adds
     c = trace(A Σ) to θ̂ᵀAθ̂, so the nearest θ with θᵀAθ = c is taken.
 
-    Σ = L Lᵀ, LᵀAL = Q Λ Qᵀ and η = Qᵀ L⁻¹ θ̂ make the problem diagonal. With the Lagrange multiplier
-    x, Σ_j Λ_j η_j² / (1 + x Λ_j)² = c, and distance² = Σ_j η_j² (x Λ_j / (1 + x Λ_j))².
+    Σ = L Lᵀ, LᵀAL = Q Λ Qᵀ and η = Qᵀ L⁻¹ θ̂ make the problem diagonal. With the Lagrange
+    multiplier x, Σ_j Λ_j η_j² / (1 + x Λ_j)² = c, and distance² = Σ_j η_j² (x Λ_j / (1 + x Λ_j))².
 
     Args:
         means: θ̂, the means (ū_1 … ū_K, v̄_1 … v̄_K), (2K,).
@@ -302,6 +302,8 @@ def level_of_several_sets(means: Array, covariance: Array, dof: int, units: int)
         units: Number of clusters over all data sets.
     """
     count = len(means) // 2
+    if np.abs(means[:count]).max() <= ROUNDING:
+        return 1.0
     scale = float(np.diag(covariance).mean())
     if scale <= ROUNDING**2:
         # No image differs from another: Σ_d u_d v_d is known.
@@ -482,7 +484,7 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
 
 
 def holm(p_values: ArrayLike) -> list[float]:
-    """Holm's adjusted p-values: any false alarm among all tests has at most the level's probability.
+    """Holm's adjusted p-values: they bound the probability of any false alarm among all tests.
 
     The i-th smallest of M p-values is multiplied by M − i + 1 and is never below an earlier one.
 
@@ -491,7 +493,7 @@ def holm(p_values: ArrayLike) -> list[float]:
         [0.5, 0.046875, 0.5]
     """
     count = len(p_values)
-    return _step_down(p_values, [count - place for place in range(count)])
+    return _step_down(p_values, [count - position for position in range(count)])
 
 
 def shaffer(p_values: ArrayLike) -> list[float]:
@@ -515,8 +517,8 @@ def shaffer(p_values: ArrayLike) -> list[float]:
         raise ValueError(f"Shaffer's method needs all pairs of k methods; {count} are not all.")
     possible = possible_equal_pairs(methods)
     factors = []
-    for place in range(count):
-        factors.append(max(number for number in possible if number <= count - place))
+    for position in range(count):
+        factors.append(max(number for number in possible if number <= count - position))
     return _step_down(p_values, factors)
 
 

@@ -12,7 +12,7 @@ from ..config import CONFIGS
 from ..config.build import build_cfg
 from ..config.layers import default_pairs, read_pairs
 from ..config.settings import get_cfg_default
-from ..registry import TRAINER_REGISTRY, backbone_label
+from ..registry import TRAINER_REGISTRY, backbone_label, method_info
 from ..vlm.loading import load_clip
 from ..vlm.openai import warn_of_small
 from .page import context_words, selected_views, write_page
@@ -41,11 +41,16 @@ def predict_images(args: argparse.Namespace) -> None:
     selected: list[list[dict]] = []
     words: dict[str, list] = {}
     unreadable: list[str] = []
+    order_notes: list[str] = []  # of online methods
     for trainer in dict.fromkeys(args.trainer):
         pairs = setting_pairs(args, trainer, dataset)
         cfg = build_cfg(trainer, opts=pairs)
         model = model or load_clip(backbone, cfg.DEVICE)
-        adapter = Adapter(trainer, model, classnames, opts=pairs)
+        adapter = Adapter(trainer, model, classnames, opts=pairs, copy_weights=False)
+        if adapter.method.online:
+            order_notes.append(f"{method_info(trainer).label} learns from image to image: another "
+                               f"order of the images, or other images before one, changes its "
+                               f"predictions.")
         progress = tqdm(predict(images, adapter), trainer, len(images), unit="img", disable=len(images) < 10)
         found[trainer] = list(progress)
         print(prediction_table(found[trainer], trainer, classnames, args.top))
@@ -59,11 +64,13 @@ def predict_images(args: argparse.Namespace) -> None:
     setting = (f"{backbone_label(backbone)}, {len(classnames)} classes, {cfg.TTA.VIEWS} views per image, "
                f"seed {cfg.SEED}")
     print(setting)
+    for note in order_notes:
+        print(note)
     if args.csv:
         write_csv(args.csv, found, classnames)
         print(f"written: {args.csv}")
     if args.html:
-        notes = [*filter(None, [warning]), f"{setting}.", *unreadable]
+        notes = [*filter(None, [warning]), f"{setting}.", *order_notes, *unreadable]
         write_page(args.html, found, classnames, selected, notes, max(args.top, 5), words)
         print(f"written: {args.html}")
 

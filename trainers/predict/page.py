@@ -79,7 +79,8 @@ def context_words(adapter: Adapter, predictions: Sequence[Prediction]) -> list[l
     """The tuned context of each image as words; none for methods that do not tune it."""
     if not adapter.method.tunes_context:
         return []
-    return [[] if one.context is None else nearest_words(one.context, adapter.method.backbone) for one in predictions]
+    backbone = adapter.method.clip.backbone
+    return [[] if one.context is None else nearest_words(one.context, backbone) for one in predictions]
 
 
 def selected_views(adapter: Adapter, path: Path) -> list[dict]:
@@ -89,8 +90,9 @@ def selected_views(adapter: Adapter, path: Path) -> list[dict]:
         return []
     with torch.no_grad():
         views, _ = next(adapter.batches([path]))  # (1, V, 3, H, W), pixel values
-        features = encode_views(method.backbone, views, method.precision, normalised=False)
-        logits = class_logits(features, method.prompt.text, method.scale)[0]  # (V, K)
+        clip = method.clip
+        features = encode_views(clip.backbone, views, method.numerics.precision, normalised=False)
+        logits = class_logits(features, clip.text, clip.scale)[0]  # (V, K)
         places = method.select(logits).tolist()
     entropies = entropy(logits)
     pixels = views[0].float().cpu().clamp(0, 255).round().byte().permute(0, 2, 3, 1).numpy()

@@ -94,7 +94,11 @@ def default_backbone() -> str:
 
 
 def predict(paths: Sequence[Path], adapter: Adapter) -> Iterator[Prediction]:
-    """Predictions of each image on its own, as in an evaluation: the order of the images has no influence."""
+    """Predictions of the images, as in an evaluation.
+
+    Each is predicted on its own, whatever the order, unless the method is online: then the images
+    are its stream.
+    """
     for part in chunks(paths, AT_ONCE):
         adapted = adapter(part, index=[0] * len(part))
         before, after = adapted.zero_shot_logits.float().cpu(), adapted.logits.float().cpu()

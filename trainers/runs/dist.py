@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
@@ -42,10 +42,6 @@ class Distributed:
                 dist.broadcast_object_list(box, src=0)
         self.barrier()  # the main process stays until all have it
         return box[0]
-
-    def split(self, parts: Sequence[T]) -> Sequence[T]:
-        """This process's share of the main process's list."""
-        return self.broadcast(parts)[self.rank :: self.world]
 
     def barrier(self) -> None:
         """Waits for all processes."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from yacs.config import CfgNode
 
-from ...datasets.base import Dataset, dataset_info, run_name
+from ...datasets.base import Dataset, dataset_label, run_name
 from ...datasets.eval_data import EvalData
 from ...datasets.identity import ImageIdentity
 from ...datasets.views import pipeline
@@ -62,7 +62,7 @@ def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
         file = dataset_file_of(cfg.DATASET.NAME)
         if file is not None:
             names.append(file.stem)
-    protocol = prompt_protocol(path, cfg.PROMPT.get("LABEL", ""), read_metadata(path), names)
+    protocol = prompt_protocol(path, cfg.PROMPT.LABEL, read_metadata(path), names)
     return PromptFacts(hash=digest, protocol=protocol)
 
 
@@ -130,7 +130,7 @@ def prompt_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, Any]:
         section |= {"kind": "learnt", "protocol": prompt.protocol.text, "hash": prompt.hash}
     elif cfg.PROMPT.TEMPLATE or cfg.PROMPT.DESCRIPTIONS:
         section |= {"kind": "texts", "ensemble": cfg.PROMPT.ENSEMBLE,
-                    "words": list(prompt.templates), "hash": prompt.hash}
+                    "templates": list(prompt.templates), "hash": prompt.hash}
     else:
         section |= {"kind": "words", "words": cfg.PROMPT.CTX_INIT}
     return section
@@ -233,14 +233,13 @@ def changed_section(cfg: CfgNode, dataset: Dataset, default_precision: str) -> d
 
 def names_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, str]:
     """What tables call the method, the data set, the backbone and the prompt."""
-    root_name = run_name(cfg.DATASET.NAME, cfg.DATASET.ROOT) if cfg.DATASET.NAME else ""
     prompt_name = ""
     if prompt.protocol is not None:
         prompt_name = prompt.protocol.label
     return {
         "method": method_info(cfg.TRAINER.NAME).label,
-        "dataset": cfg.DATASET.get("LABEL", "") or dataset_info(root_name).label,
-        "backbone": (cfg.MODEL.BACKBONE.get("LABEL", "")
+        "dataset": cfg.DATASET.LABEL or dataset_label(cfg.DATASET.NAME, cfg.DATASET.ROOT),
+        "backbone": (cfg.MODEL.BACKBONE.LABEL
                      or backbone_label(backbone_name(cfg.MODEL.BACKBONE.NAME))),
         "prompt": prompt_name,
     }

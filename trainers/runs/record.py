@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 FILE_NAME = "record.json"
-# A value of `numerics` that is not decided yet. It equals whatever a run has recorded; no record
-# on disk holds it.
+# A value of `numerics` that is not decided yet. It equals whatever a run has recorded. The record
+# of a run that has computed something does not hold it.
 AUTO = "auto"
 
 # The sections of a record that its identity covers. `changed` and `names` describe it for readers.
@@ -25,8 +25,8 @@ IDENTITY = ("data", "views", "model", "method", "numerics", "seed")
 DATA = ("data.dataset", "data.split", "data.n", "data.images", "data.listing", "data.classes",
         "data.corruption", "data.severity", "data.subset")
 VIEWS = ("views.pipeline", "views.count", "views.size", "views.augmix", "views.pixels")
-MODEL = ("model.weights", "model.prompt.kind", "model.prompt.words", "model.prompt.hash",
-         "model.prompt.position", "model.prompt.ensemble")
+MODEL = ("model.weights", "model.prompt.kind", "model.prompt.words", "model.prompt.templates",
+         "model.prompt.hash", "model.prompt.position", "model.prompt.ensemble")
 METHOD = ("method.trainer", "method.settings", "method.stream", "method.source", "method.training")
 NUMERICS = ("numerics.precision", "numerics.jacobian", "numerics.engine", "numerics.tf32")
 ONLY_RESUME = ("numerics.device_type", "numerics.part", "numerics.episodes")
@@ -69,6 +69,7 @@ WORDS: Mapping[str, str] = {
     "views.pixels.mean": "INPUT.PIXEL_MEAN", "views.pixels.std": "INPUT.PIXEL_STD",
     "model.weights": "weights", "model.prompt.kind": "kind of prompt",
     "model.prompt.protocol": "prompt", "model.prompt.words": "PROMPT.CTX_INIT",
+    "model.prompt.templates": "PROMPT.TEMPLATE",
     "model.prompt.hash": "content of the prompt",
     "model.prompt.position": "TRAINER.COOP.CLASS_TOKEN_POSITION",
     "model.prompt.ensemble": "PROMPT.ENSEMBLE", "method.trainer": "TRAINER.NAME",
@@ -95,7 +96,8 @@ class RunRecord:
         data: dataset, split, n, images (hash of the set of images and labels), listing (hash of
             the ordered list), classes (hash of the class names), corruption, severity, subset.
         views: pipeline, count, size, augmix, pixels.
-        model: backbone, weights (hash), prompt {kind, protocol, words, hash, position, ensemble}.
+        model: backbone, weights (hash), prompt {kind, protocol, words, templates, hash, position,
+            ensemble}.
         method: trainer, settings, stream (order, correlation, reset; online methods only), source,
             training (settings and images; methods that learn from labelled images only).
         numerics: precision, device_type, jacobian, engine, tf32, part, episodes.

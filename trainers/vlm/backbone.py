@@ -4,7 +4,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from ...datasets.utils.errors import UserError, WeightsError, one_line
 from ...datasets.views.pixels import Pixels
 from .generic_tower import GenericText, GenericTower
-from .prompts import ClassTokenPosition, Tokenizer
 from .text_tower import TextTower, TextWeights
+from .tokenizer import ClassTokenPosition, Tokenizer
 
 
 class Backbone(ABC):
@@ -78,6 +78,16 @@ class Backbone(ABC):
         other = copy(self)
         other.pixels = replace(self.pixels, mean=tuple(mean) or self.pixels.mean, std=tuple(std) or self.pixels.std)
         return other
+
+    def without_cache(self) -> Self:
+        """The same without what was derived from the weights before, which may have changed."""
+        other = copy(self)
+        other.__dict__.pop("text", None)  # some libraries' backbones keep it
+        return other
+
+    def with_copied_weights(self) -> Self:
+        """The same with weights of its own, whatever happens to the model."""
+        return deepcopy(self.without_cache())
 
 
 def import_library(name: str, extra: str) -> ModuleType:

@@ -4,9 +4,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from tqdm import tqdm
 from yacs.config import CfgNode
 
@@ -14,10 +16,19 @@ from ...datasets.utils.errors import DataError
 from ..config.validation import MEAN, SIMILARITY
 from .backbone import Backbone
 from .descriptions import Descriptions, read_descriptions
-from .prompts import check_lengths, words
-from .text_encoder import TextEncoder, TextFeatures
+from .prompts import check_lengths
+from .text_encoder import TextEncoder
+from .tokenizer import clean_name
 
 logger = logging.getLogger(__name__)
+
+
+class TextFeatures(NamedTuple):
+    """Of classes that are described by texts, instead of a context and their names."""
+
+    unit: Tensor  # (K, d)
+    tokens: list[list[int]]  # of each class, all its texts joined: equal ones have equal features
+    lengths: Tensor  # (K,) factors of the cosines, or () = 1
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,7 @@ class ClassTexts:
         tokenizer = backbone.tokenizer
         tokens: list[list[list[int]]] = [[] for _ in self.classnames]
         for template in self.templates:
-            prompts = [template.replace("{}", words(name)) for name in self.classnames]
+            prompts = [template.replace("{}", clean_name(name)) for name in self.classnames]
             made = [[*tokenizer.beginning(prompt), *tokenizer.end] for prompt in prompts]
             check_lengths(prompts, made, 0, backbone)
             for own, row in zip(tokens, made, strict=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...datasets.utils.errors import DataError, first_five, one_line
 from ...datasets.utils.files import is_printable, read_regular
-from .prompts import words
+from .tokenizer import clean_name
 
 AUTO, SENTENCES, PHRASES = "auto", "sentences", "phrases"
 LARGEST_FILE, MOST_TEXTS = 1 << 26, 1000  # bytes, and texts per class: ten times the largest public file
@@ -35,19 +35,19 @@ def read_descriptions(file: str, classnames: Sequence[str], form: str = AUTO) ->
     no name matches exactly, in any case. Phrases become sentences that begin with the class name."""
     content = _content(file)
     found = _parse(content, file)
-    exact = {words(name): name for name in found}
+    exact = {clean_name(name): name for name in found}
     folded = {name.casefold(): key for name, key in exact.items()}
-    keys = [exact.get(words(name), folded.get(words(name).casefold())) for name in classnames]
+    keys = [exact.get(clean_name(name), folded.get(clean_name(name).casefold())) for name in classnames]
     if missing := [name for name, key in zip(classnames, keys, strict=True) if key is None]:
         raise DataError(f"{file} (PROMPT.DESCRIPTIONS) has no texts for {len(missing)} of {len(classnames)} classes: "
                         f"{first_five(missing)}; it has {len(found)} names, such as {first_five(list(found)[:3])}")
     listed = [found[key] for key in keys if key is not None]
     if form == AUTO:
-        judged = [is_sentence(text, words(name)) for name, texts in zip(classnames, listed, strict=True)
+        judged = [is_sentence(text, clean_name(name)) for name, texts in zip(classnames, listed, strict=True)
                   for text in texts]
         form = SENTENCES if 2 * sum(judged) >= len(judged) > 0 else PHRASES
     if form == PHRASES:  # a class without phrases is its name, as in DCLIP
-        listed = [[from_phrase(words(name), text) for text in texts] or [words(name)]
+        listed = [[from_phrase(clean_name(name), text) for text in texts] or [clean_name(name)]
                   for name, texts in zip(classnames, listed, strict=True)]
     elif empty := [name for name, texts in zip(classnames, listed, strict=True) if not texts]:
         raise DataError(f"{file} (PROMPT.DESCRIPTIONS) has an empty list for {first_five(empty)}: add a sentence")
@@ -77,7 +77,7 @@ def _content(file: str) -> bytes:
 def _parse(content: bytes, file: str) -> dict[str, list[str]]:
     """The file's content, each text on one line."""
     def without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        counts = Counter(words(name) for name, _ in pairs)
+        counts = Counter(clean_name(name) for name, _ in pairs)
         if repeated := [name for name, count in counts.items() if count > 1]:
             raise DataError(f"{file} (PROMPT.DESCRIPTIONS) has these names twice: {first_five(repeated)}")
         return dict(pairs)

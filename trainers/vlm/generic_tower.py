@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..functional.objectives import unit
 from .numerics import autocast
-from .prompts import ANCHOR, ClassTokenPosition, Tokenizer, reorder_tokens
+from .tokenizer import ANCHOR, ClassTokenPosition, Tokenizer, reorder_tokens
 
 SAVED_NUMBERS = 20  # that autograd saves per token and layer, in units of the width; attention weights come on top
 ONE_AT_A_TIME = threading.Lock()  # threads share the module whose embedding is replaced

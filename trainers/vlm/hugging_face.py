@@ -15,8 +15,8 @@ from ...datasets.views.pixels import Pixels
 from .backbone import Backbone, import_library, library_errors
 from .checkpoints import sha256
 from .generic_tower import GenericText
-from .prompts import ANCHOR, Tokenizer
 from .text_tower import GELU, QUICK_GELU, TANH_GELU, Layer, TextWeights, affine
+from .tokenizer import ANCHOR, Tokenizer
 
 # config.json's model_type -> the class. CLIP's text tower is causal; SigLIP's attends in both directions, padding
 # included; the others are BERT's, whose padding is masked.

@@ -9,7 +9,7 @@ import torch
 from ...datasets.utils.errors import ConfigError, WeightsError
 from . import openai
 from .backbone import Backbone
-from .numerics import fixed_numerics
+from .numerics import fixed_numerics, pick_device
 from .openai_clip import CLIP
 
 # Prefix of a name -> the module that loads such backbones. It has `load(name, device)`, which returns a Backbone, and
@@ -21,20 +21,6 @@ def register_backbones(prefix: str, module: str) -> None:
     """Makes the backbones `PREFIX:NAME` known. `module`, usually `__name__`, has the functions that LOADERS names."""
     if LOADERS.setdefault(prefix, module) != module:
         raise ConfigError(f"backbones '{prefix}:' are registered twice: by {LOADERS[prefix]} and by {module}")
-
-
-def pick_device(name: str = "auto") -> torch.device:
-    """`auto` is the GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"DEVICE '{name}' is not known to torch: use auto, cpu or cuda") from error
-    found = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= found:
-        raise ConfigError(f"DEVICE is {name}, but torch finds {found} CUDA devices: use DEVICE cpu, or auto")
-    return device
 
 
 def find_loader(name: str) -> tuple[ModuleType, str]:

@@ -1,23 +1,24 @@
-"""How the towers compute: their precision, the same numbers on any number of cores, and less when memory runs out.
+"""How the towers compute: device, precision, and the same numbers on any number of cores.
 
-Torch's own threads share one sum, so its last bits depend on their number, which differs between `python` (all cores),
-`torchrun` (one per process) and the machine on which a run is continued. Here torch computes with one thread, and whole
-pieces, whose sizes do not depend on the number of cores, run on different cores.
+Torch's own threads share one sum, so its last bits depend on their number, which differs between
+`python` (all cores), `torchrun` (one per process) and the machine on which a run is continued. Here
+torch computes with one thread, and whole pieces, whose sizes do not depend on the number of cores,
+run on different cores.
 """
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
+from yacs.config import CfgNode
 
-from ...datasets.utils.errors import out_of_memory
-
-logger = logging.getLogger(__name__)
+from ...datasets.utils.errors import ConfigError
+from ..config.fingerprint import ENGINE
 
 # Of the two towers; losses, logits and the optimizer are always fp32.
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -26,24 +27,91 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Numerics:
+    """What a run's numbers depend on besides data, model and method."""
+
+    device: torch.device
+    precision: str  # of the two towers: fp32, fp16 or bf16
+    tf32: bool = False  # whether fp32 products on a GPU may round to TF32; `fixed_numerics` sets it
+    engine: int = ENGINE  # raised whenever a change of the code changes predictions
+
+    @classmethod
+    def from_settings(cls, cfg: CfgNode) -> Numerics:
+        device = pick_device(cfg.DEVICE)
+        return cls(device, resolve_precision(cfg.MODEL.PREC, device))
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`auto` is the GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"DEVICE '{name}' is not known to torch: use auto, cpu or cuda") from error
+    found = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= found:
+        raise ConfigError(f"DEVICE is {name}, but torch finds {found} CUDA devices: use DEVICE cpu, "
+                          f"or auto")
+    return device
+
+
 def resolve_precision(name: str, device: torch.device) -> str:
     """`auto` is fp32 on CPU and fp16 autocast on CUDA."""
-    default = "fp16" if device.type == "cuda" else "fp32"
-    return default if name == "auto" else name
+    if name != "auto":
+        return name
+    return "fp16" if device.type == "cuda" else "fp32"
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     return nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=DTYPES[precision])
 
 
+@dataclass(frozen=True)
+class TorchSettings:
+    """Settings of torch that belong to the process and change numbers or what may be computed."""
+
+    threads: int = 1
+    dtype: torch.dtype = torch.float32
+    matmul_precision: str = "highest"  # of fp32 products: no TF32 on a GPU, no bf16 on a CPU
+    convolutions_in_tf32: bool = False
+    # Anomaly detection looks at every gradient, which is not possible for many at once.
+    anomaly_detection: bool = False
+    anomaly_check_nan: bool = True
+
+    @classmethod
+    def current(cls) -> TorchSettings:
+        return cls(
+            threads=torch.get_num_threads(),
+            dtype=torch.get_default_dtype(),
+            matmul_precision=torch.get_float32_matmul_precision(),
+            convolutions_in_tf32=torch.backends.cudnn.allow_tf32,
+            anomaly_detection=torch.is_anomaly_enabled(),
+            anomaly_check_nan=torch.is_anomaly_check_nan_enabled(),
+        )
+
+    def apply(self) -> None:
+        torch.set_num_threads(self.threads)
+        torch.set_default_dtype(self.dtype)
+        torch.set_float32_matmul_precision(self.matmul_precision)
+        torch.backends.cudnn.allow_tf32 = self.convolutions_in_tf32
+        torch.autograd.set_detect_anomaly(self.anomaly_detection, self.anomaly_check_nan)
+
+
+FIXED = TorchSettings()
+
+
 class Caller:
-    """Torch's settings outside of all active `fixed_numerics`, and how many are active. Torch's number of threads and
-    default type belong to the process, so this must too."""
+    """Torch's settings outside of all active `fixed_numerics`, and how many are active.
+
+    The settings belong to the process, so this must too.
+    """
 
     lock = threading.Lock()
     active = 0
-    threads = 1
-    dtype = torch.float32
+    settings = FIXED
 
 
 worker = threading.local()  # `active` in a thread that computes a piece of `in_parallel`
@@ -51,14 +119,13 @@ worker = threading.local()  # `active` in a thread that computes a piece of `in_
 
 @contextmanager
 def fixed_numerics() -> Iterator[None]:
-    """Around all that determines predictions: one torch thread, fp32 as default type, no autocast of the caller's, no
-    inference mode. The caller's settings are restored afterwards."""
+    """Around all that determines predictions: torch's settings are FIXED, and there is no autocast
+    and no inference mode of the caller's. The caller's settings are restored afterwards."""
     with Caller.lock:
         if not Caller.active:
-            Caller.threads, Caller.dtype = torch.get_num_threads(), torch.get_default_dtype()
+            Caller.settings = TorchSettings.current()
         Caller.active += 1
-        torch.set_num_threads(1)
-        torch.set_default_dtype(torch.float32)
+        FIXED.apply()
     enabled = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     try:
         with torch.inference_mode(False), ExitStack() as stack:
@@ -69,15 +136,17 @@ def fixed_numerics() -> Iterator[None]:
         with Caller.lock:
             Caller.active -= 1
             if not Caller.active:
-                torch.set_num_threads(Caller.threads)
-                torch.set_default_dtype(Caller.dtype)
+                Caller.settings.apply()
 
 
 def in_parallel(function: Callable[[S], T], pieces: Sequence[S], device: torch.device) -> list[T]:
-    """`function` of each piece, on a CPU with as many threads as torch would have used. On a GPU, within a piece, and
-    outside `fixed_numerics`, one piece after the other."""
-    cores = min(Caller.threads, len(pieces))
-    if cores < 2 or device.type != "cpu" or not Caller.active or getattr(worker, "active", False):
+    """`function` of each piece, on a CPU with as many threads as torch would have used.
+
+    On a GPU, within a piece, and outside `fixed_numerics`, one piece after the other.
+    """
+    cores = min(Caller.settings.threads, len(pieces))
+    in_worker = getattr(worker, "active", False)
+    if cores < 2 or device.type != "cpu" or not Caller.active or in_worker:
         return list(map(function, pieces))
     pool = ThreadPoolExecutor(cores, initializer=start_worker)
     try:
@@ -100,18 +169,3 @@ def worker_thread() -> Iterator[None]:
         yield
     finally:
         worker.active = before
-
-
-def retry_on_oom(run: Callable[[], T], shrink: Callable[[], str]) -> T:
-    """The result of `run`. Each time that memory runs out, `shrink` makes the next attempt smaller and returns its size
-    in words, or raises a UserError if nothing is left to shrink."""
-    while True:
-        try:
-            return run()
-        except RuntimeError as error:
-            if not out_of_memory(error):
-                raise
-        # Outside the except clause, where the exception and the memory that it held are gone.
-        logger.warning("out of memory: %s at once from here on", shrink())
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # returns freed blocks to the driver, so that smaller ones fit

@@ -14,8 +14,8 @@ from ...datasets.views.pixels import Pixels
 from .backbone import Backbone
 from .checkpoints import read_checkpoint, sha256, tensors_by_name
 from .openai_clip import CLIP, VOCAB_SIZE, WEIGHT_URLS, clip, tokenizer
-from .prompts import Tokenizer
 from .text_tower import QUICK_GELU, TextWeights, openai_text
+from .tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ CACHE = Path("~/.cache/clip")  # where OpenAI's own package keeps its weights
 OPENAI_MARKS = {"input_resolution", "context_length", "vocab_size"}
 SMALL_MARK = "token_embedding.rows"
 HEAD_WIDTH = 64  # numbers per attention head
+NAME_OF_MODEL = "promptcal_name"  # attribute of a loaded module: the name given to `load_clip`
 TOKEN_STD = 0.02  # of CLIP's token embeddings before training
 START, END = tokenizer.encoder["<|startoftext|>"], tokenizer.encoder["<|endoftext|>"]
 TOKENIZER = Tokenizer(tokenizer.encode, (START,), (END,), 0, frozenset({START, END}),
@@ -39,7 +40,8 @@ class OpenAIBackbone(Backbone):
 
     def __init__(self, model: CLIP, name: str = "") -> None:
         visual = model.visual
-        self.name, self.module, self.tokenizer = name, model, TOKENIZER
+        self.name = name or getattr(model, NAME_OF_MODEL, "")
+        self.module, self.tokenizer = model, TOKENIZER
         self.context_length, self.embedding = model.context_length, model.token_embedding
         self.pixels = Pixels(visual.input_resolution)
         self.features = model.text_projection.shape[1]
@@ -71,7 +73,9 @@ class OpenAIBackbone(Backbone):
 
 
 def load(name: str, device: torch.device) -> OpenAIBackbone:
-    return OpenAIBackbone(read_clip(name).to(device), name)
+    model = read_clip(name).to(device)
+    setattr(model, NAME_OF_MODEL, name)  # users get the module alone, and give it back to `adapt`
+    return OpenAIBackbone(model, name)
 
 
 def official_name(weights: str) -> str:

@@ -16,15 +16,15 @@ from ...datasets.utils.files import write_atomically, write_text
 from ..config.table import CLASS_TOKEN_POSITION
 from .backbone import Backbone
 from .checkpoints import read_checkpoint, sha256
-from .prompts import END
+from .tokenizer import END
 
 logger = logging.getLogger(__name__)
 
 BACKBONE = "backbone"  # the entry of a checkpoint that names the model it was learnt with
 POSITION = "class_token_position"
 # What a checkpoint may say about how it was made.
-METADATA = ("method", "dataset", "shots", "seed", "epochs", "backbone", "n_ctx", "class_token_position", "split_hash",
-            "accuracy")
+METADATA = ("method", "dataset", "shots", "seed", "epochs", BACKBONE, "n_ctx", POSITION, "split_hash", "accuracy",
+            "settings")
 FOLDER = "prompt_learner"  # CoOp's name for the part of the model that it saves
 # Prompts learnt by CoOp on LandCover with the small CLIP, by the names that can be given instead of paths.
 SMALL = Path(__file__).parent / "small"
@@ -163,9 +163,20 @@ def same_embeddings(stored: Tensor, row: int, tokens: Sequence[int], backbone: B
 
 def write_checkpoint(
     path: Path, epoch: int, context: Tensor, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
-    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], name: str = "", position: str = END,
+    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], metadata: Mapping[str, object],
 ) -> None:
-    """Saves a context so that CoOp's own code reads it, with backbone and position of the class name, as plain data."""
+    """Saves a context so that CoOp's own code reads it.
+
+    Args:
+        path: Of the checkpoint.
+        epoch: Number of the last epoch.
+        context: (n_ctx, width), or (K, n_ctx, width) if class-specific.
+        backbone: The model that it was learnt with.
+        class_tokens: Tokens of the class names, which CoOp's files have too.
+        optimizer: State of the optimizer.
+        scheduler: State of its schedule.
+        metadata: How the prompt was made, by the keys of `METADATA`.
+    """
     tokenizer = backbone.tokenizer
     length = backbone.context_length - len(tokenizer.start) - context.shape[-2]
     padded = [[*own, *[tokenizer.pad] * (length - len(own))] for own in class_tokens]
@@ -175,7 +186,7 @@ def write_checkpoint(
             "token_prefix": backbone.embed([tokenizer.start] * len(padded)).cpu(),  # (K, 1, width)
             "token_suffix": backbone.embed(padded).cpu(),  # (K, 77 − 1 − n_ctx, width)
         },
-        BACKBONE: name, POSITION: position,
+        **metadata,
         "epoch": epoch, "optimizer": optimizer, "scheduler": scheduler, "val_result": None,
     }
     write_atomically(path, lambda file: torch.save(content, file))
@@ -189,12 +200,12 @@ def checkpoint_path(run_folder: Path, epoch: int) -> Path:
 
 def convert_prompt(source: str | Path, target: str | Path) -> None:
     """Writes a safetensors copy of a checkpoint: the context and what load_context checks it by, in its precision."""
-    context, tensors, backbone, position = read_context(prompt_file(source))
+    context, tensors, _, _ = read_context(prompt_file(source))
     saved = {"ctx": context}
     if "token_prefix" in tensors:
         saved["token_prefix"] = tensors["token_prefix"][:1].contiguous()
     if context.dim() == 3 and "token_suffix" in tensors:
         saved["token_suffix"] = tensors["token_suffix"]
-    metadata = {key: value for key, value in ((BACKBONE, backbone), (POSITION, position)) if value}
+    metadata = read_metadata(source)
     write_atomically(Path(target), lambda file: file.write(save(saved, metadata or None)))
     logger.info("%s: %s", target, ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in saved.items()))

@@ -46,16 +46,18 @@ def prompt_protocol(
     """
     if label:
         return PromptProtocol(text=label, label=label)
-    if "shots" in metadata:
+    if "method" in metadata:
         return protocol_of_metadata(metadata)
     return protocol_of_path(path, dataset_names)
 
 
 def protocol_of_metadata(metadata: Mapping[str, str]) -> PromptProtocol:
     """From what a checkpoint says about its training."""
-    label = shots_label(metadata.get("method", "CoOp"), metadata["shots"])
+    label = metadata["method"]
+    if "shots" in metadata:
+        label = shots_label(label, metadata["shots"])
     details = []
-    for key in ("epochs", "n_ctx", "class_token_position", "training"):
+    for key in ("epochs", "n_ctx", "class_token_position", "settings"):
         if metadata.get(key):
             details.append(f"{key} {metadata[key]}")
     text = f"{label} ({', '.join(details)})" if details else label

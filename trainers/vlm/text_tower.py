@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..functional.objectives import unit
 from .numerics import autocast
-from .prompts import ClassTokenPosition, reorder_tokens
+from .tokenizer import ClassTokenPosition, reorder_tokens
 
 SAVED_NUMBERS = 22  # that autograd saves per token and layer, in units of the width
 SLOPE = 1.702  # OpenAI's activation, QuickGELU, is x · sigmoid(1.702 x)

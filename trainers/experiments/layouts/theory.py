@@ -68,13 +68,14 @@ def adaptation(workspace: Workspace, method: str, dataset: str, backbone: str, o
     if file.is_file():
         with np.load(file, allow_pickle=False) as arrays:
             return Adaptation(**{**arrays, "scale": float(arrays["scale"]), "steps": int(arrays["steps"])})
-    logger.info("%s on %d images of %s, %s", method, len(trainer.indices), dataset, backbone)
-    trainer.build_model()
-    features = trainer.view_features(trainer.num_views)
+    logger.info("%s on %d images of %s, %s", method, trainer.num_images, dataset, backbone)
+    if trainer.decide_jacobian():
+        trainer.clip = trainer.with_jacobian()
+    features = trainer.view_features()
     features.fill(trainer.dist)
-    batches = features.batches(chunks(trainer.indices, cfg.TTA.EPISODES))
+    batches = features.batches(chunks(trainer.data.indices, cfg.TTA.EPISODES))
     columns = map(np.concatenate, zip(*(episode(trainer, batch.views) for batch in batches), strict=True))
-    made = Adaptation(trainer.prompt.text.cpu().numpy(), float(trainer.scale), cfg.TTA.STEPS, *columns)
+    made = Adaptation(trainer.clip.text.cpu().numpy(), float(trainer.clip.scale), cfg.TTA.STEPS, *columns)
     write_arrays(file, **vars(made))
     return made
 
@@ -83,7 +84,7 @@ def episode(trainer: BaseTrainer, views: Tensor) -> tuple[Array, ...]:
     """For a batch of images: confidence before; then largest and mean similarity and confidence after tuning."""
     adapted = trainer.adapt(views)
     assert adapted.ctx is not None  # these methods tune the context
-    matrices = [theory.similarity(text.cpu().numpy()) for text in trainer.prompt.tower.text(adapted.ctx)]
+    matrices = [theory.similarity(text.cpu().numpy()) for text in trainer.clip.encoder.text(adapted.ctx)]
 
     def confidence(logits: Tensor) -> Array:
         return logits.softmax(-1).amax(-1).cpu().numpy()

@@ -1,0 +1,124 @@
+"""How much runs at once on a device, and less of it when memory runs out."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from ...datasets.utils.errors import UserError, out_of_memory
+from .backbone import Backbone
+
+logger = logging.getLogger(__name__)
+
+# Class tokens of all episodes in one pass. A CPU is fastest while activations stay in its caches;
+# a GPU with many.
+TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}
+# Limit of the activations that autograd saves in a text tower, in bytes.
+SAVED_BYTES = {"cpu": 4e9, "cuda": 8e9}
+VIEWS_AT_ONCE = 256  # on a GPU: fills it and bounds memory
+# On a CPU, numbers in the largest activation: from 32 MB on, malloc returns memory to the system
+# after every use and pages it in again, which costs a quarter of the time.
+CPU_NUMBERS_AT_ONCE = 5_000_000
+
+T = TypeVar("T")
+
+
+@dataclass
+class Budget:
+    """How much of a batch runs at once.
+
+    When memory runs out, a number is halved and stays so for the rest of the run: what did not fit
+    once is not tried again.
+    """
+
+    episodes: int  # images whose contexts are tuned together
+    classes: int  # classes in one pass of the text tower
+    views: int  # views in one pass of the image tower
+
+    @classmethod
+    def of(cls, backbone: Backbone, class_tokens: Sequence[Sequence[int]]) -> Budget:
+        """What fits by the sizes of model and class list. The tokens are those after the context."""
+        tower = backbone.text_tower(class_tokens, "fp32")
+        tokens = per_device(TOKENS_AT_ONCE, backbone)
+        return cls(
+            episodes=max(1, tokens // tower.tokens),
+            classes=classes_within_memory(backbone, len(class_tokens), tower.saved_bytes),
+            views=views_within_memory(backbone),
+        )
+
+    @classmethod
+    def of_images(cls, backbone: Backbone) -> Budget:
+        """For encoding views alone, without classes."""
+        return cls(episodes=1, classes=1, views=views_within_memory(backbone))
+
+    def halve_episodes(self, at_once: int) -> str:
+        """Less memory than `at_once` episodes take; first the episodes, then the classes."""
+        if at_once == 1:
+            return self.halve_classes()
+        self.episodes = -(-at_once // 2)
+        return f"{self.episodes} episodes"
+
+    def halve_classes(self) -> str:
+        if self.classes == 1:
+            raise UserError("out of memory with one class at a time: use DEVICE cpu")
+        self.classes = -(-self.classes // 2)
+        return f"{self.classes} classes"
+
+    def halve_views(self) -> str:
+        if self.views == 1:
+            raise UserError("out of memory with one view at a time: use DEVICE cpu")
+        self.views //= 2
+        return f"{self.views} views"
+
+
+def per_device(limits: dict[str, T], backbone: Backbone) -> T:
+    """The limit of a backbone's device; those of CUDA for all that are not a CPU."""
+    return limits.get(backbone.device.type, limits["cuda"])
+
+
+def classes_within_memory(backbone: Backbone, classes: int, saved_bytes: float) -> int:
+    """Classes in one pass of the text tower, given the bytes that autograd saves for all of them.
+
+    All classes, if SAVED_BYTES hold their activations, which is so up to one or two thousand. With
+    more, groups are half as large as would fit: the backward pass needs memory of its own.
+    """
+    limit = per_device(SAVED_BYTES, backbone)
+    if saved_bytes <= limit:
+        return classes
+    return max(1, int(classes * limit / 2 / saved_bytes))
+
+
+def views_within_memory(backbone: Backbone) -> int:
+    """Views in one pass of the image tower.
+
+    A power of two, so that the usual 64 views of each image are grouped in the same way at any
+    place in a batch.
+    """
+    if backbone.device.type != "cpu":
+        return VIEWS_AT_ONCE
+    views = max(1, CPU_NUMBERS_AT_ONCE // backbone.activations)
+    power_of_two = 1 << views.bit_length() - 1
+    return min(VIEWS_AT_ONCE, power_of_two)
+
+
+def retry_on_oom(run: Callable[[], T], shrink: Callable[[], str]) -> T:
+    """The result of `run`, tried again with less each time that memory runs out.
+
+    Args:
+        run: What may run out of memory.
+        shrink: Makes the next attempt smaller and returns its size in words, or raises a UserError
+            if nothing is left to shrink.
+    """
+    while True:
+        try:
+            return run()
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+        # Outside the except clause, where the exception and the memory that it held are gone.
+        logger.warning("out of memory: %s at once from here on", shrink())
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # returns freed blocks to the driver, so that smaller ones fit

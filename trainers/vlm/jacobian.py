@@ -1,0 +1,126 @@
+"""The Jacobian of the text features at the initial context, and whether it is worth computing."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from yacs.config import CfgNode
+
+from .budget import Budget
+from .text_encoder import TextEncoder
+
+# Bytes of a Jacobian that `auto` uses. ViT-B/16's for ImageNet's 1000 classes takes 4.2e9.
+LARGEST_AUTO = 4.5e9
+TOKENS_PER_GROUP = 1024  # bounds the activations that autograd saves
+TOKENS_PER_PASS = {"cpu": 2048, "cuda": 32768}  # tokens times gradients that run at once
+
+
+@dataclass(frozen=True)
+class TextShape:
+    """The sizes that decide whether a Jacobian is used."""
+
+    classes: int
+    features: int  # d
+    n_ctx: int
+    width: int  # of the token embeddings
+    tokens: int  # of all classes, after the context
+    groups: int  # of classes that run one after the other
+
+    @classmethod
+    def of(cls, encoder: TextEncoder, context: Tensor) -> TextShape:
+        """From counts alone: tokens and groups are those before memory runs out, which may not
+        happen again when a run is continued."""
+        classes = len(encoder.class_tokens)
+        tower = encoder.backbone.text_tower(encoder.class_tokens, "fp32")
+        at_once = Budget.of(encoder.backbone, encoder.class_tokens).classes
+        return cls(
+            classes=classes,
+            features=encoder.backbone.features,
+            n_ctx=context.shape[-2],
+            width=context.shape[-1],
+            tokens=tower.tokens,
+            groups=-(-classes // at_once),
+        )
+
+    @property
+    def jacobian_bytes(self) -> int:
+        """Of the (K, d, n_ctx · width) array in fp32."""
+        return 4 * self.classes * self.features * self.n_ctx * self.width
+
+
+def decide_jacobian(cfg: CfgNode, shape: TextShape, num_images: int) -> bool:
+    """Whether a run uses the Jacobian.
+
+    Predictions with it differ in the last digits from those without. So this depends on settings
+    and counts alone, never on what a cache holds or on free memory: a run that is killed and
+    continued, or repeated beside a full cache, decides the same.
+
+    Args:
+        cfg: The settings; TTA.JACOBIAN is `auto`, `on` or `off`.
+        shape: The sizes of text tower, classes and context.
+        num_images: The test images of the run.
+    """
+    if cfg.TTA.JACOBIAN != "auto":
+        return cfg.TTA.JACOBIAN == "on"
+    return shape.jacobian_bytes <= LARGEST_AUTO and jacobian_pays_off(shape, num_images)
+
+
+def jacobian_pays_off(shape: TextShape, num_images: int) -> bool:
+    """Whether the gradients of so many images cost at least twice as much as the Jacobian."""
+    return num_images > 2 * break_even_images(shape)
+
+
+def break_even_images(shape: TextShape) -> int:
+    """The number of images whose gradients cost as much as the Jacobian.
+
+    It needs one backward pass per feature, in each of which start and context run for every class.
+    With several groups of classes, an image's gradient repeats the forward pass too, which costs as
+    much as the backward pass.
+    """
+    per_image = shape.tokens
+    if shape.groups > 1:
+        per_image = 2 * shape.tokens
+    return shape.features * (shape.tokens + shape.classes * (1 + shape.n_ctx)) // per_image
+
+
+def text_jacobian(encoder: TextEncoder, context: Tensor) -> Tensor:
+    """∂T/∂context, class by class: each class gets a context of its own.
+
+    A constant of the run, shared by all methods and λ. With it, the first step's backward pass
+    through the text tower is one matrix product. It costs about as much as the backward passes of a
+    thousand images.
+
+    Args:
+        encoder: The text features as a function of the context.
+        context: (n_ctx, width), or (K, n_ctx, width) if class-specific.
+
+    Returns:
+        An array (K, d, n_ctx · width).
+    """
+    classes, features = len(encoder.class_tokens), encoder.backbone.features
+    n_ctx, width = context.shape[-2:]
+    device = context.device
+    per_class = context if context.dim() == 3 else context.expand(classes, -1, -1)
+    jacobian = torch.empty(classes, features, n_ctx * width, device=device)
+    length = 1 + n_ctx + -(-encoder.tokens // classes)
+    group = max(1, TOKENS_PER_GROUP // length)
+    tokens_per_pass = TOKENS_PER_PASS.get(device.type, TOKENS_PER_PASS["cuda"])
+    at_once = max(1, tokens_per_pass // (group * length))
+    outputs = torch.eye(features, device=device)
+    total = classes * features
+    with tqdm(total=total, desc="Jacobian", unit="row", unit_scale=True, dynamic_ncols=True) as bar:
+        for start in range(0, classes, group):
+            stop = min(start + group, classes)
+            leaf = per_class[start:stop].clone().requires_grad_()
+            with torch.enable_grad():
+                text = encoder.part(range(start, stop))(leaf[None])[0]  # (k, d)
+            for first in range(0, features, at_once):
+                rows = outputs[first : first + at_once]  # (r, d): the same feature of every class
+                rows = rows[:, None].expand(-1, len(text), -1)
+                (slope,) = torch.autograd.grad(
+                    text, leaf, rows, retain_graph=True, is_grads_batched=True)
+                jacobian[start:stop, first : first + len(rows)] = slope.flatten(2).transpose(0, 1)
+                bar.update(len(rows) * len(text))
+    return jacobian

@@ -1,0 +1,199 @@
+"""A CLIP with class names and a context: all that a method predicts with, besides images."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from yacs.config import CfgNode
+
+from ...datasets.utils.errors import ConfigError, WeightsError
+from ..functional.objectives import class_logits
+from .backbone import Backbone
+from .budget import Budget, retry_on_oom
+from .class_texts import ClassTexts, TextFeatures
+from .jacobian import TextShape
+from .prompt_files import load_context
+from .prompts import check_lengths, class_tokens, initial_context, warn_of_classes
+from .text_encoder import TextEncoder
+from .tokenizer import ClassTokenPosition
+
+EQUAL = 1e-6  # features that differ by less in every number are taken as equal
+
+
+class LoadedModel(NamedTuple):
+    """A backbone, and the classes to tell apart with it."""
+
+    backbone: Backbone
+    classnames: Sequence[str]
+
+
+class PromptedCLIP:
+    """A backbone, class names, and the context that all episodes start from.
+
+    What is constant in a run is computed once: the text features, and the backward pass from their
+    gradients to the context's. That is a vector-Jacobian product through one saved graph or, with a
+    Jacobian, one matrix product.
+
+    Attributes:
+        backbone: The model.
+        classnames: K names.
+        encoder: Text features as a function of the context.
+        context: (n_ctx, width), or (K, n_ctx, width) if class-specific.
+        text: Unit text features (K, d) of context and class names, or of texts in their place.
+        zero_shot_text: (K, d), what predictions are compared with: `text`, unless that was learnt.
+        lengths: Factors (K,) of the cosines with PROMPT.ENSEMBLE similarity, otherwise 1.
+        scale: exp(logit_scale) times `lengths`: the factor of all cosines, () or (K,).
+        first_of_name: For each class the first one that no prompt can tell from it, because their
+            names or texts are the same; None where all classes differ.
+        jacobian: ∂text/∂context (K, d, n_ctx · width); None where gradients go through the graph.
+        budget: How much runs at once.
+    """
+
+    def __init__(
+        self, classnames: Sequence[str], encoder: TextEncoder, context: Tensor,
+        texts: TextFeatures | None = None, zero_shot_text: Tensor | None = None,
+    ) -> None:
+        """
+        Args:
+            classnames: K names.
+            encoder: Of these classes.
+            context: (n_ctx, width), or (K, n_ctx, width) if class-specific.
+            texts: Replace the features of context and class names, for methods that do not change
+                the context.
+            zero_shot_text: (K, d); None = the prompt's own features.
+        """
+        self.backbone = encoder.backbone
+        self.classnames = classnames
+        self.encoder = encoder
+        self.budget: Budget = encoder.budget
+        self.context = context.detach()
+        self.texts = texts
+        prompt_text = retry_on_oom(
+            lambda: encoder.text(self.context[None])[0], self.budget.halve_classes)
+        check_distinct(prompt_text, encoder.class_tokens)
+        self.text = prompt_text if texts is None else texts.unit
+        self.zero_shot_text = self.text if zero_shot_text is None else zero_shot_text
+        self.lengths: Tensor | float = 1.0 if texts is None else texts.lengths
+        self.scale: Tensor = self.backbone.logit_scale.exp().detach() * self.lengths
+        self.first_of_name = self.find_first_of_name()
+        self.jacobian: Tensor | None = None
+        self.backward: dict[int, Callable[[Tensor], Tensor]] = {}  # by classes at once
+
+    @classmethod
+    def from_settings(
+        cls, cfg: CfgNode, backbone: Backbone, classnames: Sequence[str], precision: str,
+        texts: ClassTexts | None = None, prompt_hash: str = "",
+    ) -> PromptedCLIP:
+        """The initial prompt of the settings.
+
+        Args:
+            cfg: The settings: the context's words or file, the position of the class names, pixels.
+            backbone: The model.
+            classnames: K names.
+            precision: Of the text tower.
+            texts: Templates and descriptions in place of PROMPT.CTX_INIT; None = none.
+            prompt_hash: What the file MODEL.INIT_WEIGHTS must still have; "" = anything.
+        """
+        backbone = backbone.with_pixels(cfg.INPUT.PIXEL_MEAN, cfg.INPUT.PIXEL_STD)
+        size = backbone.pixels.size
+        if cfg.INPUT.SIZE not in (0, size):
+            raise ConfigError(f"INPUT.SIZE is {cfg.INPUT.SIZE}, but this backbone takes {size} "
+                              f"pixels: leave it at 0")
+        position = cfg.TRAINER.COOP.CLASS_TOKEN_POSITION
+        tokens = class_tokens(classnames, backbone.tokenizer)
+        if cfg.MODEL.INIT_WEIGHTS:
+            context = load_context(
+                cfg.MODEL.INIT_WEIGHTS, backbone, tokens, position, expected_hash=prompt_hash)
+        else:
+            context = initial_context(backbone, cfg.PROMPT.CTX_INIT)
+        check_lengths(classnames, tokens, context.shape[-2], backbone)
+        features = texts.features(backbone, precision) if texts else None
+        warn_of_classes(classnames, features.tokens if features else tokens)
+        encoder = TextEncoder(
+            backbone, tokens, precision,
+            ClassTokenPosition.find(position, classnames, backbone.tokenizer))
+        return cls(classnames, encoder, context, texts=features)
+
+    def with_context(self, context: Tensor) -> PromptedCLIP:
+        """The same with another context; predictions are compared with this one's zero-shot text."""
+        return PromptedCLIP(
+            self.classnames, self.encoder, context, zero_shot_text=self.zero_shot_text)
+
+    def with_zero_shot_text(self, text: Tensor) -> PromptedCLIP:
+        """The same, whose predictions are compared with those of other text features (K, d)."""
+        other = copy(self)
+        other.zero_shot_text = text
+        return other
+
+    def with_jacobian(self, jacobian: Tensor) -> PromptedCLIP:
+        """The same with gradients by a matrix product. The Jacobian is (K, d, n_ctx · width)."""
+        other = copy(self)
+        other.jacobian = jacobian
+        return other
+
+    def find_first_of_name(self) -> list[int] | None:
+        if self.context.dim() == 3:
+            return None  # contexts of their own distinguish classes of one name
+        tokens = self.encoder.class_tokens if self.texts is None else self.texts.tokens
+        first = first_of_equal(tokens)
+        if len(set(first)) == len(first):
+            return None
+        return first
+
+    @property
+    def shape(self) -> TextShape:
+        return TextShape.of(self.encoder, self.context)
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Class logits (..., K) of image features (..., d), bitwise equal for classes of one name.
+
+        So votes and ties between these classes do not depend on rounding.
+        """
+        return self.equal_names(class_logits(images, self.text, self.scale))
+
+    def equal_names(self, values: Tensor) -> Tensor:
+        """Values (..., K) with that of the first class of a name for all of them."""
+        if self.first_of_name is None:
+            return values
+        return values[..., self.first_of_name]
+
+    def gradient(self, grad_text: Tensor) -> Tensor:
+        """Gradients of the context for B gradients (B, K, d) of the text features."""
+        if self.jacobian is not None:
+            # (K, B, n_ctx · width); reads the Jacobian in place
+            by_class = grad_text.transpose(0, 1) @ self.jacobian
+            gradient = by_class.transpose(0, 1) if self.context.dim() == 3 else by_class.sum(0)
+            return gradient.unflatten(-1, self.context.shape[-2:])
+        classes = self.budget.classes
+        if classes not in self.backward:
+            self.backward.clear()  # frees the graph of larger groups, for which memory ran out
+            _, self.backward[classes] = self.encoder.with_vjp(self.context[None], batched=True)
+        return self.backward[classes](grad_text)
+
+
+def first_of_equal(class_tokens: Sequence[Sequence[int]]) -> list[int]:
+    """For each class the first one with the same tokens, usually itself."""
+    first: dict[tuple[int, ...], int] = {}
+    return [first.setdefault(tuple(tokens), label) for label, tokens in enumerate(class_tokens)]
+
+
+def check_distinct(text: Tensor, class_tokens: Sequence[Sequence[int]]) -> None:
+    """Refuses equal features (K, d) of classes whose names have different tokens.
+
+    Such a text tower does not read the names.
+    """
+    classes = torch.tensor(sorted(set(first_of_equal(class_tokens))), device=text.device)
+    distinct = text[classes]
+    weights = torch.linspace(1, 2, text.shape[1], dtype=torch.double, device=text.device)
+    order = (distinct.double() @ weights).argsort()  # equal features are neighbours
+    equal = (distinct[order[1:]] - distinct[order[:-1]]).abs().amax(1) < EQUAL
+    if not text.is_meta and equal.any():  # meta tensors have no values
+        first = int(equal.int().argmax())
+        pair = sorted(classes[order[first : first + 2]].tolist())
+        raise WeightsError(
+            f"classes {pair[0]} and {pair[1]} (counted from 0) get the same text features, though "
+            f"their names differ: the tokenizer and the text tower of this backbone do not fit "
+            f"together")

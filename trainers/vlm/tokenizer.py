@@ -1,0 +1,126 @@
+"""Tokenizers, and the order of the tokens of a prompt.
+
+Towers lay out a prompt as `[start][context][name][.][end]`, which shares its beginning with all
+other classes. CoOp's CLASS_TOKEN_POSITION also allows the name in the middle of the context or in
+front of it; then the tokens of each class's prompt are put into another order.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...datasets.utils.errors import DataError, WeightsError
+
+ANCHOR = "a"  # a word in every vocabulary, to find the control tokens around it
+END, MIDDLE, FRONT = "end", "middle", "front"  # positions of the class name
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A prompt is `start`, the words' tokens, `end`; the rest of the model's length is `pad`."""
+
+    encode: Callable[[str], list[int]]  # the tokens of a text, without control tokens
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+    pad: int
+    control: frozenset[int]  # tokens that are not words
+    decode: Callable[[int], str] | None = None  # the text of one token; None = not known
+
+    @classmethod
+    def around(
+        cls, encode: Callable[[str], list[int]], row: Sequence[int], pad: int,
+        control: Sequence[int] = (), decode: Callable[[int], str] | None = None,
+    ) -> Tokenizer:
+        """Finds start and end in `row`, the library's own tokens of the text "a".
+
+        `control` are its other control tokens.
+        """
+        row, word = list(row), encode(ANCHOR)
+        first = next((i for i in range(len(row)) if row[i : i + len(word)] == word), None)
+        if not word or first is None:
+            raise WeightsError(f"this tokenizer is not supported: it makes {row} of '{ANCHOR}', "
+                               f"whose token is {word}")
+        start, end = tuple(row[:first]), tuple(row[first + len(word) :])
+        return cls(encode, start, end, pad, frozenset({*start, *end, *control} - {*word}), decode)
+
+    def beginning(self, text: str) -> list[int]:
+        """The tokens of a text at the beginning of a prompt.
+
+        A control token inside it would end it, or hide the rest.
+        """
+        tokens = self.encode(text)
+        if self.control & set(tokens):
+            raise DataError(
+                f"{text!r} holds a control token of the tokenizer, not words: rename it")
+        return tokens
+
+    def following(self, text: str) -> list[int]:
+        """The tokens of a text after other words, where some tokenizers mark the space before it."""
+        before, both = self.encode(ANCHOR), self.beginning(f"{ANCHOR} {text}")
+        if both[: len(before)] != before:
+            raise DataError(f"this tokenizer joins '{text}' to the word before it: rename it")
+        return both[len(before) :]
+
+
+def clean_name(text: str) -> str:
+    """Underscores become spaces, as in CoOp and TPT."""
+    return " ".join(text.replace("_", " ").split())
+
+
+@dataclass(frozen=True)
+class ClassTokenPosition:
+    """The order of the tokens of each class's prompt, for a name in the middle or in front."""
+
+    name: str
+    lengths: tuple[int, ...]  # tokens of each class's name, the full stop not counted
+
+    @classmethod
+    def find(
+        cls, name: str, classnames: Sequence[str], tokenizer: Tokenizer,
+    ) -> ClassTokenPosition | None:
+        """None for the end, which is the towers' own order."""
+        if name == END:
+            return None
+        lengths = [len(tokenizer.following(clean_name(classname))) for classname in classnames]
+        return cls(name, tuple(lengths))
+
+    def of_classes(self, classes: Sequence[int]) -> ClassTokenPosition:
+        """The same for some of the classes."""
+        return ClassTokenPosition(self.name, tuple(self.lengths[k] for k in classes))
+
+    def order(self, start: int, n_ctx: int, length: int) -> Tensor:
+        """Which token of `[start][context][name][rest]` is at each position of a class's prompt.
+
+        Args:
+            start: Number of start tokens.
+            n_ctx: Number of context tokens.
+            length: Number of tokens of a prompt.
+
+        Returns:
+            Positions (K, length).
+        """
+        before_name = 0  # context tokens before the name
+        if self.name == MIDDLE:
+            before_name = n_ctx // 2
+        cut = start + before_name
+        end_of_context = start + n_ctx
+        rows = []
+        for name_length in self.lengths:
+            end_of_name = end_of_context + name_length
+            rows.append([
+                *range(cut),
+                *range(end_of_context, end_of_name),
+                *range(cut, end_of_context),
+                *range(end_of_name, length),
+            ])
+        return torch.tensor(rows)
+
+
+def reorder_tokens(tokens: Tensor, order: Tensor) -> Tensor:
+    """Embeddings (..., K, length, width), or ids (K, length), each class's in its order."""
+    order = order.to(tokens.device)
+    rows = torch.arange(len(order), device=tokens.device)[:, None]
+    return tokens[rows, order] if tokens.dim() == 2 else tokens[..., rows, order, :]
