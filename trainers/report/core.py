@@ -235,10 +235,10 @@ def needs_posthoc(layout: Layout) -> bool:
 
 
 def paper_order(measured: Measured) -> tuple:
-    """Sorts runs as the tables of papers do."""
+    """Sorts runs as the tables of papers do; of one method in the order in which they are given."""
     record = measured.record
     return (dataset_info(str(record.data["dataset"])).order, column_words(record),
-            method_info(measured.run.trainer).order, measured.seed, measured.run.name)
+            method_info(measured.run.trainer).order, measured.seed)
 
 
 def layout_grids(measured: Sequence[Measured], layout: Layout) -> list[Grid]:

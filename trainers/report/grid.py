@@ -253,13 +253,14 @@ def grid_of(
         title: Of the table.
         stated: Settings whose values every label states, by key.
         other_columns: Columns of other tables of the report.
-        hidden: Settings or fields that no label states, because the table does.
+        hidden: Settings or fields that no label states, because the table does. Runs that differ
+            in them on different data sets share a row.
     """
     columns, column_of = make_columns(runs)
     cells: dict[tuple[Row, Column], list[Measured]] = {}
     rows: list[Row] = []
     notes: list[str] = []
-    for group in group_records(runs, "row", record_of):
+    for group in group_records(runs, "row", record_of, without=hidden):
         layers = separate_layers(group, column_of, notes)
         first_layer = layers[0]
         for number, layer in enumerate(layers):

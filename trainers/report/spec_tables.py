@@ -9,10 +9,10 @@ from .grid import Grid, grid_of
 from .grid_notes import grid_notes
 from .layout import TableSpec
 from .measure import Measured
-from .sentences import dataset_words
 from .special_tables import prompts_table, similarity_table, threshold_table
 from .table_model import Table
 from .tables import (
+    TEXT_KEYS,
     PublishedOptions,
     metric_table,
     results_table,
@@ -107,11 +107,13 @@ def tables_per_text(
         groups.setdefault(texts_label(run.record.changed), []).append(run)
     tables = []
     for number, (text, runs) in enumerate(groups.items()):
-        part = replace(spec, name=f"{spec.name}_{number}", per="")
-        for table in spec_tables(runs, part, published):
-            tables.append(replace(table, title=f"{table.title}: {text}"))
+        part = replace(spec, name=f"{spec.name}_{number}")
+        for table in by_backbone(runs):
+            # Each data set has a file of descriptions of its own, which makes no other row here.
+            grid = grid_of(table.runs, table.label, table.label, spec.rows, hidden=TEXT_KEYS)
+            grid.notes += grid_notes(grid)
+            made = grid_table(grid, part, published)
+            if made is not None:
+                tables.append(replace(made, title=f"{made.title}: {text}"))
     return tables
 
-
-def dataset_label(measured: Measured) -> str:
-    return dataset_words(measured.record)

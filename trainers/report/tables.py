@@ -11,10 +11,10 @@ from ..config.settings import setting_words
 from ..functional import calibration as cal
 from ..functional.arrays import Array
 from ..registry import method_info, method_key
-from ..runs.record import group_records
+from ..runs.record import canonical_json, group_records
 from . import published as paper
 from .arrange import BackboneRuns, by_backbone
-from .grid import Column, Grid, Row, make_columns, make_row, record_of, value_of
+from .grid import Column, Grid, Row, layers_of_cell, make_columns, make_row, record_of, value_of
 from .grid_notes import seeds_words, stream_words
 from .images import have_same_images, share_images
 from .layout import TableSpec
@@ -454,18 +454,20 @@ def varied_keys(columns: str) -> tuple[str, ...]:
     return (columns,)
 
 
-def column_value(columns: str, measured: Measured, runs: Sequence[Measured], backbone: str) -> str:
-    """The column of a run in a table of values, as its label."""
+def column_value(columns: str, measured: Measured, runs: Sequence[Measured], backbone: str) -> tuple[str, str]:
+    """The column of a run in a table of values: what makes it another column, and its label."""
     record = measured.record
     if columns == "backbone":
-        return backbone
+        return backbone, backbone
     if columns == "prompt":
-        return shots_label(str(record.get(PROMPT_KEY) or ""), str(record.names.get("prompt") or ""))
+        protocol = str(record.get(PROMPT_KEY) or "")
+        return protocol, shots_label(protocol, str(record.names.get("prompt") or ""))
     if columns == "texts":
-        return texts_label(record.changed)
+        label = texts_label(record.changed)
+        return label, label
     value = value_of(columns, record, runs)
     labels = COLUMN_LABELS.get(columns, {})
-    return labels.get(str(value), setting_words(columns, value))
+    return canonical_json(value), labels.get(str(value), setting_words(columns, value))
 
 
 def shots_label(protocol: str, name: str) -> str:
@@ -510,71 +512,121 @@ def value_table(
     published: PublishedOptions, title: str,
 ) -> Table:
     """One table of `value_tables`."""
-    runs = [run for run in runs if not method_info(run.run.trainer).trained]
-    backbone_of = {id(run): table.label for table in tables for run in table.runs}
-    _, column_of = make_columns(runs)
-    hidden = varied_keys(spec.columns)
-    groups = group_records(runs, "row", record_of, without=hidden)
-    cells: dict[tuple[int, str], dict[Column, list[Measured]]] = {}
-    values: list[str] = []
-    rows: list[Row] = []
-    for number, group in enumerate(groups):
-        rows.append(make_row(group[0].record, spec.rows, hidden, group))
-        for run in group:
-            value = column_value(spec.columns, run, group, backbone_of[id(run)])
-            if value not in values:
-                values.append(value)
-            sets = cells.setdefault((number, value), {})
-            sets.setdefault(column_of[id(run)], []).append(run)
-    common = [column for column in dict.fromkeys(column_of.values())
-              if all(column in sets for sets in cells.values())]
-    common.sort(key=lambda column: column.order)
-    order = sorted(range(len(rows)), key=lambda number: method_info(rows[number].method).order)
-
+    grid = ValueGrid([run for run in runs if not method_info(run.run.trainer).trained], tables, spec)
     blocks = []
     sources: list[str] = []
     for metric in spec.metrics:
         entries: Entries = {}
-        for number in order:
-            entries[rows[number]] = [
-                average_entry([cells[number, value][column] for column in common], metric)
-                if (number, value) in cells else None for value in values]
+        for row in grid.rows:
+            entries[row] = [average_entry(grid.cells_of(row, value), metric) for value in grid.values]
         lines = []
-        for number, line in zip(order, marked_rows(entries, metric), strict=True):
+        for row, line in zip(grid.rows, marked_rows(entries, metric), strict=True):
             lines.append(line)
             if published.source and spec.published:
-                neighbours = []
-                for value in values:
-                    sets = cells.get((number, value), {})
-                    members = [run for column in common for run in sets.get(column, [])]
-                    neighbours.append(published_value(spec, metric, line.method, value, members, hidden))
+                neighbours = [grid.published_cell(row, value, metric) for value in grid.values]
                 sources += [cell.source for cell in neighbours if cell is not None]
                 lines += published_lines(line, neighbours, published.differences)
         blocks.append(RowBlock(find_metric(metric).heading, lines))
-    counts = {column.label: column.n for column in common}
-    average = "Average over the data sets. " if len(common) > 1 else ""
-    notes = [f"{average}{images_words(counts)}"]
-    flat = {(rows[number], column): cell for (number, _), sets in cells.items()
-            for column, cell in sets.items()}
-    notes += spread_notes(blocks, flat)
-    left_out = [column.label for column in dict.fromkeys(column_of.values()) if column not in common]
-    if left_out:
-        notes.append(f"Left out, because not every cell has them: {listed(sorted(left_out))}.")
+    notes = grid.make_notes()
+    notes += spread_notes(blocks, grid.flat_cells())
     if published.source and spec.published:
         backbones = ", ".join(table.label for table in tables)
         notes.append(published_note(list(dict.fromkeys(sources)), published.source, backbones))
-    return Table(spec.name, title, values, blocks, notes)
+    return Table(spec.name, title, distinct(list(grid.values.values())), blocks, notes)
 
 
-def published_value(
-    spec: TableSpec, metric: str, method: str, column: str, runs: Sequence[Measured], varied: Sequence[str],
-) -> paper.Cell | None:
-    """The published average under a column's label, if it is over the same data sets."""
-    table = spec.published[0]
-    records = [run.record for run in runs]
-    if not records or not paper.is_published_set(table, records, varied):
-        return None
-    return paper.find(table, metric, method, column)
+class ValueGrid:
+    """Rows × values, each cell with the runs of several data sets.
+
+    Attributes:
+        rows: In the order of papers.
+        values: Label of each column, by what makes it another column.
+        cells: The runs of each row and value by data set.
+        common: The data sets that all cells have; only these are averaged.
+    """
+
+    def __init__(self, runs: Sequence[Measured], tables: Sequence[BackboneRuns], spec: TableSpec) -> None:
+        self.spec = spec
+        self.varied = varied_keys(spec.columns)
+        self.values: dict[str, str] = {}
+        self.cells: dict[tuple[Row, str], dict[Column, list[Measured]]] = {}
+        self.rows: list[Row] = []
+        self.notes: list[str] = []
+        backbone_of = {id(run): table.label for table in tables for run in table.runs}
+        _, column_of = make_columns(runs)
+        for group in group_records(runs, "row", record_of, without=self.varied):
+            row = make_row(group[0].record, spec.rows, self.varied, group)
+            self.rows.append(row)
+            for run in group:
+                key, label = column_value(spec.columns, run, group, backbone_of[id(run)])
+                self.values.setdefault(key, label)
+                sets = self.cells.setdefault((row, key), {})
+                sets.setdefault(column_of[id(run)], []).append(run)
+        self.rows.sort(key=lambda row: method_info(row.method).order)
+        for (row, _), sets in self.cells.items():
+            for column in sets:
+                sets[column] = self.one_layer(row, column, sets[column])
+        columns = list(dict.fromkeys(column_of.values()))
+        columns.sort(key=lambda column: column.order)
+        self.common = [column for column in columns if all(column in sets for sets in self.cells.values())]
+        self.left_out = [column.label for column in columns if column not in self.common]
+
+    def one_layer(self, row: Row, column: Column, runs: Sequence[Measured]) -> list[Measured]:
+        """The runs of a cell that may be pooled as seeds; others are named and left out."""
+        layers = layers_of_cell(runs, self.notes)
+        for layer in layers[1:]:
+            names = ", ".join(run.run.name for run in layer)
+            self.notes.append(f"{row.label} on {column.label}: {names} may not be pooled with the other runs of "
+                              "this cell and is left out here.")
+        return sorted(layers[0], key=lambda run: run.seed)
+
+    def cells_of(self, row: Row, value: str) -> list[list[Measured]]:
+        """The runs of each common data set; empty if there are none."""
+        sets = self.cells.get((row, value), {})
+        return [sets[column] for column in self.common if column in sets]
+
+    def published_cell(self, row: Row, value: str, metric: str) -> paper.Cell | None:
+        """The published average of a row under a column's label, if it is over the same data sets."""
+        records = [run.record for cell in self.cells_of(row, value) for run in cell]
+        table = self.spec.published[0]
+        if not records or not paper.is_published_set(table, records, self.varied):
+            return None
+        return paper.find(table, metric, row.method, self.values[value])
+
+    def flat_cells(self) -> dict[tuple[Row, Column], list[Measured]]:
+        flat = {}
+        for (row, _), sets in self.cells.items():
+            for column, cell in sets.items():
+                flat[row, column] = cell
+        return flat
+
+    def make_notes(self) -> list[str]:
+        """Images, failed images, and what was left out."""
+        counts = {column.label: column.n for column in self.common}
+        average = "Average over the data sets. " if len(self.common) > 1 else ""
+        notes = [f"{average}{images_words(counts)}", *self.notes]
+        failed = []
+        for (row, value), sets in self.cells.items():
+            for column, cell in sets.items():
+                for run in cell:
+                    if run.flagged or run.skipped:
+                        failed.append(f"{row.label}, {self.values[value]}, {column.label}: {run.flagged:,} with their "
+                                      f"zero-shot prediction, {run.skipped:,} unreadable")
+        if failed:
+            notes.append(f"Failed images: {listed(failed)}. Above 1 % of either a cell is not ranked.")
+        if self.left_out:
+            notes.append(f"Left out, because not every cell has them: {listed(self.left_out)}.")
+        return notes
+
+
+def distinct(labels: Sequence[str]) -> list[str]:
+    """Labels of columns; equal ones get a number."""
+    numbered = []
+    for position, label in enumerate(labels):
+        if labels.count(label) > 1:
+            label = f"{label} ({labels[: position + 1].count(label)})"
+        numbered.append(label)
+    return numbered
 
 
 def texts_note(cells: Iterable[tuple[str, Sequence[Measured]]]) -> str:
