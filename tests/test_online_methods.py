@@ -331,9 +331,9 @@ def test_running_windows():
     position = np.random.default_rng(0).permutation(400)
     values = running(np.full(400, 0.9), position < 200, position, bins=20)
     assert values.window == 50 and values.position[[0, -1]].tolist() == [50, 400]
-    assert values.accuracy.value[[0, -1]].tolist() == [100, 0]
-    np.testing.assert_allclose(values.ece.value[[0, -1]], [10, 90])
-    assert (values.ece.low <= values.ece.value).all() and (values.ece.value <= values.ece.high).all()
+    assert values.accuracy[[0, -1]].tolist() == [100, 0]
+    np.testing.assert_allclose(values.ece[[0, -1]], [10, 90])
+    assert (values.low <= values.accuracy).all() and (values.accuracy <= values.high).all()
 
 
 def test_a_state_of_another_shape_is_refused(clip_model):

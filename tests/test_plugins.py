@@ -69,7 +69,7 @@ def test_a_run_and_its_report_with_and_without_the_plugin(repository: Path, monk
     assert results["record"]["method"]["source"]["plugin"]
 
     without = command(report.main, "run", "--no-figures")
-    assert without.returncode == 0 and "  HingePairs " in without.stdout, without.stderr
+    assert without.returncode == 0 and "  Hinge pairs" in without.stdout, without.stderr
     (note,) = [line for line in without.stdout.splitlines() if line.startswith("note: ")]
     assert note.endswith("add --plugin hinge_pairs --plugin birds to the command.")
     monkeypatch.setenv("PROMPTCAL_PLUGINS", "hinge_pairs:birds")

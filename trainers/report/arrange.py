@@ -98,6 +98,9 @@ def find_sweeps(runs: Sequence[Measured]) -> list[Sweep]:
         for key in keys:
             if given_value(key, measured) != main_values[key][place]:
                 differing[id(measured)].add(key)
+        if "TEST.ORDER" in differing[id(measured)]:
+            # Only a correlated order has a correlation: it does not differ in a second setting.
+            differing[id(measured)].discard("TEST.CORRELATION")
 
     sweeps = []
     for key in keys:
@@ -138,7 +141,7 @@ def differing_settings(first: Measured, second: Measured) -> set[str]:
             settings.add(name)
     others = set(difference) - settings
     if settings & set(STREAM_SETTINGS):
-        others.discard("method.stream")
+        others = {name for name in others if not name.startswith("method.stream.")}
     return set() if others else settings
 
 

@@ -17,7 +17,7 @@ from ...datasets.utils.registry import nearest
 from ..functional.arrays import Array
 from ..registry import method_info
 from ..runs.record import canonical_json, group_records
-from .arrange import by_backbone, sort_key, swept_keys
+from .arrange import STREAM_SETTINGS, by_backbone, sort_key, swept_keys
 from .grid import Column, make_columns, make_row, record_of, value_of
 from .load import FinishedRun
 from .measure import Measured, make_samples, mean_over_seeds, measure_metric
@@ -108,8 +108,8 @@ def find_sweeps(runs: Sequence[Measured], key: str) -> list[Sweep]:
     _, column_of = make_columns(runs)
     sweeps = []
     follows = [key]
-    if key in ("TEST.ORDER", "TEST.CORRELATION", "TTA.RESET"):
-        follows.append("method.stream")
+    if key in STREAM_SETTINGS:
+        follows += ["method.stream.order", "method.stream.correlation", "method.stream.reset"]
     for group in group_records(runs, "row", record_of, without=follows):
         by_column: dict[Column, dict[str, dict[int, Measured]]] = {}
         shown: dict[str, Any] = {}

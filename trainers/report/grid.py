@@ -265,7 +265,8 @@ def grid_of(
         first_layer = layers[0]
         for number, layer in enumerate(layers):
             first = next(iter(layer.values()))[0]
-            row = make_row(first.record, stated, hidden, group)
+            siblings = [run for run in runs if run.run.trainer == first.run.trainer]
+            row = make_row(first.record, stated, hidden, siblings)
             if number > 0:
                 row = replace(row, details=layer_words(first_layer, layer))
             rows.append(row)
@@ -333,12 +334,19 @@ def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Meas
 
 
 def make_row(
-    record: RunRecord, stated: Sequence[str], hidden: Sequence[str], group: Sequence[Measured],
+    record: RunRecord, stated: Sequence[str], hidden: Sequence[str], siblings: Sequence[Measured],
 ) -> Row:
-    """A row with the words of its label."""
+    """A row with the words of its label.
+
+    Args:
+        record: Of its first run.
+        stated: Settings whose values the label states.
+        hidden: Settings that it does not state.
+        siblings: Runs of the same method, one of which may know the default of a setting.
+    """
     values = {}
     for key in stated:
-        value = value_of(key, record, group)
+        value = value_of(key, record, siblings)
         if value is not None:
             values[key] = value
     variant = ", ".join(setting_words(key, value) for key, value in values.items())

@@ -21,7 +21,8 @@ FIELD_WORDS: Mapping[str, str] = {
     "views.pixels": "pixels {}", "model.prompt.protocol": "prompt {}", "model.prompt.hash": "prompt {}",
     "model.prompt.words": "words {}", "model.prompt.kind": "prompt {}",
     "model.weights": "weights {}", "data.listing": "order of images {}", "data.images": "images {}",
-    "data.split": "split {}", "method.stream": "stream {}", "method.training": "training {}",
+    "data.split": "split {}", "method.training.images": "training images {}",
+    "method.stream.order": "{} order", "method.stream.reset": "reset {}",
 }
 NEVER_NAMED = ("seed", "numerics.part", "numerics.episodes", "data.n", "data.dataset", "data.subset")
 
