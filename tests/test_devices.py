@@ -59,7 +59,7 @@ def with_learnt_prompt(method) -> None:
             learner.step(torch.empty(3, 48, device="meta"),
                          torch.zeros(3, dtype=torch.long, device="meta"))
         method.clip = clip.with_context(learner.context)
-        method.has_prompt = True
+        method.training = {"epochs": 2}
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINER_REGISTRY if name != "DPE"])  # the classes met decide shapes

@@ -15,9 +15,9 @@ from ..datasets.identity import identify
 from ..datasets.image_index import ImageIndex
 from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
-from .base import BaseTrainer
-from .config.fingerprint import run_path
-from .config.settings import Check, Range, Setting
+from .base import BaseTrainer, without_few_shot_sampling
+from .config.run_folder import run_path
+from .config.settings import Check, Range, Setting, leaves
 from .engine.adapted import Adapted
 from .fewshot.training import PromptLearner, Schedule, random_context, run_epochs
 from .fewshot.training_images import TrainingImages
@@ -35,6 +35,16 @@ from .vlm.text_encoder import TextEncoder
 from .vlm.tokenizer import clean_name
 
 logger = logging.getLogger(__name__)
+
+
+def default_epochs(settings: Mapping[str, object]) -> int:
+    """The epochs of CoOp's scripts: 50 for 1 shot and ImageNet, 100 for up to 4 shots, 200 above."""
+    shots = settings["DATASET.NUM_SHOTS"]
+    if shots == 1 or settings["DATASET.NAME"] == "ImageNet":
+        return 50
+    if shots in (2, 3, 4):
+        return 100
+    return 200
 
 
 @TRAINER_REGISTRY.register()
@@ -57,9 +67,10 @@ class CoOp(BaseTrainer):
         Setting("DATALOADER.TRAIN_X.BATCH_SIZE", 32, "training images per step",
                 allowed=Range(least=1, text="at least 1")),
         Setting("OPTIM.MOMENTUM", 0.9, "of SGD", allowed=Range(least=0, below=1)),
-        Setting("OPTIM.MAX_EPOCH", 0,
-                "epochs of training; 0 = as CoOp: 50 for 1 shot and ImageNet, 100 up to 4, 200 above",
-                allowed=Range(least=0, text="0 (as CoOp has it) or more")),
+        Setting("OPTIM.MAX_EPOCH", 0, "epochs of training",
+                allowed=Range(least=0, text="0 (as CoOp has it) or more"),
+                auto="as CoOp, 50 for 1 shot and ImageNet, 100 up to 4, 200 above",
+                resolve=default_epochs),
         Setting("OPTIM.WARMUP_EPOCH", 1,
                 "first epochs of training at OPTIM.WARMUP_CONS_LR; a cosine from OPTIM.LR follows",
                 allowed=Range(least=0)),
@@ -72,11 +83,18 @@ class CoOp(BaseTrainer):
 
     def __init__(
         self, cfg: CfgNode, dataset: Dataset | None = None, model: LoadedModel | None = None,
+        learns: bool = True,
     ) -> None:
+        """
+        Args:
+            cfg: The settings.
+            dataset: Used instead of the one that `cfg` names.
+            model: As in `BaseTrainer`.
+            learns: False: the prompt of MODEL.INIT_WEIGHTS is tested without training.
+        """
         super().__init__(cfg, dataset, model)
-        self.learns = True  # False: the prompt of MODEL.INIT_WEIGHTS is tested without training
-        self.has_prompt = bool(cfg.MODEL.INIT_WEIGHTS)
-        self.training: dict[str, object] = {}  # how the prompt was trained, for results.json
+        self.learns = learns
+        self.training: dict[str, object] = {}  # how the prompt was trained; empty before that
 
     @property
     def checkpoint(self) -> Path:
@@ -87,13 +105,22 @@ class CoOp(BaseTrainer):
     def num_views(self) -> int:
         return 1
 
+    @property
+    def has_prompt(self) -> bool:
+        """Whether there is a learnt prompt to test."""
+        return bool(self.cfg.MODEL.INIT_WEIGHTS or self.training)
+
     def run(self, train: bool = True, overwrite: bool = False) -> Results:
-        if not train and not self.has_prompt:
-            raise ConfigError("there is no prompt to test: give --model-dir DIR or MODEL.INIT_WEIGHTS FILE")
-        self.learns = train
-        if not train:
-            self.skip_few_shot_sampling()
-        return super().run(train, overwrite)
+        if train or not self.learns:
+            return super().run(train, overwrite)
+        if not self.has_prompt:
+            raise ConfigError("there is no prompt to test: give --model-dir DIR or "
+                              "MODEL.INIT_WEIGHTS FILE")
+        # Whether a run trains is part of its record, so a run that only tests is another one.
+        cfg = without_few_shot_sampling(self.cfg)
+        tester = type(self)(cfg, self.given_dataset, self.given_model, learns=False)
+        tester.log_name = self.log_name
+        return tester.run(train=False, overwrite=overwrite)
 
     def training_facts(self) -> dict[str, object] | None:
         if not self.learns:
@@ -149,7 +176,6 @@ class CoOp(BaseTrainer):
             trained = self.learn()
         context, self.training = self.dist.broadcast(trained)
         self.clip = self.clip.with_context(context.to(self.numerics.device))
-        self.has_prompt = True
 
     def prompt_metadata(self, n_ctx: int) -> dict[str, object]:
         """What the checkpoint says about how the prompt was made.
@@ -205,7 +231,10 @@ class CoOp(BaseTrainer):
         }
 
     def metadata(self) -> dict[str, object]:
-        return {**super().metadata(), **({"training": self.training} if self.training else {})}
+        metadata = super().metadata()
+        if self.training:
+            metadata["training"] = self.training
+        return metadata
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
@@ -222,12 +251,7 @@ class CoOp(BaseTrainer):
 
 def epochs_of(cfg: CfgNode) -> int:
     """OPTIM.MAX_EPOCH, or what CoOp's scripts use for this number of shots."""
-    if cfg.OPTIM.MAX_EPOCH:
-        return cfg.OPTIM.MAX_EPOCH
-    shots = cfg.DATASET.NUM_SHOTS
-    if shots == 1 or cfg.DATASET.NAME == "ImageNet":
-        return 50
-    return 100 if 1 < shots <= 4 else 200
+    return cfg.OPTIM.MAX_EPOCH or default_epochs(leaves(cfg))
 
 
 def trained_prompt(cfg: CfgNode, overwrite: bool = False) -> Path:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .config.fingerprint import run_path
+from .config.run_folder import run_path
 from .config.settings import OneOf, Range, Setting
 from .config.table import CLASS_TOKEN_POSITION
 from .config.validation import require

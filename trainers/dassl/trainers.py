@@ -12,7 +12,7 @@ from dassl.engine import TrainerX
 from yacs.config import CfgNode
 
 from ..base import BaseTrainer
-from ..config.fingerprint import run_path
+from ..config.run_folder import run_path
 from ..registry import TRAINER_REGISTRY
 from ..runs.run_dir import Results, read_predictions
 from ..runs.summary import END_OF_TRAINING
@@ -74,7 +74,7 @@ class PromptCalTrainer(TrainerX):
         """Prints the result through Dassl's evaluator."""
         if not self.engine.dist.is_main:
             return results["accuracy"]
-        predictions = read_predictions(self.engine.run_dir.path)
+        predictions = read_predictions(run_path(self.engine.cfg))
         self.evaluator.writes = False
         self.evaluator.reset()
         self.evaluator.process(torch.from_numpy(predictions["logits"]), torch.from_numpy(predictions["label"]))

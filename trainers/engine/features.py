@@ -134,7 +134,7 @@ class ViewStore:
         on_cpu = device.type == "cpu"
         make = self.encode_image if on_cpu else self.make_views
         self.maker.warm_up()
-        for batch in load_batches(self.read_image, make, wanted, self.threads):
+        for batch in load_batches(self.data.read_image, make, wanted, self.threads):
             for index in batch.bad:
                 self.check_unchanged(index)
             if not batch.made:
@@ -147,10 +147,6 @@ class ViewStore:
                     self.backbone, views, self.precision, normalised=False, budget=self.budget)
             features = features.to(self.dtype).float()
             yield FeatureBatch(batch.index, features, batch.bad)
-
-    def read_image(self, index: int) -> Image.Image:
-        """The image at a position of the split."""
-        return self.data.dataset.read_image(self.data.items[index])
 
     def encode_image(self, image: Image.Image, index: int) -> Tensor:
         """Unit features (V, d) of one image, in a thread of the pool."""

@@ -16,7 +16,8 @@ from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError
 from ...datasets.utils.files import Damaged, read_arrays
 from ..config.build import dataset_file_of
-from ..config.fingerprint import prompt_name, short_hash
+from ..config.names import file_label as prompt_name
+from ..config.names import short_hash
 from ..config.roles import compared_settings, is_zero_shot
 from ..functional.arrays import Array
 from ..registry import EVERY_IMAGE, method_info, method_key, reset_words
