@@ -79,7 +79,8 @@ def test_published_cells_of_every_source_and_the_margin(tmp_path):
 
 def test_other_settings_corruptions_and_prompts_are_cells_of_their_own(tmp_path):
     """λ 1, λ 60 and fog of one method on one data set: four cells, and published figures beside the default alone."""
-    sets = {"plain": {}, "low": {"settings": {"TRAINER.SOC.LAMBDA": 1.0}}, "high": {"settings": {"TRAINER.SOC.LAMBDA": 60.0}},
+    sets = {"plain": {}, "low": {"settings": {"TRAINER.SOC.LAMBDA": 1.0}},
+            "high": {"settings": {"TRAINER.SOC.LAMBDA": 60.0}},
             "fog": {"images": "fog", "changes": {"data.corruption": "fog", "data.severity": 5}}}
     for name, given in sets.items():
         make_run(tmp_path, "SoC", "EuroSAT", backbone="ViT-B/16", folder=name, **given)
