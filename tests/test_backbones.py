@@ -12,7 +12,7 @@ from common import make_image_folder
 from made_models import SIDE, make_open_clip
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.tools import predict, reproduce, train
-from promptcal.trainers.config.fingerprint import backbone_name
+from promptcal.trainers.config.names import backbone_name
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 
 

@@ -17,8 +17,8 @@ from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool, t
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.config.build import KEY, build_cfg
-from promptcal.trainers.config.fingerprint import run_path
 from promptcal.trainers.config.help import help_text
+from promptcal.trainers.config.run_folder import run_path
 from promptcal.trainers.registry import build_trainer
 from yacs.config import CfgNode
 

@@ -19,7 +19,7 @@ from ..datasets.identity import ImageIdentity, identify, image_name
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
-from .config.fingerprint import plugin_modules, results_name, run_path
+from .config.run_folder import plugin_modules, results_name, run_path
 from .config.settings import Setting, retag
 from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
@@ -272,15 +272,16 @@ class BaseTrainer:
         identity = self.identity
         dataset = self.data.dataset
         default_precision = resolve_precision("auto", self.numerics.device)
+        training = self.training_facts()
         record = RunRecord(
             data=make_record.data_section(cfg, self.data, identity),
             views=make_record.views_section(cfg, dataset, self.num_views),
             model=make_record.model_section(cfg, self.weights, self.prompt_facts),
-            method=make_record.method_section(cfg, self.code, self.online, self.training_facts()),
+            method=make_record.method_section(cfg, self.code, self.online, training),
             numerics=make_record.numerics_section(
                 cfg, self.numerics.precision, self.numerics.device.type, self.tunes_context),
             seed=cfg.SEED,
-            changed=make_record.changed_section(cfg, dataset, default_precision),
+            changed=make_record.changed_section(cfg, dataset, default_precision, training is not None),
             names=make_record.names_section(cfg, self.prompt_facts),
         )
         return self.dist.broadcast(record)

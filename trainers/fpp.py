@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .config.fingerprint import backbone_name, run_path
+from .config.names import backbone_name
+from .config.run_folder import run_path
 from .config.settings import OneOf, Range, Setting
 from .config.table import CLASS_TOKEN_POSITION
 from .config.validation import require

@@ -87,7 +87,7 @@ def build_cfg(
         own_settings[key] = SHARED[key].canonical(value) if key in SHARED else value
     cfg = Config(unflatten(own_settings))
     validate(cfg)
-    cfg.remember(baseline, tag_is_given=bool(cfg.TAG))
+    cfg.remember(baseline)
     resolve_augmix(cfg)
     if not cfg.TAG:
         cfg.TAG = tag_of(cfg)

@@ -1,6 +1,7 @@
 """The figure of a finished run for TensorBoard, drawn from its folder: reliability before and after tuning."""
 from __future__ import annotations
 
+import hashlib
 import io
 import logging
 from pathlib import Path
@@ -10,19 +11,20 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
-from ...datasets.base import dataset_info
 from ...datasets.utils.errors import one_line
+from ...datasets.utils.files import read_regular
 from ..functional.arrays import Array
 from ..functional.calibration import top_class
 from ..registry import ZERO_SHOT, method_info
 from ..runs.tensorboard import event_folder
 from .figures.reliability import Diagram, diagram, draw_grid
 from .figures.style import encode
-from .load import Run, read_run
+from .load import FinishedRun, read_run
+from .sentences import column_words, method_name
 
 logger = logging.getLogger(__name__)
 
-SUFFIX = ".figures"  # of the event file
+SUFFIX = ".figures"  # of the event file, after a hash of the results that it shows
 
 
 def write_tensorboard_figures(run_dir: Path) -> None:
@@ -33,30 +35,30 @@ def write_tensorboard_figures(run_dir: Path) -> None:
     try:
         run = read_run(run_dir)
         folder = event_folder(run_dir, run.trainer)
-        finished = (run_dir / "results.json").stat().st_mtime
+        content = read_regular(run_dir / "results.json")
+        suffix = f".{hashlib.sha256(content).hexdigest()[:8]}{SUFFIX}"
         drawn = list(folder.glob(f"events.*{SUFFIX}"))
-        if any(file.stat().st_mtime >= finished for file in drawn):
+        if any(file.name.endswith(suffix) for file in drawn):
             return
-        for file in drawn:
+        for file in drawn:  # of other results
             file.unlink()
-        with SummaryWriter(str(folder), filename_suffix=SUFFIX) as writer:
+        with SummaryWriter(str(folder), filename_suffix=suffix) as writer:
             write_reliability(writer, run)
     except Exception as error:
         logger.warning("no figures for TensorBoard: %s", one_line(error, 200),
                        exc_info=logger.isEnabledFor(logging.DEBUG))
 
 
-def write_reliability(writer: SummaryWriter, run: Run) -> None:
+def write_reliability(writer: SummaryWriter, run: FinishedRun) -> None:
     """Adds the reliability diagrams before and after tuning, side by side in one image."""
     data = run.load_predictions()
     bins = run.results["bins"]
-    method = method_info(run.trainer)
     panels: dict[str, Diagram] = {}
-    if not method.zero_shot:
+    if not method_info(run.trainer).zero_shot:
         confidence, correct = top_class(data.zero_shot_logits, data.label)
         panels["before tuning"] = diagram(ZERO_SHOT, confidence, correct, bins)
     confidence, correct = top_class(data.logits, data.label)
-    title = f"{method.label} on {dataset_info(run.dataset).label}"
+    title = f"{method_name(run.record)} on {column_words(run.record)}"
     panels[title] = diagram(run.trainer, confidence, correct, bins)
     figure = draw_grid({run.trainer: panels})
     writer.add_image("reliability", pixels(figure), run.results["n"], dataformats="HWC")

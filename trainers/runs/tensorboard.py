@@ -174,7 +174,7 @@ class Progress:
         scalars["episode/seconds per image"] = columns["seconds"].sum() / max(len(columns["label"]), 1)
         for name in ("loss", "penalty"):
             if name in columns and np.isfinite(columns[name]).any():
-                scalars[f"episode/{name}"] = np.nanmean(columns[name])
+                scalars[f"episode/{name}"] = float(np.nanmean(columns[name]))
         self.tuned_writer.add(scalars, self.logged)
         if self.zero_shot is not None:
             self.zero_shot_writer.add(self.zero_shot.scalars(), self.logged)
