@@ -1,14 +1,16 @@
 """Experiments as data: what their files hold, which runs they expand into, and how runs are grouped."""
 import itertools
+import json
 import pickle
 import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from common import PROJECT
+from common import PROJECT, run_tool
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.trainers import TRAINER_REGISTRY
+from promptcal.trainers.experiments import definition
 from promptcal.trainers.experiments.definition import ORDER, Experiment, names, parse_experiment, read_experiment
 from promptcal.trainers.experiments.layouts import LAYOUTS, find_layout
 from promptcal.trainers.experiments.plan import Workspace, expand, select, work_groups
@@ -72,7 +74,7 @@ def test_a_group_shares_view_features_and_holds_the_prompts_of_its_runs(all_plan
     groups = work_groups(runs)
     assert sorted(run.folder for group in groups for run in group) == sorted(run.folder for run in runs)
     for group in groups:
-        assert len({run.features_key for run in group}) == 1
+        assert len({run.images_key for run in group}) == 1
         methods = [run.method for run in group]
         assert methods == sorted(methods, key=lambda name: (name != "CoOp", name == "ZeroShot"))
         for run in group:
@@ -119,3 +121,77 @@ def test_bad_files_are_named_before_anything_runs(change, message):
     with pytest.raises(ConfigError) as caught:
         expand(parse_experiment("x", {**GOOD, **change}, Path("x.yaml")), Workspace())
     assert message in str(caught.value)
+
+
+# --- what a plan must not mix up
+
+
+def parsed(**changes) -> Experiment:
+    return parse_experiment("x", {**GOOD, **changes}, Path("x.yaml"))
+
+
+def test_a_sweep_over_a_setting_whose_values_are_lists():
+    means = [[0.5, 0.5, 0.5], [0.4, 0.5, 0.6]]
+    sweep = {"INPUT.PIXEL_MEAN": means, "INPUT.PIXEL_STD": [[0.2, 0.2, 0.2]]}
+    first, second = expand(parsed(runs=[{"methods": ["SoC"], "sweep": sweep}]), Workspace())
+    assert [run.cfg.INPUT.PIXEL_MEAN for run in (first, second)] == means
+    assert first != second and first.folder != second.folder
+    assert first.features_key != second.features_key and first.images_key == second.images_key
+
+
+def test_settings_that_have_no_effect_on_a_method_do_not_multiply_its_runs():
+    sweep = {"TRAINER.SOC.LAMBDA": [10, 20]}
+    plan = expand(parsed(runs=[{"methods": ["TPT", "SoC"], "sweep": sweep}]), Workspace())
+    assert [run.method for run in plan] == ["TPT", "SoC", "SoC"]
+
+
+def test_runs_from_prompts_that_were_trained_otherwise_are_other_runs():
+    """They also have other folders, so that none is taken for the other."""
+    runs = [{"methods": ["SoC"], "shots": [1]}]
+    plans = [
+        expand(parsed(runs=runs), Workspace()),
+        expand(parsed(runs=runs, coop={"OPTIM.MAX_EPOCH": 3}), Workspace()),
+        expand(parsed(runs=runs), Workspace(opts=("TRAINER.COOP.N_CTX", 4))),
+    ]
+    for number in (0, 1):  # the prompt, then the run that starts from it
+        assert len({plan[number] for plan in plans}) == 3
+        assert len({plan[number].folder for plan in plans}) == 3
+    assert plans[0][1].folder.parts[-2] == "CoOp-1-shots"
+    assert plans[1][1].folder.parts[-2] == "CoOp-1-shots_MAX_EPOCH-3"
+
+
+def test_two_runs_with_one_folder_are_refused():
+    catalogue = read_experiments("lambda")
+    with pytest.raises(ConfigError, match="would both be written to .*mine.*: leave TAG out"):
+        make_plans(catalogue, Workspace(opts=("TAG", "mine")), [])
+
+
+@pytest.fixture
+def bad_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of three experiments: one is good, one is no yaml, one sweeps an unknown setting."""
+    folder = tmp_path / "experiments"
+    folder.mkdir()
+    unknown_key = {**GOOD, "runs": [{"methods": ["SoC"], "sweep": {"TTA.STEP": [1]}}]}
+    (folder / "good.yaml").write_text(json.dumps({**GOOD, "runs": [{"methods": ["ZeroShot"]}]}))
+    (folder / "broken.yaml").write_text("title: [")
+    (folder / "misspelt.yaml").write_text(json.dumps(unknown_key))
+    monkeypatch.setattr(definition, "FOLDER", folder)
+
+
+def test_one_bad_file_is_named_and_the_others_are_computed(bad_file, tmp_path: Path):
+    listed = run_tool("reproduce.py", "list")
+    assert listed.returncode == 0 and re.search(r"^good +t +m$", listed.stdout, re.MULTILINE)
+    assert re.search(r"^broken +cannot read config file .*broken.yaml", listed.stdout, re.MULTILINE)
+
+    args = ("--output-dir", tmp_path / "output", "--limit", 4, "--set", "DATALOADER.NUM_WORKERS", 0)
+    dry = run_tool("reproduce.py", "all", "--dry-run", *args)
+    assert dry.returncode == 1 and "1 run, 0 finished, 1 to do." in dry.stdout, dry
+    done = run_tool("reproduce.py", "all", *args)
+    assert done.returncode == 1
+    assert "1 run done now; 1 of 3 outcomes written" in done.stdout
+    assert re.search(r"^not written: broken: cannot read config file", done.stdout, re.MULTILINE)
+    assert re.search(r"^not written: misspelt: unknown key 'TTA.STEP'", done.stdout, re.MULTILINE)
+    index = tmp_path / "output" / "experiments" / "index.html"
+    assert "good/report.html" in index.read_text(encoding="utf-8")
+    one = run_tool("reproduce.py", "good", *args)
+    assert one.returncode == 0 and "0 runs done now; 1 of 1 outcome written" in one.stdout

@@ -2,23 +2,27 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from common import PROJECT, Done, run_tool
+import torch
+from common import PROJECT, Done, openai_state, random_clip, run_tool
 from data_roots import build
 from made_runs import make_run
+from PIL import Image
 from processes import Process
 from promptcal.datasets import build_dataset
 from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.layouts.theory import CAVEAT
 from promptcal.trainers.experiments.outcome import DEMO, write_outcome
-from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand, select
-from promptcal.trainers.experiments.run import run_group
+from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand, select, work_groups
+from promptcal.trainers.experiments.run import run_group, run_groups
 from promptcal.trainers.experiments.timing import estimate
 from promptcal.trainers.runs.lock import RunLock
 
@@ -126,6 +130,45 @@ def test_workers_end_with_the_command_and_the_same_command_continues(tmp_path):
     assert run_tool(*args).returncode == 0
 
 
+RECORDER = """
+import importlib.abc, os, pathlib, sys, time
+
+class Recorder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            sys.meta_path.remove(self)
+            folder = pathlib.Path(os.environ["RECORDED"])
+            (folder / str(os.getpid())).write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "unset"))
+            until = time.monotonic() + 60
+            while len(list(folder.iterdir())) < 2 and time.monotonic() < until:  # the other worker
+                time.sleep(0.02)
+
+sys.meta_path.insert(0, Recorder())
+"""
+
+
+@pytest.mark.slow
+def test_each_worker_sees_its_gpu_when_it_first_imports_torch(tmp_path, monkeypatch):
+    """Two workers, which overlap in time, and a machine with two GPUs as far as this process knows."""
+    recorded = tmp_path / "recorded"
+    recorded.mkdir()
+    (tmp_path / "sitecustomize.py").write_text(RECORDER)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{PROJECT / '.package'}")
+    monkeypatch.setenv("RECORDED", str(recorded))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 9")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    workspace = Workspace(output=tmp_path / "output", demo=True, limit=2,
+                          opts=("DEVICE", "cpu", "DATALOADER.NUM_WORKERS", 0))
+    runs = select(expand(read_experiment("table1"), workspace), ["ZeroShot"])
+    groups = work_groups(runs)
+    assert len(groups) == 2
+    assert run_groups(groups, jobs=2) == {}
+    assert sorted(path.read_text() for path in recorded.iterdir()) == ["4", "9"]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4, 9"
+    assert all(run.finished for run in runs)
+
+
 # --- one group at a time
 
 
@@ -150,10 +193,168 @@ def test_a_prompt_that_cannot_be_learnt_fails_the_runs_that_start_from_it(tmp_pa
     assert failed[run] == "the prompt that it starts from could not be learnt"
 
 
-def test_a_finished_run_with_other_settings_is_no_result(tmp_path):
-    run = planned(tmp_path)[0]
-    make_run(tmp_path, run.method, folder=str(run.folder.relative_to(tmp_path)))
-    assert "holds a run with other settings" in run_group([run])[run]
+# --- finished runs of something else
+
+
+@dataclass
+class Laboratory:
+    """An experiment of two methods with the tiny CLIP on a miniature of EuroSAT."""
+
+    folder: Path
+    weights: Path
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "root"
+
+    def reproduce(self, *args: object, out: str = "output", root: str = "root") -> Done:
+        return run_tool(
+            "reproduce.py", self.folder / "mine.yaml", "--root", self.folder / root, "--backbone", self.weights,
+            "--output-dir", self.folder / out, *args, "--set", "TTA.VIEWS", 4, "TTA.SELECT", 0.5,
+            "DATALOADER.NUM_WORKERS", 0)
+
+    def tables(self, out: str = "output") -> str:
+        return (self.folder / out / "experiments" / "mine" / "tables.md").read_text()
+
+    def change_labels(self) -> None:
+        file = next(self.root.rglob("split_zhou_EuroSAT.json"))
+        split = json.loads(file.read_text())
+        for row in split["test"]:
+            row[1:] = split["test"][0][1:]
+        file.write_text(json.dumps(split))
+
+    def change_images(self) -> None:
+        for number, item in enumerate(build_dataset("EuroSAT", self.root).test):
+            Image.new("RGB", (12, 10), (255, number, 0)).save(item.impath)
+
+
+@pytest.fixture
+def laboratory(tmp_path, clip_file) -> Laboratory:
+    weights = tmp_path / "tiny.pt"
+    shutil.copy(clip_file, weights)
+    content = {"title": "t", "layout": "results", "backbones": ["small"], "datasets": ["eurosat"],
+               "runs": [{"methods": ["ZeroShot", "TPT"]}]}
+    (tmp_path / "mine.yaml").write_text(json.dumps(content))
+    build("EuroSAT", tmp_path / "root")
+    return Laboratory(tmp_path, weights)
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ("labels", "was made with other data: 18 labels differ"), ("images", "was made with other data: 20 images changed"),
+])
+def test_finished_runs_of_other_data_are_never_shown(laboratory, change, reason):
+    shutil.copytree(laboratory.root, laboratory.folder / "copy")
+    assert laboratory.reproduce().returncode == 0
+    first = laboratory.tables()
+    # The same images elsewhere are the same data.
+    again = laboratory.reproduce(root="copy")
+    assert again.returncode == 0 and "2 runs, 2 finished, 0 to do." in again.stdout, again
+
+    getattr(laboratory, f"change_{change}")()
+    dry = laboratory.reproduce("--dry-run")
+    assert "2 runs, 0 finished, 2 to do." in dry.stdout and dry.stdout.count(reason) == 2
+    refused = laboratory.reproduce()
+    assert refused.returncode == 1 and "0 runs done now; 0 of 1 outcome" in refused.stdout
+    assert len(re.findall(rf"^failed: \w+ on eurosat.*{reason}.*--overwrite", refused.stdout, re.M)) == 2
+    assert "tables of an earlier call are still there" in refused.stdout and laboratory.tables() == first
+    index = laboratory.folder / "output" / "experiments" / "index.html"
+    assert "mine/report.html" not in index.read_text(encoding="utf-8")
+    assert "2 runs, 2 finished" in laboratory.reproduce(root="copy").stdout
+
+    assert laboratory.reproduce(out="fresh").returncode == 0
+    done = laboratory.reproduce("--overwrite")
+    assert done.returncode == 0 and "2 runs done now; 1 of 1 outcome written" in done.stdout, done
+    assert laboratory.tables() == laboratory.tables("fresh") != first
+    times = {path: path.stat().st_mtime_ns for path in laboratory.folder.glob("output/EuroSAT/**/predictions.npz")}
+    done = laboratory.reproduce("--overwrite")
+    assert "2 runs, 2 finished, 0 to do." in done.stdout  # it overwrites other runs only
+    assert len(times) == 2 and all(path.stat().st_mtime_ns == time for path, time in times.items())
+
+
+def test_finished_runs_of_other_weights_are_never_shown(laboratory):
+    assert laboratory.reproduce().returncode == 0
+    torch.save(openai_state(random_clip(seed=1)), laboratory.weights)
+    refused = laboratory.reproduce()
+    assert refused.returncode == 1
+    assert len(re.findall(r"^failed: .*was made with other weights: ", refused.stdout, re.M)) == 2
+
+
+def test_a_run_that_was_begun_with_other_settings_is_refused_or_started_again(laboratory):
+    """It has no results yet, and its parts are of other views."""
+    assert laboratory.reproduce().returncode == 0
+    folder = next(laboratory.folder.glob("output/*/TPT/*/*/seed0"))
+    record = json.loads((folder / "record.json").read_text())
+    record["views"]["count"] = 64
+    (folder / "record.json").write_text(json.dumps(record))
+    (folder / "results.json").unlink()
+    (folder / "parts").mkdir()
+    (folder / "predictions.npz").rename(folder / "parts" / "0000000-0000019.npz")
+    refused = laboratory.reproduce()
+    assert refused.returncode == 1
+    assert re.search(r"^failed: TPT .*other settings \(TTA.VIEWS was 64, is 4\).*--overwrite", refused.stdout, re.M)
+    assert laboratory.reproduce("--overwrite").returncode == 0
+
+
+def test_finished_runs_without_their_data_are_named(laboratory):
+    assert laboratory.reproduce().returncode == 0
+    shutil.rmtree(laboratory.root / "eurosat")
+    done = laboratory.reproduce()
+    assert done.returncode == 1
+    assert len(re.findall(r"^failed: .* cannot be compared with the planned one: ", done.stdout, re.M)) == 2
+
+
+# --- prompts that an experiment trains
+
+
+def prompt_experiment(path: Path, dataset: str, epochs: int) -> Path:
+    content = {"title": "t", "layout": "results", "backbones": ["small"], "datasets": [dataset],
+               "runs": [{"methods": ["TPT"], "shots": [1]}],
+               "coop": {"OPTIM.MAX_EPOCH": epochs, "TRAINER.COOP.FIXED_VIEWS": True, "TRAINER.COOP.N_CTX": 2}}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_runs_from_a_prompt_that_is_trained_otherwise_are_computed_again(tmp_path):
+    def reproduce(out: str) -> list[str]:
+        done = run_tool("reproduce.py", tmp_path / "mine.yaml", "--output-dir", tmp_path / out, "--limit", 12, "--set",
+                        "TTA.VIEWS", 4, "TTA.SELECT", 0.5, "DATALOADER.NUM_WORKERS", 0)
+        assert done.returncode == 0, done
+        assert "2 runs done now" in done.stdout
+        tables = (tmp_path / out / "experiments" / "mine" / "tables.md").read_text()
+        return re.findall(r"\| (\d+\.\d+) ", tables)
+
+    prompt_experiment(tmp_path / "mine.yaml", "landcover", 1)
+    first = reproduce("output")
+    prompt_experiment(tmp_path / "mine.yaml", "landcover", 20)
+    second = reproduce("output")
+    assert second == reproduce("fresh") != first
+
+
+def test_runs_from_a_prompt_of_other_training_images(tmp_path, clip_file):
+    """Its settings are the same: without --overwrite all are refused by name, with it all are computed again."""
+    def reproduce(out: str, *args: str) -> Done:
+        return run_tool("reproduce.py", tmp_path / "mine.yaml", "--root", tmp_path / "root", "--output-dir",
+                        tmp_path / out, "--backbone", clip_file, *args, "--set", "TTA.VIEWS", 4, "TTA.SELECT", 0.5,
+                        "DATALOADER.NUM_WORKERS", 0)
+
+    def prompt_hashes(out: str) -> set[str]:
+        records = [json.loads(path.read_text()) for path in (tmp_path / out).rglob("record.json")]
+        return {record["model"]["prompt"].get("hash", "") for record in records}
+
+    prompt_experiment(tmp_path / "mine.yaml", "eurosat", 2)
+    build("EuroSAT", tmp_path / "root")
+    assert reproduce("output").returncode == 0
+    first = prompt_hashes("output")
+    for item in build_dataset("EuroSAT", tmp_path / "root").train:
+        Image.new("RGB", (12, 10), (item.label * 20, 255, 0)).save(item.impath)
+    refused = reproduce("output")
+    assert refused.returncode == 1
+    assert re.search(r"^failed: CoOp .* other settings \(training images was .*--overwrite", refused.stdout, re.M)
+    assert re.search(r"^failed: TPT .*: the prompt that it starts from could not be learnt", refused.stdout, re.M)
+    assert prompt_hashes("output") == first
+    assert reproduce("output", "--overwrite").returncode == 0
+    assert reproduce("fresh").returncode == 0
+    assert prompt_hashes("output") == prompt_hashes("fresh") != first
 
 
 # --- the command line
@@ -241,41 +442,53 @@ def test_a_plan_looks_at_the_root(tmp_path):
 def test_dry_run_of_everything_writes_nothing(tmp_path):
     process = run_tool("reproduce.py", "all", "--dry-run", "--output-dir", tmp_path, HOME=str(tmp_path))
     assert process.returncode == 0, process.stderr
-    assert re.search(r"\n([\d,]+) runs, 0 finished, \1 to do\.\nTime unknown: [\d,]+ runs", process.stdout)
-    assert "the weights of ViT-L/14 are not downloaded yet" in process.stdout
+    assert re.search(r"\n([\d,]+) runs, 0 finished, \1 to do\.\nTime unknown: \1 runs", process.stdout)
     assert not list(tmp_path.iterdir())
 
 
 def test_view_features_are_stored_by_the_first_run_that_uses_them():
     plan, features = expand(read_experiment("table1"), Workspace()), 1692 * 64 * 768 * 4  # bytes, on a CPU
     dtd = [run for run in plan if run.dataset == "dtd"]
-    costs = estimate(plan, set(), trial=False)
+    costs = estimate(plan, set())
     assert [run.method for run in dtd if costs[run].disk > features] == ["TPT"]
     tpt = next(run for run in dtd if run.method == "TPT")
-    costs = estimate(plan, {tpt}, trial=False)
+    costs = estimate(plan, {tpt})
     assert not any(costs[run].disk > features for run in dtd if run in costs)
-    (alone,) = estimate(select(plan, ["ZeroShot", "dtd"]), set(), trial=False).values()
+    (alone,) = estimate(select(plan, ["ZeroShot", "dtd"]), set()).values()
     assert features / 64 < alone.disk < features / 32  # the plain view
 
 
-def test_times_of_finished_runs_of_the_same_kind(tmp_path):
-    plan = select(expand(read_experiment("lambda"), Workspace(output=tmp_path)), ["ucf101"])
-    first, second = plan[:2]
-    for run, seconds in ((first, 3.0), (second, 0.5)):
-        folder = make_run(tmp_path, run.method, folder=str(run.folder.relative_to(tmp_path)))
-        results = json.loads((folder / "results.json").read_text())
-        (folder / "results.json").write_text(json.dumps({**results, "seconds_per_image": seconds}))
-    costs = estimate(plan, {first, second}, trial=False)
-    assert len(costs) == 6 and all(cost.source == "finished runs of the same kind" for cost in costs.values())
-    assert all(cost.seconds == pytest.approx(3783 * 0.5) for cost in costs.values())  # features are there
+def test_times_of_finished_runs_of_the_same_kind(demo):
+    """Also those of a pilot; other views are another kind."""
+    out, _ = demo
+    assert all(run.finished for run in demo_plan(out, limit=12))
+    whole = demo_plan(out, limit=900)
+    costs = estimate(whole, set())
+    files = (out / "demo" / "LandCover").rglob("results.json")
+    times = [json.loads(file.read_text())["seconds_per_image"] for file in files]
+    first, *others = [costs[run] for run in whole if run.dataset == "landcover"]
+    assert len(times) == 3 and first.seconds == pytest.approx(900 * max(times))  # it encodes the views
+    assert all(cost.seconds == pytest.approx(900 * min(times)) for cost in others)
+    assert all(cost.seconds is None for cost in estimate(demo_plan(out, limit=12, views=16), set()).values())
 
 
-def test_a_dry_run_says_where_its_time_comes_from(tmp_path):
-    done = run_tool("reproduce.py", "coop", "--demo", "--dry-run", "--output-dir", tmp_path, "--set", "TTA.VIEWS", "8",
-                    "TTA.SELECT", "0.5", "DATALOADER.NUM_WORKERS", "0")
+def demo_plan(out: Path, limit: int, views: int = 8) -> list[PlannedRun]:
+    opts = ("TTA.VIEWS", views, "TTA.SELECT", 0.5, "DATALOADER.NUM_WORKERS", 0)
+    return expand(read_experiment("sals"), Workspace(output=out, demo=True, limit=limit, opts=opts))
+
+
+def test_a_dry_run_computes_nothing(demo, tmp_path):
+    """The time is unknown until runs of the same kind are finished."""
+    done = run_tool("reproduce.py", "sals", "--dry-run", "--output-dir", tmp_path, *QUICK)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"Time on this machine: about \d+ \w+ in one process, .* \(from a trial of 8 images: 12 runs\)",
-                     done.stdout)
-    assert "Time unknown: 2 runs (learning a prompt has no trial)." in done.stdout
-    assert "8 of 960" not in done.stdout  # the trial's own lines
+    assert "Time unknown: 6 runs, because no run of the same kind is finished." in done.stdout
+    assert "landcover (12 images) 13.0 to 72; landcover_shift (12 images) 13.0 to 72 points" in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_settings_that_no_run_uses_are_named(tmp_path):
+    """With a setting that only some methods use nothing is said."""
+    args = ("reproduce.py", "sals", "--demo", "--dry-run", "--output-dir", tmp_path, "--set", "TTA.STEPS", 2)
+    unused = run_tool(*args, "DATALOADER.NUM_WORKERS", 0, "TRAINER.SOC.LAMBDA", 3, "TRAINER.TDA.ALPHA", 3)
+    assert "no effect" not in unused.stdout
+    assert re.findall(r"^No run uses (.*)\.$", unused.stdout, re.M) == ["TRAINER.TDA.ALPHA"], unused

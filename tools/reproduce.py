@@ -42,7 +42,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--array-parallelism", type=int, default=ARRAY_PARALLELISM, metavar="N",
                         help=f"jobs that run at the same time (default: {ARRAY_PARALLELISM})")
     parser.add_argument("--detach", action="store_true", help="submit the jobs and do not wait for them")
-    parser.add_argument("--status", action="store_true", help="show the state of the jobs, and stop")
+    parser.add_argument("--overwrite", action="store_true",
+                        help="compute finished runs of other data, weights, code or settings again, in their folders")
     parser.add_argument("--dry-run", action="store_true", help="show the plan, its time and disk space, and stop")
     parser.add_argument("--demo", action="store_true", help="on the embedded data sets and backbone, in minutes")
     parser.add_argument("--output-dir", type=Path, default=Path("output"), help="where runs and outcomes are written")
@@ -72,8 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ConfigError("reproduce starts its own processes: use --jobs N instead of torchrun")
     if args.cluster and args.jobs > 1:
         raise ConfigError("--cluster and --jobs exclude each other: --array-parallelism N limits the cluster's jobs")
-    if not args.cluster and (args.slurm or args.detach or args.status):
-        raise ConfigError("--slurm, --detach and --status are for jobs of a cluster: add --cluster slurm")
+    if not args.cluster and (args.slurm or args.detach):
+        raise ConfigError("--slurm and --detach are for jobs of a cluster: add --cluster slurm")
     slurm = parse_slurm(args.slurm)
     if args.array_parallelism < 1:
         raise ConfigError(f"--array-parallelism is {args.array_parallelism}; it must be 1 or more")
@@ -94,29 +95,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     from promptcal.trainers.report.render import terminal
 
     log_to_terminal()
-    workspace = Workspace(args.root, args.output_dir, args.cache_dir, args.demo, args.limit, tuple(args.opts),
-                          args.backbone, tuple(args.choose), args.choose_by)
-    experiments = read_experiments(args.name, args.add, args.demo)
-    if len(experiments) == 1 and not args.dry_run:
-        download_missing(next(iter(experiments.values())), workspace, args.only)
-    plans = make_plans(experiments, workspace, args.only)
-    cluster = Cluster(workspace, slurm, args.array_parallelism) if args.cluster else None
-    if cluster and args.status:
-        print(cluster.status(groups_of(plans)))
-        return 0
-    print(show_plan(plans, workspace, trial=args.dry_run), flush=True)
+    workspace = Workspace(
+        root=args.root,
+        output=args.output_dir,
+        cache=args.cache_dir,
+        demo=args.demo,
+        limit=args.limit,
+        opts=tuple(args.opts),
+        backbone=args.backbone,
+        choose=tuple(args.choose),
+        choose_by=args.choose_by,
+        overwrite=args.overwrite,
+    )
+    catalogue = read_experiments(args.name, args.add, args.demo)
+    if len(catalogue.chosen) == 1 and not args.dry_run:
+        download_missing(next(iter(catalogue.chosen.values())), workspace, args.only)
+    plans = make_plans(catalogue, workspace, args.only)
+    cluster = None
+    if args.cluster:
+        cluster = Cluster(workspace, slurm, args.array_parallelism)
+    print(show_plan(plans, workspace), flush=True)
+    for name, reason in catalogue.problems.items():
+        print(f"not planned: {name}: {reason}")
     if args.dry_run:
         if cluster:
             print(show_groups(groups_of(plans), args.array_parallelism))
-        return 0
+        return 1 if catalogue.problems else 0
     if cluster and args.detach:
         print(cluster.detach(groups_of(plans)))
-        return 0
-    done = reproduce(experiments, plans, workspace, args.jobs, cluster)
+        return 1 if catalogue.problems else 0
+    done = reproduce(catalogue, plans, workspace, args.jobs, cluster)
     for outcome in done.outcomes.values():
         for table in outcome.tables:
             print(f"\n{terminal(table)}")
-    written = f"{len(done.outcomes)} of {counted(len(plans), 'outcome')} written"
+    asked = len(plans) + len(catalogue.problems)
+    written = f"{len(done.outcomes)} of {counted(asked, 'outcome')} written"
     print(f"\n{counted(done.computed, 'run')} done now; {written}")
     for name, outcome in done.outcomes.items():
         print(f"  {name}: {outcome.page}")

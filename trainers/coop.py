@@ -248,10 +248,15 @@ def epochs_of(cfg: CfgNode) -> int:
     return 100 if 1 < shots <= 4 else 200
 
 
-def trained_prompt(cfg: CfgNode) -> Path:
-    """The checkpoint of the CoOp run that `cfg` describes, trained and tested first unless that is done."""
+def trained_prompt(cfg: CfgNode, overwrite: bool = False) -> Path:
+    """The checkpoint of a CoOp run, which is trained and tested first unless that is done.
+
+    Args:
+        cfg: All settings of the run.
+        overwrite: Start again in a folder that holds another run.
+    """
     trainer = CoOp(cfg)
-    trainer.run()
+    trainer.run(overwrite=overwrite)
     if not trainer.dist.broadcast(trainer.checkpoint.is_file()):  # the run is finished, but its prompt was removed
         with fixed_numerics(), RunLock(trainer.run_dir.path).held():
             trainer.train()

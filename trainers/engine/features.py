@@ -130,11 +130,11 @@ class ViewStore:
         On a CPU one pool of threads does all of it, image by image, so that features do not depend
         on the batch. For a GPU the threads make views ahead.
         """
-        data, device = self.data, self.backbone.device
+        device = self.backbone.device
         on_cpu = device.type == "cpu"
         make = self.encode_image if on_cpu else self.make_views
         self.maker.warm_up()
-        for batch in load_batches(data.read_image, make, wanted, self.threads):
+        for batch in load_batches(self.data.read_image, make, wanted, self.threads):
             for index in batch.bad:
                 self.check_unchanged(index)
             if not batch.made:

@@ -1,10 +1,11 @@
-"""An experiment as its yaml file in configs/experiments defines it: which runs, and which table or figure they make.
+"""An experiment as its yaml file in configs/experiments defines it: its runs and what they make.
 
-Imports neither torch nor matplotlib, so that the list of experiments and a misspelt name are answered at once.
+Imports neither torch nor matplotlib, so that the list of experiments and a misspelt name are
+answered at once.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from tabulate import tabulate
 
 from ...datasets.base import DATASET_REGISTRY
-from ...datasets.utils.errors import ConfigError, UnknownNameError
+from ...datasets.utils.errors import ConfigError, UnknownNameError, UserError
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, dataset_file_of
 from ..config.safe_yaml import read_yaml
@@ -23,24 +24,29 @@ from .layouts import LAYOUTS
 FOLDER = CONFIGS / "experiments"
 # The order of `all`: experiments whose runs many others share come first.
 ORDER = (
-    "table1", "shift", "two_steps", "ace", "sals", "selective", "reliability", "class_pairs", "seeds", "normalisation",
-    "lambda", "delta", "scaling", "prompts", "coop", "backbones", "complexity", "theory", "family",
-    "posthoc", "combine", "pareto", "verify", "online", "streams", "descriptions", "corruptions",
+    "table1", "shift", "two_steps", "ace", "sals", "selective", "reliability", "class_pairs",
+    "seeds", "normalisation", "lambda", "delta", "scaling", "prompts", "coop", "backbones",
+    "complexity", "theory", "family", "posthoc", "combine", "pareto", "verify", "online",
+    "streams", "descriptions", "corruptions",
 )
 
-VALID: dict[str, tuple] = {  # what a field of this type must be
-    "Sequence": ((list, tuple), "a list"), "Mapping": (dict, "field: value pairs"), "str": (str, "text"),
+# What a field of each type must be, and how a message calls it.
+VALID: dict[str, tuple[Any, str]] = {
+    "Sequence": ((list, tuple), "a list"),
+    "Mapping": (dict, "field: value pairs"),
+    "str": (str, "text"),
 }
 
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Methods that run at every combination of swept values, from hand-written or learnt prompts."""
+    """Methods that run at every combination of swept values, from one or several prompts."""
 
     methods: Sequence[str]
     sweep: Mapping[str, Sequence] = field(default_factory=dict)  # KEY: values
     datasets: Sequence[str] = ()  # only these of the experiment's; () = all
-    shots: Sequence[int] = (0,)  # 0: the hand-written prompt; n: a CoOp prompt learnt from n images per class
+    # 0: the hand-written prompt; n: a CoOp prompt learnt from n images per class.
+    shots: Sequence[int] = (0,)
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,8 @@ class Demo:
 
     datasets: Sequence[str]
     coop: Mapping[str, object] = field(default_factory=dict)  # further settings of the CoOp prompts
-    runs: Sequence[RunGroup] = ()  # replace the experiment's, where its settings do not fit the embedded data
+    # Replace the experiment's, where its settings do not fit the embedded data.
+    runs: Sequence[RunGroup] = ()
     images: int = 144  # test images per run without --limit: six per class
 
 
@@ -78,39 +85,58 @@ class Experiment:
 
     @property
     def methods(self) -> list[str]:
-        return list(dict.fromkeys(method for group in self.runs for method in group.methods))
+        """The methods of all groups of runs, each once."""
+        methods: dict[str, None] = {}
+        for group in self.runs:
+            for method in group.methods:
+                methods[method] = None
+        return list(methods)
 
     @property
     def swept_key(self) -> str:
         """The setting whose values are compared; "" if none is swept."""
-        return next((key for group in self.runs for key in group.sweep), "")
+        for group in self.runs:
+            for key in group.sweep:
+                return key
+        return ""
 
 
 def names() -> list[str]:
-    """All experiments, those of ORDER first."""
-    found = {path.stem for path in FOLDER.glob("*.yaml")}
-    return [name for name in ORDER if name in found] + sorted(found - set(ORDER))
+    """All experiments in configs/experiments, those of ORDER first."""
+    stems = {path.stem for path in FOLDER.glob("*.yaml")}
+    ordered = [name for name in ORDER if name in stems]
+    return ordered + sorted(stems - set(ORDER))
 
 
 def list_experiments() -> str:
-    """All experiments as a table: name, title, and what each makes."""
-    contents = {name: read_yaml(experiment_file(name)) for name in names()}
-    rows = [[name, content.get("title", ""), content.get("makes", "")] for name, content in contents.items()]
+    """All experiments as a table: name, title, and what each makes.
+
+    The row of a file that cannot be read has the reason instead.
+    """
+    rows = []
+    for name in names():
+        try:
+            content = read_yaml(experiment_file(name))
+        except ConfigError as error:
+            rows.append([name, str(error), ""])
+            continue
+        rows.append([name, content.get("title", ""), content.get("makes", "")])
     return tabulate(rows, headers=["name", "shows", "makes"], disable_numparse=True)
 
 
 def experiment_file(name: str) -> Path:
-    """The file of an experiment: of configs/experiments by its name, or any yaml file by its path."""
-    if (path := Path(name)).suffix in (".yaml", ".yml"):
+    """The file of an experiment, by its name in configs/experiments or by its path."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
         if path.stem in names() and path.resolve().parent != FOLDER:
-            raise ConfigError(f"{path} has the name of an experiment in configs/experiments, and their tables would be "
-                              f"written to one folder: rename the file")
+            raise ConfigError(f"{path} has the name of an experiment in configs/experiments, and "
+                              f"their tables would be written to one folder: rename the file")
         if not path.is_file():
             raise ConfigError(f"there is no experiment file {path}")
         return path
     if name not in names():
-        raise UnknownNameError(f"unknown experiment '{name}'.{nearest(name, names())} Known: {', '.join(names())}; or "
-                               f"all, list, or the path of a yaml file.")
+        raise UnknownNameError(f"unknown experiment '{name}'.{nearest(name, names())} Known: "
+                               f"{', '.join(names())}; or all, list, or the path of a yaml file.")
     return FOLDER / f"{name}.yaml"
 
 
@@ -119,27 +145,71 @@ def read_experiment(name: str) -> Experiment:
     return parse_experiment(path.stem, read_yaml(path), path)
 
 
+def read_all_experiments() -> tuple[dict[str, Experiment], dict[str, str]]:
+    """Reads all files of configs/experiments.
+
+    Returns:
+        The experiments by name, and for each file that is not a valid experiment the reason. One
+        bad file does not keep the others from being computed and summarised.
+    """
+    experiments = {}
+    problems = {}
+    for name in names():
+        try:
+            experiments[name] = read_experiment(name)
+        except UserError as error:
+            problems[name] = str(error)
+    return experiments, problems
+
+
 def add(experiment: Experiment, names: Sequence[str]) -> Experiment:
-    """The experiment with further methods and data sets, given by name. A method joins every group of runs, at its
-    swept values, but those that sweep another method's own settings."""
-    methods, datasets = [], []
+    """The experiment with further methods and data sets.
+
+    A method joins every group of runs, at the group's swept values, but not those groups that sweep
+    the settings of another method.
+
+    Args:
+        experiment: The experiment, which is not changed.
+        names: Methods and data sets in any spelling; the name decides which it is.
+    """
+    methods = []
+    datasets = []
     for name in names:
-        if method := find_method(name):
+        method = find_method(name)
+        if method:
             methods.append(method.__name__)
         else:
             datasets.append(find_dataset(name, TRAINER_REGISTRY))
-    groups = [replace(group, methods=list(dict.fromkeys([*group.methods, *methods])))
-              if all(key == "TRAINER.REGULARISERS" or not key.startswith("TRAINER.") for key in group.sweep) else group
-              for group in experiment.runs]
-    if methods and groups == list(experiment.runs):
+
+    groups = []
+    joined = False
+    for group in experiment.runs:
+        extended = without_duplicates([*group.methods, *methods])
+        if not sweeps_method_settings(group) and extended != list(group.methods):
+            group = replace(group, methods=extended)
+            joined = True
+        groups.append(group)
+    if methods and not joined:
         groups.append(RunGroup(methods))
-    return replace(experiment, runs=groups, datasets=list(dict.fromkeys([*experiment.datasets, *datasets])))
+    all_datasets = without_duplicates([*experiment.datasets, *datasets])
+    return replace(experiment, runs=groups, datasets=all_datasets)
+
+
+def sweeps_method_settings(group: RunGroup) -> bool:
+    """Whether a group sweeps settings of one method. Every method takes TRAINER.REGULARISERS."""
+    return any(key.startswith("TRAINER.") and key != "TRAINER.REGULARISERS" for key in group.sweep)
+
+
+def without_duplicates(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
 
 
 def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
     """The experiment in a yaml file's content. A ConfigError names the invalid field."""
     where = f"experiment {source}"
-    demo = build(Demo, content["demo"], f"demo in {where}") if "demo" in content else DEMO
+    demo = DEMO
+    if "demo" in content:
+        demo = build(Demo, content["demo"], f"demo in {where}")
     demo = replace(demo, runs=run_groups(demo.runs, f"demo in {where}"))
     runs = run_groups(content.get("runs", []), where)
     experiment = build(Experiment, {**content, "name": name, "demo": demo, "runs": runs}, where)
@@ -154,33 +224,37 @@ def run_groups(groups: Any, where: str) -> list[RunGroup]:
 
 
 def build(kind: type[Any], content: Any, where: str) -> Any:
-    """An instance of the dataclass `kind` from a mapping. Unknown, missing and mistyped fields are errors."""
+    """An instance of the dataclass `kind` from a mapping.
+
+    Unknown, missing and mistyped fields are errors.
+    """
     try:
-        made = kind(**content)
+        instance = kind(**content)
     except TypeError as error:  # "Experiment.__init__() got an unexpected keyword argument 'titel'"
         raise ConfigError(f"{where}: {str(error).rpartition('() ')[2]}") from None
-    for item in fields(made):
-        value = getattr(made, item.name)
-        valid, words = VALID.get(str(item.type).partition("[")[0], (object, ""))
+    for item in fields(instance):
+        value = getattr(instance, item.name)
+        type_name = str(item.type).partition("[")[0]
+        if type_name not in VALID:
+            continue
+        valid, words = VALID[type_name]
         if not isinstance(value, valid):
             raise ConfigError(f"{item.name} in {where} must be {words}, not {value!r}")
-        if words == "a list" and item.name != "runs" and any(isinstance(one, list | dict) for one in value):
-            raise ConfigError(f"{item.name} in {where} must be a list of single values, not {value!r}")
-    return made
+        if type_name == "Sequence" and item.name != "runs":
+            for element in value:
+                if isinstance(element, list | dict):
+                    raise ConfigError(f"{item.name} in {where} must be a list of single values, "
+                                      f"not {value!r}")
+    return instance
 
 
 def check(experiment: Experiment, where: str) -> None:
     """Refuses unknown names before anything is planned."""
     from ..report.metrics import METRICS  # imports torch
 
-    for field_name, values, known in (
-        ("layout", [experiment.layout], LAYOUTS), ("metrics", experiment.metrics, METRICS),
-        ("published", experiment.published, published.tables_of(None)),
-    ):
-        for value in values:
-            if value not in known:
-                raise ConfigError(f"{field_name} in {where}: '{value}' is none of {', '.join(known)}."
-                                  f"{nearest(value, known)}")
+    check_names("layout", [experiment.layout], LAYOUTS, where)
+    check_names("metrics", experiment.metrics, METRICS, where)
+    check_names("published", experiment.published, published.tables_of(None), where)
     for dataset in (*experiment.datasets, *experiment.demo.datasets):
         find_dataset(dataset)
     for method in experiment.methods:
@@ -188,22 +262,45 @@ def check(experiment: Experiment, where: str) -> None:
     for group in (*experiment.runs, *experiment.demo.runs):
         for key, values in group.sweep.items():
             if not isinstance(values, list) or not values:
-                raise ConfigError(f"sweep in {where}: {key} must have a list of values, not {values!r}")
+                raise ConfigError(f"sweep in {where}: {key} must have a list of values, not "
+                                  f"{values!r}")
     if not experiment.seeds or not experiment.backbones:
         raise ConfigError(f"seeds or backbones in {where} is empty")
     if experiment.layout == "averages" and not experiment.across:
-        raise ConfigError(f"{where} lacks across: what the columns are (backbone, shots or a swept key)")
+        raise ConfigError(f"{where} lacks across: what the columns are (backbone, shots or a swept "
+                          f"key)")
+
+
+def check_names(field_name: str, values: Iterable[str], known: Collection[str], where: str) -> None:
+    """Refuses values of a field that are not known."""
+    for value in values:
+        if value not in known:
+            raise ConfigError(f"{field_name} in {where}: '{value}' is none of {', '.join(known)}."
+                              f"{nearest(value, known)}")
 
 
 def find_dataset(name: str, methods: Iterable[str] = ()) -> str:
-    """What `build_cfg` takes for a data set: a name in configs/datasets, the path of a yaml file, or the registered
-    name of a data set without a yaml, given in any spelling. The error also names `methods`, if they are allowed."""
+    """What `build_cfg` takes for a data set.
+
+    Args:
+        name: A name in configs/datasets, the path of a yaml file, or the registered name of a data
+            set in any spelling.
+        methods: Names of methods, if they are allowed too: the error lists them.
+
+    Returns:
+        A name in configs/datasets, the path of a yaml file, or the name of a registered data set
+        that has no yaml file.
+    """
     files = sorted(path.stem for path in (CONFIGS / "datasets").glob("*.yaml"))
-    if name in files or (Path(name).suffix in (".yaml", ".yml") and Path(name).is_file()):
+    path = Path(name)
+    if name in files or (path.suffix in (".yaml", ".yml") and path.is_file()):
         return name
-    if found := next((known for known in DATASET_REGISTRY if method_key(known) == method_key(name)), None):
-        file = dataset_file_of(found)
-        return file.stem if file else found
+    for registered in DATASET_REGISTRY:
+        if method_key(registered) == method_key(name):
+            file = dataset_file_of(registered)
+            return file.stem if file else registered
+    kinds = "method or data set" if methods else "data set"
     raise UnknownNameError(
-        f"no {'method or ' if methods else ''}data set '{name}'.{nearest(name, [*methods, *DATASET_REGISTRY, *files])} "
-        f"Known: {', '.join([*sorted(methods), *files])}; or what a plugin registers (--plugin MODULE).")
+        f"no {kinds} '{name}'.{nearest(name, [*methods, *DATASET_REGISTRY, *files])} "
+        f"Known: {', '.join([*sorted(methods), *files])}; or what a plugin registers (--plugin "
+        f"MODULE).")

@@ -101,8 +101,8 @@ def measure_runs(
     posthoc = not {*POSTHOC, "seconds"}.isdisjoint(experiment.metrics)
     found = {}
     for run in tqdm(runs, desc="measuring", unit="run", leave=False, disable=len(runs) < 3):
-        if run in failed or not run.finished:
-            notes.append(f"Missing: {run.described} ({failed.get(run, 'not finished')}).")
+        if run in failed:  # whether a folder holds this run is decided by records, before
+            notes.append(f"Missing: {run.described} ({failed[run]}).")
             continue
         try:
             metrics = known[run].metrics if run in known else {}

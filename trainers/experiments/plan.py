@@ -1,8 +1,8 @@
-"""From an experiment to its runs: what each run is, where it is stored, and which runs share view features."""
+"""From an experiment to its runs: what each run is, where it is stored, which runs share images."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -16,12 +16,16 @@ from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, build_cfg
 from ..config.fingerprint import run_path
-from ..coop import CoOp
-from ..registry import build_trainer, method_info, method_key
+from ..config.names import path_safe
+from ..config.settings import Role, changed_settings, effective_settings, find_setting
+from ..coop import CoOp, epochs_of
+from ..registry import method_info, method_key
 from ..report.choose import means
-from ..runs.run_dir import check_state, inspect_folder
+from ..runs.record import canonical_json
 from ..vlm.openai import SMALL
-from .definition import Experiment, find_dataset
+from ..vlm.prompt_files import checkpoint_path
+from .definition import Experiment, RunGroup, find_dataset
+from .run_state import RunState, run_state
 
 
 @dataclass(frozen=True)
@@ -35,22 +39,39 @@ class Workspace:
     limit: int = 0  # test images per run; 0 = all
     opts: tuple = ()  # KEY VALUE pairs for every run
     backbone: str = ""  # replaces the experiments' backbones
-    choose: tuple[str, ...] = ()  # swept settings whose value is chosen on validation runs, which are planned too
+    # Swept settings whose value is chosen on validation runs, which are planned too.
+    choose: tuple[str, ...] = ()
     choose_by: str = "ece"  # the metric by which it is chosen
+    overwrite: bool = False  # start again in folders that hold other runs than the planned ones
 
     @property
     def runs_dir(self) -> Path:
-        return self.output / "demo" if self.demo else self.output
+        if self.demo:
+            return self.output / "demo"
+        return self.output
 
     @property
     def cache_dir(self) -> Path:
         return self.cache or self.runs_dir / "cache"
 
     def backbones(self, experiment: Experiment) -> list[str]:
-        return [self.backbone or SMALL] if self.backbone or self.demo else list(experiment.backbones)
+        if self.backbone:
+            return [self.backbone]
+        if self.demo:
+            return [SMALL]
+        return list(experiment.backbones)
 
     def datasets(self, experiment: Experiment) -> Sequence[str]:
-        return experiment.demo.datasets if self.demo else experiment.datasets
+        if self.demo:
+            return experiment.demo.datasets
+        return experiment.datasets
+
+    def run_groups(self, experiment: Experiment, dataset: str) -> list[RunGroup]:
+        """The experiment's groups of runs on a data set."""
+        groups = experiment.runs
+        if self.demo and experiment.demo.runs:
+            groups = experiment.demo.runs
+        return [group for group in groups if not group.datasets or dataset in group.datasets]
 
     def outcome_dir(self, name: str) -> Path:
         return self.runs_dir / "experiments" / name
@@ -58,21 +79,82 @@ class Workspace:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run. Two runs with the same folder are the same run, whichever experiments need it."""
+    """One run. Two runs with the same key are the same run, whichever experiments need them.
 
-    folder: Path
+    The key is made of settings, because a plan must be possible before data and weights are there.
+    Whether a folder holds the run is decided by its record: see `state`.
+
+    Attributes:
+        key: All settings that its predictions depend on, and those of the prompt that it starts
+            from.
+        folder: Where it is stored.
+        method: Name of the trainer.
+        dataset: Data set as the experiment names it.
+        backbone: Name of the backbone.
+        seed: Its seed.
+        variant: The swept settings with the values of this run.
+        shots: Labelled images per class behind the prompt; 0 for a hand-written prompt.
+        cfg: All settings.
+        prompt: The CoOp run that trains the prompt; None for a hand-written prompt.
+        overwrite: Start again if the folder holds another run.
+    """
+
+    key: str = field(repr=False)
+    folder: Path = field(compare=False)
     method: str = field(compare=False)
-    dataset: str = field(compare=False)  # as the experiment names it
+    dataset: str = field(compare=False)
     backbone: str = field(compare=False)
     seed: int = field(compare=False)
-    variant: Mapping[str, object] = field(compare=False)  # the swept settings of this run
+    variant: Mapping[str, object] = field(compare=False)
     shots: int = field(compare=False)
     cfg: CfgNode = field(compare=False, repr=False)
-    prompt: PlannedRun | None = field(compare=False, default=None, repr=False)  # the CoOp run that it starts from
+    prompt: PlannedRun | None = field(compare=False, default=None, repr=False)
+    overwrite: bool = field(compare=False, default=False)
+
+    @property
+    def state(self) -> RunState:
+        """What its folder holds, compared with the run by their records."""
+        if self.prompt is None:
+            return run_state(self.key, self.cfg)
+        if not self.prompt.finished or not self.prompt.checkpoint.is_file():
+            # The prompt is still to be trained. Until then it is not known which prompt a run in
+            # the folder must have started from.
+            return RunState()
+        return run_state(self.key, self.settings_from_prompt())
 
     @property
     def finished(self) -> bool:
-        return inspect_folder(self.folder).results is not None
+        """Whether its folder holds the results of this run and of no other."""
+        return self.state.finished
+
+    @property
+    def refusal(self) -> str:
+        """Why the run is not computed, as one line: its folder holds another run. "" if it may be."""
+        if self.overwrite:
+            return ""
+        return self.state.conflict
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the run is to be computed."""
+        state = self.state
+        if state.finished:
+            return False
+        return self.overwrite or not state.conflict
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where a run that trains a prompt stores it."""
+        return checkpoint_path(self.folder, epochs_of(self.cfg))
+
+    def settings_from_prompt(self) -> CfgNode:
+        """All settings of a run that starts from a trained prompt, with its checkpoint."""
+        assert self.prompt is not None
+        cfg = self.cfg.clone()
+        cfg.defrost()
+        cfg.MODEL.INIT_WEIGHTS = str(self.prompt.checkpoint)
+        cfg.freeze()
+        return cfg
 
     @property
     def dataset_name(self) -> str:
@@ -94,157 +176,328 @@ class PlannedRun:
         return method_info(self.method).tuned
 
     @property
-    def features_key(self) -> tuple:
-        """Runs with equal keys share view features: the same views and the same image tower."""
-        data = self.cfg.DATASET
-        return (self.dataset, data.CORRUPTION, data.SEVERITY, data.IMAGE_LIST, self.backbone, self.seed,
-                self.split, self.cfg.TEST.LIMIT, self.cfg.TEST.IMBALANCE, self.cfg.TTA.AUGMIX)
+    def trains_prompt(self) -> bool:
+        """Whether it learns a prompt from labelled images."""
+        return method_info(self.method).trained
+
+    @property
+    def num_views(self) -> int:
+        """Views of each image."""
+        if self.uses_views:
+            return self.cfg.TTA.VIEWS
+        return 1
+
+    @cached_property
+    def images_key(self) -> str:
+        """Equal for runs that encode the same images with the same image tower."""
+        return self.key_of_settings(Role.DATA)
+
+    @cached_property
+    def features_key(self) -> tuple[str, int]:
+        """Equal for runs that share view features: the same images and the same views of them."""
+        return self.key_of_settings(Role.DATA, Role.VIEWS), self.num_views
+
+    def key_of_settings(self, *roles: Role) -> str:
+        """The settings with some roles, and those of the image tower, as text."""
+        relevant = {}
+        for name, value in effective_settings(self.cfg).items():
+            is_tower = name in ("MODEL.BACKBONE.NAME", "MODEL.PREC")
+            if is_tower or find_setting(name).role in roles:
+                relevant[name] = value
+        return canonical_json(relevant)
 
     @cached_property
     def size(self) -> tuple[int, int]:
         """Test or validation images, and classes."""
         images, classes = dataset_size(self.dataset_name, self.cfg.DATASET.ROOT, self.split)
-        return min(self.cfg.TEST.LIMIT or images, images), classes
+        if self.cfg.TEST.LIMIT:
+            images = min(self.cfg.TEST.LIMIT, images)
+        return images, classes
 
     @property
     def described(self) -> str:
-        parts = [f"{key.rsplit('.', 1)[-1]} {value}" for key, value in self.variant.items()]
-        if self.shots:
-            parts.append(f"{self.shots} shots" if method_info(self.method).trained else f"from {self.shots} shots")
+        parts = []
+        for key, value in self.variant.items():
+            parts.append(f"{key.rsplit('.', 1)[-1]} {value}")
+        if self.shots and self.trains_prompt:
+            parts.append(f"{self.shots} shots")
+        elif self.shots:
+            parts.append(f"from {self.shots} shots")
         if self.split == "val":
             parts.append("validation images")
-        setting = f" ({', '.join(parts)})" if parts else ""
+        setting = ""
+        if parts:
+            setting = f" ({', '.join(parts)})"
         return f"{self.method}{setting} on {self.dataset}, {self.backbone}, seed {self.seed}"
 
 
-WorkGroup = list[PlannedRun]  # runs that share view features, in the order in which one process computes them
+# Runs on the same images, in the order in which one process computes them.
+WorkGroup = list[PlannedRun]
 
 
 def work_groups(runs: Iterable[PlannedRun]) -> list[WorkGroup]:
-    """The runs by shared view features. A group is independent of the others: it holds the prompts that its runs start
-    from, first. Runs of the plain view come last: they read it from the features of all views."""
-    groups: dict[tuple, WorkGroup] = {}
+    """The runs by the images that they encode.
+
+    A group is independent of the others. It holds the prompts that its runs start from, first. Runs
+    of the plain view alone come last.
+    """
+    groups: dict[str, WorkGroup] = {}
     for run in runs:
-        groups.setdefault((run.prompt or run).features_key, []).append(run)
-    return [sorted(group, key=lambda run: (not method_info(run.method).trained, not run.uses_views))
-            for group in groups.values()]
+        first = run.prompt or run
+        groups.setdefault(first.images_key, []).append(run)
+    for group in groups.values():
+        group.sort(key=lambda run: (not run.trains_prompt, not run.uses_views))
+    return list(groups.values())
 
 
 def expand(experiment: Experiment, workspace: Workspace) -> list[PlannedRun]:
-    """All runs of an experiment, each once; a prompt comes before the runs that start from it. Where a value is to be
-    chosen, each test run is followed by its validation run, unless the data set has no validation images."""
+    """All runs of an experiment, each once.
+
+    A prompt comes before the runs that start from it. Where a value is to be chosen, each test run
+    is followed by its validation run, unless the data set has no validation images.
+    """
     if workspace.demo and not workspace.limit:
         workspace = replace(workspace, limit=experiment.demo.images)
-    coop = {**experiment.coop, **(experiment.demo.coop if workspace.demo else {})}
+    coop = dict(experiment.coop)
+    if workspace.demo:
+        coop.update(experiment.demo.coop)
     runs: dict[PlannedRun, None] = {}
-    groups = (workspace.demo and experiment.demo.runs) or experiment.runs
-    for backbone, dataset, seed in itertools.product(
-        workspace.backbones(experiment), workspace.datasets(experiment), experiment.seeds,
-    ):
-        for group in [group for group in groups if not group.datasets or dataset in group.datasets]:
-            for shots, *values in itertools.product(group.shots, *group.sweep.values()):
-                variant, prompt = dict(zip(group.sweep, values, strict=True)), None
-                where = (dataset, backbone, seed)
-                if shots:
-                    cfg = configure(workspace, CoOp.__name__, *where, (("DATASET.NUM_SHOTS", shots), *coop.items()))
-                    prompt = PlannedRun(Path(cfg.OUTPUT_DIR), CoOp.__name__, *where, {}, shots, cfg)
-                    runs.setdefault(prompt)
-                tag = f"CoOp-{shots}-shots" if shots else ""
-                chosen = any(means(name, key) for name in workspace.choose for key in variant)
-                for method in group.methods:
-                    opts = tuple((key, filled_in(value, workspace, dataset)) for key, value in variant.items())
-                    cfgs = [configure(workspace, method, *where, opts, tag)]
-                    if chosen and DATASET_REGISTRY.get(cfgs[0].DATASET.NAME).has_val:
-                        cfgs.append(configure(workspace, method, *where, (*opts, ("TEST.SPLIT", "val")), tag))
-                    for cfg in cfgs:
-                        runs.setdefault(PlannedRun(Path(cfg.OUTPUT_DIR), method, *where, variant, shots, cfg, prompt))
+    places = itertools.product(
+        workspace.backbones(experiment), workspace.datasets(experiment), experiment.seeds)
+    for backbone, dataset, seed in places:
+        planner = Planner(workspace, dataset, backbone, seed, coop)
+        for group in workspace.run_groups(experiment, dataset):
+            for run in planner.expand_group(group):
+                runs.setdefault(run)
     return list(runs)
 
 
-def filled_in(value: object, workspace: Workspace, dataset: str) -> object:
-    """A swept value with the data root, the folder of configs and the data set's name in place of {root}, {configs} and
-    {dataset}."""
+@dataclass(frozen=True)
+class Planner:
+    """Plans runs on one data set with one backbone and one seed."""
+
+    workspace: Workspace
+    dataset: str
+    backbone: str
+    seed: int
+    coop: Mapping[str, object]  # settings of the CoOp prompts
+
+    def expand_group(self, group: RunGroup) -> Iterator[PlannedRun]:
+        """Each method at every combination of swept values, from every kind of prompt."""
+        for shots, *values in itertools.product(group.shots, *group.sweep.values()):
+            variant = dict(zip(group.sweep, values, strict=True))
+            prompt = None
+            if shots:
+                prompt = self.plan_prompt(shots)
+                yield prompt
+            for method in group.methods:
+                run = self.plan_run(method, variant, prompt)
+                yield run
+                has_validation_images = DATASET_REGISTRY.get(run.dataset_name).has_val
+                if self.is_chosen(variant) and has_validation_images:
+                    yield self.plan_run(method, variant, prompt, split="val")
+
+    def plan_prompt(self, shots: int) -> PlannedRun:
+        """The CoOp run that trains the prompt from this many labelled images per class."""
+        cfg = self.configure(CoOp.__name__, {"DATASET.NUM_SHOTS": shots, **self.coop})
+        return self.planned(cfg, {}, shots, None)
+
+    def plan_run(
+        self, method: str, variant: Mapping[str, object], prompt: PlannedRun | None,
+        split: str = "",
+    ) -> PlannedRun:
+        settings = {}
+        for key, value in variant.items():
+            settings[key] = fill_in(value, self.workspace, self.dataset)
+        if split:
+            settings["TEST.SPLIT"] = split
+        cfg = self.configure(method, settings)
+        if prompt is None:
+            return self.planned(cfg, variant, 0, None)
+        # The checkpoint's path is too long for a folder's name, so the tag says how it was trained.
+        cfg = place_run(cfg, self.workspace, self.prompt_tag(prompt))
+        return self.planned(cfg, variant, prompt.shots, prompt)
+
+    def planned(
+        self, cfg: CfgNode, variant: Mapping[str, object], shots: int, prompt: PlannedRun | None,
+    ) -> PlannedRun:
+        prompt_key = prompt.key if prompt else ""
+        return PlannedRun(
+            key=canonical_json([effective_settings(cfg), prompt_key]),
+            folder=Path(cfg.OUTPUT_DIR),
+            method=cfg.TRAINER.NAME,
+            dataset=self.dataset,
+            backbone=self.backbone,
+            seed=self.seed,
+            variant=variant,
+            shots=shots,
+            cfg=cfg,
+            prompt=prompt,
+            overwrite=self.workspace.overwrite,
+        )
+
+    def configure(self, method: str, settings: Mapping[str, object]) -> CfgNode:
+        return configure(self.workspace, method, self.dataset, self.backbone, self.seed, settings)
+
+    def prompt_tag(self, prompt: PlannedRun) -> str:
+        """Names a trained prompt in the folders of the runs that start from it.
+
+        Settings of the training that differ from CoOp's are part of it. A prompt that is trained
+        with other settings therefore gives other folders.
+        """
+        parts = [f"CoOp-{prompt.shots}-shots"]
+        for key, (_, value) in changed_settings(prompt.cfg).items():
+            if key != "DATASET.NUM_SHOTS" and find_setting(key).role is not Role.DATA:
+                parts.append(f"{key.rpartition('.')[2]}-{value}")
+        return path_safe("_".join(parts))
+
+    def is_chosen(self, variant: Mapping[str, object]) -> bool:
+        """Whether a swept setting is one whose value is chosen on validation images."""
+        for name in self.workspace.choose:
+            for key in variant:
+                if means(name, key):
+                    return True
+        return False
+
+
+def fill_in(value: object, workspace: Workspace, dataset: str) -> object:
+    """A swept value with its placeholders filled in.
+
+    {root} is the data root, {configs} the folder of configs and {dataset} the data set's name.
+    """
     if not isinstance(value, str):
         return value
-    value = value.replace("{root}", workspace.root or "data").replace("{configs}", str(CONFIGS))
+    value = value.replace("{root}", workspace.root or "data")
+    value = value.replace("{configs}", str(CONFIGS))
     return value.replace("{dataset}", dataset)
 
 
-@cache
 def configure(
-    workspace: Workspace, method: str, dataset: str, backbone: str, seed: int, opts: tuple = (), prompt_tag: str = "",
+    workspace: Workspace, method: str, dataset: str, backbone: str, seed: int,
+    settings: Mapping[str, object] | None = None,
 ) -> CfgNode:
-    """The config of a run, `opts` as (key, value) pairs. Its folder is the one that tools/train.py would choose, in the
-    workspace. `prompt_tag` replaces a learnt prompt in the tag, because the checkpoint's path is too long."""
-    flags = ["MODEL.BACKBONE.NAME", backbone, "SEED", seed, "TEST.LIMIT", workspace.limit, "CACHE.DIR",
-             str(workspace.cache_dir)]
+    """The config of a run with some settings of its own.
+
+    Its folder in the workspace has the name that tools/train.py would choose.
+    """
+    flags = ["MODEL.BACKBONE.NAME", backbone, "SEED", seed, "TEST.LIMIT", workspace.limit,
+             "CACHE.DIR", str(workspace.cache_dir)]
     if workspace.root:
         flags += ["DATASET.ROOT", workspace.root]
-    cfg = build_cfg(method, find_dataset(dataset), flags=flags, opts=[*workspace.opts, *itertools.chain(*opts)])
+    opts = list(workspace.opts)
+    for key, value in (settings or {}).items():
+        opts += [key, value]
+    cfg = build_cfg(method, find_dataset(dataset), flags=flags, opts=opts)
     if cfg.OUTPUT_DIR:
-        raise ConfigError("OUTPUT_DIR is of single runs: an experiment has --output-dir for all of its runs")
+        raise ConfigError("OUTPUT_DIR is of single runs: an experiment has --output-dir for all of "
+                          "its runs")
+    return place_run(cfg, workspace)
+
+
+def place_run(cfg: CfgNode, workspace: Workspace, prompt_tag: str = "") -> CfgNode:
+    """A copy of a config with its folder in the workspace.
+
+    Args:
+        cfg: All settings of the run.
+        workspace: Where results are written.
+        prompt_tag: What the tag says of a trained prompt that the run starts from.
+    """
+    cfg = cfg.clone()
     cfg.defrost()
-    if prompt_tag:
-        cfg.TAG = prompt_tag if cfg.TAG == "default" else f"{prompt_tag}_{cfg.TAG}"
+    cfg.OUTPUT_DIR = ""
+    if prompt_tag and cfg.TAG == "default":
+        cfg.TAG = prompt_tag
+    elif prompt_tag:
+        cfg.TAG = f"{prompt_tag}_{cfg.TAG}"
     cfg.OUTPUT_DIR = str(workspace.runs_dir / run_path(cfg).relative_to("output"))
     cfg.freeze()
     return cfg
 
 
-def differs(run: PlannedRun) -> str:
-    """In what a finished run differs from the planned one, as one sentence; "" if it does not."""
-    trainer = build_trainer(configured(run))
-    try:
-        check_state(run.folder, inspect_folder(run.folder), trainer.record, trainer.listing)
-    except ConfigError as error:
-        return str(error)
-    return ""
-
-
-def configured(run: PlannedRun) -> CfgNode:
-    """The settings of a run. One that starts from a learnt prompt has the checkpoint of the run that trained it."""
-    if run.prompt is None:
-        return run.cfg
-    cfg = run.cfg.clone()
-    cfg.defrost()
-    cfg.MODEL.INIT_WEIGHTS = str(CoOp(run.prompt.cfg).checkpoint)
-    cfg.freeze()
-    return cfg
+def check_folders(runs: Iterable[PlannedRun]) -> None:
+    """Refuses a plan in which two different runs have the same folder."""
+    by_folder: dict[Path, PlannedRun] = {}
+    for run in runs:
+        other = by_folder.setdefault(run.folder, run)
+        if other != run:
+            raise ConfigError(f"{run.described} and {other.described} would both be written to "
+                              f"{run.folder}: leave TAG out, or give one of them another value")
 
 
 @cache
 def dataset_size(name: str, root: str = "", split: str = "test") -> tuple[int, int]:
-    """Images of a split and classes of a data set below `root`; if it is not there, of the published test split."""
-    found = inspect_data(name, root)
-    if found and (split == "test" or not found.test):
-        return found.test or found.cls.expected_test, found.classes or found.cls.expected_classes or 0
-    dataset = build_dataset(name, root if found else "")
-    return len(dataset.val if split == "val" else dataset.test), len(dataset.classnames)
+    """Images of a split and classes of a data set below `root`.
+
+    Where the data set is not there: those of the published test split.
+    """
+    state = inspect_data(name, root)
+    if state and (split == "test" or not state.test):
+        images = state.test or state.cls.expected_test
+        classes = state.classes or state.cls.expected_classes or 0
+        return images, classes
+    if not state:  # embedded data
+        root = ""
+    dataset = build_dataset(name, root)
+    items = dataset.test
+    if split == "val":
+        items = dataset.val
+    return len(items), len(dataset.classnames)
 
 
 @cache
 def inspect_data(name: str, root: str) -> Finding | None:
-    """The state of a data set below the data root: ok, partial, faulty or absent; None for an embedded one."""
+    """The state of a data set: ok, partial, faulty or absent; None for an embedded one."""
     kind = DATASET_REGISTRY.get(name)
-    return inspect(kind, Path(root)) if issubclass(kind, FileDataset) else None
+    if not issubclass(kind, FileDataset):
+        return None
+    return inspect(kind, Path(root))
 
 
 def select(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[PlannedRun]:
-    """The runs that match `only`: for each kind of name given (method, data set, backbone), one of them must match.
+    """The runs that match `only`, and the prompts that they start from.
 
-    Prompts that a selected run starts from are kept.
+    For each kind of name given (method, data set, backbone), one of the names must match.
     """
-    names = {run: [{method_key(name) for name in kind} for kind in
-                   ((run.method,), (run.dataset, run.dataset_name), (run.backbone,))] for run in runs}
-    wanted: list[set[str]] = [set(), set(), set()]
+    names = {run: names_of(run) for run in runs}
+    wanted: dict[str, set[str]] = {"method": set(), "dataset": set(), "backbone": set()}
     for name in only:
-        kinds = [kind for own in names.values() for kind in range(3) if method_key(name) in own[kind]]
-        if not kinds:
-            every = sorted({n for run in runs for n in (run.method, run.dataset, run.backbone)})
-            raise ConfigError(f"--only {name}: no such method, data set or backbone here.{nearest(name, every)} "
-                              f"Known: {', '.join(every)}.")
-        wanted[min(kinds)].add(method_key(name))
-    chosen = {run for run, own in names.items()
-              if all(not some or some & kind for some, kind in zip(wanted, own, strict=True))}
-    chosen |= {run.prompt for run in chosen if run.prompt}
-    return [run for run in runs if run in chosen]
+        kind = find_kind(name, wanted, names.values())
+        if not kind:
+            known: set[str] = set()
+            for run in runs:
+                known.update((run.method, run.dataset, run.backbone))
+            raise ConfigError(
+                f"--only {name}: no such method, data set or backbone here."
+                f"{nearest(name, sorted(known))} Known: {', '.join(sorted(known))}.")
+        wanted[kind].add(method_key(name))
+
+    selected = set()
+    for run in runs:
+        matches = True
+        for kind, keys in wanted.items():
+            if keys and keys.isdisjoint(names[run][kind]):
+                matches = False
+        if matches:
+            selected.add(run)
+            if run.prompt:
+                selected.add(run.prompt)
+    return [run for run in runs if run in selected]
+
+
+def names_of(run: PlannedRun) -> dict[str, set[str]]:
+    """By kind, the names by which `--only` may select a run."""
+    return {
+        "method": {method_key(run.method)},
+        "dataset": {method_key(run.dataset), method_key(run.dataset_name)},
+        "backbone": {method_key(run.backbone)},
+    }
+
+
+def find_kind(name: str, kinds: Iterable[str], names: Iterable[Mapping[str, set[str]]]) -> str:
+    """What a name is: the first kind in which a run has it; "" if no run has it."""
+    by_run = list(names)
+    for kind in kinds:
+        for run_names in by_run:
+            if method_key(name) in run_names[kind]:
+                return kind
+    return ""

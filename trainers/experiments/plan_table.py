@@ -8,82 +8,207 @@ from tabulate import tabulate
 
 from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import one_line
+from ..config.layers import read_pairs
+from ..config.settings import effective_settings, find_setting, get_cfg_default, leaves
+from ..functional.significance import SD_ALIKE, SD_NEAR_ZERO, smallest_difference
 from ..registry import method_info
-from .plan import PlannedRun, Workspace, differs
+from .plan import PlannedRun, Workspace, work_groups
+from .run_state import RunState
 from .timing import Estimate, estimate
 
-HEADS = ["experiment", "data set", "backbone", "methods", "runs", "finished", "images", "time", "disk"]
+HEADS = ["experiment", "data set", "backbone", "methods", "runs", "finished", "images", "time",
+         "disk"]
+DATA_STATES = ("ok", "partial", "faulty", "absent")
+FEW_IMAGES = 1000  # below which a plan says what differences can be shown
 
 
-def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace, trial: bool) -> str:
-    """A row for each data set, or for several experiments each backbone, and totals. A run that experiments share
-    counts in the first of them. `trial`: measure the time of a few images."""
-    runs = list(dict.fromkeys(run for plan in plans.values() for run in plan))
-    finished = {run for run in runs if run.finished}
-    left = estimate(runs, finished, trial)
-    body, uncounted = [], dict(left)
+def show_plan(plans: Mapping[str, Sequence[PlannedRun]], workspace: Workspace) -> str:
+    """A row for each data set, or for several experiments each backbone, and totals.
+
+    Time and disk of a run that experiments share count in the first of them.
+    """
+    runs: dict[PlannedRun, None] = {}
+    for plan in plans.values():
+        runs.update(dict.fromkeys(plan))
+    states = find_states(list(runs))
+    finished = {run for run, state in states.items() if state.finished}
+    estimates = estimate(list(runs), finished)
+
+    uncounted = dict(estimates)
+    body = []
     for name, plan in plans.items():
-        rows: dict[tuple, list[PlannedRun]] = {}
-        for run in plan:
-            rows.setdefault((run.backbone, "" if len(plans) > 1 else run.dataset), []).append(run)
-        for some in rows.values():
-            costs = [uncounted.pop(run) for run in some if run in uncounted]
-            datasets = {run.dataset for run in some}
-            methods = Counter(method_info(run.method).label for run in some)
-            body.append([
-                name, some[0].dataset if len(datasets) == 1 else f"{len(datasets)} sets", some[0].backbone,
-                ", ".join(label + (f" ×{number}" if number > 1 else "") for label, number in methods.items()),
-                len(some), sum(run in finished for run in some), f"{sum(run.size[0] for run in some):,}",
-                time_text(costs), size_text(costs) if costs else "",
-            ])
         if not plan:
             body.append([name, "", "", "no runs: computed with the table", 0, "", "", "", ""])
-    lines = [
-        tabulate(body, headers=HEADS, disable_numparse=True, colalign=("left",) * 4 + ("right",) * 5),
-        "",
-        f"{counted(len(runs), 'run')}, {len(finished):,} finished, {len(left):,} to do.",
-    ]
-    if left:
-        lines += totals(list(left.values()), workspace)
-    lines += [f"{run.described}: {reason}" for run in runs if run in finished and (reason := differs(run))]
-    return "\n".join([*lines, *data_lines(runs, workspace)])
+        for row_runs in rows_of_plan(plan, by_dataset=len(plans) == 1):
+            costs = []
+            for run in row_runs:
+                if run in uncounted:
+                    costs.append(uncounted.pop(run))
+            body.append([name, *plan_row(row_runs, finished, costs)])
+
+    table = tabulate(body, headers=HEADS, disable_numparse=True,
+                     colalign=("left",) * 4 + ("right",) * 5)
+    lines = [table, ""]
+    lines.append(f"{counted(len(runs), 'run')}, {len(finished):,} finished, "
+                 f"{len(estimates):,} to do.")
+    if estimates:
+        lines += totals(list(estimates.values()), workspace)
+    for key in unused_settings(list(runs), workspace):
+        lines.append(f"No run uses {key}.")
+    lines += few_images_lines(list(runs))
+    lines += conflict_lines(states, workspace)
+    lines += data_lines(list(runs), workspace)
+    return "\n".join(lines)
+
+
+def find_states(runs: Sequence[PlannedRun]) -> dict[PlannedRun, RunState]:
+    """What the folder of each run holds. Runs on the same images are looked at together."""
+    states = {}
+    for group in work_groups(runs):
+        for run in group:
+            states[run] = run.state
+    return states
+
+
+def few_images_lines(runs: Sequence[PlannedRun]) -> list[str]:
+    """What differences can be seen on data sets with few test images."""
+    images_by_dataset = {}
+    for run in runs:
+        images = run.size[0]
+        if run.split == "test" and 0 < images < FEW_IMAGES:
+            images_by_dataset[run.dataset] = images
+    if not images_by_dataset:
+        return []
+    parts = []
+    for dataset, images in images_by_dataset.items():
+        alike = 100 * smallest_difference(images, SD_ALIKE)
+        near_zero = 100 * smallest_difference(images, SD_NEAR_ZERO)
+        parts.append(f"{dataset} ({images:,} images) {alike:.1f} to {near_zero:.0f}")
+    return [f"Few images: differences of over-confidence can be shown (with 80 % power) from about "
+            f"{'; '.join(parts)} points, the first between similar methods, the second where one "
+            f"of them is nearly calibrated."]
+
+
+def unused_settings(runs: Sequence[PlannedRun], workspace: Workspace) -> list[str]:
+    """The settings of the command that have no effect on any run."""
+    known = leaves(get_cfg_default())
+    unused = []
+    for key, _ in read_pairs(workspace.opts):
+        if key not in known or not find_setting(key).influences_predictions:
+            continue
+        if not any(key in effective_settings(run.cfg) for run in runs):
+            unused.append(key)
+    return unused
+
+
+def conflict_lines(states: Mapping[PlannedRun, RunState], workspace: Workspace) -> list[str]:
+    """Which folders hold other runs than the planned ones, and what happens to them."""
+    conflicts = {run: state.conflict for run, state in states.items() if state.conflict}
+    if not conflicts:
+        return []
+    if workspace.overwrite:
+        lines = [f"{counted(len(conflicts), 'folder')} of other runs, which are overwritten:"]
+    else:
+        lines = [f"{counted(len(conflicts), 'folder')} of other runs, which are neither shown nor "
+                 f"overwritten (--overwrite computes them again):"]
+    for run, conflict in conflicts.items():
+        lines.append(f"  {run.described}: {conflict}")
+    return lines
+
+
+def rows_of_plan(plan: Sequence[PlannedRun], by_dataset: bool) -> list[list[PlannedRun]]:
+    """The runs of each backbone, or of each backbone and data set."""
+    rows: dict[tuple[str, str], list[PlannedRun]] = {}
+    for run in plan:
+        dataset = run.dataset if by_dataset else ""
+        rows.setdefault((run.backbone, dataset), []).append(run)
+    return list(rows.values())
+
+
+def plan_row(
+    runs: Sequence[PlannedRun], finished: set[PlannedRun], costs: Sequence[Estimate],
+) -> list[object]:
+    """What the table says of some runs with one backbone, in the order of HEADS."""
+    datasets = {run.dataset for run in runs}
+    dataset = runs[0].dataset
+    if len(datasets) > 1:
+        dataset = f"{len(datasets)} sets"
+
+    methods = []
+    for label, number in Counter(method_info(run.method).label for run in runs).items():
+        if number > 1:
+            label = f"{label} ×{number}"
+        methods.append(label)
+
+    number_finished = sum(run in finished for run in runs)
+    images = sum(run.size[0] for run in runs)
+    time = ""
+    disk = ""
+    if costs:
+        time = time_text(costs)
+        disk = size_text(costs)
+    return [dataset, runs[0].backbone, ", ".join(methods), len(runs), number_finished,
+            f"{images:,}", time, disk]
 
 
 def totals(costs: Sequence[Estimate], workspace: Workspace) -> list[str]:
-    """Time with its source, and disk."""
+    """Time and disk space of all unfinished runs."""
     known = [cost for cost in costs if cost.seconds is not None]
-    unknown = Counter(cost.source for cost in costs if cost.seconds is None)
+    unknown = len(costs) - len(known)
     lines = []
     if known:
-        sources = [f"from {source}: {counted(number, 'run')}" for source, number in
-                   Counter(cost.source for cost in known).items()]
-        lines.append(f"Time on this machine: about {time_text(known)} in one process, tables and figures not counted "
-                     f"({'; '.join(sources)}).")
-    lines += [f"Time unknown: {counted(number, 'run')} ({reason})." for reason, number in unknown.items()]
-    return [*lines, f"Disk: about {size_text(costs)}, most of it view features in {workspace.cache_dir}, and "
-                    "there up to 4.5 GB per data set; that folder may be removed afterwards."]
+        lines.append(f"Time on this machine: about {time_text(known)} in one process, tables and "
+                     f"figures not counted ({counted(len(known), 'run')}, by finished runs of the "
+                     f"same kind).")
+    if unknown:
+        lines.append(f"Time unknown: {counted(unknown, 'run')}, because no run of the same kind is "
+                     f"finished. A pilot makes it known: the same command with --limit 20.")
+    lines.append(f"Disk: about {size_text(costs)}, most of it view features in "
+                 f"{workspace.cache_dir}, and there up to 4.5 GB per data set; that "
+                 f"folder may be removed afterwards.")
+    return lines
 
 
 def data_lines(runs: Sequence[PlannedRun], workspace: Workspace) -> list[str]:
     """The state of the data, and the remedy for each set that is not complete."""
-    states = {run.dataset_name: state for run in runs if (state := run.data_state)}.values()
-    summary = [f"{name}: {', '.join(keys)}" for name in ("ok", "partial", "faulty", "absent")
-               if (keys := [state.cls.key() for state in states if state.state == name])]
-    advice = [f"  {state.cls.key()}: {one_line(state.advice)}" for state in states if state.state != "ok"]
-    return [f"Data in {workspace.root or 'data'}: {'; '.join(summary)}.", *advice] if states else []
+    states = {}
+    for run in runs:
+        if run.data_state:
+            states[run.dataset_name] = run.data_state
+    if not states:
+        return []
+
+    summary = []
+    for name in DATA_STATES:
+        keys = [state.cls.key() for state in states.values() if state.state == name]
+        if keys:
+            summary.append(f"{name}: {', '.join(keys)}")
+    lines = [f"Data in {workspace.root or 'data'}: {'; '.join(summary)}."]
+    for state in states.values():
+        if state.state != "ok":
+            lines.append(f"  {state.cls.key()}: {one_line(state.advice)}")
+    return lines
 
 
 def time_text(costs: Sequence[Estimate]) -> str:
-    if any(cost.seconds is None for cost in costs):
-        return "unknown"
-    seconds = sum(cost.seconds or 0 for cost in costs)
+    """The sum of times as text; `unknown` if one of them is."""
+    seconds = 0.0
+    for cost in costs:
+        if cost.seconds is None:
+            return "unknown"
+        seconds += cost.seconds
     if seconds < 60:
-        return f"{seconds:.0f} s" if costs else ""
+        return f"{seconds:.0f} s"
     if seconds < 2 * 3600:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:,.0f} days"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:,.0f} days"
 
 
 def size_text(costs: Sequence[Estimate]) -> str:
+    """The sum of disk space as text."""
     size = sum(cost.disk for cost in costs)
-    return f"{size / 1e6:.0f} MB" if size < 1e9 else f"{size / 1e9:.1f} GB"
+    if size < 1e9:
+        return f"{size / 1e6:.0f} MB"
+    return f"{size / 1e9:.1f} GB"

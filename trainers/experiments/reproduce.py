@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,14 +17,44 @@ from ..runs.lock import RunLock
 from ..vlm import openai
 from ..vlm.loading import find_loader
 from .cluster import Cluster
-from .definition import Experiment, add, names, read_experiment
+from .definition import Experiment, add, read_all_experiments, read_experiment
 from .outcome import Outcome, write_index, write_outcome
-from .plan import PlannedRun, WorkGroup, Workspace, dataset_size, expand, inspect_data, select, work_groups
+from .plan import (
+    PlannedRun,
+    WorkGroup,
+    Workspace,
+    check_folders,
+    dataset_size,
+    expand,
+    inspect_data,
+    select,
+    work_groups,
+)
 from .run import run_groups
+from .run_state import RECORDS, few_log_lines
 
 logger = logging.getLogger(__name__)
 
 Plans = dict[str, list[PlannedRun]]
+
+
+@dataclass
+class Catalogue:
+    """The experiments of configs/experiments and those that a command asks for, read once.
+
+    Attributes:
+        known: All that can be read, for the index page.
+        chosen: Those that the command asks for, with the methods and data sets that it adds.
+        problems: For each that is asked for and cannot be read or planned, the reason.
+    """
+
+    known: dict[str, Experiment]
+    chosen: dict[str, Experiment]
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def listed(self) -> list[Experiment]:
+        """All experiments, for the index page."""
+        return list({**self.known, **self.chosen}.values())
 
 
 @dataclass
@@ -37,49 +67,123 @@ class Reproduced:
     problems: dict[str, str] = field(default_factory=dict)  # experiment -> why it has no outcome
 
 
-def read_experiments(name: str, added: Sequence[str] = (), demo: bool = False) -> dict[str, Experiment]:
-    """One experiment or all, by name, with the methods and data sets of `added`."""
-    found = [read_experiment(each) for each in (names() if name == "all" else [name])]
-    if added and not any(experiment.runs for experiment in found):
+def read_experiments(name: str, added: Sequence[str] = (), demo: bool = False) -> Catalogue:
+    """Reads one experiment, or all.
+
+    Args:
+        name: `all`, a name in configs/experiments, or the path of a yaml file.
+        added: Further methods and data sets.
+        demo: Whether embedded data sets replace the experiment's.
+    """
+    known, problems = read_all_experiments()
+    if name == "all":
+        chosen = dict(known)
+    else:
+        experiment = read_experiment(name)
+        chosen = {experiment.name: experiment}
+        problems = {}  # of files that were not asked for
+    if added:
+        check_added(name, added, chosen.values(), demo)
+        for key, experiment in chosen.items():
+            if experiment.runs:
+                chosen[key] = add(experiment, added)
+    return Catalogue(known, chosen, problems)
+
+
+def check_added(
+    name: str, added: Sequence[str], experiments: Iterable[Experiment], demo: bool,
+) -> None:
+    """Refuses additions to experiments without runs, and data sets in a demo."""
+    if not any(experiment.runs for experiment in experiments):
         raise ConfigError(f"--add {' '.join(added)}: {name} has no runs to add to")
-    if demo and (foreign := [each for each in added if not find_method(each)]):
-        raise ConfigError(f"--add {' '.join(foreign)}: --demo takes methods only, its data sets are the embedded ones")
-    return {each.name: add(each, added) if added and each.runs else each for each in found}
+    datasets = [each for each in added if not find_method(each)]
+    if demo and datasets:
+        raise ConfigError(f"--add {' '.join(datasets)}: --demo takes methods only, its data sets "
+                          f"are the embedded ones")
 
 
-def make_plans(experiments: dict[str, Experiment], workspace: Workspace, only: Sequence[str]) -> Plans:
-    """The runs of each experiment, reduced to `only`. Each name must match in at least one experiment. Faults that all
-    runs would share are reported here, once."""
+def make_plans(catalogue: Catalogue, workspace: Workspace, only: Sequence[str]) -> Plans:
+    """The runs of each experiment, reduced to `only`.
+
+    Each name in `only` must match in at least one experiment. Faults that all runs would share are
+    raised here. A fault of one experiment among several is added to `catalogue.problems`.
+    """
+    RECORDS.forget()  # a command before, in this process, may have seen other data
     if workspace.root and not workspace.demo:
         data_root(workspace.root)
-    swept = (key for experiment in experiments.values() for group in experiment.runs for key in group.sweep)
-    check_choice(workspace.choose, swept, workspace.choose_by)
+    check_choice(workspace.choose, swept_keys(catalogue.chosen.values()), workspace.choose_by)
     family, name = find_loader(workspace.backbone)
     if name and family is openai:
         openai.check_name(name)
-    plans = {name: expand(experiment, workspace) for name, experiment in experiments.items()}
+
+    plans = {}
+    errors = {}
+    with few_log_lines():  # settings of the command may have no effect on some of the methods
+        for name, experiment in catalogue.chosen.items():
+            try:
+                plans[name] = expand(experiment, workspace)
+            except UserError as error:
+                errors[name] = error
+    if errors and not plans:
+        raise next(iter(errors.values()))
+    for name, reason in errors.items():
+        catalogue.problems[name] = str(reason)
+    check_folders(all_runs(plans))
     if only:
-        every = list(dict.fromkeys(run for plan in plans.values() for run in plan))
-        if not every:
-            raise ConfigError(f"--only takes a part of an experiment's runs, and {', '.join(plans)} has none")
-        chosen = set(select(every, only))
-        plans = {name: [run for run in plan if run in chosen] for name, plan in plans.items()}
-        plans = {name: plan for name, plan in plans.items() if plan}
+        plans = reduce_plans(plans, only)
     return plans
 
 
+def swept_keys(experiments: Iterable[Experiment]) -> list[str]:
+    keys: list[str] = []
+    for experiment in experiments:
+        for group in experiment.runs:
+            keys += group.sweep
+    return keys
+
+
+def reduce_plans(plans: Plans, only: Sequence[str]) -> Plans:
+    """The plans with the selected runs. Experiments without any of them are left out."""
+    runs = all_runs(plans)
+    if not runs:
+        raise ConfigError(f"--only takes a part of an experiment's runs, and {', '.join(plans)} "
+                          f"has none")
+    selected = set(select(runs, only))
+    reduced = {}
+    for name, plan in plans.items():
+        remaining = [run for run in plan if run in selected]
+        if remaining:
+            reduced[name] = remaining
+    return reduced
+
+
+def all_runs(plans: Mapping[str, Sequence[PlannedRun]]) -> list[PlannedRun]:
+    """The runs of all plans, each once."""
+    runs: dict[PlannedRun, None] = {}
+    for plan in plans.values():
+        runs.update(dict.fromkeys(plan))
+    return list(runs)
+
+
 def download_missing(experiment: Experiment, workspace: Workspace, only: Sequence[str]) -> None:
-    """Downloads the data sets of an experiment that may do so (`study: download`) and that are not below the root. What
-    cannot be downloaded is reported with the manual steps, and its runs fail."""
+    """Downloads what is not below the root, for an experiment that may do so (`study: download`).
+
+    What cannot be downloaded is reported with the manual steps, and its runs fail.
+    """
     if not experiment.study.get("download") or workspace.demo:
         return
     if not workspace.root:
-        raise ConfigError(f"{experiment.name} downloads the data sets that are missing: give the folder with --root")
+        raise ConfigError(f"{experiment.name} downloads the data sets that are missing: give the "
+                          f"folder with --root")
     root = Path(workspace.root).expanduser()
-    runs = select(expand(experiment, workspace), only) if only else expand(experiment, workspace)
+    runs = expand(experiment, workspace)
+    if only:
+        runs = select(runs, only)
     for name in dict.fromkeys(run.dataset_name for run in runs):
-        if (state := inspect_data(name, workspace.root)) and state.state == "absent":
-            logger.info("%s is not in %s: downloading it, as %s does", state.cls.key(), root, tool("download"))
+        state = inspect_data(name, workspace.root)
+        if state and state.state == "absent":
+            logger.info("%s is not in %s: downloading it, as %s does", state.cls.key(), root,
+                        tool("download"))
             with reading():
                 download_dataset(state.cls, root)
     inspect_data.cache_clear()
@@ -87,31 +191,60 @@ def download_missing(experiment: Experiment, workspace: Workspace, only: Sequenc
 
 
 def groups_of(plans: Plans) -> list[WorkGroup]:
-    return work_groups(dict.fromkeys(run for plan in plans.values() for run in plan))
+    return work_groups(all_runs(plans))
 
 
 def reproduce(
-    experiments: dict[str, Experiment], plans: Plans, workspace: Workspace, jobs: int = 1,
+    catalogue: Catalogue, plans: Plans, workspace: Workspace, jobs: int = 1,
     cluster: Cluster | None = None,
 ) -> Reproduced:
-    """Computes the runs that are not finished, `jobs` groups at a time or on a cluster, then writes each experiment's
-    outcome."""
-    done = Reproduced()
+    """Computes the runs that are not finished, then writes each experiment's outcome.
+
+    Args:
+        catalogue: The experiments.
+        plans: Their runs.
+        workspace: Where data is read and results are written.
+        jobs: How many groups of runs are computed at a time on this machine.
+        cluster: Computes them as jobs instead.
+    """
+    done = Reproduced(problems=dict(catalogue.problems))
     measured: dict[PlannedRun, Measured] = {}
     groups = groups_of(plans)
-    left = [run for group in groups for run in group if not run.finished]
-    done.failed = cluster.run_groups(groups) if cluster else run_groups(groups, jobs)
-    done.computed = sum(run.finished for run in left)
+    unfinished = [run for run in all_runs(plans) if not run.finished]
+    if cluster:
+        done.failed = cluster.run_groups(groups)
+    else:
+        done.failed = run_groups(groups, jobs)
+    RECORDS.forget()  # data may have changed in the meantime
+    for run in all_runs(plans):
+        if run not in done.failed and not run.finished:
+            done.failed[run] = run.refusal or "not finished"
+    done.computed = sum(run not in done.failed for run in unfinished)
     for name, plan in plans.items():
+        experiment = catalogue.chosen[name]
         out = workspace.outcome_dir(name)
         make_folder(out)
         try:
             with RunLock(out).held():
-                done.outcomes[name] = write_outcome(experiments[name], workspace, plan, done.failed, measured)
-            logger.info("%s: %s", name, done.outcomes[name].page)
+                outcome = write_outcome(experiment, workspace, plan, done.failed, measured)
+        except UserError as error:
+            done.problems[name] = f"{error}{earlier_tables(out)}"
+            logger.error("FAILED to write %s: %s", name, error)
+            continue
         except Exception as error:  # the other outcomes are still wanted
-            done.problems[name] = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            logger.error("FAILED to write %s: %s", name, done.problems[name],
-                         exc_info=not isinstance(error, UserError))
-    write_index(workspace, list({**read_experiments("all"), **experiments}.values()))
+            done.problems[name] = f"{type(error).__name__}: {error}{earlier_tables(out)}"
+            logger.error("FAILED to write %s: %s", name, done.problems[name], exc_info=True)
+            continue
+        done.outcomes[name] = outcome
+        logger.info("%s: %s", name, outcome.page)
+    # A page of an earlier call may show runs that are not those of the plan.
+    up_to_date = [each for each in catalogue.listed() if each.name not in done.problems]
+    write_index(workspace, up_to_date)
     return done
+
+
+def earlier_tables(out: Path) -> str:
+    """What a message adds if an outcome could not be written, but there is one of an earlier call."""
+    if not (out / "report.html").is_file():
+        return ""
+    return f" (the tables of an earlier call are still there: {out})"

@@ -1,4 +1,4 @@
-"""Computes what is not finished: group by group in this process, or in several processes (`--jobs`)."""
+"""Computes what is not finished: group by group, or in several processes (`--jobs`)."""
 from __future__ import annotations
 
 import logging
@@ -9,8 +9,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,60 +23,81 @@ from tqdm import tqdm
 from ...datasets.utils.cli import LOGGER
 from ...datasets.utils.errors import UserError
 from ...datasets.utils.plugins import load_plugins
-from ..config.fingerprint import run_path
 from ..coop import trained_prompt
-from ..registry import build_trainer, method_info
+from ..registry import build_trainer
 from ..report.tensorboard_figures import write_tensorboard_figures
-from .plan import PlannedRun, WorkGroup, differs
+from .plan import PlannedRun, WorkGroup
 
 logger = logging.getLogger(__name__)
 
 REFRESH = 2.0  # seconds between updates of the progress bar
 GRACE = 10.0  # seconds that a process without a parent has to close its files
 DIED = "its process died (killed, or out of memory); the same command continues"
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+# Held while the environment of this process is that of a worker that is being started.
+ENVIRONMENT = threading.Lock()
 
 
 def run_group(group: WorkGroup) -> dict[PlannedRun, str]:
-    """Computes the unfinished runs of a group, in any process. Returns those that failed, with the reason; they do not
-    stop the others."""
+    """Computes the unfinished runs of a group, in any process.
+
+    Returns:
+        The runs that failed, with the reason. They do not stop the others.
+    """
     load_plugins()  # of the command, by its environment
     failed: dict[PlannedRun, str] = {}
     for run in group:
         if run.prompt and run.prompt in failed:
             failed[run] = "the prompt that it starts from could not be learnt"
-        elif reason := differs(run) if run.finished else compute(run):
+            continue
+        reason = run.refusal
+        if run.is_left:
+            reason = compute(run)
+        if reason:
             failed[run] = reason
             logger.error("FAILED %s: %s", run.described, reason)
     return failed
 
 
 def compute(run: PlannedRun) -> str:
-    """Returns "", or why it failed, in one line."""
+    """Computes a run. Returns "", or why it failed, in one line."""
     logger.info("%s", run.described)
     try:
-        cfg = run.cfg.clone()
+        if run.trains_prompt:
+            trained_prompt(run.cfg, starts_again(run))
+            return ""
+        cfg = run.cfg
         if run.prompt:
-            cfg.defrost()
-            cfg.MODEL.INIT_WEIGHTS = str(trained_prompt(run.prompt.cfg))
-            cfg.freeze()
-        if method_info(run.method).trained:
-            trained_prompt(cfg)
-        else:
-            build_trainer(cfg).run()
-            write_tensorboard_figures(run_path(cfg))
+            trained_prompt(run.prompt.cfg)  # trains it if its checkpoint was removed
+            cfg = run.settings_from_prompt()
+        build_trainer(cfg).run(overwrite=starts_again(run))
+        write_tensorboard_figures(run.folder)
     except Exception as error:  # the other runs are still wanted
         reason = " ".join(str(error).split())
         if isinstance(error, UserError):
             return reason
         logger.error("%s", run.described, exc_info=error)
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        return f"{type(error).__name__}: {reason} ({Path(at.filename).name}, line {at.lineno})"
+        last_frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(last_frame.filename).name}, line {last_frame.lineno}"
+        return f"{type(error).__name__}: {reason} ({place})"
     return ""
 
 
+def starts_again(run: PlannedRun) -> bool:
+    """Whether a run removes what its folder holds: only another run, and only with --overwrite."""
+    return run.overwrite and bool(run.state.conflict)
+
+
 def run_groups(groups: Sequence[WorkGroup], jobs: int = 1) -> dict[PlannedRun, str]:
-    """Computes all groups, `jobs` of them at a time, each in a process of its own if there are several. Returns the
-    runs that failed, with the reason."""
+    """Computes all groups.
+
+    Args:
+        groups: Each group is computed by one process.
+        jobs: How many groups are computed at a time. Several have a process each.
+
+    Returns:
+        The runs that failed, with the reason.
+    """
     total = sum(len(group) for group in groups)
     with tqdm(total=total, desc="runs", unit="run", dynamic_ncols=True, disable=not total) as bar:
         if jobs > 1:
@@ -88,60 +110,127 @@ def run_groups(groups: Sequence[WorkGroup], jobs: int = 1) -> dict[PlannedRun, s
 
 
 def run_parallel(groups: Sequence[WorkGroup], jobs: int, bar: tqdm) -> dict[PlannedRun, str]:
-    """The largest groups first. Each has a process of its own, so that a crash affects no other group."""
-    slots: SimpleQueue[int] = SimpleQueue()
+    """Computes the largest groups first. Each has a process, so that a crash affects no other."""
+    # Read once, here: while a worker is started the variable holds the GPU of that worker.
+    gpus = visible_gpus()
+    slots: SimpleQueue[str] = SimpleQueue()
     for slot in range(jobs):
-        slots.put(slot)
-    groups = sorted(groups, key=lambda group: -sum(run.size[0] for run in group))
+        gpu = ""
+        if gpus:
+            gpu = gpus[slot % len(gpus)]
+        slots.put(gpu)
+
+    largest_first = sorted(groups, key=number_of_images, reverse=True)
     with ThreadPoolExecutor(jobs) as threads:  # each waits for one process at a time
-        futures = {threads.submit(run_in_process, group, slots, jobs): group for group in groups}
+        futures = {}
+        for group in largest_first:
+            futures[threads.submit(run_in_process, group, slots, jobs)] = group
         try:
             while wait(futures, REFRESH).not_done:
-                bar.n = sum(future.done() or (future.running() and run.finished)
-                            for future, group in futures.items() for run in group)
+                bar.n = number_done(futures)
                 bar.refresh()
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
-            ended: set[BaseProcess] = set()
-            while any(future.running() for future in futures):
-                for process in set(multiprocessing.active_children()) - ended:
-                    process.terminate()  # the run in it closes its files first
-                    ended.add(process)
-                wait(futures, 0.1)
+            end_workers(list(futures))
             raise
     bar.update(bar.total - bar.n)
-    return {run: reason for future in futures for run, reason in future.result().items()}
+    failed = {}
+    for future in futures:
+        failed.update(future.result())
+    return failed
 
 
-def run_in_process(group: WorkGroup, slots: SimpleQueue[int], jobs: int) -> dict[PlannedRun, str]:
-    """A group in a new process, with the GPU of a free slot."""
-    if all(run.finished for run in group):
+def number_of_images(group: WorkGroup) -> int:
+    """Images that a group predicts, all runs together."""
+    return sum(run.size[0] for run in group)
+
+
+def number_done(futures: dict[Future, WorkGroup]) -> int:
+    """Runs that are finished or have failed."""
+    number = 0
+    for future, group in futures.items():
+        if future.done():
+            number += len(group)
+        elif future.running():
+            number += sum(run.finished for run in group)
+    return number
+
+
+def end_workers(futures: Sequence[Future]) -> None:
+    """Ends all processes and waits for them. The runs in them close their files first."""
+    ended: set[BaseProcess] = set()
+    while any(future.running() for future in futures):
+        for process in set(multiprocessing.active_children()) - ended:
+            process.terminate()
+            ended.add(process)
+        wait(futures, 0.1)
+
+
+def run_in_process(group: WorkGroup, slots: SimpleQueue[str], jobs: int) -> dict[PlannedRun, str]:
+    """Computes a group in a new process.
+
+    Args:
+        group: The runs.
+        slots: One entry for each process that may run now: the GPU that it uses, or "".
+        jobs: Processes that run at the same time.
+
+    Returns:
+        The runs that failed, with the reason.
+    """
+    if not any(run.is_left for run in group):
         return run_group(group)
-    slot, gpus = slots.get(), visible_gpus() or [""]
+    gpu = slots.get()
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(group, sender, gpus[slot % len(gpus)], jobs))
-    process.start()
+    process = context.Process(target=work, args=(group, sender, jobs))
+    start_on_gpu(process, gpu)
     sender.close()
     try:
         failed = receiver.recv()
     except EOFError:
         failed = {run: DIED for run in group if not run.finished}
     process.join()
-    slots.put(slot)
+    slots.put(gpu)
     for run, reason in failed.items():
         logger.error("FAILED %s: %s", run.described, reason)
     return failed
 
 
-def work(group: WorkGroup, sender: Connection, gpu: str, jobs: int) -> None:
-    """In the new process: one GPU, its share of the cores, no output, and an end with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
+def start_on_gpu(process: BaseProcess, gpu: str) -> None:
+    """Starts a process that sees one GPU only.
+
+    CUDA reads the variable once, and some packages initialise CUDA while they are imported. A new
+    process imports them before it calls its function, so it must inherit the variable.
+    """
+    with ENVIRONMENT, environment(VISIBLE_GPUS, gpu):
+        process.start()
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """Sets a variable of this process's environment for a while; "" leaves it as it is."""
+    before = os.environ.get(name)
+    if value:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+
+def work(group: WorkGroup, sender: Connection, jobs: int) -> None:
+    """In the new process: its share of the cores, no output, and an end with its parent."""
+    # Ctrl-C reaches the parent too, which ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if gpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     os.environ["LOCAL_WORLD_SIZE"] = str(jobs)  # the automatic number of threads is per process
-    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  bars of several processes; see log.txt
+    # Bars of several processes would overwrite each other; each run has its log.txt.
+    nowhere = Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stdout = nowhere
+    sys.stderr = nowhere
     LOGGER.setLevel(logging.INFO)
     threading.Thread(target=end_with_parent, daemon=True).start()
     sender.send(run_group(group))
@@ -162,5 +251,7 @@ def visible_gpus() -> list[str]:
     if not torch.cuda.is_available():
         return []
     count = torch.cuda.device_count()
-    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return named.split(",")[:count] if named else [str(number) for number in range(count)]
+    names = os.environ.get(VISIBLE_GPUS, "")
+    if names:
+        return [name.strip() for name in names.split(",")][:count]
+    return [str(number) for number in range(count)]
