@@ -38,18 +38,29 @@ OTHERS = {
 
 
 def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
-    """CoOp's layout: `<dir>/prompt_learner/model.pth.tar-<epoch>`. Without an epoch, `model-best.pth.tar`, which CoOp
-    writes only where it validates; otherwise the last epoch, which is what CoOp itself tests."""
+    """The checkpoint in CoOp's layout: `<dir>/prompt_learner/model.pth.tar-<epoch>`.
+
+    Without an epoch it is `model-best.pth.tar`, which CoOp writes only where it validates;
+    otherwise the last epoch, which is what CoOp itself tests.
+    """
     folder = Path(model_dir) / FOLDER
-    saved = {int(file.name.rpartition("-")[2]): file for file in folder.glob("model.pth.tar-*")
-             if file.name.rpartition("-")[2].isdigit()}
-    path = folder / ("model-best.pth.tar" if epoch is None else f"model.pth.tar-{epoch}")
-    if epoch is None and not path.is_file() and saved:
-        path = saved[max(saved)]
+    saved: dict[int, Path] = {}  # by epoch
+    for file in folder.glob("model.pth.tar-*"):
+        number = file.name.rpartition("-")[2]
+        if number.isdigit():
+            saved[int(number)] = file
+    if epoch is not None:
+        path = folder / f"model.pth.tar-{epoch}"
+    else:
+        path = folder / "model-best.pth.tar"
+        if not path.is_file() and saved:
+            path = saved[max(saved)]
     if not path.is_file():
-        found = ", ".join(sorted(file.name for file in folder.glob("model*"))) or "no checkpoint"
-        raise WeightsError(f"no prompt at {path}: {folder} holds {found}; correct --model-dir, the folder in which a "
-                           f"run of CoOp has saved its prompt, or --load-epoch")
+        names = sorted(file.name for file in folder.glob("model*"))
+        content = ", ".join(names) or "no checkpoint"
+        raise WeightsError(
+            f"no prompt at {path}: {folder} holds {content}; correct --model-dir, the folder in "
+            f"which a run of CoOp has saved its prompt, or --load-epoch")
     logger.info("prompt: %s", path)
     return path
 
@@ -95,91 +106,157 @@ class StoredPrompt(NamedTuple):
 
 
 def read_context(path: str | Path) -> StoredPrompt:
-    """Names of tensors lose the prefixes of the modules around the prompt learner. Optimizer state is ignored."""
+    """Reads a prompt checkpoint.
+
+    Names of tensors lose the prefixes of the modules around the prompt learner. Optimizer state is
+    ignored.
+    """
     content = read_checkpoint(path)
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict):
-        raise WeightsError(f"{path} holds no prompt: it must be a dict of tensors, or hold one as 'state_dict'")
+        raise WeightsError(f"{path} holds no prompt: it must be a dict of tensors, or hold one as "
+                           f"'state_dict'")
     tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
-    for part, method in OTHERS.items():  # their context alone, where they have one, is not what they learnt
-        found = [name for name in tensors if part in name]
-        if found:
-            raise WeightsError(f"{path} is not a prompt of CoOp: it seems to be {method}, with {first_five(found)}, "
-                               f"which is not supported")
-    prefix = next((name.removesuffix("ctx") for name in tensors if name.rpartition(".")[2] == "ctx"), None)
+    refuse_other_methods(path, tensors)
+    prefix = None
+    for name in tensors:
+        if name.rpartition(".")[2] == "ctx":
+            prefix = name.removesuffix("ctx")
+            break
     if prefix is None:
-        raise WeightsError(f"{path} holds no context 'ctx'; tensors found: {first_five(list(tensors)) or 'none'}")
+        raise WeightsError(f"{path} holds no context 'ctx'; tensors found: "
+                           f"{first_five(list(tensors)) or 'none'}")
+    tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
     if Path(path).suffix == ".safetensors":
         with safe_open(path, "pt") as file:
             content = file.metadata() or {}
-    backbone, position = (content[key] if isinstance(content.get(key), str) else "" for key in (BACKBONE, POSITION))
-    tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
-    return StoredPrompt(tensors["ctx"], tensors, backbone, position)
+    return StoredPrompt(
+        context=tensors["ctx"],
+        tensors=tensors,
+        backbone=text_entry(content, BACKBONE),
+        position=text_entry(content, POSITION),
+    )
+
+
+def refuse_other_methods(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
+    """Other Dassl methods save more than a context, which alone is not what they learnt."""
+    for part, method in OTHERS.items():
+        names = [name for name in tensors if part in name]
+        if names:
+            raise WeightsError(f"{path} is not a prompt of CoOp: it seems to be {method}, with "
+                               f"{first_five(names)}, which is not supported")
+
+
+def text_entry(content: Mapping[str, Any], key: str) -> str:
+    """A text in a checkpoint; "" if there is none."""
+    value = content.get(key)
+    return value if isinstance(value, str) else ""
 
 
 def load_context(
     name: str | Path, backbone: Backbone, class_tokens: Sequence[Sequence[int]], position: str = END,
     expected_hash: str = "",
 ) -> Tensor:
-    """The context of a checkpoint in fp32 on the model's device, after checking that it fits model and classes. A file
-    that changes while it is read is refused; `expected_hash` is an earlier `prompt_hash` that it must still have."""
+    """The context of a checkpoint, after checking that it fits model and classes.
+
+    A file that changes while it is read is refused.
+
+    Args:
+        name: A path, or the name of an embedded prompt.
+        backbone: The model.
+        class_tokens: For each class the tokens after the context.
+        position: Of the class names.
+        expected_hash: An earlier `prompt_hash` that the file must still have; "" = any.
+
+    Returns:
+        The context in fp32 on the model's device: (n_ctx, width), or (K, n_ctx, width).
+    """
     path = prompt_file(name)
     before = expected_hash or prompt_hash(path)
-    context, tensors, made_with, stored_position = read_context(path)
+    stored = read_context(path)
     if prompt_hash(path) != before:
         raise WeightsError(f"the prompt {path} changed while it was read: run the command again")
-    if stored_position and stored_position != position:
-        raise WeightsError(f"the prompt in {path} was learnt with the class name at '{stored_position}', not "
-                           f"'{position}': add {CLASS_TOKEN_POSITION} {stored_position}")
+    if stored.position and stored.position != position:
+        raise WeightsError(
+            f"the prompt in {path} was learnt with the class name at '{stored.position}', not "
+            f"'{position}': add {CLASS_TOKEN_POSITION} {stored.position}")
+    context = stored.context
     shape, width = tuple(context.shape), backbone.width
     if context.dim() not in (2, 3) or shape[-1] != width or shape[-2] < 1:
-        learnt = f", learnt with {made_with}," if made_with else ""
-        raise WeightsError(f"the context in {path}{learnt} has shape {shape}, but this backbone needs "
-                           f"(n_ctx, {width})")
+        learnt_with = f", learnt with {stored.backbone}," if stored.backbone else ""
+        raise WeightsError(f"the context in {path}{learnt_with} has shape {shape}, but this backbone "
+                           f"needs (n_ctx, {width})")
     if not context.isfinite().all():
         raise WeightsError(f"the context in {path} holds numbers that are not finite")
-    # CoOp's files also hold the embeddings of the start token and of the class names.
-    prefix, suffix = tensors.get("token_prefix"), tensors.get("token_suffix")
-    if context.dim() == 3:
-        if shape[0] != len(class_tokens):
-            raise WeightsError(f"the class-specific context in {path} has shape {shape}, but the data set needs "
-                               f"({len(class_tokens)}, n_ctx, {width})")
-        for label, own in enumerate(class_tokens):
-            if suffix is not None and not same_embeddings(suffix, label, own, backbone):
-                raise WeightsError(f"the class-specific context in {path} was made for another class list or backbone "
-                                   f"(class {label} differs)")
-    elif prefix is not None and not same_embeddings(prefix, 0, backbone.tokenizer.start, backbone):
-        logger.warning("the prompt in %s was made with another backbone of the same width%s; predictions will be "
-                       "wrong", path, f" ({made_with})" if made_with else "")
+    check_embeddings(path, stored, backbone, class_tokens)
     return context.float().to(backbone.device)
 
 
+def check_embeddings(
+    path: Path, stored: StoredPrompt, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
+) -> None:
+    """Compares the embeddings of start token and class names, which CoOp's files hold, with ours."""
+    if stored.context.dim() == 2:
+        prefix = stored.tensors.get("token_prefix")
+        start = backbone.tokenizer.start
+        if prefix is not None and not same_embeddings(prefix, 0, start, backbone):
+            name = f" ({stored.backbone})" if stored.backbone else ""
+            logger.warning("the prompt in %s was made with another backbone of the same width%s; "
+                           "predictions will be wrong", path, name)
+        return
+    shape = tuple(stored.context.shape)
+    if shape[0] != len(class_tokens):
+        raise WeightsError(
+            f"the class-specific context in {path} has shape {shape}, but the data set needs "
+            f"({len(class_tokens)}, n_ctx, {backbone.width})")
+    suffix = stored.tensors.get("token_suffix")
+    if suffix is None:
+        return
+    for label, tokens in enumerate(class_tokens):
+        if not same_embeddings(suffix, label, tokens, backbone):
+            raise WeightsError(f"the class-specific context in {path} was made for another class "
+                               f"list or backbone (class {label} differs)")
+
+
 def same_embeddings(stored: Tensor, row: int, tokens: Sequence[int], backbone: Backbone) -> bool:
-    """Whether a row of stored embeddings, maybe in half precision, begins with the model's own of these tokens."""
-    own = backbone.embed([tokens])[0].cpu()
-    found = stored[row, : len(tokens)].float() if stored.dim() == 3 else stored
-    return found.shape == own.shape and torch.allclose(found, own, atol=1e-3)
+    """Whether a row of stored embeddings begins with the model's own of these tokens.
+
+    They may be stored in half precision.
+    """
+    expected = backbone.embed([tokens])[0].cpu()
+    beginning = stored
+    if stored.dim() == 3:
+        beginning = stored[row, : len(tokens)].float()
+    return beginning.shape == expected.shape and torch.allclose(beginning, expected, atol=1e-3)
+
+
+class TrainingState(NamedTuple):
+    """Where a training ended, as plain data."""
+
+    epoch: int  # number of the last epoch
+    optimizer: Mapping[str, Any]  # state of the optimizer; empty = none
+    scheduler: Mapping[str, Any]  # state of its schedule; empty = none
 
 
 def write_checkpoint(
-    path: Path, epoch: int, context: Tensor, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
-    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], metadata: Mapping[str, object],
+    path: Path, context: Tensor, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
+    state: TrainingState, metadata: Mapping[str, object],
 ) -> None:
     """Saves a context so that CoOp's own code reads it.
 
     Args:
         path: Of the checkpoint.
-        epoch: Number of the last epoch.
         context: (n_ctx, width), or (K, n_ctx, width) if class-specific.
         backbone: The model that it was learnt with.
         class_tokens: Tokens of the class names, which CoOp's files have too.
-        optimizer: State of the optimizer.
-        scheduler: State of its schedule.
+        state: Where the training ended.
         metadata: How the prompt was made, by the keys of `METADATA`.
     """
     tokenizer = backbone.tokenizer
     length = backbone.context_length - len(tokenizer.start) - context.shape[-2]
-    padded = [[*own, *[tokenizer.pad] * (length - len(own))] for own in class_tokens]
+    padded = []
+    for tokens in class_tokens:
+        padded.append([*tokens, *[tokenizer.pad] * (length - len(tokens))])
     content = {
         "state_dict": {
             "ctx": context.detach().cpu(),
@@ -187,7 +264,8 @@ def write_checkpoint(
             "token_suffix": backbone.embed(padded).cpu(),  # (K, 77 − 1 − n_ctx, width)
         },
         **metadata,
-        "epoch": epoch, "optimizer": optimizer, "scheduler": scheduler, "val_result": None,
+        **state._asdict(),
+        "val_result": None,
     }
     write_atomically(path, lambda file: torch.save(content, file))
     write_text(path.with_name("checkpoint"), f"{path.name}\n")  # where Dassl looks for the last one
