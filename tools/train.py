@@ -17,8 +17,8 @@ from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool, t
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.config.build import KEY, build_cfg
-from promptcal.trainers.config.fingerprint import run_path
 from promptcal.trainers.config.help import help_text
+from promptcal.trainers.config.run_folder import run_path
 from promptcal.trainers.registry import build_trainer
 from yacs.config import CfgNode
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             # Imported after the run: matplotlib is not part of it.
             from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
 
-            write_tensorboard_figures(run_path(cfg))
+            write_tensorboard_figures(run_path(trainer.cfg))
             print(result_table(finished[-1:]))
     if len(finished) > 1 and trainer.dist.is_main:
         print(f"\n{seeds_table(finished)}")

@@ -19,7 +19,7 @@ from ..datasets.identity import ImageIdentity, identify, image_name
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
-from .config.fingerprint import plugin_modules, results_name, run_path
+from .config.run_folder import plugin_modules, results_name, run_path
 from .config.settings import Setting, retag
 from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
@@ -139,8 +139,7 @@ class BaseTrainer:
             The content of results.json.
         """
         with early_lines() as lines:
-            # A limit above the number of images has no effect, so no folder is named after it.
-            self.cfg = retag(self.cfg, {"TEST.LIMIT": self.data.available})
+            self.cfg = retag(self.cfg, self.tag_values())
             record = self.record
         with RunDir.open(
             run_path(self.cfg), record, self.dist, listing=self.listing, config=self.cfg.dump(), overwrite=overwrite,
@@ -161,6 +160,18 @@ class BaseTrainer:
                     run_dir.note(result_block(results, train))
         logger.info("results in %s", run_dir.path)
         return results
+
+    def tag_values(self) -> dict[str, object]:
+        """What settings stand for in the name of the run's folder, known from data and prompt.
+
+        A limit above the number of images has no effect, so no folder is named after it. The prompts
+        of several seeds lie under the name of their protocol.
+        """
+        values: dict[str, object] = {"TEST.LIMIT": self.data.available}
+        protocol = self.prompt_facts.protocol
+        if protocol is not None:
+            values["MODEL.INIT_WEIGHTS"] = protocol.tag
+        return values
 
     def report_changed_files(self) -> None:
         """Weights and prompt were copied into memory: a file that was replaced since is not the one of the results."""
@@ -259,15 +270,16 @@ class BaseTrainer:
         identity = self.identity
         dataset = self.data.dataset
         default_precision = resolve_precision("auto", self.numerics.device)
+        training = self.training_facts()
         record = RunRecord(
             data=make_record.data_section(cfg, self.data, identity),
             views=make_record.views_section(cfg, dataset, self.num_views),
             model=make_record.model_section(cfg, self.weights, self.prompt_facts),
-            method=make_record.method_section(cfg, self.code, self.online, self.training_facts()),
+            method=make_record.method_section(cfg, self.code, self.online, training),
             numerics=make_record.numerics_section(
                 cfg, self.numerics.precision, self.numerics.device.type, self.tunes_context),
             seed=cfg.SEED,
-            changed=make_record.changed_section(cfg, dataset, default_precision),
+            changed=make_record.changed_section(cfg, dataset, default_precision, training is not None),
             names=make_record.names_section(cfg, self.prompt_facts),
         )
         return self.dist.broadcast(record)

@@ -16,8 +16,9 @@ from ..datasets.image_index import ImageIndex
 from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
 from .base import BaseTrainer, without_few_shot_sampling
-from .config.fingerprint import run_path
-from .config.settings import Check, Range, Setting
+from .config.names import backbone_name
+from .config.run_folder import run_path
+from .config.settings import Check, Range, Setting, leaves
 from .engine.adapted import Adapted
 from .fewshot.training import PromptLearner, Schedule, random_context, run_epochs
 from .fewshot.training_images import TrainingImages
@@ -35,6 +36,16 @@ from .vlm.text_encoder import TextEncoder
 from .vlm.tokenizer import clean_name
 
 logger = logging.getLogger(__name__)
+
+
+def default_epochs(settings: Mapping[str, object]) -> int:
+    """The epochs of CoOp's scripts: 50 for 1 shot and ImageNet, 100 for up to 4 shots, 200 above."""
+    shots = settings["DATASET.NUM_SHOTS"]
+    if shots == 1 or settings["DATASET.NAME"] == "ImageNet":
+        return 50
+    if shots in (2, 3, 4):
+        return 100
+    return 200
 
 
 @TRAINER_REGISTRY.register()
@@ -57,9 +68,10 @@ class CoOp(BaseTrainer):
         Setting("DATALOADER.TRAIN_X.BATCH_SIZE", 32, "training images per step",
                 allowed=Range(least=1, text="at least 1")),
         Setting("OPTIM.MOMENTUM", 0.9, "of SGD", allowed=Range(least=0, below=1)),
-        Setting("OPTIM.MAX_EPOCH", 0,
-                "epochs of training; 0 = as CoOp: 50 for 1 shot and ImageNet, 100 up to 4, 200 above",
-                allowed=Range(least=0, text="0 (as CoOp has it) or more")),
+        Setting("OPTIM.MAX_EPOCH", 0, "epochs of training",
+                allowed=Range(least=0, text="0 (as CoOp has it) or more"),
+                auto="as CoOp, 50 for 1 shot and ImageNet, 100 up to 4, 200 above",
+                resolve=default_epochs),
         Setting("OPTIM.WARMUP_EPOCH", 1,
                 "first epochs of training at OPTIM.WARMUP_CONS_LR; a cosine from OPTIM.LR follows",
                 allowed=Range(least=0)),
@@ -179,7 +191,7 @@ class CoOp(BaseTrainer):
             "shots": "all" if shots == -1 else str(shots),
             "seed": str(self.cfg.SEED),
             "epochs": str(epochs_of(self.cfg)),
-            "backbone": self.record.names["backbone"],
+            "backbone": backbone_name(self.cfg.MODEL.BACKBONE.NAME),
             "n_ctx": str(n_ctx),
             "class_token_position": self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
             "split_hash": self.record.method["training"]["images"],
@@ -253,12 +265,7 @@ class CoOp(BaseTrainer):
 
 def epochs_of(cfg: CfgNode) -> int:
     """OPTIM.MAX_EPOCH, or what CoOp's scripts use for this number of shots."""
-    if cfg.OPTIM.MAX_EPOCH:
-        return cfg.OPTIM.MAX_EPOCH
-    shots = cfg.DATASET.NUM_SHOTS
-    if shots == 1 or cfg.DATASET.NAME == "ImageNet":
-        return 50
-    return 100 if 1 < shots <= 4 else 200
+    return cfg.OPTIM.MAX_EPOCH or default_epochs(leaves(cfg))
 
 
 def trained_prompt(cfg: CfgNode, overwrite: bool = False) -> Path:
