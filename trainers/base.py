@@ -229,16 +229,14 @@ class BaseTrainer:
     @cached_property
     def identity(self) -> ImageIdentity:
         """What the images are, by content. The main process looks at the files."""
-        identity = None
+        data = self.data  # in every process, before the broadcast
+        identities: list[ImageIdentity] = []
         if self.dist.is_main:
             index = ImageIndex(self.cfg.CACHE.DIR)
-            identity = identify(self.data.dataset, self.data.items, self.data.indices, index)
-        else:
-            self.data  # noqa: B018 - every process has the list of images
-        identity = self.dist.broadcast(identity)
-        assert identity is not None
+            identities.append(identify(data.dataset, data.items, data.indices, index))
+        (identity,) = self.dist.broadcast(identities)
         if identity.missing:
-            self.data.dataset.check_files(self.data.selected)
+            data.dataset.check_files(data.selected)
         return identity
 
     @property
