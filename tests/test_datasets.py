@@ -193,9 +193,3 @@ def test_a_copy_for_testing_needs_only_test_images(textures):
         dataset.check_files(dataset.train)
     with pytest.raises(DataError, match="6 of 6 images are missing"):
         build_dataset(DTD, textures, num_shots=2)
-
-
-def test_a_single_class_gets_a_warning(tmp_path, caplog):
-    picture(tmp_path / "cat" / "a.png")
-    build_dataset("ImageFolder", tmp_path)
-    assert "one class only, 'cat': every prediction is that class" in caplog.text

@@ -25,7 +25,7 @@ def thumbnails(run: Run, mistakes: Sequence[Mistake]) -> dict[int, str]:
     try:
         dataset = _read(*(str(settings.get(f"DATASET.{key}", default)) for key, default in (
             ("NAME", run.dataset), ("ROOT", "data"), ("SUBSAMPLE_CLASSES", "all"), ("CORRUPTION", ""), ("SEVERITY", 5),
-            ("IMAGE_LIST", ""))))
+            ("IMAGE_LIST", ""), ("COLUMNS", ""), ("CLASSNAMES", ""))))
         data = {mistake: dataset.test[mistake.index] for mistake in mistakes}
         if any(names[datum.label] != mistake.truth for mistake, datum in data.items()):
             raise DataError(f"the data below {dataset.root} is not what the run used")
@@ -42,10 +42,12 @@ def _log_once(line: str) -> None:
 
 
 @lru_cache(maxsize=4)
-def _read(name: str, root: str, classes: str, corruption: str, severity: str, image_list: str) -> Dataset:
+def _read(
+    name: str, root: str, classes: str, corruption: str, severity: str, image_list: str, columns: str, words: str,
+) -> Dataset:
     """Few-shot sampling does not change the test images."""
     return build_dataset(name, root, subsample_classes=classes, corruption=corruption, severity=int(severity),
-                         image_list=image_list)
+                         image_list=image_list, columns=columns, classnames=words)
 
 
 def data_uri(image: Image.Image) -> str:
