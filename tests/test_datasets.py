@@ -4,7 +4,7 @@ import shutil
 from functools import partial
 
 import pytest
-from data_roots import IMAGE_DIRS, build, entries, picture, write_split
+from data_roots import IMAGE_DIRS, build, entries, write_split
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.identity import fingerprint
 from promptcal.datasets.utils.errors import ConfigError, DataError, UnknownNameError

@@ -144,9 +144,11 @@ def test_two_folders_beside_a_table_get_a_warning(tmp_path, caplog):
     assert "folders are taken for classes" in caplog.text and "--dataset-config-file table" in caplog.text
 
 
-def test_the_folder_above_the_classes(zoo):
-    with pytest.raises(DataError, match=f"has one folder only, '{zoo.name}'; .* use --root {zoo}"):
-        build_dataset("ImageFolder", shutil.move(zoo, zoo.parent / "above" / zoo.name) and zoo.parent / "above")
+def test_the_folder_above_the_classes(zoo, tmp_path_factory):
+    above = tmp_path_factory.mktemp("above")
+    zoo.rename(above / "animals")
+    with pytest.raises(DataError, match=f"has one folder only, 'animals'; .* use --root {above}/animals"):
+        build_dataset("ImageFolder", above)
 
 
 @pytest.mark.parametrize("folders", [("Training", "Testing"), ("seg_train/seg_train", "seg_test/seg_test"),

@@ -72,8 +72,8 @@ def test_numbered_folds(skin):
 
 
 def test_a_wrong_or_missing_column_lists_those_there_are(skin):
-    with pytest.raises(DataError, match=r"labels.csv has no column 'pth' \(DATASET.COLUMNS image=pth\); its columns are: "
-                                        r"path, diagnosis, fold, patient_id. Did you mean 'path'\?"):
+    with pytest.raises(DataError, match=r"labels.csv has no column 'pth' \(DATASET.COLUMNS image=pth\); its columns "
+                                        r"are: path, diagnosis, fold, patient_id. Did you mean 'path'\?"):
         build_dataset("Table", skin, columns="image=pth")
     write_csv(skin, "path,verdict,fold,patient_id")
     with pytest.raises(DataError, match="no column of the labels is recognised among its columns: path, verdict, fold"):
