@@ -2,15 +2,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 from .base import DATASET_REGISTRY, Datum
 from .checks import read_lines
 from .columns import split_of_name
-from .file_dataset import Splits, subfolders
+from .file_dataset import Splits, files_below, subfolders
 from .own_images import OwnImages, table_nearby, tables_in
 from .utils.errors import DataError, first_five
 from .views.images import is_image_name
@@ -19,7 +17,6 @@ logger = logging.getLogger(__name__)
 
 # A class's folder may hold its pictures in one of these, beside masks and the like.
 PICTURE_FOLDERS = ("images", "image", "imgs", "img", "jpg", "png")
-DEEPEST = 5  # folders below a class's
 # Files that lie beside pictures and are no pictures.
 SIDECARS = (".txt", ".md", ".csv", ".tsv", ".json", ".xml", ".html", ".yaml", ".yml", ".db", ".ini")
 
@@ -161,18 +158,6 @@ def picture_folder(folder: Path) -> Path:
         if inner.name.lower() in PICTURE_FOLDERS:
             return inner
     return folder
-
-
-def files_below(folder: Path) -> Iterator[str]:
-    """The files in a folder and in those below it, by name, without hidden ones."""
-    for place, folders, files in os.walk(folder, followlinks=True):
-        depth = place.count(os.sep) - str(folder).count(os.sep)
-        if depth >= DEEPEST:  # a link may lead to a folder that holds it
-            folders.clear()
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            if not name.startswith("."):
-                yield f"{place}{os.sep}{name}"
 
 
 def count_unread(folder: Path, unread: Counter[str], examples: dict[str, str]) -> None:

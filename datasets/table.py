@@ -26,8 +26,7 @@ from .columns import (
     split_of_name,
     split_of_word,
 )
-from .file_dataset import Splits
-from .image_folder import files_below
+from .file_dataset import Splits, files_below
 from .own_images import OwnImages, tables_in
 from .parquet_files import ParquetFile, as_text
 from .utils.errors import DataError, first_five

@@ -45,7 +45,7 @@ def write_with_library(folder: Path, names: list[str], splits: dict) -> None:
     (folder / "data").mkdir(parents=True)
     rows = {split: [(str(path), label) for path, label in entries] for split, entries in splits.items()}
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder.parent / "hf"), "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder.parent / "hf")}
     done = subprocess.run([sys.executable, "-c", WRITER, str(folder), json.dumps(names), json.dumps(rows)],
                           cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
