@@ -210,6 +210,7 @@ class BaseTrainer:
             dataset = build_dataset(
                 cfg.DATASET.NAME, cfg.DATASET.ROOT, cfg.DATASET.NUM_SHOTS, cfg.SEED, cfg.DATASET.SUBSAMPLE_CLASSES,
                 cfg.DATASET.FEWSHOT_DIR, cfg.DATASET.CORRUPTION, cfg.DATASET.SEVERITY, cfg.DATASET.IMAGE_LIST,
+                cfg.DATASET.COLUMNS, cfg.DATASET.CLASSNAMES,
             )
         return EvalData.from_settings(cfg, dataset, self.online)
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 
 from ...datasets.base import DATASET_REGISTRY
+from ...datasets.columns import canonical_columns, is_column_choice
 from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from ..functional import BINS
 from .names import backbone_name
@@ -34,6 +35,24 @@ def needs_corruption(settings: Settings, method: MethodInfo) -> str:
     if settings.get("DATASET.CORRUPTION"):
         return ""
     return "give DATASET.CORRUPTION too"
+
+
+def needs_table(settings: Settings, method: MethodInfo) -> str:
+    if takes_option(settings, "columns"):
+        return ""
+    return "use --dataset-config-file table or parquet"
+
+
+def needs_own_images(settings: Settings, method: MethodInfo) -> str:
+    if takes_option(settings, "classnames"):
+        return ""
+    return "use --dataset-config-file table, parquet or image_folder"
+
+
+def takes_option(settings: Settings, option: str) -> bool:
+    """Whether the reader of the data set takes an option, such as columns of a table."""
+    name = str(settings.get("DATASET.NAME"))
+    return name in DATASET_REGISTRY and option in DATASET_REGISTRY.get(name).options
 
 
 def needs_stream(settings: Settings, method: MethodInfo) -> str:
@@ -319,6 +338,18 @@ TABLE: Sequence[Setting] = (
         "DATASET.IMAGE_LIST", "",
         "file with the test images to use, such as RobustBench's 5,000 of ImageNet; empty = all",
         Role.DATA, names_file=True),
+    Setting(
+        "DATASET.COLUMNS", "",
+        "of a table of own images, such as \"image=path label=diagnosis split=fold\"; "
+        "empty = usual names", Role.DATA,
+        Check(is_column_choice, "pairs such as image=path label=diagnosis split=fold",
+              good=("", "image=path label=diagnosis", "split=fold test=4,5"),
+              bad=("path", "image=", "image=a image=b", "picture=path")),
+        effect=needs_table, canonical=canonical_columns),
+    Setting(
+        "DATASET.CLASSNAMES", "",
+        "words for the classes of own images: a file (json, csv, txt), or NV=nevus; MEL=melanoma",
+        Role.DATA, effect=needs_own_images, names_file=True),
     Setting(
         "DATASET.SUBSAMPLE_CLASSES", "all",
         "all, or CoOp's first half (base) or second half (new) of the classes",
