@@ -123,7 +123,7 @@ def test_pipes_and_devices_under_a_runs_names(finished: list[object], tmp_path: 
         os.mkfifo(run / name)
     else:
         (run / name).symlink_to("/dev/zero")
-    for done in (run_tool("report.py", run, "--out", tmp_path / "report", "--no-figures", "--bootstrap", 0),
+    for done in (run_tool("report.py", run, "--out", tmp_path / "report", "--no-figures"),
                  run_tool(*finished[:-1], run)):
         assert "Traceback" not in done.stderr and (done.returncode == 0 or done.stderr.startswith("error: ")), done
 

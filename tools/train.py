@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             # Imported after the run: matplotlib is not part of it.
             from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
 
-            write_tensorboard_figures(run_path(cfg))
+            write_tensorboard_figures(run_path(trainer.cfg))
             print(result_table(finished[-1:]))
     if len(finished) > 1 and trainer.dist.is_main:
         print(f"\n{seeds_table(finished)}")

@@ -142,8 +142,7 @@ class BaseTrainer:
             The content of results.json.
         """
         with early_lines() as lines:
-            # A limit above the number of images has no effect, so no folder is named after it.
-            self.cfg = retag(self.cfg, {"TEST.LIMIT": self.data.available})
+            self.cfg = retag(self.cfg, self.tag_values())
             record = self.record
         with RunDir.open(
             run_path(self.cfg), record, self.dist, listing=self.listing, config=self.cfg.dump(), overwrite=overwrite,
@@ -164,6 +163,18 @@ class BaseTrainer:
                     run_dir.note(result_block(results, train))
         logger.info("results in %s", run_dir.path)
         return results
+
+    def tag_values(self) -> dict[str, object]:
+        """What settings stand for in the name of the run's folder, known from data and prompt.
+
+        A limit above the number of images has no effect, so no folder is named after it. The prompts
+        of several seeds lie under the name of their protocol.
+        """
+        values: dict[str, object] = {"TEST.LIMIT": self.data.available}
+        protocol = self.prompt_facts.protocol
+        if protocol is not None:
+            values["MODEL.INIT_WEIGHTS"] = protocol.tag
+        return values
 
     def report_changed_files(self) -> None:
         """Weights and prompt were copied into memory: a file that was replaced since is not the one of the results."""

@@ -16,6 +16,7 @@ from ..datasets.image_index import ImageIndex
 from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
 from .base import BaseTrainer, without_few_shot_sampling
+from .config.names import backbone_name
 from .config.run_folder import run_path
 from .config.settings import Check, Range, Setting, leaves
 from .engine.adapted import Adapted
@@ -190,7 +191,7 @@ class CoOp(BaseTrainer):
             "shots": "all" if shots == -1 else str(shots),
             "seed": str(self.cfg.SEED),
             "epochs": str(epochs_of(self.cfg)),
-            "backbone": self.record.names["backbone"],
+            "backbone": backbone_name(self.cfg.MODEL.BACKBONE.NAME),
             "n_ctx": str(n_ctx),
             "class_token_position": self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
             "split_hash": self.record.method["training"]["images"],

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
+from .config.names import backbone_name
 from .config.run_folder import run_path
 from .config.settings import OneOf, Range, Setting
 from .config.table import CLASS_TOKEN_POSITION
@@ -98,7 +99,7 @@ class FPP(TPT):
             "dataset": self.record.data["dataset"],
             "seed": str(self.cfg.SEED),
             "epochs": str(self.cfg.TRAINER.FPP.STEPS),
-            "backbone": self.record.names["backbone"],
+            "backbone": backbone_name(self.cfg.MODEL.BACKBONE.NAME),
             "n_ctx": str(self.clip.context.shape[-2]),
             "class_token_position": "end",
             "settings": content_hash(self.record.method["settings"]),

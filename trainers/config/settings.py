@@ -144,8 +144,10 @@ def effective_value(
     row: Setting, value: object, settings: Mapping[str, object], resolved: Resolved,
 ) -> object:
     """A value as records state it."""
+    if row.names_file and value:
+        return resolved.get(row.key) or file_label(str(value))
     if row.names_file:
-        return file_label(str(value)) if value else value
+        return value
     if row.recorded is not None:
         return row.recorded(str(value))
     value = row.canonical(value)
@@ -164,10 +166,19 @@ def effective_value(
 
 
 def tag_of(cfg: CfgNode, resolved: Resolved | None = None) -> str:
-    """A readable folder name from the changed settings: `default`, or `STEPS-2_LAMBDA-10.0`."""
+    """A readable folder name from the changed settings: `default`, or `STEPS-2_LAMBDA-10.0`.
+
+    Args:
+        cfg: The settings of a run.
+        resolved: See `effective_settings`. For MODEL.INIT_WEIGHTS it is the name of the protocol by
+            which the prompt was learnt, such as `CoOp-2-shots`, so that seeds lie side by side.
+    """
     parts = []
     for key, (_, value) in changed_settings(cfg, resolved).items():
-        parts.append(f"{key.rpartition('.')[2]}-{value}")
+        if key == "MODEL.INIT_WEIGHTS" and resolved and key in resolved:
+            parts.append(str(value))
+        else:
+            parts.append(f"{key.rpartition('.')[2]}-{value}")
     return path_safe("_".join(parts)) or "default"
 
 

@@ -67,7 +67,7 @@ class PromptCalTrainer(TrainerX):
         if self.engine.dist.is_main:
             from ..report.tensorboard_figures import write_tensorboard_figures  # matplotlib is not part of a run
 
-            write_tensorboard_figures(run_path(cfg))
+            write_tensorboard_figures(run_path(self.engine.cfg))
         return results
 
     def evaluate(self, results: Results) -> float:

@@ -1,6 +1,7 @@
 """Prompt checkpoints in CoOp's format: find one, read its context, check that it fits, write one, convert one."""
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,9 +14,12 @@ from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError, first_five
 from ...datasets.utils.files import write_atomically, write_text
+from ..config.names import backbone_name
 from ..config.table import CLASS_TOKEN_POSITION
+from ..registry import backbone_label, method_key
 from .backbone import Backbone
 from .checkpoints import read_checkpoint, sha256
+from .prompt_protocol import metadata_of_path
 from .tokenizer import END
 
 logger = logging.getLogger(__name__)
@@ -71,17 +75,30 @@ def prompt_hash(name: str | Path) -> str:
 def read_metadata(name: str | Path) -> dict[str, str]:
     """What a prompt checkpoint says about how it was made, by the keys of `METADATA`."""
     path = prompt_file(name)
+    content = None
+    if path.suffix != ".safetensors":
+        content = read_checkpoint(path)
+    return metadata_in(path, content)
+
+
+def metadata_in(path: Path, content: object) -> dict[str, str]:
+    """What a checkpoint says about how it was made.
+
+    Args:
+        path: Of the checkpoint. That of a safetensors file is in its header.
+        content: Of any other file.
+    """
+    stored: Mapping[str, object] = {}
     if path.suffix == ".safetensors":
         with safe_open(path, "pt") as file:
-            content = file.metadata() or {}
-    else:
-        content = read_checkpoint(path)
-        if not isinstance(content, dict):
-            return {}
+            stored = file.metadata() or {}
+    elif isinstance(content, dict):
+        stored = content
     metadata = {}
     for key in METADATA:
-        if isinstance(content.get(key), str | int):
-            metadata[key] = str(content[key])
+        value = stored.get(key)
+        if isinstance(value, str | int | float):
+            metadata[key] = str(value)
     return metadata
 
 
@@ -90,8 +107,12 @@ class StoredPrompt(NamedTuple):
 
     context: Tensor  # (n_ctx, width), or (K, n_ctx, width) if class-specific
     tensors: dict[str, Tensor]  # all that was saved with it
-    backbone: str  # the one it was learnt with, "" if the file does not say
-    position: str  # of the class name, "" if the file does not say
+    metadata: dict[str, str]  # how it was made, by the keys of `METADATA`, as far as the file says
+
+    @property
+    def backbone(self) -> str:
+        """The one it was learnt with, "" if the file does not say."""
+        return self.metadata.get(BACKBONE, "")
 
 
 def read_context(path: str | Path) -> StoredPrompt:
@@ -109,25 +130,49 @@ def read_context(path: str | Path) -> StoredPrompt:
     prefix = next((name.removesuffix("ctx") for name in tensors if name.rpartition(".")[2] == "ctx"), None)
     if prefix is None:
         raise WeightsError(f"{path} holds no context 'ctx'; tensors found: {first_five(list(tensors)) or 'none'}")
-    if Path(path).suffix == ".safetensors":
-        with safe_open(path, "pt") as file:
-            content = file.metadata() or {}
-    backbone, position = (content[key] if isinstance(content.get(key), str) else "" for key in (BACKBONE, POSITION))
     tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
-    return StoredPrompt(tensors["ctx"], tensors, backbone, position)
+    return StoredPrompt(tensors["ctx"], tensors, metadata_in(Path(path), content))
+
+
+def describe_metadata(metadata: Mapping[str, str]) -> str:
+    """How a prompt was made, in one line: `CoOp, 2 shots of LandCover, seed 1, 100 epochs, small CLIP`."""
+    words = []
+    for key, text in (("method", "{}"), ("shots", "{} shots"), ("dataset", "learnt on {}"), ("seed", "seed {}"),
+                      ("epochs", "{} epochs"), (BACKBONE, "{}"), ("n_ctx", "{} tokens"),
+                      (POSITION, "class name at {}"), ("accuracy", "accuracy {}")):
+        if metadata.get(key):
+            words.append(text.format(metadata[key]))
+    return ", ".join(words)
 
 
 def load_context(
     name: str | Path, backbone: Backbone, class_tokens: Sequence[Sequence[int]], position: str = END,
-    expected_hash: str = "",
+    expected_hash: str = "", dataset: str = "",
 ) -> Tensor:
-    """The context of a checkpoint in fp32 on the model's device, after checking that it fits model and classes. A file
-    that changes while it is read is refused; `expected_hash` is an earlier `prompt_hash` that it must still have."""
+    """The context of a checkpoint in fp32 on the model's device, after checking that it fits model and classes.
+
+    What the file says about how the prompt was made is logged, and checked too. A file that changes while it is read
+    is refused.
+
+    Args:
+        name: Path of the checkpoint, or the name of an embedded prompt.
+        backbone: The model.
+        class_tokens: Tokens of the class names.
+        position: Of the class name in the prompt.
+        expected_hash: An earlier `prompt_hash` that the file must still have; "" = any.
+        dataset: The registered data set that the prompt is used on; "" = none.
+    """
     path = prompt_file(name)
     before = expected_hash or prompt_hash(path)
-    context, tensors, made_with, stored_position = read_context(path)
+    stored = read_context(path)
     if prompt_hash(path) != before:
         raise WeightsError(f"the prompt {path} changed while it was read: run the command again")
+    context = stored.context
+    tensors = stored.tensors
+    made_with = stored.backbone
+    stored_position = stored.metadata.get(POSITION, "")
+    if stored.metadata:
+        logger.info("prompt %s: %s", path.name, describe_metadata(stored.metadata))
     if stored_position and stored_position != position:
         raise WeightsError(f"the prompt in {path} was learnt with the class name at '{stored_position}', not "
                            f"'{position}': add {CLASS_TOKEN_POSITION} {stored_position}")
@@ -136,6 +181,10 @@ def load_context(
         learnt = f", learnt with {made_with}," if made_with else ""
         raise WeightsError(f"the context in {path}{learnt} has shape {shape}, but this backbone needs "
                            f"(n_ctx, {width})")
+    stated_tokens = stored.metadata.get("n_ctx", "")
+    if stated_tokens and stated_tokens != str(shape[-2]):
+        raise WeightsError(f"the prompt in {path} says that it has {stated_tokens} tokens, but it has {shape[-2]}: "
+                           f"the file was put together wrongly")
     if not context.isfinite().all():
         raise WeightsError(f"the context in {path} holds numbers that are not finite")
     # CoOp's files also hold the embeddings of the start token and of the class names.
@@ -151,7 +200,17 @@ def load_context(
     elif prefix is not None and not same_embeddings(prefix, 0, backbone.tokenizer.start, backbone):
         logger.warning("the prompt in %s was made with another backbone of the same width%s; predictions will be "
                        "wrong", path, f" ({made_with})" if made_with else "")
+    elif prefix is None and made_with and backbone.name and made_with not in names_of_backbone(backbone.name):
+        logger.warning("the prompt in %s was learnt with %s, not with %s", path, made_with, backbone.name)
+    learnt_on = stored.metadata.get("dataset", "")
+    if dataset and learnt_on and method_key(learnt_on) != method_key(dataset):
+        logger.warning("the prompt in %s was learnt on %s and is used on %s", path, learnt_on, dataset)
     return context.float().to(backbone.device)
+
+
+def names_of_backbone(name: str) -> tuple[str, ...]:
+    """What the metadata of a prompt may call a backbone."""
+    return name, backbone_name(name), backbone_label(backbone_name(name))
 
 
 def same_embeddings(stored: Tensor, row: int, tokens: Sequence[int], backbone: Backbone) -> bool:
@@ -198,14 +257,38 @@ def checkpoint_path(run_folder: Path, epoch: int) -> Path:
     return run_folder / FOLDER / f"model.pth.tar-{epoch}"
 
 
-def convert_prompt(source: str | Path, target: str | Path) -> None:
-    """Writes a safetensors copy of a checkpoint: the context and what load_context checks it by, in its precision."""
-    context, tensors, _, _ = read_context(prompt_file(source))
+def convert_prompt(source: str | Path, target: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Writes a safetensors copy of a checkpoint: the context, what load_context checks it by, and how it was made.
+
+    Args:
+        source: The checkpoint, or the name of an embedded prompt.
+        target: The copy.
+        metadata: How the prompt was made, by keys of `METADATA`. It replaces what the checkpoint says,
+            which in turn replaces what CoOp's folder names say.
+    """
+    stored = read_context(prompt_file(source))
+    context = stored.context
     saved = {"ctx": context}
-    if "token_prefix" in tensors:
-        saved["token_prefix"] = tensors["token_prefix"][:1].contiguous()
-    if context.dim() == 3 and "token_suffix" in tensors:
-        saved["token_suffix"] = tensors["token_suffix"]
-    metadata = read_metadata(source)
-    write_atomically(Path(target), lambda file: file.write(save(saved, metadata or None)))
-    logger.info("%s: %s", target, ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in saved.items()))
+    if "token_prefix" in stored.tensors:
+        saved["token_prefix"] = stored.tensors["token_prefix"][:1].contiguous()
+    if context.dim() == 3 and "token_suffix" in stored.tensors:
+        saved["token_suffix"] = stored.tensors["token_suffix"]
+    known = {**metadata_of_path(str(source)), **stored.metadata, **(metadata or {})}
+    known.setdefault("n_ctx", str(context.shape[-2]))
+    ordered = {key: known[key] for key in METADATA if known.get(key)}
+    content = with_sorted_header(save(saved, ordered))
+    write_atomically(Path(target), lambda file: file.write(content))
+    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in saved.items())
+    logger.info("%s: %s; %s", target, shapes, describe_metadata(ordered))
+
+
+def with_sorted_header(content: bytes) -> bytes:
+    """The bytes of a safetensors file with the entries of its header in alphabetical order.
+
+    The library writes metadata in random order, and a prompt is known by a hash of its file.
+    """
+    length = int.from_bytes(content[:8], "little")
+    entries = json.loads(content[8 : 8 + length])
+    header = json.dumps(entries, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[8 + length :]
