@@ -34,6 +34,7 @@ from .runs.run_dir import Results, RunDir, early_lines, read_predictions
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.class_texts import ClassTexts
+from .vlm.device import refuse_shared_gpu
 from .vlm.jacobian import decide_jacobian
 from .vlm.loading import as_backbone, load_clip, weights_hash
 from .vlm.numerics import Numerics, fixed_numerics, resolve_precision
@@ -94,6 +95,8 @@ class BaseTrainer:
         self.given_model = model
         self.numerics = Numerics.from_settings(cfg)
         self.dist = Distributed()
+        if model is None:  # whoever gives a model has chosen its device
+            refuse_shared_gpu(self.numerics.device, self.dist.world)
 
     @property
     def num_views(self) -> int:

@@ -17,6 +17,7 @@ from ...datasets.views.maker import ViewMaker
 from ...datasets.views.reference import BICUBIC, crops, to_tensor
 from ..runs.parts import chunks
 from ..vlm.backbone import Backbone
+from ..vlm.device import pin
 from ..vlm.image_tower import encode_views
 
 ORDER, CROPS = 1, 2  # independent streams of random numbers for one seed
@@ -108,7 +109,5 @@ class TrainingImages:
         return load_batches(read, make, batches, num_threads(self.workers))
 
     def encode(self, batch: LoadedBatch[Tensor]) -> Tensor:
-        views = torch.stack(batch.made)
-        if self.backbone.device.type == "cuda":
-            views = views.pin_memory()  # copied without blocking
+        views = pin(torch.stack(batch.made), self.backbone.device)
         return encode_views(self.backbone, views, self.precision)[:, 0]
