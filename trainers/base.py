@@ -410,7 +410,7 @@ class BaseTrainer:
             **self.metadata(), **environment(self.numerics.device),
             "classnames": list(self.classnames), "plugins": plugin_modules(cfg),
         }
-        write_final(self.run_dir.path, self.record, results)
+        write_final(self.run_dir.path, self.run_dir.record, {**results, "record": self.run_dir.record.to_json()})
         return self.run_dir.finish(results, cfg.dump())
 
     def metadata(self) -> dict[str, object]:
