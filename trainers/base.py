@@ -34,6 +34,7 @@ from .runs.run_dir import Results, RunDir, early_lines, read_predictions
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.class_texts import ClassTexts
+from .vlm.device import refuse_shared_gpu
 from .vlm.jacobian import decide_jacobian
 from .vlm.loading import as_backbone, load_clip, weights_hash
 from .vlm.numerics import Numerics, fixed_numerics, resolve_precision
@@ -94,6 +95,8 @@ class BaseTrainer:
         self.given_model = model
         self.numerics = Numerics.from_settings(cfg)
         self.dist = Distributed()
+        if model is None:  # whoever gives a model has chosen its device
+            refuse_shared_gpu(self.numerics.device, self.dist.world)
 
     @property
     def num_views(self) -> int:
@@ -210,6 +213,7 @@ class BaseTrainer:
             dataset = build_dataset(
                 cfg.DATASET.NAME, cfg.DATASET.ROOT, cfg.DATASET.NUM_SHOTS, cfg.SEED, cfg.DATASET.SUBSAMPLE_CLASSES,
                 cfg.DATASET.FEWSHOT_DIR, cfg.DATASET.CORRUPTION, cfg.DATASET.SEVERITY, cfg.DATASET.IMAGE_LIST,
+                cfg.DATASET.COLUMNS, cfg.DATASET.CLASSNAMES,
             )
         return EvalData.from_settings(cfg, dataset, self.online)
 
@@ -229,16 +233,14 @@ class BaseTrainer:
     @cached_property
     def identity(self) -> ImageIdentity:
         """What the images are, by content. The main process looks at the files."""
-        identity = None
+        data = self.data  # in every process, before the broadcast
+        identities: list[ImageIdentity] = []
         if self.dist.is_main:
             index = ImageIndex(self.cfg.CACHE.DIR)
-            identity = identify(self.data.dataset, self.data.items, self.data.indices, index)
-        else:
-            self.data  # noqa: B018 - every process has the list of images
-        identity = self.dist.broadcast(identity)
-        assert identity is not None
+            identities.append(identify(data.dataset, data.items, data.indices, index))
+        (identity,) = self.dist.broadcast(identities)
         if identity.missing:
-            self.data.dataset.check_files(self.data.selected)
+            data.dataset.check_files(data.selected)
         return identity
 
     @property

@@ -29,7 +29,7 @@ from .runs.make_record import training_section
 from .runs.record import content_hash
 from .runs.run_dir import Results
 from .vlm.numerics import fixed_numerics
-from .vlm.prompt_files import checkpoint_path, write_checkpoint
+from .vlm.prompt_files import TrainingState, checkpoint_path, write_checkpoint
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 from .vlm.prompts import check_lengths, initial_context
 from .vlm.text_encoder import TextEncoder
@@ -199,7 +199,11 @@ class CoOp(BaseTrainer):
         }
 
     def learn(self) -> tuple[Tensor, dict[str, object]]:
-        """Trains the context and saves it as CoOp does. Returns it with what results.json says about it."""
+        """Trains the context and saves it as CoOp does.
+
+        Returns:
+            The context, and what results.json says about the training.
+        """
         cfg, epochs = self.cfg, epochs_of(self.cfg)
         learner = PromptLearner(
             self.clip.encoder, self.starting_context(), self.clip.scale,
@@ -214,22 +218,30 @@ class CoOp(BaseTrainer):
         )
         skipped = images.leave_out_unreadable()
         if skipped and cfg.DATALOADER.ON_BAD_IMAGE == "error":
-            raise DataError(f"{skipped[0]}; fix the file, or skip such images: DATALOADER.ON_BAD_IMAGE skip")
-        # The training state is stored with the parts, and removed with them when the run is finished.
+            raise DataError(f"{skipped[0]}; fix the file, or skip such images: "
+                            f"DATALOADER.ON_BAD_IMAGE skip")
+        # The training state is stored with the parts, and removed with them when the run is done.
         path = self.run_dir.path
-        run_epochs(learner, images, self.run_dir.parts / "training.pt", path / "tensorboard" / "training")
+        saved_state = self.run_dir.parts / "training.pt"
+        run_epochs(learner, images, saved_state, path / "tensorboard" / "training")
+        state = TrainingState(epochs, learner.optimizer.state_dict(), learner.scheduler_state())
         write_checkpoint(
-            self.checkpoint, epochs, learner.context, self.clip.backbone,
-            self.clip.encoder.class_tokens, learner.optimizer.state_dict(),
-            learner.scheduler_state(), self.prompt_metadata(learner.context.shape[-2]),
+            self.checkpoint, learner.context, self.clip.backbone, self.clip.encoder.class_tokens,
+            state, self.prompt_metadata(learner.context.shape[-2]),
         )
-        logger.info("prompt trained on %d images (%s) in %d epochs: %s", len(images.items), images.views, epochs,
-                    self.checkpoint)
-        return learner.context.cpu(), {
-            "images": len(images.items), "shots": cfg.DATASET.NUM_SHOTS, "views": images.views, "epochs": epochs,
-            **learner.figures, "context": list(learner.context.shape), "skipped": skipped,
+        logger.info("prompt trained on %d images (%s) in %d epochs: %s", len(images.items),
+                    images.views, epochs, self.checkpoint)
+        facts = {
+            "images": len(images.items),
+            "shots": cfg.DATASET.NUM_SHOTS,
+            "views": images.views,
+            "epochs": epochs,
+            **learner.figures,
+            "context": list(learner.context.shape),
+            "skipped": skipped,
             "checkpoint": self.checkpoint.relative_to(path).as_posix(),
         }
+        return learner.context.cpu(), facts
 
     def metadata(self) -> dict[str, object]:
         metadata = super().metadata()
@@ -239,9 +251,10 @@ class CoOp(BaseTrainer):
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        """Logits of the plain view with the learnt prompt; the zero-shot ones are those of PROMPT.CTX_INIT."""
+        """Logits of the plain view with the learnt prompt; zero-shot ones with PROMPT.CTX_INIT."""
         if not self.has_prompt:
-            raise ConfigError(f"CoOp has no prompt yet: train one with {tool('train')} or give MODEL.INIT_WEIGHTS FILE")
+            raise ConfigError(f"CoOp has no prompt yet: train one with {tool('train')} or give "
+                              f"MODEL.INIT_WEIGHTS FILE")
         plain = views[:, :1]
         clip = self.clip
         logits = class_logits(plain, clip.text, clip.scale)[:, 0]
@@ -264,7 +277,8 @@ def trained_prompt(cfg: CfgNode, overwrite: bool = False) -> Path:
     """
     trainer = CoOp(cfg)
     trainer.run(overwrite=overwrite)
-    if not trainer.dist.broadcast(trainer.checkpoint.is_file()):  # the run is finished, but its prompt was removed
+    # The run may be finished, but its prompt removed.
+    if not trainer.dist.broadcast(trainer.checkpoint.is_file()):
         with fixed_numerics(), RunLock(trainer.run_dir.path).held():
             trainer.train()
             trainer.run_dir.remove_parts()

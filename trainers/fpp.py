@@ -18,7 +18,7 @@ from .registry import TRAINER_REGISTRY
 from .runs.record import content_hash
 from .runs.run_dir import Results
 from .tpt import TPT
-from .vlm.prompt_files import checkpoint_path, write_checkpoint
+from .vlm.prompt_files import TrainingState, checkpoint_path, write_checkpoint
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 from .vlm.text_encoder import TextEncoder
 
@@ -86,8 +86,8 @@ class FPP(TPT):
             steps = self.cfg.TRAINER.FPP.STEPS
             path = checkpoint_path(run_path(self.cfg), steps)
             write_checkpoint(
-                path, steps, self.clip.context, self.clip.backbone, self.clip.encoder.class_tokens,
-                {}, {}, self.prompt_metadata())
+                path, self.clip.context, self.clip.backbone, self.clip.encoder.class_tokens,
+                TrainingState(steps, optimizer={}, scheduler={}), self.prompt_metadata())
             logger.info("prompt pre-trained without images in %d steps: %s (MODEL.INIT_WEIGHTS)",
                         steps, path)
         return super().test()

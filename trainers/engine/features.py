@@ -30,6 +30,7 @@ from ..runs.parts import chunks
 from ..runs.record import RunRecord
 from ..vlm.backbone import Backbone
 from ..vlm.budget import Budget
+from ..vlm.device import pin
 from ..vlm.image_tower import encode_views
 from ..vlm.numerics import DTYPES, worker_thread
 from .cache import ArrayCache
@@ -160,9 +161,7 @@ class ViewStore:
         """Views (V, 3, S, S); for CUDA in pinned memory, from which a copy does not block."""
         self.check_unchanged(index)
         views = self.maker(image, index)
-        if self.backbone.device.type == "cuda":
-            views = views.pin_memory()
-        return views
+        return pin(views, self.backbone.device)
 
     def check_unchanged(self, index: int) -> None:
         """Refuses an image that is no longer the one whose digest the run has. It is called after the

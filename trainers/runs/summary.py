@@ -13,6 +13,7 @@ from tabulate import tabulate
 from ... import __version__
 from ..functional.calibration import ace, ece, signed_error, top_class
 from ..registry import ZERO_SHOT, backbone_label, method_info, reset_words
+from ..vlm.device import gpu_name
 
 # What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's the second.
 END_OF_TRAINING = ("Finish training", "Finished training")
@@ -143,7 +144,7 @@ def aligned(body: Sequence[Sequence[str]]) -> str:
 
 def environment(device: torch.device) -> dict[str, object]:
     """Versions and hardware, for results.json."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    name = gpu_name(device) or platform.processor() or platform.machine()
     packages = (*PACKAGES, *(package for module, package in OPTIONAL.items() if module in sys.modules))
     return {
         "versions": {"promptcal": __version__, "python": platform.python_version(),
