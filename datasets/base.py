@@ -66,6 +66,7 @@ class Dataset:
     corruptions: Sequence[str] = ()  # valid values of DATASET.CORRUPTION
     clean = True  # has images without a corruption too
     has_val = True  # whether it has validation images that are not test images
+    options: Sequence[str] = ()  # further arguments of the constructor: columns, classnames
     fewshot_folder: Path | None = None  # where few-shot lists are kept; None: they are drawn every time
 
     def __init__(self, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1]) -> None:

@@ -9,6 +9,7 @@ class Caltech101(SplitFileDataset):
     label, display_order = "Caltech", 8
     folder = "caltech-101"
     images = "101_ObjectCategories"
+    tpt_images = "Caltech101"
     expected_classes = 100
     expected_test = 2_465
     published_test = "a88d02786f77"

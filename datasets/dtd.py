@@ -9,6 +9,7 @@ class DescribableTextures(SplitFileDataset):
     label, display_order = "DTD", 2
     folder = "dtd"
     images = "images"
+    tpt_images = "DTD/images"
     template = "{} texture."
     expected_classes = 47
     expected_test = 1_692

@@ -9,6 +9,7 @@ class EuroSAT(SplitFileDataset):
     label, display_order = "EuroSAT", 10
     folder = "eurosat"
     images = "2750"
+    tpt_images = "eurosat"
     template = "a centered satellite photo of {}."
     expected_classes = 10
     expected_test = 8_100

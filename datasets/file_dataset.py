@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,10 +12,13 @@ from .checks import check_classnames, check_items, split_hash
 from .download.fetch import FetchError, Source, fetch_drive
 from .utils.cli import tool
 from .utils.errors import DataError, UnknownNameError, first_five, reading
+from .utils.plugins import is_of_this_package
 from .utils.registry import nearest
 from .views.images import is_image_name
 
 logger = logging.getLogger(__name__)
+
+DEEPEST = 5  # folders below the one that is searched
 
 
 @dataclass
@@ -35,6 +38,7 @@ class FileDataset(Dataset):
     aliases: tuple[str, ...] = ()  # other names under which `folder` is found
     images = ""  # below `folder`; paths in split files are relative to it
     test_images = ""  # below `images`, if the test images have a folder of their own
+    tpt_images = ""  # below the data root: what stands for `folder/images` in TPT's layout
     metadata: tuple[Source, ...] = ()  # small files in `folder` that the reader needs
     archives: tuple[Source, ...] = ()  # the images
     manual: tuple[str, ...] = ()  # steps to get archives that cannot be downloaded
@@ -46,7 +50,7 @@ class FileDataset(Dataset):
     def __init__(self, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1]) -> None:
         super().__init__(root, corruption, severity)
         self.dataset_dir = self.folder_in(self.root)
-        self.image_dir = self.dataset_dir / self.images
+        self.image_dir = self.image_folder(self.root)
         self.fewshot_folder = self.dataset_dir / "split_fewshot"
         self.check_folders()
         splits = self.read()
@@ -72,26 +76,80 @@ class FileDataset(Dataset):
 
     @classmethod
     def folder_in(cls, root: Path) -> Path:
-        """The set's folder, whether it exists or not."""
-        found = [root / name for name in (cls.folder, *cls.aliases) if (root / name).is_dir()]
-        return found[0] if found else root / cls.folder
+        """The set's folder, whether it exists or not: CoOp's, or TPT's if only that is there."""
+        for name in (cls.folder, *cls.aliases, cls.tpt_folder()):
+            if name and (root / name).is_dir():
+                return root / name
+        return root / cls.folder
+
+    @classmethod
+    def tpt_folder(cls) -> str:
+        """The set's folder in TPT's layout; "" if it has none."""
+        return cls.tpt_images.partition("/")[0]
+
+    @classmethod
+    def image_folder(cls, root: Path) -> Path:
+        """The folder to which paths in lists of images are relative, whether it exists or not."""
+        usual = cls.folder_in(root) / cls.images
+        if not cls.tpt_images:
+            return usual
+        for folder in (usual, root / cls.tpt_folder() / cls.images):
+            if (folder / cls.test_images).is_dir():
+                return folder
+        # TPT has the images of many sets directly in the set's folder, beside other things.
+        if holds_images(root / cls.tpt_images / cls.test_images):
+            return root / cls.tpt_images
+        return usual
+
+    @classmethod
+    def is_in_tpt_layout(cls, root: Path) -> bool:
+        """Whether the images are where TPT's scripts want them and not where CoOp's do."""
+        return cls.image_folder(root) != cls.folder_in(root) / cls.images or (
+            bool(cls.tpt_images) and cls.folder_in(root) == root / cls.tpt_folder() != root / cls.folder)
 
     @classmethod
     def locate(cls, root: Path, source: Source) -> Path:
-        """The path of a metadata file, whether it exists or not."""
-        return cls.folder_in(root) / source.name
+        """The path of a metadata file, whether it exists or not. Beside TPT's folder of the images it may
+        be in CoOp's folder, or in a copy of `data_splits` of TPT's repository."""
+        usual = cls.folder_in(root) / source.name
+        if cls.tpt_images:
+            for folder in (cls.folder_in(root), root / cls.tpt_folder(), root / cls.folder, root / "data_splits"):
+                if (folder / source.name).is_file():
+                    return folder / source.name
+        return usual
 
     @classmethod
     def test_dir(cls, root: Path) -> Path:
         """The folder of the test images."""
-        return cls.folder_in(root) / cls.images / cls.test_images
+        return cls.image_folder(root) / cls.test_images
+
+    @classmethod
+    def can_be_downloaded(cls) -> bool:
+        """Whether the command `download` can get the set, or knows the steps by hand."""
+        return bool(cls.archives or cls.manual or any(source.link for source in cls.metadata))
 
     @classmethod
     def download_command(cls, root: Path) -> str:
-        return f"{tool('download')} {cls.key()} --root {root}"
+        return f"{tool('download')} {cls.key()} --root {root}{cls.plugin_flag()}"
+
+    @classmethod
+    def plugin_flag(cls) -> str:
+        """What a command needs to know a plugin's data set."""
+        if is_of_this_package(cls):
+            return ""
+        return f" --plugin {cls.__module__}"
+
+    @classmethod
+    def next_step(cls, root: Path) -> str:
+        """What to do where a set is not there."""
+        if cls.can_be_downloaded():
+            return f"run: {cls.download_command(root)}"
+        return f"put its images into {cls.test_dir(root)}"
 
     def remedy(self) -> str:
         """What to do when images are missing or misplaced: download.py prints the steps if it cannot do them."""
+        if not self.can_be_downloaded():
+            return f"its images belong in {self.test_dir(self.root)}"
         return f"for the expected layout, run: {self.download_command(self.root)}"
 
     def datum(self, path: str, label: int, classname: str) -> Datum:
@@ -104,12 +162,27 @@ class FileDataset(Dataset):
             held = f"{self.folder}/" if self.folder else "the class folders"
             raise DataError(f"data root {self.root} is not a folder: give the one that holds {held} with --root or "
                             f"DATASET.ROOT")
-        if self.root.name == self.folder and not self.dataset_dir.is_dir():
+        is_set = self.root.name and self.root.name in (self.folder, self.tpt_folder())
+        if is_set and not self.dataset_dir.is_dir():
             raise DataError(f"{self.root} is not the data root: give the folder above, {self.root.parent}")
-        for what, folder in (("is missing", self.dataset_dir), ("has no images", self.test_dir(self.root))):
+        images = self.test_dir(self.root)
+        if self.is_in_tpt_layout(self.root):
+            if not images.is_dir():
+                raise DataError(f"{self.name()} lies in TPT's layout: {self.dataset_dir} holds "
+                                f"{contents(self.dataset_dir)}, but no images; {self.next_step(self.root)}")
+            logger.info("%s lies in TPT's layout: images are read from %s", self.name(), images)
+        for what, folder in (("is missing", self.dataset_dir), ("has no images", images)):
             if not folder.is_dir():
                 raise DataError(f"{self.name()} {what}: there is no folder {folder}; correct --root or DATASET.ROOT, "
-                                f"or run: {self.download_command(self.root)}")
+                                f"or {self.next_step(self.root)}")
+
+    def check_files(self, items: Sequence[Datum]) -> None:
+        """Raises DataError if images are missing. In TPT's layout it says what is there instead."""
+        if items and self.is_in_tpt_layout(self.root) and not any(map(self.is_file, items)):
+            path = Path(items[0].impath).relative_to(self.image_dir)
+            raise DataError(f"{self.name()} lies in TPT's layout: {self.image_dir} holds {contents(self.image_dir)}, "
+                            f"but not {path} and the other images of its list; {self.next_step(self.root)}")
+        super().check_files(items)
 
     def require(self, source: Source) -> Path:
         """The path of a metadata file, downloaded first if it is missing. It is never generated from official lists:
@@ -118,12 +191,19 @@ class FileDataset(Dataset):
         if path.exists():
             return path
         if not source.drive_id:
-            raise DataError(f"{self.name()}: {path} is missing; it is part of the images' archive: "
-                            f"run {self.download_command(self.root)}")
+            step = "put it there"
+            if self.archives:
+                step = f"it is part of the images' archive: {self.next_step(self.root)}"
+            raise DataError(f"{self.name()}: {path} is missing; {step}")
         logger.info("%s is missing; downloading it from Google Drive", path)
         try:
             fetch_drive(source, path)
         except FetchError as error:
+            if self.is_in_tpt_layout(self.root):
+                raise DataError(f"{self.name()} lies in TPT's layout, with images in {self.test_dir(self.root)}; its "
+                                f"list {source.name} could not be downloaded ({error}): save it in "
+                                f"{self.dataset_dir}, from data/data_splits of TPT's repository or from "
+                                f"{source.link}") from error
             raise DataError(f"{self.name()}: {path} is missing and could not be downloaded ({error}); download "
                             f"{source.link} and save it as {source.name} in {self.dataset_dir}") from error
         return path
@@ -171,6 +251,32 @@ def images_in(folder: Path, label: int, classname: str) -> list[Datum]:
     return [Datum(f"{folder}{os.sep}{name}", label, classname=classname) for name in names]
 
 
+def files_below(folder: Path) -> Iterator[str]:
+    """The files in a folder and in those below it, by name, without hidden ones."""
+    for place, folders, files in os.walk(folder, followlinks=True):
+        depth = place.count(os.sep) - str(folder).count(os.sep)
+        if depth >= DEEPEST:  # a link may lead to a folder that holds it
+            folders.clear()
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if not name.startswith("."):
+                yield f"{place}{os.sep}{name}"
+
+
+def holds_images(folder: Path) -> bool:
+    """Whether there is an image in a folder or below it."""
+    for path in files_below(folder):
+        if is_image_name(Path(path).name):
+            return True
+    return False
+
+
+def contents(folder: Path) -> str:
+    """What is in a folder, for a message."""
+    names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    return first_five(names) or "nothing"
+
+
 def file_datasets() -> list[type[FileDataset]]:
     """Every registered reader that has its own folder below the data root, by key."""
     classes = (DATASET_REGISTRY.get(name) for name in DATASET_REGISTRY)
@@ -179,9 +285,12 @@ def file_datasets() -> list[type[FileDataset]]:
 
 
 def find_file_dataset(name: str) -> type[FileDataset]:
-    """The reader called `name`, either as registered (UCF101) or as its yaml is called (ucf101)."""
-    known = {alias.lower(): cls for cls in file_datasets() for alias in (cls.key(), cls.name())}
-    if name.lower() not in known:
-        keys = [cls.key() for cls in file_datasets()]
-        raise UnknownNameError(f"unknown data set '{name}'.{nearest(name, known)} Known: {', '.join(keys)}.")
-    return known[name.lower()]
+    """The reader called `name` in any spelling: as registered (UCF101), or as its file is called (dtd)."""
+    readers = file_datasets()
+    registered = DATASET_REGISTRY.find(name)
+    for cls in readers:
+        if registered == cls.name() or name.lower() == cls.key().lower():
+            return cls
+    names = [*(cls.key() for cls in readers), *(cls.name() for cls in readers)]
+    keys = [cls.key() for cls in readers]
+    raise UnknownNameError(f"unknown data set '{name}'.{nearest(name, names)} Known: {', '.join(keys)}.")

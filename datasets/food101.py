@@ -9,6 +9,7 @@ class Food101(SplitFileDataset):
     label, display_order = "Food101", 4
     folder = "food-101"
     images = "images"
+    tpt_images = "Food101/images"
     template = "a photo of {}, a type of food."
     expected_classes = 101
     expected_test = 30_300

@@ -1,74 +1,114 @@
 """A user's own images, sorted into one folder per class."""
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
+from collections import Counter, defaultdict
 from pathlib import Path
 
-from .base import DATASET_REGISTRY
+from .base import DATASET_REGISTRY, Datum
 from .checks import read_lines
-from .file_dataset import FileDataset, Splits, images_in, subfolders
+from .columns import split_of_name
+from .file_dataset import Splits, files_below, subfolders
+from .own_images import OwnImages, table_nearby, tables_in
 from .utils.errors import DataError, first_five
+from .views.images import is_image_name
 
 logger = logging.getLogger(__name__)
 
+# A class's folder may hold its pictures in one of these, beside masks and the like.
+PICTURE_FOLDERS = ("images", "image", "imgs", "img", "jpg", "png")
+# Files that lie beside pictures and are no pictures.
+SIDECARS = (".txt", ".md", ".csv", ".tsv", ".json", ".xml", ".html", ".yaml", ".yml", ".db", ".ini")
+
 
 @DATASET_REGISTRY.register()
-class ImageFolder(FileDataset):
-    """The root holds `<class>/<image>`, all used for testing, or `test/`, `train/`, `val/` with such folders. Folder
-    names are class names (`_` is a space in prompts) unless `classnames.txt` in the root has others: one `<folder>
-    <name>` per line, with a tab between the two if folder names have spaces."""
+class ImageFolder(OwnImages):
+    """The root holds `<class>/<image>` or `<class>/<group>/<image>`, all used for testing, or folders
+    of splits (`test/`, `train/`, `val/`, or Kaggle's `Testing/`, `Training/`) with such folders.
 
-    @classmethod
-    def run_name(cls, root: str | Path) -> str:
-        """The folder's name and a hash of its path: two folders called `photos` are two data sets. A class derived from
-        this one that names its folder below the data root is one data set."""
-        if cls.folder:
-            return cls.__name__
-        path = os.path.realpath(Path(root).expanduser())
-        name = "".join(letter if letter.isalnum() or letter in "._+" else "-" for letter in Path(path).name[:40])
-        return f"{name.strip('-.') or cls.__name__}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:6]}"
+    Folder names are class names (`_` is a space in prompts) unless DATASET.CLASSNAMES has others, or
+    `classnames.txt` in the root: one `<folder> <name>` per line, with a tab between the two if folder
+    names have spaces.
+    """
 
-    @classmethod
-    def label_of(cls, root: str | Path) -> str:
-        """The folder's name. Its path says nothing about the images, which are known by content."""
-        if cls.folder or cls.label:
-            return super().label_of(root)
-        return Path(os.path.realpath(Path(root).expanduser())).name or cls.__name__
+    options = ("classnames",)
 
     def read(self) -> Splits:
         places = self.split_dirs()
         classes = sorted({folder.name for place in places.values() for folder in subfolders(place)})
         if not classes:
-            raise DataError(f"ImageFolder: {places['test']} has no class folders; {self.remedy()}")
+            raise DataError(f"ImageFolder: {places['test']} has no class folders; {self.remedy()}"
+                            f"{table_nearby(self.root)}")
+        self.check_classes(places["test"], classes)
         names = self.read_names(classes)
-        lists = {split: [item for label, folder in enumerate(classes)
-                         for item in images_in(place / folder, label, names[folder])]
-                 for split, place in places.items()}
-        tested = {item.label for item in lists["test"]}
-        untested = [f"'{folder}'" for label, folder in enumerate(classes) if label not in tested]
-        if untested:
-            logger.warning("ImageFolder: %d classes have no test image: %s", len(untested), first_five(untested))
+        lists: dict[str, list[Datum]] = {}
+        unread: Counter[str] = Counter()
+        examples: dict[str, str] = {}
+        for split, place in places.items():
+            lists[split] = []
+            for label, folder in enumerate(classes):
+                lists[split] += read_class(place / folder, label, names[folder])
+                count_unread(place / folder, unread, examples)
+        lists = without_single_group(lists)
+        if unread:
+            kinds = [f"{count} {kind} (such as {examples[kind]})" for kind, count in unread.most_common()]
+            note = f"files of a kind that is not read: {first_five(kinds)}; convert them to PNG or JPEG"
+            if not lists["test"]:
+                raise DataError(f"ImageFolder has no test images; {note}")
+            logger.warning("ImageFolder: %s", note)
         return Splits([names[folder] for folder in classes], **lists)
+
+    def check_classes(self, place: Path, classes: list[str]) -> None:
+        """Names the right root, or the table with the labels, if folders are probably no classes."""
+        inner = subfolders(place / classes[0]) if (place / classes[0]).is_dir() else []
+        if len(classes) == 1 and len(inner) > 1:
+            raise DataError(f"ImageFolder: {place} has one folder only, '{classes[0]}'; if the folders "
+                            f"in it are the classes, use --root {place / classes[0]}")
+        if len(classes) > 1 and tables_in(self.root):
+            logger.warning("ImageFolder: folders are taken for classes%s", table_nearby(self.root))
 
     def remedy(self) -> str:
         return (f"images must be at {self.image_dir}/<class>/<image>, or at "
                 f"{self.image_dir}/{{test,train,val}}/<class>/<image>")
 
     def split_dirs(self) -> dict[str, Path]:
-        """The folder of each split; the root is the test split if it has no such folders with class folders in them."""
-        places = {split: self.image_dir / split for split in ("train", "val", "test")}
-        found = {split: place for split, place in places.items() if place.is_dir() and subfolders(place)}
-        if not found:
+        """The folder of each split; the root is the test split if no folder with class folders in it
+        is named after one."""
+        candidates = defaultdict(list)
+        others = []
+        for folder in subfolders(self.image_dir):
+            split = split_of_name(folder.name)
+            place = without_doubled_folder(folder)
+            if split and subfolders(place):
+                candidates[split].append(place)
+            else:
+                others.append(folder.name)
+        if not candidates:
             return {"test": self.image_dir}
-        if "test" not in found:
-            raise DataError(f"ImageFolder: beside {' and '.join(found)} the folder {places['test']} is missing or has "
-                            f"no class folders; test images must be at {places['test']}/<class>/<image>")
-        return found
+        for split, folders in candidates.items():
+            if len(folders) > 1:
+                names = " and ".join(str(folder) for folder in folders)
+                raise DataError(f"ImageFolder: {names} are both folders of the {split} split; move one "
+                                f"away, or rename it")
+        places = {split: folders[0] for split, folders in candidates.items()}
+        if "test" not in places:
+            test = self.image_dir / "test"
+            names = " and ".join(folder.name for folder in places.values())
+            raise DataError(f"ImageFolder: beside {names} the folder {test} is missing or has no class "
+                            f"folders; test images must be at {test}/<class>/<image>")
+        if others:
+            logger.info("ImageFolder: folders beside the splits are not read: %s", first_five(others))
+        return {split: places[split] for split in ("train", "val", "test") if split in places}
 
     def read_names(self, classes: list[str]) -> dict[str, str]:
         """The class name of each folder."""
+        if self.class_words:
+            names = self.names_of_classes(classes)
+            nameless = [f"'{folder}'" for folder in classes if folder not in names]
+            if nameless:
+                raise DataError(f"ImageFolder: DATASET.CLASSNAMES has no words for the folders "
+                                f"{first_five(nameless)}")
+            return names
         names = {folder: folder for folder in classes}
         path = self.dataset_dir / "classnames.txt"
         if not path.is_file():
@@ -81,6 +121,62 @@ class ImageFolder(FileDataset):
             else:
                 names[folder] = name.strip()
         if wrong:
-            raise DataError(f"{path} must have one `<folder> <class name>` per line, for existing folders (with a tab "
-                            f"between the two if the folder's name has spaces); not: {first_five(wrong)}")
+            raise DataError(f"{path} must have one `<folder> <class name>` per line, for existing "
+                            f"folders (with a tab between the two if the folder's name has spaces); "
+                            f"not: {first_five(wrong)}")
         return names
+
+
+def without_doubled_folder(folder: Path) -> Path:
+    """`seg_test/seg_test` for `seg_test`, as some archives have it."""
+    inner = subfolders(folder)
+    if len(inner) == 1 and inner[0].name == folder.name:
+        return inner[0]
+    return folder
+
+
+def read_class(folder: Path, label: int, classname: str) -> list[Datum]:
+    """The images of a class, by path. Those in a folder of their own, such as a patient's, are a
+    group, whichever class they are of."""
+    items = []
+    top = picture_folder(folder)
+    for path in files_below(top):
+        if is_image_name(Path(path).name):
+            folders = Path(path).relative_to(top).parent.parts
+            group = folders[0] if folders else ""
+            items.append(Datum(path, label, classname=classname, group=group))
+    return items
+
+
+def picture_folder(folder: Path) -> Path:
+    """The folder in a class's folder that has the pictures, if one is called so and none are beside."""
+    if not folder.is_dir():
+        return folder
+    if any(is_image_name(entry.name) for entry in folder.iterdir()):
+        return folder
+    for inner in subfolders(folder):
+        if inner.name.lower() in PICTURE_FOLDERS:
+            return inner
+    return folder
+
+
+def count_unread(folder: Path, unread: Counter[str], examples: dict[str, str]) -> None:
+    """Counts the files of a class that are neither pictures nor notes, by their ending."""
+    for path in files_below(folder):
+        kind = Path(path).suffix.lower()
+        if is_image_name(Path(path).name) or kind in SIDECARS:
+            continue
+        kind = kind or "without an ending"
+        unread[kind] += 1
+        examples.setdefault(kind, path)
+
+
+def without_single_group(lists: dict[str, list[Datum]]) -> dict[str, list[Datum]]:
+    """Images without groups if all lie in folders of one name, which then is no patient's."""
+    groups = {item.group for items in lists.values() for item in items} - {""}
+    if len(groups) != 1:
+        return lists
+    plain = {}
+    for split, items in lists.items():
+        plain[split] = [Datum(item.impath, item.label, classname=item.classname) for item in items]
+    return plain

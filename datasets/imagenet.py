@@ -15,6 +15,7 @@ class ImageNet(ImageNetBase):
     folder = "imagenet"
     images = "images"
     test_images = "val"
+    tpt_images = "ImageNet"
     augmix = False
     test_only = False
     expected_classes = 1000

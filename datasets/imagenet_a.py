@@ -9,6 +9,7 @@ class ImageNetA(ImageNetBase):
     label, display_order = "ImageNet-A", 12
     folder = "imagenet-adversarial"
     images = "imagenet-a"
+    tpt_images = "imagenet-a"
     subset = True
     expected_classes = 200
     expected_test = 7_500

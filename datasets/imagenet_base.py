@@ -61,9 +61,12 @@ class ImageNetBase(FileDataset):
     @classmethod
     def locate(cls, root: Path, source: Source) -> Path:
         """ImageNet's copy of the class names is used where a variant has none."""
-        own = cls.folder_in(root) / source.name
-        shared = root / "imagenet" / source.name
-        return shared if shared.is_file() and not own.exists() else own
+        own = super().locate(root, source)
+        if not own.exists():
+            for folder in ("imagenet", "ImageNet"):
+                if (root / folder / source.name).is_file():
+                    return root / folder / source.name
+        return own
 
     def read(self) -> Splits:
         path = self.require(CLASSNAMES)

@@ -9,6 +9,7 @@ class ImageNetR(ImageNetBase):
     label, display_order = "ImageNet-R", 14
     folder = "imagenet-rendition"
     images = "imagenet-r"
+    tpt_images = "imagenet-r"
     subset = True
     expected_classes = 200
     expected_test = 30_000

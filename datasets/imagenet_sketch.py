@@ -9,6 +9,7 @@ class ImageNetSketch(ImageNetBase):
     label, display_order = "ImageNet-Sketch", 15
     folder = "imagenet-sketch"
     images = "images"
+    tpt_images = "ImageNet-Sketch"
     expected_classes = 1000
     expected_test = 50_889
     archives = (Source(

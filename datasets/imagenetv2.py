@@ -11,6 +11,7 @@ class ImageNetV2(ImageNetBase):
     label, display_order = "ImageNet-V2", 13
     folder = "imagenetv2"
     images = "imagenetv2-matched-frequency-format-val"
+    tpt_images = "imagenetv2-matched-frequency-format-val"
     numbered = True
     expected_classes = 1000
     expected_test = 10_000

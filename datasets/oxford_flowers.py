@@ -9,6 +9,7 @@ class OxfordFlowers(SplitFileDataset):
     label, display_order = "Flowers", 3
     folder = "oxford_flowers"
     images = "jpg"
+    tpt_images = "Flower102/jpg"
     template = "a photo of a {}, a type of flower."
     expected_classes = 102
     expected_test = 2_463

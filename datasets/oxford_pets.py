@@ -9,6 +9,7 @@ class OxfordPets(SplitFileDataset):
     label, display_order = "Pets", 7
     folder = "oxford_pets"
     images = "images"
+    tpt_images = "OxfordPets"
     template = "a photo of a {}, a type of pet."
     expected_classes = 37
     expected_test = 3_669

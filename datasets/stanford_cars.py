@@ -9,6 +9,7 @@ class StanfordCars(SplitFileDataset):
     label, display_order = "Cars", 11
     folder = "stanford_cars"
     test_images = "cars_test"
+    tpt_images = "StanfordCars"
     expected_classes = 196
     expected_test = 8_041
     published_test = "ea80d3d914f1"

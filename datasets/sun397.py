@@ -9,6 +9,7 @@ class SUN397(SplitFileDataset):
     label, display_order = "SUN397", 5
     folder = "sun397"
     images = "SUN397"
+    tpt_images = "SUN397"
     expected_classes = 397
     expected_test = 19_850
     metadata = (Source("split_zhou_SUN397.json", drive_id="1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq"),)

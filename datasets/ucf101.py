@@ -9,6 +9,7 @@ class UCF101(SplitFileDataset):
     label, display_order = "UCF101", 9
     folder = "ucf101"
     images = "UCF-101-midframes"
+    tpt_images = "UCF101"
     template = "a photo of a person doing {}."
     expected_classes = 101
     expected_test = 3_783

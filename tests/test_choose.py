@@ -95,8 +95,8 @@ def test_part_of_the_test_list_as_validation_is_found_by_image(tmp_path):
     for value, sharpness in SHARPNESS["UCF101"]["test"].items():
         make_run(tmp_path, "SoC", settings={LAMBDA: value}, sharpness=sharpness, folder=f"test/{value}")
         names = [f"UCF101 test {k}" for k in range(5)] + [f"UCF101 val {k}" for k in range(95)]
-        make_run(tmp_path, "SoC", settings={LAMBDA: value}, sharpness=SHARPNESS["UCF101"]["val"][value], split="val", n=100,
-                 names=names, folder=f"val/{value}")
+        make_run(tmp_path, "SoC", settings={LAMBDA: value}, sharpness=SHARPNESS["UCF101"]["val"][value], split="val",
+                 n=100, names=names, folder=f"val/{value}")
     (table,) = tables_of(tmp_path)
     assert chosen(table, "validation images") == ["30"]
     notes = " ".join(table.notes)
@@ -109,7 +109,8 @@ def test_all_values_are_judged_on_the_same_images_and_a_trial_decides_nothing(tm
     for value, sharpness in SHARPNESS["UCF101"]["test"].items():
         make_run(tmp_path, "SoC", settings={LAMBDA: value}, sharpness=sharpness, folder=f"test/{value}")
     for value, sharpness in {10: 1.2, 30: 3.0, 50: 2.0}.items():
-        make_run(tmp_path, "SoC", settings={LAMBDA: value}, sharpness=sharpness, split="val", n=200, folder=f"val/{value}")
+        make_run(tmp_path, "SoC", settings={LAMBDA: value}, sharpness=sharpness, split="val", n=200,
+                 folder=f"val/{value}")
     make_run(tmp_path, "SoC", settings={LAMBDA: 30}, sharpness=1.0, split="val", n=3, folder="val/trial")
     make_run(tmp_path, "SoC", settings={LAMBDA: 10}, sharpness=60.0, split="val", n=300, folder="val/more",
              names=[f"UCF101 val other {k}" for k in range(300)])

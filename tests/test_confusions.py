@@ -232,8 +232,8 @@ def test_a_copy_of_a_test_image_in_another_cluster_name_is_found_by_its_cluster(
 def test_report_and_reproduce_fit_the_same_temperature(tmp_path):
     """Both measure by one function; here through both commands."""
     out = tmp_path / "out"
-    done = run_tool("reproduce.py", "posthoc", "--demo", "--limit", 12, "--only", "TPT", "landcover", "--output-dir", out,
-                    "--set", "TTA.VIEWS", 10)
+    done = run_tool("reproduce.py", "posthoc", "--demo", "--limit", 12, "--only", "TPT", "landcover", "--output-dir",
+                    out, "--set", "TTA.VIEWS", 10)
     assert done.returncode == 0, done.stderr
     done = run_tool("report.py", out / "demo", "--demo", "--no-figures", "--posthoc", "--out", tmp_path / "report")
     assert done.returncode == 0, done.stderr

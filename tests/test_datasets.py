@@ -4,7 +4,7 @@ import shutil
 from functools import partial
 
 import pytest
-from data_roots import IMAGE_DIRS, build, entries, picture, write_split
+from data_roots import IMAGE_DIRS, build, entries, write_split
 from promptcal.datasets import DATASET_REGISTRY, build_dataset
 from promptcal.datasets.identity import fingerprint
 from promptcal.datasets.utils.errors import ConfigError, DataError, UnknownNameError
@@ -193,9 +193,3 @@ def test_a_copy_for_testing_needs_only_test_images(textures):
         dataset.check_files(dataset.train)
     with pytest.raises(DataError, match="6 of 6 images are missing"):
         build_dataset(DTD, textures, num_shots=2)
-
-
-def test_a_single_class_gets_a_warning(tmp_path, caplog):
-    picture(tmp_path / "cat" / "a.png")
-    build_dataset("ImageFolder", tmp_path)
-    assert "one class only, 'cat': every prediction is that class" in caplog.text

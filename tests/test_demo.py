@@ -20,7 +20,7 @@ def test_terminal_and_page_say_what_it_is_evidence_of(tmp_path, capsys):
     assert sentence in page  # the same p for the same family
     assert "What this is evidence of" in page and "small CLIP" in page
     assert (tmp_path / "report" / "figures" / "overview.png").stat().st_size > 20e3
-    assert len(list((tmp_path / "SoC" / "tensorboard").glob("*.figures"))) == 1
+    assert len(list((tmp_path / "SoC" / "tensorboard" / "tuned").glob("*.figures"))) == 1
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from promptcal.datasets.utils.errors import DataError
 
 @pytest.fixture
 def zoo(tmp_path):
-    for name in ("zebra", "polar_bear", "ant"):
+    for shade, name in enumerate(("zebra", "polar_bear", "ant")):
         for n in range(3):
-            picture(tmp_path / name / f"{n}.png")
+            picture(tmp_path / name / f"{n}.png", shade, n)
     (tmp_path / "ant" / "notes.txt").write_text("no picture")
     (tmp_path / "ant" / "._0.png").write_bytes(b"macOS leaves these")
     (tmp_path / ".git").mkdir()
@@ -121,3 +121,96 @@ def test_lines_of_a_list_may_have_different_lengths(zoo):
     dataset = build_dataset("ImageFolder", zoo, image_list="list.txt")
     names = ("ant/1.png", "ant/2.png", "zebra/0.png")
     assert [item.impath for item in dataset.test] == [str(zoo / name) for name in names]
+
+
+def test_one_class_is_refused_and_a_table_nearby_is_named(tmp_path):
+    for n in range(3):
+        picture(tmp_path / "images" / f"{n}.png", n)
+    with pytest.raises(DataError, match="one class only, 'images': every prediction would be right"):
+        build_dataset("ImageFolder", tmp_path)
+    (tmp_path / "labels.csv").write_text("path,diagnosis\n")
+    advice = rf"{tmp_path}/labels.csv is a table: .* use --dataset-config-file table --root {tmp_path}$"
+    with pytest.raises(DataError, match=advice):
+        build_dataset("ImageFolder", tmp_path)
+    with pytest.raises(DataError, match=f"has no class folders; .*{advice}"):
+        build_dataset("ImageFolder", tmp_path / "images")
+
+
+def test_two_folders_beside_a_table_get_a_warning(tmp_path, caplog):
+    picture(tmp_path / "images_part_1" / "0.png", 0)
+    picture(tmp_path / "images_part_2" / "1.png", 1)
+    (tmp_path / "metadata.csv").write_text("image_id,dx\n")
+    build_dataset("ImageFolder", tmp_path)
+    assert "folders are taken for classes" in caplog.text and "--dataset-config-file table" in caplog.text
+
+
+def test_the_folder_above_the_classes(zoo, tmp_path_factory):
+    above = tmp_path_factory.mktemp("above")
+    zoo.rename(above / "animals")
+    with pytest.raises(DataError, match=f"has one folder only, 'animals'; .* use --root {above}/animals"):
+        build_dataset("ImageFolder", above)
+
+
+@pytest.mark.parametrize("folders", [("Training", "Testing"), ("seg_train/seg_train", "seg_test/seg_test"),
+                                     ("TRAIN", "test_set"), ("train", "test")])
+def test_names_of_splits(folders, tmp_path):
+    for shade, folder in enumerate(folders):
+        for number, name in enumerate(("glioma", "no_tumor")):
+            picture(tmp_path / folder / name / "0.jpg", shade, number)
+    dataset = build_dataset("ImageFolder", tmp_path)
+    assert dataset.classnames == ["glioma", "no_tumor"]
+    assert (len(dataset.train), len(dataset.test)) == (2, 2)
+    assert folders[1] in dataset.test[0].impath
+    picture(tmp_path / "testing" / "glioma" / "9.jpg", 9)
+    if folders[1] != "Testing":
+        with pytest.raises(DataError, match="are both folders of the test split"):
+            build_dataset("ImageFolder", tmp_path)
+
+
+def test_folders_of_patients_are_groups(tmp_path, caplog):
+    for shade, (kind, patient) in enumerate((("benign", "p1"), ("benign", "p2"), ("malignant", "p1"))):
+        for n in range(2):
+            picture(tmp_path / "test" / kind / patient / "slide" / f"{n}.png", shade, n)
+    picture(tmp_path / "train" / "benign" / "p2" / "0.png", 7)
+    dataset = build_dataset("ImageFolder", tmp_path)
+    assert dataset.classnames == ["benign", "malignant"]
+    assert [item.group for item in dataset.test] == ["p1", "p1", "p2", "p2", "p1", "p1"]
+    assert "1 group is in two splits" in caplog.text and "'p2' (test, train)" in caplog.text
+
+
+def test_pictures_beside_masks(tmp_path):
+    for shade, kind in enumerate(("covid", "normal")):
+        picture(tmp_path / kind / "images" / "0.png", shade)
+        picture(tmp_path / kind / "masks" / "0.png", shade, 5)
+    dataset = build_dataset("ImageFolder", tmp_path)
+    assert [item.impath for item in dataset.test] == [str(tmp_path / kind / "images" / "0.png")
+                                                      for kind in ("covid", "normal")]
+    assert {item.group for item in dataset.test} == {""}
+
+
+def test_files_of_unknown_kind_are_counted(zoo, caplog):
+    for n in range(3):
+        (zoo / "zebra" / f"{n}.dcm").write_bytes(b"DICM")
+    (zoo / "ant" / "x.heic").write_bytes(b"heic")
+    build_dataset("ImageFolder", zoo)
+    assert f"3 .dcm (such as {zoo}/zebra/0.dcm), 1 .heic" in caplog.text
+    for path in zoo.glob("*/*.png"):
+        path.unlink()
+    with pytest.raises(DataError, match="no test images; files of a kind that is not read: 3 .dcm"):
+        build_dataset("ImageFolder", zoo)
+
+
+def test_equal_pictures_in_classes_and_splits(zoo, caplog):
+    shutil.copy(zoo / "ant" / "0.png", zoo / "zebra" / "9.png")
+    build_dataset("ImageFolder", zoo)
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["ImageFolder: pictures in several classes, by content: 1, such as "
+                        "ant/0.png (test) = zebra/9.png (test)"]
+
+
+def test_words_of_folders(zoo):
+    words = "ant=Lasius niger; zebra=plains zebra; polar_bear=white bear"
+    assert build_dataset("ImageFolder", zoo, classnames=words).classnames == [
+        "Lasius niger", "white bear", "plains zebra"]
+    with pytest.raises(DataError, match="no words for the folders 'polar_bear', 'zebra'"):
+        build_dataset("ImageFolder", zoo, classnames="ant=Lasius niger")

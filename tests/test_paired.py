@@ -148,11 +148,11 @@ def test_sentences_for_every_outcome(tmp_path):
         pair, p=0.093, over=(-0.025, 0.069),
         comparison=replace(comparison, better=0, over=Estimate(0.093, 0.07, 0.116, 1e-9), accuracy=chance)))
     assert opposite == (
-        "TPT is under-confident by 2.5 points, SoC over-confident by 6.9 (difference 9.3 [7.0, 11.6], p < 0.001); which "
-        "of them is better calibrated is not shown (p = 0.093, Shaffer over 3).")
+        "TPT is under-confident by 2.5 points, SoC over-confident by 6.9 (difference 9.3 [7.0, 11.6], p < 0.001); "
+        "which of them is better calibrated is not shown (p = 0.093, Shaffer over 3).")
     disagree = said(better=0, over=(0.069, 0.011), squared=replace(comparison.squared, value=0.01, p=0.01))
-    assert disagree.startswith("TPT and SoC are calibrated differently") and "SoC is nearer on average, TPT bin by bin" in (
-        disagree)
+    assert disagree.startswith("TPT and SoC are calibrated differently")
+    assert "SoC is nearer on average, TPT bin by bin" in disagree
 
 
 def test_one_image_is_no_difference(tmp_path):

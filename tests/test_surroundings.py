@@ -15,7 +15,7 @@ from promptcal.datasets.utils.cli import torchrun_variables
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import make_folder
 from promptcal.trainers import build_cfg
-from promptcal.trainers.config.fingerprint import run_path
+from promptcal.trainers.config.run_folder import run_path
 
 TOOL = """
 import logging, sys

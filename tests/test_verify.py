@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from common import PROJECT, run_tool
-from hosted_sets import hosted
 from finished_experiments import finished_runs
+from hosted_sets import hosted
 from made_runs import entry, make_run, measured_runs
 from promptcal.datasets import build_dataset
 from promptcal.trainers.experiments import reproduce as commands
@@ -79,7 +79,8 @@ def test_published_cells_of_every_source_and_the_margin(tmp_path):
 
 def test_other_settings_corruptions_and_prompts_are_cells_of_their_own(tmp_path):
     """λ 1, λ 60 and fog of one method on one data set: four cells, and published figures beside the default alone."""
-    sets = {"plain": {}, "low": {"settings": {"TRAINER.SOC.LAMBDA": 1.0}}, "high": {"settings": {"TRAINER.SOC.LAMBDA": 60.0}},
+    sets = {"plain": {}, "low": {"settings": {"TRAINER.SOC.LAMBDA": 1.0}},
+            "high": {"settings": {"TRAINER.SOC.LAMBDA": 60.0}},
             "fog": {"images": "fog", "changes": {"data.corruption": "fog", "data.severity": 5}}}
     for name, given in sets.items():
         make_run(tmp_path, "SoC", "EuroSAT", backbone="ViT-B/16", folder=name, **given)

@@ -60,6 +60,8 @@ def installed(source: Source, folder: Path) -> bool:
 
 
 def missing_archives(cls: type[FileDataset], root: Path) -> list[Source]:
+    if cls.is_in_tpt_layout(root) and cls.test_dir(root).is_dir():
+        return []
     return [source for source in cls.archives if not installed(source, cls.folder_in(root))]
 
 
@@ -152,5 +154,5 @@ def manual_steps(cls: type[FileDataset], root: Path) -> str:
     lines = ["By hand:", *(f"  {number}. {step}" for number, step in enumerate(steps, 1))]
     if archives:
         lines.append(f"  Or put those files, unchanged, into one folder: {cls.download_command(root)} --mirror FOLDER")
-    lines.append(f"  To check the result: {tool('check-data')} {cls.key()} --root {root}")
+    lines.append(f"  To check the result: {tool('check-data')} {cls.key()} --root {root}{cls.plugin_flag()}")
     return "\n".join(lines)

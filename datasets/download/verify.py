@@ -47,13 +47,17 @@ def inspect(cls: type[FileDataset], root: Path, deep: bool = False) -> Finding:
 @reading()
 def inspect_files(cls: type[FileDataset], root: Path, deep: bool) -> Finding:
     if not cls.folder_in(root).is_dir():
-        return Finding(cls, "absent", cls.download_command(root))
+        return Finding(cls, "absent", cls.next_step(root).removeprefix("run: "))
     fault = "faulty" if cls.test_dir(root).is_dir() else "absent"  # split files may be there before the images
     missing = missing_metadata(cls, root)
     if missing:
         links = [f"{source.name} ({source.link})" if source.link else source.name for source in missing]
-        return Finding(cls, fault, f"{' and '.join(links)} missing in {cls.folder_in(root)}: "
-                                   f"{cls.download_command(root)}")
+        where = cls.folder_in(root)
+        if cls.is_in_tpt_layout(root):
+            advice = f"images are in {cls.test_dir(root)}, in TPT's layout; needed in {where}: {' and '.join(links)}"
+        else:
+            advice = f"{' and '.join(links)} missing in {where}"
+        return Finding(cls, fault, f"{advice}: {cls.next_step(root).removeprefix('run: ')}")
     try:
         dataset = cls(root)
         dataset.check_files(dataset.test)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     very, somewhat = (difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=share) for share in (0.8, 0.5))
     close = very or [k for k in by_lower if len(name) > 2 and k.startswith(name.lower())] or somewhat
     return f" Did you mean '{by_lower[close[0]]}'?" if close else ""
+
+
+def plain_name(name: str) -> str:
+    """One spelling for all: `Garden-Birds`, `garden_birds` and `GardenBirds` are the same."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 class Registry:
@@ -52,6 +58,21 @@ class Registry:
         if name not in self._classes:
             importlib.import_module(self.modules[name])
         return self._classes[name]
+
+    def find(self, name: str) -> str:
+        """The registered name that is meant: in any spelling, or by the file that registers it alone, as
+        `dtd` or a plugin's `birds`; "" if there is none."""
+        wanted = plain_name(name)
+        by_file: dict[str, list[str]] = {}
+        for registered in self:
+            if plain_name(registered) == wanted:
+                return registered
+            module = self.modules.get(registered) or self._classes[registered].__module__
+            by_file.setdefault(plain_name(module.rpartition(".")[2]), []).append(registered)
+        names = by_file.get(wanted, [])
+        if len(names) == 1:
+            return names[0]
+        return ""
 
     @cached_property
     def modules(self) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """Opens image files of any mode as 8-bit RGB. Programs, devices and decompression bombs are refused."""
 from __future__ import annotations
 
+import io
 import logging
 import os
 import stat
 import threading
 import warnings
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -38,13 +40,26 @@ def open_image(path: str | Path) -> Image.Image:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a path may be text
             raise BadImageError("it is not a regular file")
-        with open(path, "rb") as file, Image.open(file, formats=FORMATS) as image:  # noqa: PTH123
-            if image.width * image.height > MOST_PIXELS:
-                raise BadImageError(f"it has {image.width:,} × {image.height:,} pixels, more than {MOST_PIXELS:,} "
-                                    f"in all: make it smaller")
-            return to_rgb(image, path)
+        with open(path, "rb") as file:  # noqa: PTH123
+            return decode(file, path)
     except Exception as error:  # decoders raise anything on a broken file
         raise BadImageError(f"cannot read image {path}: {reason(error)}") from error
+
+
+def decode_image(content: bytes, name: str) -> Image.Image:
+    """The image with the content of a file in memory, as `open_image` reads it; `name` is for messages."""
+    try:
+        return decode(io.BytesIO(content), name)
+    except Exception as error:
+        raise BadImageError(f"cannot read image {name}: {reason(error)}") from error
+
+
+def decode(file: BinaryIO, name: str | Path) -> Image.Image:
+    with Image.open(file, formats=FORMATS) as image:
+        if image.width * image.height > MOST_PIXELS:
+            raise BadImageError(f"it has {image.width:,} × {image.height:,} pixels, more than {MOST_PIXELS:,} "
+                                f"in all: make it smaller")
+        return to_rgb(image, name)
 
 
 def reason(error: Exception) -> str:

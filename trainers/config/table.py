@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 
 from ...datasets.base import DATASET_REGISTRY
+from ...datasets.columns import canonical_columns, is_column_choice
 from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from ..functional import BINS
 from .names import backbone_name
@@ -34,6 +35,24 @@ def needs_corruption(settings: Settings, method: MethodInfo) -> str:
     if settings.get("DATASET.CORRUPTION"):
         return ""
     return "give DATASET.CORRUPTION too"
+
+
+def needs_table(settings: Settings, method: MethodInfo) -> str:
+    if takes_option(settings, "columns"):
+        return ""
+    return "use --dataset-config-file table or parquet"
+
+
+def needs_own_images(settings: Settings, method: MethodInfo) -> str:
+    if takes_option(settings, "classnames"):
+        return ""
+    return "use --dataset-config-file table, parquet or image_folder"
+
+
+def takes_option(settings: Settings, option: str) -> bool:
+    """Whether the reader of the data set takes an option, such as columns of a table."""
+    name = str(settings.get("DATASET.NAME"))
+    return name in DATASET_REGISTRY and option in DATASET_REGISTRY.get(name).options
 
 
 def needs_stream(settings: Settings, method: MethodInfo) -> str:
@@ -114,7 +133,7 @@ def precision_of_device(settings: Settings) -> object:
         import torch  # takes seconds, and only a run with a precision of its own gets here
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return "fp16" if device.startswith("cuda") else "fp32"
+    return "fp32" if device == "cpu" else "fp16"
 
 
 def mean_of_backbone(settings: Settings) -> object:
@@ -320,6 +339,18 @@ TABLE: Sequence[Setting] = (
         "file with the test images to use, such as RobustBench's 5,000 of ImageNet; empty = all",
         Role.DATA, names_file=True),
     Setting(
+        "DATASET.COLUMNS", "",
+        "of a table of own images, such as \"image=path label=diagnosis split=fold\"; "
+        "empty = usual names", Role.DATA,
+        Check(is_column_choice, "pairs such as image=path label=diagnosis split=fold",
+              good=("", "image=path label=diagnosis", "split=fold test=4,5"),
+              bad=("path", "image=", "image=a image=b", "picture=path")),
+        effect=needs_table, canonical=canonical_columns),
+    Setting(
+        "DATASET.CLASSNAMES", "",
+        "words for the classes of own images: a file (json, csv, txt), or NV=nevus; MEL=melanoma",
+        Role.DATA, effect=needs_own_images, names_file=True),
+    Setting(
         "DATASET.SUBSAMPLE_CLASSES", "all",
         "all, or CoOp's first half (base) or second half (new) of the classes",
         Role.DATA, OneOf(("all", "base", "new")), show="{} classes"),
@@ -359,7 +390,7 @@ TABLE: Sequence[Setting] = (
     Setting(
         "MODEL.PREC", "auto", "precision of both towers", Role.NUMERICS,
         OneOf(("auto", "fp32", "fp16", "bf16")),
-        auto="fp32 on a CPU, fp16 autocast on CUDA", resolve=precision_of_device,
+        auto="fp32 on a CPU, fp16 autocast on a GPU", resolve=precision_of_device,
         alias=("TRAINER.COOP.PREC", {"fp16": "fp16", "amp": "fp16", "fp32": "fp32"})),
     Setting(
         "MODEL.INIT_WEIGHTS", "",

@@ -17,7 +17,7 @@ from ...datasets.utils.errors import ConfigError, UnknownNameError, UserError
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, dataset_file_of
 from ..config.safe_yaml import read_yaml
-from ..registry import TRAINER_REGISTRY, find_method, method_key
+from ..registry import TRAINER_REGISTRY, find_method, method_key, registered_name
 from ..report import published
 from .layouts import layout_fields
 
@@ -184,7 +184,7 @@ def add(experiment: Experiment, names: Sequence[str]) -> Experiment:
     groups = []
     joined = False
     for group in experiment.runs:
-        extended = without_duplicates([*group.methods, *methods])
+        extended = without_duplicates([*map(registered_name, group.methods), *methods])
         if not sweeps_method_settings(group) and extended != list(group.methods):
             group = replace(group, methods=extended)
             joined = True
@@ -263,7 +263,7 @@ def check(experiment: Experiment, where: str) -> None:
     for dataset in (*experiment.datasets, *experiment.demo.datasets):
         find_dataset(dataset)
     for method in experiment.methods:
-        TRAINER_REGISTRY.get(method)
+        TRAINER_REGISTRY.get(registered_name(method))
     for group in (*experiment.runs, *experiment.demo.runs):
         for key, values in group.sweep.items():
             if not isinstance(values, list) or not values:

@@ -110,8 +110,8 @@ def measure_runs(
     measured = measure(read, layout, known, must_have_runs=False)
     by_plan = {planned[id(run.run)]: run for run in measured.test if id(run.run) in planned}
     by_folder = {run.folder: run for run in planned.values()}
-    for run in measured.test:
-        by_plan.setdefault(by_folder[run.run.folder], run)
+    for measured_run in measured.test:
+        by_plan.setdefault(by_folder[measured_run.run.folder], measured_run)
     validation = [run for run in planned.values() if run.split == "val"]
     return FinishedRuns(experiment, workspace, by_plan, validation), measured
 

@@ -15,8 +15,8 @@ from ...datasets.file_dataset import FileDataset
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, build_cfg
-from ..config.fingerprint import run_path
 from ..config.names import path_safe
+from ..config.run_folder import run_path
 from ..config.settings import Role, changed_settings, effective_settings, find_setting
 from ..coop import CoOp, epochs_of
 from ..registry import method_info, method_key

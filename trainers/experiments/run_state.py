@@ -173,7 +173,7 @@ def data_settings(cfg: CfgNode) -> tuple:
     # The seed draws the labelled images. Without these all seeds read the same.
     seed = cfg.SEED if data.NUM_SHOTS > 0 else 0
     return (data.NAME, data.ROOT, data.NUM_SHOTS, seed, data.SUBSAMPLE_CLASSES, data.FEWSHOT_DIR,
-            data.CORRUPTION, data.SEVERITY, data.IMAGE_LIST)
+            data.CORRUPTION, data.SEVERITY, data.IMAGE_LIST, data.COLUMNS, data.CLASSNAMES)
 
 
 @lru_cache(maxsize=2)  # large, and used by one run after the other

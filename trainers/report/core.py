@@ -31,8 +31,8 @@ from .metrics import POSTHOC
 from .page import PageContent, render_page
 from .pairs import Pair, PairTests, find_baseline, pairs_table
 from .sentences import backbone_words, column_words, method_name
-from .special_tables import POSTHOC_TABLE, decision_table, metric_tables
 from .spec_tables import spec_tables
+from .special_tables import POSTHOC_TABLE, decision_table, metric_tables
 from .table_model import Table
 from .tables import PublishedOptions, results_table
 from .thumbnails import Thumbnails

@@ -40,13 +40,15 @@ def share_images(first: Sequence[Measured], second: Sequence[Measured]) -> Share
         None if the identity of images is not known or they share none.
     """
     runs = [*first, *second]
-    if any(run.image is None or run.cluster is None for run in runs):
-        return None
-    shared = runs[0].image
-    assert shared is not None
-    for run in runs[1:]:
-        if run.image is not shared and not np.array_equal(run.image, shared):
-            shared = np.intersect1d(shared, run.image)
+    images = []
+    for run in runs:
+        if run.image is None or run.cluster is None:
+            return None
+        images.append(run.image)
+    shared = images[0]
+    for other in images[1:]:
+        if other is not shared and not np.array_equal(other, shared):
+            shared = np.intersect1d(shared, other)
     if len(shared) == 0:
         return None
     first_part = [predictions_on(run, shared) for run in first]

@@ -180,7 +180,7 @@ def measure_run(
     """
     cache = cache or MeasuringCache()
     clusters = grouped_clusters(data.cluster)
-    held_out = (None, None)
+    held_out: tuple[Array | None, Array | None] = (None, None)
     if validation is not None:
         held_out = (validation.logits, validation.label)
     metrics, top = measure_logits(data.logits, data, options, held_out, clusters)
@@ -232,7 +232,7 @@ def measure_zero_shot(
     digest = hashlib.sha256(data.zero_shot_logits.tobytes())
     digest.update(data.label.tobytes())
     digest.update(repr(options).encode())
-    held_out = (None, None)
+    held_out: tuple[Array | None, Array | None] = (None, None)
     if validation is not None:
         held_out = (validation.zero_shot_logits, validation.label)
         digest.update(validation.zero_shot_logits.tobytes())

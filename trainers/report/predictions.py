@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...datasets.utils.errors import DataError
-from ...datasets.utils.files import Damaged, open_regular, read_arrays
+from ...datasets.utils.files import Damaged, file_hash, read_arrays
 from ..functional.arrays import Array
 from ..runs.record import RunRecord
 
@@ -139,9 +139,7 @@ def check_hash(path: Path, results: Mapping[str, Any]) -> None:
     expected = (results.get("files") or {}).get(path.name)
     if expected is None:
         return
-    with open_regular(path) as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != expected:
+    if file_hash(path) != expected:
         raise DataError(f"{path.name} is not the file that results.json belongs to")
 
 

@@ -1,6 +1,7 @@
 """Tables with columns of their own: thresholds, class similarity, prompts, decisions, all metrics."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -125,7 +126,7 @@ def first_interval(sets: Sequence[Sets], what: str) -> Interval:
 def interval_entry(values: Sequence[float], interval: Interval, scale: int, decimals: int) -> Entry:
     """The mean over seeds, or the value of one run with its interval."""
     entry = mean_entry([scale * value for value in values], decimals)
-    if len(values) == 1 and np.isfinite([interval.low, interval.high]).all():
+    if len(values) == 1 and math.isfinite(interval.low) and math.isfinite(interval.high):
         entry = replace(entry, low=scale * float(interval.low), high=scale * float(interval.high))
     return entry
 

@@ -1,6 +1,7 @@
 """Tables of methods × data sets, metrics, or values of a setting, next to published ones."""
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -476,7 +477,7 @@ def shots_label(protocol: str, name: str) -> str:
         return "Baseline"
     for text in (name, protocol):
         words = text.replace("-", " ").split()
-        for number, word in zip(words, words[1:], strict=False):
+        for number, word in itertools.pairwise(words):
             if number.isdigit() and word.startswith("shot"):
                 return f"{number}-shots"
     return name or protocol

@@ -1,4 +1,4 @@
-"""Figures of a finished run for TensorBoard, drawn from its folder: reliability and confidence."""
+"""The figure of a finished run for TensorBoard, drawn from its folder: reliability before and after tuning."""
 from __future__ import annotations
 
 import hashlib
@@ -15,8 +15,9 @@ from ...datasets.utils.errors import one_line
 from ...datasets.utils.files import read_regular
 from ..functional.arrays import Array
 from ..functional.calibration import top_class
-from ..registry import ZERO_SHOT
-from .figures.reliability import diagram, draw_grid
+from ..registry import ZERO_SHOT, method_info
+from ..runs.tensorboard import event_folder
+from .figures.reliability import Diagram, diagram, draw_grid
 from .figures.style import encode
 from .load import FinishedRun, read_run
 from .sentences import column_words, method_name
@@ -27,12 +28,13 @@ SUFFIX = ".figures"  # of the event file, after a hash of the results that it sh
 
 
 def write_tensorboard_figures(run_dir: Path) -> None:
-    """Adds figures to the tensorboard/ folder of a finished run, unless they are already there.
+    """Adds a figure to the event folder of a finished run, unless it is already there.
 
     Whatever fails is logged as a warning: the run itself is complete.
     """
-    folder = run_dir / "tensorboard"
     try:
+        run = read_run(run_dir)
+        folder = event_folder(run_dir, run.trainer)
         content = read_regular(run_dir / "results.json")
         suffix = f".{hashlib.sha256(content).hexdigest()[:8]}{SUFFIX}"
         drawn = list(folder.glob(f"events.*{SUFFIX}"))
@@ -41,31 +43,25 @@ def write_tensorboard_figures(run_dir: Path) -> None:
         for file in drawn:  # of other results
             file.unlink()
         with SummaryWriter(str(folder), filename_suffix=suffix) as writer:
-            write_figures_of(writer, read_run(run_dir))
+            write_reliability(writer, run)
     except Exception as error:
         logger.warning("no figures for TensorBoard: %s", one_line(error, 200),
                        exc_info=logger.isEnabledFor(logging.DEBUG))
 
 
-def write_figures_of(writer: SummaryWriter, run: FinishedRun) -> None:
-    """Reliability and confidence of a run, before and after tuning."""
+def write_reliability(writer: SummaryWriter, run: FinishedRun) -> None:
+    """Adds the reliability diagrams before and after tuning, side by side in one image."""
     data = run.load_predictions()
-    title = f"{method_name(run.record)} on {column_words(run.record)}"
-    write_predictions(writer, run, "tuned", data.logits, data.label, run.trainer, title)
-    before = f"{title}: before tuning"
-    write_predictions(writer, run, "zero_shot", data.zero_shot_logits, data.label, ZERO_SHOT, before)
-
-
-def write_predictions(
-    writer: SummaryWriter, run: FinishedRun, tag: str, logits: Array, label: Array, method: str, title: str,
-) -> None:
-    """One reliability diagram and one histogram."""
-    step = run.results["n"]
     bins = run.results["bins"]
-    confidence, correct = top_class(logits, label)
-    figure = draw_grid({method: {title: diagram(method, confidence, correct, bins)}})
-    writer.add_image(f"reliability/{tag}", pixels(figure), step, dataformats="HWC")
-    writer.add_histogram(f"confidence/{tag}", confidence, step, bins=np.arange(bins + 1) / bins)
+    panels: dict[str, Diagram] = {}
+    if not method_info(run.trainer).zero_shot:
+        confidence, correct = top_class(data.zero_shot_logits, data.label)
+        panels["before tuning"] = diagram(ZERO_SHOT, confidence, correct, bins)
+    confidence, correct = top_class(data.logits, data.label)
+    title = f"{method_name(run.record)} on {column_words(run.record)}"
+    panels[title] = diagram(run.trainer, confidence, correct, bins)
+    figure = draw_grid({run.trainer: panels})
+    writer.add_image("reliability", pixels(figure), run.results["n"], dataformats="HWC")
 
 
 def pixels(figure: Figure) -> Array:

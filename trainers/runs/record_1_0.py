@@ -310,7 +310,8 @@ def read_settings(path: Path) -> dict[str, Any]:
         for key, value in settings.items():
             if key in known:
                 settings[key] = cast_like_default(key, value, known[key], path.name)
-            if isinstance(settings[key], int) and abs(settings[key]) > LARGEST_NUMBER:
+            number = settings[key]
+            if isinstance(number, int) and abs(number) > LARGEST_NUMBER:
                 raise ConfigError(f"{path.name}: {one_line(key, 80)} is too large")
         return settings
     except ConfigError as error:

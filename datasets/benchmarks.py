@@ -1,0 +1,126 @@
+"""Whether a set from elsewhere is one of the benchmarks, and whether published figures compare."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .base import DATASET_REGISTRY
+from .columns import plain
+
+# Folders that hold a set without being called like it.
+NAMELESS_FOLDERS = ("data", "default", "main", "parquet")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """How one of the fifteen benchmarks is recognised.
+
+    Attributes:
+        names: What hubs call it, in lower case without punctuation.
+        parts_of_names: Parts of class names that all must occur; () if its classes are another's too.
+        names_hash: Of CoOp's class names, see `hash_names`; "" where they are not known here.
+    """
+
+    names: Sequence[str]
+    parts_of_names: Sequence[str] = ()
+    names_hash: str = ""
+
+
+IMAGENET_NAMES = "288db217ad73"
+
+BENCHMARKS = {
+    "ImageNet": Benchmark(("imagenet", "imagenet1k", "ilsvrc2012"), ("tench", "gyromitra", "bolete"),
+                          IMAGENET_NAMES),
+    "Caltech101": Benchmark(("caltech101",), ("cougarface", "inlineskate", "yinyang"), "43250c74bc2e"),
+    "OxfordPets": Benchmark(("pets", "oxfordpets", "oxfordiiitpet", "oxfordiiitpets"),
+                            ("abyssinian", "americanbulldog", "wheatenterrier"), "7257f9637ec4"),
+    "StanfordCars": Benchmark(("cars", "stanfordcars", "cars196"), ("acurarlsedan", "amgeneralhummer"),
+                              "71f9bf094bc3"),
+    "OxfordFlowers": Benchmark(("flowers102", "oxfordflowers", "oxfordflowers102", "102flowers", "flower102"),
+                               ("pinkprimrose", "hardleavedpocketorchid"), "6431d4e6fdd6"),
+    "Food101": Benchmark(("food101",), ("babybackribs", "clubsandwich", "macaroniandcheese")),
+    "FGVCAircraft": Benchmark(("fgvcaircraft", "aircraft"), ("707320", "a340300", "modelb200"), "32c71d7d45f8"),
+    "SUN397": Benchmark(("sun397",), ("airplanecabin", "bambooforest", "volleyballcourt")),
+    "DescribableTextures": Benchmark(("dtd", "describabletextures"), ("banded", "polkadotted", "zigzagged"),
+                                     "363d0f9dff78"),
+    "EuroSAT": Benchmark(("eurosat", "eurosatrgb"), ("annualcrop", "herbaceousvegetation", "permanentcrop"),
+                         "c0de6ae5b042"),
+    "UCF101": Benchmark(("ucf101",), ("applyeyemakeup", "yoyo"), "ba5efe3c836f"),
+    "ImageNetV2": Benchmark(("imagenetv2",), (), IMAGENET_NAMES),
+    "ImageNetSketch": Benchmark(("imagenetsketch",), (), IMAGENET_NAMES),
+    "ImageNetA": Benchmark(("imageneta",)),
+    "ImageNetR": Benchmark(("imagenetr",)),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a set compares with a benchmark, in words ("" if it is none)."""
+
+    text: str = ""
+    agrees: bool = False
+
+
+def hash_names(classnames: Sequence[str]) -> str:
+    """A hash of class names in any order, whatever their case, spaces and punctuation."""
+    names = sorted(plain(name) for name in classnames)
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
+
+
+def find_benchmark(root: Path, classnames: Sequence[str]) -> str:
+    """The registered name of the benchmark that a set is, by its classes or its folder; "" if none."""
+    names = [plain(name) for name in classnames]
+    folders = folder_names(root)
+    for reader, benchmark in BENCHMARKS.items():
+        if folders & set(benchmark.names):
+            return reader
+    for reader, benchmark in BENCHMARKS.items():
+        has_all = bool(benchmark.parts_of_names)
+        for part in benchmark.parts_of_names:
+            if not any(part in name for name in names):
+                has_all = False
+        if has_all:
+            return reader
+    return ""
+
+
+def folder_names(root: Path) -> set[str]:
+    """What a set's folder is called, also in the hub's cache (`datasets--owner--name/snapshots/…`)."""
+    parts = list(root.resolve().parts)
+    while parts and parts[-1].lower() in NAMELESS_FOLDERS:
+        parts.pop()
+    names = set(parts[-1:])
+    for part in parts:
+        if part.startswith("datasets--"):
+            names.add(part.rpartition("--")[2])
+    return {plain(name) for name in names}
+
+
+def compare_with_benchmark(root: Path, hub_splits: str, images: int, classnames: Sequence[str]) -> Comparison:
+    """Says which split of a benchmark this is, and whether published figures compare.
+
+    Args:
+        root: The folder of the set.
+        hub_splits: What the hub calls the test split.
+        images: Number of test images.
+        classnames: By label.
+    """
+    name = find_benchmark(root, classnames)
+    if not name:
+        return Comparison()
+    reader = DATASET_REGISTRY.get(name)
+    label = reader.label or name
+    same_counts = (images, len(classnames)) == (reader.expected_test, reader.expected_classes)
+    same_names = hash_names(classnames) == BENCHMARKS[name].names_hash
+    here = f"the hub's split {hub_splits} of {label}, {images:,} images of {len(classnames):,} classes"
+    if same_counts and same_names:
+        return Comparison(f"this is {here}: counts and class names are those of the published test split", True)
+    differences = []
+    if not same_counts:
+        differences.append(f"{reader.expected_test:,} images of {reader.expected_classes:,} classes")
+    if not same_names:
+        differences.append("CoOp's class names")
+    return Comparison(f"this is {here}; published figures are of CoOp's split with {' and '.join(differences)}: "
+                      f"they do not compare")

@@ -1,0 +1,294 @@
+"""Images inside parquet files, as image-classification sets of the Hugging Face hub have them."""
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from .base import DATASET_REGISTRY, Datum
+from .benchmarks import compare_with_benchmark
+from .columns import (
+    SPLITS,
+    ColumnChoice,
+    candidates,
+    chosen_column,
+    listed,
+    missing_column,
+    parse_columns,
+    split_of_word,
+)
+from .file_dataset import Splits
+from .image_index import (
+    SETTLED_NS,
+    ImageHash,
+    ImageIndex,
+    Stamp,
+    add_to_index,
+    new_hash,
+    read_index,
+    read_stamp,
+    unreadable,
+)
+from .own_images import OwnImages
+from .parquet_files import ImageCells, ParquetFile, as_text
+from .table import sort_key
+from .utils.errors import DataError, first_five, reading
+from .views.images import BadImageError, decode_image
+
+logger = logging.getLogger(__name__)
+
+ROW = "::"  # between a file and a row in the name of an image
+# test-00000-of-00002.parquet; the name of a split may have any letters.
+SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
+
+
+def parquet_files_in(root: Path) -> list[Path]:
+    """The parquet files below a folder, by path; not the hub's own cache, which is hidden."""
+    files = []
+    for path in sorted(root.rglob("*.parquet")):
+        if not any(part.startswith(".") for part in path.relative_to(root).parts):
+            files.append(path)
+    return files
+
+
+def files_by_split(root: Path) -> dict[str, list[Path]]:
+    """The files of each split by the hub's name of it, such as `validation`.
+
+    Files are called test-00000-of-00002.parquet or test.parquet, or test/0000.parquet as the hub's own
+    conversion has them.
+
+    Raises:
+        DataError: If a part of a split is missing, or several configurations have the same split.
+    """
+    groups: dict[tuple[str, Path], list[Path]] = defaultdict(list)
+    counts: dict[tuple[str, Path], int] = {}
+    for path in parquet_files_in(root):
+        folder = path.parent
+        split = path.stem
+        shard = SHARD.fullmatch(path.stem)
+        if shard:
+            split = shard["split"]
+            counts[split, folder] = int(shard["count"])
+        elif path.stem.isdecimal():
+            split = folder.name
+            folder = folder.parent
+        groups[split, folder].append(path)
+
+    for (split, folder), count in counts.items():
+        files = groups[split, folder]
+        if len(files) != count:
+            raise DataError(f"Parquet: {folder} has {len(files)} of the {count} files of the split "
+                            f"'{split}': download the others too")
+    by_split: dict[str, list[Path]] = {}
+    folder_of: dict[str, Path] = {}
+    for (split, folder), files in groups.items():
+        if split in by_split:
+            raise DataError(f"Parquet: the split '{split}' is in several folders, {folder_of[split]} and "
+                            f"{folder}: give one of them as --root")
+        by_split[split] = files
+        folder_of[split] = folder
+    return by_split
+
+
+def choose_splits(names: Sequence[str], choice: ColumnChoice, root: Path) -> dict[str, list[str]]:
+    """The hub's splits that are used for training, validation and testing.
+
+    Args:
+        names: All splits of the set, as the hub calls them.
+        choice: What DATASET.COLUMNS says, such as `test=validation`.
+        root: The folder, for messages.
+    """
+    chosen: dict[str, list[str]] = {}
+    if choice.splits:
+        for split, wanted in choice.splits.items():
+            unknown = [name for name in wanted if name not in names]
+            if unknown:
+                raise DataError(f"Parquet: {root} has no split '{unknown[0]}' (DATASET.COLUMNS "
+                                f"{split}={','.join(wanted)}); it has: {', '.join(names)}")
+            chosen[split] = list(wanted)
+        return chosen
+    for name in names:
+        split = split_of_word(name)
+        if split:
+            chosen.setdefault(split, []).append(name)
+    if "test" not in chosen and len(names) == 1:
+        logger.warning("Parquet: the only split, '%s', is used for testing", names[0])
+        return {"test": list(names)}
+    if "test" not in chosen:
+        raise DataError(f"Parquet: {root} has no split 'test' but {', '.join(names)}; say which one has the "
+                        f"test images, such as DATASET.COLUMNS \"test={names[-1]}\"")
+    unused = [name for name in names if not split_of_word(name)]
+    if unused:
+        logger.info("Parquet: splits that are not read: %s", ", ".join(unused))
+    return chosen
+
+
+@DATASET_REGISTRY.register()
+class Parquet(OwnImages):
+    """The root holds what `hf download NAME --repo-type dataset` has made: parquet files with the
+    images' bytes, and labels whose names are in the files. An image is known by its stored bytes."""
+
+    def read(self) -> Splits:
+        choice = parse_columns(self.columns)
+        by_split = files_by_split(self.root)
+        if not by_split:
+            raise DataError(f"Parquet: there is no parquet file in {self.root}; {self.remedy()}")
+        self.hub_splits = choose_splits(list(by_split), choice, self.root)
+        lists: dict[str, list[tuple[str, str, str]]] = {split: [] for split in SPLITS}
+        self.cells = ImageCells("")
+        self.label_names: list[str] | None = None  # of the first file; [] if it has none
+        for split, names in self.hub_splits.items():
+            for name in names:
+                for path in by_split[name]:
+                    lists[split] += self.read_file(ParquetFile(path), choice)
+
+        codes: list[str] = self.label_names or []
+        if not codes:
+            codes = sorted({code for rows in lists.values() for _, code, _ in rows}, key=sort_key)
+        names_by_code = self.names_of_classes(codes)
+        nameless = [f"'{code}'" for code in codes if code not in names_by_code]
+        if nameless:
+            raise DataError(f"Parquet: DATASET.CLASSNAMES has no words for {first_five(nameless)}")
+        labels = {code: label for label, code in enumerate(codes)}
+        items: dict[str, list[Datum]] = {}
+        for split, rows in lists.items():
+            items[split] = []
+            for image, code, group in rows:
+                items[split].append(Datum(image, labels[code], classname=names_by_code[code], group=group))
+        return Splits([names_by_code[code] for code in codes], **items)
+
+    def remedy(self) -> str:
+        return "give the folder of `hf download NAME --repo-type dataset --local-dir FOLDER` with --root"
+
+    def read_file(self, file: ParquetFile, choice: ColumnChoice) -> list[tuple[str, str, str]]:
+        """The rows of a file: name of the image, class, group."""
+        source = str(file.path)
+        image_column = self.image_column(file, choice)
+        label_column = self.label_column(file, choice, image_column)
+        group_column = chosen_column(choice, "group", file.columns, source)
+        if not group_column:
+            group_column = next(iter(candidates("group", file.columns)), "")
+        if self.cells.column not in ("", image_column):
+            raise DataError(f"{source} has its images in the column '{image_column}', other files in "
+                            f"'{self.cells.column}': they are of different data sets")
+        self.cells.column = image_column
+        self.cells.add(file)
+
+        names = file.class_names(label_column)
+        if self.label_names not in (None, names):
+            raise DataError(f"{source} has other class names than the files before it: they are of different "
+                            f"data sets")
+        self.label_names = names
+        codes = as_text(file.read_column(label_column))
+        groups = [""] * file.rows
+        if group_column:
+            groups = as_text(file.read_column(group_column))
+        rows = []
+        problems = []
+        for row, code in enumerate(codes):
+            place = f"{file.path.name}, row {row + 1}"
+            if names and not (code.isdecimal() and int(code) < len(names)):
+                problems.append(f"{place}: label {code or 'missing'}, of {len(names)} classes (hubs hide the "
+                                f"labels of some test splits)")
+                continue
+            if not code:
+                problems.append(f"{place}: no label in the column '{label_column}'")
+                continue
+            if names:
+                code = names[int(code)]
+            rows.append((f"{file.path}{ROW}{row}", code, groups[row]))
+        if problems:
+            raise DataError(f"Parquet: {first_five(problems)}")
+        return rows
+
+    def image_column(self, file: ParquetFile, choice: ColumnChoice) -> str:
+        column = chosen_column(choice, "image", file.columns, str(file.path))
+        if column and file.kind(column) == "image":
+            return column
+        image_columns = [name for name in file.columns if file.kind(name) == "image"]
+        if column or not image_columns:
+            raise DataError(f"{file.path} has no images in its columns ({listed(file.columns)}); a table of "
+                            f"paths is read with --dataset-config-file table")
+        if len(image_columns) > 1:
+            raise DataError(f"{file.path} has several columns of images: choose one of "
+                            f"{listed(image_columns)}, such as DATASET.COLUMNS image={image_columns[0]}")
+        return image_columns[0]
+
+    def label_column(self, file: ParquetFile, choice: ColumnChoice, image_column: str) -> str:
+        """The column of the labels: the user's, else the only ClassLabel, else by its name."""
+        column = chosen_column(choice, "label", file.columns, str(file.path))
+        if column:
+            return column
+        labelled = [name for name in file.columns if file.class_names(name)]
+        if len(labelled) > 1:
+            raise DataError(f"{file.path} has several columns of labels: choose one of {listed(labelled)}, "
+                            f"such as DATASET.COLUMNS label={labelled[0]}")
+        others = [name for name in file.columns if name != image_column]
+        usual = [*candidates("label", others), *candidates("name", others)]
+        usual = [name for name in usual if file.kind(name) in ("integer", "text")]
+        if not labelled and not usual:
+            raise missing_column("label", file.columns, str(file.path))
+        return (labelled or usual)[0]
+
+    def warn(self) -> None:
+        super().warn()
+        hub_names = ", ".join(f"'{name}'" for name in self.hub_splits["test"])
+        note = compare_with_benchmark(self.root, hub_names, len(self.test), self.classnames)
+        if note.agrees:
+            logger.info("Parquet: %s", note.text)
+        elif note.text:
+            logger.warning("Parquet: %s", note.text)
+
+    def splits_to_compare(self) -> Mapping[str, Sequence[Datum]]:
+        """The test images alone: the others may be many gigabytes, which nothing else would read."""
+        return {"test": self.test}
+
+    def stored_bytes(self, item: Datum) -> bytes:
+        path, _, row = item.impath.rpartition(ROW)
+        content = self.cells.read(path, int(row))
+        if not content:
+            raise BadImageError(f"cannot read image {item.impath}: the file has no bytes for it")
+        return content
+
+    def read_image(self, datum: Datum) -> Image.Image:
+        return decode_image(self.stored_bytes(datum), datum.impath)
+
+    def is_file(self, item: Datum) -> bool:
+        return Path(item.impath.rpartition(ROW)[0]).is_file()
+
+    @reading()
+    def hash_images(self, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
+        """Digests of the stored bytes, which are those of the same image as a file. They are kept in
+        the index under file and row, with the size and times of the file."""
+        index_file = index.file_for(self.image_dir)
+        known = read_index(index_file)
+        stamps: dict[str, Stamp | None] = {}
+        hashes = []
+        new: dict[str, ImageHash] = {}
+        for item in items:
+            path, _, row = item.impath.rpartition(ROW)
+            if path not in stamps:
+                stamps[path] = read_stamp(path)
+            key = f"{os.path.realpath(path)}{ROW}{row}"
+            image = known.get(key)
+            if image is None or image.stamp != stamps[path]:
+                try:
+                    image = ImageHash(new_hash(self.stored_bytes(item)).digest(), stamps[path])
+                    new[key] = image
+                except BadImageError as error:
+                    image = unreadable(item.impath, error)
+            hashes.append(image)
+        now = time.time_ns()
+        settled = {}
+        for key, image in new.items():
+            if image.stamp is not None and now - max(image.stamp[1:]) >= SETTLED_NS:
+                settled[key] = image
+        if settled:
+            add_to_index(index_file, settled)
+        return hashes

@@ -1,0 +1,394 @@
+"""A user's own images, listed in a table: csv, tsv or parquet."""
+from __future__ import annotations
+
+import csv
+import io
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from .base import DATASET_REGISTRY, Datum
+from .checks import read_text
+from .class_words import delimiter_of
+from .columns import (
+    ROLES,
+    SPLITS,
+    ColumnChoice,
+    candidates,
+    chosen_column,
+    listed,
+    missing_column,
+    parse_columns,
+    split_of_name,
+    split_of_word,
+)
+from .file_dataset import Splits, files_below
+from .own_images import OwnImages, tables_in
+from .parquet_files import ParquetFile, as_text
+from .utils.errors import DataError, first_five
+from .utils.files import leads_out
+from .views.images import SUFFIXES, is_image_name
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Sheet:
+    """A table in memory.
+
+    Attributes:
+        path: Its file.
+        columns: The cells of each column, as text.
+        lines: For each row the line of the file on which it begins; [] for a parquet file.
+        class_names: For each column of a ClassLabel its names by label.
+    """
+
+    path: Path
+    columns: dict[str, list[str]]
+    lines: list[int]
+    class_names: dict[str, list[str]]
+
+    @property
+    def headers(self) -> list[str]:
+        return list(self.columns)
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.columns.values()), []))
+
+    def place(self, row: int) -> str:
+        """Where a row is, for messages: its number from 1 without the header, and its line."""
+        line = f" (line {self.lines[row]})" if self.lines else ""
+        return f"{self.path.name}, row {row + 1}{line}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row that has all that is needed."""
+
+    place: str  # for messages
+    path: str  # of the image
+    code: str  # what the table has for the class
+    name: str  # what it has for the class's name; "" without such a column
+    split: str
+    group: str
+
+
+@dataclass
+class Rows:
+    """The rows of all tables.
+
+    Attributes:
+        entries: Those that can be used.
+        problems: What is wrong with others, each with its place.
+        absent: Images for training that are not there.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+
+
+def read_sheet(path: Path) -> Sheet:
+    """A csv, tsv or parquet file."""
+    if path.suffix.lower() == ".parquet":
+        return read_parquet_sheet(path)
+    text = read_text(path).removeprefix("\N{BYTE ORDER MARK}")
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(path, text))
+    headers: list[str] = []
+    columns: dict[str, list[str]] = {}
+    lines: list[int] = []
+    last_line = 0
+    try:
+        for cells in reader:
+            line, last_line = last_line + 1, reader.line_num
+            if not any(cell.strip() for cell in cells):
+                continue
+            if not headers:
+                headers = [cell.strip() for cell in cells]
+                columns = {header: [] for header in headers}
+                if len(columns) < len(headers):
+                    raise DataError(f"{path} has two columns of one name: {listed(headers)}")
+                continue
+            if len(cells) != len(headers):
+                raise DataError(f"{path.name}, row {len(lines) + 1} (line {line}) has {len(cells)} "
+                                f"cells for {len(headers)} columns: {listed(headers)}")
+            lines.append(line)
+            for header, cell in zip(headers, cells, strict=True):
+                columns[header].append(cell.strip())
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}, is not readable: {error}") from error
+    if not lines:
+        raise DataError(f"{path} has no rows")
+    return Sheet(path, columns, lines, {})
+
+
+def read_parquet_sheet(path: Path) -> Sheet:
+    """The columns of a parquet file that are text or numbers."""
+    file = ParquetFile(path)
+    columns = {}
+    class_names = {}
+    for column in file.columns:
+        if file.kind(column) == "image":
+            raise DataError(f"{path} holds the images themselves, in its column '{column}': use "
+                            f"--dataset-config-file parquet")
+        columns[column] = as_text(file.read_column(column))
+        if file.class_names(column):
+            class_names[column] = file.class_names(column)
+    if not file.rows:
+        raise DataError(f"{path} has no rows")
+    return Sheet(path, columns, [], class_names)
+
+
+class ImageFinder:
+    """Finds the images of a table below its folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @cached_property
+    def by_name(self) -> dict[str, list[str]]:
+        """All images below the folder by their names, with and without ending."""
+        paths = defaultdict(list)
+        for path in files_below(self.root):
+            name = os.path.basename(path)  # noqa: PTH119 - there may be a million
+            if is_image_name(name):
+                paths[name].append(path)
+                paths[os.path.splitext(name)[0]].append(path)  # noqa: PTH122
+        return paths
+
+    def find(self, cell: str) -> tuple[str, str]:
+        """Finds the image that a cell names.
+
+        A cell may have a path below the folder, with / or \\, an absolute path into the folder, or
+        the name of one image in any folder below, also without its ending.
+
+        Returns:
+            The path and "", or "" and what is wrong.
+        """
+        if not cell:
+            return "", "no image"
+        name = cell
+        if Path(cell).is_absolute():
+            for folder in (self.root, self.root.resolve()):
+                if Path(cell).is_relative_to(folder):
+                    name = str(Path(cell).relative_to(folder))
+        for spelling in (name, name.replace("\\", "/")):
+            if leads_out(spelling):
+                return "", f"the image '{cell}' is outside of the folder {self.root}"
+            path = f"{self.root}{os.sep}{os.path.normpath(spelling)}"
+            for ending in ("", *SUFFIXES):
+                if os.path.isfile(path + ending):  # noqa: PTH113 - as above
+                    return path + ending, ""
+        last_name = name.replace("\\", "/").rpartition("/")[2]
+        if last_name != name:
+            return "", f"there is no image '{cell}' in {self.root}"
+        paths = self.by_name.get(name, [])
+        if len(paths) == 1:
+            return paths[0], ""
+        if paths:
+            return "", f"'{cell}' may be {first_five(paths)}"
+        return "", f"there is no image '{cell}' in {self.root}"
+
+
+@DATASET_REGISTRY.register()
+class Table(OwnImages):
+    """The root has a table with one row per image: its path, its label or class name, and optionally
+    its split and its group, such as the patient. DATASET.COLUMNS names columns that are not called
+    as usual. Without splits all images are used for testing."""
+
+    def read(self) -> Splits:
+        choice = parse_columns(self.columns)
+        rows = Rows()
+        for sheet, columns, split in self.choose_sheets(choice):
+            self.read_rows(sheet, columns, split, choice, rows)
+        self.refuse(rows.problems)
+        entries = rows.entries
+        self.refuse(repeated_images(entries))
+        if rows.absent:
+            logger.warning("Table: images for training that are missing are left out: %d, such as %s",
+                           len(rows.absent), first_five(rows.absent))
+        names = self.name_classes(entries)
+        labels = {code: label for label, code in enumerate(names)}
+        lists: dict[str, list[Datum]] = {split: [] for split in SPLITS}
+        for entry in entries:
+            datum = Datum(entry.path, labels[entry.code], classname=names[entry.code], group=entry.group)
+            lists[entry.split].append(datum)
+        if not lists["test"]:
+            counts = ", ".join(f"{split} {len(items)}" for split, items in lists.items() if items)
+            raise DataError(f"Table: {self.root} has no test images (images by split: {counts}); say "
+                            f"which rows are, such as DATASET.COLUMNS \"split=fold test=4\"")
+        return Splits(list(names.values()), **lists)
+
+    def remedy(self) -> str:
+        return f"{self.root} must have a csv, tsv or parquet file with a path and a label per image"
+
+    def refuse(self, problems: Sequence[str]) -> None:
+        if problems:
+            raise DataError(f"Table: {first_five(problems)}")
+
+    def choose_sheets(self, choice: ColumnChoice) -> list[tuple[Sheet, dict[str, str], str]]:
+        """The tables to read, with their columns by role and the split that each stands for ("" if
+        its rows say it, or if all are test images)."""
+        files = tables_in(self.root)
+        if choice.table:
+            files = [file for file in files if file.name == choice.table]
+        if not files:
+            what = choice.table or "csv, tsv or parquet file"
+            raise DataError(f"Table: there is no {what} in {self.root}; give the folder of the table "
+                            f"with --root, or use --dataset-config-file image_folder for folders by class")
+        sheets = []
+        reasons = []
+        for file in files:
+            sheet = read_sheet(file)
+            try:
+                sheets.append((sheet, self.choose_columns(sheet, choice)))
+            except DataError as error:
+                reasons.append(error)
+        if not sheets:
+            raise reasons[0]
+        if reasons:
+            logger.info("Table: not read: %s", "; ".join(str(reason) for reason in reasons))
+        if len(sheets) == 1:
+            sheet, columns = sheets[0]
+            return [(sheet, columns, "")]
+        has_splits = all("split" in columns for _, columns in sheets)
+        if has_splits:
+            return [(sheet, columns, "") for sheet, columns in sheets]
+        names = [sheet.path.name for sheet, _ in sheets]
+        splits = [split_of_name(sheet.path.stem) for sheet, _ in sheets]
+        if "" in splits or len(set(splits)) < len(splits):
+            raise DataError(f"Table: {self.root} has several tables, {', '.join(names)}: choose one with "
+                            f"DATASET.COLUMNS \"table={names[0]}\", or call them train.csv, val.csv and "
+                            f"test.csv")
+        return [(sheet, columns, split) for (sheet, columns), split in zip(sheets, splits, strict=True)]
+
+    def choose_columns(self, sheet: Sheet, choice: ColumnChoice) -> dict[str, str]:
+        """The columns of a table by role: as the user says, otherwise by usual names."""
+        headers = sheet.headers
+        source = str(sheet.path)
+        columns = {}
+        for role in ROLES:
+            column = chosen_column(choice, role, headers, source)
+            if column:
+                columns[role] = column
+        for role in ROLES:
+            if role in columns:
+                continue
+            free = [header for header in candidates(role, headers) if header not in columns.values()]
+            if role == "image":
+                free = self.existing_first(sheet, free)
+            if role == "split":
+                # A column `fold` with numbers of folds says nothing about splits by itself.
+                free = [header for header in free if has_split_words(sheet.columns[header])]
+            if free:
+                columns[role] = free[0]
+        if "label" not in columns and "name" in columns:
+            columns["label"] = columns.pop("name")
+        for role in ("image", "label"):
+            if role not in columns:
+                raise missing_column(role, headers, source)
+        return columns
+
+    def existing_first(self, sheet: Sheet, headers: Sequence[str]) -> list[str]:
+        """Columns whose first cell names an image come before the others."""
+        for header in headers:
+            path, _ = self.finder.find(sheet.columns[header][0])
+            if path:
+                return [header]
+        return list(headers)
+
+    @cached_property
+    def finder(self) -> ImageFinder:
+        return ImageFinder(self.root)
+
+    def read_rows(
+        self, sheet: Sheet, columns: dict[str, str], split: str, choice: ColumnChoice, rows: Rows,
+    ) -> None:
+        """Adds the rows of a table, or what is wrong with them, to `rows`."""
+        class_names = sheet.class_names.get(columns["label"], [])
+        for row in range(sheet.rows):
+            cells = {role: sheet.columns[column][row] for role, column in columns.items()}
+            place = sheet.place(row)
+            row_split = split or "test"
+            if "split" in cells:
+                row_split = choice.split_of(cells["split"])
+            code = cells["label"]
+            path, reason = self.finder.find(cells["image"])
+
+            if not row_split:
+                value = cells["split"]
+                rows.problems.append(
+                    f"{place}: the split '{value}' in the column '{columns['split']}' is none of train, "
+                    f"val, test; say which values are, such as DATASET.COLUMNS "
+                    f"\"split={columns['split']} test={value or 'VALUE'}\"")
+            elif not code:
+                rows.problems.append(f"{place}: no label in the column '{columns['label']}'")
+            elif class_names and (not code.isdecimal() or int(code) >= len(class_names)):
+                rows.problems.append(f"{place}: label {code} of {len(class_names)} classes")
+            elif not cells["image"]:
+                rows.problems.append(f"{place}: no image in the column '{columns['image']}'")
+            elif not path and row_split != "test" and reason.startswith("there is no"):
+                rows.absent.append(cells["image"])
+            elif not path:
+                rows.problems.append(f"{place}: {reason}")
+            else:
+                if class_names:
+                    code = class_names[int(code)]
+                rows.entries.append(Entry(place, path, code, cells.get("name", ""), row_split,
+                                          cells.get("group", "")))
+
+    def name_classes(self, entries: Sequence[Entry]) -> dict[str, str]:
+        """The class name of each code, in the order of the labels: numbers by value, others by text."""
+        codes = sorted({entry.code for entry in entries}, key=sort_key)
+        names = self.names_of_classes(codes)
+        if self.class_words:
+            unknown = [entry for entry in entries if entry.code not in names]
+            if unknown:
+                known = "DATASET.CLASSNAMES"
+                self.refuse([f"{entry.place}: the class '{entry.code}' is not in {known}" for entry in unknown])
+            return names
+        if not any(entry.name for entry in entries):
+            return names
+        named_by: dict[str, Entry] = {}
+        problems = []
+        for entry in entries:
+            first = named_by.setdefault(entry.code, entry)
+            if not entry.name:
+                problems.append(f"{entry.place}: no class name")
+            elif entry.name != first.name:
+                problems.append(f"{entry.place} calls class {entry.code} '{entry.name}', {first.place} "
+                                f"calls it '{first.name}'")
+        self.refuse(problems)
+        return {code: named_by[code].name for code in codes}
+
+
+def has_split_words(cells: Sequence[str]) -> bool:
+    return all(split_of_word(cell) for cell in set(cells))
+
+
+def sort_key(code: str) -> tuple[int, int, str]:
+    """Sorts whole numbers by value, before other codes."""
+    if code.isdecimal():
+        return 0, int(code), code
+    return 1, 0, code
+
+
+def repeated_images(entries: Sequence[Entry]) -> list[str]:
+    """What is wrong with images that are listed twice: in one split, or with two labels."""
+    problems = []
+    first_entry: dict[str, Entry] = {}
+    for entry in entries:
+        first = first_entry.setdefault(entry.path, entry)
+        if first is entry:
+            continue
+        if entry.code != first.code:
+            problems.append(f"{entry.place}: '{entry.path}' is of class '{entry.code}', in {first.place} "
+                            f"of class '{first.code}'; an image must have one label")
+        elif entry.split == first.split:
+            problems.append(f"{entry.place}: '{entry.path}' is listed twice, also in {first.place}")
+    return problems

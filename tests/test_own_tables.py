@@ -1,0 +1,257 @@
+"""A user's own images, listed in a csv, tsv or parquet file."""
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from common import run_tool
+from data_roots import picture
+from promptcal.datasets import build_dataset
+from promptcal.datasets.utils.errors import DataError
+from promptcal.trainers.report.load import read_run
+
+ROWS = (
+    ("images/a.png", "NV", "train", "p1"),
+    ("images/b.png", "MEL", "train", "p2"),
+    ("images/c.png", "NV", "test", "p3"),
+    ("images/d.png", "MEL", "test", "p3"),
+    ("images/e.png", "BKL", "test", "p4"),
+)
+COLUMNS = "image=path label=diagnosis split=fold"
+
+
+def write_csv(folder: Path, header: str, rows=ROWS, name: str = "labels.csv", separator: str = ",") -> Path:
+    lines = [header, *(separator.join(row) for row in rows)]
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def skin(tmp_path: Path) -> Path:
+    """A folder of images with a table beside it."""
+    folder = tmp_path / "skin"
+    for number, (image, *_) in enumerate(ROWS):
+        picture(folder / image, number, number)
+    write_csv(folder, "path,diagnosis,fold,patient_id")
+    return folder
+
+
+def test_a_table_with_usual_headers_needs_no_settings(skin):
+    dataset = build_dataset("Table", skin)
+    assert dataset.classnames == ["BKL", "MEL", "NV"]
+    assert [Path(item.impath).name for item in dataset.test] == ["c.png", "d.png", "e.png"]
+    assert [item.label for item in dataset.test] == [2, 1, 0]
+    assert [item.group for item in dataset.test] == ["p3", "p3", "p4"]
+    assert [Path(item.impath).name for item in dataset.train] == ["a.png", "b.png"]
+
+
+@pytest.mark.parametrize(("name", "separator"), [("labels.csv", ","), ("labels.csv", ";"), ("labels.tsv", "\t")])
+def test_real_headers_are_named_with_a_setting(skin, name, separator):
+    (skin / "labels.csv").unlink()
+    header = separator.join(("where is it", "what", "fold no", "who"))
+    write_csv(skin, header, name=name, separator=separator)
+    columns = "image=where is it, label=what split=fold no group=WHO"
+    dataset = build_dataset("Table", skin, columns=columns)
+    assert [item.classname for item in dataset.test] == ["NV", "MEL", "BKL"]
+    assert dataset.test[0].group == "p3"
+
+
+def test_numbered_folds(skin):
+    rows = [(image, code, str(number % 3), group) for number, (image, code, _, group) in enumerate(ROWS)]
+    write_csv(skin, "path,diagnosis,fold,patient", rows)
+    assert len(build_dataset("Table", skin).test) == 5  # numbers are no splits by themselves
+    with pytest.raises(DataError, match=r"row 1 \(line 2\): the split '0' in the column 'fold' is none of train"):
+        build_dataset("Table", skin, columns=COLUMNS)
+    dataset = build_dataset("Table", skin, columns=f"{COLUMNS} test=2")
+    assert [Path(item.impath).name for item in dataset.test] == ["c.png"]
+    assert len(dataset.train) == 4
+    dataset = build_dataset("Table", skin, columns=f"{COLUMNS} test=0,1 val=2")
+    assert (len(dataset.test), len(dataset.val), len(dataset.train)) == (4, 1, 0)
+
+
+def test_a_wrong_or_missing_column_lists_those_there_are(skin):
+    with pytest.raises(DataError, match=r"labels.csv has no column 'pth' \(DATASET.COLUMNS image=pth\); its columns "
+                                        r"are: path, diagnosis, fold, patient_id. Did you mean 'path'\?"):
+        build_dataset("Table", skin, columns="image=pth")
+    write_csv(skin, "path,verdict,fold,patient_id")
+    with pytest.raises(DataError, match="no column of the labels is recognised among its columns: path, verdict, fold"):
+        build_dataset("Table", skin)
+    write_csv(skin, "where,diagnosis,fold,patient_id")
+    with pytest.raises(DataError, match="no column of the images' paths is recognised among its columns: where"):
+        build_dataset("Table", skin)
+
+
+BAD_ROWS = {
+    "outside of the folder": ("../e.png", "NV", "test", "p"),
+    "is outside": ("/etc/hosts", "NV", "test", "p"),
+    "there is no image 'images/z.png'": ("images/z.png", "NV", "test", "p"),
+    "no label in the column 'diagnosis'": ("images/e.png", "", "test", "p"),
+    "no image in the column 'path'": ("", "NV", "test", "p"),
+    "the split 'later'": ("images/e.png", "NV", "later", "p"),
+    "has 3 cells for 4 columns: path, diagnosis": ("images/e.png", "NV", "test"),
+    "is of class 'MEL', in labels.csv, row 3": ("images/c.png", "MEL", "test", "p"),
+    "is listed twice, also in labels.csv, row 4": ("images/d.png", "MEL", "test", "p"),
+    "the class 'SCC' is not in DATASET.CLASSNAMES": ("images/e.png", "SCC", "test", "p"),
+}
+
+
+@pytest.mark.parametrize("reason", BAD_ROWS)
+def test_a_bad_row_is_refused_with_its_number(skin, reason):
+    write_csv(skin, "path,diagnosis,fold,patient_id", [*ROWS[:4], BAD_ROWS[reason]])
+    classnames = "NV=mole; MEL=melanoma" if "SCC" in reason else ""
+    with pytest.raises(DataError) as error:
+        build_dataset("Table", skin, columns=COLUMNS, classnames=classnames)
+    message = str(error.value)
+    assert reason in message and "row 5 (line 6)" in message and "\n" not in message
+
+
+def test_missing_training_images_are_left_out(skin, caplog):
+    (skin / "images" / "a.png").unlink()
+    with caplog.at_level(logging.WARNING):
+        dataset = build_dataset("Table", skin)
+    assert len(dataset.train) == 1
+    assert "images for training that are missing are left out: 1, such as images/a.png" in caplog.text
+
+
+WORDS = {"NV": "melanocytic nevus", "MEL": "melanoma", "BKL": "benign keratosis"}
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "txt", "tsv", "mapping", "object"])
+def test_words_for_codes(skin, kind, tmp_path):
+    pairs = {"json": json.dumps(WORDS), "csv": "code,name\n" + "\n".join(map(",".join, WORDS.items())),
+             "txt": "\n".join(map(" ".join, WORDS.items())), "tsv": "\n".join(map("\t".join, WORDS.items()))}
+    if kind == "mapping":
+        setting = "; ".join(map("=".join, WORDS.items()))
+    elif kind == "object":
+        setting = json.dumps(WORDS)
+    else:
+        (tmp_path / f"words.{kind}").write_text(pairs[kind])
+        setting = str(tmp_path / f"words.{kind}")
+    dataset = build_dataset("Table", skin, classnames=setting)
+    assert dataset.classnames == ["benign keratosis", "melanoma", "melanocytic nevus"]
+    assert dataset.test[0].classname == "melanocytic nevus"
+
+
+def test_numbers_and_a_list_of_names_by_label(skin):
+    codes = {"NV": "10", "MEL": "2", "BKL": "0"}
+    rows = [(image, codes[code], split, group) for image, code, split, group in ROWS]
+    write_csv(skin, "path,label,split,patient", rows)
+    assert build_dataset("Table", skin).classnames == ["0", "2", "10"]
+    rows = [(image, {"10": "1"}.get(code, code), split, group) for image, code, split, group in rows]
+    write_csv(skin, "path,label,split,patient", rows)
+    (skin / "names.txt").write_text("benign keratosis\nmelanocytic nevus\nmelanoma\n")
+    dataset = build_dataset("Table", skin, classnames="names.txt")
+    assert dataset.classnames == ["benign keratosis", "melanocytic nevus", "melanoma"]
+
+
+def test_a_column_of_class_names_beside_labels(skin):
+    codes = {"NV": "1", "MEL": "2", "BKL": "0"}
+    rows = [(image, codes[code], f"the {code} kind", split) for image, code, split, _ in ROWS]
+    write_csv(skin, "path,label,class_name,split", rows)
+    assert build_dataset("Table", skin).classnames == ["the BKL kind", "the NV kind", "the MEL kind"]
+    rows[3] = ("images/d.png", "2", "another kind", "test")
+    write_csv(skin, "path,label,class_name,split", rows)
+    with pytest.raises(DataError, match=r"row 4 \(line 5\) calls class 2 'another kind', labels.csv, row 2"):
+        build_dataset("Table", skin)
+
+
+def test_warnings_come_once_each(skin, caplog):
+    rows = [*ROWS[:4], ("images/e.png", "BKL", "test", "p1")]
+    write_csv(skin, "path,diagnosis,fold,patient_id", rows)
+    (skin / "images" / "c.png").write_bytes((skin / "images" / "b.png").read_bytes())
+    with caplog.at_level(logging.WARNING):
+        build_dataset("Table", skin)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 3
+    assert "1 group is in two splits" in messages[0] and "'p1' (test, train)" in messages[0]
+    assert "look like identifiers" in messages[1] and "NV" in messages[1] and "DATASET.CLASSNAMES" in messages[1]
+    assert "pictures in several splits, by content: 1" in messages[2]
+    assert "pictures in several classes, by content: 1" in messages[2]
+
+
+def test_images_are_found_by_name_in_folders_below(skin):
+    """As in HAM10000, whose table has image_id without an ending and whose images are in two folders."""
+    rows = [(Path(image).stem, code, split, group) for image, code, split, group in ROWS]
+    write_csv(skin, "image_id,dx,split,lesion_id", rows)
+    (skin / "part_2").mkdir()
+    (skin / "images" / "e.png").rename(skin / "part_2" / "e.png")
+    dataset = build_dataset("Table", skin)
+    assert dataset.test[-1].impath == str(skin / "part_2" / "e.png")
+    picture(skin / "part_2" / "c.png")
+    with pytest.raises(DataError, match=r"row 3 \(line 4\): 'c' may be .*images/c.png, .*part_2/c.png"):
+        build_dataset("Table", skin)
+
+
+def test_other_spellings_of_paths(skin):
+    rows = [(str(skin / image) if number % 2 else image.replace("/", "\\"), *rest)
+            for number, (image, *rest) in enumerate(ROWS)]
+    write_csv(skin, "path,diagnosis,fold,patient_id", rows)
+    assert len(build_dataset("Table", skin).test) == 3
+
+
+def test_several_tables(skin):
+    rows = [row[:2] for row in ROWS]
+    write_csv(skin, "path,diagnosis", rows[:2], "train.csv")
+    write_csv(skin, "path,diagnosis", rows[2:], "test.csv")
+    with pytest.raises(DataError, match="several tables, labels.csv, test.csv, train.csv: choose one"):
+        build_dataset("Table", skin)
+    assert len(build_dataset("Table", skin, columns="table=labels.csv").test) == 3
+    (skin / "labels.csv").unlink()
+    dataset = build_dataset("Table", skin)
+    assert (len(dataset.train), len(dataset.test)) == (2, 3)
+    with pytest.raises(DataError, match=f"there is no csv, tsv or parquet file in {skin / 'images'}"):
+        build_dataset("Table", skin / "images")
+
+
+def test_one_class_is_refused(skin):
+    write_csv(skin, "path,diagnosis", [(image, "NV") for image, *_ in ROWS])
+    with pytest.raises(DataError, match="one class only, 'NV'"):
+        build_dataset("Table", skin)
+
+
+def test_a_parquet_table_of_paths(skin):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    (skin / "labels.csv").unlink()
+    columns = dict(zip(("path", "diagnosis", "fold", "patient_id"), zip(*ROWS, strict=True), strict=True))
+    parquet.write_table(pyarrow.table({name: list(cells) for name, cells in columns.items()}), skin / "t.parquet")
+    dataset = build_dataset("Table", skin)
+    assert [item.classname for item in dataset.test] == ["NV", "MEL", "BKL"]
+    columns["path"] = ("images/z.png", *columns["path"][1:])
+    columns["fold"] = ("test",) * 5
+    parquet.write_table(pyarrow.table({name: list(cells) for name, cells in columns.items()}), skin / "t.parquet")
+    with pytest.raises(DataError, match="t.parquet, row 1: there is no image 'images/z.png'"):
+        build_dataset("Table", skin)
+    (skin / "t.parquet").write_bytes(b"PAR1 cut")
+    with pytest.raises(DataError, match=r"t.parquet is not a complete parquet file .*: download it again"):
+        build_dataset("Table", skin)
+
+
+def test_a_run_has_the_groups_as_clusters(skin, tmp_path):
+    settings = ("DATASET.COLUMNS", COLUMNS, "DATASET.CLASSNAMES", "; ".join(map("=".join, WORDS.items())),
+                "DATASET.LABEL", "Skin")
+    done = run_tool("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "table", "--root", skin,
+                    "--backbone", "small", "--output-dir", tmp_path / "run", *settings)
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "run" / "predictions.npz") as file:
+        cluster = file["cluster"]
+    assert (cluster[0] == cluster[1]).all() and (cluster[1] != cluster[2]).any()
+    results = read_run(tmp_path / "run").results
+    assert results["record"]["names"]["dataset"] == "Skin"
+    assert results["n"] == 3
+    done = run_tool("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "table", "--root", skin,
+                    "--backbone", "small", "--output-dir", tmp_path / "other", "DATASET.COLUMNS", "image=wo")
+    assert done.returncode == 2
+    assert "its columns are: path, diagnosis, fold, patient_id" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_columns_have_no_effect_on_other_sets(tmp_path):
+    done = run_tool("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "landcover", "--no-train",
+                    "DATASET.COLUMNS", "image=path")
+    assert done.returncode == 0, done.stderr
+    assert "no effect with ZeroShot: DATASET.COLUMNS image=path" in done.stdout
+    done = run_tool("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "table", "DATASET.COLUMNS", "path")
+    assert done.returncode == 2 and "it must be pairs such as image=path label=diagnosis" in done.stderr

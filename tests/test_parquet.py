@@ -1,0 +1,292 @@
+"""Sets of the Hugging Face hub, downloaded as parquet files that the library `datasets` wrote."""
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from common import run_tool
+from data_roots import picture
+from promptcal.datasets import build_dataset
+from promptcal.datasets.identity import identify
+from promptcal.datasets.image_index import ImageIndex
+from promptcal.datasets.utils.errors import DataError
+from promptcal.datasets.views.images import BadImageError
+
+pytestmark = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
+
+# Run where `datasets` is the library: the tests' own folder may have a folder of that name nearby.
+WRITER = """
+import json, sys
+import datasets
+
+folder, names, splits = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
+made = {}
+for split, rows in splits.items():
+    columns = {"image": [{"bytes": open(path, "rb").read(), "path": None} for path, _ in rows],
+               "label": [label for _, label in rows]}
+    made[split] = datasets.Dataset.from_dict(columns, features=features, split=split)
+for split, rows in made.items():
+    count = 2 if split == "train" else 1
+    for number in range(count):
+        part = rows.shard(count, number, contiguous=True)
+        part.to_parquet(f"{folder}/data/{split}-{number:05d}-of-{count:05d}.parquet", batch_size=2)
+"""
+NAMES = ["AnnualCrop", "River", "SeaLake"]
+
+
+def write_with_library(folder: Path, names: list[str], splits: dict) -> None:
+    (folder / "data").mkdir(parents=True)
+    rows = {split: [(str(path), label) for path, label in entries] for split, entries in splits.items()}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder.parent / "hf")}
+    done = subprocess.run([sys.executable, "-c", WRITER, str(folder), json.dumps(names), json.dumps(rows)],
+                          cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory) -> Path:
+    """A set with train, validation and test, of which train has two files."""
+    top = tmp_path_factory.mktemp("hub")
+    splits = {}
+    for shade, (split, count) in enumerate((("train", 7), ("validation", 3), ("test", 6))):
+        splits[split] = []
+        for n in range(count):
+            splits[split].append((picture(top / "pictures" / split / f"{n}.png", shade, n), n % 3))
+    try:
+        write_with_library(top / "land", NAMES, splits)
+    except AssertionError as error:
+        if "No module named 'datasets'" in str(error):
+            pytest.skip("the library `datasets` is not installed")
+        raise
+    (top / "land" / ".cache" / "huggingface").mkdir(parents=True)
+    (top / "land" / ".cache" / "huggingface" / "test.parquet").write_bytes(b"the hub's own notes")
+    (top / "land" / "README.md").write_text("---\nlicense: mit\n---\n")
+    return top
+
+
+def test_names_labels_and_bytes(hub, caplog):
+    with caplog.at_level(logging.INFO):
+        dataset = build_dataset("Parquet", hub / "land")
+    assert dataset.classnames == NAMES
+    assert [len(items) for items in (dataset.train, dataset.val, dataset.test)] == [7, 3, 6]
+    assert [item.label for item in dataset.test] == [0, 1, 2, 0, 1, 2]
+    for n, item in enumerate(dataset.test):
+        content = (hub / "pictures" / "test" / f"{n}.png").read_bytes()
+        assert dataset.stored_bytes(item) == content
+        assert dataset.read_image(item).size == (12, 10)
+    last = dataset.train[6]  # in the second file
+    assert dataset.stored_bytes(last) == (hub / "pictures" / "train" / "6.png").read_bytes()
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum("look like identifiers" in message for message in messages) == 1
+    assert "AnnualCrop, SeaLake" in caplog.text
+
+
+def test_an_image_is_known_by_its_stored_bytes(hub, tmp_path):
+    dataset = build_dataset("Parquet", hub / "land")
+    shutil.copytree(hub / "pictures" / "test", tmp_path / "f" / "x")
+    picture(tmp_path / "f" / "y" / "other.png", 99)
+    folder = build_dataset("ImageFolder", tmp_path / "f")
+    of_parquet = identify(dataset, dataset.test, range(6), ImageIndex(None))
+    of_files = identify(folder, folder.test, range(6), ImageIndex(None))
+    assert (of_parquet.digests == of_files.digests).all()
+
+
+def test_digests_are_kept(hub, tmp_path, monkeypatch):
+    from promptcal.datasets import parquet
+
+    monkeypatch.setattr(parquet, "SETTLED_NS", 0)
+    dataset = build_dataset("Parquet", hub / "land")
+    first = dataset.hash_images(dataset.test, ImageIndex(tmp_path))
+    monkeypatch.setattr(dataset, "stored_bytes", None)  # nothing is read again
+    assert dataset.hash_images(dataset.test, ImageIndex(tmp_path)) == first
+
+
+def test_a_run(hub, tmp_path):
+    done = run_tool("train.py", "--trainer", "TPT", "--dataset-config-file", "parquet", "--root", hub / "land",
+                    "--backbone", "small", "--output-dir", tmp_path / "run", "TTA.VIEWS", 8, "TTA.SELECT", 0.5,
+                    "DATASET.CLASSNAMES", "AnnualCrop=annual crop; River=river; SeaLake=sea or lake")
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["n"] == 6 and results["record"]["data"]["dataset"] == "Parquet"
+    with np.load(tmp_path / "run" / "predictions.npz") as file:
+        assert len(np.unique(file["image"], axis=0)) == 6
+
+
+def test_few_shots(hub, tmp_path):
+    dataset = build_dataset("Parquet", hub / "land", num_shots=2, seed=1, fewshot_dir=tmp_path)
+    assert sorted(item.label for item in dataset.train) == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.fixture
+def land(hub, tmp_path) -> Path:
+    return Path(shutil.copytree(hub / "land", tmp_path / "land"))
+
+
+def test_splits(land, caplog):
+    data = land / "data"
+    (data / "train-00001-of-00002.parquet").unlink()
+    with pytest.raises(DataError, match="has 1 of the 2 files of the split 'train': download the others too"):
+        build_dataset("Parquet", land)
+    (data / "train-00000-of-00002.parquet").unlink()
+    test = data / "test-00000-of-00001.parquet"
+    test.rename(data / "heldout-00000-of-00001.parquet")
+    with pytest.raises(DataError, match='no split \'test\' but heldout, validation; .* "test=validation"'):
+        build_dataset("Parquet", land)
+    with pytest.raises(DataError, match="has no split 'testing'.*; it has: heldout, validation"):
+        build_dataset("Parquet", land, columns="test=testing")
+    assert len(build_dataset("Parquet", land, columns="test=heldout val=validation").test) == 6
+    (data / "heldout-00000-of-00001.parquet").unlink()
+    assert len(build_dataset("Parquet", land).test) == 3
+    assert "the only split, 'validation', is used for testing" in caplog.text
+
+
+def test_the_layout_of_the_hubs_own_conversion(land):
+    data = land / "data"
+    for split in ("test", "validation"):
+        (land / "default" / split).mkdir(parents=True)
+        (data / f"{split}-00000-of-00001.parquet").rename(land / "default" / split / "0000.parquet")
+    shutil.rmtree(data)
+    dataset = build_dataset("Parquet", land)
+    assert (len(dataset.test), len(dataset.val)) == (6, 3)
+    shutil.copytree(land / "default", land / "other")
+    with pytest.raises(DataError, match="'test' is in several folders, .*/default and .*/other: give one of them"):
+        build_dataset("Parquet", land)
+    assert len(build_dataset("Parquet", land / "other").test) == 6
+
+
+def write_columns(folder: Path, columns: dict, features: dict | None = None, name: str = "test.parquet") -> Path:
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.table(columns)
+    if features:
+        metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+        table = table.replace_schema_metadata(metadata)
+    folder.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(table, folder / name)
+    return folder / name
+
+
+def cells(hub: Path, count: int = 4) -> list:
+    return [{"bytes": (hub / "pictures" / "test" / f"{n}.png").read_bytes(), "path": None} for n in range(count)]
+
+
+def label_feature(names: list[str]) -> dict:
+    return {"_type": "ClassLabel", "names": names}
+
+
+def test_several_columns_of_labels(hub, tmp_path):
+    columns = {"img": cells(hub), "fine_label": [0, 1, 2, 3], "coarse_label": [0, 0, 1, 1]}
+    features = {"img": {"_type": "Image"}, "fine_label": label_feature(["oak", "elm", "cod", "eel"]),
+                "coarse_label": label_feature(["trees", "fish"])}
+    write_columns(tmp_path / "set", columns, features)
+    with pytest.raises(DataError, match="several columns of labels: choose one of fine_label, coarse_label, such as "
+                                        "DATASET.COLUMNS label=fine_label"):
+        build_dataset("Parquet", tmp_path / "set")
+    assert build_dataset("Parquet", tmp_path / "set", columns="label=coarse_label").classnames == ["trees", "fish"]
+
+
+def test_labels_without_names_and_groups(hub, tmp_path, caplog):
+    write_columns(tmp_path / "set", {"image": cells(hub), "label": ["elm", "oak", "elm", "oak"],
+                                     "patient_id": [7, 7, 8, None]})
+    dataset = build_dataset("Parquet", tmp_path / "set")
+    assert dataset.classnames == ["elm", "oak"]
+    assert [item.group for item in dataset.test] == ["7", "7", "8", ""]
+    write_columns(tmp_path / "numbers", {"image": cells(hub), "label": [10, 9, 10, 9]})
+    assert build_dataset("Parquet", tmp_path / "numbers").classnames == ["9", "10"]
+    assert "look like identifiers" in caplog.text
+    words = "9=elm; 10=oak"
+    assert build_dataset("Parquet", tmp_path / "numbers", classnames=words).classnames == ["elm", "oak"]
+
+
+def test_what_is_refused(hub, tmp_path):
+    folder = tmp_path / "set"
+    features = {"label": label_feature(["elm", "oak"])}
+    write_columns(folder, {"image": cells(hub), "label": [0, 1, -1, 0]}, features)
+    with pytest.raises(DataError, match="test.parquet, row 3: label -1, of 2 classes .hubs hide the labels"):
+        build_dataset("Parquet", folder)
+    write_columns(folder, {"image": ["a.png", "b.png"], "label": [0, 1]})
+    with pytest.raises(DataError, match=r"no images in its columns \(image, label\); .*--dataset-config-file table"):
+        build_dataset("Parquet", folder)
+    with pytest.raises(DataError, match="holds the images themselves, .* use --dataset-config-file parquet"):
+        write_columns(folder, {"image": cells(hub), "label": [0, 1, 1, 0]})
+        build_dataset("Table", folder)
+    write_columns(folder, {"image": cells(hub), "sort": [0, 1, 1, 0]})
+    with pytest.raises(DataError, match="no column of the labels is recognised among its columns: image, sort"):
+        build_dataset("Parquet", folder)
+    with pytest.raises(DataError, match="has no column 'srt' .*; its columns are: image, sort. Did you mean 'sort'"):
+        build_dataset("Parquet", folder, columns="label=srt")
+    with pytest.raises(DataError, match="there is no parquet file in .*; give the folder of `hf download"):
+        build_dataset("Parquet", hub / "pictures")
+    (folder / "test.parquet").write_bytes((folder / "test.parquet").read_bytes()[:200])
+    with pytest.raises(DataError, match="is not a complete parquet file"):
+        build_dataset("Parquet", folder)
+
+
+def test_an_image_without_bytes_is_named(hub, tmp_path):
+    rows = [*cells(hub, 3), {"bytes": None, "path": "/home/somebody/d.png"}]
+    rows[1]["bytes"] = b"no picture"
+    write_columns(tmp_path / "set", {"image": rows, "label": ["a", "b", "a", "b"]})
+    dataset = build_dataset("Parquet", tmp_path / "set")
+    for row, reason in ((1, "it is empty or damaged"), (3, "the file has no bytes for it")):
+        with pytest.raises(BadImageError, match=f"cannot read image .*test.parquet::{row}: {reason}"):
+            dataset.read_image(dataset.test[row])
+    assert len(identify(dataset, dataset.test, range(4), ImageIndex(None)).digests) == 4
+
+
+def test_without_pyarrow(hub, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(DataError, match=r"needs pyarrow: pip install 'promptcal\[parquet\]'"):
+        build_dataset("Parquet", hub / "land")
+
+
+def test_other_splits_of_benchmarks_are_named(hub, tmp_path, caplog):
+    """DTD's test split on the hub has 1,880 images, CoOp's 1,692."""
+    names = ["banded", "polka-dotted", "zigzagged"]
+    image = cells(hub, 1)[0]["bytes"]
+    rows = [{"bytes": image + bytes([n % 256, n // 256]), "path": None} for n in range(1880)]
+    features = {"label": label_feature(names)}
+    write_columns(tmp_path / "textures", {"image": rows, "label": [n % 3 for n in range(1880)]}, features)
+    build_dataset("Parquet", tmp_path / "textures")
+    assert ("this is the hub's split 'test' of DTD, 1,880 images of 3 classes; published figures are of CoOp's split "
+            "with 1,692 images of 47 classes and CoOp's class names: they do not compare") in caplog.text
+
+
+def test_equal_counts_and_names_are_said_to_agree(hub, tmp_path, caplog, monkeypatch):
+    from promptcal.datasets import DATASET_REGISTRY, benchmarks
+
+    names = ["Abyssinian", "American Bulldog", "Wheaten Terrier"]
+    pets = DATASET_REGISTRY.get("OxfordPets")
+    monkeypatch.setattr(pets, "expected_test", 4)
+    monkeypatch.setattr(pets, "expected_classes", 3)
+    record = benchmarks.Benchmark(("pets",), (), benchmarks.hash_names(["abyssinian", "american_bulldog",
+                                                                         "wheaten_terrier"]))
+    monkeypatch.setitem(benchmarks.BENCHMARKS, "OxfordPets", record)
+    write_columns(tmp_path / "pets" / "data", {"image": cells(hub), "label": [0, 1, 2, 0]},
+                  {"label": label_feature(names)})
+    with caplog.at_level(logging.INFO):
+        build_dataset("Parquet", tmp_path / "pets")
+    assert "counts and class names are those of the published test split" in caplog.text
+    assert "do not compare" not in caplog.text
+
+
+def test_a_file_of_real_class_names_agrees_with_the_published_hash():
+    from data_roots import SHARED
+    from promptcal.datasets.benchmarks import BENCHMARKS, hash_names
+
+    files = sorted((SHARED / "splits").glob("split_zhou_*.json"))
+    if not files:
+        pytest.skip("needs the published split files")
+    for file in files:
+        content = json.loads(file.read_text())
+        names = {label: name for rows in content.values() for _, label, name in rows}
+        assert hash_names(list(names.values())) == BENCHMARKS[file.stem.removeprefix("split_zhou_")].names_hash
