@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from PIL import Image
+
 from .base import Dataset, Datum
 from .streams import evenly_spaced, image_order, long_tailed
 from .utils.errors import DataError
@@ -67,6 +69,10 @@ class EvalData:
     def selected(self) -> list[Datum]:
         """The images of the run, in the order of the split."""
         return [self.items[index] for index in self.indices]
+
+    def read_image(self, index: int) -> Image.Image:
+        """The image at a position of the split."""
+        return self.dataset.read_image(self.items[index])
 
     @property
     def classnames(self) -> Sequence[str]:

@@ -12,8 +12,8 @@ from .checks import check_classnames, check_items, split_hash
 from .download.fetch import FetchError, Source, fetch_drive
 from .utils.cli import tool
 from .utils.errors import DataError, UnknownNameError, first_five, reading
-from .utils.plugins import is_of_this_package
 from .utils.registry import nearest
+from .utils.source import is_plugin
 from .views.images import is_image_name
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class FileDataset(Dataset):
     @classmethod
     def plugin_flag(cls) -> str:
         """What a command needs to know a plugin's data set."""
-        if is_of_this_package(cls):
+        if not is_plugin(cls):
             return ""
         return f" --plugin {cls.__module__}"
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .base import Dataset, Datum
 from .image_index import DIGEST_BYTES, ImageHash, ImageIndex, Stamp, hash_text
-from .utils.plugins import plugin_source
+from .utils.source import plugin_source
 
 # The last bytes of an image's identity hold which copy of the picture it is, the first ones what
 # the picture is.
@@ -161,7 +161,7 @@ def source_of_images(reader: type[Dataset]) -> str:
     """A hash of a plugin's source if its reader may change what its files hold; otherwise ""."""
     if reader.read_image is Dataset.read_image:
         return ""
-    return plugin_source(reader)
+    return plugin_source([reader])
 
 
 def with_source(

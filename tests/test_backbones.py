@@ -12,7 +12,7 @@ from common import make_image_folder
 from made_models import SIDE, make_open_clip
 from promptcal.datasets.utils.errors import WeightsError
 from promptcal.tools import predict, reproduce, train
-from promptcal.trainers.config.fingerprint import backbone_name
+from promptcal.trainers.config.names import backbone_name
 from promptcal.trainers.vlm.prompt_files import find_prompt, read_context
 
 
@@ -77,7 +77,7 @@ def test_a_prompt_is_learnt_and_belongs_to_its_backbone(place: Path, tmp_path: P
     run(place, "siglip", "CoOp", tmp_path / "coop", "OPTIM.MAX_EPOCH", 1, "TRAINER.COOP.N_CTX", 2,
         "DATASET.NUM_SHOTS", 1, "OPTIM.LR", 0.1)
     prompt = find_prompt(tmp_path / "coop")
-    assert read_context(prompt).backbone == backbone_of(place, "siglip")
+    assert read_context(prompt).backbone == backbone_name(backbone_of(place, "siglip"))
     tuned = run(place, "siglip", "TPT", tmp_path / "tpt", "MODEL.INIT_WEIGHTS", prompt)
     assert tuned["init_weights"] == str(prompt)
     wide = torch.load(prompt, weights_only=True)

@@ -3,8 +3,7 @@ import warnings
 
 import pytest
 from browser import Visit, launched
-from made_runs import make_run
-from promptcal.trainers.report.write import write_report
+from made_runs import make_run, report_on
 
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)> & \"q\""
 PHONE = {"width": 390, "height": 844}
@@ -25,7 +24,7 @@ def page(tmp_path_factory):
         for dataset in ("UCF101", "EuroSAT"):
             for seed in (0, 1):
                 make_run(root, trainer, dataset, seed, n=120, classnames=names, folder=f"<{trainer}>/{dataset}/{seed}")
-    make_run(root, EVIL, "UCF101", n=120, classnames=names, folder="evil", data_hash=EVIL)
+    make_run(root, EVIL, "UCF101", n=120, classnames=names, folder="evil", changes={"data.listing": EVIL})
     for steps in (1, 2):  # tables and figures of sweeps
         make_run(root, "SoC", "EuroSAT", n=120, settings={"TTA.STEPS": steps}, classnames=names,
                  folder=f"steps/{steps}")
@@ -34,7 +33,7 @@ def page(tmp_path_factory):
                  folder=f"lambda/{weight}")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a figure without room for what it shows
-        return write_report([root], root / "report", repeats=5, published=True).page
+        return report_on(root, with_figures=True).page
 
 
 def test_a_click_sorts_a_table_and_a_second_reverses_it(browser, page):

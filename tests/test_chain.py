@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from promptcal.datasets.utils.errors import UserError
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg, build_trainer
-from promptcal.trainers.config.fingerprint import run_path
+from promptcal.trainers.config.run_folder import run_path
 from promptcal.trainers.runs.run_dir import read_predictions
 from safetensors.torch import save_file
 

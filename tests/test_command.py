@@ -20,14 +20,14 @@ from file_server import serving
 from processes import Process
 from promptcal.datasets.download.install import COOP_PROMPTS
 from promptcal.datasets.utils.errors import UnknownNameError
-from promptcal.tools.command import COMMANDS, as_typed, main, summary
+from promptcal.tools.command import COMMANDS, as_typed, command_of, main, module_of, summary
 from promptcal.trainers.vlm.openai_clip import CLIP
 from safetensors.torch import load_file
 
 
 def test_every_tool_is_a_command(capsys: pytest.CaptureFixture):
     scripts = [file for file in (PROJECT / "tools").glob("*.py") if "def main(" in file.read_text()]
-    assert {file.stem.replace("_", "-") for file in scripts} == {*COMMANDS, "command", "train-small-clip"}
+    assert {command_of(file.stem) for file in scripts} == {*COMMANDS, "command", "train-small-clip"}
     assert main([]) == 2
     out = capsys.readouterr().out
     for name in COMMANDS:
@@ -36,7 +36,7 @@ def test_every_tool_is_a_command(capsys: pytest.CaptureFixture):
 
 @pytest.mark.parametrize("name", [*COMMANDS, "train-small-clip"])
 def test_help_of_scripts(name: str):
-    script = f"{name.replace('-', '_')}.py"
+    script = f"{module_of(name)}.py"
     process = Process(script, "--help")
     out, complaint = process.communicate()
     assert process.returncode == 0 and f"usage: {script}" in out, complaint

@@ -9,8 +9,11 @@ from promptcal.datasets import DATASET_REGISTRY
 from promptcal.datasets.utils.errors import ConfigError, UnknownNameError
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg
 from promptcal.trainers.config.build import CONFIGS
+from promptcal.trainers.config.run_folder import run_path
 from promptcal.trainers.config.safe_yaml import flatten, read_yaml
 from promptcal.trainers.config.settings import get_cfg_default, leaves
+from promptcal.trainers.experiments.definition import add, read_experiment
+from promptcal.trainers.experiments.plan import Workspace, expand, select
 
 
 def write(path: Path, text: str) -> str:
@@ -170,8 +173,8 @@ def test_the_smallest_share_that_is_suggested_works(views: int):
 def test_missing_files_and_trainers():
     with pytest.raises(ConfigError, match="cannot read config file nowhere.yaml: no such file"):
         build_cfg("SoC", config_file="nowhere.yaml")
-    with pytest.raises(UnknownNameError, match="unknown trainer 'SOC'. Did you mean 'SoC'\\? Known: .*ZeroShot"):
-        build_cfg("SOC")
+    with pytest.raises(UnknownNameError, match="unknown trainer 'SoCC'. Did you mean 'SoC'\\? Known: .*ZeroShot"):
+        build_cfg("SoCC")
     with pytest.raises(ConfigError, match="no trainer given: use --trainer with one of"):
         build_cfg()
 
@@ -183,3 +186,23 @@ def test_every_shipped_yaml_merges_and_every_trainer_has_one():
         corruption = "fog" if path.stem.endswith("_c") else ""
         cfg = build_cfg("SoC", str(path), opts=["DATASET.CORRUPTION", corruption])
         assert cfg.DATASET.NAME in DATASET_REGISTRY and cfg.TTA.AUGMIX in ("on", "off")
+
+
+@pytest.mark.parametrize(("spelling", "name"), [
+    ("soc", "SoC"), ("O-TPT", "OTPT"), ("c_tpt", "CTPT"), ("zero-shot", "ZeroShot"), ("SoC", "SoC"),
+])
+def test_methods_are_known_in_any_spelling(spelling: str, name: str, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level("INFO"):
+        cfg = build_cfg(spelling, "dtd", opts=["TRAINER.SOC.LAMBDA", 30.0])
+    assert name == cfg.TRAINER.NAME
+    assert cfg.TAG == "default" and run_path(cfg).parts[2] == name
+    assert (f"trainer {spelling} is {name}" in caplog.text) == (spelling != name)
+
+
+def test_experiments_take_any_spelling(tmp_path: Path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("title: t\nlayout: results\nbackbones: [small]\ndatasets: [landcover]\n"
+                    "runs:\n  - methods: [soc, O-TPT]\n")
+    runs = expand(add(read_experiment(str(file)), ["c_tpt", "o-tpt"]), Workspace())
+    assert [run.method for run in runs] == ["SoC", "OTPT", "CTPT"]
+    assert [run.method for run in select(runs, ["o_tpt"])] == ["OTPT"]

@@ -20,7 +20,7 @@ from promptcal.datasets.identity import fingerprint
 from promptcal.datasets.synthetic.tiles import STRENGTHS, tile
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.trainers import build_cfg
-from promptcal.trainers.config.fingerprint import run_path
+from promptcal.trainers.config.run_folder import run_path
 from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.templates import find_templates
 

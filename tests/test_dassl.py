@@ -115,7 +115,7 @@ def test_our_trainers_run_in_dassls_registry(train: Run, tmp_path: Path, capsys)
 
     train("colour", "Colour")  # without a seed, which Dassl calls −1
     assert results(tmp_path / "colour")["data_hash"] == found["data_hash"]
-    report([str(tmp_path), "--no-figures", "--bootstrap", "0"])
+    report([str(tmp_path), "--no-figures"])
     lines = capsys.readouterr().out.splitlines()
     lines = [line for line in lines[lines.index("ECE (%)") :][:8] if line.startswith("  ") and line.split()]
     table = [line.split()[0].rstrip(",") for line in lines]

@@ -1,79 +1,111 @@
-"""Without a GPU: on torch's `meta` device an operation with a tensor that was left on the CPU fails."""
+"""Without a GPU: every method on a second device, which refuses tensors that were left on the CPU, computes
+real numbers, and counts how often the host waits for it."""
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from common import random_clip
-from promptcal.datasets import build_dataset
-from promptcal.datasets.eval_data import EvalData
-from promptcal.datasets.identity import identify
-from promptcal.datasets.image_index import ImageIndex
-from promptcal.trainers import build_cfg
+from common import make_image_folder, random_clip, run_tool
+from promptcal.tools import far_device
+from promptcal.tools.far_device import Counts
+from promptcal.trainers import Adapter, adapt, build_cfg
 from promptcal.trainers.api import build_method
-from promptcal.trainers.coop import CoOp
-from promptcal.trainers.engine.features import ViewStore
-from promptcal.trainers.fewshot.training import PromptLearner, Schedule
-from promptcal.trainers.fpp import FPP
-from promptcal.trainers.functional import posthoc
-from promptcal.trainers.online import Online
-from promptcal.trainers.registry import TRAINER_REGISTRY
-from promptcal.trainers.runs.record import RunRecord
-from promptcal.trainers.vlm.loading import as_backbone
+from promptcal.trainers.registry import TRAINER_REGISTRY, method_info
+from promptcal.trainers.runs.run_dir import read_predictions
 from promptcal.trainers.vlm.numerics import DTYPES
+from promptcal.trainers.vlm.openai_clip import CLIP
+from torch import Tensor
 
 NAMES = ["cat", "annual crop land", "dog", "sea or lake", "tree frog"]
+VIEWS = 10
+FAST = ["TTA.VIEWS", VIEWS, "TTA.SELECT", 0.3, "TRAINER.FPP.STEPS", 2]
+SETTINGS_OF = {"CoOp": ["OPTIM.MAX_EPOCH", 3, "DATASET.NUM_SHOTS", 2, "DATALOADER.TRAIN_X.BATCH_SIZE", 4]}
+METHODS = [name for name in TRAINER_REGISTRY if not method_info(name).trained]
+# How often the host waits for the device per batch, where it is not once, to learn whether all logits
+# are finite. DPE's shapes depend on the classes met so far, and a branch on the prediction's entropy.
+READS_PER_BATCH = {"DPE": 3}
+
+pytestmark = pytest.mark.skipif(not far_device.available(), reason="this torch has no Python devices")
 
 
-@pytest.fixture(scope="module")
-def elsewhere() -> torch.nn.Module:
-    return random_clip(layers=1).to("meta")
+@pytest.fixture(scope="module", autouse=True)
+def second_device():
+    far_device.register()
 
 
-@pytest.mark.parametrize("resnet", [False, True], ids=["vit", "resnet"])
-def test_views_are_encoded_on_the_device(resnet: bool, image_folder: Path):
-    """Threads make views on the host; what goes to the device and on is the model's."""
-    backbone, dataset = as_backbone(random_clip(resnet=resnet).to("meta")), build_dataset("ImageFolder", image_folder)
-    cfg = build_cfg("TPT", opts=["TTA.VIEWS", 9, "TTA.SELECT", 0.2, "DATALOADER.NUM_WORKERS", 2, "TEST.LIMIT", 3])
-    data = EvalData.from_settings(cfg, dataset, online=False)
-    identity = identify(dataset, data.items, data.indices, ImageIndex(None))
-    record = RunRecord({}, {"count": 9, "augmix": True}, {}, {}, {"precision": "fp32"}, seed=0)
-    features = ViewStore(cfg, record, data, identity, backbone)
-    (batch,) = features.batches([data.indices[:2]])
-    assert batch.views.shape == (2, 9, 48) and batch.views.is_meta
+@pytest.fixture(scope="module", params=[False, True], ids=["vit", "resnet"])
+def models(request) -> dict[str, CLIP]:
+    """The same model on both devices."""
+    return {device: random_clip(resnet=request.param, layers=2).to(device) for device in ("cpu", "far")}
 
 
-def with_learnt_prompt(method) -> None:
-    """For methods that learn a prompt first: some steps of that. Prompts are handed from rank to
-    rank by way of the host, where there is nothing of a meta tensor."""
-    if isinstance(method, FPP):
-        hand_written = super(FPP, method).make_clip(method.load_model())
-        method.clip = hand_written.with_context(method.pretrain(hand_written))
-    if isinstance(method, CoOp):
-        clip = method.clip
-        learner = PromptLearner(
-            clip.encoder, clip.context, clip.scale, Schedule(2, 0.1, 1, 0.01), 0.9, 0.01)
-        for _ in range(2):
-            learner.begin_epoch()
-            learner.step(torch.empty(3, 48, device="meta"),
-                         torch.zeros(3, dtype=torch.long, device="meta"))
-        method.clip = clip.with_context(learner.context)
-        method.has_prompt = True
+def random_views(images: int) -> Tensor:
+    return torch.randn(images, VIEWS, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("name", [name for name in TRAINER_REGISTRY if name != "DPE"])  # the classes met decide shapes
-def test_every_method_stays_on_the_device(name: str, elsewhere, monkeypatch):
-    """Two steps, so that the text tower runs forward and back for each episode too."""
-    monkeypatch.setattr(Online, "warn_of_scale", lambda self, clip: None)  # reads a number, once per run
-    monkeypatch.setattr(posthoc, "ROUNDS", 2)  # all are alike
-    steps = ["TRAINER.FPP.STEPS", 2] if name == "FPP" else []
-    cfg = build_cfg(name, opts=["MODEL.PREC", "fp32", "TTA.VIEWS", 20, "TTA.STEPS", 2, *steps])
-    method = build_method(cfg, elsewhere, NAMES)
-    with_learnt_prompt(method)
-    adapted = method.adapt(torch.empty(1 if method.online else 2, 20, 48, device="meta"))
-    assert adapted.logits.shape[1] == len(NAMES) and adapted.logits.is_meta
-    assert all(column.is_meta for column in adapted.columns.values())
+def difference(one: Tensor, other: Tensor) -> float:
+    """Of probabilities."""
+    return (one.cpu().softmax(-1) - other.cpu().softmax(-1)).abs().max().item()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_gives_the_cpus_predictions(models, name: str):
+    """The host waits for the device once per batch, however many steps there are."""
+    views = random_views(3)
+    batches = 3 if method_info(name).online else 1
+    for steps in (1, 2):
+        opts = [*FAST, "MODEL.PREC", "fp32", "TTA.STEPS", steps]
+        expected = adapt(name, models["cpu"], NAMES, views, opts)
+        adapter = Adapter(name, models["far"], NAMES, VIEWS, opts)
+        Counts.clear()
+        adapted = adapter(views)
+        assert Counts.reads.total() == batches * READS_PER_BATCH.get(name, 1)
+        for column in (adapted.logits, adapted.zero_shot_logits, *adapted.columns.values()):
+            assert column.device.type == "far"
+        assert difference(adapted.logits, expected.logits) < 1e-5
+        assert difference(adapted.zero_shot_logits, expected.zero_shot_logits) < 1e-5
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_half_precision_is_autocast_on_the_device(precision: str):
+    model = random_clip(layers=1).to("far")
+    adapted = adapt("SoC", model, NAMES, random_views(2), [*FAST, "MODEL.PREC", precision])
+    assert adapted.logits.isfinite().all() and adapted.logits.dtype == torch.float32
+
+
+def test_a_tensor_on_the_cpu_is_refused():
+    """What the tests above rely on."""
+    far = torch.ones(2, 2, device="far")
+    with pytest.raises(RuntimeError, match="found far:0 and cpu"):
+        far @ torch.ones(2, 2)
+    with pytest.raises(RuntimeError, match="found far:0 and cpu"):
+        far + torch.ones(2)
+    Counts.clear()
+    assert (far + torch.tensor(1.0)).sum().item() == 8
+    assert Counts.reads == {"_local_scalar_dense": 1} and Counts.launches == {"add": 1, "sum": 1}
+
+
+@pytest.mark.parametrize("trainer", ["SoC", "FPP", "TDA", "CoOp"])
+def test_a_whole_run_gives_the_cpus_predictions(trainer: str, clip_file: Path, tmp_path: Path):
+    """Views made by threads, stored features, parts, results. FPP and CoOp learn a prompt first."""
+    make_image_folder(tmp_path / "data" / "train", images=2)
+    make_image_folder(tmp_path / "data" / "test")
+    logits = {}
+    for device in ("cpu", "far"):
+        folder = tmp_path / device
+        done = run_tool(
+            "train.py", "--trainer", trainer, "--dataset-config-file", "configs/datasets/image_folder.yaml",
+            "--root", tmp_path / "data", "--backbone", clip_file, "--output-dir", folder,
+            "DEVICE", device, "MODEL.PREC", "fp32", "TEST.PART", 5, "CACHE.DIR", tmp_path / "cache",
+            "DATALOADER.NUM_WORKERS", 2, *SETTINGS_OF.get(trainer, FAST))
+        assert done.returncode == 0, done.stderr
+        results = json.loads((folder / "results.json").read_text())
+        assert results["device"].startswith(device)
+        assert results["record"]["numerics"]["device_type"] == device
+        logits[device] = torch.from_numpy(read_predictions(folder)["logits"])
+    assert difference(logits["far"], logits["cpu"]) < 1e-5
 
 
 @pytest.mark.slow  # a CPU takes its time over half precision

@@ -30,7 +30,7 @@ def test_one_more_method_is_one_file(clip_file, image_folder, tmp_path: Path):
 from promptcal.tools import report, train
 for trainer, *more in (["HingePairs"], ["TPS", "TRAINER.REGULARISERS", "hingepairs:5,ctpt:2"], ["HingePairs"]):
     train.main(["--trainer", trainer, "--output-dir", "runs/" + trainer, *{given}, *more])
-report.main(["runs", "--posthoc", "--no-figures", "--bootstrap", "0"])
+report.main(["runs", "--posthoc", "--no-figures"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, cwd=tmp_path,
                           env={**os.environ, "PYTHONPATH": str(package.parent), "OMP_NUM_THREADS": "1"})

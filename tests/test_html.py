@@ -4,15 +4,10 @@ import json
 import re
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
-from made_runs import make_run
+from common import make_image_folder, run_tool
+from made_runs import make_run, report_on
 from markupsafe import escape
-from promptcal.datasets import build_dataset
-from promptcal.trainers.report import thumbnails as material
-from promptcal.trainers.report.load import read_run, text_similarity
-from promptcal.trainers.report.measure import measure
-from promptcal.trainers.report.write import write_report
 
 EVIL = "<script>alert('x')</script> & \"q\""
 
@@ -23,7 +18,7 @@ def page(tmp_path_factory):
     names = [EVIL, *(f"class {k}" for k in range(1, 8))]
     for trainer in ("OTPT", "SoC"):
         make_run(root, trainer, n=150, classnames=names, folder=f"<{trainer}>")
-    return write_report([root], root / "report", repeats=5, published=True).page
+    return report_on(root, with_figures=True).page
 
 
 class Outline(HTMLParser):
@@ -56,31 +51,54 @@ def test_one_well_formed_file_without_network_in_which_names_are_text(page):
     assert "<script>alert" not in text and str(escape(EVIL)) in text and html.escape("<SoC>") in text
     assert set(re.findall(r"url\((.)", text)) <= {"#"}  # clip paths of the figures
     assert text.count('<details class="run" id="run-') == 2 and text.count('class="mistake"') == 24
-    for words in ("of the tuned methods", "Classwise ECE", "TTA.STEPS", "SoC (published: ", "var(--ink"):
+    for words in ("of the tuned methods", "Classwise ECE", "TTA.STEPS", "Debiased RMS error", "var(--ink"):
         assert words in text, words
     figures = re.findall(r'<figure[^>]* id="figure-([^"]+)"', text)
     assert {"reliability_grid", "selective_ucf101", "sals"} <= set(figures)
 
 
-def test_the_thumbnail_of_a_mistake_of_several_runs_is_stored_once(tmp_path):
-    dataset = build_dataset("LandCover", "")
-    facts = {"dataset": "LandCover", "n": 1, "classes": len(dataset.classnames), "classnames": dataset.classnames,
-             "index": [400], "label": [dataset.test[400].label]}
-    for trainer in ("TPT", "SoC"):
-        folder = make_run(tmp_path, trainer, **facts)
-        logits = 9.0 * np.eye(len(dataset.classnames))[[(dataset.test[400].label + 1) % len(dataset.classnames)]]
-        arrays = dict(np.load(folder / "predictions.npz"))
-        np.savez(folder / "predictions.npz", **{**arrays, "logits": logits})
-    text = write_report([tmp_path], tmp_path / "report", repeats=0, with_figures=False).page.read_text(encoding="utf-8")
-    assert text.count('data-thumbnail="t0"') == 2
-    store = json.loads(re.search(r'id="thumbnails">(.*?)</script>', text)[1])
-    measured = measure(read_run(folder))
-    assert list(store.values()) == list(material.thumbnails(measured.run, measured.mistakes).values())
+@pytest.fixture
+def mistaken(clip_file, tmp_path):
+    """Runs of two methods on an image folder, whose random weights are mostly wrong."""
+    images = make_image_folder(tmp_path / "images")
+    for trainer in ("ZeroShot", "TPT"):
+        done = run_tool("train.py", "--trainer", trainer, "--dataset-config-file", "configs/datasets/image_folder.yaml",
+                        "--root", images, "--backbone", clip_file, "--output-dir", tmp_path / "runs" / trainer,
+                        "TTA.VIEWS", 10, "DATALOADER.NUM_WORKERS", 0)
+        assert done.returncode == 0, done.stderr
+    return tmp_path
 
 
-def test_missing_or_other_data_means_no_thumbnails(tmp_path):
-    other = measure(read_run(make_run(tmp_path, dataset="LandCover", n=50, classes=24)))  # with other class names
-    gone = measure(read_run(make_run(tmp_path, dataset="UCF101", data_root=str(tmp_path / "none"))))
-    for measured in (other, gone):
-        assert measured.mistakes and material.thumbnails(measured.run, measured.mistakes) == {}
-    assert text_similarity(gone.run) is None
+def thumbnails_of(root, *args):
+    done = run_tool("report.py", root / "runs", "--no-figures", *args)
+    assert done.returncode == 0, done.stderr
+    text = (root / "runs" / "report" / "report.html").read_text(encoding="utf-8")
+    return json.loads(re.search(r'id="thumbnails">(.*?)</script>', text)[1]), text
+
+
+def test_thumbnails_come_from_a_root_that_the_user_gives_and_from_nowhere_else(mistaken):
+    """The folder that the runs name is still there, and is not looked at without --root."""
+    assert thumbnails_of(mistaken)[0] == {}
+    store, text = thumbnails_of(mistaken, "--root", mistaken / "images")
+    assert store and all(uri.startswith("data:image/jpeg") for uri in store.values())
+    assert text.count("data-thumbnail=") > len(store)  # each picture is stored once for both runs
+    assert thumbnails_of(mistaken, "--root", mistaken)[0].keys() == store.keys()  # the folder above it
+
+
+def test_pictures_of_the_same_name_and_other_content_are_not_shown(mistaken):
+    store, _ = thumbnails_of(mistaken, "--root", mistaken / "images")
+    for path in (mistaken / "images").rglob("*.png"):
+        path.write_bytes(path.read_bytes() + b" ")
+    assert store and thumbnails_of(mistaken, "--root", mistaken / "images")[0] == {}
+
+
+def test_a_report_never_reads_below_the_root_of_a_config_and_never_downloads(tmp_path, monkeypatch):
+    make_run(tmp_path / "runs", "SoC", "UCF101", n=40)
+
+    def forbidden(*args, **kwargs):
+        raise AssertionError("the report looked for data")
+
+    monkeypatch.setattr("promptcal.datasets.build_dataset", forbidden)
+    monkeypatch.setattr("socket.create_connection", forbidden)
+    done = run_tool("report.py", tmp_path / "runs", "--no-figures")
+    assert done.returncode == 0, done.stderr

@@ -304,7 +304,7 @@ def test_the_report_shows_the_deviation_over_orders(run, tmp_path: Path, capsys)
     for seed in range(3):
         run("OnZeta", f"orders/seed{seed}", "SEED", seed)
     capsys.readouterr()
-    report([str(tmp_path / "orders"), "--no-figures", "--bootstrap", "0"])
+    report([str(tmp_path / "orders"), "--no-figures"])
     lines = capsys.readouterr().out.splitlines()
     shown = next(line for line in lines[lines.index("ECE (%)") :] if line.startswith("  OnZeta"))
     own = [json.loads((tmp_path / f"orders/seed{seed}/results.json").read_text())["ece"] for seed in range(3)]
@@ -318,8 +318,8 @@ def test_a_carried_context_in_the_report(run, tmp_path: Path, capsys):
     for reset in ("image", "never"):
         run("TPT", f"reset/{reset}", "TTA.RESET", reset)
     assert "TPT, never reset" in capsys.readouterr().out + (tmp_path / "reset/never/log.txt").read_text()
-    report([str(tmp_path / "reset/never"), "--bootstrap", "0", "--out", str(tmp_path / "alone")])
-    report([str(tmp_path / "reset"), "--no-figures", "--bootstrap", "0"])
+    report([str(tmp_path / "reset/never"), "--out", str(tmp_path / "alone")])
+    report([str(tmp_path / "reset"), "--no-figures"])
     out = capsys.readouterr().out
     assert "TPT, never reset" in out and "TPT, reset for each image" in out
     assert [file.name for file in (tmp_path / "alone/figures").glob("over_time_*.png")]
@@ -331,9 +331,9 @@ def test_running_windows():
     position = np.random.default_rng(0).permutation(400)
     values = running(np.full(400, 0.9), position < 200, position, bins=20)
     assert values.window == 50 and values.position[[0, -1]].tolist() == [50, 400]
-    assert values.accuracy.value[[0, -1]].tolist() == [100, 0]
-    np.testing.assert_allclose(values.ece.value[[0, -1]], [10, 90])
-    assert (values.ece.low <= values.ece.value).all() and (values.ece.value <= values.ece.high).all()
+    assert values.accuracy[[0, -1]].tolist() == [100, 0]
+    np.testing.assert_allclose(values.ece[[0, -1]], [10, 90])
+    assert (values.low <= values.accuracy).all() and (values.accuracy <= values.high).all()
 
 
 def test_a_state_of_another_shape_is_refused(clip_model):

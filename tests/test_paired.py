@@ -1,120 +1,162 @@
-"""Two methods on the same images: differences with intervals, McNemar's test, corrected p-values, aligned images."""
+"""Two methods on the same images: differences with intervals, corrected p-values, and the sentences about them."""
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from made_runs import compared, entry, make_run
 from promptcal.trainers.functional import calibration as cal
-from promptcal.trainers.functional.significance import holm, mcnemar, paired_bootstrap
-from promptcal.trainers.report.comparison import Row
-from promptcal.trainers.report.metrics import METRICS, Samples
-from promptcal.trainers.report.paired import RESAMPLES, pair_tests, paired_table
+from promptcal.trainers.functional.intervals import Estimate
+from promptcal.trainers.functional.significance import compare_calibration, holm, shaffer
+from promptcal.trainers.report.pairs import ASSUMPTIONS, Pair, PairTests, find_baseline, pairs_table
 from promptcal.trainers.report.table_model import Entry
-from promptcal.trainers.report.verdict import judge
+from promptcal.trainers.report.verdict import judge, pair_sentence
 
 
-def test_mcnemar_by_hand():
-    """5 images that only the first gets right, 1 that only the second does: 2 (1 + 6) / 2⁶."""
-    first = np.array([1] * 5 + [0] * 1 + [1] * 20, bool)
-    second = np.array([0] * 5 + [1] * 1 + [1] * 20, bool)
-    assert mcnemar(first, second) == mcnemar(second, first) == pytest.approx(14 / 64)
-    assert mcnemar(first, first) == 1
-    assert mcnemar(np.ones(3000), np.zeros(3000)) < 1e-300
-    with pytest.raises(ValueError, match="same images"):
-        mcnemar(first, second[:3])
+def pair_tests(root) -> PairTests:
+    return PairTests(compared(root)[0])
 
 
-def test_pairs_agree_with_the_formula_on_one_data_set(tmp_path):
+def pair_of(pairs, *methods: str) -> Pair:
+    return next(pair for pair in pairs if {pair.first.method, pair.second.method} == set(methods))
+
+
+def test_pairs_agree_with_the_formulas_on_one_data_set(tmp_path):
     for trainer in ("OTPT", "SoC"):
         make_run(tmp_path, trainer, n=200)
-    main, = compared(tmp_path)
-    column, = main.common_columns()
-    pairs = {(one.first.method, one.second.method): one for one in pair_tests(main, 100)}
+    tests = pair_tests(tmp_path)
+    pairs = tests.all_pairs()
     assert len(pairs) == 3  # zero-shot is made of the runs' own logits
-    tops = [main.cells[Row(name), column][0].tuned for name in ("OTPT", "SoC")]
-    found = pairs["OTPT", "SoC"]
-    squared = [cal.squared_calibration_error(*top) for top in tops]
-    assert found.squared.value == pytest.approx(squared[1] - squared[0])
-    assert found.errors == pytest.approx([max(0, one) ** 0.5 for one in squared])
-    assert found.accuracy.value == pytest.approx(cal.accuracy(*tops[1]) - cal.accuracy(*tops[0]))
-    alone = paired_bootstrap(cal.squared_calibration_error, *tops, repeats=3 * RESAMPLES)  # the same resamples
-    assert [found.squared.low, found.squared.high] == pytest.approx([alone.low, alone.high])
-    table = paired_table(main, "pairs", "", list(pairs.values()))
-    cell = entry(table, "Pair", "O-TPT → SoC", "Difference of squares")
-    assert cell.value == pytest.approx(1e4 * found.squared.value) and cell.text == f"{cell.value:+.1f}"
-    assert "corrected by Holm's method for 3 pairs" in table.notes[0]
+    grid = tests.grid
+    column, = grid.common_columns()
+    tops = {row.method: grid.cells[row, column][0].tuned for row in grid.rows}
+    alone = compare_calibration([tuple(tops["OTPT"])], [tuple(tops["SoC"])])
+    found = pair_of(pairs, "OTPT", "SoC")
+    assert found.comparison == alone
+    assert found.errors == pytest.approx([cal.rms_calibration_error(*tops[name]) for name in ("OTPT", "SoC")])
+    assert found.over == pytest.approx([cal.signed_error(*tops[name]) for name in ("OTPT", "SoC")])
+    table = pairs_table(grid, "pairs", "", pairs)
+    cell = entry(table, "Pair", "O-TPT → SoC", "Difference")
+    assert cell.value == pytest.approx(100 * alone.over.value) and cell.low == pytest.approx(100 * alone.over.low)
+    assert entry(table, "Pair", "O-TPT → SoC", "Images").text == "200"
+    assert "Shaffer over 3" in table.notes[0] and ASSUMPTIONS in table.notes
     assert Entry(-0.04, low=-0.9, high=-0.01, signed=True).spread == "[-0.9, +0.0]"  # no minus before zero
-    assert pair_tests(main, 0) == [] and paired_table(main, "pairs", "", []) is None
+    assert pairs_table(grid, "pairs", "", []) is None
 
 
-def test_p_values_are_corrected_over_all_pairs_and_can_be_small_enough(tmp_path, monkeypatch):
+def test_families_are_corrected_each_by_its_method(tmp_path):
     for trainer, sharpness in (("TPT", 1.0), ("CTPT", 1.05), ("OTPT", 3.0), ("SoC", 4.0)):
         make_run(tmp_path, trainer, n=600, sharpness=sharpness)
-    main, = compared(tmp_path)
-    found = pair_tests(main, 1)
-    monkeypatch.setattr("promptcal.trainers.report.paired.corrected", list)
-    alone = pair_tests(main, 1)
-    assert len(found) == 10
-    for name in ("squared", "accuracy"):
-        assert [getattr(one, name).p for one in found] == pytest.approx(holm([getattr(one, name).p for one in alone]))
-    assert min(one.squared.p for one in found) == pytest.approx(0.01, rel=0.01)  # 200 resamples per pair
-    assert {one.squared.significant for one in found} == {True, False}
+    tests = pair_tests(tmp_path)
+    pairs = tests.all_pairs()
+    assert len(pairs) == 10
+    assert [pair.p for pair in pairs] == pytest.approx(shaffer([pair.comparison.p for pair in pairs]))
+    assert [pair.accuracy_p for pair in pairs] == pytest.approx(shaffer([pair.comparison.accuracy.p for pair in pairs]))
+    assert {pair.is_significant for pair in pairs} == {True, False}
+    against = tests.against(find_baseline(tests.grid, "O-TPT"))
+    assert len(against) == 4 and {pair.family for pair in against} == {"Holm over 4"}
+    assert [pair.p for pair in against] == pytest.approx(holm([pair.comparison.p for pair in against]))
 
 
-def test_the_verdict_follows_the_tests_and_names_the_correction(tmp_path):
+def test_a_row_without_the_common_images_makes_the_family_holms(tmp_path):
     for trainer in ("TPT", "OTPT", "SoC"):
-        make_run(tmp_path, trainer, n=300)
-    main, = compared(tmp_path)
-    pairs = pair_tests(main, 1)
-
-    def judged(p: float, sign: int = 1) -> str:
-        lowered = {"SoC": -1, "OTPT": 0, "TPT": 1, "ZeroShot": 0}
-        return judge(main, [replace(pair, squared=replace(
-            pair.squared, p=p, value=sign * (lowered[pair.second.method] - lowered[pair.first.method]),
-        )) for pair in pairs]).sentence
-
-    assert judged(0.01).startswith("SoC is the best calibrated of the tuned methods: ECE ")
-    assert judged(0.01).endswith("p is corrected by Holm's method for 6 pairs.")
-    assert "show no difference in calibration to O-TPT with " in judged(0.06) and "p = 0.060)" in judged(0.06)
-    assert "lowest ECE of the tuned methods" in judged(0.01, -1) and "but TPT is better calibrated" in judged(0.01, -1)
+        make_run(tmp_path, trainer, n=120)
+    make_run(tmp_path, "CTPT", n=60, images="pilot", names=[f"UCF101 test {k}" for k in range(60)])
+    pairs = pair_tests(tmp_path).all_pairs()
+    assert {pair.family for pair in pairs} == {f"Holm over {len(pairs)}"}
+    assert pair_of(pairs, "CTPT", "SoC").comparison.images == 60
+    assert pair_of(pairs, "TPT", "SoC").comparison.images == 120
 
 
-def test_several_sets_and_seeds_are_averaged(tmp_path):
+def test_several_sets_and_seeds_are_one_cluster_per_image(tmp_path):
     for trainer in ("OTPT", "SoC"):
         for dataset in ("UCF101", "EuroSAT"):
             for seed in (0, 1):
                 make_run(tmp_path, trainer, dataset, seed, n=100 + 50 * (dataset == "UCF101"))
-    main, = compared(tmp_path)
-    found = next(one for one in pair_tests(main, 20) if one.first == Row("OTPT"))
-    means = [np.mean([cal.squared_calibration_error(*m.tuned) for column in main.common_columns()
-                      for m in main.cells[Row(name), column]]) for name in ("OTPT", "SoC")]
-    assert found.seeds == 2 and found.squared.value == pytest.approx(means[1] - means[0])
+    tests = pair_tests(tmp_path)
+    found = pair_of(tests.all_pairs(), "OTPT", "SoC")
+    assert found.seeds == 2 and (found.comparison.images, found.comparison.clusters) == (250, 250)
+    grid = tests.grid
+    means = []
+    for name in ("OTPT", "SoC"):
+        row = next(row for row in grid.rows if row.method == name)
+        means.append(np.mean([cal.squared_calibration_error(*m.tuned) for column in grid.common_columns()
+                              for m in grid.cells[row, column]]))
+    assert found.comparison.squared.value == pytest.approx(means[1] - means[0])
+
+
+def test_untuned_prompts_are_paired_with_their_own_seed(tmp_path):
+    """Three seeds have a prompt each, and SoC ran from all three: three seeds of both."""
+    prompt = {"kind": "learnt", "protocol": "four", "position": "end"}
+    for seed in (1, 2, 3):
+        make_run(tmp_path, "SoC", seed=seed, changes={"model.prompt": {**prompt, "hash": f"h{seed}"}})
+    pair, = pair_tests(tmp_path).all_pairs()
+    assert pair.first.name == "CoOp prompt, untuned" and pair.seeds == 3
+
+
+def test_the_verdict_follows_the_tests(tmp_path):
+    for trainer in ("TPT", "OTPT", "SoC"):
+        make_run(tmp_path, trainer, n=300)
+    tests = pair_tests(tmp_path)
+    pairs = tests.all_pairs()
+
+    def judged(p: float, winner: str = "SoC") -> str:
+        changed = []
+        for pair in pairs:
+            better = 0
+            if winner in (pair.first.method, pair.second.method):
+                better = -1 if pair.second.method == winner else 1
+            changed.append(replace(pair, p=p, comparison=replace(pair.comparison, p=p, better=better)))
+        return judge(tests.grid, changed).sentence
+
+    assert judged(0.01).startswith("SoC is the best calibrated of the tuned methods, with an ECE of ")
+    assert "(p = 0.010, Shaffer over 6)" in judged(0.01)
+    assert "no difference in calibration to O-TPT, TPT is shown" in judged(0.06)
+    assert "has the lowest ECE of the tuned methods" in judged(0.01, "TPT")
+    assert "but TPT is better calibrated than SoC" in judged(0.01, "TPT")
+
+
+def test_sentences_for_every_outcome(tmp_path):
+    for trainer in ("TPT", "SoC"):
+        make_run(tmp_path, trainer, n=960)
+    pair = pair_of(pair_tests(tmp_path).all_pairs(), "TPT", "SoC")
+    comparison = pair.comparison
+    chance = Estimate(0.01, -0.01, 0.03, 0.3)
+
+    def said(p=0.02, over=(0.069, 0.011), errors=(0.088, 0.023), accuracy_p=1.0, **changes) -> str:
+        changed = replace(comparison, **{"accuracy": chance, **changes})
+        return pair_sentence(replace(pair, p=p, over=over, errors=errors, accuracy_p=accuracy_p, comparison=changed))
+
+    better = said(better=-1, level=0.01, squared=replace(comparison.squared, p=0.01))
+    assert better == (
+        "SoC is better calibrated than TPT on the same 960 images (p = 0.020, Shaffer over 3): over-confident by 1.1 "
+        "instead of 6.9 points; debiased RMS error 2.3 instead of 8.8\u00a0%. Accuracy +1.0 points [−1.0, +3.0] may be "
+        "chance.")
+    only_level = said(better=-1, level=0.01, squared=replace(comparison.squared, p=0.3))
+    assert "Mean confidence is nearer to accuracy; bin by bin no difference is shown." in only_level
+    only_squared = said(better=-1, level=0.3, squared=replace(comparison.squared, p=0.01))
+    assert "nearer bin by bin; on average no difference is shown." in only_squared
+    other = said(better=1, over=(-0.02, 0.05))
+    assert other.startswith("TPT is better calibrated than SoC")
+    assert "under-confident by 2.0 instead of over-confident by 5.0 points" in other
+    nothing = said(p=1.0, better=0, over=(0.05, 0.06))
+    assert nothing.startswith("No difference in calibration between TPT and SoC is shown (p = 1.00, Shaffer over 3). "
+                              "With 960 images a difference of about ")
+    assert "equal" not in nothing
+    accuracy = said(p=1.0, better=0, over=(0.05, 0.06), accuracy_p=0.02, accuracy=Estimate(0.012, 0.003, 0.021, 0.01))
+    assert "SoC is more accurate by 1.2 points [0.3, 2.1] (p = 0.020)." in accuracy
+    opposite = pair_sentence(replace(
+        pair, p=0.093, over=(-0.025, 0.069),
+        comparison=replace(comparison, better=0, over=Estimate(0.093, 0.07, 0.116, 1e-9), accuracy=chance)))
+    assert opposite == (
+        "TPT is under-confident by 2.5 points, SoC over-confident by 6.9 (difference 9.3 [7.0, 11.6], p < 0.001); "
+        "which of them is better calibrated is not shown (p = 0.093, Shaffer over 3).")
+    disagree = said(better=0, over=(0.069, 0.011), squared=replace(comparison.squared, value=0.01, p=0.01))
+    assert disagree.startswith("TPT and SoC are calibrated differently")
+    assert "SoC is nearer on average, TPT bin by bin" in disagree
 
 
 def test_one_image_is_no_difference(tmp_path):
-    """Every resample of one image that only one method gets right points the same way; the exact test does not."""
     for trainer in ("OTPT", "SoC"):
-        folder = make_run(tmp_path, trainer, n=100, sharpness=1.5)
-    arrays = dict(np.load(folder / "predictions.npz"))
-    right = np.flatnonzero(arrays["logits"].argmax(1) == arrays["label"])[:4]
-    arrays["logits"][right, arrays["label"][right]] -= 60
-    np.savez(folder / "predictions.npz", **arrays)
-    main, = compared(tmp_path)
-    pairs = [one for one in pair_tests(main, 200) if one.first == Row("OTPT")]
-    accuracy = entry(paired_table(main, "pairs", "", pairs), "Pair", "O-TPT → SoC", "Accuracy difference")
-    assert accuracy.value == pytest.approx(-4) and accuracy.high < 0 and not accuracy.best
-    assert pairs[0].accuracy.p >= 2 / 2**4
-
-
-def test_intervals_stay_where_values_can_be():
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(60, 3)) * 3
-    label = np.where(rng.random(60) < 0.9, logits.argmax(1), 0)
-    top = cal.top_class(logits, label)
-    samples = Samples(logits, np.full((60, 3), 1 / 3), label, top, top, top, 20)
-    for name in ("accuracy", "rms_calibration_error", "aurc"):
-        found = METRICS[name].measure(samples, 100)
-        assert 0 <= found.low <= found.value <= found.high <= 1
-    assert METRICS["rms_calibration_error"].measure(samples, 0).value == cal.rms_calibration_error(*top)
-    for name in ("ece", "ece_sals", "ece_temperature", "smooth_ece", "ace", "mce", "classwise_ece"):
-        assert np.isnan(METRICS[name].measure(samples, 100).low)  # chance adds to each of them
+        make_run(tmp_path, trainer, n=1, classes=3)
+    pair = pair_of(pair_tests(tmp_path).all_pairs(), "OTPT", "SoC")
+    assert (pair.p, pair.accuracy_p) == (1, 1) and "One image" in pair_sentence(pair)

@@ -68,12 +68,12 @@ def test_a_run_and_its_report_with_and_without_the_plugin(repository: Path, monk
     assert results["plugins"] == {"HingePairs": "hinge_pairs", "Birds": "birds"} and results["dataset"] == "Birds"
     assert results["record"]["method"]["source"]["plugin"]
 
-    without = command(report.main, "run", "--no-figures", "--bootstrap", "0")
-    assert without.returncode == 0 and "  HingePairs " in without.stdout, without.stderr
+    without = command(report.main, "run", "--no-figures")
+    assert without.returncode == 0 and "  Hinge pairs" in without.stdout, without.stderr
     (note,) = [line for line in without.stdout.splitlines() if line.startswith("note: ")]
     assert note.endswith("add --plugin hinge_pairs --plugin birds to the command.")
     monkeypatch.setenv("PROMPTCAL_PLUGINS", "hinge_pairs:birds")
-    loaded = command(report.main, "run", "--no-figures", "--bootstrap", "0").stdout
+    loaded = command(report.main, "run", "--no-figures").stdout
     assert re.search("Hinge pairs, .* has an ECE of", loaded) and "Garden birds" in loaded and "note: " not in loaded
 
     source = Path("hinge_pairs.py")
@@ -109,10 +109,10 @@ def test_installed_packages_metrics_and_backbones(repository: Path, monkeypatch:
                    "image_folder", "--root", "waters", "--output-dir", "run", "PROMPT.CTX_INIT", "a photo")
     assert done.returncode == 0, done.stderr
     assert json.loads(Path("run/results.json").read_text())["weights_hash"] == "toy-1"
-    shown = command(report.main, "run", "--no-figures", "--bootstrap", "0")
+    shown = command(report.main, "run", "--no-figures")
     assert "Doubt" in shown.stdout, shown.stderr
     (site / "lab.py").write_text((site / "lab.py").read_text().replace("1 - c.mean()", "c.nothing"))
-    failed = command(report.main, "run", "--no-figures", "--bootstrap", "0")
+    failed = command(report.main, "run", "--no-figures")
     assert failed.returncode == 2 and "metric 'doubt' failed: AttributeError" in failed.stderr
     (site / "lab.py").write_text("import nowhere\n")
     assert "plugin 'lab' of the installed package lab cannot be imported" in command(report.main, "run").stderr

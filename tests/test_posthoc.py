@@ -119,7 +119,7 @@ def test_the_report_shows_them(clip_file, image_folder, tmp_path: Path, capsys):
         build_trainer(build_cfg(method, "configs/datasets/image_folder.yaml", flags=[
             "DATASET.ROOT", image_folder, "MODEL.BACKBONE.NAME", clip_file, "OUTPUT_DIR", tmp_path / "runs" / method,
             "TTA.VIEWS", 20, "CACHE.DIR", tmp_path / "cache", "DATALOADER.NUM_WORKERS", 0])).run()
-    plain = (str(tmp_path / "runs"), "--no-figures", "--bootstrap", "0")
+    plain = (str(tmp_path / "runs"), "--no-figures")
     report([*plain, "--posthoc"])
     shown = capsys.readouterr().out
     for label in ("ECE + CoTS", "ECE + E-CoTS", "Accuracy + E-CoTS", "ECE + zero-shot confidence", "ECE + fixed"):

@@ -132,7 +132,7 @@ def test_pairs_win_over_flags_and_the_caption_states_what_was_used(clip_file, im
     (["--classes", "river"], "there is no file river: give --classes two names or more"),
     (["--classes", "cat", "dog", "--html", "nowhere/page.html"], "there is no folder .*nowhere"),
     (["gone.jpg", "--classes", "cat", "dog"], "gone.jpg"),
-    (["--classes", "cat", "dog", "--trainer", "SOC"], "Did you mean 'SoC'"),
+    (["--classes", "cat", "dog", "--trainer", "SoCC"], "Did you mean 'SoC'"),
 ])
 def test_what_cannot_work_is_told_before_anything_is_loaded(given, message, images):
     with pytest.raises(UserError, match=message):

@@ -19,6 +19,7 @@ from promptcal.trainers.vlm import prompt_files
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_files import (
+    TrainingState,
     checkpoint_path,
     convert_prompt,
     find_prompt,
@@ -186,7 +187,8 @@ def test_our_checkpoints_are_coops(tmp_path: Path, clip_model: CLIP, classes: in
     context, path = random_prompt(8, classes=classes), checkpoint_path(tmp_path, 50)
     learner = PromptLearner(clip_model, NAMES, context)
     optimizer = torch.optim.SGD(learner.parameters(), lr=0.002, momentum=0.9)
-    write_checkpoint(path, 50, context, OpenAIBackbone(clip_model), TOKENS, optimizer.state_dict(), {},
+    state = TrainingState(50, optimizer.state_dict(), {})
+    write_checkpoint(path, context, OpenAIBackbone(clip_model), TOKENS, state,
                      {"backbone": "tiny", "class_token_position": "end"})
     assert path == tmp_path / "prompt_learner" / "model.pth.tar-50" == find_prompt(tmp_path)
     assert path.with_name("checkpoint").read_text() == "model.pth.tar-50\n"
@@ -204,7 +206,7 @@ def test_our_checkpoints_are_coops(tmp_path: Path, clip_model: CLIP, classes: in
 def test_a_prompt_states_its_backbone_and_class_token_position(tmp_path: Path, clip_model: CLIP):
     path, backbone = checkpoint_path(tmp_path, 3), OpenAIBackbone(clip_model)
     metadata = {"backbone": "open_clip:ViT-B-16/openai", "class_token_position": "middle"}
-    write_checkpoint(path, 3, random_prompt(), backbone, TOKENS, {}, {}, metadata)
+    write_checkpoint(path, random_prompt(), backbone, TOKENS, TrainingState(3, {}, {}), metadata)
     convert_prompt(path, tmp_path / "copy.safetensors")
     for file in (path, tmp_path / "copy.safetensors"):
         assert load_context(file, backbone, TOKENS, "middle").shape == (4, 64)

@@ -4,10 +4,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_runs import make_run
+from finished_experiments import outcome_of
 from promptcal.tools.reproduce import main
 from promptcal.trainers.experiments.definition import read_experiment
-from promptcal.trainers.experiments.outcome import Outcome, write_outcome
+from promptcal.trainers.experiments.outcome import Outcome
 from promptcal.trainers.experiments.plan import Workspace, expand
 
 SMALL = ["--set", "TTA.VIEWS", "10", "DATALOADER.NUM_WORKERS", "0"]
@@ -18,16 +18,6 @@ def demo(tmp_path: Path, name: str, limit: int, *only: str) -> tuple[str, str]:
     main([name, "--demo", "--limit", str(limit), "--only", *only, "--output-dir", str(tmp_path), *SMALL])
     out = tmp_path / "demo" / "experiments" / name
     return (out / "tables.md").read_text(), (out / "report.html").read_text()
-
-
-def made(tmp_path: Path, name: str, *datasets: str) -> Outcome:
-    """The outcome of made-up runs of the real plan."""
-    workspace, experiment = Workspace(output=tmp_path), read_experiment(name)
-    plan = [run for run in expand(experiment, workspace) if run.dataset in datasets]
-    for run in plan:
-        make_run(tmp_path, run.method, run.dataset_name, run.seed, run.backbone, n=60, settings=dict(run.variant),
-                 folder=str(run.folder.relative_to(tmp_path)), data_hash=run.dataset)
-    return write_outcome(experiment, workspace, plan, {}, {})
 
 
 def labels(outcome: Outcome, table: int = 0) -> list[str]:
@@ -43,6 +33,13 @@ def test_corruptions(tmp_path: Path):
            "each: 6." in page
 
 
+def test_severities_are_points_of_one_curve_and_the_highest_a_table(tmp_path: Path):
+    outcome = outcome_of(tmp_path, "corruptions", keep=lambda run: run.dataset == "cifar10_c" and run.method in (
+        "ZeroShot", "TPT") and run.variant["DATASET.CORRUPTION"] in ("fog", "contrast"))
+    assert len(outcome.figures) == 1 and outcome.figures[0].startswith("severity_")
+    assert outcome.tables[0].columns == ["fog", "contrast", "Average"]
+
+
 @pytest.mark.slow
 def test_streams(tmp_path: Path):
     tables, page = demo(tmp_path, "streams", 48, "ZeroShot", "TDA", "OnZeta")
@@ -55,19 +52,20 @@ def test_streams(tmp_path: Path):
 
 def test_descriptions_in_a_demo(tmp_path: Path):
     tables, page = demo(tmp_path, "descriptions", 6, "ZeroShot", "TDA")
-    assert "| initial prompt | templates “ensemble” | descriptions, mean feature |" in tables
+    head = tables.split("\n|", 2)[1]
+    assert "initial prompt | templates “ensemble” | descriptions" in head
     assert "Texts: 8 templates and 2 sentences per class (landcover_descriptions.json), mean feature." in page
 
 
 def test_descriptions_have_one_row_for_all_data_sets(tmp_path: Path):
-    outcome = made(tmp_path, "descriptions", "dtd", "ucf101")
+    outcome = outcome_of(tmp_path, "descriptions", keep=lambda run: run.dataset in ("dtd", "ucf101"))
     assert labels(outcome) == ["Zero-shot", "TPS", "VTE", "TDA", "DMN", "DPE"]
     assert len(outcome.tables[0].columns) == 5 and outcome.tables[1].columns == ["DTD", "UCF101", "Average"]
     assert all(entry for block in outcome.tables[0].blocks for row in block.rows for entry in row.entries)
 
 
 def test_values_per_set_are_marked(tmp_path: Path):
-    outcome = made(tmp_path, "online", "dtd", "eurosat")
+    outcome = outcome_of(tmp_path, "online", keep=lambda run: run.dataset in ("dtd", "eurosat"))
     marked = [label for label in labels(outcome) if "values tuned per set on test labels" in label]
     assert [label.partition(",")[0] for label in marked] == ["TDA", "DMN", "BoostAdapter", "DPE", "DOTA"]
     assert {"TDA", "DMN", "SoC", "Zero-shot"} < set(labels(outcome))

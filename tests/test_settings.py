@@ -8,8 +8,8 @@ import pytest
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.train import main
 from promptcal.trainers import TRAINER_REGISTRY, build_cfg
-from promptcal.trainers.config.fingerprint import run_path
 from promptcal.trainers.config.help import readme_lines
+from promptcal.trainers.config.run_folder import run_path
 from promptcal.trainers.config.settings import (
     Range,
     Setting,
@@ -128,6 +128,15 @@ def test_a_users_class_may_read_any_setting():
         assert settings.keys() & {"TTA.VIEWS", "TTA.STEPS"} == keys
 
 
+def test_the_settings_of_training_have_no_effect_where_a_finished_prompt_is_tested():
+    opts = ["MODEL.INIT_WEIGHTS", "small-coop-4shot", "DATASET.NUM_SHOTS", 4, "OPTIM.LR", 0.1, "PROMPT.CTX_INIT", "a"]
+    cfg = build_cfg("CoOp", "dtd", opts=opts)
+    assert {"DATASET.NUM_SHOTS", "OPTIM.LR", "PROMPT.CTX_INIT"} < changed_settings(cfg).keys()
+    assert changed_settings(cfg, trains=False).keys() == {"MODEL.INIT_WEIGHTS", "PROMPT.CTX_INIT"}
+    assert "TRAINER.COOP.N_CTX" not in effective_settings(cfg, trains=False)
+    assert effective_settings(build_cfg("SoC"), trains=False) == effective_settings(build_cfg("SoC"))
+
+
 # What a user changed
 
 def test_changed_settings_state_the_default_of_the_data_set_and_the_value():
@@ -150,6 +159,21 @@ def test_a_value_that_is_in_effect_anyway_counts_as_unset(opts: list):
     assert changed_settings(cfg) == {}
     assert effective_settings(cfg) == effective_settings(default)
     assert run_path(cfg) == run_path(default)
+
+
+def test_coops_own_file_changes_nothing(tmp_path: Path):
+    """Its vit_b16.yaml states CLIP's pixels and the epochs that 16 shots have anyway."""
+    file = tmp_path / "vit_b16.yaml"
+    file.write_text("INPUT:\n  SIZE: (224, 224)\n  PIXEL_MEAN: [0.48145466, 0.4578275, 0.40821073]\n"
+                    "  PIXEL_STD: [0.26862954, 0.26130258, 0.27577711]\n"
+                    "DATALOADER: {TRAIN_X: {BATCH_SIZE: 32}}\nMODEL: {BACKBONE: {NAME: ViT-B/16}}\n"
+                    "OPTIM: {NAME: sgd, LR: 0.002, MAX_EPOCH: 200, LR_SCHEDULER: cosine, WARMUP_EPOCH: 1}\n")
+    for trainer in ("SoC", "CoOp"):
+        cfg = build_cfg(trainer, "dtd", str(file))
+        default = build_cfg(trainer, "dtd", opts=["MODEL.BACKBONE.NAME", "ViT-B/16"])
+        assert run_path(cfg) == run_path(default)
+        assert effective_settings(cfg) == effective_settings(default)
+    assert build_cfg("CoOp", "dtd", str(file), opts=["DATASET.NUM_SHOTS", 4]).TAG == "NUM_SHOTS-4_MAX_EPOCH-200"
 
 
 def test_what_only_model_and_data_tell_is_given_by_the_caller():

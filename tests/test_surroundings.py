@@ -15,7 +15,7 @@ from promptcal.datasets.utils.cli import torchrun_variables
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import make_folder
 from promptcal.trainers import build_cfg
-from promptcal.trainers.config.fingerprint import run_path
+from promptcal.trainers.config.run_folder import run_path
 
 TOOL = """
 import logging, sys
@@ -123,7 +123,7 @@ def test_pipes_and_devices_under_a_runs_names(finished: list[object], tmp_path: 
         os.mkfifo(run / name)
     else:
         (run / name).symlink_to("/dev/zero")
-    for done in (run_tool("report.py", run, "--out", tmp_path / "report", "--no-figures", "--bootstrap", 0),
+    for done in (run_tool("report.py", run, "--out", tmp_path / "report", "--no-figures"),
                  run_tool(*finished[:-1], run)):
         assert "Traceback" not in done.stderr and (done.returncode == 0 or done.stderr.startswith("error: ")), done
 

@@ -1,58 +1,136 @@
-"""What a run leaves in TensorBoard, read back from the event file."""
+"""What a run leaves in TensorBoard, read back from the event files, and the names it has there."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from common import run_tool
 from made_runs import make_run, simulate
-from promptcal.trainers.report.load import read_run
+from promptcal.tools import tensorboard_runs
 from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
-from promptcal.trainers.runs import tensorboard as board
-from promptcal.trainers.runs.tensorboard import Progress
+from promptcal.trainers.runs.tensorboard import ACCURACY, CONFIDENCE, ECE, OVER_CONFIDENCE, Progress, write_final
 from records import make
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+FEW_VIEWS = ("TTA.VIEWS", 8, "TTA.SELECT", 0.25)
 
-def test_figures_of_a_finished_run_reach_its_event_files_once(tmp_path, real_pictures, caplog):
+
+def events_of(folder: Path) -> EventAccumulator:
+    return EventAccumulator(str(folder), size_guidance={"images": 0, "histograms": 0, "scalars": 0}).Reload()
+
+
+def hparams_of(events: EventAccumulator, tag: str) -> HParamsPluginData:
+    return HParamsPluginData.FromString(events.summary_metadata[f"_hparams_/{tag}"].plugin_data.content)
+
+
+def test_curves_of_tuned_and_zero_shot_overlay(train, tmp_path: Path, real_pictures):
+    """Two event folders with curves of the same names, the last points those of results.json."""
+    assert train("SoC", *FEW_VIEWS, "TTA.EPISODES", 2).returncode == 0
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    board = tmp_path / "run" / "tensorboard"
+    assert sorted(path.name for path in board.iterdir()) == ["tuned", "zero-shot"]
+    shared = {ACCURACY: "accuracy", ECE: "ece", CONFIDENCE: "confidence", OVER_CONFIDENCE: "over_confidence"}
+    for name, prefix in (("tuned", ""), ("zero-shot", "zero_shot_")):
+        events = events_of(board / name)
+        for tag, key in shared.items():
+            points = events.Scalars(tag)
+            assert [point.step for point in points] == [2, 4, 6, 8, 10, 12]
+            assert points[-1].value == pytest.approx(results[prefix + key], abs=1e-4)
+        assert not events.Tags()["histograms"]
+    tuned = events_of(board / "tuned")
+    others = {"episode/loss", "episode/penalty", "episode/seconds per image"}
+    assert set(tuned.Tags()["scalars"]) == {*shared, *others}
+    assert min(len(tuned.Scalars(tag)) for tag in tuned.Tags()["scalars"]) > 1  # no chart has a single point
+    assert set(events_of(board / "zero-shot").Tags()["scalars"]) == set(shared)
+    assert tuned.Tags()["images"] == ["reliability"]
+    assert "results/text_summary" in tuned.Tags()["tensors"]
+
+
+def test_zero_shot_has_one_folder(train, tmp_path: Path):
+    assert train("ZeroShot").returncode == 0
+    assert [path.name for path in (tmp_path / "run" / "tensorboard").iterdir()] == ["zero-shot"]
+    events = events_of(tmp_path / "run" / "tensorboard" / "zero-shot")
+    assert events.Tags()["images"] == ["reliability"] and "_hparams_/experiment" in events.summary_metadata
+
+
+def test_the_figure_is_drawn_once(tmp_path: Path, real_pictures, caplog: pytest.LogCaptureFixture):
     folder = make_run(tmp_path, "OTPT", n=200)
     for _ in range(2):
         write_tensorboard_figures(folder)
-    assert len(list((folder / "tensorboard").iterdir())) == 1
-    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"images": 0, "histograms": 0}).Reload()
-    assert set(events.Tags()["images"]) == {"reliability/tuned", "reliability/zero_shot"}
-    assert set(events.Tags()["histograms"]) == {"confidence/tuned", "confidence/zero_shot"}
-    image = events.Images("reliability/tuned")[0]
-    assert image.step == 200 and min(image.width, image.height) > 300
-    assert events.Histograms("confidence/tuned")[0].histogram_value.num == 200
+    assert len(list((folder / "tensorboard" / "tuned").iterdir())) == 1
+    image = events_of(folder / "tensorboard" / "tuned").Images("reliability")[0]
+    assert image.step == 200 and image.width > 1.3 * image.height > 400  # two diagrams side by side
     broken = make_run(tmp_path, "SoC", n=20)
     (broken / "predictions.npz").write_bytes(b"PK")
     write_tensorboard_figures(broken)  # costs nothing but a warning
     assert "no figures for TensorBoard" in caplog.text
 
 
-def test_final_metrics_settings_and_table(tmp_path):
-    """In one TensorBoard run, the curves'."""
-    run = read_run(make_run(tmp_path, "SoC", n=40))
-    results = {**run.results, "confidence": 50.0, "zero_shot_confidence": 50.0, "seconds_per_image": 0.1,
-               "flagged": 0, "skipped": [], "init_weights": ""}
-    board.write_final(tmp_path / "run", make(), results)
-    (folder,) = (tmp_path / "run").iterdir()
-    assert all(path.is_file() for path in folder.iterdir())
-    events = EventAccumulator(str(folder)).Reload()
-    assert events.Scalars("final/ece")[0].value == pytest.approx(results["ece"], rel=1e-5)
-    starts = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
-    shown = HParamsPluginData.FromString(starts).session_start_info.hparams
-    assert shown["method"].string_value == "SoC" and shown["λ"].number_value == 30.0
-    assert f"{results['accuracy']:.2f}" in str(events.Tensors("results/text_summary")[0].tensor_proto.string_val)
+def test_hparams_have_seven_settings_and_three_metrics_in_order(tmp_path: Path):
+    results = {"trainer": "SoC", "dataset": "UCF101", "backbone": "ViT-L/14", "seed": 3, "n": 40, "split": "test",
+               "classes": 8, "bins": 20, "flagged": 0, "skipped": [], "init_weights": ""}
+    for prefix in ("", "zero_shot_"):
+        for key in ("accuracy", "ece", "ace", "confidence", "over_confidence"):
+            results[prefix + key] = 50.0
+    write_final(tmp_path, make(), results)
+    events = events_of(tmp_path / "tensorboard" / "tuned")
+    experiment = hparams_of(events, "experiment").experiment
+    names = sorted((info.name, info.display_name) for info in experiment.hparam_infos)
+    assert [shown for _, shown in names] == ["method", "data set", "backbone", "prompt", "λ", "steps", "seed"]
+    metrics = [(info.name.tag, info.display_name) for info in experiment.metric_infos]
+    assert metrics == [(ACCURACY, "accuracy"), (ECE, "ECE"), (OVER_CONFIDENCE, "over-confidence")]
+    values = hparams_of(events, "session_start_info").session_start_info.hparams
+    assert set(values) == {name for name, _ in names}
+    assert values["1 method"].string_value == "SoC" and values["5 λ"].number_value == 30.0
 
 
-def test_a_small_set_has_a_curve(tmp_path):
-    label, logits, _ = simulate(n=48)
-    with Progress(tmp_path, 48, 20, "SoC", shown=True) as progress:
+def test_a_small_set_has_a_curve(tmp_path: Path):
+    label, logits, zero_shot_logits = simulate(n=52)
+    with Progress(tmp_path, 52, 20, "SoC", shown=True) as progress:
         for start in range(0, 48, 4):
             part = slice(start, start + 4)
-            progress.advance({"label": label[part], "logits": logits[part], "bad_index": np.empty(0),
-                              "seconds": np.ones(1)})
+            progress.advance({
+                "label": label[part], "logits": logits[part], "zero_shot_logits": zero_shot_logits[part],
+                "bad_index": np.empty(0), "seconds": np.ones(1)})
         progress.log({"label": label, "logits": logits, "seconds": np.ones(12)})  # the end of the part: no second point
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [scalar.step for scalar in events.Scalars("running/ece")] == list(range(4, 49, 4))
+    for folder in ("tuned", "zero-shot"):
+        events = events_of(tmp_path / "tensorboard" / folder)
+        assert [scalar.step for scalar in events.Scalars(ECE)] == list(range(4, 49, 4))
 
 
+def test_short_names_begin_with_what_differs(train, tmp_path: Path):
+    for trainer in ("TPT", "SoC"):
+        for seed in (1, 2):
+            place = tmp_path / "runs" / f"{trainer}{seed}"
+            assert train(trainer, *FEW_VIEWS, "--seed", seed, "--output-dir", place).returncode == 0
+    swept = tmp_path / "runs" / "swept"
+    assert train("SoC", *FEW_VIEWS, "--seed", 1, "--output-dir", swept, "TRAINER.SOC.LAMBDA", 5).returncode == 0
+    folders = tensorboard_runs.find_runs([tmp_path / "runs"])
+    names = tensorboard_runs.short_names(folders)
+    assert sorted(names) == ["SoC, seed 1", "SoC, seed 2", "SoC, λ 5, seed 1", "TPT, seed 1", "TPT, seed 2"]
+    assert names["SoC, λ 5, seed 1"] == swept.resolve()
+    assert sorted(tensorboard_runs.short_names([swept.resolve()])) == ["SoC"]
+
+
+def test_tensorboard_is_started_on_the_names(train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert train("SoC", *FEW_VIEWS).returncode == 0
+    visible = {}
+
+    def start(command: list[str]) -> SimpleNamespace:
+        logdir = Path(command[command.index("--logdir") + 1])
+        visible.update({path.name: sorted(child.name for child in path.iterdir()) for path in logdir.iterdir()})
+        assert command[:3] == [sys.executable, "-m", "tensorboard.main"] and "6100" in command
+        return SimpleNamespace(wait=lambda: 0, poll=lambda: 0)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    done = run_tool("tensorboard_runs.py", tmp_path / "run", "--port", 6100)
+    assert done.returncode == 0, done.stderr
+    assert visible == {"SoC": ["tuned", "zero-shot"]}
+    done = run_tool("tensorboard_runs.py", tmp_path / "nowhere")
+    assert done.returncode == 2 and "is not a folder" in done.stderr

@@ -81,8 +81,9 @@ def test_what_is_there_instead_is_named(tmp_path, no_internet):
         dataset.check_files(dataset.test)
     assert "missing" not in str(error.value)
     split.unlink()
-    with pytest.raises(DataError, match="lies in TPT's layout, with images in .*/UCF101; its list split_zhou_UCF101"
-                                        ".json could not be downloaded .* data/data_splits of TPT's") as error:
+    answer = ("lies in TPT's layout, with images in .*/UCF101; its list split_zhou_UCF101.json could not be downloaded "
+              ".* from data/data_splits of TPT's repository")
+    with pytest.raises(DataError, match=answer) as error:
         build_dataset("UCF101", root)
     assert "missing" not in str(error.value)
     finding = inspect(DATASET_REGISTRY.get("UCF101"), root)

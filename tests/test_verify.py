@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from common import PROJECT, run_tool
+from finished_experiments import finished_runs
 from hosted_sets import hosted
-from made_runs import entry
+from made_runs import entry, make_run, measured_runs
 from promptcal.datasets import build_dataset
 from promptcal.trainers.experiments import reproduce as commands
 from promptcal.trainers.experiments.definition import read_experiment
@@ -18,21 +19,20 @@ from promptcal.trainers.experiments.layouts.verify import (
     REASONS,
     UNPUBLISHED,
     Check,
-    check_tables,
+    Verification,
     explain,
     make_checks,
-    verification,
 )
 from promptcal.trainers.experiments.outcome import write_outcome
 from promptcal.trainers.experiments.plan import Workspace
 from promptcal.trainers.report import published
+from promptcal.trainers.report.grid import grid_of
 from promptcal.trainers.vlm.small import card_results
-from test_experiment_tables import finished_runs
 
 
 def check(ours: float, metric: str = "ece", method: str = "SoC", doubtful=(), **figures: float) -> Check:
-    return Check("EuroSAT", method, metric, {0: ours - 0.1, 1: ours + 0.1}, figures, dict.fromkeys(doubtful, "a slip"),
-                 margin=0.5)
+    return Check("EuroSAT", method, method, metric, {0: ours - 0.1, 1: ours + 0.1}, figures,
+                 dict.fromkeys(doubtful, "a slip"), margin=0.5)
 
 
 def test_a_cell_agrees_within_the_published_range_and_its_margin():
@@ -46,35 +46,56 @@ def test_a_cell_agrees_within_the_published_range_and_its_margin():
 
 def test_reasons_follow_from_what_agrees_and_what_differs():
     zero = check(7.0, method="ZeroShot", cots=7.1)
-    assert explain(check(7.3, cots=7.1), zero, False) == []  # it agrees
-    assert explain(check(12.0, cots=7.1), zero, False) == ["loss scaler", "precision"]  # the source has not moved
-    assert explain(check(12.0, cots=10.5), zero, False) == ["AugMix"]
-    assert explain(check(11.3, cots=10.5), zero, False) == ["AugMix", "precision"]  # within twice the margin
+    assert explain(check(7.3, cots=7.1), zero) == []  # it agrees
+    assert explain(check(12.0, cots=7.1), zero) == ["loss scaler", "precision"]  # the source has not moved
+    assert explain(check(12.0, cots=10.5), zero) == ["AugMix"]
+    assert explain(check(11.3, cots=10.5), zero) == ["AugMix", "precision"]  # within twice the margin
     other = check(9.0, method="ZeroShot", cots=7.1)
-    assert explain(other, other, False) == ["templates"]
-    assert explain(check(12.0, cots=10.0), other, False) == ["templates"]  # off by as much as zero-shot
-    assert explain(check(8.0, cots=10.0), other, False) == ["AugMix"]  # off in the other direction: moved less
-    assert explain(check(12.0, cots=7.1), zero, True) == ["images"]
+    assert explain(other, other) == ["templates"]
+    assert explain(check(12.0, cots=10.0), other) == ["templates"]  # off by as much as zero-shot
+    assert explain(check(8.0, cots=10.0), other) == ["AugMix"]  # off in the other direction: moved less
+    assert explain(replace(check(12.0, cots=7.1), fewer_images=True), zero) == ["images"]
     assert set(REASONS) == {"images", "templates", "AugMix", "loss scaler", "precision"}
 
 
 def test_published_cells_of_every_source_and_the_margin(tmp_path):
-    finished = finished_runs(tmp_path, "verify", keep=lambda run: run.dataset in ("dtd", "eurosat"))
-    checks = {(c.dataset, c.method, c.metric): c for c in make_checks(finished)}
+    verification = Verification(finished_runs(tmp_path, "verify", keep=lambda run: run.dataset in ("dtd", "eurosat")))
+    checks = {(c.dataset, c.trainer, c.metric): c for c in verification.checks}
     assert len(checks) == 2 * 5 * 2
-    cell = checks["DescribableTextures", "OTPT", "ece"]
+    cell = checks["DTD", "OTPT", "ece"]
     assert cell.published == {"cots": 7.66, "otpt_readme": 7.88} and len(cell.by_seed) == 3
     assert cell.allowed == pytest.approx((7.66 - 0.84, 7.88 + 0.84))  # twice Table 6's largest deviation, 0.42
     assert checks["EuroSAT", "SoC", "accuracy"].published == {"cots": 42.04}
     slip = checks["EuroSAT", "TPT", "ece"]
     assert slip.published["otpt_readme"] == 13.2 and slip.counted == {"cots": 20.15}
-    (table,) = check_tables(finished)
+    (table,) = verification.tables()
     assert table.columns == [
         "ours", "Liang et al. (2026)", "Sharifdeen et al. (2025)", "allowed", "verdict", "may explain it"]
     assert entry(table, "EuroSAT: ECE", "TPT", "Sharifdeen et al. (2025)").text == "13.20†"
     assert entry(table, "EuroSAT: ECE", "TPT", "verdict").text.startswith("differs by ")
     assert entry(table, "EuroSAT: ECE", "TPT", "may explain it").text == "images"  # 120 of 8,100
     assert any("does not count: equal to C-TPT's" in note for note in table.notes)
+
+
+def test_other_settings_corruptions_and_prompts_are_cells_of_their_own(tmp_path):
+    """λ 1, λ 60 and fog of one method on one data set: four cells, and published figures beside the default alone."""
+    sets = {"plain": {}, "low": {"settings": {"TRAINER.SOC.LAMBDA": 1.0}},
+            "high": {"settings": {"TRAINER.SOC.LAMBDA": 60.0}},
+            "fog": {"images": "fog", "changes": {"data.corruption": "fog", "data.severity": 5}}}
+    for name, given in sets.items():
+        make_run(tmp_path, "SoC", "EuroSAT", backbone="ViT-B/16", folder=name, **given)
+    grid = grid_of_all(tmp_path)
+    checks = make_checks(grid, ["ece"], is_demo=False)
+    assert sorted((check.method, check.dataset) for check in checks) == [
+        ("SoC", "EuroSAT"), ("SoC", "EuroSAT fog 5"), ("SoC, λ 1", "EuroSAT"), ("SoC, λ 60", "EuroSAT")]
+    assert {check.method: bool(check.published) for check in checks if check.dataset == "EuroSAT"} == {
+        "SoC": True, "SoC, λ 1": False, "SoC, λ 60": False}
+    assert not any(check.published for check in checks if check.dataset != "EuroSAT")
+
+
+def grid_of_all(root):
+    runs = measured_runs(root).test
+    return grid_of(runs, "ViT-B/16", "")
 
 
 def test_doubtful_cells_are_printed_as_they_are_listed():
@@ -86,15 +107,14 @@ def test_doubtful_cells_are_printed_as_they_are_listed():
 
 def test_the_file_has_versions_and_hardware_and_no_paths(tmp_path):
     finished = finished_runs(tmp_path, "verify", keep=lambda run: run.dataset == "dtd")
-    outcome = write_outcome(finished.experiment, finished.workspace, list(finished.measured), {},
-                            dict(finished.measured))
+    outcome = write_outcome(finished.experiment, finished.workspace, list(finished.measured), {}, {})
     text = (outcome.page.parent / "verify.json").read_text(encoding="utf-8")
     record = json.loads(text)
     assert str(tmp_path) not in text and record["backbone"] == ["ViT-B/16"] and not record["demo"]
-    assert record["computed_with"][0]["runs"] == 15 and record["computed_with"][0]["versions"] == {"promptcal": "1.0.0"}
+    assert record["computed_with"][0]["runs"] == 15 and record["computed_with"][0]["versions"] == {"promptcal": "1.1.0"}
     assert record["data"]["DescribableTextures"]["n"] == 120 and len(record["cells"]) == 10
     assert {cell["verdict"] for cell in record["cells"]} <= {AGREES, DIFFERS, UNPUBLISHED}
-    assert verification(finished)[0].sentence == record["summary"]
+    assert Verification(finished).verdict().sentence == record["summary"]
     page = outcome.page.read_text(encoding="utf-8")
     assert f'<p class="verdict">{record["summary"]}</p>' in page and "verify.json" in page
 
@@ -106,10 +126,10 @@ def test_the_card_is_the_reference_of_the_demo(tmp_path):
     workspace = Workspace(output=tmp_path, demo=True)
     finished = finished_runs(tmp_path, "verify", workspace)
     assert {run.cfg.TEST.LIMIT for run in finished.measured} == {960}
-    (table,) = check_tables(finished)
+    (table,) = Verification(finished).tables()
     assert entry(table, "LandCover: Accuracy", "C-TPT", "card").text == "60.00"
     other = replace(finished, workspace=replace(workspace, demo=False))
-    assert {c.verdict for c in make_checks(other)} == {UNPUBLISHED}  # nobody published LandCover
+    assert {c.verdict for c in Verification(other).checks} == {UNPUBLISHED}  # nobody published LandCover
 
 
 def test_the_demo_ends_in_a_verdict_per_cell(tmp_path: Path):

@@ -16,14 +16,29 @@ from promptcal.datasets.utils.errors import UnknownNameError
 from promptcal.datasets.utils.registry import nearest
 
 COMMANDS = (
-    "demo", "train", "predict", "report", "reproduce", "download", "check-data", "convert-prompt", "benchmark",
-    "doctor",
+    "demo", "train", "predict", "report", "tensorboard", "reproduce", "download", "check-data",
+    "convert-prompt", "benchmark", "doctor",
 )
+# A file tools/tensorboard.py would hide the package of that name from the other scripts.
+OTHER_FILES = {"tensorboard": "tensorboard_runs"}
+
+
+def module_of(name: str) -> str:
+    """The file of a command."""
+    return OTHER_FILES.get(name) or name.replace("-", "_")
+
+
+def command_of(module: str) -> str:
+    """The command of a file."""
+    for name, file in OTHER_FILES.items():
+        if module == file:
+            return name
+    return module.replace("_", "-")
 
 
 def summary(name: str) -> str:
     """The first line of a tool's docstring, read without importing the tool."""
-    source = Path(__file__).with_name(f"{name.replace('-', '_')}.py").read_bytes()
+    source = Path(__file__).with_name(f"{module_of(name)}.py").read_bytes()
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
@@ -41,12 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     if not args.command:
         parser.print_help()
         return 2
-    name = args.command.removesuffix(".py").replace("_", "-")
+    name = command_of(args.command.removesuffix(".py"))
     if name not in COMMANDS:
         raise UnknownNameError(
             f"unknown command '{args.command}'.{nearest(name, COMMANDS)} Known: {', '.join(COMMANDS)}.")
     sys.argv = [f"promptcal {name}", *args.arguments]  # for usage lines and error messages
-    tool = importlib.import_module(f"promptcal.tools.{name.replace('-', '_')}")
+    tool = importlib.import_module(f"promptcal.tools.{module_of(name)}")
     tool.__doc__ = as_typed(tool.__doc__ or "")
     return tool.main(args.arguments)
 
@@ -54,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 def as_typed(text: str) -> str:
     """A help text with its examples in the form `promptcal train`, because an installed package has no folder tools."""
     text = re.sub(r"(torchrun .*)tools/(\w+)\.py", r"\1-m promptcal \2", text)
-    return re.sub(r"(python|bash) tools/(\w+)\.(py|sh)", lambda call: f"promptcal {call[2].replace('_', '-')}", text)
+    return re.sub(r"(python|bash) tools/(\w+)\.(py|sh)", lambda call: f"promptcal {command_of(call[2])}", text)
 
 
 def run() -> NoReturn:

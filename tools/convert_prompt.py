@@ -1,6 +1,7 @@
 """Makes a clean copy of a prompt checkpoint, tensors only, nothing that could run; or shows it as words.
 
     python tools/convert_prompt.py output/.../prompt_learner/model.pth.tar-50 prompt.safetensors
+    python tools/convert_prompt.py model.pth.tar-50 prompt.safetensors --method CoOp --shots 2 --dataset UCF101
     python tools/convert_prompt.py prompt.safetensors --words --backbone ViT-B/16
 """
 from __future__ import annotations
@@ -15,7 +16,7 @@ if __name__ == "__main__":  # take the package from this checkout, whatever is i
 from promptcal.datasets.utils.cli import log_to_terminal, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.plugins import load_plugins
-from promptcal.trainers.vlm.prompt_files import EMBEDDED, convert_prompt
+from promptcal.trainers.vlm.prompt_files import BACKBONE, EMBEDDED, METADATA, convert_prompt
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -24,7 +25,11 @@ def main(argv: Sequence[str] | None = None) -> None:
                                        f"embedded prompt: {', '.join(EMBEDDED)}")
     parser.add_argument("target", type=Path, nargs="?", help="the copy, named .safetensors")
     parser.add_argument("--words", action="store_true", help="show the tokens nearest to each context vector")
-    parser.add_argument("--backbone", default="", help="for --words, where the checkpoint does not name its own")
+    for key in METADATA:
+        text = f"{key.replace('_', ' ')} to write into the copy"
+        if key == BACKBONE:
+            text += "; for --words, where the checkpoint does not name its own"
+        parser.add_argument(f"--{key.replace('_', '-')}", default="", metavar="TEXT", help=text)
     args = parser.parse_intermixed_args(argv)  # the target may follow --words
     load_plugins(args.plugin)
     log_to_terminal()
@@ -33,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.target and args.target.suffix != ".safetensors":
         raise ConfigError(f"{args.target} must be named .safetensors: the copy is in that format")
     if args.target:
-        convert_prompt(args.source, args.target)
+        metadata = {key: getattr(args, key) for key in METADATA if getattr(args, key)}
+        convert_prompt(args.source, args.target, metadata)
     if args.words:
         from promptcal.trainers.vlm.prompt_words import prompt_table  # imports all of torch
 

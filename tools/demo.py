@@ -43,18 +43,26 @@ def main(argv: Sequence[str] | None = None) -> None:
             "OUTPUT_DIR", args.out / trainer, "CACHE.DIR", args.out / "cache", "TEST.LIMIT", args.images])
         results[trainer] = build_trainer(cfg).run()
     # Imported after the runs: matplotlib is not part of them.
-    from promptcal.trainers.report.demo_summary import overview, sentences, summarise
+    from promptcal.trainers.report.arrange import arrange
+    from promptcal.trainers.report.core import Additions, make_tests, measure, report
+    from promptcal.trainers.report.demo_summary import overview
+    from promptcal.trainers.report.layout import default_layout
     from promptcal.trainers.report.load import read_run
     from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
-    from promptcal.trainers.report.write import write_report
 
-    folders = [args.out / trainer for trainer in TRAINERS]
-    for folder in folders:
-        write_tensorboard_figures(folder)
-    found = summarise([read_run(folder) for folder in folders], REFERENCE)
-    write_report(folders, args.out / "report", first=[overview(found, REFERENCE)], remarks=[EVIDENCE])
+    runs = []
+    for trainer in TRAINERS:
+        write_tensorboard_figures(args.out / trainer)
+        runs.append(read_run(args.out / trainer, trainer))
+    layout = default_layout(baseline=REFERENCE)
+    measured = measure(runs, layout)
+    tests = make_tests(arrange(measured.test), layout)[0]
+    figure = overview(tests.grid, tests.against_baseline, tests.baseline)
+    report(runs, layout, args.out / "report", Additions(notes=[EVIDENCE], figures=[figure]), measured)
     print(f"\n{result_table([results[trainer] for trainer in TRAINERS])}\n")
-    print("\n".join(sentences(found, REFERENCE)))
+    if tests.verdict is not None:
+        for sentence in (tests.verdict.sentence, *tests.verdict.findings):
+            print(sentence)
     print(f"\n{EVIDENCE}\n"
           f"\nas a figure:          {args.out}/report/figures/overview.png\n"
           f"everything on a page: {args.out}/report/report.html\n"

@@ -21,9 +21,10 @@ from promptcal.trainers.base import BaseTrainer
 from promptcal.trainers.config.build import build_cfg
 from promptcal.trainers.report.published import find_for_run
 from promptcal.trainers.vlm.backbone import Backbone
+from promptcal.trainers.vlm.device import pick_device
 from promptcal.trainers.vlm.image_tower import encode_views
 from promptcal.trainers.vlm.loading import as_backbone, load_clip
-from promptcal.trainers.vlm.numerics import fixed_numerics, pick_device
+from promptcal.trainers.vlm.numerics import fixed_numerics
 from promptcal.trainers.vlm.openai import SMALL
 
 OK, NOTE, FAULT = "ok", "note", "fault"

@@ -18,6 +18,7 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.config.build import KEY, build_cfg
 from promptcal.trainers.config.help import help_text
+from promptcal.trainers.config.run_folder import run_path
 from promptcal.trainers.registry import build_trainer
 from yacs.config import CfgNode
 
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             # Imported after the run: matplotlib is not part of it.
             from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
 
-            write_tensorboard_figures(trainer.run_dir.path)
+            write_tensorboard_figures(run_path(trainer.cfg))
             print(result_table(finished[-1:]))
     if len(finished) > 1 and trainer.dist.is_main:
         print(f"\n{seeds_table(finished)}")

@@ -19,7 +19,7 @@ from ..datasets.identity import ImageIdentity, identify, image_name
 from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
-from .config.fingerprint import plugin_modules, results_name, run_path
+from .config.run_folder import plugin_modules, results_name, run_path
 from .config.settings import Setting, retag
 from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
@@ -34,6 +34,7 @@ from .runs.run_dir import Results, RunDir, early_lines, read_predictions
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.class_texts import ClassTexts
+from .vlm.device import refuse_shared_gpu
 from .vlm.jacobian import decide_jacobian
 from .vlm.loading import as_backbone, load_clip, weights_hash
 from .vlm.numerics import Numerics, fixed_numerics, resolve_precision
@@ -94,6 +95,8 @@ class BaseTrainer:
         self.given_model = model
         self.numerics = Numerics.from_settings(cfg)
         self.dist = Distributed()
+        if model is None:  # whoever gives a model has chosen its device
+            refuse_shared_gpu(self.numerics.device, self.dist.world)
 
     @property
     def num_views(self) -> int:
@@ -139,8 +142,7 @@ class BaseTrainer:
             The content of results.json.
         """
         with early_lines() as lines:
-            # A limit above the number of images has no effect, so no folder is named after it.
-            self.cfg = retag(self.cfg, {"TEST.LIMIT": self.data.available})
+            self.cfg = retag(self.cfg, self.tag_values())
             record = self.record
         with RunDir.open(
             run_path(self.cfg), record, self.dist, listing=self.listing, config=self.cfg.dump(), overwrite=overwrite,
@@ -161,6 +163,18 @@ class BaseTrainer:
                     run_dir.note(result_block(results, train))
         logger.info("results in %s", run_dir.path)
         return results
+
+    def tag_values(self) -> dict[str, object]:
+        """What settings stand for in the name of the run's folder, known from data and prompt.
+
+        A limit above the number of images has no effect, so no folder is named after it. The prompts
+        of several seeds lie under the name of their protocol.
+        """
+        values: dict[str, object] = {"TEST.LIMIT": self.data.available}
+        protocol = self.prompt_facts.protocol
+        if protocol is not None:
+            values["MODEL.INIT_WEIGHTS"] = protocol.tag
+        return values
 
     def report_changed_files(self) -> None:
         """Weights and prompt were copied into memory: a file that was replaced since is not the one of the results."""
@@ -183,16 +197,10 @@ class BaseTrainer:
     @fixed_numerics()
     def check(self) -> None:
         """Checks that settings, data and model fit together. Writes nothing."""
-        self.skip_few_shot_sampling()
-        self.record  # noqa: B018 - reads the data
-        self.clip  # noqa: B018 - loads the model
-
-    def skip_few_shot_sampling(self) -> None:
-        """Nothing is trained: no few-shot sample is drawn, and none written."""
-        self.cfg = self.cfg.clone()
-        self.cfg.defrost()
-        self.cfg.DATASET.NUM_SHOTS = -1
-        self.cfg.freeze()
+        cfg = without_few_shot_sampling(self.cfg)
+        checked = type(self)(cfg, self.given_dataset, self.given_model)
+        checked.record  # noqa: B018 - reads the data
+        checked.clip  # noqa: B018 - loads the model
 
     @cached_property
     def data(self) -> EvalData:
@@ -225,16 +233,14 @@ class BaseTrainer:
     @cached_property
     def identity(self) -> ImageIdentity:
         """What the images are, by content. The main process looks at the files."""
-        identity = None
+        data = self.data  # in every process, before the broadcast
+        identities: list[ImageIdentity] = []
         if self.dist.is_main:
             index = ImageIndex(self.cfg.CACHE.DIR)
-            identity = identify(self.data.dataset, self.data.items, self.data.indices, index)
-        else:
-            self.data  # noqa: B018 - every process has the list of images
-        identity = self.dist.broadcast(identity)
-        assert identity is not None
+            identities.append(identify(data.dataset, data.items, data.indices, index))
+        (identity,) = self.dist.broadcast(identities)
         if identity.missing:
-            self.data.dataset.check_files(self.data.selected)
+            data.dataset.check_files(data.selected)
         return identity
 
     @property
@@ -268,15 +274,16 @@ class BaseTrainer:
         identity = self.identity
         dataset = self.data.dataset
         default_precision = resolve_precision("auto", self.numerics.device)
+        training = self.training_facts()
         record = RunRecord(
             data=make_record.data_section(cfg, self.data, identity),
             views=make_record.views_section(cfg, dataset, self.num_views),
             model=make_record.model_section(cfg, self.weights, self.prompt_facts),
-            method=make_record.method_section(cfg, self.code, self.online, self.training_facts()),
+            method=make_record.method_section(cfg, self.code, self.online, training),
             numerics=make_record.numerics_section(
                 cfg, self.numerics.precision, self.numerics.device.type, self.tunes_context),
             seed=cfg.SEED,
-            changed=make_record.changed_section(cfg, dataset, default_precision),
+            changed=make_record.changed_section(cfg, dataset, default_precision, training is not None),
             names=make_record.names_section(cfg, self.prompt_facts),
         )
         return self.dist.broadcast(record)
@@ -403,7 +410,7 @@ class BaseTrainer:
             **self.metadata(), **environment(self.numerics.device),
             "classnames": list(self.classnames), "plugins": plugin_modules(cfg),
         }
-        write_final(self.run_dir.path, self.record, results)
+        write_final(self.run_dir.path, self.run_dir.record, {**results, "record": self.run_dir.record.to_json()})
         return self.run_dir.finish(results, cfg.dump())
 
     def metadata(self) -> dict[str, object]:
@@ -429,3 +436,12 @@ class BaseTrainer:
         if self.dist.is_main:
             results = self.run_dir.measured_again(measured, self.cfg.dump())
         return self.dist.broadcast(results)
+
+
+def without_few_shot_sampling(cfg: CfgNode) -> CfgNode:
+    """The settings of a run that trains nothing: no few-shot sample is drawn, and none written."""
+    cfg = cfg.clone()
+    cfg.defrost()
+    cfg.DATASET.NUM_SHOTS = -1
+    cfg.freeze()
+    return cfg

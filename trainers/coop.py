@@ -15,9 +15,10 @@ from ..datasets.identity import identify
 from ..datasets.image_index import ImageIndex
 from ..datasets.utils.cli import tool
 from ..datasets.utils.errors import ConfigError, DataError
-from .base import BaseTrainer
-from .config.fingerprint import run_path
-from .config.settings import Check, Range, Setting
+from .base import BaseTrainer, without_few_shot_sampling
+from .config.names import backbone_name
+from .config.run_folder import run_path
+from .config.settings import Check, Range, Setting, leaves
 from .engine.adapted import Adapted
 from .fewshot.training import PromptLearner, Schedule, random_context, run_epochs
 from .fewshot.training_images import TrainingImages
@@ -28,13 +29,23 @@ from .runs.make_record import training_section
 from .runs.record import content_hash
 from .runs.run_dir import Results
 from .vlm.numerics import fixed_numerics
-from .vlm.prompt_files import checkpoint_path, write_checkpoint
+from .vlm.prompt_files import TrainingState, checkpoint_path, write_checkpoint
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 from .vlm.prompts import check_lengths, initial_context
 from .vlm.text_encoder import TextEncoder
 from .vlm.tokenizer import clean_name
 
 logger = logging.getLogger(__name__)
+
+
+def default_epochs(settings: Mapping[str, object]) -> int:
+    """The epochs of CoOp's scripts: 50 for 1 shot and ImageNet, 100 for up to 4 shots, 200 above."""
+    shots = settings["DATASET.NUM_SHOTS"]
+    if shots == 1 or settings["DATASET.NAME"] == "ImageNet":
+        return 50
+    if shots in (2, 3, 4):
+        return 100
+    return 200
 
 
 @TRAINER_REGISTRY.register()
@@ -57,9 +68,10 @@ class CoOp(BaseTrainer):
         Setting("DATALOADER.TRAIN_X.BATCH_SIZE", 32, "training images per step",
                 allowed=Range(least=1, text="at least 1")),
         Setting("OPTIM.MOMENTUM", 0.9, "of SGD", allowed=Range(least=0, below=1)),
-        Setting("OPTIM.MAX_EPOCH", 0,
-                "epochs of training; 0 = as CoOp: 50 for 1 shot and ImageNet, 100 up to 4, 200 above",
-                allowed=Range(least=0, text="0 (as CoOp has it) or more")),
+        Setting("OPTIM.MAX_EPOCH", 0, "epochs of training",
+                allowed=Range(least=0, text="0 (as CoOp has it) or more"),
+                auto="as CoOp, 50 for 1 shot and ImageNet, 100 up to 4, 200 above",
+                resolve=default_epochs),
         Setting("OPTIM.WARMUP_EPOCH", 1,
                 "first epochs of training at OPTIM.WARMUP_CONS_LR; a cosine from OPTIM.LR follows",
                 allowed=Range(least=0)),
@@ -72,11 +84,18 @@ class CoOp(BaseTrainer):
 
     def __init__(
         self, cfg: CfgNode, dataset: Dataset | None = None, model: LoadedModel | None = None,
+        learns: bool = True,
     ) -> None:
+        """
+        Args:
+            cfg: The settings.
+            dataset: Used instead of the one that `cfg` names.
+            model: As in `BaseTrainer`.
+            learns: False: the prompt of MODEL.INIT_WEIGHTS is tested without training.
+        """
         super().__init__(cfg, dataset, model)
-        self.learns = True  # False: the prompt of MODEL.INIT_WEIGHTS is tested without training
-        self.has_prompt = bool(cfg.MODEL.INIT_WEIGHTS)
-        self.training: dict[str, object] = {}  # how the prompt was trained, for results.json
+        self.learns = learns
+        self.training: dict[str, object] = {}  # how the prompt was trained; empty before that
 
     @property
     def checkpoint(self) -> Path:
@@ -87,13 +106,22 @@ class CoOp(BaseTrainer):
     def num_views(self) -> int:
         return 1
 
+    @property
+    def has_prompt(self) -> bool:
+        """Whether there is a learnt prompt to test."""
+        return bool(self.cfg.MODEL.INIT_WEIGHTS or self.training)
+
     def run(self, train: bool = True, overwrite: bool = False) -> Results:
-        if not train and not self.has_prompt:
-            raise ConfigError("there is no prompt to test: give --model-dir DIR or MODEL.INIT_WEIGHTS FILE")
-        self.learns = train
-        if not train:
-            self.skip_few_shot_sampling()
-        return super().run(train, overwrite)
+        if train or not self.learns:
+            return super().run(train, overwrite)
+        if not self.has_prompt:
+            raise ConfigError("there is no prompt to test: give --model-dir DIR or "
+                              "MODEL.INIT_WEIGHTS FILE")
+        # Whether a run trains is part of its record, so a run that only tests is another one.
+        cfg = without_few_shot_sampling(self.cfg)
+        tester = type(self)(cfg, self.given_dataset, self.given_model, learns=False)
+        tester.log_name = self.log_name
+        return tester.run(train=False, overwrite=overwrite)
 
     def training_facts(self) -> dict[str, object] | None:
         if not self.learns:
@@ -149,7 +177,6 @@ class CoOp(BaseTrainer):
             trained = self.learn()
         context, self.training = self.dist.broadcast(trained)
         self.clip = self.clip.with_context(context.to(self.numerics.device))
-        self.has_prompt = True
 
     def prompt_metadata(self, n_ctx: int) -> dict[str, object]:
         """What the checkpoint says about how the prompt was made.
@@ -164,7 +191,7 @@ class CoOp(BaseTrainer):
             "shots": "all" if shots == -1 else str(shots),
             "seed": str(self.cfg.SEED),
             "epochs": str(epochs_of(self.cfg)),
-            "backbone": self.record.names["backbone"],
+            "backbone": backbone_name(self.cfg.MODEL.BACKBONE.NAME),
             "n_ctx": str(n_ctx),
             "class_token_position": self.cfg.TRAINER.COOP.CLASS_TOKEN_POSITION,
             "split_hash": self.record.method["training"]["images"],
@@ -172,7 +199,11 @@ class CoOp(BaseTrainer):
         }
 
     def learn(self) -> tuple[Tensor, dict[str, object]]:
-        """Trains the context and saves it as CoOp does. Returns it with what results.json says about it."""
+        """Trains the context and saves it as CoOp does.
+
+        Returns:
+            The context, and what results.json says about the training.
+        """
         cfg, epochs = self.cfg, epochs_of(self.cfg)
         learner = PromptLearner(
             self.clip.encoder, self.starting_context(), self.clip.scale,
@@ -187,31 +218,43 @@ class CoOp(BaseTrainer):
         )
         skipped = images.leave_out_unreadable()
         if skipped and cfg.DATALOADER.ON_BAD_IMAGE == "error":
-            raise DataError(f"{skipped[0]}; fix the file, or skip such images: DATALOADER.ON_BAD_IMAGE skip")
-        # The training state is stored with the parts, and removed with them when the run is finished.
+            raise DataError(f"{skipped[0]}; fix the file, or skip such images: "
+                            f"DATALOADER.ON_BAD_IMAGE skip")
+        # The training state is stored with the parts, and removed with them when the run is done.
         path = self.run_dir.path
-        run_epochs(learner, images, self.run_dir.parts / "training.pt", path / "tensorboard" / "training")
+        saved_state = self.run_dir.parts / "training.pt"
+        run_epochs(learner, images, saved_state, path / "tensorboard" / "training")
+        state = TrainingState(epochs, learner.optimizer.state_dict(), learner.scheduler_state())
         write_checkpoint(
-            self.checkpoint, epochs, learner.context, self.clip.backbone,
-            self.clip.encoder.class_tokens, learner.optimizer.state_dict(),
-            learner.scheduler_state(), self.prompt_metadata(learner.context.shape[-2]),
+            self.checkpoint, learner.context, self.clip.backbone, self.clip.encoder.class_tokens,
+            state, self.prompt_metadata(learner.context.shape[-2]),
         )
-        logger.info("prompt trained on %d images (%s) in %d epochs: %s", len(images.items), images.views, epochs,
-                    self.checkpoint)
-        return learner.context.cpu(), {
-            "images": len(images.items), "shots": cfg.DATASET.NUM_SHOTS, "views": images.views, "epochs": epochs,
-            **learner.figures, "context": list(learner.context.shape), "skipped": skipped,
+        logger.info("prompt trained on %d images (%s) in %d epochs: %s", len(images.items),
+                    images.views, epochs, self.checkpoint)
+        facts = {
+            "images": len(images.items),
+            "shots": cfg.DATASET.NUM_SHOTS,
+            "views": images.views,
+            "epochs": epochs,
+            **learner.figures,
+            "context": list(learner.context.shape),
+            "skipped": skipped,
             "checkpoint": self.checkpoint.relative_to(path).as_posix(),
         }
+        return learner.context.cpu(), facts
 
     def metadata(self) -> dict[str, object]:
-        return {**super().metadata(), **({"training": self.training} if self.training else {})}
+        metadata = super().metadata()
+        if self.training:
+            metadata["training"] = self.training
+        return metadata
 
     @torch.no_grad()
     def adapt(self, views: Tensor) -> Adapted:
-        """Logits of the plain view with the learnt prompt; the zero-shot ones are those of PROMPT.CTX_INIT."""
+        """Logits of the plain view with the learnt prompt; zero-shot ones with PROMPT.CTX_INIT."""
         if not self.has_prompt:
-            raise ConfigError(f"CoOp has no prompt yet: train one with {tool('train')} or give MODEL.INIT_WEIGHTS FILE")
+            raise ConfigError(f"CoOp has no prompt yet: train one with {tool('train')} or give "
+                              f"MODEL.INIT_WEIGHTS FILE")
         plain = views[:, :1]
         clip = self.clip
         logits = class_logits(plain, clip.text, clip.scale)[:, 0]
@@ -222,12 +265,7 @@ class CoOp(BaseTrainer):
 
 def epochs_of(cfg: CfgNode) -> int:
     """OPTIM.MAX_EPOCH, or what CoOp's scripts use for this number of shots."""
-    if cfg.OPTIM.MAX_EPOCH:
-        return cfg.OPTIM.MAX_EPOCH
-    shots = cfg.DATASET.NUM_SHOTS
-    if shots == 1 or cfg.DATASET.NAME == "ImageNet":
-        return 50
-    return 100 if 1 < shots <= 4 else 200
+    return cfg.OPTIM.MAX_EPOCH or default_epochs(leaves(cfg))
 
 
 def trained_prompt(cfg: CfgNode, overwrite: bool = False) -> Path:
@@ -239,7 +277,8 @@ def trained_prompt(cfg: CfgNode, overwrite: bool = False) -> Path:
     """
     trainer = CoOp(cfg)
     trainer.run(overwrite=overwrite)
-    if not trainer.dist.broadcast(trainer.checkpoint.is_file()):  # the run is finished, but its prompt was removed
+    # The run may be finished, but its prompt removed.
+    if not trainer.dist.broadcast(trainer.checkpoint.is_file()):
         with fixed_numerics(), RunLock(trainer.run_dir.path).held():
             trainer.train()
             trainer.run_dir.remove_parts()

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from .config.fingerprint import run_path
+from .config.names import backbone_name
+from .config.run_folder import run_path
 from .config.settings import OneOf, Range, Setting
 from .config.table import CLASS_TOKEN_POSITION
 from .config.validation import require
@@ -17,7 +18,7 @@ from .registry import TRAINER_REGISTRY
 from .runs.record import content_hash
 from .runs.run_dir import Results
 from .tpt import TPT
-from .vlm.prompt_files import checkpoint_path, write_checkpoint
+from .vlm.prompt_files import TrainingState, checkpoint_path, write_checkpoint
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 from .vlm.text_encoder import TextEncoder
 
@@ -85,8 +86,8 @@ class FPP(TPT):
             steps = self.cfg.TRAINER.FPP.STEPS
             path = checkpoint_path(run_path(self.cfg), steps)
             write_checkpoint(
-                path, steps, self.clip.context, self.clip.backbone, self.clip.encoder.class_tokens,
-                {}, {}, self.prompt_metadata())
+                path, self.clip.context, self.clip.backbone, self.clip.encoder.class_tokens,
+                TrainingState(steps, optimizer={}, scheduler={}), self.prompt_metadata())
             logger.info("prompt pre-trained without images in %d steps: %s (MODEL.INIT_WEIGHTS)",
                         steps, path)
         return super().test()
@@ -98,7 +99,7 @@ class FPP(TPT):
             "dataset": self.record.data["dataset"],
             "seed": str(self.cfg.SEED),
             "epochs": str(self.cfg.TRAINER.FPP.STEPS),
-            "backbone": self.record.names["backbone"],
+            "backbone": backbone_name(self.cfg.MODEL.BACKBONE.NAME),
             "n_ctx": str(self.clip.context.shape[-2]),
             "class_token_position": "end",
             "settings": content_hash(self.record.method["settings"]),

@@ -12,11 +12,12 @@ from .config.registry import (
     find_method,
     method_info,
     method_key,
+    registered_name,
 )
 from .config.table import EVERY_IMAGE, reset_words
 
 __all__ = [
     "EVERY_IMAGE", "LAST", "SPARE_COLOURS", "TRAINER_REGISTRY", "ZERO_SHOT", "Method", "MethodInfo",
     "backbone_label", "branch_of", "build_trainer", "find_method", "method_info", "method_key",
-    "reset_words",
+    "registered_name", "reset_words",
 ]

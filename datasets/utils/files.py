@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -109,6 +110,15 @@ def read_regular(path: Path, largest: int = LARGEST_TEXT) -> bytes:
         if os.fstat(file.fileno()).st_size > largest:
             raise OSError(errno.EFBIG, "File too large", str(path))
         return file.read()
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def read_json(path: Path) -> Any | None:

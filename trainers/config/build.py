@@ -22,7 +22,7 @@ from .layers import (
     read_pairs,
     with_trainer_layer,
 )
-from .registry import TRAINER_REGISTRY
+from .registry import TRAINER_REGISTRY, registered_name
 from .safe_yaml import unflatten
 from .settings import tag_of, without_effect
 from .validation import validate
@@ -74,6 +74,9 @@ def build_cfg(
     notes = merge(settings, lower, trained)
     baseline = dict(settings)
     notes += merge(settings, upper, trained)
+    if name and settings["TRAINER.NAME"] != name:
+        notes.append(f"trainer {settings['TRAINER.NAME']} is {name}")
+        settings["TRAINER.NAME"] = name
     other_methods = [key for key, _ in pairs if key in settings and key not in own_defaults]
     if other_methods:
         notes.append(f"no effect on {name}, because another method's: {', '.join(other_methods)}")
@@ -84,7 +87,7 @@ def build_cfg(
         own_settings[key] = SHARED[key].canonical(value) if key in SHARED else value
     cfg = Config(unflatten(own_settings))
     validate(cfg)
-    cfg.remember(baseline, tag_is_given=bool(cfg.TAG))
+    cfg.remember(baseline)
     resolve_augmix(cfg)
     if not cfg.TAG:
         cfg.TAG = tag_of(cfg)
@@ -121,7 +124,7 @@ def resolve_augmix(cfg: Config) -> None:
 
 
 def find_trainer(layers: Sequence[Layer]) -> str:
-    """The trainer that the last layer with a name asks for; "" where none has one."""
+    """The registered name of the trainer that the last layer with a name asks for; "" if none has one."""
     name: object = ""
     for _, values in layers:
         for key, value in values:
@@ -130,4 +133,4 @@ def find_trainer(layers: Sequence[Layer]) -> str:
     if name:
         translated, _ = translate("TRAINER.NAME", name, "")
         name = translated["TRAINER.NAME"]
-    return name if isinstance(name, str) else ""
+    return registered_name(name) if isinstance(name, str) else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from .declared import get_cfg_default, leaves, rows_of
-from .registry import TRAINER_REGISTRY, method_info
+from .registry import TRAINER_REGISTRY, method_info, registered_name
 from .setting import Setting
 from .table import TABLE
 
@@ -69,7 +69,7 @@ def help_text(trainer: str = "") -> str:
     if not trainer:
         lines.append(f"A method's own settings: --help-settings NAME, with one of {', '.join(TRAINER_REGISTRY)}.")
         return "\n".join(lines)
-    return "\n".join([*lines, *method_lines(trainer)])
+    return "\n".join([*lines, *method_lines(registered_name(trainer))])
 
 
 def method_rows(trainer: str) -> list[Setting]:

@@ -32,15 +32,9 @@ class Config(CfgNode):
     def baseline(self) -> Mapping[str, object] | None:
         return self.__dict__.get("_baseline")
 
-    @property
-    def tag_is_given(self) -> bool:
-        """Whether the user chose TAG. Otherwise it is made of the changed settings."""
-        return self.__dict__.get("_tag_is_given", False)
-
-    def remember(self, baseline: Mapping[str, object], tag_is_given: bool) -> None:
-        # Set past CfgNode, which would take attributes for settings. Copies keep them.
+    def remember(self, baseline: Mapping[str, object]) -> None:
+        # Set past CfgNode, which would take an attribute for a setting. Copies keep it.
         self.__dict__["_baseline"] = dict(baseline)
-        self.__dict__["_tag_is_given"] = tag_is_given
 
 
 def baseline_of(cfg: CfgNode) -> Mapping[str, object]:

@@ -33,12 +33,25 @@ def method_key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def find_method(name: str) -> type[Any] | None:
-    """The registered trainer of this name in any spelling; None if there is none."""
+def registered_name(name: str) -> str:
+    """The name under which a trainer is registered, found by any spelling of it.
+
+    A name that nobody registers is returned as it is: the registry refuses it with a list of names.
+    """
+    if name in TRAINER_REGISTRY:
+        return name
     for known in TRAINER_REGISTRY:
         if method_key(known) == method_key(name):
-            return TRAINER_REGISTRY.get(known)
-    return None
+            return known
+    return name
+
+
+def find_method(name: str) -> type[Any] | None:
+    """The registered trainer of this name in any spelling; None if there is none."""
+    known = registered_name(name)
+    if known not in TRAINER_REGISTRY:
+        return None
+    return TRAINER_REGISTRY.get(known)
 
 
 def is_plugin(cls: type) -> bool:

@@ -10,7 +10,7 @@ from functools import cache
 from yacs.config import CfgNode
 
 from .declared import find_setting, get_cfg_default, leaves, method_settings, rows_of
-from .layers import Config, baseline_of, default_settings
+from .layers import baseline_of, default_settings
 from .names import file_label, path_safe
 from .registry import TRAINER_REGISTRY, method_info, method_key
 from .setting import Check, OneOf, Range, Role, Setting, plain_number
@@ -24,7 +24,9 @@ __all__ = [
 Resolved = Mapping[str, object]  # what defaults stand for, known from model and data: {KEY: value}
 
 
-def effective_settings(cfg: CfgNode, resolved: Resolved | None = None) -> dict[str, object]:
+def effective_settings(
+    cfg: CfgNode, resolved: Resolved | None = None, trains: bool = True,
+) -> dict[str, object]:
     """The settings that a run's predictions depend on, by their full keys.
 
     Settings without an effect for this trainer and these values are absent. Values are canonical:
@@ -35,15 +37,19 @@ def effective_settings(cfg: CfgNode, resolved: Resolved | None = None) -> dict[s
         cfg: The settings of a run.
         resolved: What defaults such as `auto` stand for, where only the model or the data tell,
             such as {"INPUT.PIXEL_MEAN": [0.48, 0.46, 0.41], "TEST.LIMIT": number of images}.
+        trains: Whether a method that learns from labelled images does so in this run. If it tests
+            a finished prompt instead, the settings of its training have no effect.
     """
     settings = leaves(cfg)
     values = {}
-    for key, row in effective_rows(settings, cfg.TRAINER.NAME).items():
+    for key, row in effective_rows(settings, cfg.TRAINER.NAME, trains).items():
         values[key] = effective_value(row, settings[key], settings, resolved or {})
     return values
 
 
-def changed_settings(cfg: CfgNode, resolved: Resolved | None = None) -> dict[str, tuple[object, object]]:
+def changed_settings(
+    cfg: CfgNode, resolved: Resolved | None = None, trains: bool = True,
+) -> dict[str, tuple[object, object]]:
     """The effective settings that are not the defaults of the trainer on this data set.
 
     A value that means the same as the default counts as the default. Settings that have a folder of
@@ -52,6 +58,7 @@ def changed_settings(cfg: CfgNode, resolved: Resolved | None = None) -> dict[str
     Args:
         cfg: The settings of a run.
         resolved: See `effective_settings`.
+        trains: See `effective_settings`.
 
     Returns:
         For each key the default and the value, both as in `effective_settings`.
@@ -59,7 +66,7 @@ def changed_settings(cfg: CfgNode, resolved: Resolved | None = None) -> dict[str
     settings = leaves(cfg)
     baseline = baseline_of(cfg)
     changed = {}
-    for key, row in effective_rows(settings, cfg.TRAINER.NAME).items():
+    for key, row in effective_rows(settings, cfg.TRAINER.NAME, trains).items():
         default = baseline.get(key, row.default)
         value = settings[key]
         if row.in_path or row.canonical(value) == row.canonical(default):
@@ -89,14 +96,19 @@ def without_effect(cfg: CfgNode) -> list[tuple[str, str]]:
     return unused
 
 
-def effective_rows(settings: Mapping[str, object], trainer: str) -> dict[str, Setting]:
+def effective_rows(
+    settings: Mapping[str, object], trainer: str, trains: bool = True,
+) -> dict[str, Setting]:
     """The rows of the settings that influence the predictions of a trainer."""
     method = method_info(trainer)
+    only_tests = method.trained and not trains
     terms = added_terms(settings)
     foreign = foreign_keys(settings, trainer, terms)
     effective = {}
     for key, row in rows_of(settings, trainer).items():
         if key in foreign or not row.influences_predictions:
+            continue
+        if only_tests and row.role is Role.METHOD and not row.in_path:
             continue
         if not row.reason_without_effect(settings, method):
             effective[key] = row
@@ -132,8 +144,10 @@ def effective_value(
     row: Setting, value: object, settings: Mapping[str, object], resolved: Resolved,
 ) -> object:
     """A value as records state it."""
+    if row.names_file and value:
+        return resolved.get(row.key) or file_label(str(value))
     if row.names_file:
-        return file_label(str(value)) if value else value
+        return value
     if row.recorded is not None:
         return row.recorded(str(value))
     value = row.canonical(value)
@@ -152,19 +166,29 @@ def effective_value(
 
 
 def tag_of(cfg: CfgNode, resolved: Resolved | None = None) -> str:
-    """A readable folder name from the changed settings: `default`, or `STEPS-2_LAMBDA-10.0`."""
+    """A readable folder name from the changed settings: `default`, or `STEPS-2_LAMBDA-10.0`.
+
+    Args:
+        cfg: The settings of a run.
+        resolved: See `effective_settings`. For MODEL.INIT_WEIGHTS it is the name of the protocol by
+            which the prompt was learnt, such as `CoOp-2-shots`, so that seeds lie side by side.
+    """
     parts = []
     for key, (_, value) in changed_settings(cfg, resolved).items():
-        parts.append(f"{key.rpartition('.')[2]}-{value}")
+        if key == "MODEL.INIT_WEIGHTS" and resolved and key in resolved:
+            parts.append(str(value))
+        else:
+            parts.append(f"{key.rpartition('.')[2]}-{value}")
     return path_safe("_".join(parts)) or "default"
 
 
-def retag(cfg: Config, resolved: Resolved) -> Config:
+def retag(cfg: CfgNode, resolved: Resolved) -> CfgNode:
     """The same settings with the TAG that they have once model and data are known.
 
-    A TAG that the user chose stays.
+    A TAG that is not made of the settings was chosen, and stays.
     """
-    if cfg.tag_is_given:
+    automatic_tag = tag_of(cfg)
+    if automatic_tag != cfg.TAG:
         return cfg
     copy = cfg.clone()
     copy.defrost()

@@ -133,7 +133,7 @@ def precision_of_device(settings: Settings) -> object:
         import torch  # takes seconds, and only a run with a precision of its own gets here
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return "fp16" if device.startswith("cuda") else "fp32"
+    return "fp32" if device == "cpu" else "fp16"
 
 
 def mean_of_backbone(settings: Settings) -> object:
@@ -390,7 +390,7 @@ TABLE: Sequence[Setting] = (
     Setting(
         "MODEL.PREC", "auto", "precision of both towers", Role.NUMERICS,
         OneOf(("auto", "fp32", "fp16", "bf16")),
-        auto="fp32 on a CPU, fp16 autocast on CUDA", resolve=precision_of_device,
+        auto="fp32 on a CPU, fp16 autocast on a GPU", resolve=precision_of_device,
         alias=("TRAINER.COOP.PREC", {"fp16": "fp16", "amp": "fp16", "fp32": "fp32"})),
     Setting(
         "MODEL.INIT_WEIGHTS", "",

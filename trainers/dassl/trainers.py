@@ -12,7 +12,7 @@ from dassl.engine import TrainerX
 from yacs.config import CfgNode
 
 from ..base import BaseTrainer
-from ..config.fingerprint import run_path
+from ..config.run_folder import run_path
 from ..registry import TRAINER_REGISTRY
 from ..runs.run_dir import Results, read_predictions
 from ..runs.summary import END_OF_TRAINING
@@ -67,14 +67,14 @@ class PromptCalTrainer(TrainerX):
         if self.engine.dist.is_main:
             from ..report.tensorboard_figures import write_tensorboard_figures  # matplotlib is not part of a run
 
-            write_tensorboard_figures(run_path(cfg))
+            write_tensorboard_figures(run_path(self.engine.cfg))
         return results
 
     def evaluate(self, results: Results) -> float:
         """Prints the result through Dassl's evaluator."""
         if not self.engine.dist.is_main:
             return results["accuracy"]
-        predictions = read_predictions(self.engine.run_dir.path)
+        predictions = read_predictions(run_path(self.engine.cfg))
         self.evaluator.writes = False
         self.evaluator.reset()
         self.evaluator.process(torch.from_numpy(predictions["logits"]), torch.from_numpy(predictions["label"]))

@@ -17,8 +17,9 @@ class Adapted:
 
     logits: Tensor  # (B, K) after adaptation
     zero_shot_logits: Tensor  # (B, K) of the plain view with the initial prompt
-    ctx: Tensor | None = None  # (B, n_ctx, width), the adapted contexts of methods that tune the context
-    columns: dict[str, Tensor] = field(default_factory=dict)  # (B, ...) each: what else is stored per image
+    ctx: Tensor | None = None  # (B, n_ctx, width), adapted contexts of methods that tune the context
+    # What else is stored per image, (B, ...) each.
+    columns: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def loss(self) -> Tensor | None:
@@ -32,42 +33,61 @@ class Adapted:
 
     @property
     def flagged(self) -> Tensor | None:
-        """(B,) whether `logits` are the zero-shot ones because adaptation gave a number that is not finite."""
+        """(B,) whether adaptation gave a number that is not finite: `logits` are the zero-shot ones."""
         return self.columns.get("flagged")
 
     @classmethod
     def join(cls, parts: Sequence[Adapted]) -> Adapted:
+        """The predictions of several batches as one."""
         contexts = [part.ctx for part in parts if part.ctx is not None]
+        columns = {}
+        for name in parts[0].columns:
+            columns[name] = torch.cat([part.columns[name] for part in parts])
         return cls(
-            torch.cat([part.logits for part in parts]), torch.cat([part.zero_shot_logits for part in parts]),
-            torch.cat(contexts) if contexts else None,
-            {name: torch.cat([part.columns[name] for part in parts]) for name in parts[0].columns},
+            logits=torch.cat([part.logits for part in parts]),
+            zero_shot_logits=torch.cat([part.zero_shot_logits for part in parts]),
+            ctx=torch.cat(contexts) if contexts else None,
+            columns=columns,
         )
 
     def check_shapes(self, method: str, images: int, classes: int, names: Sequence[object]) -> None:
         """Refuses output that does not have one row per image. `names` are those of the images."""
         logits = {"logits": self.logits, "zero_shot_logits": self.zero_shot_logits}
         for name, tensor in {**logits, **self.columns}.items():
-            if len(tensor) != images or (name in logits and tensor.shape != (images, classes)):
-                raise DataError(f"{method} returned {name} of shape {tuple(tensor.shape)} for {images} images of "
-                                f"{classes} classes, the first of them {names[0]}: fix the method's adapt()")
+            fits = len(tensor) == images
+            if name in logits:
+                fits = tensor.shape == (images, classes)
+            if not fits:
+                raise DataError(
+                    f"{method} returned {name} of shape {tuple(tensor.shape)} for {images} images of "
+                    f"{classes} classes, the first of them {names[0]}: fix the method's adapt()")
 
     def with_equal_logits(self, first_of_name: Sequence[int] | None) -> Adapted:
-        """Copies the logits of each class name to the other classes of that name, so that they are bitwise equal.
-        `first_of_name[k]` is the first class with the name of class k; None where all names differ."""
+        """Classes of one name get the logits of the first of them, so that they are bitwise equal.
+
+        Args:
+            first_of_name: For class k the first class with the same name; None where all differ.
+        """
         if first_of_name is None:
             return self
         index = torch.tensor(first_of_name, device=self.logits.device)
-        return replace(self, logits=self.logits[:, index], zero_shot_logits=self.zero_shot_logits[:, index])
+        return replace(
+            self,
+            logits=self.logits[:, index],
+            zero_shot_logits=self.zero_shot_logits[:, index],
+        )
 
     def with_fallback(self, names: Sequence[object]) -> Adapted:
-        """An image with logits that are not finite gets its zero-shot prediction and is flagged. Images whose zero-shot
-        prediction is not finite either are refused by name."""
+        """An image with logits that are not finite gets its zero-shot prediction and is flagged.
+
+        Images whose zero-shot prediction is not finite either are refused by name.
+        """
         flagged = ~self.logits.isfinite().all(-1)
         logits = torch.where(flagged[:, None], self.zero_shot_logits, self.logits)
         lost = ~logits.isfinite().all(-1)
         if lost.any():
-            raise DataError(f"CLIP's features of {names[int(lost.int().argmax())]} are not finite: try MODEL.PREC fp32")
+            first_lost = names[int(lost.int().argmax())]
+            raise DataError(f"CLIP's features of {first_lost} are not finite: try MODEL.PREC fp32")
         return replace(self, logits=logits, columns={**self.columns, "flagged": flagged})
 
 

@@ -30,6 +30,7 @@ from ..runs.parts import chunks
 from ..runs.record import RunRecord
 from ..vlm.backbone import Backbone
 from ..vlm.budget import Budget
+from ..vlm.device import pin
 from ..vlm.image_tower import encode_views
 from ..vlm.numerics import DTYPES, worker_thread
 from .cache import ArrayCache
@@ -134,7 +135,7 @@ class ViewStore:
         on_cpu = device.type == "cpu"
         make = self.encode_image if on_cpu else self.make_views
         self.maker.warm_up()
-        for batch in load_batches(self.read_image, make, wanted, self.threads):
+        for batch in load_batches(self.data.read_image, make, wanted, self.threads):
             for index in batch.bad:
                 self.check_unchanged(index)
             if not batch.made:
@@ -148,10 +149,6 @@ class ViewStore:
             features = features.to(self.dtype).float()
             yield FeatureBatch(batch.index, features, batch.bad)
 
-    def read_image(self, index: int) -> Image.Image:
-        """The image at a position of the split."""
-        return self.data.dataset.read_image(self.data.items[index])
-
     def encode_image(self, image: Image.Image, index: int) -> Tensor:
         """Unit features (V, d) of one image, in a thread of the pool."""
         self.check_unchanged(index)
@@ -164,9 +161,7 @@ class ViewStore:
         """Views (V, 3, S, S); for CUDA in pinned memory, from which a copy does not block."""
         self.check_unchanged(index)
         views = self.maker(image, index)
-        if self.backbone.device.type == "cuda":
-            views = views.pin_memory()
-        return views
+        return pin(views, self.backbone.device)
 
     def check_unchanged(self, index: int) -> None:
         """Refuses an image that is no longer the one whose digest the run has. It is called after the

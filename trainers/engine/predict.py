@@ -1,10 +1,14 @@
-"""Predicts the test images of a run, part by part: an interrupted run continues with the parts that are missing."""
+"""Predicts the test images of a run, part by part.
+
+An interrupted run continues with the parts that are missing.
+"""
 from __future__ import annotations
 
 import logging
 import time
 import traceback
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +25,19 @@ from .method import Method
 logger = logging.getLogger(__name__)
 
 
+class Batch(NamedTuple):
+    """Images that are adapted at once. A batch lies within one part, so a resumed run has the same."""
+
+    part: Sequence[int]  # positions in the split of the images of the part
+    indices: Sequence[int]  # of the batch
+
+    @property
+    def ends_part(self) -> bool:
+        return self.indices[-1] == self.part[-1]
+
+
 class Predictor:
-    """Reads view features, adapts to them batch by batch, and saves the predictions of each finished part."""
+    """Reads view features, adapts to them batch by batch, and saves each finished part."""
 
     def __init__(self, trainer: Method, run_dir: RunDir) -> None:
         self.trainer = trainer
@@ -35,99 +50,155 @@ class Predictor:
         self.position = {index: place for place, index in enumerate(self.data.order)}
 
     def predict(self) -> None:
-        """Predicts the images of all parts that are not finished; each process takes some of the parts."""
+        """Predicts the images of all parts that are not finished.
+
+        Each process takes some of the parts.
+        """
         if self.trainer.online:
             if self.dist.world > 1:
-                raise ConfigError(f"{self.cfg.TRAINER.NAME} carries state from image to image, so one process must see "
-                                  f"all images: start it with a single process")
-            self.trainer.load_state(self.trainer.state())  # finds out now, not after hours, that both work
+                raise ConfigError(
+                    f"{self.cfg.TRAINER.NAME} carries state from image to image, so one process must "
+                    f"see all images: start it with a single process")
+            # Finds out now, not after hours, that both work.
+            self.trainer.load_state(self.trainer.state())
         finished, missing = self.resume()
         # On a network disk that lags, processes may see other parts: the main process decides.
         missing = self.dist.broadcast(missing)
-        own = missing[self.dist.rank :: self.dist.world]
-        # A batch lies within one part, so a resumed run has the same batches.
-        batches = [(part, indices) for part in own for indices in chunks(part, self.cfg.TTA.EPISODES)]
-        with Progress(self.run_dir.path, len(self.data.indices), self.cfg.TEST.BINS, self.cfg.TRAINER.NAME,
-                      self.dist.is_main) as progress:
+        with Progress(
+            self.run_dir.path, len(self.data.indices), self.cfg.TEST.BINS, self.cfg.TRAINER.NAME,
+            self.dist.is_main,
+        ) as progress:
             for columns in finished:
                 progress.count(columns)
-            started = time.perf_counter()
-            features = self.view_features() if missing else None
-            rows: list[Columns] = []
-            found = features.batches([indices for _, indices in batches]) if features else ()
-            for (part, indices), read in zip(batches, found, strict=True):
-                columns, now = self.predict_batch(read), time.perf_counter()
-                rows.append({**columns, "seconds": np.array([now - started])})
-                started = now
-                progress.advance(rows[-1])
-                if indices[-1] == part[-1]:
-                    whole, rows = concatenate(rows), []
-                    self.run_dir.write_part(part, whole)
-                    if self.trainer.online:
-                        self.run_dir.write_state(self.parts.index(part) + 1, self.trainer.state())
-                    progress.log(whole)
+            if missing:
+                self.predict_parts(missing, progress)
         self.dist.barrier()
 
     def resume(self) -> tuple[Sequence[Columns], list[Sequence[int]]]:
-        """The columns of the finished parts, and the parts that are missing. An online method continues from its last
-        saved state; parts after that state are predicted again."""
-        found = [self.run_dir.read_part(part) for part in self.parts]
+        """The columns of the finished parts, and the parts that are missing.
+
+        An online method continues from its last saved state; parts after that state are predicted
+        again.
+        """
+        stored = [self.run_dir.read_part(part) for part in self.parts]
         if self.trainer.online:
-            whole = next((number for number, columns in enumerate(found) if columns is None), len(found))
-            kept, state = self.run_dir.read_state(whole)
-            if kept:
+            # Parts count only up to the first gap: each state follows from the images before it.
+            in_sequence = len(stored)
+            if None in stored:
+                in_sequence = stored.index(None)
+            up_to_state, state = self.run_dir.read_state(in_sequence)
+            if up_to_state:
                 self.trainer.load_state(state)
-            found = [columns if number < kept else None for number, columns in enumerate(found)]
-        finished = [columns for columns in found if columns is not None]
+            for number in range(up_to_state, len(stored)):
+                stored[number] = None
+
+        finished: list[Columns] = []
+        missing: list[Sequence[int]] = []
+        for part, columns in zip(self.parts, stored, strict=True):
+            if columns is None:
+                missing.append(part)
+            else:
+                finished.append(columns)
         if finished:
             images = sum(len(columns["index"]) + len(columns["bad_index"]) for columns in finished)
-            logger.info("resuming: %d of %d images were predicted before", images, len(self.data.indices))
-        return finished, [part for part, columns in zip(self.parts, found, strict=True) if columns is None]
+            logger.info("resuming: %d of %d images were predicted before", images,
+                        len(self.data.indices))
+        return finished, missing
+
+    def predict_parts(self, missing: Sequence[Sequence[int]], progress: Progress) -> None:
+        """Predicts this process's share of the missing parts, and saves each when it is complete."""
+        batches = []
+        for part in missing[self.dist.rank :: self.dist.world]:
+            for indices in chunks(part, self.cfg.TTA.EPISODES):
+                batches.append(Batch(part, indices))
+        started = time.perf_counter()
+        features = self.view_features().batches([batch.indices for batch in batches])
+        rows: list[Columns] = []  # of the part so far
+        for batch, batch_features in zip(batches, features, strict=True):
+            columns = self.predict_batch(batch_features)
+            now = time.perf_counter()
+            columns["seconds"] = np.array([now - started])
+            started = now
+            rows.append(columns)
+            progress.advance(columns)
+            if batch.ends_part:
+                whole = concatenate(rows)
+                rows = []
+                self.run_dir.write_part(batch.part, whole)
+                if self.trainer.online:
+                    finished_parts = self.parts.index(batch.part) + 1
+                    self.run_dir.write_state(finished_parts, self.trainer.state())
+                progress.log(whole)
 
     def view_features(self) -> ViewStore:
-        """Where view features come from; a store on disk is filled first. A method that reads the plain view alone has
-        features of its own: encoded together with other views they differ in the last bits."""
+        """Where view features come from; a store on disk is filled first.
+
+        A method that reads the plain view alone has features of its own: encoded together with
+        other views they differ in the last bits.
+        """
         features = self.trainer.view_features()
         features.fill(self.dist)
         return features
 
     def predict_batch(self, batch: FeatureBatch) -> dict[str, np.ndarray]:
-        """The columns of a batch. Its predictions are copied from the device once, which waits for them."""
+        """The columns of a batch.
+
+        Its predictions are copied from the device once, which waits for them.
+        """
         items = [self.data.items[index] for index in batch.index]
         started = time.perf_counter()
-        empty = torch.empty(0, len(self.trainer.clip.classnames))
-        adapted = Adapted(empty, empty).with_fallback([])  # of no image
         if items:
             adapted = adapt_images(self.trainer, batch.views, [item.impath for item in items])
-        columns = {"logits": adapted.logits, "zero_shot_logits": adapted.zero_shot_logits, **adapted.columns}
-        arrays = {name: column.cpu().numpy() for name, column in columns.items()}
-        return {
+        else:
+            no_logits = torch.empty(0, len(self.trainer.clip.classnames))
+            adapted = Adapted(no_logits, no_logits).with_fallback([])
+        columns = {
             "index": np.array(batch.index, dtype=np.int64),
             "label": np.array([item.label for item in items], dtype=np.int64),
             "bad_index": np.array(list(batch.bad), dtype=np.int64),
             "bad_reason": np.array(list(batch.bad.values()), dtype=np.str_),
-            **arrays, **({"position": np.array([self.position[index] for index in batch.index], dtype=np.int64)}
-                         if self.trainer.online else {}),
-            "adapt_seconds": np.array([time.perf_counter() - started]),
+            "logits": adapted.logits.cpu().numpy(),
+            "zero_shot_logits": adapted.zero_shot_logits.cpu().numpy(),
         }
+        for name, column in adapted.columns.items():
+            columns[name] = column.cpu().numpy()
+        if self.trainer.online:
+            places = [self.position[index] for index in batch.index]
+            columns["position"] = np.array(places, dtype=np.int64)
+        columns["adapt_seconds"] = np.array([time.perf_counter() - started])
+        return columns
 
 
 def adapt_images(method: Method, views: Tensor, names: Sequence[object]) -> Adapted:
-    """A method's predictions for images given as unit view features (B, V, d): checked, with equal logits for classes
-    of one name, and with the zero-shot prediction where a number is not finite. `names` are those of the images.
+    """A method's predictions, checked.
 
-    An online method sees its images one by one, so that the number of images adapted at once changes nothing.
+    Classes of one name get equal logits, and an image with a number that is not finite gets its
+    zero-shot prediction. An online method sees its images one by one, so that the number of images
+    adapted at once changes nothing.
+
+    Args:
+        method: The method.
+        views: Unit view features (B, V, d) of B images.
+        names: Of the images, for messages.
     """
     trainer = type(method).__name__
     try:
-        adapted = Adapted.join([method.adapt(some) for some in (views.split(1) if method.online else [views])])
+        turns = views.split(1) if method.online else [views]
+        adapted = Adapted.join([method.adapt(turn) for turn in turns])
         adapted.check_shapes(trainer, len(views), len(method.clip.classnames), names)
         return adapted.with_equal_logits(method.clip.first_of_name).with_fallback(names)
-    except Exception as error:  # a user's own method may raise anything: say which, where, and at which image
+    except Exception as error:  # a user's own method may raise anything
         if isinstance(error, UserError) or machine_fault(error):
             raise
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
-        place = f"line {frames[-1].lineno} of {frames[-1].filename}"
-        reason = one_line(f"{type(error).__name__}: {error}, {place}")
-        raise UserError(f"{trainer} failed at {names[0]} ({reason}): fix the method and run the command again; "
-                        f"finished parts are kept") from error
+        reason = one_line(f"{type(error).__name__}: {error}, {place_of(error)}")
+        raise UserError(f"{trainer} failed at {names[0]} ({reason}): fix the method and run the "
+                        f"command again; finished parts are kept") from error
+
+
+def place_of(error: Exception) -> str:
+    """The last line of code outside of installed packages that an error came from."""
+    place = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if "site-packages" not in frame.filename:
+            place = f"line {frame.lineno} of {frame.filename}"
+    return place

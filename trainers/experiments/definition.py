@@ -17,9 +17,9 @@ from ...datasets.utils.errors import ConfigError, UnknownNameError, UserError
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, dataset_file_of
 from ..config.safe_yaml import read_yaml
-from ..registry import TRAINER_REGISTRY, find_method, method_key
+from ..registry import TRAINER_REGISTRY, find_method, method_key, registered_name
 from ..report import published
-from .layouts import LAYOUTS
+from .layouts import layout_fields
 
 FOLDER = CONFIGS / "experiments"
 # The order of `all`: experiments whose runs many others share come first.
@@ -69,7 +69,7 @@ class Experiment:
 
     name: str
     title: str
-    layout: str
+    layout: str | Mapping[str, Any]
     backbones: Sequence[str]
     datasets: Sequence[str]
     makes: str = ""
@@ -184,7 +184,7 @@ def add(experiment: Experiment, names: Sequence[str]) -> Experiment:
     groups = []
     joined = False
     for group in experiment.runs:
-        extended = without_duplicates([*group.methods, *methods])
+        extended = without_duplicates([*map(registered_name, group.methods), *methods])
         if not sweeps_method_settings(group) and extended != list(group.methods):
             group = replace(group, methods=extended)
             joined = True
@@ -250,15 +250,20 @@ def build(kind: type[Any], content: Any, where: str) -> Any:
 
 def check(experiment: Experiment, where: str) -> None:
     """Refuses unknown names before anything is planned."""
-    from ..report.metrics import METRICS  # imports torch
+    from ..report.layout_figures import FIGURES  # imports torch and matplotlib
+    from ..report.metrics import known_metrics
 
-    check_names("layout", [experiment.layout], LAYOUTS, where)
-    check_names("metrics", experiment.metrics, METRICS, where)
+    try:
+        layout = layout_fields(experiment.layout)
+    except ValueError as error:
+        raise ConfigError(f"layout in {where}: {error}") from error
+    check_names("figures of the layout", layout.get("figures") or [], FIGURES, where)
+    check_names("metrics", experiment.metrics, known_metrics(), where)
     check_names("published", experiment.published, published.tables_of(None), where)
     for dataset in (*experiment.datasets, *experiment.demo.datasets):
         find_dataset(dataset)
     for method in experiment.methods:
-        TRAINER_REGISTRY.get(method)
+        TRAINER_REGISTRY.get(registered_name(method))
     for group in (*experiment.runs, *experiment.demo.runs):
         for key, values in group.sweep.items():
             if not isinstance(values, list) or not values:
@@ -266,7 +271,8 @@ def check(experiment: Experiment, where: str) -> None:
                                   f"{values!r}")
     if not experiment.seeds or not experiment.backbones:
         raise ConfigError(f"seeds or backbones in {where} is empty")
-    if experiment.layout == "averages" and not experiment.across:
+    columns = [table["columns"] for table in layout.get("tables") or []]
+    if "across" in columns and not experiment.across:
         raise ConfigError(f"{where} lacks across: what the columns are (backbone, shots or a swept "
                           f"key)")
 

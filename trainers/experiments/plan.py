@@ -15,12 +15,12 @@ from ...datasets.file_dataset import FileDataset
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, build_cfg
-from ..config.fingerprint import run_path
 from ..config.names import path_safe
+from ..config.run_folder import run_path
 from ..config.settings import Role, changed_settings, effective_settings, find_setting
 from ..coop import CoOp, epochs_of
 from ..registry import method_info, method_key
-from ..report.choose import means
+from ..report.choices import refers_to
 from ..runs.record import canonical_json
 from ..vlm.openai import SMALL
 from ..vlm.prompt_files import checkpoint_path
@@ -355,7 +355,7 @@ class Planner:
         """Whether a swept setting is one whose value is chosen on validation images."""
         for name in self.workspace.choose:
             for key in variant:
-                if means(name, key):
+                if refers_to(name, key):
                     return True
         return False
 

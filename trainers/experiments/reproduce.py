@@ -11,7 +11,7 @@ from ...datasets.utils.cli import tool
 from ...datasets.utils.errors import ConfigError, UserError, reading
 from ...datasets.utils.files import data_root, make_folder
 from ..registry import find_method
-from ..report.choose import check_choice
+from ..report.choices import check_choice
 from ..report.measure import Measured
 from ..runs.lock import RunLock
 from ..vlm import openai

@@ -47,31 +47,53 @@ def random_context(shape: tuple[int, ...], seed: int) -> Tensor:
     return START_STD * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-class PromptLearner:
-    """Trains a context (n_ctx, width) or (K, n_ctx, width) on labelled image features by cross entropy. The backbone is
-    frozen: only the context and its optimizer, SGD with momentum, have a state. Batches and learning rates depend only
-    on the epoch, so a restored learner continues exactly."""
+class EpochSums:
+    """Sums over the images of an epoch. They stay on the device, so that no step waits for it."""
 
-    seen: int  # images in this epoch
-    loss: Tensor  # their summed loss, on the device: no step synchronises
-    correct: Tensor
+    def __init__(self, device: torch.device) -> None:
+        self.images = 0
+        self.loss = torch.zeros((), dtype=torch.float64, device=device)
+        self.correct = torch.zeros((), dtype=torch.long, device=device)
+
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        """Adds a batch with its mean loss, logits (B, K) and labels (B,)."""
+        self.images += len(labels)
+        self.loss = self.loss + loss.double() * len(labels)
+        self.correct = self.correct + (logits.argmax(-1) == labels).sum()
+
+
+class PromptLearner:
+    """Trains a context on labelled image features by cross entropy.
+
+    The backbone is frozen: only the context and its optimizer, SGD with momentum, have a state.
+    Batches and learning rates depend only on the epoch, so a restored learner continues exactly.
+    """
 
     def __init__(
         self, encoder: TextEncoder, context: Tensor, scale: Tensor, schedule: Schedule,
         momentum: float, weight_decay: float,
     ) -> None:
+        """
+        Args:
+            encoder: Text features as a function of the context.
+            context: To start from, (n_ctx, width) or (K, n_ctx, width).
+            scale: Factor of the cosines, () or (K,).
+            schedule: Learning rates.
+            momentum: Of SGD.
+            weight_decay: Of SGD.
+        """
         self.encoder = encoder
         self.scale = scale
         self.schedule = schedule
         self.context = context.detach().clone()
-        self.optimizer = torch.optim.SGD([self.context], schedule.lr, momentum, weight_decay=weight_decay)
+        self.optimizer = torch.optim.SGD(
+            [self.context], schedule.lr, momentum, weight_decay=weight_decay)
         self.epoch = 0  # epochs finished
+        self.sums = EpochSums(self.context.device)  # of the epoch that is running
         self.figures: dict[str, float] = {}  # of the last epoch
 
     def begin_epoch(self) -> None:
-        self.seen = 0
-        self.loss = torch.zeros((), dtype=torch.float64, device=self.context.device)
-        self.correct = torch.zeros((), dtype=torch.long, device=self.context.device)
+        self.sums = EpochSums(self.context.device)
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(self.epoch)
 
@@ -80,9 +102,7 @@ class PromptLearner:
         loss, logits, self.context.grad = retry_on_oom(
             lambda: self.gradient(images, labels), self.encoder.budget.halve_classes)
         self.optimizer.step()
-        self.seen += len(labels)
-        self.loss = self.loss + loss.double() * len(labels)
-        self.correct = self.correct + (logits.argmax(-1) == labels).sum()
+        self.sums.add(loss, logits, labels)
 
     def gradient(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Cross entropy, logits (B, K), and the context's gradient."""
@@ -95,15 +115,23 @@ class PromptLearner:
         return loss.detach(), logits.detach(), vjp(grad_text)[0]
 
     def end_epoch(self) -> None:
-        loss, correct = float(self.loss), int(self.correct)
+        loss = float(self.sums.loss)
         if not math.isfinite(loss):
-            raise UserError(f"the loss is not finite in epoch {self.epoch + 1}: lower OPTIM.LR, or use MODEL.PREC fp32")
+            raise UserError(f"the loss is not finite in epoch {self.epoch + 1}: lower OPTIM.LR, or "
+                            f"use MODEL.PREC fp32")
         self.epoch += 1
-        self.figures = {"loss": loss / self.seen, "accuracy": 100 * correct / self.seen}
+        self.figures = {
+            "loss": loss / self.sums.images,
+            "accuracy": 100 * int(self.sums.correct) / self.sums.images,
+        }
 
     def scheduler_state(self) -> dict[str, Any]:
         """The state of Dassl's scheduler for the same schedule, as plain data."""
-        return {"last_epoch": self.epoch, "base_lrs": [self.schedule.lr], "_last_lr": [self.schedule(self.epoch)]}
+        return {
+            "last_epoch": self.epoch,
+            "base_lrs": [self.schedule.lr],
+            "_last_lr": [self.schedule(self.epoch)],
+        }
 
     def save(self, path: Path) -> None:
         content = {
@@ -118,18 +146,29 @@ class PromptLearner:
             return
         try:
             content = read_checkpoint(path)
-            optimizer, context, epoch, figures = (content[key] for key in ("optimizer", "context", "epoch", "figures"))
-            self.optimizer.load_state_dict(optimizer)
-            self.context.copy_(context)
+            epoch, figures = content["epoch"], content["figures"]
+            self.optimizer.load_state_dict(content["optimizer"])
+            self.context.copy_(content["context"])
         except (WeightsError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ConfigError(f"cannot continue from {path} ({error}): remove it to train from the start") from error
-        self.epoch, self.figures = epoch, figures
+            raise ConfigError(f"cannot continue from {path} ({error}): remove it to train from the "
+                              f"start") from error
+        self.epoch = epoch
+        self.figures = figures
         logger.info("continuing after epoch %d", self.epoch)
 
 
-def run_epochs(learner: PromptLearner, images: TrainingImages, saved: Path, tensorboard: Path) -> None:
-    """Trains until the schedule ends. The state after each epoch is saved to `saved`; a later call continues from it.
-    `tensorboard` is a separate TensorBoard run: here a step is an epoch, in the other curves it is a test image."""
+def run_epochs(
+    learner: PromptLearner, images: TrainingImages, saved: Path, tensorboard: Path,
+) -> None:
+    """Trains until the schedule ends.
+
+    Args:
+        learner: What is trained.
+        images: What it is trained on.
+        saved: File of the state after each epoch; a later call continues from it.
+        tensorboard: A separate TensorBoard run: here a step is an epoch, in the other curves it is
+            a test image.
+    """
     learner.restore(saved)
     start, stop = learner.epoch, learner.schedule.epochs
     if start == stop:
@@ -146,7 +185,11 @@ def run_epochs(learner: PromptLearner, images: TrainingImages, saved: Path, tens
             learner.end_epoch()
             learner.save(saved)
             bar.update()
-            bar.set_postfix_str(f"loss {learner.figures['loss']:.3f}, acc {learner.figures['accuracy']:.1f}")
-            rate, seconds = learner.schedule(learner.epoch - 1), time.perf_counter() - started
-            figures = {**learner.figures, "lr": rate, "seconds": seconds}
-            scalars.add({f"training/{name}": value for name, value in figures.items()}, learner.epoch)
+            loss, accuracy = learner.figures["loss"], learner.figures["accuracy"]
+            bar.set_postfix_str(f"loss {loss:.3f}, acc {accuracy:.1f}")
+            scalars.add({
+                "training/loss": loss,
+                "training/accuracy": accuracy,
+                "training/lr": learner.schedule(learner.epoch - 1),
+                "training/seconds": time.perf_counter() - started,
+            }, learner.epoch)

@@ -17,6 +17,7 @@ from ...datasets.views.maker import ViewMaker
 from ...datasets.views.reference import BICUBIC, crops, to_tensor
 from ..runs.parts import chunks
 from ..vlm.backbone import Backbone
+from ..vlm.device import pin
 from ..vlm.image_tower import encode_views
 
 ORDER, CROPS = 1, 2  # independent streams of random numbers for one seed
@@ -64,7 +65,8 @@ class TrainingImages:
     def leave_out_unreadable(self) -> list[str]:
         """Drops the images that cannot be read, and returns what is wrong with them."""
         bad: dict[int, str] = {}
-        for batch in self.load(self.items, lambda image, index: None, chunks(range(len(self.items)), 64)):
+        batches = chunks(range(len(self.items)), 64)
+        for batch in self.load(self.items, lambda image, index: None, batches):
             bad.update(batch.bad)
         self.items = [item for index, item in enumerate(self.items) if index not in bad]
         if not self.items:
@@ -75,7 +77,9 @@ class TrainingImages:
         """For each epoch its batches of unit features (B, d) and labels (B,)."""
         count = len(self.items)
         labels = torch.tensor([item.label for item in self.items], device=self.backbone.device)
-        plan = {epoch: epoch_batches(count, self.batch, self.seed, epoch) for epoch in range(start, stop)}
+        plan: dict[int, list[Sequence[int]]] = {}  # batches by epoch
+        for epoch in range(start, stop):
+            plan[epoch] = epoch_batches(count, self.batch, self.seed, epoch)
         if self.fixed:
             maker = ViewMaker.of(1, self.backbone.pixels, augmix=False, seed=self.seed)
             maker.warm_up()
@@ -84,15 +88,20 @@ class TrainingImages:
             for batches in plan.values():
                 yield ((features[batch], labels[batch]) for batch in batches)
             return
-        # One loader for the whole training: the next epoch begins while this one ends.
-        crops_of_epochs = [[epoch * count + i for i in batch] for epoch, batches in plan.items() for batch in batches]
+        # One loader for the whole training: the next epoch begins while this one ends. Position
+        # epoch · n + i is image i, whose crop is drawn from that position.
+        positions = []
+        for epoch, batches in plan.items():
+            for batch in batches:
+                positions.append([epoch * count + i for i in batch])
         crop = TrainingCrop(self.backbone.pixels.size, self.seed)
-        loaded = self.load(list(self.items) * stop, crop, crops_of_epochs)  # position epoch · n + i is image i
+        loaded = self.load(list(self.items) * stop, crop, positions)
         for batches in plan.values():
             yield ((self.encode(next(loaded)), labels[batch]) for batch in batches)
 
     def load(
-        self, items: Sequence[Datum], make: Callable[[Image.Image, int], T], batches: Sequence[Sequence[int]],
+        self, items: Sequence[Datum], make: Callable[[Image.Image, int], T],
+        batches: Sequence[Sequence[int]],
     ) -> Iterator[LoadedBatch[T]]:
         def read(index: int) -> Image.Image:
             return self.dataset.read_image(items[index])
@@ -100,7 +109,5 @@ class TrainingImages:
         return load_batches(read, make, batches, num_threads(self.workers))
 
     def encode(self, batch: LoadedBatch[Tensor]) -> Tensor:
-        views = torch.stack(batch.made)
-        if self.backbone.device.type == "cuda":
-            views = views.pin_memory()  # copied without blocking
+        views = pin(torch.stack(batch.made), self.backbone.device)
         return encode_views(self.backbone, views, self.precision)[:, 0]

@@ -12,7 +12,7 @@ from ..config import CONFIGS
 from ..config.build import build_cfg
 from ..config.layers import default_pairs, read_pairs
 from ..config.settings import get_cfg_default
-from ..registry import TRAINER_REGISTRY, backbone_label, method_info
+from ..registry import TRAINER_REGISTRY, backbone_label, method_info, registered_name
 from ..vlm.loading import load_clip
 from ..vlm.openai import warn_of_small
 from .page import context_words, selected_views, write_page
@@ -28,7 +28,8 @@ from .predict import (
 
 
 def predict_images(args: argparse.Namespace) -> None:
-    for trainer in args.trainer:
+    trainers = [registered_name(name) for name in args.trainer]
+    for trainer in trainers:
         TRAINER_REGISTRY.get(trainer)  # refuses unknown names before a model is loaded
     name = registered(args.dataset) if args.dataset else ""
     dataset = build_dataset(name, args.root) if name else None
@@ -42,7 +43,7 @@ def predict_images(args: argparse.Namespace) -> None:
     words: dict[str, list] = {}
     unreadable: list[str] = []
     order_notes: list[str] = []  # of online methods
-    for trainer in dict.fromkeys(args.trainer):
+    for trainer in dict.fromkeys(trainers):
         pairs = setting_pairs(args, trainer, dataset)
         cfg = build_cfg(trainer, opts=pairs)
         model = model or load_clip(backbone, cfg.DEVICE)

@@ -1,25 +1,35 @@
-"""Metrics, class statistics and mistakes of one run, computed from its predictions without model or images."""
+"""Metrics, class statistics and mistakes of one run, from its predictions, without model or images."""
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ...datasets.utils.errors import DataError
 from ..functional import calibration as cal
 from ..functional.arrays import Array, log_softmax
-from ..functional.calibration import Interval
-from ..functional.posthoc import cross_fit_temperature, fit_temperature
-from .load import Predictions, Run
-from .metrics import METRICS, Samples, Top, posthoc_metrics
+from ..functional.conformal import Sets, conformal
+from ..functional.intervals import Interval
+from ..functional.posthoc import cross_fit_temperature, fit_temperature, fixed_temperature
+from ..registry import method_info
+from ..runs.record import RunRecord
+from .load import FinishedRun
+from .metrics import METRICS, Samples, Top, metrics_of_scaled, point, posthoc_metrics
+from .predictions import Predictions
 
 MISTAKES = 12  # kept per run
+MOST_FAILURES = 0.01  # share of flagged or skipped images up to which a run is ranked
+FEW_CLUSTERS = 0.99  # clusters per image below which images count as grouped
+SET_KINDS = ("LAC", "APS")  # conformal sets of a report
+ALPHA = 0.1  # share of conformal sets that may miss the truth
 
 
 @dataclass(frozen=True)
 class ClassRow:
-    """Statistics of one class."""
+    """Statistics of one class, in fractions."""
 
     name: str
     n: int
@@ -35,9 +45,20 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong prediction with the top three classes before and after adaptation, as (name, probability)."""
+    """A wrong prediction with the top three classes before and after adaptation.
+
+    Attributes:
+        index: Position of the image in its split.
+        filename: Of the image below its data set's folder; "" if it is not known.
+        image: Identity of the image; b"" if it is not known.
+        truth: The true class.
+        before: (name, probability) of the top three classes of zero-shot CLIP.
+        after: The same after adaptation.
+    """
 
     index: int
+    filename: str
+    image: bytes
     truth: str
     before: tuple[tuple[str, float], ...]
     after: tuple[tuple[str, float], ...]
@@ -45,109 +66,339 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run and its metrics, in fractions."""
+    """A run and its metrics, in fractions.
 
-    run: Run
+    Attributes:
+        run: The run.
+        record: Of the run; of its zero-shot part if that is used as a run.
+        bins: Of ECE and its like.
+        tuned: The run's top classes.
+        zero_shot: The top classes before adaptation.
+        metrics: By name.
+        zero_shot_metrics: The same before adaptation; empty if the run has no zero-shot logits.
+        sets: Evaluation of conformal sets by kind.
+        zero_shot_sets: The same before adaptation.
+        classes: Statistics by class.
+        mistakes: The most confident ones.
+        image: Identity of each image, (N,) of 16 bytes; None if it is not known.
+        cluster: What images share that are not independent, (N,) of 16 bytes; None as above.
+        flagged: Number of images that fell back to zero-shot.
+        skipped: Number of images that could not be read.
+        temperature_from: Number of validation images that temperature scaling was fitted on; 0 if
+            it was cross-fitted on test images.
+        from_tuned_run: Whether this is the zero-shot part of a tuned run.
+    """
+
+    run: FinishedRun
+    record: RunRecord
     bins: int
     tuned: Top
     zero_shot: Top
     metrics: dict[str, Interval]
-    zero_shot_metrics: dict[str, Interval]  # empty if the run has no zero-shot logits
+    zero_shot_metrics: dict[str, Interval]
+    sets: dict[str, Sets]
+    zero_shot_sets: dict[str, Sets]
     classes: list[ClassRow]
     mistakes: list[Mistake]
-    derived: bool = False  # the zero-shot part of a tuned run, used as a zero-shot run
+    image: Array | None
+    cluster: Array | None
+    flagged: int
+    skipped: int
+    temperature_from: int = 0
+    from_tuned_run: bool = False
 
     def value(self, metric: str) -> float:
         return float(self.metrics[metric].value)
 
+    @property
+    def seed(self) -> int:
+        return self.record.seed
+
+    @property
+    def n(self) -> int:
+        return len(self.tuned.confidence)
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether it may be called best: not if too many images failed."""
+        failures = max(self.flagged / self.n, self.skipped / (self.n + self.skipped))
+        return failures <= MOST_FAILURES
+
+
+@dataclass
+class MeasuringCache:
+    """What many runs of a report share: zero-shot predictions and lists of images.
+
+    All methods on the same images have the same zero-shot predictions, which are measured once.
+    Equal arrays of identities are kept once.
+    """
+
+    zero_shot: dict[str, tuple[Top, dict[str, Interval], dict[str, Sets]]] = field(default_factory=dict)
+    arrays: dict[bytes, Array] = field(default_factory=dict)
+
+    def shared(self, array: Array | None) -> Array | None:
+        """The same array, or an equal one that was seen before."""
+        if array is None:
+            return None
+        digest = hashlib.blake2b(array.tobytes(), digest_size=16).digest()
+        return self.arrays.setdefault(digest, array)
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """What to measure.
+
+    Attributes:
+        bins: Of ECE and its like.
+        posthoc: Whether scaling without labels is measured.
+        sets: Whether conformal sets are made.
+        details: Whether classes and mistakes are listed.
+    """
+
+    bins: int = cal.BINS
+    posthoc: bool = False
+    sets: bool = True
+    details: bool = True
+
+
+def measure_run(
+    run: FinishedRun,
+    data: Predictions,
+    options: MeasureOptions,
+    validation: Predictions | None = None,
+    cache: MeasuringCache | None = None,
+) -> Measured:
+    """All metrics of a run.
+
+    Args:
+        run: The run.
+        data: Its predictions.
+        options: What to measure.
+        validation: Predictions of the same method on validation images that are no test images.
+            Temperature scaling is fitted on them; without them it is cross-fitted.
+        cache: Of the report.
+    """
+    cache = cache or MeasuringCache()
+    clusters = grouped_clusters(data.cluster)
+    held_out: tuple[Array | None, Array | None] = (None, None)
+    if validation is not None:
+        held_out = (validation.logits, validation.label)
+    metrics, top = measure_logits(data.logits, data, options, held_out, clusters)
+    sets = measure_sets(data.logits, data.label, options)
+    zero_shot_top, before, zero_shot_sets = measure_zero_shot(data, options, validation, cache, clusters)
+    if options.posthoc:
+        add_posthoc(run, data, options, metrics, before)
+    add_seconds(run, metrics)
+
+    classes: list[ClassRow] = []
+    mistakes: list[Mistake] = []
+    if options.details:
+        classes = class_rows(data, run.classnames)
+        mistakes = worst_mistakes(data, run.classnames)
+    if not run.has_zero_shot:  # its `zero_shot_logits` are its own and no reference
+        before = {}
+        zero_shot_sets = {}
+        metrics.pop("ece_sals", None)
+        metrics.pop("ece_cor", None)
+        classes = [replace(row, zero_shot_accuracy=math.nan) for row in classes]
+        mistakes = [replace(mistake, before=()) for mistake in mistakes]
+    ordered = {name: metrics[name] for name in METRICS if name in metrics}
+    return Measured(
+        run=run, record=run.record, bins=options.bins, tuned=top, zero_shot=zero_shot_top,
+        metrics=ordered, zero_shot_metrics=before, sets=sets, zero_shot_sets=zero_shot_sets,
+        classes=classes, mistakes=mistakes,
+        image=cache.shared(data.image), cluster=cache.shared(data.cluster),
+        flagged=int(data.flagged.astype(bool).sum()),
+        skipped=max(0, run.planned_images - len(data.label)),
+        temperature_from=0 if validation is None else len(validation.label),
+    )
+
+
+def grouped_clusters(cluster: Array | None) -> Array | None:
+    """The clusters of images that are not independent, such as those of patients; otherwise None.
+
+    A few copies of pictures make no groups: their effect on an interval is not visible.
+    """
+    if cluster is None or len(np.unique(cluster)) >= FEW_CLUSTERS * len(cluster):
+        return None
+    return cluster
+
+
+def measure_zero_shot(
+    data: Predictions, options: MeasureOptions, validation: Predictions | None,
+    cache: MeasuringCache, clusters: Array | None,
+) -> tuple[Top, dict[str, Interval], dict[str, Sets]]:
+    """Top classes, metrics and conformal sets before adaptation, once for equal predictions."""
+    digest = hashlib.sha256(data.zero_shot_logits.tobytes())
+    digest.update(data.label.tobytes())
+    digest.update(repr(options).encode())
+    held_out: tuple[Array | None, Array | None] = (None, None)
+    if validation is not None:
+        held_out = (validation.zero_shot_logits, validation.label)
+        digest.update(validation.zero_shot_logits.tobytes())
+    key = digest.hexdigest()
+    if key not in cache.zero_shot:
+        metrics, top = measure_logits(data.zero_shot_logits, data, options, held_out, clusters)
+        sets = measure_sets(data.zero_shot_logits, data.label, options)
+        cache.zero_shot[key] = (top, metrics, sets)
+    top, metrics, sets = cache.zero_shot[key]
+    return top, dict(metrics), sets
+
+
+def measure_logits(
+    logits: Array, data: Predictions, options: MeasureOptions,
+    held_out: tuple[Array | None, Array | None], clusters: Array | None,
+) -> tuple[dict[str, Interval], Top]:
+    """The metrics of some logits (N, K) of a run, and their top classes.
+
+    Args:
+        logits: Before or after adaptation.
+        data: The predictions of the run.
+        options: What to measure.
+        held_out: Logits and labels of validation images, or (None, None).
+        clusters: Groups of images that are not independent, (N,), or None.
+    """
+    samples = make_samples(logits, data, options.bins, held_out, clusters)
+    metrics = {}
+    for name in METRICS:
+        value = measure_metric(name, samples)
+        if value is not None:
+            metrics[name] = value
+    return metrics, samples.top
+
+
+def make_samples(
+    logits: Array, data: Predictions, bins: int, held_out: tuple[Array | None, Array | None],
+    clusters: Array | None,
+) -> Samples:
+    """What the metrics of some logits are computed from; see `measure_logits`."""
+    label = data.label
+    val_logits, val_label = held_out
+    with_temperature = None
+    if val_logits is not None and val_label is not None:
+        temperature = fit_temperature(val_logits, val_label)
+        with_temperature = Top(*cal.top_class(logits / temperature, label))
+    elif len(label) > 1:
+        scaled, _ = cross_fit_temperature(logits, label)
+        with_temperature = Top(*cal.top_class(scaled, label))
+    return Samples(
+        logits=logits,
+        probabilities=np.exp(log_softmax(logits)),
+        label=label,
+        top=Top(*cal.top_class(logits, label)),
+        with_sals=Top(*cal.top_class(cal.sals(logits, data.zero_shot_logits), label)),
+        with_temperature=with_temperature,
+        bins=bins,
+        clusters=clusters,
+    )
+
+
+def measure_metric(name: str, samples: Samples) -> Interval | None:
+    """One metric; a fault in a plugin's function is a DataError that names it."""
+    try:
+        return METRICS[name].measure(samples)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise DataError(f"metric '{name}' failed: {type(error).__name__}: {error}") from error
+
+
+def measure_sets(logits: Array, label: Array, options: MeasureOptions) -> dict[str, Sets]:
+    """Conformal sets by kind."""
+    if not options.sets or len(label) < 2:
+        return {}
+    return {kind: conformal(logits, label, kind, ALPHA) for kind in SET_KINDS}
+
+
+def add_posthoc(
+    run: FinishedRun, data: Predictions, options: MeasureOptions, metrics: dict[str, Interval],
+    before: dict[str, Interval],
+) -> None:
+    """Adds the metrics after scaling without labels, of a run and of its zero-shot part."""
+    backbone = str(run.results.get("backbone"))
+    temperature = fixed_temperature(backbone, str(run.results.get("architecture") or ""))
+    adapts = method_info(run.trainer).tuned
+    metrics |= posthoc_metrics(data, temperature, adapts, options.bins)
+    logits = data.zero_shot_logits
+    scaled = {"ece_cots": logits, "ece_cor": logits, "ece_fixed": logits / temperature}
+    before |= metrics_of_scaled(scaled, data.label, options.bins)
+
+
+def add_seconds(run: FinishedRun, metrics: dict[str, Interval]) -> None:
+    """Adds the time per image that a run needed."""
+    seconds = run.results.get("adapt_seconds_per_image") or run.results.get("seconds_per_image")
+    if seconds is not None:
+        metrics["seconds"] = point(float(seconds))
+
 
 def mean_over_seeds(runs: Sequence[Measured], metric: str) -> float:
     """In fractions."""
-    return float(np.mean([m.value(metric) for m in runs]))
-
-
-def measure(
-    run: Run, bins: int = cal.BINS, repeats: int = 0, validation: Run | None = None, posthoc: bool = False,
-) -> Measured:
-    """All metrics of a run; with bootstrap intervals if `repeats` is above 0, and with those of label-free post-hoc
-    scaling if `posthoc`.
-
-    Temperature scaling is fitted on `validation`, the same method on the validation split, or else cross-fitted.
-    """
-    data = run.load_predictions()
-    held_out = validation.load_predictions() if validation else None
-    metrics, tuned = _metrics(data, "logits", bins, repeats, held_out)
-    before, zero_shot = _metrics(data, "zero_shot_logits", bins, 0, held_out)
-    if posthoc:
-        for found, scaled in zip((metrics, before), posthoc_metrics(run, data, bins), strict=True):
-            found |= scaled
-    classes, mistakes = class_rows(data, run.classnames), worst_mistakes(data, run.classnames)
-    if not run.has_zero_shot:  # its `zero_shot_logits` are its own and no reference
-        before = {}
-        del metrics["ece_sals"]
-        classes = [replace(row, zero_shot_accuracy=np.nan) for row in classes]
-        mistakes = [replace(mistake, before=()) for mistake in mistakes]
-    metrics = {key: metrics[key] for key in METRICS if key in metrics}  # in their order
-    return Measured(run, bins, tuned, zero_shot, metrics, before, classes, mistakes)
-
-
-def _metrics(
-    data: Predictions, name: str, bins: int, repeats: int, held_out: Predictions | None,
-) -> tuple[dict[str, Interval], Top]:
-    """The metrics of the logits called `name`, and their top classes."""
-    logits, label = getattr(data, name), data.label
-    with_temperature = None
-    if held_out:
-        temperature = fit_temperature(getattr(held_out, name), held_out.label)
-        with_temperature = Top(*cal.top_class(logits / temperature, label))
-    elif len(label) > 1:
-        with_temperature = Top(*cal.top_class(cross_fit_temperature(logits, label)[0], label))
-    top = Top(*cal.top_class(logits, label))
-    with_sals = Top(*cal.top_class(cal.sals(logits, data.zero_shot_logits), label))
-    samples = Samples(logits, np.exp(log_softmax(logits)), label, top, with_sals, with_temperature, bins)
-    measured = {}
-    for key, metric in METRICS.items():
-        try:
-            value = metric.measure(samples, repeats)
-        except ValueError:
-            raise
-        except Exception as error:  # of a plugin's function
-            raise DataError(f"metric '{key}' failed: {type(error).__name__}: {error}") from error
-        if value is not None:
-            measured[key] = value
-    return measured, top
+    return float(np.mean([measured.value(metric) for measured in runs]))
 
 
 def class_rows(data: Predictions, names: list[str]) -> list[ClassRow]:
     """A line for each class that occurs; the largest gap between confidence and accuracy first."""
-    predicted, before = data.logits.argmax(axis=1), data.zero_shot_logits.argmax(axis=1)
+    predicted = data.logits.argmax(axis=1)
+    before = data.zero_shot_logits.argmax(axis=1)
     confidence = np.exp(log_softmax(data.logits).max(axis=1))
+    counts = np.bincount(data.label, minlength=len(names))
+    right = np.bincount(data.label, predicted == data.label, minlength=len(names))
+    right_before = np.bincount(data.label, before == data.label, minlength=len(names))
+    sure = np.bincount(data.label, confidence, minlength=len(names))
+    confused = most_confused(predicted, data.label, len(names))
     rows = []
     for k, name in enumerate(names):
-        own = data.label == k
-        if not own.any():
+        if counts[k] == 0:
             continue
-        wrong = np.bincount(predicted[own & (predicted != k)], minlength=len(names))
         rows.append(ClassRow(
-            name, int(own.sum()), float((predicted[own] == k).mean()), float((before[own] == k).mean()),
-            float(confidence[own].mean()), names[int(wrong.argmax())] if wrong.any() else "",
+            name=name,
+            n=int(counts[k]),
+            accuracy=float(right[k] / counts[k]),
+            zero_shot_accuracy=float(right_before[k] / counts[k]),
+            confidence=float(sure[k] / counts[k]),
+            confused_with=names[confused[k]] if k in confused else "",
         ))
     return sorted(rows, key=lambda row: -row.gap)
 
 
+def most_confused(predicted: Array, label: Array, classes: int) -> dict[int, int]:
+    """For each class that has mistakes the class that it is most often mistaken for."""
+    wrong = predicted != label
+    pairs, counts = np.unique(label[wrong] * classes + predicted[wrong], return_counts=True)
+    best: dict[int, tuple[int, int]] = {}
+    for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        truth, mistaken = divmod(pair, classes)
+        if truth not in best or count > best[truth][0]:
+            best[truth] = (count, mistaken)
+    return {truth: mistaken for truth, (_, mistaken) in best.items()}
+
+
 def worst_mistakes(data: Predictions, names: list[str], count: int = MISTAKES) -> list[Mistake]:
-    """The wrong predictions of highest confidence; equal ones in the order of the test list."""
+    """The wrong predictions of highest confidence; equal ones in the order of the split."""
     log_p = log_softmax(data.logits)
-    confidence, predicted = np.exp(log_p.max(axis=1)), log_p.argmax(axis=1)
-    wrong = np.flatnonzero(predicted != data.label)
+    confidence = np.exp(log_p.max(axis=1))
+    wrong = np.flatnonzero(log_p.argmax(axis=1) != data.label)
     chosen = wrong[np.lexsort((data.index[wrong], -confidence[wrong]))][:count]
-    before = log_softmax(data.zero_shot_logits[chosen]) if len(chosen) else ()
-    return [
-        Mistake(int(data.index[i]), names[data.label[i]], _top(before[at], names), _top(log_p[i], names))
-        for at, i in enumerate(chosen)
-    ]
+    mistakes = []
+    for position in chosen.tolist():
+        before = log_softmax(data.zero_shot_logits[position : position + 1])[0]
+        filename = ""
+        if data.filename is not None:
+            filename = str(data.filename[position])
+        image = b""
+        if data.image is not None:
+            image = data.image[position : position + 1].tobytes()
+        mistakes.append(Mistake(
+            index=int(data.index[position]),
+            filename=filename,
+            image=image,
+            truth=names[data.label[position]],
+            before=top_three(before, names),
+            after=top_three(log_p[position], names),
+        ))
+    return mistakes
 
 
-def _top(log_p: Array, names: list[str], count: int = 3) -> tuple[tuple[str, float], ...]:
-    best = np.argsort(-log_p, kind="stable")[:count]
+def top_three(log_p: Array, names: list[str]) -> tuple[tuple[str, float], ...]:
+    best = np.argsort(-log_p, kind="stable")[:3]
     return tuple((names[k], float(np.exp(log_p[k]))) for k in best)

@@ -1,10 +1,13 @@
-"""The metrics of the report. Adding one is adding its entry to METRICS, which a plugin does with `register_metric`;
-tables, page and CSV follow."""
+"""The metrics of the report.
+
+To add one, add its entry to METRICS; a plugin does so with `register_metric`. Tables, page and CSV
+follow.
+"""
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +15,20 @@ import numpy as np
 from ...datasets.utils.errors import ConfigError
 from ..functional import calibration as cal
 from ..functional.arrays import Array
-from ..functional.calibration import Interval
-from ..functional.posthoc import cots, ecots, fixed_temperature, replaced_confidence
-from ..registry import method_info
-from .load import Predictions, Run
+from ..functional.calibration import BINS
+from ..functional.intervals import Interval, mean_interval
+from ..functional.posthoc import cots, ecots, replaced_confidence
+from ..functional.selective import (
+    aurc_interval,
+    auroc_interval,
+    risk_at_coverage,
+    selective_accuracy,
+)
+from .predictions import Predictions
+
+SURE = 0.8  # confidence above which selective accuracy is shown
+COVERAGE = 0.8  # share of the images at which risk is shown
+STD = "_std"  # after a metric's name: its standard deviation over seeds
 
 
 class Top(NamedTuple):
@@ -27,30 +40,54 @@ class Top(NamedTuple):
 
 @dataclass(frozen=True)
 class Samples:
-    """What a metric is computed from, one row per image."""
+    """What a metric is computed from, one row per image.
 
-    logits: Array  # (N, K)
-    probabilities: Array  # (N, K)
-    label: Array  # (N,)
+    Attributes:
+        logits: (N, K).
+        probabilities: (N, K).
+        label: (N,).
+        top: Of the logits.
+        with_sals: Of the logits after SaLS.
+        with_temperature: Of the logits after temperature scaling; None for a single image.
+        bins: Number of bins.
+        clusters: Group of each image where images are not independent, (N,); otherwise None.
+    """
+
+    logits: Array
+    probabilities: Array
+    label: Array
     top: Top
     with_sals: Top
     with_temperature: Top | None
-    bins: int
+    bins: int = BINS
+    clusters: Array | None = None
 
 
 @dataclass(frozen=True)
 class Metric:
-    """How a metric is named, shown and computed."""
+    """How a metric is named, shown and computed.
+
+    Attributes:
+        label: In tables.
+        of: Returns a function and its arrays, or None if the run lacks them; the function's value
+            is the metric. Metrics without `of` and `measured` are computed by `posthoc_metrics`.
+        percent: Whether it is a fraction that is shown in percent.
+        higher_is_better: None if neither is.
+        digits: After the point; 0 means 1 for percentages and 3 otherwise.
+        interval: Whether a mean of values per image has its t interval.
+        measured: Returns the value with its interval by a closed formula, in place of `of`.
+        clustered: Whether `measured` takes clusters of images into account. Where images are not
+            independent, other metrics are shown without an interval.
+    """
 
     label: str
-    # A function and its arrays, whose rows the bootstrap resamples; None if the run lacks them. Metrics without `of`
-    # are computed by `posthoc_metrics`.
     of: Callable[[Samples], tuple | None] | None = None
     percent: bool = True
     higher_is_better: bool | None = False
-    digits: int = 0  # after the point; 0 means 1 for percentages and 3 otherwise
-    interval: bool = False  # whether a bootstrap interval covers the true value; chance adds to binned |gaps|
-    root: bool = False  # `of` gives the square, to which chance adds nothing
+    digits: int = 0
+    interval: bool = False
+    measured: Callable[[Samples], Interval] | None = None
+    clustered: bool = False
 
     @property
     def scale(self) -> int:
@@ -64,61 +101,97 @@ class Metric:
 
     @property
     def decimals(self) -> int:
-        return self.digits or (1 if self.percent else 3)
+        if self.digits:
+            return self.digits
+        return 1 if self.percent else 3
 
     def show(self, value: float) -> str:
         """A value in fractions as tables print it, without its unit."""
         return f"{self.scale * value:.{self.decimals}f}"
 
-    def measure(self, samples: Samples, repeats: int) -> Interval | None:
-        chosen = self.of(samples) if self.of else None
+    @property
+    def is_computed(self) -> bool:
+        """Whether it is computed from samples alone."""
+        return self.of is not None or self.measured is not None
+
+    def measure(self, samples: Samples) -> Interval | None:
+        """The metric, with its interval if it has one; None if the run lacks what it needs."""
+        if self.measured is not None:
+            value = self.measured(samples)
+            if samples.clusters is not None and not self.clustered:
+                return point(float(value.value))
+            return value
+        if self.of is None:
+            return None
+        chosen = self.of(samples)
         if chosen is None:
             return None
         function, *arrays = chosen
-        if not repeats or not self.interval:
-            found = _point(float(function(*arrays)))
-        else:
-            found = cal.bootstrap(function, *arrays, repeats=repeats, centred=True)
-        # The bias correction may shift an end out of the possible range.
-        low, high = -1.0 if self.higher_is_better is None else 0.0, 1.0 if self.percent else np.inf
-        ends = np.clip([found.value, found.low, found.high], low, high)
-        return Interval(*map(float, np.sqrt(ends) if self.root else ends))
+        if self.interval and function is np.mean and samples.clusters is None:
+            return mean_interval(arrays[0], low=0.0, high=1.0 if self.percent else math.inf)
+        return point(float(function(*arrays)))
 
 
-METRICS = {
-    "accuracy": Metric("Accuracy", lambda s: (cal.accuracy, *s.top), higher_is_better=True, interval=True),
-    "ece": Metric("ECE", lambda s: (partial(cal.ece, bins=s.bins), *s.top)),
+def point(value: float) -> Interval:
+    """A value without an interval."""
+    return Interval(value, math.nan, math.nan)
+
+
+def binned(function: Callable[..., float]) -> Callable[[Samples], Interval]:
+    """A metric of the top class in bins. Chance adds to the |gap| of each bin: no interval."""
+    def measure(samples: Samples) -> Interval:
+        return point(function(*samples.top, bins=samples.bins))
+    return measure
+
+
+def with_temperature(samples: Samples) -> tuple | None:
+    if samples.with_temperature is None:
+        return None
+    confidence, correct = samples.with_temperature
+    return cal.ece, confidence, correct, samples.bins
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric(
+        "Accuracy", higher_is_better=True, clustered=True,
+        measured=lambda s: cal.accuracy_interval(*s.top, s.clusters)),
+    "ece": Metric("ECE", measured=binned(cal.ece)),
     "rms_calibration_error": Metric(
-        "RMS calibration error", lambda s: (partial(cal.squared_calibration_error, bins=s.bins), *s.top),
-        interval=True, root=True,
-    ),
+        "Debiased RMS error", measured=lambda s: cal.rms_interval(*s.top, s.bins)),
+    "signed_error": Metric(
+        "Over-confidence", higher_is_better=None, clustered=True,
+        measured=lambda s: cal.over_confidence(*s.top, s.clusters)),
+    "selective_accuracy": Metric(
+        f"Accuracy above {SURE:g}", higher_is_better=True, clustered=True,
+        measured=lambda s: selective_accuracy(*s.top, SURE, s.clusters)),
+    "share_above": Metric(
+        f"Share above {SURE:g}", lambda s: (np.mean, s.top.confidence > SURE),
+        higher_is_better=None, interval=True),
+    "risk": Metric(
+        f"Errors at {100 * COVERAGE:g} % coverage",
+        measured=lambda s: risk_at_coverage(*s.top, COVERAGE)),
+    "auroc": Metric("AUROC", higher_is_better=True, measured=lambda s: auroc_interval(*s.top)),
+    "aurc": Metric("AURC", measured=lambda s: aurc_interval(*s.top)),
     "smooth_ece": Metric("Smooth ECE", lambda s: (cal.smooth_ece, *s.top)),
-    "ece_sals": Metric("ECE + SaLS", lambda s: (partial(cal.ece, bins=s.bins), *s.with_sals)),
-    "ece_temperature": Metric(
-        "ECE + temperature†",
-        lambda s: s.with_temperature and (partial(cal.ece, bins=s.bins), *s.with_temperature),
-    ),
+    "ece_sals": Metric("ECE + SaLS", lambda s: (cal.ece, *s.with_sals, s.bins)),
+    "ece_temperature": Metric("ECE + temperature†", with_temperature),
     "ece_cots": Metric("ECE + CoTS"),
     "ece_ecots": Metric("ECE + E-CoTS"),
     "accuracy_ecots": Metric("Accuracy + E-CoTS", higher_is_better=True),
     "ece_cor": Metric("ECE + zero-shot confidence"),
     "ece_fixed": Metric("ECE + fixed temperature"),
-    "ace": Metric("ACE", lambda s: (partial(cal.ace, bins=s.bins), *s.top)),
-    "mce": Metric("MCE", lambda s: (partial(cal.mce, bins=s.bins), *s.top)),
+    "ace": Metric("ACE", measured=binned(cal.ace)),
+    "mce": Metric("MCE", measured=binned(cal.mce)),
     "classwise_ece": Metric(
-        "Classwise ECE", lambda s: (partial(cal.classwise_ece, bins=s.bins), s.probabilities, s.label),
-    ),
-    "signed_error": Metric(
-        "Over-confidence", lambda s: (cal.signed_error, *s.top), higher_is_better=None, interval=True,
-    ),
-    "auroc": Metric("AUROC", lambda s: (cal.auroc, *s.top), higher_is_better=True, interval=True),
-    "aurc": Metric("AURC", lambda s: (cal.aurc, *s.top), interval=True),
+        "Classwise ECE", lambda s: (cal.classwise_ece, s.probabilities, s.label, s.bins)),
     "brier": Metric(
-        "Brier", lambda s: (np.mean, cal.brier_terms(s.probabilities, s.label)), percent=False, interval=True,
-    ),
-    "nll": Metric("NLL", lambda s: (np.mean, cal.nll_terms(s.logits, s.label)), percent=False, interval=True),
+        "Brier", lambda s: (np.mean, cal.brier_terms(s.probabilities, s.label)), percent=False,
+        interval=True),
+    "nll": Metric(
+        "NLL", lambda s: (np.mean, cal.nll_terms(s.logits, s.label)), percent=False, interval=True),
     "seconds": Metric("Seconds per image", percent=False, digits=4),
 }
+POSTHOC = ("ece_cots", "ece_ecots", "accuracy_ecots", "ece_cor", "ece_fixed")  # without labels
 
 
 def register_metric(name: str, metric: Metric) -> None:
@@ -128,66 +201,70 @@ def register_metric(name: str, metric: Metric) -> None:
     METRICS[name] = metric
 
 
-POSTHOC = ("ece_cots", "ece_ecots", "accuracy_ecots", "ece_cor", "ece_fixed")  # label-free post-hoc scaling
-TEMPERATURE_NOTE = (
-    "† temperature scaling needs labels, which test-time tuning never sees: a reference, not a method. It is fitted on "
-    "a run over the validation split (TEST.SPLIT val) if there is one; otherwise each half of the test images is "
-    "scaled by the temperature fitted on the other half."
-)
-INTERVAL_NOTE = (
-    "Brackets: 95 % bootstrap interval of one run. ± is the sample standard deviation over seeds. ECE, smooth ECE, "
-    "ACE, MCE and classwise ECE have none, because chance adds to the |gap| of each bin: on few images they are too "
-    "high. RMS calibration error: root of the mean squared gap of the bins without what chance adds (Kumar, Liang and "
-    "Ma, 2019); its interval covers the true value. Smooth ECE (Błasiok and Nakkiran, 2023) has no bins."
-)
-POSTHOC_NOTE = (
-    "CoTS and E-CoTS rescale each image by its own strong views; they need a method that uses several views. A method "
-    "that does not change the prompt has τ = 1 everywhere. E-CoTS weights the plain view by the mean cosine a of the "
-    "classes: where class features are nearly orthogonal, as those of small models are, the strong views decide alone "
-    "and accuracy falls. Fixed temperature: 1.16 for transformers, 1.15 for ResNets, as in C-TPT's code."
-)
+def find_metric(name: str) -> Metric:
+    """A metric by its name; with the suffix `_std` its standard deviation over seeds, in points."""
+    if name in METRICS or not name.endswith(STD):
+        return METRICS[name]
+    base = METRICS[name.removesuffix(STD)]
+    return Metric(f"{base.label}: standard deviation over seeds", percent=base.percent, digits=2)
 
 
-def posthoc_metrics(run: Run, data: Predictions, bins: int) -> tuple[dict[str, Interval], dict[str, Interval]]:
-    """The metrics after each kind of label-free scaling, of a run's predictions and of its zero-shot predictions; and
-    the run's time per image."""
-    temperature = fixed_temperature(run.backbone, str(run.results.get("architecture", "")))
-    own = _scaled_metrics(_scaled_logits(data, temperature, method_info(run.trainer).tuned), data.label, bins)
-    seconds = run.results.get("adapt_seconds_per_image") or run.results.get("seconds_per_image")
-    if seconds is not None:
-        own["seconds"] = _point(float(seconds))
-    if not run.has_zero_shot:
-        del own["ece_cor"]
-        return own, {}
-    logits = data.zero_shot_logits
-    before = {"ece_cots": logits, "ece_cor": logits, "ece_fixed": logits / temperature}
-    return own, _scaled_metrics(before, data.label, bins)
+def known_metrics() -> list[str]:
+    """The names that an experiment's `metrics` may have."""
+    names = list(METRICS)
+    for name, metric in METRICS.items():
+        if metric.is_computed:
+            names.append(f"{name}{STD}")
+    return names
 
 
-def _scaled_logits(data: Predictions, temperature: float, adapts: bool) -> dict[str, Array]:
-    """The logits after each kind of scaling, by the name of its ECE."""
-    logits = data.logits
-    found = {"ece_cor": replaced_confidence(logits, data.zero_shot_logits), "ece_fixed": logits / temperature}
-    tau = data.cots_tau if adapts else np.ones(len(logits))
+def ranking_metrics() -> list[str]:
+    """The metrics by which a value can be chosen."""
+    names = []
+    for name, metric in METRICS.items():
+        if metric.is_computed and metric.higher_is_better is not None:
+            names.append(name)
+    return names
+
+
+def posthoc_metrics(data: Predictions, temperature: float, adapts: bool, bins: int) -> dict[str, Interval]:
+    """The metrics after each kind of scaling that needs no labels.
+
+    Args:
+        data: Predictions of a run with zero-shot logits.
+        temperature: The fixed one of its backbone.
+        adapts: Whether the method adapts to images. If not, CoTS changes nothing.
+        bins: Number of bins.
+    """
+    scaled = {
+        "ece_cor": replaced_confidence(data.logits, data.zero_shot_logits),
+        "ece_fixed": data.logits / temperature,
+    }
+    tau = data.cots_tau if adapts else np.ones(len(data.logits))
     if tau is not None:
-        tau = np.where(data.flagged | ~np.isfinite(tau), 1, tau)  # images that fell back to zero-shot are not rescaled
-        found["ece_cots"] = cots(logits, tau)
+        # Images that fell back to zero-shot are not rescaled.
+        tau = np.where(data.flagged | ~np.isfinite(tau), 1, tau)
+        scaled["ece_cots"] = cots(data.logits, tau)
         if data.cots_tau is not None and data.strong_log_p is not None and data.text is not None:
-            kept = ~np.isfinite(data.strong_log_p).all(axis=1, keepdims=True) | data.flagged[:, None]
-            found["ece_ecots"] = np.where(kept, logits, ecots(logits, tau, np.nan_to_num(data.strong_log_p), data.text))
-    return found
+            scaled["ece_ecots"] = ecots_logits(data, tau)
+    return metrics_of_scaled(scaled, data.label, bins)
 
 
-def _scaled_metrics(scaled: dict[str, Array], label: Array, bins: int) -> dict[str, Interval]:
+def ecots_logits(data: Predictions, tau: Array) -> Array:
+    """The logits after E-CoTS, unchanged where an image has no finite prediction of its views."""
+    assert data.strong_log_p is not None and data.text is not None
+    is_finite = np.isfinite(data.strong_log_p).all(axis=1)
+    rescaled = ecots(data.logits, tau, np.nan_to_num(data.strong_log_p), data.text)
+    unchanged = ~is_finite | data.flagged.astype(bool)
+    return np.where(unchanged[:, None], data.logits, rescaled)
+
+
+def metrics_of_scaled(scaled: Mapping[str, Array], label: Array, bins: int) -> dict[str, Interval]:
+    """ECE of scaled logits, by the name of the metric."""
     metrics = {}
     for name, logits in scaled.items():
         confidence, correct = cal.top_class(logits, label)
-        metrics[name] = _point(cal.ece(confidence, correct, bins))
+        metrics[name] = point(cal.ece(confidence, correct, bins))
         if name == "ece_ecots":  # the only one that changes predicted classes
-            metrics["accuracy_ecots"] = _point(cal.accuracy(confidence, correct))
+            metrics["accuracy_ecots"] = point(cal.accuracy(confidence, correct))
     return metrics
-
-
-def _point(value: float) -> Interval:
-    """A value without an interval."""
-    return Interval(value, np.nan, np.nan)

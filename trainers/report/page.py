@@ -3,24 +3,25 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ...datasets.base import dataset_info
 from ..functional import calibration as cal
-from ..registry import backbone_label, method_info
-from .comparison import LEARNT, setting_labels
+from ..registry import method_info
+from .figures.select import NamedFigure
 from .figures.style import inline_svg
-from .gallery import NamedFigure
 from .measure import Measured
 from .metrics import METRICS
+from .sentences import UNTUNED_COOP, backbone_words, changed_words, column_words, method_name
 from .table_model import Table
-from .thumbnails import thumbnails
+from .thumbnails import Thumbnails
 from .verdict import Verdict
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -28,108 +29,190 @@ REM_PER_INCH = 8.6  # size of figures on the page: their text of 8 points then i
 MAX_CLASSES = 4000  # lines of classes on a page; with more, each run shows its worst classes only
 MIN_CLASSES = 20  # lines per run, however many runs there are
 MAX_THUMBNAILS = 600
-FACTS = ("data_hash", "device", "precision", "seconds_per_image", "finished")  # of results.json
+FACTS = ("device", "precision", "seconds_per_image", "finished")  # of results.json
 FILTERS = {"method": "Method", "dataset": "Data set", "backbone": "Backbone", "seed": "Seed"}
 
 
-def render_page(
-    verdicts: Sequence[Verdict], tables: Sequence[Table], figures: Sequence[NamedFigure], notes: Sequence[str],
-    measured: Sequence[Measured] = (), title: str = "Calibration report", leading: int = 1,
-) -> str:
-    """The page, with `leading` tables before the figures."""
-    runs, shown = _runs(measured)
-    values = {key: list(dict.fromkeys(run["filters"][key] for run in runs)) for key in FILTERS}
-    choices = [{"key": key, "label": FILTERS[key], "values": found} for key, found in values.items() if len(found) > 1]
-    drawn = [{
-        "name": item.name, "caption": item.caption, "width": f"{REM_PER_INCH * item.figure.get_figwidth():.1f}",
-        "svg": Markup(inline_svg(item.figure, item.name)),
-    } for item in figures]
-    return render("report.html", title, verdicts=verdicts, tables=tables, figures=drawn, runs=runs, choices=choices,
-                  thumbnails=shown, page_notes=notes, leading=leading)
+@dataclass(frozen=True)
+class PageContent:
+    """What a page shows.
+
+    Attributes:
+        title: Of the page.
+        verdicts: First.
+        tables: The first `leading` of them before the figures.
+        figures: In order.
+        notes: On the whole page.
+        runs: Each with its details.
+        leading: Number of tables before the figures.
+        thumbnails: Where images are looked for.
+    """
+
+    title: str
+    verdicts: Sequence[Verdict]
+    tables: Sequence[Table]
+    figures: Sequence[NamedFigure]
+    notes: Sequence[str]
+    runs: Sequence[Measured] = ()
+    leading: int = 1
+    thumbnails: Thumbnails = field(default_factory=lambda: Thumbnails(None))
+
+
+def render_page(content: PageContent) -> str:
+    """The page as HTML."""
+    runs, pictures = describe_runs(content.runs, content.thumbnails)
+    choices = []
+    for key, label in FILTERS.items():
+        values = list(dict.fromkeys(run["filters"][key] for run in runs))
+        if len(values) > 1:
+            choices.append({"key": key, "label": label, "values": values})
+    drawn = []
+    for item in content.figures:
+        drawn.append({
+            "name": item.name, "caption": item.caption,
+            "width": f"{REM_PER_INCH * item.figure.get_figwidth():.1f}",
+            "svg": Markup(inline_svg(item.figure, item.name)),
+        })
+    return render(
+        "report.html", content.title, verdicts=content.verdicts, tables=content.tables, figures=drawn,
+        runs=runs, choices=choices, thumbnails=pictures, page_notes=content.notes, leading=content.leading)
 
 
 def render(template: str, title: str, **content: object) -> str:
     """A template with the common style and script. Everything in `content` is escaped, except Markup."""
-    style, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
+    script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return _environment().get_template(template).render(
+    return environment().get_template(template).render(
         title=title, style=Markup(style), script=Markup(script), script_hash=f"sha256-{digest}", **content)
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
+def environment() -> Environment:
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )
-    environment.filters["colour"] = lambda name: method_info(name).colour
-    return environment
+    templates.filters["colour"] = lambda name: method_info(name).colour
+    return templates
 
 
-def _runs(measured: Sequence[Measured]) -> tuple[list[dict], dict[str, str]]:
-    """What the page shows of each run, and the thumbnails by key, each once however many runs show it."""
+def describe_runs(
+    runs: Sequence[Measured], thumbnails: Thumbnails,
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """What the page shows of each run, and the thumbnails by key, each once for all runs."""
     keys: dict[str, str] = {}  # thumbnail -> key
-    settings = setting_labels(measured)
-    max_classes = max(MIN_CLASSES, MAX_CLASSES // max(len(measured), 1))
-    runs = []
-    for number, m in enumerate(measured, start=1):
-        images, mistakes = thumbnails(m.run, m.mistakes), []
-        for mistake in m.mistakes:
+    max_classes = max(MIN_CLASSES, MAX_CLASSES // max(len(runs), 1))
+    described = []
+    for number, measured in enumerate(runs, start=1):
+        images = thumbnails.of(measured.mistakes)
+        mistakes = []
+        for mistake in measured.mistakes:
             image = images.get(mistake.index, "")
             if image and len(keys) < MAX_THUMBNAILS:
                 keys.setdefault(image, f"t{len(keys)}")
-            mistakes.append({**vars(mistake), "thumbnail": keys.get(image, "")})
-        runs.append(_run(m, f"run-{number}", settings[m.run.folder], mistakes, max_classes))
-    return runs, {key: image for image, key in keys.items()}
+            mistakes.append({
+                "index": mistake.index, "truth": mistake.truth, "before": mistake.before,
+                "after": mistake.after, "thumbnail": keys.get(image, ""),
+            })
+        described.append(describe_run(measured, f"run-{number}", mistakes, max_classes))
+    return described, {key: image for image, key in keys.items()}
 
 
-def _run(m: Measured, anchor: str, setting: str, mistakes: list[dict], max_classes: int) -> dict:
-    run, method = m.run, method_info(m.run.trainer)
-    dataset, backbone = dataset_info(run.dataset).label, backbone_label(run.backbone)
-    facts = {key: run.results[key] for key in FACTS if key in run.results}
-    classes, metrics = len(m.classes), []
-    for key, found in m.metrics.items():
-        show, before = METRICS[key].show, m.zero_shot_metrics.get(key)
-        metrics.append({
-            "label": METRICS[key].label, "value": show(float(found.value)),
-            "spread": "" if np.isnan(found.low) else f"{show(float(found.low))} to {show(float(found.high))}",
-            "before": show(float(before.value)) if before else "",
-        })
+def describe_run(
+    measured: Measured, anchor: str, mistakes: list[dict[str, Any]], max_classes: int,
+) -> dict[str, Any]:
+    """One run for the template."""
+    run = measured.run
+    record = measured.record
+    method = method_name(record)
+    dataset = column_words(record)
+    backbone = backbone_words(record)
+    setting = ", ".join(changed_words(record))
+    before = "Zero-shot"
+    if record.get("model.prompt.kind") == "learnt":
+        before = UNTUNED_COOP
+    class_note = f"{len(measured.classes)}"
+    if len(measured.classes) > max_classes:
+        class_note = f"the {max_classes} most over-confident of {len(measured.classes)}"
     return {
-        "anchor": anchor, "title": f"{method.label} on {dataset}", "setting": setting, "backbone": backbone,
-        "seed": run.seed, "images": run.results["n"], "colour": method.colour,
-        "before": LEARNT if run.settings.get("MODEL.INIT_WEIGHTS") else "Zero-shot",
-        "accuracy": METRICS["accuracy"].show(m.value("accuracy")), "ece": METRICS["ece"].show(m.value("ece")),
+        "anchor": anchor, "title": f"{method} on {dataset}", "setting": setting, "backbone": backbone,
+        "seed": run.seed, "images": run.results["n"], "colour": method_info(run.trainer).colour,
+        "before": before,
+        "accuracy": METRICS["accuracy"].show(measured.value("accuracy")),
+        "ece": METRICS["ece"].show(measured.value("ece")),
         "filters": {
-            "method": method.label, "dataset": dataset, "backbone": backbone, "seed": str(run.seed),
-            "text": " ".join([method.label, dataset, backbone, setting, str(run.folder)]),
+            "method": method, "dataset": dataset, "backbone": backbone, "seed": str(run.seed),
+            "text": " ".join([method, dataset, backbone, setting, run.name]),
         },
-        "diagram": _diagram(m), "metrics": metrics, "mistakes": mistakes,
-        "classes": m.classes[:max_classes],
-        "class_note": f"{classes}" if classes <= max_classes else f"the {max_classes} most over-confident of {classes}",
-        "settings": {"folder": run.folder, **{key: run.settings[key] for key in run.compared}, **facts,
-                     **(run.results.get("versions") or {})},
+        "diagram": reliability_diagram(measured), "metrics": metric_lines(measured), "mistakes": mistakes,
+        "classes": measured.classes[:max_classes], "class_note": class_note,
+        "settings": run_settings(measured),
     }
 
 
-def _diagram(m: Measured) -> dict:
-    """A reliability diagram as rectangles on a square of 200 units, with the share of images in a strip below."""
-    table = cal.reliability(m.tuned.confidence, m.tuned.correct, m.bins)
-    width, fullest = 200 / m.bins, table.share.max()
-    bins, areas = [], {"over": "", "under": "", "share": ""}  # with a tooltip per bin; as one path each
+def metric_lines(measured: Measured) -> list[dict[str, str]]:
+    """The metrics of a run with their intervals, next to those before adaptation."""
+    lines = []
+    for name, interval in measured.metrics.items():
+        show = METRICS[name].show
+        before = measured.zero_shot_metrics.get(name)
+        spread = ""
+        if not np.isnan(interval.low):
+            spread = f"{show(float(interval.low))} to {show(float(interval.high))}"
+        lines.append({
+            "label": METRICS[name].label, "value": show(float(interval.value)), "spread": spread,
+            "before": "" if before is None else show(float(before.value)),
+        })
+    return lines
+
+
+def run_settings(measured: Measured) -> dict[str, Any]:
+    """Settings and facts of a run. They hold no path but the run folder's name."""
+    run = measured.run
+    record = measured.record
+    settings: dict[str, Any] = {"folder": run.name}
+    sections: Mapping[str, Mapping[str, Any]] = {
+        "data": record.data, "views": record.views, "prompt": record.model["prompt"],
+        "numerics": record.numerics,
+    }
+    for section, values in sections.items():
+        for key, value in values.items():
+            if value not in (None, ""):
+                settings[f"{section}.{key}"] = value
+    settings["weights"] = record.model["weights"]
+    settings |= dict(record.method["settings"])
+    for fact in FACTS:
+        if fact in run.results:
+            settings[fact] = run.results[fact]
+    settings |= run.results.get("versions") or {}
+    return settings
+
+
+def reliability_diagram(measured: Measured) -> dict[str, Any]:
+    """Rectangles on a square of 200 units, with the share of images in a strip below."""
+    table = cal.reliability(*measured.tuned, measured.bins)
+    width = 200 / measured.bins
+    fullest = table.share.max()
+    bins = []  # with a tooltip each
+    areas = {"over": "", "under": "", "share": ""}  # as one path each
     for k in table.count.nonzero()[0]:
-        accuracy, gap, share = table.accuracy[k], table.gap[k], 30 * table.share[k] / fullest
-        x, top = k * width, 200 * (1 - max(accuracy, accuracy + gap))
-        areas["over" if gap > 0 else "under"] += _rectangle(x, top, width, 200 * abs(gap))
-        areas["share"] += _rectangle(x, 235 - share, width, share)
+        accuracy = table.accuracy[k]
+        gap = table.gap[k]
+        share = 30 * table.share[k] / fullest
+        x = k * width
+        top = 200 * (1 - max(accuracy, accuracy + gap))
+        areas["over" if gap > 0 else "under"] += rectangle(x, top, width, 200 * abs(gap))
+        areas["share"] += rectangle(x, 235 - share, width, share)
         bins.append({
-            "area": _rectangle(x, 200 * (1 - accuracy), width, 200 * accuracy),
+            "area": rectangle(x, 200 * (1 - accuracy), width, 200 * accuracy),
             "words": f"{table.count[k]:,} images, confidence {100 * (accuracy + gap):.1f} %, "
                      f"accuracy {100 * accuracy:.1f} %",
         })
-    return {"bins": bins, "areas": areas, "label": f"Reliability diagram, ECE {METRICS['ece'].show(m.value('ece'))} %"}
+    label = f"Reliability diagram, ECE {METRICS['ece'].show(measured.value('ece'))} %"
+    return {"bins": bins, "areas": areas, "label": label}
 
 
-def _rectangle(x: float, top: float, width: float, height: float) -> str:
+def rectangle(x: float, top: float, width: float, height: float) -> str:
     """A piece of an SVG path."""
     return f"M{x:.4g} {top:.4g}h{width:.4g}v{height:.4g}h-{width:.4g}z"

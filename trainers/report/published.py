@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 
 from ..config import CONFIGS
 from ..registry import method_key
+from ..runs.record import RunRecord
 
 FILE = CONFIGS / "experiments" / "published.json"
 BASELINE = "otpt"  # the method that the paper's differences refer to
@@ -111,14 +112,68 @@ def find(table: str, metric: str, method: str, column: str) -> Cell | None:
 
 
 def find_for_run(
-    metric: str, method: str, dataset: str, backbone: str, steps: int = 1, sals: bool = False, source: str = SOC,
+    metric: str, method: str, dataset: str, backbone: str, steps: int = 1, sals: bool = False,
+    source: str = SOC,
 ) -> Cell | None:
-    """The cell that a source prints for the conditions of a run; None if it has none."""
-    for name, own in tables_of(source).items():
-        conditions = (own.get("backbone"), own.get("steps", 1), own.get("sals", False))
-        if conditions == (backbone, steps, sals) and (cell := find(name, metric, method, dataset)):
-            return cell
+    """The cell that a source prints for a method under some conditions; None if it has none."""
+    for name, table in tables_of(source).items():
+        conditions = (table.get("backbone"), table.get("steps", 1), table.get("sals", False))
+        if conditions == (backbone, steps, sals):
+            cell = find(name, metric, method, dataset)
+            if cell is not None:
+                return cell
     return None
+
+
+def find_for_record(metric: str, record: RunRecord, source: str = SOC) -> Cell | None:
+    """The published neighbour of a run; None if the source has none under the run's conditions.
+
+    The run must be on all published images of the data set, with OpenAI's weights, and with no
+    other settings than those that the source varies: the number of steps, and SaLS.
+    """
+    if not is_published_data(record) or set(record.changed) - {"TTA.STEPS"}:
+        return None
+    if record.get("model.prompt.kind") == "learnt":
+        return None
+    steps = 1
+    if "TTA.STEPS" in record.changed:
+        steps = record.changed["TTA.STEPS"][1]
+    plain = metric.removesuffix("_sals")
+    return find_for_run(plain, str(record.method["trainer"]), str(record.data["dataset"]),
+                        str(record.model["backbone"]), steps, metric.endswith("_sals"), source)
+
+
+def is_published_data(record: RunRecord) -> bool:
+    """Whether a run is on the whole test set that papers use."""
+    data = record.data
+    if data.get("subset") or data.get("corruption") or data.get("split") != "test":
+        return False
+    images = find("datasets", "images", "", str(data["dataset"]))
+    return images is not None and int(images.value) == data["n"]
+
+
+def is_published_set(table: str, records: Sequence[RunRecord], varied: Collection[str]) -> bool:
+    """Whether runs are those that a table's averages are over.
+
+    Args:
+        table: Name of a table whose columns are not data sets.
+        records: Of the runs that are averaged, one or more per data set.
+        varied: Settings and fields that the table varies.
+    """
+    about = content()["tables"][table]
+    datasets = {str(record.data["dataset"]) for record in records}
+    if datasets != set(about.get("datasets", ())):
+        return False
+    for record in records:
+        backbone = about.get("backbone", record.model["backbone"])
+        if not is_published_data(record) or record.model["backbone"] != backbone:
+            return False
+        if set(record.changed) - set(varied):
+            return False
+        is_learnt = record.get("model.prompt.kind") == "learnt"
+        if is_learnt and "model.prompt.protocol" not in varied:
+            return False
+    return True
 
 
 def slips(source: str | None = SOC) -> list[Slip]:

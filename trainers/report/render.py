@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from tabulate import tabulate
 
+from .sentences import plain_text
 from .table_model import Entry, Table
 
 LATEX_HEAD = r"""% Needs \usepackage{booktabs,graphicx,xcolor}; sources of published rows are in tables.bib
@@ -25,16 +26,17 @@ LATEX_SPECIAL = {
 
 
 def terminal(table: Table) -> str:
-    """A plain table; the best has a star."""
+    """A plain table; the best has a star. Control characters in names have no effect."""
     body = []
     for block in table.blocks:
         body.append([block.label, *[""] * len(table.columns)])
-        body += [[f"  {row.label}", *(_cell(entry, "*{}") for entry in row.entries)] for row in block.rows]
+        for row in block.rows:
+            body.append([f"  {row.label}", *(_cell(entry, "*{}") for entry in row.entries)])
     grid = tabulate(
-        body, headers=["", *table.columns], disable_numparse=True, colalign=("left", *["right"] * len(table.columns)),
-        preserve_whitespace=True,
+        body, headers=["", *table.columns], disable_numparse=True, preserve_whitespace=True,
+        colalign=("left", *["right"] * len(table.columns)),
     )
-    return "\n".join([table.title, grid, *table.notes])
+    return plain_text("\n".join([table.title, grid, *table.notes]))
 
 
 def markdown(table: Table) -> str:

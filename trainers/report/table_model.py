@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell. Several seeds have `std`, one seed may have a bootstrap interval."""
+    """One cell. Several seeds have `std`; one seed, or a difference, may have an interval."""
 
     value: float
     decimals: int = 1
@@ -17,33 +17,44 @@ class Entry:
     seeds: int = 1
     low: float | None = None
     high: float | None = None
-    difference: float | None = None  # against O-TPT
+    difference: float | None = None  # against the baseline method
     better: bool | None = None  # whether that difference is an improvement
     best: bool = False
     signed: bool = False  # a difference, always with its sign
     words: str = ""  # shown in place of a number
+    ranked: bool = True  # False if too many images failed: never best
 
-    def _show(self, value: float) -> str:
+    def show(self, value: float) -> str:
         if self.signed:
             return f"{round(value, self.decimals) + 0.0:+.{self.decimals}f}"  # + 0.0 avoids -0.0
         return f"{value:.{self.decimals}f}"
 
     @property
     def text(self) -> str:
-        return self.words or ("–" if np.isnan(self.value) else self._show(self.value))
+        if self.words:
+            return self.words
+        if np.isnan(self.value):
+            return "–"
+        return self.show(self.value)
 
     @property
     def spread(self) -> str:
-        """`± std` over seeds, or the interval, or nothing: a value that is not a number has no spread."""
+        """`± std` over seeds, or the interval. A value that is not a number has none."""
         if self.std is not None:
-            return f"± {self.std:.{self.decimals}f}" if np.isfinite([self.value, self.std]).all() else ""
-        if self.low is None or self.high is None or not np.isfinite([self.value, self.low, self.high]).all():
+            if not np.isfinite([self.value, self.std]).all():
+                return ""
+            return f"± {self.std:.{self.decimals}f}"
+        if self.low is None or self.high is None:
             return ""
-        return f"[{self._show(self.low)}, {self._show(self.high)}]"
+        if not np.isfinite([self.value, self.low, self.high]).all():
+            return ""
+        return f"[{self.show(self.low)}, {self.show(self.high)}]"
 
     @property
     def delta(self) -> str:
-        return "" if self.difference is None else f"{self.difference:+.{self.decimals}f}"
+        if self.difference is None:
+            return ""
+        return f"{self.difference:+.{self.decimals}f}"
 
 
 def text_entry(words: str) -> Entry:

@@ -1,6 +1,7 @@
-"""Figures of a finished run for TensorBoard, drawn from its folder: reliability and confidence, before and after."""
+"""The figure of a finished run for TensorBoard, drawn from its folder: reliability before and after tuning."""
 from __future__ import annotations
 
+import hashlib
 import io
 import logging
 from pathlib import Path
@@ -10,49 +11,57 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
-from ...datasets.base import dataset_info
 from ...datasets.utils.errors import one_line
+from ...datasets.utils.files import read_regular
 from ..functional.arrays import Array
 from ..functional.calibration import top_class
 from ..registry import ZERO_SHOT, method_info
-from .figures.reliability import diagram, draw_grid
+from ..runs.tensorboard import event_folder
+from .figures.reliability import Diagram, diagram, draw_grid
 from .figures.style import encode
-from .load import Run, read_run
+from .load import FinishedRun, read_run
+from .sentences import column_words, method_name
 
 logger = logging.getLogger(__name__)
 
-SUFFIX = ".figures"  # of the event file
+SUFFIX = ".figures"  # of the event file, after a hash of the results that it shows
 
 
 def write_tensorboard_figures(run_dir: Path) -> None:
-    """Adds figures to the tensorboard/ folder of a finished run, unless they are already there. Whatever fails is
-    logged as a warning: the run itself is complete."""
-    folder = run_dir / "tensorboard"
+    """Adds a figure to the event folder of a finished run, unless it is already there.
+
+    Whatever fails is logged as a warning: the run itself is complete.
+    """
     try:
-        finished = (run_dir / "results.json").stat().st_mtime
+        run = read_run(run_dir)
+        folder = event_folder(run_dir, run.trainer)
+        content = read_regular(run_dir / "results.json")
+        suffix = f".{hashlib.sha256(content).hexdigest()[:8]}{SUFFIX}"
         drawn = list(folder.glob(f"events.*{SUFFIX}"))
-        if not any(file.stat().st_mtime >= finished for file in drawn):
-            for file in drawn:
-                file.unlink()
-            with SummaryWriter(str(folder), filename_suffix=SUFFIX) as writer:
-                _write(writer, read_run(run_dir))
+        if any(file.name.endswith(suffix) for file in drawn):
+            return
+        for file in drawn:  # of other results
+            file.unlink()
+        with SummaryWriter(str(folder), filename_suffix=suffix) as writer:
+            write_reliability(writer, run)
     except Exception as error:
         logger.warning("no figures for TensorBoard: %s", one_line(error, 200),
                        exc_info=logger.isEnabledFor(logging.DEBUG))
 
 
-def _write(writer: SummaryWriter, run: Run) -> None:
-    data, method = run.load_predictions(), method_info(run.trainer)
-    step, bins = run.results["n"], run.results["bins"]
-    title = f"{method.label} on {dataset_info(run.dataset).label}"
-    for tag, logits, name, head in (
-        ("tuned", data.logits, run.trainer, title),
-        ("zero_shot", data.zero_shot_logits, ZERO_SHOT, f"{title}: before tuning"),
-    ):
-        confidence, correct = top_class(logits, data.label)
-        figure = draw_grid({name: {head: diagram(name, confidence, correct, bins)}})
-        writer.add_image(f"reliability/{tag}", pixels(figure), step, dataformats="HWC")
-        writer.add_histogram(f"confidence/{tag}", confidence, step, bins=np.arange(bins + 1) / bins)
+def write_reliability(writer: SummaryWriter, run: FinishedRun) -> None:
+    """Adds the reliability diagrams before and after tuning, side by side in one image."""
+    data = run.load_predictions()
+    bins = run.results["bins"]
+    panels: dict[str, Diagram] = {}
+    if not method_info(run.trainer).zero_shot:
+        confidence, correct = top_class(data.zero_shot_logits, data.label)
+        panels["before tuning"] = diagram(ZERO_SHOT, confidence, correct, bins)
+    confidence, correct = top_class(data.logits, data.label)
+    title = f"{method_name(run.record)} on {column_words(run.record)}"
+    panels[title] = diagram(run.trainer, confidence, correct, bins)
+    figure = draw_grid({run.trainer: panels})
+    writer.add_image("reliability", pixels(figure), run.results["n"], dataformats="HWC")
 
 
 def pixels(figure: Figure) -> Array:

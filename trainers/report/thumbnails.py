@@ -1,53 +1,82 @@
-"""Thumbnails of test images, if the data set is still available."""
+"""Thumbnails of test images, from a data root that the user gives.
+
+A report never looks for images below a folder that a run names, and never downloads. An image is
+shown if its name is found below the root and its content is that of the run's image.
+"""
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import logging
 from collections.abc import Sequence
-from functools import lru_cache
+from pathlib import Path
 
 from PIL import Image, ImageOps
 
-from ...datasets import Dataset, build_dataset
-from ...datasets.utils.errors import DataError, UserError
-from .load import Run
+from ...datasets.utils.errors import UserError
+from ...datasets.utils.files import leads_out, open_regular
+from ...datasets.views.images import open_image
 from .measure import Mistake
 
 logger = logging.getLogger(__name__)
 
 SIDE = 128  # pixels of a thumbnail
+DIGEST_BYTES = 16
+CONTENT_BYTES = 12  # of an image's identity; the others tell copies of a picture apart
 
 
-def thumbnails(run: Run, mistakes: Sequence[Mistake]) -> dict[int, str]:
-    """Data URIs of small JPEGs by index; none, with a line in the log, if the data set is not available."""
-    settings, names = run.settings, run.classnames
+class Thumbnails:
+    """Small pictures of the images below a data root.
+
+    Args:
+        root: The folder of the data sets, or of one of them; None shows no image.
+    """
+
+    def __init__(self, root: Path | None) -> None:
+        self.root = root
+        self.folders: list[Path] = []
+        if root is not None and root.is_dir():
+            inner = [folder for folder in sorted(root.iterdir()) if folder.is_dir()]
+            deeper = [folder for parent in inner for folder in sorted(parent.iterdir()) if folder.is_dir()]
+            self.folders = [root, *inner, *deeper]
+
+    def of(self, mistakes: Sequence[Mistake]) -> dict[int, str]:
+        """Data URIs of small JPEGs by the index of the mistake, for images that are found."""
+        uris = {}
+        for mistake in mistakes:
+            path = self.find(mistake)
+            if path is not None:
+                try:
+                    picture = open_image(path).convert("RGB")
+                    uris[mistake.index] = data_uri(ImageOps.fit(picture, (SIDE, SIDE)))
+                except (UserError, OSError, ValueError) as error:
+                    logger.info("no thumbnail of %s: %s", path.name, error)
+        return uris
+
+    def find(self, mistake: Mistake) -> Path | None:
+        """The file of a mistake's image; None if there is none with the same name and content."""
+        if not mistake.filename or not mistake.image or leads_out(mistake.filename):
+            return None
+        for folder in self.folders:
+            path = folder / mistake.filename
+            if has_content(path, mistake.image):
+                return path
+        return None
+
+
+def has_content(path: Path, identity: bytes) -> bool:
+    """Whether a file holds the image of this identity."""
     try:
-        dataset = _read(*(str(settings.get(f"DATASET.{key}", default)) for key, default in (
-            ("NAME", run.dataset), ("ROOT", "data"), ("SUBSAMPLE_CLASSES", "all"), ("CORRUPTION", ""), ("SEVERITY", 5),
-            ("IMAGE_LIST", ""), ("COLUMNS", ""), ("CLASSNAMES", ""))))
-        data = {mistake: dataset.test[mistake.index] for mistake in mistakes}
-        if any(names[datum.label] != mistake.truth for mistake, datum in data.items()):
-            raise DataError(f"the data below {dataset.root} is not what the run used")
-        return {mistake.index: data_uri(ImageOps.fit(dataset.read_image(datum).convert("RGB"), (SIDE, SIDE)))
-                for mistake, datum in data.items()}
-    except (UserError, OSError, LookupError) as error:
-        _log_once(f"no images of {run.dataset}: {error}")
-        return {}
+        with open_regular(path) as file:
+            digest = hashlib.file_digest(file, new_hash).digest()  # type: ignore[arg-type]
+    except (OSError, ValueError):
+        return False
+    return digest[:CONTENT_BYTES] == identity[:CONTENT_BYTES]
 
 
-@lru_cache(maxsize=64)
-def _log_once(line: str) -> None:
-    logger.info("%s", line)
-
-
-@lru_cache(maxsize=4)
-def _read(
-    name: str, root: str, classes: str, corruption: str, severity: str, image_list: str, columns: str, words: str,
-) -> Dataset:
-    """Few-shot sampling does not change the test images."""
-    return build_dataset(name, root, subsample_classes=classes, corruption=corruption, severity=int(severity),
-                         image_list=image_list, columns=columns, classnames=words)
+def new_hash() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=DIGEST_BYTES)
 
 
 def data_uri(image: Image.Image) -> str:

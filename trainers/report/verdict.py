@@ -1,14 +1,18 @@
-"""The verdict: which method is best calibrated, how the others err, and whether the lead is more than chance."""
+"""The verdict: which method is best calibrated, how the others err, and what the images can show."""
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..functional.intervals import LEVEL, Estimate
+from ..functional.significance import smallest_difference
 from ..registry import method_info
-from .comparison import Comparison, Row
-from .paired import Pair, correction
+from .grid import Column, Grid, Row
+from .pairs import Pair
+from .sentences import UNTUNED_COOP, listed
 
 PERCENT = "\u00a0%"  # a number and its sign stay on one line
+NEITHER = 0.5  # points of over-confidence below which a method is called neither
 
 
 @dataclass(frozen=True)
@@ -23,85 +27,231 @@ class Line:
     @property
     def direction(self) -> str:
         """In words: by how much confidence exceeds accuracy, or falls short of it."""
-        if abs(self.over_confidence) < 0.5:
+        if abs(self.over_confidence) < NEITHER:
             return "neither over- nor under-confident on average"
-        kind = "over-confident" if self.over_confidence > 0 else "under-confident"
-        return f"{kind} by {abs(self.over_confidence):.1f} points"
+        return f"{side(self.over_confidence)} by {abs(self.over_confidence):.1f} points"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    lines: Sequence[Line]  # best first
-    best: str  # label of its row
+    """What a page says first.
+
+    Attributes:
+        lines: Of the methods, best first.
+        best: Label of the best row.
+        sentence: Which method is best calibrated.
+        findings: A sentence for each method against the baseline.
+        basis: What it was measured on.
+        backbone: As tables name it.
+    """
+
+    lines: Sequence[Line]
+    best: str
     sentence: str
-    basis: str  # what it was measured on
+    basis: str
     backbone: str
+    findings: Sequence[str] = ()
 
 
-def judge(comparison: Comparison, pairs: Sequence[Pair] = ()) -> Verdict | None:
-    """Sorts the methods of a main table by ECE; None if they share no data set. The tests of `pairs` decide whether the
-    lead is more than chance."""
-    columns = comparison.common_columns()
+def judge(grid: Grid, pairs: Sequence[Pair], against_baseline: Sequence[Pair] = ()) -> Verdict | None:
+    """Sorts the methods of a main table by ECE; the tests of `pairs` decide what is said of them.
+
+    Rows with too many failed images are left out. None if the methods share no data set.
+    """
+    columns = grid.common_columns()
     if not columns:
         return None
-    lines = [
-        Line(row, *(100 * comparison.mean(row, columns, metric) for metric in ("ece", "accuracy", "signed_error")))
-        for row in comparison.rows_on(columns)
-    ]
+    lines = []
+    for row in grid.rows_on(columns):
+        if grid.is_ranked(row, columns):
+            lines.append(make_line(grid, row, columns))
+    if not lines:
+        return None
     lines.sort(key=lambda line: line.ece)
+    tuned = candidates(lines)
+    counts = [f"{column.label} {column.n:,}" for column in columns]
+    total = sum(column.n for column in columns)
+    basis = (f"ECE in percent, {grid.bins} bins; lower is better. Backbone {grid.backbone}, "
+             f"{total:,} test images: {', '.join(counts)}.")
+    findings = [pair_sentence(pair) for pair in against_baseline]
+    sentence = verdict_sentence(lines, tuned, pairs)
+    return Verdict(lines, tuned[0].row.label, sentence, basis, grid.backbone, findings)
+
+
+def make_line(grid: Grid, row: Row, columns: Sequence[Column]) -> Line:
+    return Line(
+        row=row,
+        ece=100 * grid.mean(row, columns, "ece"),
+        accuracy=100 * grid.mean(row, columns, "accuracy"),
+        over_confidence=100 * grid.mean(row, columns, "signed_error"),
+    )
+
+
+def candidates(lines: Sequence[Line]) -> list[Line]:
+    """The methods that can be called best: tuned ones, otherwise all but zero-shot, otherwise all."""
     tuned = [line for line in lines if method_info(line.row.method).tuned]
-    tuned = tuned or [line for line in lines if not method_info(line.row.method).zero_shot] or lines
-    sets = ", ".join(f"{column.label} {column.n:,}" for column in columns)
-    basis = (f"ECE in percent, {comparison.bins} bins; lower is better. Backbone {comparison.backbone_label}, "
-             f"{sum(column.n for column in columns):,} test images: {sets}.")
-    return Verdict(lines, tuned[0].row.label, _sentence(lines, tuned, pairs), basis, comparison.backbone_label)
+    if tuned:
+        return tuned
+    others = [line for line in lines if not method_info(line.row.method).zero_shot]
+    return others or list(lines)
 
 
-def _sentence(lines: Sequence[Line], tuned: Sequence[Line], pairs: Sequence[Pair]) -> str:
-    best, others = tuned[0], tuned[1:]
+def verdict_sentence(lines: Sequence[Line], tuned: Sequence[Line], pairs: Sequence[Pair]) -> str:
+    """Whether the method of lowest ECE is better calibrated than every other tuned one."""
+    best = tuned[0]
+    others = tuned[1:]
     if not others:
-        sentence = f"{best.row.label} has an ECE of {best.ece:.1f}{PERCENT}: {best.direction}"
+        sentence = f"{best.row.label} has an ECE of {best.ece:.1f}{PERCENT}: {best.direction}."
     else:
-        sentence = _lead(best, others, pairs)
+        sentence = lead_sentence(best, others, pairs)
         worst = others[-1]
         if worst is not others[0]:
-            sentence += f"; {worst.row.label} has {worst.ece:.1f}{PERCENT} and is {worst.direction}"
-    zero = [line for line in lines if method_info(line.row.method).zero_shot and line not in tuned]
-    if zero:
-        name = f"{zero[0].row.label} CLIP" if not zero[0].row.name else f"The {zero[0].row.label}"
-        sentence += f". {name} has {zero[0].ece:.1f}{PERCENT}"
-    tested = f" {correction(pairs)}" if pairs and others else ""
-    return f"{sentence}.{tested}"
+            sentence += (f" {worst.row.label} has an ECE of {worst.ece:.1f}{PERCENT} and is "
+                         f"{worst.direction}.")
+    for line in lines:
+        if method_info(line.row.method).zero_shot and line not in tuned:
+            name = f"{line.row.label} CLIP"
+            if line.row.name == UNTUNED_COOP:
+                name = f"The {line.row.label}"
+            sentence += f" {name} has {line.ece:.1f}{PERCENT}."
+            break
+    return sentence
 
 
-def _lead(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> str:
-    """Whether the method of lowest ECE is better calibrated than every other tuned one. ECE is for comparison with
-    papers; the tests are of the RMS calibration error, to which chance adds nothing."""
+def lead_sentence(best: Line, others: Sequence[Line], pairs: Sequence[Pair]) -> str:
+    """What the tests say about the method of lowest ECE.
+
+    ECE is for comparison with papers. The tests are of over-confidence and of the debiased squared
+    error, to which chance adds nothing.
+    """
     lowest = f"{best.row.label} has the lowest ECE of the tuned methods, {best.ece:.1f}{PERCENT}"
-    against = [f"{other.row.label} with {other.ece:.1f}{PERCENT}" for other in others]
-    if not pairs:
-        return f"{lowest}, before {against[0]}; whether by chance was not tested"
-    tests = {frozenset((pair.first, pair.second)): pair for pair in pairs}
-    found = [tests.get(frozenset((best.row, other.row))) for other in others]
-    # D of the other method minus D of the best; 0 where that may be chance.
-    gains = [float(pair.squared.value) * (1 if pair.first == best.row else -1) if pair and pair.squared.significant
-             else 0 for pair in found]
-    if min(gains) > 0:
-        return (f"{best.row.label} is the best calibrated of the tuned methods: ECE {best.ece:.1f}{PERCENT}, against "
-                f"{others[0].ece:.1f}{PERCENT} for {others[0].row.label}{_errors(found[0], best)}")
-    if min(gains) < 0:
-        worst = gains.index(min(gains))
-        return f"{lowest}, but {others[worst].row.label} is better calibrated{_errors(found[worst], best)}"
-    alike = [k for k, gain in enumerate(gains) if gain == 0]
-    more = f" and {len(alike) - 3} others" if len(alike) > 3 else ""
-    nearest = min(alike, key=lambda k: pair.squared.p if (pair := found[k]) else 1)
-    return (f"{lowest}, but these images show no difference in calibration to "
-            f"{', '.join(against[k] for k in alike[:3])}{more}{_errors(found[nearest], best)}")
+    tested = {}
+    for other in others:
+        for pair in pairs:
+            if pair.has(best.row) and pair.has(other.row):
+                tested[other.row] = pair
+    if not tested:
+        return f"{lowest}, before {others[0].row.label} with {others[0].ece:.1f}{PERCENT}; they share no images."
+    beaten_by = [row for row, pair in tested.items() if pair.better is row]
+    if beaten_by:
+        pair = tested[beaten_by[0]]
+        return f"{lowest}, but {pair_sentence(pair)}"
+    if len(tested) == len(others) and all(pair.better is best.row for pair in tested.values()):
+        nearest = tested[others[0].row]
+        return (f"{best.row.label} is the best calibrated of the tuned methods, with an ECE of "
+                f"{best.ece:.1f}{PERCENT}. {pair_sentence(nearest)}")
+    undecided = [row.label for row, pair in tested.items() if pair.better is None]
+    closest = min((pair for pair in tested.values() if pair.better is None), key=lambda pair: pair.p)
+    return (f"{lowest}, but no difference in calibration to {listed(undecided, 3)} is shown. "
+            f"{pair_sentence(closest)}")
 
 
-def _errors(pair: Pair | None, best: Line) -> str:
-    if not pair:
-        return " (they share no seed)"
-    (own, other), name = (pair.errors, pair.second) if pair.first == best.row else (pair.errors[::-1], pair.first)
-    return (f" (RMS calibration error {100 * own:.1f} against {100 * other:.1f}{PERCENT} for {name.label}, paired "
-            f"bootstrap p = {pair.squared.p:.3f})")
+def pair_sentence(pair: Pair) -> str:
+    """What the tests of a pair show, in one or two sentences."""
+    if pair.better is not None:
+        return better_sentence(pair)
+    if pair.is_significant:
+        return disagreement_sentence(pair)
+    if pair.over[0] * pair.over[1] < 0 and pair.comparison.over.p < LEVEL:
+        return opposite_sentence(pair)
+    names = f"{pair.first.label} and {pair.second.label}"
+    sentence = f"No difference in calibration between {names} is shown ({p_words(pair.p)}, {pair.family})"
+    accuracy = pair.comparison.accuracy
+    if pair.accuracy_p < LEVEL:
+        better = pair.second if accuracy.value > 0 else pair.first
+        low, high = sorted((abs(accuracy.low), abs(accuracy.high)))
+        return (f"{sentence}; {better.label} is more accurate by {100 * abs(accuracy.value):.1f} points "
+                f"[{100 * low:.1f}, {100 * high:.1f}] ({p_words(pair.accuracy_p)}).")
+    return f"{sentence}. {power_sentence(pair)}"
+
+
+def better_sentence(pair: Pair) -> str:
+    """One method is better calibrated."""
+    is_second = pair.better is pair.second
+    winner, loser = (pair.second, pair.first) if is_second else (pair.first, pair.second)
+    over = pair.over[::-1] if is_second else pair.over
+    errors = pair.errors[::-1] if is_second else pair.errors
+    sentence = (f"{winner.label} is better calibrated than {loser.label} on the same "
+                f"{pair.comparison.images:,} images ({p_words(pair.p)}, {pair.family}): "
+                f"{over_words(over[0], unit=False)} instead of {over_words(over[1], over[0])}; debiased RMS error "
+                f"{100 * errors[0]:.1f} instead of {100 * errors[1]:.1f}{PERCENT}.")
+    if pair.comparison.level < LEVEL <= pair.comparison.squared.p:
+        sentence += " Mean confidence is nearer to accuracy; bin by bin no difference is shown."
+    elif pair.comparison.squared.p < LEVEL <= pair.comparison.level:
+        sentence += " It is nearer bin by bin; on average no difference is shown."
+    accuracy = pair.comparison.accuracy
+    if not is_second:
+        accuracy = Estimate(-accuracy.value, -accuracy.high, -accuracy.low, accuracy.p)
+    return f"{sentence} {accuracy_words(accuracy, pair.accuracy_p)}"
+
+
+def accuracy_words(accuracy: Estimate, p: float) -> str:
+    """The difference in accuracy, and whether it may be chance."""
+    words = (f"Accuracy {signed(accuracy.value)} points "
+             f"[{signed(accuracy.low)}, {signed(accuracy.high)}]")
+    if p < LEVEL:
+        return f"{words} ({p_words(p)})."
+    return f"{words} may be chance."
+
+
+def disagreement_sentence(pair: Pair) -> str:
+    """Calibration differs, but the two parts of the test point in different directions."""
+    nearer_on_average = pair.second if abs(pair.over[1]) < abs(pair.over[0]) else pair.first
+    nearer_by_bins = pair.second if pair.comparison.squared.value < 0 else pair.first
+    return (f"{pair.first.label} and {pair.second.label} are calibrated differently "
+            f"({p_words(pair.p)}, {pair.family}): {nearer_on_average.label} is nearer on average, "
+            f"{nearer_by_bins.label} bin by bin.")
+
+
+def opposite_sentence(pair: Pair) -> str:
+    """One method is over-confident, the other under-confident, and neither is shown to be better."""
+    over = pair.comparison.over
+    low, high = sorted((abs(over.low), abs(over.high)))
+    return (f"{pair.first.label} is {over_words(pair.over[0])}, {pair.second.label} "
+            f"{over_words(pair.over[1], unit=False)} (difference {100 * abs(over.value):.1f} "
+            f"[{100 * low:.1f}, {100 * high:.1f}], {p_words(over.p)}); which of them is better "
+            f"calibrated is not shown ({p_words(pair.p)}, {pair.family}).")
+
+
+def power_sentence(pair: Pair) -> str:
+    """The difference that these images could show."""
+    comparison = pair.comparison
+    if comparison.clusters < 2 or comparison.sd_difference != comparison.sd_difference:
+        return "One image shows no difference."
+    tests = 1
+    if " over " in pair.family:
+        tests = int(pair.family.rpartition(" ")[2])
+    alike = 100 * smallest_difference(comparison.images, comparison.sd_difference, tests)
+    near_zero = 100 * smallest_difference(comparison.images, comparison.sd_sum, tests)
+    return (f"With {comparison.images:,} images a difference of about {alike:.1f} points of "
+            f"over-confidence could be seen, or {near_zero:.0f} if one of them is near 0.")
+
+
+def side(over_confidence: float) -> str:
+    return "over-confident" if over_confidence > 0 else "under-confident"
+
+
+def over_words(value: float, other: float | None = None, unit: bool = True) -> str:
+    """Over-confidence in words; the side is left out if it is that of `other`."""
+    number = f"{100 * abs(value):.1f}"
+    if other is not None:
+        if value * other > 0:
+            return f"{number} points"
+        return f"{side(value)} by {number} points"
+    words = f"{side(value)} by {number}"
+    if unit and other is None:
+        return f"{words} points"
+    return words
+
+
+def signed(value: float) -> str:
+    """A difference in points with its sign."""
+    return f"{100 * value:+.1f}".replace("-", "−")
+
+
+def p_words(p: float) -> str:
+    if p < 0.001:
+        return "p < 0.001"
+    if p >= 0.1:
+        return f"p = {p:.2f}"
+    return f"p = {p:.3f}"

@@ -23,11 +23,10 @@ class Distributed:
         self.rank = int(os.environ.get("RANK", 0))
         self.world = int(os.environ.get("WORLD_SIZE", 1))
         if self.world > 1 and not dist.is_initialized():
-            if torch.cuda.is_available():
-                torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
-            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-            # Processes finish hours apart, so the last barrier must wait longer than torch does by default.
-            dist.init_process_group(backend, timeout=timedelta(days=7))
+            choose_gpu(int(os.environ.get("LOCAL_RANK", 0)))
+            # Messages are Python objects on the host, for which gloo is enough: no GPU takes part. Processes
+            # finish hours apart, so the last barrier must wait longer than torch does by default.
+            dist.init_process_group("gloo", timeout=timedelta(days=7))
             atexit.register(dist.destroy_process_group)
 
     @property
@@ -48,6 +47,12 @@ class Distributed:
         if self.world > 1:
             with explained():
                 dist.barrier()
+
+
+def choose_gpu(local_rank: int) -> None:
+    """Makes DEVICE cuda another GPU in each process of a machine, where there are several."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
 
 
 @contextmanager

@@ -13,10 +13,11 @@ from ...datasets.eval_data import EvalData
 from ...datasets.identity import ImageIdentity
 from ...datasets.views import pipeline
 from ..config.build import dataset_file_of
-from ..config.fingerprint import ENGINE, backbone_name
+from ..config.names import backbone_name
 from ..config.settings import Role, changed_settings, effective_settings, find_setting, leaves
 from ..config.table import CLASS_TOKEN_POSITION
 from ..registry import backbone_label, method_info
+from ..vlm.numerics import ENGINE
 from ..vlm.openai import official_name
 from ..vlm.prompt_files import read_metadata
 from ..vlm.prompt_protocol import PromptProtocol, prompt_protocol
@@ -148,7 +149,7 @@ def method_section(
         training: Settings and images of a prompt that the run itself trains; None otherwise.
     """
     settings = {}
-    for key, value in effective_settings(cfg).items():
+    for key, value in effective_settings(cfg, trains=training is not None).items():
         if not is_elsewhere(key):
             settings[key] = value
     section: dict[str, Any] = {
@@ -214,17 +215,20 @@ def numerics_section(
     }
 
 
-def changed_section(cfg: CfgNode, dataset: Dataset, default_precision: str) -> dict[str, list[Any]]:
+def changed_section(
+    cfg: CfgNode, dataset: Dataset, default_precision: str, trains: bool,
+) -> dict[str, list[Any]]:
     """The settings that differ from the defaults of the method on this data set.
 
     Args:
         cfg: All settings.
         dataset: The reader.
         default_precision: What MODEL.PREC auto means on this device.
+        trains: Whether the run itself trains a prompt.
     """
     resolved = {"MODEL.PREC": default_precision, "TTA.AUGMIX": "on" if dataset.augmix else "off"}
     changed: dict[str, list[Any]] = {}
-    for key, (default, value) in changed_settings(cfg, resolved).items():
+    for key, (default, value) in changed_settings(cfg, resolved, trains).items():
         # Data is a column's. A learnt prompt is stated by `model.prompt.protocol`.
         if find_setting(key).role is not Role.DATA and key != "MODEL.INIT_WEIGHTS":
             changed[key] = [default, value]

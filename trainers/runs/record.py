@@ -158,7 +158,7 @@ class RunRecord:
             value = value.get(part)
         return value
 
-    def fields(self, purpose: str, without: str = "") -> dict[str, Any]:
+    def fields(self, purpose: str, without: str | Sequence[str] = "") -> dict[str, Any]:
         """What must be equal for a purpose, by field or setting.
 
         Settings of the method are listed one by one. Those in `changed` count by their value
@@ -166,7 +166,7 @@ class RunRecord:
 
         Args:
             purpose: One of `PURPOSES`.
-            without: A setting that may differ: the key of a sweep or a choice.
+            without: Settings or fields that may differ, such as the key of a sweep.
         """
         values: dict[str, Any] = {}
         for path in PURPOSES[purpose]:
@@ -183,14 +183,17 @@ class RunRecord:
                     values[f"{path}.{name}"] = value
             else:
                 values[path] = self.get(path)
-        values.pop(without, None)
+        if isinstance(without, str):
+            without = [without]
+        for name in without:
+            values.pop(name, None)
         return values
 
-    def key(self, purpose: str, without: str = "") -> str:
+    def key(self, purpose: str, without: str | Sequence[str] = "") -> str:
         """A text that is equal for two records if they are the same for this purpose."""
         return canonical_json(self.fields(purpose, without))
 
-    def difference(self, other: RunRecord, purpose: str, without: str = "") -> Difference:
+    def difference(self, other: RunRecord, purpose: str, without: str | Sequence[str] = "") -> Difference:
         """The fields and settings that differ for a purpose, each with the value of both records.
 
         The code of a built-in method is compared within one version of this package. Between
@@ -211,7 +214,7 @@ class RunRecord:
                 differing[name] = (before, after)
         return differing
 
-    def is_same(self, other: RunRecord, purpose: str, without: str = "") -> bool:
+    def is_same(self, other: RunRecord, purpose: str, without: str | Sequence[str] = "") -> bool:
         """Whether two records are the same for a purpose."""
         return not self.difference(other, purpose, without)
 
@@ -239,7 +242,7 @@ class RunRecord:
 
 
 def group_records(
-    items: Iterable[T], purpose: str, record_of: Callable[[T], RunRecord], without: str = "",
+    items: Iterable[T], purpose: str, record_of: Callable[[T], RunRecord], without: str | Sequence[str] = "",
 ) -> list[list[T]]:
     """Groups of items whose records are the same for a purpose, in order of first appearance."""
     groups: list[list[T]] = []

@@ -1,7 +1,6 @@
 """The directory of a run: record, config and log, predictions in parts while it runs, results when it is done."""
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shutil
@@ -17,7 +16,7 @@ import numpy as np
 from ...datasets.utils import files
 from ...datasets.utils.cli import LOGGER
 from ...datasets.utils.errors import ConfigError, UserError
-from ...datasets.utils.files import Damaged, read_arrays, read_json, write_arrays, write_json
+from ...datasets.utils.files import Damaged, file_hash, read_arrays, read_json, write_arrays, write_json
 from .dist import Distributed
 from .lock import RunLock
 from .parts import Columns, concatenate
@@ -497,15 +496,6 @@ def read_record(path: Path) -> RunRecord | None:
         return RunRecord.from_json(read_json(path))
     except ValueError:
         return None
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file, as hexadecimal digits."""
-    digest = hashlib.sha256()
-    with files.open_regular(path) as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def remove_if_empty(path: Path) -> None:

@@ -11,8 +11,9 @@ import torch
 from tabulate import tabulate
 
 from ... import __version__
-from ..functional.calibration import ace, ece, top_class
+from ..functional.calibration import ace, ece, signed_error, top_class
 from ..registry import ZERO_SHOT, backbone_label, method_info, reset_words
+from ..vlm.device import gpu_name
 
 # What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's the second.
 END_OF_TRAINING = ("Finish training", "Finished training")
@@ -23,11 +24,12 @@ OPTIONAL = {"numba": "numba", "open_clip": "open_clip_torch", "transformers": "t
 
 
 def metrics_of(logits: np.ndarray, labels: np.ndarray, bins: int) -> dict[str, float]:
-    """Accuracy, mean confidence, ECE and ACE in percent."""
+    """Accuracy, mean confidence, over-confidence (their difference), ECE and ACE in percent."""
     confidence, correct = top_class(logits, labels)
     return {
         "accuracy": 100 * float(correct.mean()),
         "confidence": 100 * float(confidence.mean()),
+        "over_confidence": 100 * signed_error(confidence, correct),
         "ece": 100 * ece(confidence, correct, bins),
         "ace": 100 * ace(confidence, correct, bins),
     }
@@ -60,8 +62,10 @@ def result_block(results: Mapping, trained: bool) -> str:
 def baseline_label(results: Mapping) -> str:
     """What the predictions before tuning are: zero-shot, or those of the prompt that the method started from."""
     method = method_info(results["trainer"])
-    is_coop = bool(results["init_weights"]) and not method.trained
-    return "CoOp prompt, untuned" if is_coop else method_info(ZERO_SHOT).label
+    if not results["init_weights"] or method.trained:
+        return method_info(ZERO_SHOT).label
+    names = results.get("record", {}).get("names", {})
+    return f"{names.get('prompt') or 'CoOp prompt'}, untuned"
 
 
 def rows_of(results: Mapping) -> dict[str, str]:
@@ -76,12 +80,31 @@ def seeds_table(runs: Sequence[Mapping]) -> str:
     first = runs[0]
     body = []
     for label, prefix in {baseline_label(first): "zero_shot_", **rows_of(first)}.items():
-        values = np.array([[results[prefix + key] for key in METRICS] for results in runs])  # (seeds, 4)
-        spread = zip(values.mean(axis=0), values.std(axis=0, ddof=1), strict=True)
-        body.append([label, *(f"{mean:.2f} ± {std:.2f}" for mean, std in spread)])
+        cells = [label]
+        for metric in METRICS:
+            values = np.array([results[prefix + metric] for results in runs])
+            cells.append(f"{values.mean():.2f} ± {values.std(ddof=1):.2f}")
+        body.append(cells)
     seeds = ", ".join(str(results["seed"]) for results in runs)
-    return (f"{aligned(body)}\n{first['dataset']}, {backbone_label(first['backbone'])}, mean ± sample standard "
-            f"deviation over seeds {seeds}; percent{settings_of(first)}")
+    caption = caption_of(runs, f"mean ± sample standard deviation over seeds {seeds}")
+    return "\n".join([aligned(body), caption + settings_of(first)])
+
+
+def caption_of(runs: Sequence[Mapping], seeds: str) -> str:
+    """Images, classes, backbone and bins of runs on one data set.
+
+    Args:
+        runs: The results. Where images could not be read, the runs of several seeds may differ in
+            their number.
+        seeds: What to say of the seeds.
+    """
+    first = runs[0]
+    counts = sorted({results["n"] for results in runs})
+    images = str(counts[0])
+    if len(counts) > 1:
+        images = f"{counts[0]} to {counts[-1]}"
+    return (f"{first['dataset']}, {images} {first['split']} images of {first['classes']} classes, "
+            f"{backbone_label(first['backbone'])}, {seeds}; percent; {first['bins']} bins")
 
 
 def settings_of(results: Mapping) -> str:
@@ -92,16 +115,26 @@ def settings_of(results: Mapping) -> str:
 def result_table(runs: Sequence[Mapping]) -> str:
     """The final table of runs on the same images: the predictions before tuning, then each method."""
     first = runs[0]
-    rows = [(baseline_label(first), first, "zero_shot_")]
-    rows += [(label, results, prefix) for results in runs for label, prefix in rows_of(results).items()]
-    body = [[label, *(f"{results[prefix + key]:.2f}" for key in METRICS)] for label, results, prefix in rows]
-    notes = [f"{first['dataset']}, {first['n']} {first['split']} images of {first['classes']} classes, "
-             f"{backbone_label(first['backbone'])}, seed {first['seed']}; percent; {first['bins']} bins"
-             f"{settings_of(first) if len(runs) == 1 else ''}"]
-    notes += [f"{method_info(results['trainer']).label}: {results['flagged']} images have their zero-shot prediction "
-              f"(adaptation gave no finite number)" for results in runs if results["flagged"]]
-    notes += [f"{len(first['skipped'])} unreadable images skipped"] if first["skipped"] else []
-    return "\n".join([aligned(body), *notes])
+    body = [cells_of(baseline_label(first), first, "zero_shot_")]
+    for results in runs:
+        for label, prefix in rows_of(results).items():
+            body.append(cells_of(label, results, prefix))
+    caption = caption_of(runs[:1], f"seed {first['seed']}")
+    if len(runs) == 1:
+        caption += settings_of(first)
+    lines = [aligned(body), caption]
+    for results in runs:
+        if results["flagged"]:
+            lines.append(f"{method_info(results['trainer']).label}: {results['flagged']} images have their zero-shot "
+                         f"prediction (adaptation gave no finite number)")
+    if first["skipped"]:
+        lines.append(f"{len(first['skipped'])} unreadable images skipped")
+    return "\n".join(lines)
+
+
+def cells_of(label: str, results: Mapping, prefix: str) -> list[str]:
+    """A row of the final table."""
+    return [label, *(f"{results[prefix + metric]:.2f}" for metric in METRICS)]
 
 
 def aligned(body: Sequence[Sequence[str]]) -> str:
@@ -111,7 +144,7 @@ def aligned(body: Sequence[Sequence[str]]) -> str:
 
 def environment(device: torch.device) -> dict[str, object]:
     """Versions and hardware, for results.json."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    name = gpu_name(device) or platform.processor() or platform.machine()
     packages = (*PACKAGES, *(package for module, package in OPTIONAL.items() if module in sys.modules))
     return {
         "versions": {"promptcal": __version__, "python": platform.python_version(),

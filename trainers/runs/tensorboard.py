@@ -1,14 +1,30 @@
-"""The progress of a run: its bar and TensorBoard curves while it runs, metrics and settings when it is done."""
+"""What TensorBoard shows of a run: curves while it runs, then its settings and final metrics.
+
+A run has two event folders, `tensorboard/tuned` and `tensorboard/zero-shot`, with curves of the same
+names. TensorBoard draws curves of one name in one chart, so each chart compares both.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import metadata as hparams
+from tensorboard.plugins.hparams.api_pb2 import (
+    DATA_TYPE_FLOAT64,
+    DATA_TYPE_STRING,
+    STATUS_SUCCESS,
+    Experiment,
+    HParamInfo,
+    MetricInfo,
+    MetricName,
+)
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from ...datasets.base import dataset_info
 from ...datasets.utils.files import writing
 from ..functional.calibration import ece, top_class
 from ..registry import branch_of, method_info
@@ -16,7 +32,27 @@ from .parts import Columns
 from .record import RunRecord
 from .summary import result_table
 
+FOLDER = "tensorboard"  # of a run
+TUNED = "tuned"  # event folders in it
+ZERO_SHOT = "zero-shot"
 POINTS = 50  # of a curve, at most, besides those at the ends of parts
+
+# Names of curves. TensorBoard sorts charts by name: these come before those of the losses.
+ACCURACY = "calibration/accuracy"
+ECE = "calibration/ECE"
+CONFIDENCE = "calibration/mean confidence"
+OVER_CONFIDENCE = "calibration/over-confidence"
+# The curves of which HPARAMS shows the last point. It reads them by these names.
+HPARAMS_METRICS = {ACCURACY: "accuracy", ECE: "ECE", OVER_CONFIDENCE: "over-confidence"}
+# TensorBoard sorts the columns of HPARAMS by name, so names begin with their place.
+HPARAMS_COLUMNS = ("method", "data set", "backbone", "prompt", "λ", "steps", "seed")
+NUMBERS = ("λ", "steps", "seed")
+
+
+def event_folder(run_dir: Path, trainer: str) -> Path:
+    """The event folder of a run's own predictions. Those of ZeroShot are the zero-shot ones."""
+    name = ZERO_SHOT if method_info(trainer).zero_shot else TUNED
+    return run_dir / FOLDER / name
 
 
 class ScalarWriter:
@@ -45,67 +81,184 @@ class ScalarWriter:
             self.writer.flush()
 
 
-class Progress:
-    """Running accuracy, ECE, confidence, losses and speed, against the number of images."""
+class RunningMetrics:
+    """Accuracy and calibration of the images so far."""
 
-    def __init__(self, run_dir: Path, total: int, bins: int, title: str, shown: bool = True) -> None:
+    def __init__(self, bins: int) -> None:
         self.bins = bins
-        self.confidence, self.correct = np.empty(0), np.empty(0)
-        self.bar = tqdm(total=total, desc=title, unit="img", dynamic_ncols=True, disable=not shown)
+        self.confidence = np.empty(0)
+        self.correct = np.empty(0)
+
+    def __len__(self) -> int:
+        return len(self.correct)
+
+    def add(self, logits: np.ndarray, label: np.ndarray) -> None:
+        confidence, correct = top_class(logits, label)
+        self.confidence = np.append(self.confidence, confidence)
+        self.correct = np.append(self.correct, correct)
+
+    def scalars(self) -> dict[str, float]:
+        """The points of the curves, in percent."""
+        accuracy = 100 * float(self.correct.mean())
+        confidence = 100 * float(self.confidence.mean())
+        return {
+            ACCURACY: accuracy,
+            ECE: 100 * ece(self.confidence, self.correct, self.bins),
+            CONFIDENCE: confidence,
+            OVER_CONFIDENCE: confidence - accuracy,
+        }
+
+
+class Progress:
+    """The bar of a run, and its curves against the number of images.
+
+    The last point of the curves is that of `write_final`, which has the images of all processes.
+    """
+
+    def __init__(self, run_dir: Path, total: int, bins: int, trainer: str, shown: bool = True) -> None:
+        """
+        Args:
+            run_dir: Folder of the run.
+            total: Number of its images.
+            bins: Of ECE.
+            trainer: Registered name of the method.
+            shown: Whether this process shows a bar and writes curves.
+        """
+        self.tuned = RunningMetrics(bins)
+        self.zero_shot: RunningMetrics | None = None
+        self.bar = tqdm(total=total, desc=trainer, unit="img", dynamic_ncols=True, disable=not shown)
         self.shown = shown
-        self.scalars = ScalarWriter(run_dir / "tensorboard")
+        self.total = total
+        self.counted = 0  # images, unreadable ones too
         self.every = max(1, total // POINTS)
         self.logged = 0  # images at the last point
+        self.tuned_writer = ScalarWriter(event_folder(run_dir, trainer))
+        self.zero_shot_writer = ScalarWriter(run_dir / FOLDER / ZERO_SHOT)
+        if not method_info(trainer).zero_shot:
+            self.zero_shot = RunningMetrics(bins)
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.bar.close()
-        self.scalars.__exit__(*error)
+        self.tuned_writer.__exit__(*error)
+        self.zero_shot_writer.__exit__(*error)
 
     def count(self, columns: Columns) -> None:
         """Counts images that were predicted now or before."""
-        if len(columns["label"]):
-            confidence, correct = top_class(columns["logits"], columns["label"])
-            self.confidence = np.append(self.confidence, confidence)
-            self.correct = np.append(self.correct, correct)
-        self.bar.update(len(columns["label"]) + len(columns["bad_index"]))
+        label = columns["label"]
+        if len(label):
+            self.tuned.add(columns["logits"], label)
+            if self.zero_shot is not None:
+                self.zero_shot.add(columns["zero_shot_logits"], label)
+        images = len(label) + len(columns["bad_index"])
+        self.counted += images
+        self.bar.update(images)
 
     def advance(self, columns: Columns) -> None:
         """Moves the bar by a batch."""
         self.count(columns)
-        if len(self.correct) - self.logged >= self.every:
+        if len(self.tuned) - self.logged >= self.every:
             self.log(columns)
 
     def log(self, columns: Columns) -> None:
         """Adds a point to each curve: at the end of a part, and often enough within it that a small set has a curve."""
-        if not self.shown or len(self.correct) == self.logged:
+        if not self.shown or len(self.tuned) == self.logged:
             return
-        self.logged = len(self.correct)
-        accuracy, error = 100 * self.correct.mean(), 100 * ece(self.confidence, self.correct, self.bins)
-        self.bar.set_postfix_str(f"acc {accuracy:.1f}, ECE {error:.1f}")
-        scalars = {
-            "running/accuracy": accuracy, "running/ece": error, "running/confidence": 100 * self.confidence.mean(),
-            "speed/seconds_per_image": columns["seconds"].sum() / max(len(columns["label"]), 1),
-        }
+        self.logged = len(self.tuned)
+        scalars = self.tuned.scalars()
+        self.bar.set_postfix_str(f"acc {scalars[ACCURACY]:.1f}, ECE {scalars[ECE]:.1f}")
+        if self.counted == self.total:
+            return
+        scalars["episode/seconds per image"] = columns["seconds"].sum() / max(len(columns["label"]), 1)
         for name in ("loss", "penalty"):
             if name in columns and np.isfinite(columns[name]).any():
-                scalars[f"episode/{name}"] = np.nanmean(columns[name])
-        self.scalars.add(scalars, len(self.correct))
+                scalars[f"episode/{name}"] = float(np.nanmean(columns[name]))
+        self.tuned_writer.add(scalars, self.logged)
+        if self.zero_shot is not None:
+            self.zero_shot_writer.add(self.zero_shot.scalars(), self.logged)
 
 
-def write_final(run_dir: Path, record: RunRecord, results: Mapping) -> None:
-    """The final metrics, the settings that they belong to, and the table of results."""
-    method = results["trainer"]
+def write_final(run_dir: Path, record: RunRecord, results: Mapping[str, Any]) -> None:
+    """Writes the last point of the curves, the settings that they belong to, and the table of results."""
+    trainer = results["trainer"]
+    folder = event_folder(run_dir, trainer)
+    step = results["n"]
+    with writing(folder), SummaryWriter(str(folder), purge_step=step) as writer:
+        add_scalars(writer, final_scalars(results, ""), step)
+        writer.add_text("results", f"```\n{result_table([results])}\n```", step)
+        for summary in hparams_summaries(record):
+            writer._get_file_writer().add_summary(summary)
+    if not method_info(trainer).zero_shot:
+        zero_shot_folder = run_dir / FOLDER / ZERO_SHOT
+        with writing(zero_shot_folder), SummaryWriter(str(zero_shot_folder), purge_step=step) as writer:
+            add_scalars(writer, final_scalars(results, "zero_shot_"), step)
+
+
+def final_scalars(results: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    """The last points of the curves, by the prefix of their keys in results.json."""
+    return {
+        ACCURACY: results[f"{prefix}accuracy"],
+        ECE: results[f"{prefix}ece"],
+        CONFIDENCE: results[f"{prefix}confidence"],
+        OVER_CONFIDENCE: results[f"{prefix}over_confidence"],
+    }
+
+
+def add_scalars(writer: SummaryWriter, scalars: Mapping[str, float], step: int) -> None:
+    for name, value in scalars.items():
+        writer.add_scalar(name, value, step)
+
+
+def hparams_values(record: RunRecord) -> dict[str, object]:
+    """The settings of a run by column of HPARAMS. A method without λ or steps has none."""
     settings = record.method["settings"]
-    weight = settings.get(f"TRAINER.{branch_of(method)}.LAMBDA")
-    compared = {"method": method_info(method).label, "data set": dataset_info(results["dataset"]).label,
-                **({} if weight is None else {"λ": weight})}
-    plain = {key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))}
-    names = ("accuracy", "ece", "ace", "confidence", "seconds_per_image")
-    metrics = {f"final/{name}": results[name] for name in names}
-    folder = run_dir / "tensorboard"
-    with writing(folder), SummaryWriter(str(folder)) as writer:
-        writer.add_text("results", f"```\n{result_table([results])}\n```", results["n"])
-        writer.add_hparams({**compared, **plain}, metrics, run_name=".", global_step=results["n"])
+    values: dict[str, object] = {
+        "method": record.names["method"],
+        "data set": record.names["dataset"],
+        "backbone": record.names["backbone"],
+        "prompt": record.names.get("prompt") or record.get("model.prompt.words") or "class texts",
+        "seed": record.seed,
+    }
+    weight = settings.get(f"TRAINER.{branch_of(record.method['trainer'])}.LAMBDA")
+    if weight is not None:
+        values["λ"] = weight
+    steps = settings.get("TTA.STEPS")
+    if steps is not None:
+        values["steps"] = steps
+    return values
+
+
+def column_name(column: str) -> str:
+    """The name of a column of HPARAMS in event files, such as `1 method`."""
+    return f"{HPARAMS_COLUMNS.index(column) + 1} {column}"
+
+
+def hparams_summaries(record: RunRecord) -> list[Summary]:
+    """What HPARAMS shows of a run. All runs declare the same columns."""
+    experiment = Experiment()
+    for column in HPARAMS_COLUMNS:
+        kind = DATA_TYPE_FLOAT64 if column in NUMBERS else DATA_TYPE_STRING
+        experiment.hparam_infos.append(
+            HParamInfo(name=column_name(column), display_name=column, type=kind))
+    for tag, title in HPARAMS_METRICS.items():
+        experiment.metric_infos.append(MetricInfo(name=MetricName(tag=tag), display_name=title))
+    start = SessionStartInfo()
+    for column, value in hparams_values(record).items():
+        entry = start.hparams[column_name(column)]
+        if column in NUMBERS:
+            entry.number_value = float(str(value))
+        else:
+            entry.string_value = str(value)
+    end = SessionEndInfo(status=STATUS_SUCCESS)
+    return [
+        hparams_summary(hparams.EXPERIMENT_TAG, HParamsPluginData(experiment=experiment)),
+        hparams_summary(hparams.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=start)),
+        hparams_summary(hparams.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=end)),
+    ]
+
+
+def hparams_summary(tag: str, content: HParamsPluginData) -> Summary:
+    metadata = hparams.create_summary_metadata(content)
+    return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=hparams.NULL_TENSOR)])

@@ -6,18 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import torch
-
 from ...datasets.utils.errors import UserError, out_of_memory
 from .backbone import Backbone
+from .device import free_unused_memory, is_gpu
 
 logger = logging.getLogger(__name__)
 
 # Class tokens of all episodes in one pass. A CPU is fastest while activations stay in its caches;
 # a GPU with many.
-TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}
+TOKENS_AT_ONCE = {"cpu": 1024, "gpu": 16384}
 # Limit of the activations that autograd saves in a text tower, in bytes.
-SAVED_BYTES = {"cpu": 4e9, "cuda": 8e9}
+SAVED_BYTES = {"cpu": 4e9, "gpu": 8e9}
 VIEWS_AT_ONCE = 256  # on a GPU: fills it and bounds memory
 # On a CPU, numbers in the largest activation: from 32 MB on, malloc returns memory to the system
 # after every use and pages it in again, which costs a quarter of the time.
@@ -75,8 +74,8 @@ class Budget:
 
 
 def per_device(limits: dict[str, T], backbone: Backbone) -> T:
-    """The limit of a backbone's device; those of CUDA for all that are not a CPU."""
-    return limits.get(backbone.device.type, limits["cuda"])
+    """The limit of a backbone's device."""
+    return limits["gpu" if is_gpu(backbone.device) else "cpu"]
 
 
 def classes_within_memory(backbone: Backbone, classes: int, saved_bytes: float) -> int:
@@ -97,7 +96,7 @@ def views_within_memory(backbone: Backbone) -> int:
     A power of two, so that the usual 64 views of each image are grouped in the same way at any
     place in a batch.
     """
-    if backbone.device.type != "cpu":
+    if is_gpu(backbone.device):
         return VIEWS_AT_ONCE
     views = max(1, CPU_NUMBERS_AT_ONCE // backbone.activations)
     power_of_two = 1 << views.bit_length() - 1
@@ -120,5 +119,4 @@ def retry_on_oom(run: Callable[[], T], shrink: Callable[[], str]) -> T:
                 raise
         # Outside the except clause, where the exception and the memory that it held are gone.
         logger.warning("out of memory: %s at once from here on", shrink())
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # returns freed blocks to the driver, so that smaller ones fit
+        free_unused_memory()

@@ -8,13 +8,13 @@ from torch import Tensor
 from tqdm import tqdm
 from yacs.config import CfgNode
 
-from .budget import Budget
+from .budget import Budget, per_device
 from .text_encoder import TextEncoder
 
 # Bytes of a Jacobian that `auto` uses. ViT-B/16's for ImageNet's 1000 classes takes 4.2e9.
 LARGEST_AUTO = 4.5e9
 TOKENS_PER_GROUP = 1024  # bounds the activations that autograd saves
-TOKENS_PER_PASS = {"cpu": 2048, "cuda": 32768}  # tokens times gradients that run at once
+TOKENS_PER_PASS = {"cpu": 2048, "gpu": 32768}  # tokens times gradients that run at once
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def text_jacobian(encoder: TextEncoder, context: Tensor) -> Tensor:
     jacobian = torch.empty(classes, features, n_ctx * width, device=device)
     length = 1 + n_ctx + -(-encoder.tokens // classes)
     group = max(1, TOKENS_PER_GROUP // length)
-    tokens_per_pass = TOKENS_PER_PASS.get(device.type, TOKENS_PER_PASS["cuda"])
+    tokens_per_pass = per_device(TOKENS_PER_PASS, encoder.backbone)
     at_once = max(1, tokens_per_pass // (group * length))
     outputs = torch.eye(features, device=device)
     total = classes * features

@@ -9,7 +9,8 @@ import torch
 from ...datasets.utils.errors import ConfigError, WeightsError
 from . import openai
 from .backbone import Backbone
-from .numerics import fixed_numerics, pick_device
+from .device import pick_device
+from .numerics import fixed_numerics
 from .openai_clip import CLIP
 
 # Prefix of a name -> the module that loads such backbones. It has `load(name, device)`, which returns a Backbone, and

@@ -17,8 +17,9 @@ from typing import TypeVar
 import torch
 from yacs.config import CfgNode
 
-from ...datasets.utils.errors import ConfigError
-from ..config.fingerprint import ENGINE
+from .device import DEVICE_TYPES, is_gpu, pick_device
+
+ENGINE = 1  # raised whenever a change of the code changes predictions
 
 # Of the two towers; losses, logits and the optimizer are always fp32.
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -42,27 +43,11 @@ class Numerics:
         return cls(device, resolve_precision(cfg.MODEL.PREC, device))
 
 
-def pick_device(name: str = "auto") -> torch.device:
-    """`auto` is the GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"DEVICE '{name}' is not known to torch: use auto, cpu or cuda") from error
-    found = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= found:
-        raise ConfigError(f"DEVICE is {name}, but torch finds {found} CUDA devices: use DEVICE cpu, "
-                          f"or auto")
-    return device
-
-
 def resolve_precision(name: str, device: torch.device) -> str:
-    """`auto` is fp32 on CPU and fp16 autocast on CUDA."""
+    """`auto` is fp32 on a CPU and fp16 autocast on a GPU."""
     if name != "auto":
         return name
-    return "fp16" if device.type == "cuda" else "fp32"
+    return "fp16" if is_gpu(device) else "fp32"
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
@@ -126,7 +111,7 @@ def fixed_numerics() -> Iterator[None]:
             Caller.settings = TorchSettings.current()
         Caller.active += 1
         FIXED.apply()
-    enabled = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+    enabled = [device for device in DEVICE_TYPES if torch.is_autocast_enabled(device)]
     try:
         with torch.inference_mode(False), ExitStack() as stack:
             for device in enabled:
@@ -146,7 +131,7 @@ def in_parallel(function: Callable[[S], T], pieces: Sequence[S], device: torch.d
     """
     cores = min(Caller.settings.threads, len(pieces))
     in_worker = getattr(worker, "active", False)
-    if cores < 2 or device.type != "cpu" or not Caller.active or in_worker:
+    if cores < 2 or is_gpu(device) or not Caller.active or in_worker:
         return list(map(function, pieces))
     pool = ThreadPoolExecutor(cores, initializer=start_worker)
     try:

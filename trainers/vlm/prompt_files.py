@@ -1,6 +1,7 @@
 """Prompt checkpoints in CoOp's format: find one, read its context, check that it fits, write one, convert one."""
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,9 +14,12 @@ from torch import Tensor
 
 from ...datasets.utils.errors import WeightsError, first_five
 from ...datasets.utils.files import write_atomically, write_text
+from ..config.names import backbone_name
 from ..config.table import CLASS_TOKEN_POSITION
+from ..registry import backbone_label, method_key
 from .backbone import Backbone
 from .checkpoints import read_checkpoint, sha256
+from .prompt_protocol import metadata_of_path
 from .tokenizer import END
 
 logger = logging.getLogger(__name__)
@@ -35,21 +39,38 @@ OTHERS = {
     "text_feature_residuals": "TaskRes's", "adapter.fc": "CLIP-Adapter's", "anchor_ctx": "of prompts with anchors",
     "token_of": "of prompts with tokens of their own for parts of a class",
 }
+# What a log line says about each entry of a prompt's metadata.
+DESCRIPTIONS = {
+    "method": "{}", "shots": "{} shots", "dataset": "learnt on {}", "seed": "seed {}",
+    "epochs": "{} epochs", BACKBONE: "{}", "n_ctx": "{} tokens", POSITION: "class name at {}",
+    "accuracy": "accuracy {}",
+}
 
 
 def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
-    """CoOp's layout: `<dir>/prompt_learner/model.pth.tar-<epoch>`. Without an epoch, `model-best.pth.tar`, which CoOp
-    writes only where it validates; otherwise the last epoch, which is what CoOp itself tests."""
+    """The checkpoint in CoOp's layout: `<dir>/prompt_learner/model.pth.tar-<epoch>`.
+
+    Without an epoch it is `model-best.pth.tar`, which CoOp writes only where it validates;
+    otherwise the last epoch, which is what CoOp itself tests.
+    """
     folder = Path(model_dir) / FOLDER
-    saved = {int(file.name.rpartition("-")[2]): file for file in folder.glob("model.pth.tar-*")
-             if file.name.rpartition("-")[2].isdigit()}
-    path = folder / ("model-best.pth.tar" if epoch is None else f"model.pth.tar-{epoch}")
-    if epoch is None and not path.is_file() and saved:
-        path = saved[max(saved)]
+    saved: dict[int, Path] = {}  # by epoch
+    for file in folder.glob("model.pth.tar-*"):
+        number = file.name.rpartition("-")[2]
+        if number.isdigit():
+            saved[int(number)] = file
+    if epoch is not None:
+        path = folder / f"model.pth.tar-{epoch}"
+    else:
+        path = folder / "model-best.pth.tar"
+        if not path.is_file() and saved:
+            path = saved[max(saved)]
     if not path.is_file():
-        found = ", ".join(sorted(file.name for file in folder.glob("model*"))) or "no checkpoint"
-        raise WeightsError(f"no prompt at {path}: {folder} holds {found}; correct --model-dir, the folder in which a "
-                           f"run of CoOp has saved its prompt, or --load-epoch")
+        names = sorted(file.name for file in folder.glob("model*"))
+        content = ", ".join(names) or "no checkpoint"
+        raise WeightsError(
+            f"no prompt at {path}: {folder} holds {content}; correct --model-dir, the folder in "
+            f"which a run of CoOp has saved its prompt, or --load-epoch")
     logger.info("prompt: %s", path)
     return path
 
@@ -71,17 +92,30 @@ def prompt_hash(name: str | Path) -> str:
 def read_metadata(name: str | Path) -> dict[str, str]:
     """What a prompt checkpoint says about how it was made, by the keys of `METADATA`."""
     path = prompt_file(name)
+    content = None
+    if path.suffix != ".safetensors":
+        content = read_checkpoint(path)
+    return metadata_in(path, content)
+
+
+def metadata_in(path: Path, content: object) -> dict[str, str]:
+    """What a checkpoint says about how it was made.
+
+    Args:
+        path: Of the checkpoint. That of a safetensors file is in its header.
+        content: Of any other file.
+    """
+    stored: Mapping[str, object] = {}
     if path.suffix == ".safetensors":
         with safe_open(path, "pt") as file:
-            content = file.metadata() or {}
-    else:
-        content = read_checkpoint(path)
-        if not isinstance(content, dict):
-            return {}
+            stored = file.metadata() or {}
+    elif isinstance(content, dict):
+        stored = content
     metadata = {}
     for key in METADATA:
-        if isinstance(content.get(key), str | int):
-            metadata[key] = str(content[key])
+        value = stored.get(key)
+        if isinstance(value, str | int | float):
+            metadata[key] = str(value)
     return metadata
 
 
@@ -90,96 +124,196 @@ class StoredPrompt(NamedTuple):
 
     context: Tensor  # (n_ctx, width), or (K, n_ctx, width) if class-specific
     tensors: dict[str, Tensor]  # all that was saved with it
-    backbone: str  # the one it was learnt with, "" if the file does not say
-    position: str  # of the class name, "" if the file does not say
+    metadata: dict[str, str]  # how it was made, by the keys of `METADATA`, as far as the file says
+
+    @property
+    def backbone(self) -> str:
+        """The one it was learnt with, "" if the file does not say."""
+        return self.metadata.get(BACKBONE, "")
 
 
 def read_context(path: str | Path) -> StoredPrompt:
-    """Names of tensors lose the prefixes of the modules around the prompt learner. Optimizer state is ignored."""
+    """Reads a prompt checkpoint.
+
+    Names of tensors lose the prefixes of the modules around the prompt learner. Optimizer state is
+    ignored.
+    """
     content = read_checkpoint(path)
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict):
-        raise WeightsError(f"{path} holds no prompt: it must be a dict of tensors, or hold one as 'state_dict'")
+        raise WeightsError(f"{path} holds no prompt: it must be a dict of tensors, or hold one as "
+                           f"'state_dict'")
     tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
-    for part, method in OTHERS.items():  # their context alone, where they have one, is not what they learnt
-        found = [name for name in tensors if part in name]
-        if found:
-            raise WeightsError(f"{path} is not a prompt of CoOp: it seems to be {method}, with {first_five(found)}, "
-                               f"which is not supported")
-    prefix = next((name.removesuffix("ctx") for name in tensors if name.rpartition(".")[2] == "ctx"), None)
+    refuse_other_methods(path, tensors)
+    prefix = None
+    for name in tensors:
+        if name.rpartition(".")[2] == "ctx":
+            prefix = name.removesuffix("ctx")
+            break
     if prefix is None:
-        raise WeightsError(f"{path} holds no context 'ctx'; tensors found: {first_five(list(tensors)) or 'none'}")
-    if Path(path).suffix == ".safetensors":
-        with safe_open(path, "pt") as file:
-            content = file.metadata() or {}
-    backbone, position = (content[key] if isinstance(content.get(key), str) else "" for key in (BACKBONE, POSITION))
-    tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
-    return StoredPrompt(tensors["ctx"], tensors, backbone, position)
+        raise WeightsError(f"{path} holds no context 'ctx'; tensors found: "
+                           f"{first_five(list(tensors)) or 'none'}")
+    tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    return StoredPrompt(tensors["ctx"], tensors, metadata_in(Path(path), content))
+
+
+def refuse_other_methods(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
+    """Other Dassl methods save more than a context, which alone is not what they learnt."""
+    for part, method in OTHERS.items():
+        names = [name for name in tensors if part in name]
+        if names:
+            raise WeightsError(f"{path} is not a prompt of CoOp: it seems to be {method}, with "
+                               f"{first_five(names)}, which is not supported")
+
+
+def describe_metadata(metadata: Mapping[str, str]) -> str:
+    """How a prompt was made: `CoOp, 2 shots, learnt on LandCover, seed 1, 100 epochs, small CLIP`."""
+    words = []
+    for key, text in DESCRIPTIONS.items():
+        if metadata.get(key):
+            words.append(text.format(metadata[key]))
+    return ", ".join(words)
 
 
 def load_context(
-    name: str | Path, backbone: Backbone, class_tokens: Sequence[Sequence[int]], position: str = END,
-    expected_hash: str = "",
+    name: str | Path, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
+    position: str = END, expected_hash: str = "", dataset: str = "",
 ) -> Tensor:
-    """The context of a checkpoint in fp32 on the model's device, after checking that it fits model and classes. A file
-    that changes while it is read is refused; `expected_hash` is an earlier `prompt_hash` that it must still have."""
+    """The context of a checkpoint, after checking that it fits model and classes.
+
+    What the file says about how the prompt was made is logged, and checked too. A file that changes
+    while it is read is refused.
+
+    Args:
+        name: Path of the checkpoint, or the name of an embedded prompt.
+        backbone: The model.
+        class_tokens: For each class the tokens after the context.
+        position: Of the class name in the prompt.
+        expected_hash: An earlier `prompt_hash` that the file must still have; "" = any.
+        dataset: The registered data set that the prompt is used on; "" = none.
+
+    Returns:
+        The context in fp32 on the model's device: (n_ctx, width), or (K, n_ctx, width).
+    """
     path = prompt_file(name)
     before = expected_hash or prompt_hash(path)
-    context, tensors, made_with, stored_position = read_context(path)
+    stored = read_context(path)
     if prompt_hash(path) != before:
         raise WeightsError(f"the prompt {path} changed while it was read: run the command again")
+    if stored.metadata:
+        logger.info("prompt %s: %s", path.name, describe_metadata(stored.metadata))
+    check_context(path, stored, backbone, position)
+    if stored.context.dim() == 3:
+        check_classes(path, stored, backbone, class_tokens)
+    else:
+        warn_of_other_backbone(path, stored, backbone)
+    learnt_on = stored.metadata.get("dataset", "")
+    if dataset and learnt_on and method_key(learnt_on) != method_key(dataset):
+        logger.warning("the prompt in %s was learnt on %s and is used on %s", path, learnt_on,
+                       dataset)
+    return stored.context.float().to(backbone.device)
+
+
+def check_context(path: Path, stored: StoredPrompt, backbone: Backbone, position: str) -> None:
+    """Refuses a context of another position of class names, another shape, or not finite."""
+    stored_position = stored.metadata.get(POSITION, "")
     if stored_position and stored_position != position:
-        raise WeightsError(f"the prompt in {path} was learnt with the class name at '{stored_position}', not "
-                           f"'{position}': add {CLASS_TOKEN_POSITION} {stored_position}")
+        raise WeightsError(
+            f"the prompt in {path} was learnt with the class name at '{stored_position}', not "
+            f"'{position}': add {CLASS_TOKEN_POSITION} {stored_position}")
+    context = stored.context
     shape, width = tuple(context.shape), backbone.width
     if context.dim() not in (2, 3) or shape[-1] != width or shape[-2] < 1:
-        learnt = f", learnt with {made_with}," if made_with else ""
-        raise WeightsError(f"the context in {path}{learnt} has shape {shape}, but this backbone needs "
-                           f"(n_ctx, {width})")
+        learnt_with = f", learnt with {stored.backbone}," if stored.backbone else ""
+        raise WeightsError(f"the context in {path}{learnt_with} has shape {shape}, but this backbone "
+                           f"needs (n_ctx, {width})")
+    stated_tokens = stored.metadata.get("n_ctx", "")
+    if stated_tokens and stated_tokens != str(shape[-2]):
+        raise WeightsError(f"the prompt in {path} says that it has {stated_tokens} tokens, but it has "
+                           f"{shape[-2]}: the file was put together wrongly")
     if not context.isfinite().all():
         raise WeightsError(f"the context in {path} holds numbers that are not finite")
-    # CoOp's files also hold the embeddings of the start token and of the class names.
-    prefix, suffix = tensors.get("token_prefix"), tensors.get("token_suffix")
-    if context.dim() == 3:
-        if shape[0] != len(class_tokens):
-            raise WeightsError(f"the class-specific context in {path} has shape {shape}, but the data set needs "
-                               f"({len(class_tokens)}, n_ctx, {width})")
-        for label, own in enumerate(class_tokens):
-            if suffix is not None and not same_embeddings(suffix, label, own, backbone):
-                raise WeightsError(f"the class-specific context in {path} was made for another class list or backbone "
-                                   f"(class {label} differs)")
-    elif prefix is not None and not same_embeddings(prefix, 0, backbone.tokenizer.start, backbone):
-        logger.warning("the prompt in %s was made with another backbone of the same width%s; predictions will be "
-                       "wrong", path, f" ({made_with})" if made_with else "")
-    return context.float().to(backbone.device)
+
+
+def check_classes(
+    path: Path, stored: StoredPrompt, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
+) -> None:
+    """Refuses class-specific contexts of another class list.
+
+    CoOp's files also hold the embeddings of the class names.
+    """
+    shape = tuple(stored.context.shape)
+    if shape[0] != len(class_tokens):
+        raise WeightsError(
+            f"the class-specific context in {path} has shape {shape}, but the data set needs "
+            f"({len(class_tokens)}, n_ctx, {backbone.width})")
+    suffix = stored.tensors.get("token_suffix")
+    if suffix is None:
+        return
+    for label, tokens in enumerate(class_tokens):
+        if not same_embeddings(suffix, label, tokens, backbone):
+            raise WeightsError(f"the class-specific context in {path} was made for another class "
+                               f"list or backbone (class {label} differs)")
+
+
+def warn_of_other_backbone(path: Path, stored: StoredPrompt, backbone: Backbone) -> None:
+    """By the embedding of the start token, which CoOp's files hold, or by the name in the file."""
+    prefix = stored.tensors.get("token_prefix")
+    learnt_with = stored.backbone
+    if prefix is not None:
+        if not same_embeddings(prefix, 0, backbone.tokenizer.start, backbone):
+            name = f" ({learnt_with})" if learnt_with else ""
+            logger.warning("the prompt in %s was made with another backbone of the same width%s; "
+                           "predictions will be wrong", path, name)
+    elif learnt_with and backbone.name and learnt_with not in names_of_backbone(backbone.name):
+        logger.warning("the prompt in %s was learnt with %s, not with %s", path, learnt_with,
+                       backbone.name)
+
+
+def names_of_backbone(name: str) -> tuple[str, ...]:
+    """What the metadata of a prompt may call a backbone."""
+    return name, backbone_name(name), backbone_label(backbone_name(name))
 
 
 def same_embeddings(stored: Tensor, row: int, tokens: Sequence[int], backbone: Backbone) -> bool:
-    """Whether a row of stored embeddings, maybe in half precision, begins with the model's own of these tokens."""
-    own = backbone.embed([tokens])[0].cpu()
-    found = stored[row, : len(tokens)].float() if stored.dim() == 3 else stored
-    return found.shape == own.shape and torch.allclose(found, own, atol=1e-3)
+    """Whether a row of stored embeddings begins with the model's own of these tokens.
+
+    They may be stored in half precision.
+    """
+    expected = backbone.embed([tokens])[0].cpu()
+    beginning = stored
+    if stored.dim() == 3:
+        beginning = stored[row, : len(tokens)].float()
+    return beginning.shape == expected.shape and torch.allclose(beginning, expected, atol=1e-3)
+
+
+class TrainingState(NamedTuple):
+    """Where a training ended, as plain data."""
+
+    epoch: int  # number of the last epoch
+    optimizer: Mapping[str, Any]  # state of the optimizer; empty = none
+    scheduler: Mapping[str, Any]  # state of its schedule; empty = none
 
 
 def write_checkpoint(
-    path: Path, epoch: int, context: Tensor, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
-    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], metadata: Mapping[str, object],
+    path: Path, context: Tensor, backbone: Backbone, class_tokens: Sequence[Sequence[int]],
+    state: TrainingState, metadata: Mapping[str, object],
 ) -> None:
     """Saves a context so that CoOp's own code reads it.
 
     Args:
         path: Of the checkpoint.
-        epoch: Number of the last epoch.
         context: (n_ctx, width), or (K, n_ctx, width) if class-specific.
         backbone: The model that it was learnt with.
         class_tokens: Tokens of the class names, which CoOp's files have too.
-        optimizer: State of the optimizer.
-        scheduler: State of its schedule.
+        state: Where the training ended.
         metadata: How the prompt was made, by the keys of `METADATA`.
     """
     tokenizer = backbone.tokenizer
     length = backbone.context_length - len(tokenizer.start) - context.shape[-2]
-    padded = [[*own, *[tokenizer.pad] * (length - len(own))] for own in class_tokens]
+    padded = []
+    for tokens in class_tokens:
+        padded.append([*tokens, *[tokenizer.pad] * (length - len(tokens))])
     content = {
         "state_dict": {
             "ctx": context.detach().cpu(),
@@ -187,7 +321,8 @@ def write_checkpoint(
             "token_suffix": backbone.embed(padded).cpu(),  # (K, 77 − 1 − n_ctx, width)
         },
         **metadata,
-        "epoch": epoch, "optimizer": optimizer, "scheduler": scheduler, "val_result": None,
+        **state._asdict(),
+        "val_result": None,
     }
     write_atomically(path, lambda file: torch.save(content, file))
     write_text(path.with_name("checkpoint"), f"{path.name}\n")  # where Dassl looks for the last one
@@ -198,14 +333,38 @@ def checkpoint_path(run_folder: Path, epoch: int) -> Path:
     return run_folder / FOLDER / f"model.pth.tar-{epoch}"
 
 
-def convert_prompt(source: str | Path, target: str | Path) -> None:
-    """Writes a safetensors copy of a checkpoint: the context and what load_context checks it by, in its precision."""
-    context, tensors, _, _ = read_context(prompt_file(source))
+def convert_prompt(source: str | Path, target: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Writes a safetensors copy of a checkpoint: the context, what load_context checks it by, and how it was made.
+
+    Args:
+        source: The checkpoint, or the name of an embedded prompt.
+        target: The copy.
+        metadata: How the prompt was made, by keys of `METADATA`. It replaces what the checkpoint says,
+            which in turn replaces what CoOp's folder names say.
+    """
+    stored = read_context(prompt_file(source))
+    context = stored.context
     saved = {"ctx": context}
-    if "token_prefix" in tensors:
-        saved["token_prefix"] = tensors["token_prefix"][:1].contiguous()
-    if context.dim() == 3 and "token_suffix" in tensors:
-        saved["token_suffix"] = tensors["token_suffix"]
-    metadata = read_metadata(source)
-    write_atomically(Path(target), lambda file: file.write(save(saved, metadata or None)))
-    logger.info("%s: %s", target, ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in saved.items()))
+    if "token_prefix" in stored.tensors:
+        saved["token_prefix"] = stored.tensors["token_prefix"][:1].contiguous()
+    if context.dim() == 3 and "token_suffix" in stored.tensors:
+        saved["token_suffix"] = stored.tensors["token_suffix"]
+    known = {**metadata_of_path(str(source)), **stored.metadata, **(metadata or {})}
+    known.setdefault("n_ctx", str(context.shape[-2]))
+    ordered = {key: known[key] for key in METADATA if known.get(key)}
+    content = with_sorted_header(save(saved, ordered))
+    write_atomically(Path(target), lambda file: file.write(content))
+    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in saved.items())
+    logger.info("%s: %s; %s", target, shapes, describe_metadata(ordered))
+
+
+def with_sorted_header(content: bytes) -> bytes:
+    """The bytes of a safetensors file with the entries of its header in alphabetical order.
+
+    The library writes metadata in random order, and a prompt is known by a hash of its file.
+    """
+    length = int.from_bytes(content[:8], "little")
+    entries = json.loads(content[8 : 8 + length])
+    header = json.dumps(entries, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[8 + length :]

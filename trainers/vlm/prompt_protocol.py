@@ -6,10 +6,11 @@ method, the number of labelled images, epochs and tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..config.names import path_safe, short_hash
 from ..registry import method_key
 
 SHOTS = re.compile(r"(?i)(\d+)[-_ ]?shots?(?![a-z])|(?<![a-z])num_shots[-_](\d+)|(?<![a-z])shots?[-_]?(\d+)")
@@ -18,6 +19,9 @@ CHECKPOINT = re.compile(r"model(-best)?\.pth\.tar(-\d+)?$")
 PROMPT_FOLDER = "prompt_learner"
 PATH_PARTS = 5  # the last parts of a path that may say how a prompt was made
 METHODS = ("CoOp", "KgCoOp", "ProGrad", "FPP")  # that write prompts in CoOp's format
+# What CoOp's folders and files say besides: `vit_b16_ep50_2shots/nctx16_cscFalse_ctpend/seed1`.
+EPOCHS = re.compile(r"(?<![a-z])ep(\d+)(?!\d)|model\.pth\.tar-(\d+)$")
+POSITION = re.compile(r"(?<![a-z])ctp(end|middle|front)")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,17 @@ class PromptProtocol:
 
     text: str
     label: str
+
+    @property
+    def tag(self) -> str:
+        """Its name in folders, such as `CoOp-2-shots-1f0c9a3e`, the same for all seeds.
+
+        Where the label does not say everything, a hash of the text follows.
+        """
+        name = path_safe(self.label)
+        if self.text == self.label:
+            return name
+        return f"{name}-{short_hash(self.text.encode())}"
 
 
 def prompt_protocol(
@@ -68,24 +83,75 @@ def protocol_of_path(path: str, dataset_names: Collection[str]) -> PromptProtoco
     """From the last parts of a path, without the seed and the data set, which differ within a protocol.
 
     CoOp's own folders say the number of shots: `CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend`.
+    What is above the folder of the method says where the files lie, not how they were made.
     """
     names = {method_key(name) for name in dataset_names}
     parts = []
-    for part in Path(path).parts[-PATH_PARTS - 2 :]:
-        if part == PROMPT_FOLDER or CHECKPOINT.search(part):
-            continue
+    for part in folders_of(path):
         parts.append("*" if method_key(part) in names else SEED.sub(r"\1*", part))
-    parts = parts[-PATH_PARTS:]
-    known = [part for part in parts if "*" not in part]
+    method = method_in(parts)
+    if method:
+        while not is_of_method(parts[0], method):
+            parts.pop(0)
     text = "/".join(parts)
-    shots = [match for part in known for match in SHOTS.findall(part)]
+    known = [part for part in parts if "*" not in part]
+    shots = last_number(SHOTS, known)
     if shots:
-        number = next(group for group in shots[-1] if group)
-        method = next((name for name in METHODS for part in parts
-                       if method_key(part).startswith(method_key(name))), METHODS[0])
-        return PromptProtocol(text=text, label=shots_label(method, number))
+        return PromptProtocol(text=text, label=shots_label(method or METHODS[0], shots))
     label = Path(known[-1]).name.split(".")[0] if known else "learnt prompt"
     return PromptProtocol(text=text, label=label)
+
+
+def metadata_of_path(path: str) -> dict[str, str]:
+    """What CoOp's folder names say about a prompt: method, shots, seed, epochs, position of the name."""
+    parts = folders_of(path)
+    shots = last_number(SHOTS, parts)
+    metadata = {}
+    if shots:
+        metadata["method"] = method_in(parts) or METHODS[0]
+        metadata["shots"] = shots
+    seed = last_number(re.compile(r"(?i)(?<![a-z0-9])seed[-_]?(\d+)(?!\d)"), parts)
+    if seed:
+        metadata["seed"] = seed
+    epochs = last_number(EPOCHS, [*parts, Path(path).name])
+    if epochs:
+        metadata["epochs"] = epochs
+    for part in parts:
+        position = POSITION.search(part)
+        if position:
+            metadata["class_token_position"] = position[1]
+    return metadata
+
+
+def folders_of(path: str) -> list[str]:
+    """The last parts of a path that may say how a prompt was made."""
+    parts = []
+    for part in Path(path).parts[-PATH_PARTS - 2 :]:
+        if part != PROMPT_FOLDER and not CHECKPOINT.search(part):
+            parts.append(part)
+    return parts[-PATH_PARTS:]
+
+
+def method_in(parts: Sequence[str]) -> str:
+    """The method that one of the folders is named after; "" if none is."""
+    for name in METHODS:
+        for part in parts:
+            if is_of_method(part, name):
+                return name
+    return ""
+
+
+def is_of_method(part: str, method: str) -> bool:
+    return method_key(part).startswith(method_key(method))
+
+
+def last_number(pattern: re.Pattern[str], parts: Sequence[str]) -> str:
+    """The number that a pattern finds last, in whichever of its groups; "" if it finds none."""
+    number = ""
+    for part in parts:
+        for match in pattern.finditer(part):
+            number = next(group for group in match.groups() if group)
+    return number
 
 
 def shots_label(method: str, shots: str) -> str:

@@ -106,7 +106,8 @@ class PromptedCLIP:
         tokens = class_tokens(classnames, backbone.tokenizer)
         if cfg.MODEL.INIT_WEIGHTS:
             context = load_context(
-                cfg.MODEL.INIT_WEIGHTS, backbone, tokens, position, expected_hash=prompt_hash)
+                cfg.MODEL.INIT_WEIGHTS, backbone, tokens, position, expected_hash=prompt_hash,
+                dataset=cfg.DATASET.NAME)
         else:
             context = initial_context(backbone, cfg.PROMPT.CTX_INIT)
         check_lengths(classnames, tokens, context.shape[-2], backbone)

@@ -89,55 +89,92 @@ class Layout:
     @classmethod
     def of(cls, lengths: Sequence[int], shared: int) -> Layout:
         """The layout of prompts whose own lengths are given in ascending order."""
-        return cls(shared, tuple((len(list(run)), length) for length, run in groupby(lengths)))
+        blocks = []
+        for length, prompts in groupby(lengths):
+            blocks.append((len(list(prompts)), length))
+        return cls(shared, tuple(blocks))
 
     def split(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """(B, T, ...) -> the shared tokens (B, shared, ...) and each block (B, count, length, ...)."""
-        shared, *blocks = x.split([self.shared, *(count * length for count, length in self.blocks)], dim=1)
-        return shared, [block.unflatten(1, shape) for block, shape in zip(blocks, self.blocks, strict=True)]
+        """Takes a packed sequence apart.
+
+        Args:
+            x: (B, T, ...)
+
+        Returns:
+            The shared tokens (B, shared, ...), and each block (B, count, length, ...).
+        """
+        sizes = [count * length for count, length in self.blocks]
+        shared, *parts = x.split([self.shared, *sizes], dim=1)
+        blocks = []
+        for part, (count, length) in zip(parts, self.blocks, strict=True):
+            blocks.append(part.unflatten(1, (count, length)))
+        return shared, blocks
 
 
 class TextTower:
-    """Class text features as a function of the context: differentiable, for any number of episodes at once."""
+    """Class text features as a function of the context, for any number of episodes at once."""
 
     def __init__(
         self, weights: TextWeights, class_tokens: Sequence[Sequence[int]], precision: str = "fp32",
         position: ClassTokenPosition | None = None,
     ) -> None:
-        self.weights, self.precision, self.position = weights, precision, position
+        self.weights = weights
+        self.precision = precision
+        self.position = position
         self.device = weights.positions.device
         self.tokens = sum(map(len, class_tokens))
-        self.saved_bytes = 4 * SAVED_NUMBERS * self.tokens * weights.positions.shape[1] * len(weights.layers)
+        width = weights.positions.shape[1]
+        self.saved_bytes = 4 * SAVED_NUMBERS * self.tokens * width * len(weights.layers)
         order = sorted(range(len(class_tokens)), key=lambda k: len(class_tokens[k]))
         self.order = torch.tensor(order, device=self.device)
         self.restore = self.order.argsort()  # from packed order back to class order
         self.lengths = [len(class_tokens[k]) for k in order]
-        self.offsets = torch.cat([torch.arange(length) for length in self.lengths]).to(self.device)  # within own tokens
+        # Of each token within its class's own tokens.
+        offsets = [torch.arange(length) for length in self.lengths]
+        self.offsets = torch.cat(offsets).to(self.device)
+        packed_tokens = [token for k in order for token in class_tokens[k]]
         with torch.no_grad():
             start = torch.tensor(weights.start, dtype=torch.long, device=self.device)
             self.start = weights.embedding(start).float()  # (1, width)
-            own = torch.tensor([token for k in order for token in class_tokens[k]], device=self.device)
+            own = torch.tensor(packed_tokens, device=self.device)
             self.own = weights.embedding(own).float()  # (tokens of all classes, width)
 
     def __call__(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Unit text features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width);
-        `noise` (B, length, width) is added to the tokens of all classes, by position."""
-        weights, positions = self.weights, self.weights.positions
-        positions = positions[None] if noise is None else positions + noise[:, : len(positions)]
+        """Unit text features of B contexts.
+
+        Args:
+            context: (B, n_ctx, width), or class-specific (B, K, n_ctx, width).
+            noise: (B, length, width), added to the tokens of all classes, by position.
+
+        Returns:
+            Features (B, K, d), differentiable in the context.
+        """
+        weights = self.weights
+        positions = weights.positions[None]
+        if noise is not None:
+            positions = weights.positions + noise[:, : len(weights.positions)]
         with autocast(self.precision, self.device):
-            if self.position and context.dim() == 3:  # the prompts of the classes differ from the first context token
+            if self.position and context.dim() == 3:
+                # The prompts of the classes differ from the first context token on.
                 context = context[:, None].expand(-1, len(self.lengths), -1, -1)
-            x, layout = (self.pack_separate if context.dim() == 4 else self.pack_shared)(context, positions)
+            if context.dim() == 4:
+                x, layout = self.pack_separate(context, positions)
+            else:
+                x, layout = self.pack_shared(context, positions)
             *layers, last = weights.layers
             for layer in layers:
                 x = x + attention(weights, layer, x, layout)
                 x = x + mlp(weights, layer, x)
-            at_end = torch.cat([block[:, :, -1] for block in layout.split(x)[1]], dim=1)  # (B, K, width)
+            _, blocks = layout.split(x)
+            at_end = torch.cat([block[:, :, -1] for block in blocks], dim=1)  # (B, K, width)
             at_end = at_end + attention(weights, last, x, layout, at_end=True)
             at_end = at_end + mlp(weights, last, at_end)
             projection, bias = weights.projection
-            text = F.layer_norm(at_end, at_end.shape[-1:], *weights.final_norm, weights.eps) @ projection
-            return unit(text if bias is None else text + bias)[:, self.restore]
+            at_end = F.layer_norm(at_end, at_end.shape[-1:], *weights.final_norm, weights.eps)
+            text = at_end @ projection
+            if bias is not None:
+                text = text + bias
+            return unit(text)[:, self.restore]
 
     def pack_shared(self, context: Tensor, positions: Tensor) -> tuple[Tensor, Layout]:
         """`[start][context]` once, then the own tokens of all classes."""

@@ -6,52 +6,76 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 
-from ....datasets.base import DATASET_REGISTRY, dataset_info
+from ....datasets.base import DATASET_REGISTRY
 from ....datasets.utils.cli import counted
-from ...registry import backbone_label, method_info, method_key
+from ...registry import method_info, method_key
 from ...report import published as paper
+from ...report.arrange import by_backbone
+from ...report.grid import Column, Grid, Row, grid_of
 from ...report.measure import Measured
 from ...report.metrics import METRICS
+from ...report.sentences import listed
 from ...report.table_model import Entry, RowBlock, Table, TableRow, text_entry
 from ...report.tables import mean_entry
 from ...report.verdict import Verdict
+from ...runs.record import RunRecord
 from ...vlm.openai import SMALL
 from ...vlm.small import card_results
-from ..finished_runs import FinishedRuns, in_percent
-from ..plan import dataset_size
+from ..finished_runs import FinishedRuns
 
-AGREES, DIFFERS, UNPUBLISHED = "agrees", "differs", "not published"
+AGREES = "agrees"
+DIFFERS = "differs"
+UNPUBLISHED = "not published"
 CARD = "card"  # the source of the demo's reference
+FACTS = ("device", "precision", "threads", "versions")  # of results.json
 
-# What may explain a difference, and how to test it. More in trainers/README.md, "Why published numbers differ".
+# What may explain a difference, and how to test it. More in trainers/README.md, "Why published
+# numbers differ".
 REASONS = {
     "images": "Images: fewer test images than published; run without --limit.",
-    "templates": "Templates: zero-shot differs too, and it depends on nothing but weights, images, class names and the "
-                 "template. To test: --set PROMPT.CTX_INIT, or PROMPT.TEMPLATE coop for ZeroShot.",
-    "AugMix": "AugMix: zero-shot does not explain it, so views or step differ: AugMix on or off, 32 or 64 views, other "
-              "random numbers. To test: --set TTA.AUGMIX off.",
-    "loss scaler": "Loss scaler: the source's figure is less than half as far from its zero-shot figure as ours is "
-                   "from ours. A loss scaler whose scale has collapsed, or gradients that overflow fp16 (SoC with live "
-                   "extremes, as CoTS runs it), skip steps. To test: --set TRAINER.SOC.STATS flow MODEL.PREC fp16.",
-    "precision": "Precision: the difference is small. Public code computes in fp16 autocast. To test: --set MODEL.PREC "
-                 "fp32.",
+    "templates": "Templates: zero-shot differs too, and it depends on nothing but weights, images, class "
+                 "names and the template. To test: --set PROMPT.CTX_INIT, or PROMPT.TEMPLATE coop for "
+                 "ZeroShot.",
+    "AugMix": "AugMix: zero-shot does not explain it, so views or step differ: AugMix on or off, 32 or 64 "
+              "views, other random numbers. To test: --set TTA.AUGMIX off.",
+    "loss scaler": "Loss scaler: the source's figure is less than half as far from its zero-shot figure as "
+                   "ours is from ours. A loss scaler whose scale has collapsed, or gradients that overflow "
+                   "fp16 (SoC with live extremes, as CoTS runs it), skip steps. To test: --set "
+                   "TRAINER.SOC.STATS flow MODEL.PREC fp16.",
+    "precision": "Precision: the difference is small. Public code computes in fp16 autocast. To test: --set "
+                 "MODEL.PREC fp32.",
 }
 
 
 @dataclass(frozen=True)
 class Check:
-    """A method on a data set by one metric, in percent, next to the published values of it."""
+    """A row of the table on a column by one metric, in percent, next to the published values of it.
+
+    Attributes:
+        dataset: The column's label.
+        method: The row's label.
+        trainer: The method's name.
+        metric: By name.
+        by_seed: Our values.
+        published: By source.
+        doubtful: Sources whose figure does not count, and why.
+        margin: By which the published range is widened.
+        fewer_images: Whether it was measured on fewer images than published.
+    """
 
     dataset: str
     method: str
+    trainer: str
     metric: str
     by_seed: Mapping[int, float]
-    published: Mapping[str, float]  # source -> figure
-    doubtful: Mapping[str, str]  # sources whose figure does not count, and why
+    published: Mapping[str, float]
+    doubtful: Mapping[str, str]
     margin: float = 0.0
+    fewer_images: bool = False
 
     @property
     def ours(self) -> float:
@@ -60,23 +84,32 @@ class Check:
     @property
     def counted(self) -> dict[str, float]:
         """The published figures that count."""
-        return {source: value for source, value in self.published.items() if source not in self.doubtful}
+        figures = {}
+        for source, value in self.published.items():
+            if source not in self.doubtful:
+                figures[source] = value
+        return figures
 
     @property
     def allowed(self) -> tuple[float, float] | None:
         """The published range with the margin; None if nothing is published."""
         values = self.counted.values()
-        return (min(values) - self.margin, max(values) + self.margin) if values else None
+        if not values:
+            return None
+        return min(values) - self.margin, max(values) + self.margin
 
     @property
     def nearest(self) -> str:
         """The source that is nearest to ours; "" if nothing is published."""
-        return min(self.counted, key=lambda source: abs(self.ours - self.counted[source]), default="")
+        figures = self.counted
+        return min(figures, key=lambda source: abs(self.ours - figures[source]), default="")
 
     @property
     def difference(self) -> float:
         """Ours minus the nearest source's."""
-        return self.ours - self.counted[self.nearest] if self.nearest else float("nan")
+        if not self.nearest:
+            return float("nan")
+        return self.ours - self.counted[self.nearest]
 
     @property
     def verdict(self) -> str:
@@ -86,61 +119,229 @@ class Check:
         return AGREES if low <= self.ours <= high else DIFFERS
 
 
-def make_checks(finished: FinishedRuns) -> list[Check]:
-    """A check for each data set, metric and method that has finished runs."""
-    cells: dict[tuple[str, str], list[Measured]] = {}
-    for run, measured in finished.measured.items():
-        cells.setdefault((run.dataset_name, run.method), []).append(measured)
+class Verification:
+    """The checks of an experiment's runs, as a table, a sentence and a file."""
+
+    def __init__(self, finished: FinishedRuns) -> None:
+        self.finished = finished
+        self.grids: list[Grid] = []
+        for table in by_backbone(finished.runs):
+            self.grids.append(grid_of(table.runs, table.label, table.label))
+        self.checks: list[Check] = []
+        for grid in self.grids:
+            self.checks += make_checks(grid, finished.experiment.metrics, finished.is_demo)
+        self.reasons = explain_all(self.checks)
+
+    def tables(self) -> list[Table]:
+        """A block for each data set and metric, a row for each row of the grid."""
+        sources = list(dict.fromkeys(source for check in self.checks for source in check.published))
+        blocks: dict[tuple[str, str], RowBlock] = {}
+        for check, reasons in zip(self.checks, self.reasons, strict=True):
+            label = f"{check.dataset}: {METRICS[check.metric].label} (%)"
+            block = blocks.setdefault((check.dataset, check.metric), RowBlock(label, []))
+            block.rows.append(check_row(check, reasons, sources))
+        columns = ["ours"]
+        for source in sources:
+            columns.append(source if source == CARD else paper.source_name(source))
+        columns += ["allowed", "verdict", "may explain it"]
+        backbones = ", ".join(grid.backbone for grid in self.grids)
+        title = f"{self.finished.experiment.title}, {backbones}"
+        name = self.finished.experiment.name
+        return [Table(name, title, columns, list(blocks.values()), self.notes(sources))]
+
+    def notes(self, sources: Sequence[str]) -> list[str]:
+        notes = [
+            self.summary(), rule(self.checks),
+            "Difference: from the nearest published figure, in points. ±: standard deviation over seeds. May "
+            "explain it: from what differs and what agrees, not tested here.",
+        ]
+        used = {reason for reasons in self.reasons for reason in reasons}
+        for reason, sentence in REASONS.items():
+            if reason in used:
+                notes.append(sentence)
+        for check in self.checks:
+            for source, why in check.doubtful.items():
+                notes.append(f"† {paper.source_name(source)}, {METRICS[check.metric].label} of {check.method} on "
+                             f"{check.dataset}, does not count: {why}.")
+        for source in sources:
+            if source != CARD:
+                about = paper.content()["sources"][source]
+                notes.append(f"{about['name']}: {about.get('where', 'its paper')}. Not measured here.")
+        for grid in self.grids:
+            notes += grid.notes
+        other = [row.label for grid in self.grids for row in grid.rows if row.settings or row.details]
+        if other:
+            notes.append("Other settings than the published ones, so nothing is published for them: "
+                         f"{listed(other)}.")
+        return notes
+
+    def summary(self) -> str:
+        count = Counter(check.verdict for check in self.checks)
+        whose = "a published figure"
+        if any(CARD in check.published for check in self.checks):
+            whose = "the small CLIP's card"
+        cells = counted(len(self.checks), "cell")
+        return (f"Of {cells} (method, data set, metric) {count[AGREES]} agree with {whose}, "
+                f"{count[DIFFERS]} differ and {count[UNPUBLISHED]} are not published.")
+
+    def verdict(self) -> Verdict:
+        basis = "The tables show each cell with its references, the range that is allowed, and its verdict."
+        backbones = ", ".join(grid.backbone for grid in self.grids)
+        return Verdict([], "", self.summary(), basis, backbones)
+
+    def record(self) -> dict[str, Any]:
+        """The content of verify.json: results, versions and hardware, but no paths."""
+        runs = self.finished.runs
+        machines: Counter[str] = Counter()
+        data = {}
+        seconds = 0.0
+        for run in runs:
+            results = run.run.results
+            facts = {key: results.get(key) for key in FACTS}
+            facts["weights"] = run.record.model["weights"]
+            facts["views"] = run.record.views.get("pipeline")
+            machines[json.dumps(facts)] += 1
+            seconds += results.get("seconds", 0)
+            data[str(results["dataset"])] = {
+                "n": results["n"], "classes": results["classes"], "bins": results["bins"],
+                "images": run.record.data["images"],
+            }
+        cells = []
+        for check, reasons in zip(self.checks, self.reasons, strict=True):
+            cells.append({
+                **asdict(check), "ours": check.ours, "allowed": check.allowed, "verdict": check.verdict,
+                "difference": check.difference if check.nearest else None, "nearest": check.nearest,
+                "may_explain": reasons,
+            })
+        return {
+            "made_by": "tools/reproduce.py verify",
+            "written": datetime.now(UTC).isoformat(timespec="seconds"),
+            "demo": self.finished.is_demo,
+            "backbone": [grid.backbone for grid in self.grids],
+            "summary": self.summary(),
+            "rule": rule(self.checks),
+            "computed_with": [{"runs": number, **json.loads(facts)} for facts, number in machines.items()],
+            "seconds": seconds,
+            "data": data,
+            "cells": cells,
+        }
+
+
+def make_checks(grid: Grid, metrics: Sequence[str], is_demo: bool) -> list[Check]:
+    """A check for each metric and cell of a table. Rows of other settings have cells of their own."""
     checks = []
-    for metric in finished.experiment.metrics:
-        found = []
-        for (dataset, method), runs in cells.items():
-            by_seed = dict(zip((m.run.seed for m in runs), in_percent(runs, metric), strict=True))
-            found.append(Check(dataset, method, metric, by_seed, *published_figures(finished, runs[0], metric)))
-        seeds = [float(cell.value) for cell in paper.cells("std_analysis") if cell.metric == f"{metric}_std"]
-        spreads = [max(figures) - min(figures) for check in found if len(figures := check.counted.values()) > 1]
-        margin = max(2 * max(seeds, default=0.5), float(np.median(spreads or [0.0])))  # see `rule`
-        checks += [replace(check, margin=margin) for check in found]
-    return sorted(checks, key=lambda check: dataset_info(check.dataset).order)
+    for metric in metrics:
+        of_metric = []
+        for column in grid.columns:
+            for row, cell in grid.cells_on(column):
+                of_metric.append(make_check(grid, row, column, cell, metric, is_demo))
+        margin = margin_of(metric, of_metric)
+        checks += [replace(check, margin=margin) for check in of_metric]
+    order = [grid.column_label(column) for column in grid.columns]
+    return sorted(checks, key=lambda check: order.index(check.dataset))
 
 
-def published_figures(
-    finished: FinishedRuns, measured: Measured, metric: str,
-) -> tuple[dict[str, float], dict[str, str]]:
-    """What every source prints for a run, and why some of it does not count."""
-    run = measured.run
-    if finished.is_demo:
-        card = card_results(run.dataset) if run.backbone == SMALL else {}
-        own = next((row for name, row in card.items() if method_key(name) == method_key(run.trainer)), {})
-        return ({CARD: own[metric]} if metric in own else {}), {}
+def make_check(
+    grid: Grid, row: Row, column: Column, cell: Sequence[Measured], metric: str, is_demo: bool,
+) -> Check:
+    """One cell by one metric."""
+    by_seed = {run.seed: METRICS[metric].scale * run.value(metric) for run in cell}
+    if is_demo:
+        figures = card_figures(cell[0].record, metric)
+        doubtful: dict[str, str] = {}
+    else:
+        figures, doubtful = published_figures(cell[0].record, metric)
+    return Check(
+        dataset=grid.column_label(column), method=row.label, trainer=row.method, metric=metric,
+        by_seed=by_seed, published=figures, doubtful=doubtful,
+        fewer_images=cell[0].n < whole_size(column.record),
+    )
+
+
+def margin_of(metric: str, checks: Sequence[Check]) -> float:
+    """By how much published ranges of a metric are widened; see `rule`."""
+    deviations = [0.25]
+    for cell in paper.cells("std_analysis"):
+        if cell.metric == f"{metric}_std":
+            deviations.append(float(cell.value))
+    spreads = []
+    for check in checks:
+        figures = check.counted.values()
+        if len(figures) > 1:
+            spreads.append(max(figures) - min(figures))
+    spread = float(np.median(spreads)) if spreads else 0.0
+    return max(2 * max(deviations), spread)
+
+
+def published_figures(record: RunRecord, metric: str) -> tuple[dict[str, float], dict[str, str]]:
+    """What every source prints for a run's conditions, and why some of it does not count.
+
+    Unlike in other tables, a run on fewer images is compared too: that it has fewer images is then
+    given as the reason.
+    """
     figures: dict[str, float] = {}
     doubtful: dict[str, str] = {}
+    if record.changed or record.data.get("corruption") or record.get("model.prompt.kind") == "learnt":
+        return figures, doubtful
     for source, about in paper.content()["sources"].items():
-        cell = paper.find_for_run(metric, run.trainer, run.dataset, run.backbone, source=source)
-        if cell:
-            figures[source] = float(cell.value)
-            for item in about.get("doubtful", ()):
-                if (item["metric"], item["method"], item["column"]) == (metric, cell.method, cell.column):
-                    doubtful[source] = item["why"]
+        cell = paper.find_for_run(metric, str(record.method["trainer"]), str(record.data["dataset"]),
+                                  str(record.model["backbone"]), source=source)
+        if cell is None:
+            continue
+        figures[source] = float(cell.value)
+        for item in about.get("doubtful", ()):
+            if (item["metric"], item["method"], item["column"]) == (metric, cell.method, cell.column):
+                doubtful[source] = item["why"]
     return figures, doubtful
+
+
+def card_figures(record: RunRecord, metric: str) -> dict[str, float]:
+    """What the card of the small CLIP says about a run's conditions."""
+    if record.changed or record.model["backbone"] != SMALL:
+        return {}
+    for name, figures in card_results(str(record.data["dataset"])).items():
+        if method_key(name) == method_key(str(record.method["trainer"])) and metric in figures:
+            return {CARD: figures[metric]}
+    return {}
+
+
+def whole_size(record: RunRecord) -> int:
+    """How many test images the data set has in papers; the run's own number if that is not known."""
+    name = str(record.data["dataset"])
+    size = None
+    if name in DATASET_REGISTRY:
+        size = getattr(DATASET_REGISTRY.get(name), "expected_test", None)
+    subset = str(record.data.get("subset") or "")
+    if size is None and " of " in subset:
+        size = int(subset.rpartition(" of ")[2].split(" ")[0].replace(",", ""))
+    return size or int(record.data["n"])
 
 
 def rule(checks: Sequence[Check]) -> str:
     margins = {check.metric: check.margin for check in checks}
-    return ("A cell agrees if it lies in the range of the published figures, widened on both sides by a margin: the "
-            "larger of twice the largest standard deviation over seeds in the SoC paper's Table 6 and the median "
-            "difference between two sources of one cell. Margins: " + ", ".join(
-                f"{METRICS[metric].label} {margin:.2f} points" for metric, margin in margins.items()) + ".")
+    words = ", ".join(f"{METRICS[metric].label} {margin:.2f} points" for metric, margin in margins.items())
+    return ("A cell agrees if it lies in the range of the published figures, widened on both sides by a margin: "
+            "the larger of twice the largest standard deviation over seeds in the SoC paper's Table 6 and the "
+            f"median difference between two sources of one cell. Margins: {words}.")
 
 
-def explain(check: Check, zero_shot: Check | None, fewer_images: bool) -> list[str]:
+def explain_all(checks: Sequence[Check]) -> list[list[str]]:
+    """For each check names of REASONS that would explain its difference."""
+    zero_shot = {}
+    for check in checks:
+        if method_info(check.trainer).zero_shot:
+            zero_shot[check.dataset, check.metric] = check
+    return [explain(check, zero_shot.get((check.dataset, check.metric))) for check in checks]
+
+
+def explain(check: Check, zero_shot: Check | None) -> list[str]:
     """Names of REASONS that would explain a difference from the nearest source."""
     if check.verdict != DIFFERS:
         return []
-    if fewer_images:
+    if check.fewer_images:
         return ["images"]
     close = ["precision"] if abs(check.difference) <= 2 * check.margin else []
-    if method_info(check.method).zero_shot:
+    if method_info(check.trainer).zero_shot:
         return ["templates", *close]
     start = zero_shot.published.get(check.nearest) if zero_shot else None
     if zero_shot is None or start is None:
@@ -152,78 +353,23 @@ def explain(check: Check, zero_shot: Check | None, fewer_images: bool) -> list[s
     return ["AugMix", *close]
 
 
-def explained(finished: FinishedRuns) -> list[tuple[Check, list[str]]]:
-    checks = make_checks(finished)
-    zero_shot = {(c.dataset, c.metric): c for c in checks if method_info(c.method).zero_shot}
-    fewer_images = {}
-    for run, measured in finished.measured.items():
-        published = getattr(DATASET_REGISTRY.get(run.dataset_name), "expected_test", None)
-        whole = published or dataset_size(run.dataset_name, run.cfg.DATASET.ROOT)[0]
-        fewer_images[run.dataset_name] = measured.run.results["n"] < whole
-    return [(c, explain(c, zero_shot.get((c.dataset, c.metric)), fewer_images[c.dataset])) for c in checks]
-
-
-def check_tables(finished: FinishedRuns) -> list[Table]:
-    """A block for each data set and metric, a row for each method."""
-    found = explained(finished)
-    sources = list(dict.fromkeys(source for check, _ in found for source in check.published))
-    blocks: dict[tuple[str, str], RowBlock] = {}
-    for check, reasons in found:
-        label = f"{dataset_info(check.dataset).label}: {METRICS[check.metric].label} (%)"
-        block = blocks.setdefault((check.dataset, check.metric), RowBlock(label, []))
-        shown = {source: text_entry(f"{value:.2f}†") if source in check.doubtful else Entry(value, 2)
-                 for source, value in check.published.items()}
-        entries = [mean_entry(list(check.by_seed.values()), 2), *map(shown.get, sources)]
-        words = f"{DIFFERS} by {check.difference:+.2f}" if check.verdict == DIFFERS else check.verdict
-        allowed = "{:.2f} to {:.2f}".format(*check.allowed) if check.allowed else ""
-        entries += [text_entry(text) if text else None for text in (allowed, words, ", ".join(reasons))]
-        block.rows.append(TableRow(method_info(check.method).label, check.method, entries))
-    for block in blocks.values():
-        block.rows.sort(key=lambda row: method_info(row.method).order)
-    checks = [check for check, _ in found]
-    notes = [summary(checks), rule(checks), "Difference: from the nearest published figure, in points. ±: standard "
-             "deviation over seeds. May explain it: from what differs and what agrees, not tested here."]
-    used = {reason for _, reasons in found for reason in reasons}
-    notes += [sentence for reason, sentence in REASONS.items() if reason in used]
-    notes += [f"† {paper.source_name(source)}, {METRICS[check.metric].label} of {method_info(check.method).label} on "
-              f"{dataset_info(check.dataset).label}, does not count: {why}."
-              for check in checks for source, why in check.doubtful.items()]
-    about = [paper.content()["sources"][source] for source in sources if source != CARD]
-    notes += [f"{source['name']}: {source.get('where', 'its paper')}. Not measured here." for source in about]
-    if finished.other_settings:
-        settings = ", ".join(f"{key} {value}" for key, value in finished.other_settings.items())
-        notes.append(f"These runs have other settings than the published ones: {settings}.")
-    columns = ["ours", *(source if source == CARD else paper.source_name(source) for source in sources),
-               "allowed", "verdict", "may explain it"]
-    title = f"{finished.experiment.title}, {', '.join(map(backbone_label, finished.backbones))}"
-    return [Table(finished.experiment.name, title, columns, list(blocks.values()), notes)]
-
-
-def summary(checks: Sequence[Check]) -> str:
-    count = Counter(check.verdict for check in checks)
-    whose = "the small CLIP's card" if any(CARD in check.published for check in checks) else "a published figure"
-    return (f"Of {counted(len(checks), 'cell')} (method, data set, metric) {count[AGREES]} agree with {whose}, "
-            f"{count[DIFFERS]} differ and {count[UNPUBLISHED]} are not published.")
-
-
-def verification(finished: FinishedRuns) -> tuple[Verdict, dict]:
-    """The verdict of the page, and the content of verify.json: results, versions and hardware, but no paths."""
-    found = explained(finished)
-    checks = [check for check, _ in found]
-    runs = [measured.run.results for measured in finished.measured.values()]
-    keys = ("device", "precision", "threads", "versions", "weights_hash", "views")
-    machines = Counter(json.dumps({key: results.get(key) for key in keys}) for results in runs)
-    record = {
-        "made_by": "tools/reproduce.py verify", "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "demo": finished.is_demo, "backbone": finished.backbones, "summary": summary(checks), "rule": rule(checks),
-        "other_settings": {key: str(value) for key, value in finished.other_settings.items()},
-        "computed_with": [{"runs": number, **json.loads(facts)} for facts, number in machines.items()],
-        "seconds": sum(results.get("seconds", 0) for results in runs),
-        "data": {results["dataset"]: {key: results.get(key) for key in ("n", "classes", "data_hash", "bins")}
-                 for results in runs},
-        "cells": [{**asdict(check), "ours": check.ours, "allowed": check.allowed, "verdict": check.verdict,
-                   "difference": check.difference if check.nearest else None, "nearest": check.nearest,
-                   "may_explain": reasons} for check, reasons in found],
-    }
-    basis = "The tables show each cell with its references, the range that is allowed, and its verdict."
-    return Verdict([], "", summary(checks), basis, ", ".join(finished.backbones)), record
+def check_row(check: Check, reasons: Sequence[str], sources: Sequence[str]) -> TableRow:
+    """A check as a row of the table."""
+    entries: list[Entry | None] = [mean_entry(list(check.by_seed.values()), 2)]
+    for source in sources:
+        if source not in check.published:
+            entries.append(None)
+        elif source in check.doubtful:
+            entries.append(text_entry(f"{check.published[source]:.2f}†"))
+        else:
+            entries.append(Entry(check.published[source], 2))
+    words = check.verdict
+    if check.verdict == DIFFERS:
+        words = f"{DIFFERS} by {check.difference:+.2f}"
+    allowed = ""
+    if check.allowed is not None:
+        low, high = check.allowed
+        allowed = f"{low:.2f} to {high:.2f}"
+    for text in (allowed, words, ", ".join(reasons)):
+        entries.append(text_entry(text) if text else None)
+    return TableRow(check.method, check.trainer, entries)

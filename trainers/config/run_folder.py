@@ -7,17 +7,8 @@ from yacs.config import CfgNode
 
 from ...datasets.base import DATASET_REGISTRY, run_name
 from ...datasets.utils.errors import ConfigError
-from .names import backbone_name, path_safe, short_hash
-from .names import file_label as prompt_name
+from .names import backbone_name, path_safe
 from .registry import TRAINER_REGISTRY, is_plugin
-from .settings import tag_of
-
-__all__ = [
-    "ENGINE", "backbone_name", "is_plugin", "path_safe", "plugin_modules", "prompt_name", "results_name",
-    "run_path", "short_hash", "tag_of",
-]
-
-ENGINE = 1  # raised whenever a change of the code changes predictions
 
 
 def plugin_modules(cfg: CfgNode) -> dict[str, str]:

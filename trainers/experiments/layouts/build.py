@@ -1,0 +1,118 @@
+"""The layout of an experiment, from its yaml file's fields."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...config import CONFIGS
+from ...config.safe_yaml import read_yaml
+from ...report import published as paper
+from ...report.choices import refers_to
+from ...report.layout import Layout, TableSpec
+from ..definition import Experiment
+from ..plan import Workspace
+from . import layout_fields
+
+DEMO = "Demo: tiles drawn by code and the embedded small CLIP. Not the paper's data, backbone or figures."
+
+
+def build_layout(experiment: Experiment, workspace: Workspace) -> Layout:
+    """What is made of the runs of an experiment."""
+    fields = layout_fields(experiment.layout)
+    demo = is_demo(experiment, workspace)
+    swept = first_swept_keys(experiment)
+    tables = []
+    names: list[str] = []
+    for table in fields.get("tables") or []:
+        name = table_name(experiment.name, table, names)
+        names.append(name)
+        tables.append(table_spec(experiment, table, name, swept))
+    source = ""
+    if experiment.published and not demo:
+        source = paper.source_of(experiment.published[0])
+    rows: list[str] = []
+    for spec in tables:
+        rows += [key for key in spec.rows if key not in rows]
+    return Layout(
+        tables=tables,
+        figures=fields.get("figures") or (),
+        title=f"Demo: {experiment.title}" if demo else experiment.title,
+        rows=rows,
+        verdict=bool(fields.get("verdict")),
+        published=source,
+        differences=True,
+        choose=chosen_settings(experiment, workspace),
+        choose_by=workspace.choose_by,
+        with_runs=False,
+        note=experiment.note,
+        stamp=DEMO if demo else "",
+        study=study_of(experiment),
+    )
+
+
+def is_demo(experiment: Experiment, workspace: Workspace) -> bool:
+    """Whether embedded data replaces the experiment's; one without data is the same everywhere."""
+    return workspace.demo and bool(experiment.datasets)
+
+
+def first_swept_keys(experiment: Experiment) -> list[str]:
+    """The settings whose values labels state: the first of each group of runs that sweeps some."""
+    keys: list[str] = []
+    for group in experiment.runs:
+        for key in group.sweep:
+            if key not in keys:
+                keys.append(key)
+            break
+    return keys
+
+
+def table_name(experiment: str, table: Mapping[str, Any], names: list[str]) -> str:
+    """The name of a table; a summary before tables of data sets is called so."""
+    if table["columns"] in ("metric", "texts", "prompts"):
+        return f"{experiment}_summary"
+    if experiment in names:
+        return f"{experiment}_{len(names) + 1}"
+    return experiment
+
+
+def table_spec(experiment: Experiment, table: Mapping[str, Any], name: str, swept: list[str]) -> TableSpec:
+    columns = str(table["columns"])
+    if columns == "across":
+        columns = {"shots": "prompt"}.get(experiment.across, experiment.across)
+    title = experiment.title
+    if columns == "prompts":
+        title = "ECE over initial prompts"
+    rows: list[str] = []
+    if table.get("rows") == "swept":
+        rows = swept
+    return TableSpec(
+        name=name, title=title, columns=columns, rows=rows, metrics=experiment.metrics,
+        published=experiment.published, per=str(table.get("per") or ""),
+        states_texts=bool(table.get("texts")),
+    )
+
+
+def chosen_settings(experiment: Experiment, workspace: Workspace) -> list[str]:
+    """The settings of --choose that this experiment sweeps."""
+    names = []
+    for name in workspace.choose:
+        for group in experiment.runs:
+            if any(refers_to(name, key) for key in group.sweep) and name not in names:
+                names.append(name)
+    return names
+
+
+def study_of(experiment: Experiment) -> dict[str, Any]:
+    """The field `study`, with data sets by their registered names."""
+    study = dict(experiment.study)
+    if "main" in study:
+        study["main"] = [registered_name(name) for name in study["main"]]
+    return study
+
+
+def registered_name(name: str) -> str:
+    """The registered name of a data set that an experiment names by its file in configs/datasets."""
+    file = CONFIGS / "datasets" / f"{name}.yaml"
+    if not file.is_file():
+        return name
+    return str(read_yaml(file)["DATASET"]["NAME"])

@@ -1,0 +1,205 @@
+"""Arranges measured runs as tables: one main table for each backbone, one for each swept setting."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..config.settings import setting_title
+from ..registry import method_info
+from ..runs.record import canonical_json, group_records
+from .grid import Column, Grid, grid_of, make_columns, record_of, value_of
+from .grid_notes import grid_notes
+from .measure import Measured
+from .sentences import backbone_words, joined_with_and
+from .zero_shot import zero_shot_parts
+
+PROMPT = "model.prompt.protocol"  # a learnt prompt is swept like a setting
+STREAM_SETTINGS = ("TEST.ORDER", "TEST.CORRELATION", "TTA.RESET")  # which `method.stream` states too
+DEFAULT = "the default"  # stands for a setting that a record does not list as changed
+
+
+@dataclass(frozen=True)
+class BackboneRuns:
+    """The runs with the same weights.
+
+    Attributes:
+        label: Of the backbone.
+        runs: Measured runs, in the order of papers.
+    """
+
+    label: str
+    runs: list[Measured]
+
+
+def by_backbone(measured: Sequence[Measured]) -> list[BackboneRuns]:
+    """Runs by their weights. The name of a backbone is only a label."""
+    groups = group_records(measured, "table", record_of)
+    names = [backbone_words(group[0].record) for group in groups]
+    tables = []
+    for name, group in zip(names, groups, strict=True):
+        if names.count(name) > 1:
+            name = f"{name} (weights {str(group[0].record.model['weights'])[:6]})"
+        tables.append(BackboneRuns(name, group))
+    return sorted(tables, key=lambda table: table.label)
+
+
+def arrange(measured: Sequence[Measured]) -> list[Grid]:
+    """For each backbone a main table, then a table for each swept setting.
+
+    The main table has every method at its default settings if it was run with them. Runs that no
+    sweep shows are in the main table, under a label that states their settings.
+    """
+    grids = []
+    for table in by_backbone(measured):
+        all_columns, _ = make_columns(table.runs)
+        sweeps = find_sweeps(table.runs)
+        in_sweeps = set()
+        sweep_grids = []
+        for sweep in sweeps:
+            title = f"{table.label}: {sweep_words(sweep)}"
+            grid = grid_of(sweep.runs, table.label, title, [sweep.key], all_columns)
+            grid.notes += grid_notes(grid)
+            sweep_grids.append(grid)
+            in_sweeps |= sweep.shown_only_here
+        main_runs = [run for run in table.runs if id(run) not in in_sweeps]
+        runs = [*main_runs, *zero_shot_parts(main_runs)]
+        main = grid_of(runs, table.label, table.label, other_columns=all_columns)
+        main.notes += grid_notes(main)
+        grids += [main, *sweep_grids]
+    return grids
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs of methods that were run with several values of one setting.
+
+    Attributes:
+        key: The setting.
+        runs: Sorted by value.
+        shown_only_here: id() of the runs that the main table does not show.
+    """
+
+    key: str
+    runs: list[Measured]
+    shown_only_here: set[int]
+
+
+def find_sweeps(runs: Sequence[Measured]) -> list[Sweep]:
+    """The swept settings of runs with the same weights."""
+    keys = swept_keys(runs)
+    _, column_of = make_columns(runs)
+    main_values = {key: main_values_of(key, runs, column_of) for key in keys}
+    differing: dict[int, set[str]] = {}  # the swept settings in which a run is not in the main table
+    for measured in runs:
+        place = (measured.run.trainer, column_of[id(measured)])
+        differing[id(measured)] = set()
+        for key in keys:
+            if given_value(key, measured) != main_values[key][place]:
+                differing[id(measured)].add(key)
+        if "TEST.ORDER" in differing[id(measured)]:
+            # Only a correlated order has a correlation: it does not differ in a second setting.
+            differing[id(measured)].discard("TEST.CORRELATION")
+
+    sweeps = []
+    for key in keys:
+        methods = {run.run.trainer for run in runs if differing[id(run)] == {key}}
+        members = []
+        for run in runs:
+            if run.run.trainer in methods and differing[id(run)] <= {key}:
+                members.append(run)
+        members = on_swept_columns(key, members, column_of)
+        if members:
+            members.sort(key=lambda run: sort_key(value_of(key, run.record, members)))
+            only_here = {id(run) for run in members if differing[id(run)] == {key}}
+            sweeps.append(Sweep(key, members, only_here))
+    return sweeps
+
+
+def swept_keys(runs: Sequence[Measured]) -> list[str]:
+    """Settings in which two runs of one method on the same images differ, and nothing else does."""
+    _, column_of = make_columns(runs)
+    places: dict[tuple[str, Column], list[Measured]] = {}
+    for measured in runs:
+        places.setdefault((measured.run.trainer, column_of[id(measured)]), []).append(measured)
+    keys: set[str] = set()
+    for members in places.values():
+        firsts = [group[0] for group in group_records(members, "row", record_of)]
+        for number, first in enumerate(firsts):
+            for second in firsts[number + 1 :]:
+                keys |= differing_settings(first, second)
+    return sorted(keys)
+
+
+def differing_settings(first: Measured, second: Measured) -> set[str]:
+    """The settings in which two runs differ; none if code or numerics differ too."""
+    difference = first.record.difference(second.record, "row")
+    settings = set()
+    for name in difference:
+        if name in first.record.changed or name in second.record.changed or name == PROMPT:
+            settings.add(name)
+    others = set(difference) - settings
+    if settings & set(STREAM_SETTINGS):
+        others = {name for name in others if not name.startswith("method.stream.")}
+    return set() if others else settings
+
+
+def given_value(key: str, measured: Measured) -> str:
+    """The value of a setting that a run was given, as text; that of a default is one for all."""
+    record = measured.record
+    if key == PROMPT:
+        return str(record.get(PROMPT))
+    if key in record.changed:
+        return canonical_json(record.changed[key][1])
+    return DEFAULT
+
+
+def main_values_of(
+    key: str, runs: Sequence[Measured], column_of: dict[int, Column],
+) -> dict[tuple[str, Column], str]:
+    """For each method and column the value of a swept setting in the main table.
+
+    It is the default one if it occurs there, otherwise the one that most runs of the method have.
+    """
+    by_place: dict[tuple[str, Column], list[str]] = {}
+    by_method: dict[str, Counter[str]] = {}
+    for measured in runs:
+        value = given_value(key, measured)
+        by_place.setdefault((measured.run.trainer, column_of[id(measured)]), []).append(value)
+        by_method.setdefault(measured.run.trainer, Counter())[value] += 1
+    chosen = {}
+    for (trainer, column), values in by_place.items():
+        unchanged = "None" if key == PROMPT else DEFAULT
+        if unchanged in values:
+            chosen[trainer, column] = unchanged
+        else:
+            chosen[trainer, column] = max(values, key=lambda value: by_method[trainer][value])
+    return chosen
+
+
+def on_swept_columns(
+    key: str, runs: Sequence[Measured], column_of: dict[int, Column],
+) -> list[Measured]:
+    """The runs on images that have several values of one method."""
+    values: dict[tuple[str, Column], set[str]] = {}
+    for measured in runs:
+        place = (measured.run.trainer, column_of[id(measured)])
+        values.setdefault(place, set()).add(given_value(key, measured))
+    columns = {column for (_, column), found in values.items() if len(found) > 1}
+    return [measured for measured in runs if column_of[id(measured)] in columns]
+
+
+def sweep_words(sweep: Sweep) -> str:
+    """The title of a sweep."""
+    if sweep.key == PROMPT:
+        return "prompt"
+    methods = dict.fromkeys(method_info(run.run.trainer).label for run in sweep.runs)
+    return setting_title(sweep.key, joined_with_and(list(methods)))
+
+
+def sort_key(value: Any) -> tuple[int, float, str]:
+    """Sorts values of a setting: numbers by size, then texts."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return (0, float(value), "")
+    return (1, 0.0, str(value))

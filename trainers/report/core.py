@@ -1,0 +1,386 @@
+"""From finished runs to a report: measure, arrange, make tables and figures, judge, write.
+
+`report`, `reproduce`, the demo and `verify` all go through `report` below. What differs between
+them is the layout.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from ...datasets.base import DATASET_REGISTRY, dataset_info
+from ...datasets.utils.cli import counted, tool
+from ...datasets.utils.errors import DataError
+from ...datasets.utils.files import write_text
+from ..registry import TRAINER_REGISTRY, method_info
+from .arrange import arrange, by_backbone
+from .choices import choice_tables
+from .figures.select import NamedFigure, report_figures
+from .figures.style import stamped
+from .grid import Grid, grid_of
+from .grid_notes import grid_notes
+from .layout import Layout, TableSpec
+from .load import FinishedRun, find_runs
+from .measure import Measured, MeasureOptions, MeasuringCache, measure_run
+from .metrics import POSTHOC
+from .page import PageContent, render_page
+from .pairs import Pair, PairTests, find_baseline, pairs_table
+from .sentences import backbone_words, column_words, method_name
+from .spec_tables import spec_tables
+from .special_tables import POSTHOC_TABLE, decision_table, metric_tables
+from .table_model import Table
+from .tables import PublishedOptions, results_table
+from .thumbnails import Thumbnails
+from .validation import ValidationRuns
+from .verdict import Verdict, judge
+from .write import write_figures, write_tables
+
+SPLITS = ("test", "val")
+STAMP = "Demo: drawn tiles and the small CLIP, not the paper's data."  # fits the narrowest figure
+MODULE = re.compile(r"[\w.]+")  # what `--plugin` takes
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found and where it was written."""
+
+    tables: list[Table]
+    verdicts: list[Verdict]
+    notes: list[str]
+    figures: list[str]
+    page: Path
+
+
+@dataclass(frozen=True)
+class MeasuredRuns:
+    """The measured runs of a report.
+
+    Attributes:
+        test: On test images, in the order of papers.
+        validation: Runs on validation images, by the test runs that they belong to.
+        notes: On runs that were left out.
+    """
+
+    test: list[Measured]
+    validation: ValidationRuns
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Additions:
+    """What a command adds to a report.
+
+    Attributes:
+        notes: To show before all others.
+        figures: To show before all others.
+        draw: Makes further figures of the measured runs.
+        tables: Makes further tables of the measured runs, shown first.
+        judge: Replaces the verdict.
+        thumbnails: Where images of mistakes are looked for; None shows none.
+    """
+
+    notes: Sequence[str] = ()
+    figures: Sequence[NamedFigure] = ()
+    draw: Callable[[Sequence[Measured]], Iterator[NamedFigure]] | None = None
+    tables: Callable[[Sequence[Measured]], list[Table]] | None = None
+    judge: Callable[[Sequence[Measured]], list[Verdict]] | None = None
+    thumbnails: Path | None = None
+
+
+def report(
+    runs: Sequence[FinishedRun], layout: Layout, out: Path, additions: Additions | None = None,
+    measured: MeasuredRuns | None = None,
+) -> Report:
+    """Writes tables.{md,tex,csv}, figures/ and report.html into `out`.
+
+    Args:
+        runs: Finished runs.
+        layout: Which tables and figures are made of them.
+        out: A folder.
+        additions: What a command adds.
+        measured: The runs, if they were measured before.
+    """
+    additions = additions or Additions()
+    if measured is None:
+        measured = measure(runs, layout)
+    grids = arrange(measured.test) if not layout.tables else layout_grids(measured.test, layout)
+    tests = make_tests(grids, layout)
+    leading, others = make_tables(measured.test, grids, tests, layout)
+    if additions.tables:
+        leading = [*additions.tables(measured.test), *leading]
+    if layout.choose:
+        leading += choice_tables(measured.test, measured.validation, layout.choose, layout.choose_by)
+    tables = [finished_table(table, layout) for table in (*leading, *others)]
+    write_tables(out, tables)
+    figures, figure_notes = write_figures(out, all_figures(measured.test, grids, layout, additions))
+    if additions.judge:
+        verdicts = additions.judge(measured.test)
+    else:
+        verdicts = [test.verdict for test in tests if test.verdict is not None]
+    notes = [*additions.notes, *measured.notes, *figure_notes]
+    shown_runs = measured.test if layout.with_runs else []
+    content = PageContent(layout.title, verdicts, tables, figures, notes, shown_runs, len(leading),
+                          Thumbnails(additions.thumbnails))
+    write_text(out / "report.html", render_page(content))
+    return Report(tables, verdicts, notes, [figure.name for figure in figures], out / "report.html")
+
+
+def write_report(
+    paths: Sequence[str | Path], out: Path, layout: Layout, demo: bool = False,
+    additions: Additions | None = None,
+) -> Report:
+    """The report on all finished runs at or below some folders.
+
+    Args:
+        paths: Run folders, or folders that contain them.
+        out: Where it is written.
+        layout: Which tables and figures are made.
+        demo: Whether runs on embedded data are shown if there are others.
+        additions: What a command adds.
+    """
+    runs, notes = find_runs(paths)
+    if not runs:
+        hint = f" ({notes[0]})" if notes else ""
+        names = ", ".join(str(path) for path in paths)
+        raise DataError(f"no finished run below {names}{hint}; make one with {tool('train')}")
+    real = [run for run in runs if not is_embedded(run)]
+    if not demo and real and len(real) < len(runs):
+        notes.append(f"{counted(len(runs) - len(real), 'run')} on embedded demo data left out; --demo "
+                     "shows them too.")
+        runs = real
+    notes += missing_plugins(runs)
+    measured = measure(runs, layout)
+    measured.notes[:0] = notes
+    return report(runs, layout, out, additions, measured)
+
+
+def is_embedded(run: FinishedRun) -> bool:
+    """Whether a run is on data that is drawn by code."""
+    return dataset_info(str(run.record.data["dataset"])).embedded
+
+
+def missing_plugins(runs: Sequence[FinishedRun]) -> list[str]:
+    """A note on the methods and data sets of plugins that this command was not given."""
+    modules: dict[str, str] = {}
+    for run in runs:
+        for name, module in (run.results.get("plugins") or {}).items():
+            if name not in TRAINER_REGISTRY and name not in DATASET_REGISTRY:
+                modules[name] = module
+    if not modules:
+        return []
+    # Names come from files of others: only what can be a module is suggested.
+    names = [module for module in dict.fromkeys(modules.values()) if MODULE.fullmatch(module)]
+    flags = " ".join(f"--plugin {name}" for name in names)
+    hint = f": add {flags} to the command" if flags else ""
+    return [f"Without their plugins, {', '.join(modules)} have no colour and are not ranked{hint}."]
+
+
+def measure(
+    runs: Sequence[FinishedRun], layout: Layout, known: dict[Any, Measured] | None = None,
+    must_have_runs: bool = True,
+) -> MeasuredRuns:
+    """Measures the runs on test images, each once; validation runs fit their temperatures.
+
+    Args:
+        runs: Finished runs.
+        layout: Says what is measured.
+        known: Keeps measured runs for further reports on the same runs.
+        must_have_runs: Whether it is an error if no run could be measured.
+    """
+    if known is None:
+        known = {}
+    notes: list[str] = []
+    for run in runs:
+        if run.split not in SPLITS:
+            notes.append(f"{run.name} is left out: its split '{run.split}' is neither test nor val.")
+    test = [run for run in runs if run.split == "test"]
+    validation = ValidationRuns(test, [run for run in runs if run.split == "val"])
+    options = MeasureOptions(bins=layout.bins, posthoc=needs_posthoc(layout), sets=not layout.tables,
+                             details=layout.with_runs)
+    cache = MeasuringCache()
+    measured = []
+    for run in tqdm(test, desc="measuring", unit="run", disable=len(test) < 3):
+        key = (run.folder.resolve(), run.record.id, options, tuple(val.folder for val in validation.of(run)))
+        if key in known:
+            measured.append(known[key])
+            continue
+        try:
+            data = run.load_predictions()
+            held_out = validation.held_out(run, data)
+            known[key] = measure_run(run, data, options, held_out.predictions, cache)
+            measured.append(known[key])
+        except ValueError as error:  # DataError is one
+            notes.append(f"{run.name} is left out: {error}.")
+            continue
+        for note in held_out.notes:
+            if note not in notes:
+                notes.append(note)
+    if must_have_runs and not measured:
+        reason = notes[-1] if notes else "all are on the validation split"
+        raise DataError(f"no run could be measured: {reason}")
+    measured.sort(key=paper_order)
+    return MeasuredRuns(measured, validation, notes)
+
+
+def needs_posthoc(layout: Layout) -> bool:
+    """Whether a table shows scaling without labels."""
+    if layout.posthoc:
+        return True
+    return any(metric in POSTHOC for spec in layout.tables for metric in spec.metrics)
+
+
+def paper_order(measured: Measured) -> tuple:
+    """Sorts runs as the tables of papers do; of one method in the order in which they are given."""
+    record = measured.record
+    return (dataset_info(str(record.data["dataset"])).order, column_words(record),
+            method_info(measured.run.trainer).order, measured.seed)
+
+
+def layout_grids(measured: Sequence[Measured], layout: Layout) -> list[Grid]:
+    """A table for each backbone with all runs, whose labels state the settings of the layout."""
+    grids = []
+    for table in by_backbone(measured):
+        grid = grid_of(table.runs, table.label, table.label, layout.rows)
+        grid.notes += grid_notes(grid)
+        grids.append(grid)
+    return grids
+
+
+@dataclass(frozen=True)
+class GridTests:
+    """The tests of one table.
+
+    Attributes:
+        grid: The table.
+        pairs: All pairs of methods.
+        against_baseline: Everything against the baseline.
+        baseline: Label of the baseline's row; "" if it has none.
+        verdict: What the page says first; None if methods are not ranked.
+    """
+
+    grid: Grid
+    pairs: list[Pair]
+    against_baseline: list[Pair]
+    baseline: str
+    verdict: Verdict | None
+
+
+def make_tests(grids: Sequence[Grid], layout: Layout) -> list[GridTests]:
+    """Tests the methods of each main table."""
+    tests = []
+    for grid in grids:
+        if not layout.verdict or (grid.stated and not layout.tables):
+            continue
+        pair_tests = PairTests(grid)
+        pairs = pair_tests.all_pairs()
+        baseline = find_baseline(grid, layout.baseline)
+        against: list[Pair] = []
+        label = ""
+        if baseline is not None and len(pair_tests.rows) > 2 and baseline in pair_tests.rows:
+            against = pair_tests.against(baseline)
+            label = baseline.label
+        tests.append(GridTests(grid, pairs, against, label, judge(grid, pairs, against)))
+    return tests
+
+
+def make_tables(
+    measured: Sequence[Measured], grids: Sequence[Grid], tests: Sequence[GridTests], layout: Layout,
+) -> tuple[list[Table], list[Table]]:
+    """The tables that stand before the figures, and those after them."""
+    if layout.tables:
+        leading = []
+        for spec in layout.tables:
+            leading += spec_tables(measured, spec, published_options(layout, spec))
+        others = []
+        for number, test in enumerate(tests, start=1):
+            others += tables_of_tests(test, f"pairs_{number}")
+        return leading, others
+    leading = []
+    others = []
+    published = PublishedOptions(layout.published, layout.differences)
+    main = [grid for grid in grids if not grid.stated]
+    for number, grid in enumerate(main, start=1):
+        name = f"results_{number}"
+        leading.append(results_table(grid, name, f"Accuracy and ECE, {grid.backbone}",
+                                     ["accuracy", "ece"], published))
+        decisions = decision_table(grid, f"{name}_decisions", f"Decisions by confidence, {grid.backbone}")
+        if decisions is not None:
+            leading.append(decisions)
+        for test in tests:
+            if test.grid is grid:
+                others += tables_of_tests(test, f"{name}_paired")
+        posthoc = [*POSTHOC_TABLE, *(POSTHOC if layout.posthoc else ())]
+        others.append(results_table(grid, f"{name}_posthoc", f"ECE after post-hoc scaling, {grid.backbone}",
+                                    posthoc, published, with_notes=False))
+        others.append(results_table(grid, f"{name}_ace", f"Adaptive calibration error, {grid.backbone}",
+                                    ["ace"], published, with_notes=False))
+        others += metric_tables(grid, name)
+    sweeps = [grid for grid in grids if grid.stated]
+    for number, grid in enumerate(sweeps, start=1):
+        # The number of steps is the only sweep of which a paper prints every cell.
+        source = layout.published if grid.stated == ("TTA.STEPS",) else ""
+        others.append(results_table(grid, f"sweep_{number}", grid.title, ["accuracy", "ece"],
+                                    PublishedOptions(source, layout.differences)))
+    return leading, others
+
+
+def published_options(layout: Layout, spec: TableSpec) -> PublishedOptions:
+    """Published rows are shown in the tables of an experiment that names some."""
+    source = layout.published if spec.published else ""
+    return PublishedOptions(source, layout.differences)
+
+
+def tables_of_tests(test: GridTests, name: str) -> list[Table]:
+    """Everything against the baseline, then all pairs."""
+    backbone = test.grid.backbone
+    tables = [
+        pairs_table(test.grid, f"{name}_baseline",
+                    f"Everything against {test.baseline} on the same images, {backbone}",
+                    test.against_baseline),
+        pairs_table(test.grid, name, f"Pairs of methods on the same images, {backbone}", test.pairs),
+    ]
+    return [table for table in tables if table is not None]
+
+
+def finished_table(table: Table, layout: Layout) -> Table:
+    """A table with the layout's note. Every table of a demo says so, wherever it is copied to."""
+    notes = list(table.notes)
+    if layout.note:
+        notes.append(layout.note)
+    if layout.stamp:
+        return replace(table, title=f"Demo: {table.title}", notes=[layout.stamp, *notes])
+    return replace(table, notes=notes)
+
+
+def all_figures(
+    measured: Sequence[Measured], grids: Sequence[Grid], layout: Layout, additions: Additions,
+) -> Iterator[NamedFigure]:
+    """The figures of a report, each drawn when it is asked for."""
+    yield from additions.figures
+    if not layout.with_figures:
+        return
+    if layout.tables:
+        if additions.draw is not None:
+            for figure in additions.draw(measured):
+                yield stamped_figure(figure, layout)
+        return
+    yield from report_figures(grids)
+
+
+def stamped_figure(figure: NamedFigure, layout: Layout) -> NamedFigure:
+    """A figure of a demo says so."""
+    if not layout.stamp:
+        return figure
+    return NamedFigure(figure.name, f"{figure.caption} {layout.stamp}", stamped(figure.figure, STAMP))
+
+
+def described(measured: Measured) -> str:
+    """A run in words: method, data set, backbone and seed."""
+    record = measured.record
+    return (f"{method_name(record)} on {column_words(record)}, {backbone_words(record)}, "
+            f"seed {measured.seed}")

@@ -1,0 +1,395 @@
+"""Which figures the runs allow, with their data and captions. Other files in this folder draw them."""
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ....datasets.utils.errors import one_line
+from ...functional.arrays import Array, ArrayLike
+from ...functional.calibration import selective
+from ...registry import ZERO_SHOT, MethodInfo, branch_of, method_info, method_key
+from ..grid import Column, Grid, Row
+from ..measure import Measured
+from .class_pairs import draw_pair_errors
+from .comparison import Pair, Point, draw_pairs, draw_plane, draw_prompts, draw_severities
+from .data import pair_errors_of, point
+from .reliability import THRESHOLDS, Diagram, diagram, draw_grid, draw_selective
+from .stream import Running, draw_stream, running
+from .style import lighter
+
+logger = logging.getLogger(__name__)
+
+PAIR_METHODS = ("otpt", "soc")  # whose mistakes the SoC paper compares
+LONGEST_SLUG = 100  # letters; a file name may have 255 bytes
+
+
+@dataclass(frozen=True)
+class NamedFigure:
+    """A figure with its file name and caption."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+def skip_on_error(
+    make: Callable[..., NamedFigure | Iterable[NamedFigure]], *args: object,
+) -> Iterator[NamedFigure]:
+    """The figures that `make(*args)` gives. If it fails, one warning: tables and others are kept."""
+    try:
+        figures = make(*args)
+        if isinstance(figures, NamedFigure):
+            yield figures
+        else:
+            yield from figures
+    except Exception as error:
+        logger.warning("a figure is left out: %s", one_line(error, 200),
+                       exc_info=logger.isEnabledFor(logging.DEBUG))
+
+
+def legend_style(grid: Grid, row: Row, label: str = "") -> MethodInfo:
+    """How a figure shows a row: its label, and its method's colour, lighter for further settings."""
+    info = method_info(row.method)
+    bases = list(dict.fromkeys(other.base for other in grid.rows if other.method == row.method))
+    share = bases.index(row.base) / len(bases)
+    colour = info.colour
+    if share:
+        colour = lighter(colour, 0.8 * share)
+    return replace(info, label=label or row.label, colour=colour)
+
+
+def captioned(
+    grid: Grid, name: str, words: str, figure: Figure, columns: Sequence[Column] = (),
+    all_seeds: bool = True,
+) -> NamedFigure:
+    """A figure whose caption ends with the test images, and says if it shows one of several seeds."""
+    caption = f"{words} {grid.images(columns)}"
+    if not all_seeds and any(len(cell) > 1 for cell in grid.cells.values()):
+        caption += " First seed of each."
+    return NamedFigure(name, caption, figure)
+
+
+def report_figures(grids: Sequence[Grid]) -> Iterator[NamedFigure]:
+    """All figures of a report, each drawn when it is asked for."""
+    number = 0
+    for main in grids:
+        if main.stated:
+            continue
+        number += 1
+        suffix = f"_{number}" if number > 1 else ""
+        yield from main_figures(main, suffix)
+        sweeps = [grid for grid in grids if grid.stated and grid.backbone == main.backbone]
+        yield from sweep_figures(main, sweeps, suffix)
+
+
+def main_figures(grid: Grid, suffix: str) -> Iterator[NamedFigure]:
+    """The figures of a main table."""
+    yield from skip_on_error(reliability_figure, grid, f"reliability_grid{suffix}")
+    common = grid.common_columns()
+    if len(common) > 1:
+        yield from skip_on_error(selective_figure, grid, common, f"selective_all{suffix}")
+    for column in grid.main_columns():
+        name = f"selective_{slug(grid.column_label(column))}{suffix}"
+        yield from skip_on_error(selective_figure, grid, [column], name)
+    yield from skip_on_error(sals_figures, grid, f"sals{suffix}")
+    for column in grid.main_columns():
+        yield from skip_on_error(pair_figures, grid, column, PAIR_METHODS, suffix)
+        yield from skip_on_error(stream_figures, grid, column, suffix)
+    if common and len(grid.rows) > 2:
+        yield from skip_on_error(plane_figure, grid, common, f"plane{suffix}")
+
+
+def sweep_figures(main: Grid, sweeps: Sequence[Grid], suffix: str) -> Iterator[NamedFigure]:
+    """The figures of the swept settings of a backbone."""
+    weights = []
+    for grid in sweeps:
+        key = grid.stated[0]
+        if key == "TTA.RESET":
+            for column in grid.columns:
+                yield from skip_on_error(stream_figures, grid, column, f"_reset{suffix}")
+        if key == "TTA.STEPS":
+            yield from skip_on_error(step_figures, grid, suffix)
+        if key == "PROMPT.CTX_INIT":
+            for column in grid.columns:
+                yield from skip_on_error(prompt_figure, grid, column, suffix)
+        if key.endswith(".LAMBDA"):
+            weights.append(grid)
+    drawn = set()
+    for grid in weights:
+        for column in grid.columns:
+            label = grid.column_label(column)
+            if label in drawn:
+                continue
+            drawn.add(label)
+            paths: dict[MethodInfo, dict[float, Point]] = {}
+            for other in weights:
+                for other_column in other.columns:
+                    if other_column.record.is_same(column.record, "column"):
+                        paths |= lambda_points(other, other_column)
+            others = {}
+            for main_column in main.columns:
+                if main_column.record.is_same(column.record, "column"):
+                    others = other_points(main, main_column, paths)
+            yield from skip_on_error(lambda_figure, grid, column, paths, others, suffix)
+
+
+def reliability_figure(grid: Grid, name: str) -> NamedFigure:
+    """The grid of reliability diagrams, methods × data sets."""
+    rows: dict[MethodInfo, dict[str, Diagram]] = {}
+    for row in grid.rows:
+        rows[legend_style(grid, row)] = {}
+    for (row, column), cell in grid.cells.items():
+        panel = diagram(row.method, *cell[0].tuned, cell[0].bins)
+        rows[legend_style(grid, row)][grid.column_label(column)] = panel
+    words = (f"Reliability, {grid.backbone}, {grid.bins} bins, first seed of each run. Red hatching "
+             "above a bar is over-confidence; the strip shows the density of the samples.")
+    return captioned(grid, name, words, draw_grid(rows))
+
+
+def selective_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedFigure:
+    """Selective accuracy of all methods that have these columns, the columns' images together."""
+    series = {}
+    for row in grid.rows_on(columns):
+        series[legend_style(grid, row)] = selective_on(grid, row, columns, THRESHOLDS)
+    title = f"{len(columns)} data sets together"
+    if len(columns) == 1:
+        title = grid.column_label(columns[0])
+    words = (f"Selective accuracy, {title}, {grid.backbone}: how many predictions above a threshold "
+             "are right?")
+    return captioned(grid, name, words, draw_selective(series, title), columns, all_seeds=False)
+
+
+def selective_on(
+    grid: Grid, row: Row, columns: Sequence[Column], thresholds: ArrayLike,
+) -> tuple[Array, Array]:
+    """Accuracy above each threshold and the share kept, of the images of these columns together."""
+    firsts = [grid.cells[row, column][0].tuned for column in columns]
+    confidence = np.concatenate([first.confidence for first in firsts])
+    correct = np.concatenate([first.correct for first in firsts])
+    return selective(confidence, correct, thresholds)
+
+
+def sals_figures(grid: Grid, name: str) -> Iterator[NamedFigure]:
+    groups = sals_groups(grid)
+    if groups:
+        words = f"ECE with and without SaLS, {grid.backbone}. Accuracy is the same."
+        yield captioned(grid, name, words, draw_pairs({"ECE (%)": groups}, "plain", "with SaLS"))
+
+
+def sals_groups(grid: Grid) -> dict[str, dict[MethodInfo, Pair]]:
+    """ECE of the tuned methods without and with SaLS by data set; the average last."""
+    sets: dict[str, Sequence[Column]] = {}
+    for column in grid.columns:
+        sets[grid.column_label(column)] = [column]
+    common = grid.common_columns()
+    if len(common) > 1:
+        sets["Average"] = common
+    groups = {}
+    for label, columns in sets.items():
+        pairs = {}
+        for row in grid.rows_on(columns):
+            if method_info(row.method).tuned and has_sals(grid, row):
+                before = 100 * grid.mean(row, columns, "ece")
+                after = 100 * grid.mean(row, columns, "ece_sals")
+                pairs[legend_style(grid, row)] = Pair(before, after)
+        if pairs:
+            groups[label] = pairs
+    return groups
+
+
+def has_sals(grid: Grid, row: Row) -> bool:
+    """Whether all runs of a row have zero-shot predictions, which SaLS needs."""
+    for (other, _), cell in grid.cells.items():
+        if other is row and not all(measured.run.has_zero_shot for measured in cell):
+            return False
+    return True
+
+
+def step_figures(grid: Grid, suffix: str = "") -> Iterator[NamedFigure]:
+    panels = step_panels(grid)
+    if panels:
+        words = f"One against two steps, {grid.backbone}; hatched: two steps."
+        figure = draw_pairs(panels, "one step", "two steps", numbers=True)
+        yield captioned(grid, f"steps{suffix}", words, figure)
+
+
+def step_panels(grid: Grid) -> dict[str, dict[str, dict[MethodInfo, Pair]]]:
+    """ECE and accuracy after one and two steps, averaged over data sets on which a method has both."""
+    panels: dict[str, dict[str, dict[MethodInfo, Pair]]] = {
+        "ECE (%)": {"": {}}, "accuracy (%)": {"": {}}}
+    by_base: dict[str, dict[object, Row]] = {}
+    for row in grid.rows:
+        by_base.setdefault(row.base, {})[row.values.get("TTA.STEPS")] = row
+    for base, rows in by_base.items():
+        if 1 not in rows or 2 not in rows:
+            continue
+        both = grid.columns_with([rows[1], rows[2]])
+        if not both:
+            continue
+        style = legend_style(grid, rows[1], base)
+        for title, metric in (("ECE (%)", "ece"), ("accuracy (%)", "accuracy")):
+            before = 100 * grid.mean(rows[1], both, metric)
+            after = 100 * grid.mean(rows[2], both, metric)
+            panels[title][""][style] = Pair(before, after)
+    return panels if panels["ECE (%)"][""] else {}
+
+
+def lambda_figure(
+    grid: Grid, column: Column, sweeps: Mapping[MethodInfo, Mapping[float, Point]],
+    others: Mapping[MethodInfo, Point], suffix: str = "",
+) -> NamedFigure:
+    """The accuracy–ECE plane: swept methods as paths, the others as marks."""
+    name = grid.column_label(column)
+    words = f"Accuracy and ECE over λ, {name}, {grid.backbone}; lower right is best."
+    figure = draw_plane(name, sweeps, others)
+    return captioned(grid, f"lambda_{slug(name)}{suffix}", words, figure, [column])
+
+
+def lambda_points(grid: Grid, column: Column) -> dict[MethodInfo, dict[float, Point]]:
+    """Accuracy and ECE of each swept method by its λ."""
+    sweeps: dict[MethodInfo, dict[float, Point]] = {}
+    for row, cell in grid.cells_on(column):
+        weight = row.values.get(f"TRAINER.{branch_of(row.method)}.LAMBDA")
+        if isinstance(weight, int | float):
+            style = legend_style(grid, row, row.base)
+            sweeps.setdefault(style, {})[float(weight)] = point(cell)
+    return sweeps
+
+
+def other_points(
+    grid: Grid, column: Column, sweeps: Mapping[MethodInfo, object],
+) -> dict[MethodInfo, Point]:
+    """The rows of the methods that are not swept."""
+    swept = {method.name for method in sweeps}
+    points = {}
+    for row, cell in grid.cells_on(column):
+        if method_info(row.method).name not in swept:
+            points[legend_style(grid, row)] = point(cell)
+    return points
+
+
+def lambda_figures(grid: Grid) -> Iterator[NamedFigure]:
+    """Accuracy against ECE over λ, for each data set of an experiment."""
+    for column in grid.columns:
+        paths = {}
+        for style, points in lambda_points(grid, column).items():
+            if len(points) > 1:
+                paths[style] = points
+        yield lambda_figure(grid, column, paths, other_points(grid, column, paths))
+
+
+def prompt_figure(grid: Grid, column: Column, suffix: str = "") -> NamedFigure:
+    name = grid.column_label(column)
+    words = f"ECE by initial prompt on {name}, {grid.backbone}."
+    figure = draw_prompts(name, prompt_errors(grid, column))
+    return captioned(grid, f"prompts_{slug(name)}{suffix}", words, figure, [column])
+
+
+def prompt_errors(grid: Grid, column: Column) -> dict[str, dict[MethodInfo, float]]:
+    """ECE in percent by prompt and method."""
+    errors: dict[str, dict[MethodInfo, float]] = {}
+    for row, cell in grid.cells_on(column):
+        prompt = str(row.values.get("PROMPT.CTX_INIT") or "")
+        errors.setdefault(prompt, {})[legend_style(grid, row, row.base)] = point(cell).ece
+    return errors
+
+
+def pair_figures(
+    grid: Grid, column: Column, methods: Sequence[str] = (), suffix: str = "",
+) -> Iterator[NamedFigure]:
+    """The mistakes of some methods, or of all, by pair of classes; none if nothing is known of them."""
+    data = {}
+    for row, cell in grid.cells_on(column):
+        if methods and method_key(row.method) not in methods:
+            continue
+        errors = pair_errors_of(cell[0])
+        if errors is not None:
+            data[legend_style(grid, row)] = errors
+    if data:
+        name = grid.column_label(column)
+        labels = " and ".join(method.label for method in data)
+        words = (f"Mistakes of {labels} on {name}, {grid.backbone}, by pair of classes: the confidence "
+                 "of mistaking one class for another, by the similarity of the two for zero-shot CLIP. "
+                 "Circles: by their number; dashed: the mean.")
+        figure = draw_pair_errors(data, name)
+        yield captioned(grid, f"class_pairs_{slug(name)}{suffix}", words, figure, [column], all_seeds=False)
+
+
+def stream_figures(grid: Grid, column: Column, suffix: str = "") -> Iterator[NamedFigure]:
+    """Accuracy and ECE over the stream of the online methods, with zero-shot in the first one's order."""
+    curves: dict[str, tuple[str, Running]] = {}
+    for row, cell in grid.cells_on(column):
+        first = cell[0]
+        position = stream_position(first)
+        if position is None:
+            continue
+        if not curves:
+            curves["Zero-shot"] = (ZERO_SHOT, running(*first.zero_shot, position, grid.bins))
+        curves[row.label] = (row.method, running(*first.tuned, position, grid.bins))
+    if curves:
+        name = grid.column_label(column)
+        window = next(iter(curves.values()))[1].window
+        words = (f"Over the stream, {name}, {grid.backbone}: accuracy of the last {window:,} images with "
+                 "95 % intervals, and their ECE. The ECE of few images is higher by chance than that of "
+                 "all.")
+        figure = draw_stream(curves, name)
+        yield captioned(grid, f"over_time_{slug(name)}{suffix}", words, figure, [column], all_seeds=False)
+
+
+def stream_position(measured: Measured) -> Array | None:
+    """The place of each image in the stream of an online run; None for other runs."""
+    if not measured.record.online:
+        return None
+    return measured.run.load_predictions().position
+
+
+def plane_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedFigure:
+    """Accuracy against ECE, both averaged over these columns."""
+    points = {}
+    for row in grid.rows_on(columns):
+        accuracy = 100 * grid.mean(row, columns, "accuracy")
+        points[legend_style(grid, row)] = Point(accuracy, 100 * grid.mean(row, columns, "ece"))
+    title = f"average of {len(columns)} data sets"
+    if len(columns) == 1:
+        title = grid.column_label(columns[0])
+    words = (f"Accuracy against ECE, {title}, {grid.backbone}; lower right is best. A dashed line joins "
+             "the methods that no other beats in both, if there are several.")
+    return captioned(grid, name, words, draw_plane(title, {}, points), columns)
+
+
+def severity_figures(grid: Grid, name: str, texts: str) -> Iterator[NamedFigure]:
+    """ECE and accuracy against the severity, for the corruptions that were run at several.
+
+    Args:
+        grid: The runs on one data set, at all corruptions and severities.
+        name: Of the data set.
+        texts: Seeds and texts, for the caption.
+    """
+    curves: dict[str, dict[MethodInfo, dict[int, Point]]] = {}
+    for (row, column), cell in grid.cells.items():
+        corruption = str(column.record.data["corruption"]).replace("_", " ")
+        by_severity = curves.setdefault(corruption, {}).setdefault(legend_style(grid, row), {})
+        by_severity[int(column.record.data["severity"])] = point(cell)
+    several = {}
+    for corruption, methods in curves.items():
+        if any(len(points) > 1 for points in methods.values()):
+            several[corruption] = methods
+    if several:
+        counts = ", ".join(f"{count:,}" for count in sorted({column.n for column in grid.columns}))
+        words = (f"ECE and accuracy against severity, {name}, {grid.backbone}, {grid.bins} bins. {texts} "
+                 f"Test images of each: {counts}.")
+        yield NamedFigure(f"severity_{slug(name)}", words, draw_severities(several))
+
+
+def slug(text: str) -> str:
+    """A label as a part of a file name."""
+    name = re.sub(r"\W+", "_", text.lower(), flags=re.ASCII).strip("_") or "data"
+    if len(name) <= LONGEST_SLUG:
+        return name
+    return f"{name[:LONGEST_SLUG]}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"

@@ -1,0 +1,422 @@
+"""The model of a table: rows of methods and settings, columns of test images, cells of runs.
+
+Rows and columns are groups of records. Labels only describe them.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ...datasets.base import dataset_info
+from ..config.settings import setting_words
+from ..registry import method_info
+from ..runs.record import RunRecord, group_records
+from .measure import Measured, mean_over_seeds
+from .sentences import (
+    changed_words,
+    column_words,
+    dataset_words,
+    difference_words,
+    images_words,
+    method_name,
+    shown_value,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One set of test images. Runs on other images of the same data set have another column.
+
+    Attributes:
+        record: Of the first run on these images.
+        n: Number of images.
+        names: What these images are called; several if they were tested under several names.
+    """
+
+    record: RunRecord
+    n: int
+    names: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return self.names[0]
+
+    @property
+    def dataset(self) -> str:
+        """The data set with its corruption, whatever part of it these images are."""
+        return dataset_words(self.record)
+
+    @property
+    def order(self) -> tuple:
+        """Sorts columns as the tables of papers do."""
+        name = str(self.record.data["dataset"])
+        if self.record.data.get("corruption"):
+            name = f"{name}-{self.record.data['corruption']}-{self.record.data['severity']}"
+        return (*dataset_info(name).order, self.dataset, -self.n, str(self.record.data["images"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A method with its choices.
+
+    Attributes:
+        record: Of the first run.
+        name: The method, or what takes its place.
+        variant: Values of the settings that a table compares, in words.
+        settings: Other settings that are not defaults, in words.
+        details: What tells it from another row of the same settings, in words.
+        values: The settings that the table compares, by key.
+    """
+
+    record: RunRecord
+    name: str
+    variant: str = ""
+    settings: str = ""
+    details: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def method(self) -> str:
+        return str(self.record.method["trainer"])
+
+    @property
+    def label(self) -> str:
+        parts = (self.name, self.variant, self.settings, self.details)
+        return ", ".join(part for part in parts if part)
+
+    @property
+    def base(self) -> str:
+        """The label without the values that the table compares."""
+        parts = (self.name, self.settings, self.details)
+        return ", ".join(part for part in parts if part)
+
+
+@dataclass
+class Grid:
+    """Runs with the same weights as rows × columns. A cell that is missing has no run.
+
+    Attributes:
+        title: Of the table.
+        backbone: As tables name it.
+        columns: In the order of papers.
+        rows: In the order of papers.
+        cells: The runs of each row and column, one per seed.
+        stated: Settings whose values the rows compare, by key; () in a main table.
+        other_columns: Columns of the same report that this table does not have.
+        notes: On runs that are not comparable.
+    """
+
+    title: str
+    backbone: str
+    columns: list[Column]
+    rows: list[Row]
+    cells: dict[tuple[Row, Column], list[Measured]]
+    stated: tuple[str, ...] = ()
+    other_columns: Sequence[Column] = ()
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def bins(self) -> int:
+        return next(iter(self.cells.values()))[0].bins
+
+    @property
+    def measured(self) -> list[Measured]:
+        """All runs of the table."""
+        return [measured for cell in self.cells.values() for measured in cell]
+
+    def column_label(self, column: Column, with_count: bool = False) -> str:
+        """The data set; with the number of images if it was run on several sets of images."""
+        label = column.label
+        same_set = self.columns_of(column.dataset)
+        elsewhere = [other for other in self.other_columns if other.dataset == column.dataset]
+        if with_count or len(same_set) > 1 or elsewhere:
+            label += f", {column.n:,} images"
+        twins = [other for other in same_set if (other.n, other.label) == (column.n, column.label)]
+        if len(twins) > 1:
+            label += f" ({content_words(column)})"
+        return label
+
+    def columns_of(self, dataset: str) -> list[Column]:
+        """The columns of one data set. Their images may overlap."""
+        return [column for column in self.columns if column.dataset == dataset]
+
+    def images(self, columns: Sequence[Column] = ()) -> str:
+        """The test images of some columns, or of all, in words."""
+        counts = {}
+        for column in columns or self.columns:
+            counts[self.column_label(column).removesuffix(f", {column.n:,} images")] = column.n
+        return images_words(counts)
+
+    def common_columns(self) -> list[Column]:
+        """The columns that every row has; only these may be averaged.
+
+        Of each data set the one with most images counts, since the others may share images with
+        it. Methods that are trained on single data sets need not have them. If no column is common
+        to all rows, those of the rows that share the most frequent column are taken: one stray run
+        does not prevent a comparison of the others.
+        """
+        rows = [row for row in self.rows if not method_info(row.method).trained] or self.rows
+        common = self.columns_with(rows)
+        if not common and self.columns:
+            frequent = max(self.columns, key=lambda column: (len(self.rows_on([column])), column.n))
+            sharing = [row for row in self.rows_on([frequent]) if row in rows]
+            tuned = [row for row in sharing if not method_info(row.method).zero_shot]
+            if len(tuned) > 1:
+                common = self.columns_with(sharing)
+        return largest_of_each_dataset(common)
+
+    def main_columns(self) -> list[Column]:
+        """One column per data set: the common one, otherwise that of most rows."""
+        common = self.common_columns()
+        chosen: dict[str, Column] = {}
+        for column in sorted(self.columns, key=lambda column: (
+                column in common, len(self.rows_on([column])), column.n)):
+            chosen[column.dataset] = column
+        return [column for column in self.columns if chosen[column.dataset] is column]
+
+    def columns_with(self, rows: Sequence[Row]) -> list[Column]:
+        """The columns that all of these rows have."""
+        columns = []
+        for column in self.columns:
+            if all((row, column) in self.cells for row in rows):
+                columns.append(column)
+        return columns
+
+    def rows_on(self, columns: Sequence[Column]) -> list[Row]:
+        """The rows that have all of these columns."""
+        rows = []
+        for row in self.rows:
+            if all((row, column) in self.cells for column in columns):
+                rows.append(row)
+        return rows
+
+    def cells_on(self, column: Column) -> list[tuple[Row, list[Measured]]]:
+        """The rows that have runs on a column, with these."""
+        return [(row, self.cells[row, column]) for row in self.rows if (row, column) in self.cells]
+
+    def is_ranked(self, row: Row, columns: Sequence[Column]) -> bool:
+        """Whether a row may be called best on some columns: too many failed images prevent it."""
+        for column in columns:
+            for measured in self.cells.get((row, column), []):
+                if not measured.is_ranked:
+                    return False
+        return True
+
+    def mean(self, row: Row, columns: Sequence[Column], metric: str) -> float:
+        """In fractions: over seeds, then over columns."""
+        values = [mean_over_seeds(self.cells[row, column], metric) for column in columns]
+        return float(np.mean(values))
+
+
+def content_words(column: Column) -> str:
+    """Tells columns of equal names apart."""
+    return str(column.record.data["images"]).rpartition(":")[2][:6]
+
+
+def largest_of_each_dataset(columns: Sequence[Column]) -> list[Column]:
+    """Of each data set the column with most images."""
+    chosen: dict[str, Column] = {}
+    for column in sorted(columns, key=lambda column: column.n):
+        chosen[column.dataset] = column
+    return [column for column in columns if chosen[column.dataset] is column]
+
+
+def make_columns(runs: Iterable[Measured]) -> tuple[list[Column], dict[int, Column]]:
+    """The sets of images of some runs, and the column of each run by its id()."""
+    columns = []
+    column_of = {}
+    for group in group_records(runs, "column", record_of):
+        names = dict.fromkeys(column_words(measured.record) for measured in group)
+        column = Column(group[0].record, int(group[0].record.data["n"]), tuple(names))
+        columns.append(column)
+        for measured in group:
+            column_of[id(measured)] = column
+    return sorted(columns, key=lambda column: column.order), column_of
+
+
+def record_of(measured: Measured) -> RunRecord:
+    return measured.record
+
+
+def grid_of(
+    runs: Sequence[Measured], backbone: str, title: str, stated: Sequence[str] = (),
+    other_columns: Sequence[Column] = (), hidden: Sequence[str] = (),
+) -> Grid:
+    """Runs with the same weights in their cells.
+
+    Args:
+        runs: In the order in which rows of one method are to be listed.
+        backbone: As tables name it.
+        title: Of the table.
+        stated: Settings whose values every label states, by key.
+        other_columns: Columns of other tables of the report.
+        hidden: Settings or fields that no label states, because the table does. Runs that differ
+            in them on different data sets share a row.
+    """
+    columns, column_of = make_columns(runs)
+    cells: dict[tuple[Row, Column], list[Measured]] = {}
+    rows: list[Row] = []
+    notes: list[str] = []
+    for group in group_records(runs, "row", record_of, without=hidden):
+        layers = separate_layers(group, column_of, notes)
+        first_layer = layers[0]
+        for number, layer in enumerate(layers):
+            first = next(iter(layer.values()))[0]
+            siblings = [run for run in runs if run.run.trainer == first.run.trainer]
+            row = make_row(first.record, stated, hidden, siblings)
+            if number > 0:
+                row = replace(row, details=layer_words(first_layer, layer))
+            rows.append(row)
+            for column, cell in layer.items():
+                cells[row, column] = sorted(cell, key=lambda measured: measured.seed)
+    rows, cells = with_distinct_labels(rows, cells)
+    rows.sort(key=lambda row: (method_info(row.method).order, bool(row.settings or row.details)))
+    others = [column for column in other_columns if not is_among(column, columns)]
+    return Grid(title, backbone, columns, rows, cells, tuple(stated), others, notes)
+
+
+def is_among(column: Column, columns: Sequence[Column]) -> bool:
+    """Whether one of the columns has the same images."""
+    return any(column.record.is_same(other.record, "column") for other in columns)
+
+
+Layer = dict[Column, list[Measured]]
+
+
+def separate_layers(
+    group: Sequence[Measured], column_of: Mapping[int, Column], notes: list[str],
+) -> list[Layer]:
+    """The runs of one row, in layers that have each seed of a column at most once.
+
+    Runs of equal ids are the same run and count once. Runs that may not be pooled as seeds of one
+    another, and different runs of one seed, are in different layers: each becomes a row.
+
+    Args:
+        group: Runs that are the same for the purpose "row".
+        column_of: The column of each run by its id().
+        notes: Gets a note on each run that was found twice.
+    """
+    by_column: dict[Column, list[Measured]] = {}
+    for measured in group:
+        by_column.setdefault(column_of[id(measured)], []).append(measured)
+    layers: list[Layer] = []
+    for column, runs in by_column.items():
+        for number, cell in enumerate(layers_of_cell(runs, notes)):
+            if number == len(layers):
+                layers.append({})
+            layers[number][column] = cell
+    return layers
+
+
+def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Measured]]:
+    """The runs of one row and column, the largest layer first."""
+    different: dict[str, Measured] = {}
+    for measured in sorted(runs, key=lambda measured: measured.run.name):
+        if measured.record.id in different:
+            first = different[measured.record.id]
+            if not measured.from_tuned_run:
+                notes.append(f"{measured.run.name} is the same run as {first.run.name} and counts once.")
+        else:
+            different[measured.record.id] = measured
+    layers: list[list[Measured]] = []
+    for pool in group_records(different.values(), "pool", record_of):
+        by_seed: dict[int, list[Measured]] = {}
+        for measured in pool:
+            by_seed.setdefault(measured.seed, []).append(measured)
+        for number in range(max(len(same_seed) for same_seed in by_seed.values())):
+            layer = [same_seed[number] for same_seed in by_seed.values() if number < len(same_seed)]
+            layers.append(layer)
+    layers.sort(key=lambda layer: -len(layer))
+    return layers
+
+
+def make_row(
+    record: RunRecord, stated: Sequence[str], hidden: Sequence[str], siblings: Sequence[Measured],
+) -> Row:
+    """A row with the words of its label.
+
+    Args:
+        record: Of its first run.
+        stated: Settings whose values the label states.
+        hidden: Settings that it does not state.
+        siblings: Runs of the same method, one of which may know the default of a setting.
+    """
+    values = {}
+    for key in stated:
+        value = value_of(key, record, siblings)
+        if value is not None:
+            values[key] = value
+    variant = ", ".join(setting_words(key, value) for key, value in values.items())
+    settings = ", ".join(changed_words(record, [*values, *hidden]))
+    return Row(record, method_name(record), variant, settings, values=values)
+
+
+def value_of(key: str, record: RunRecord, others: Iterable[Measured] = ()) -> Any:
+    """The value of a setting in a run; None if the run has no such setting.
+
+    Args:
+        key: The setting.
+        record: Of the run.
+        others: Runs that may know the default of the setting.
+    """
+    if key in record.changed:
+        return shown_value(record.changed[key][1])
+    if key in record.method["settings"]:
+        return record.method["settings"][key]
+    elsewhere = {
+        "PROMPT.CTX_INIT": "model.prompt.words", "TTA.VIEWS": "views.count",
+        "TEST.ORDER": "method.stream.order", "TEST.CORRELATION": "method.stream.correlation",
+        "model.prompt.protocol": "model.prompt.protocol",
+    }
+    if key in elsewhere:
+        return record.get(elsewhere[key])
+    for measured in others:
+        if key in measured.record.changed:
+            return measured.record.changed[key][0]
+    return None
+
+
+def layer_words(first: Layer, layer: Layer) -> str:
+    """What tells the runs of a further layer from those of the first, in words."""
+    for column, cell in layer.items():
+        if column in first:
+            difference = first[column][0].record.difference(cell[0].record, "resume")
+            words = difference_words(difference, second=True)
+            if words:
+                return ", ".join(words)
+            return cell[0].run.name
+    return next(iter(layer.values()))[0].run.name
+
+
+def with_distinct_labels(
+    rows: Sequence[Row], cells: Mapping[tuple[Row, Column], list[Measured]],
+) -> tuple[list[Row], dict[tuple[Row, Column], list[Measured]]]:
+    """Rows of equal labels get what differs between their records as details."""
+    by_label: dict[str, list[Row]] = {}
+    for row in rows:
+        by_label.setdefault(row.label, []).append(row)
+    renamed: dict[Row, Row] = {}
+    for same_label in by_label.values():
+        first = same_label[0]
+        for number, row in enumerate(same_label):
+            details = row.details
+            if len(same_label) > 1:
+                other = same_label[1] if number == 0 else first
+                if number == 0:
+                    words = difference_words(row.record.difference(other.record, "row"), second=False)
+                else:
+                    words = difference_words(first.record.difference(row.record, "row"), second=True)
+                parts = [part for part in (details, *words) if part]
+                details = ", ".join(parts) or f"no. {number + 1}"
+            renamed[row] = replace(row, details=details)
+    new_rows = [renamed[row] for row in rows]
+    new_cells = {(renamed[row], column): cell for (row, column), cell in cells.items()}
+    return new_rows, new_cells
+
+
+def select(runs: Iterable[Measured], is_wanted: Callable[[RunRecord], bool]) -> list[Measured]:
+    """The runs whose records fulfil a condition."""
+    return [measured for measured in runs if is_wanted(measured.record)]

@@ -1,0 +1,192 @@
+"""Notes below a table on runs that are not comparable, or that failed on some images."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...datasets.utils.cli import counted
+from ..registry import method_info
+from .grid import Column, Grid, Row
+from .measure import MOST_FAILURES, Measured
+from .sentences import joined_with_and, listed
+
+
+def grid_notes(grid: Grid) -> list[str]:
+    """One sentence for each way in which the cells of a table are not comparable."""
+    return [
+        *failure_notes(grid),
+        *several_sets_notes(grid),
+        *name_notes(grid),
+        *seed_notes(grid),
+        *zero_shot_notes(grid),
+        *bin_notes(grid),
+        *average_notes(grid),
+    ]
+
+
+def failure_notes(grid: Grid) -> list[str]:
+    """How many images fell back to zero-shot or could not be read, and which runs are not ranked."""
+    flagged = []
+    skipped = []
+    unranked = []
+    for (row, column), cell in grid.cells.items():
+        where = f"{row.label} on {grid.column_label(column)}"
+        for measured in cell:
+            seed = f", seed {measured.seed}" if len(cell) > 1 else ""
+            if measured.flagged:
+                flagged.append(f"{where}{seed} {measured.flagged:,} of {measured.n:,}")
+            if measured.skipped:
+                total = measured.n + measured.skipped
+                skipped.append(f"{where}{seed} {measured.skipped:,} of {total:,}")
+            if not measured.is_ranked and where not in unranked:
+                unranked.append(where)
+    notes = []
+    if flagged:
+        notes.append("Images with their zero-shot prediction, because adaptation gave no finite "
+                     f"number: {listed(flagged)}.")
+    if skipped:
+        notes.append(f"Images that could not be read and are left out: {listed(skipped)}.")
+    if unranked:
+        notes.append(f"Not ranked, because more than {100 * MOST_FAILURES:g} % of the images failed: "
+                     f"{listed(unranked)}.")
+    return notes
+
+
+def several_sets_notes(grid: Grid) -> list[str]:
+    """Data sets that were run on several sets of images."""
+    common = grid.common_columns()
+    notes = []
+    for dataset in dict.fromkeys(column.dataset for column in grid.columns):
+        columns = grid.columns_of(dataset)
+        if len(columns) < 2:
+            continue
+        main = [grid.column_label(column) for column in columns if column in common]
+        if main:
+            use = f"averages and verdict use the largest that all compared methods have, {main[0]}"
+        else:
+            use = "none of them is common to all methods, so no average or verdict uses them"
+        sizes = ", ".join(f"{column.n:,}" for column in columns)
+        notes.append(f"{dataset} was run on several sets of test images ({sizes}), which may overlap: "
+                     f"each has a column of its own, and {use}.")
+    return notes
+
+
+def name_notes(grid: Grid) -> list[str]:
+    """Images that were tested under several names."""
+    notes = []
+    for column in grid.columns:
+        if len(column.names) > 1:
+            others = joined_with_and(column.names[1:])
+            notes.append(f"{column.label} has the same images as {others}: they are one column.")
+    return notes
+
+
+def seed_notes(grid: Grid) -> list[str]:
+    """Columns in which rows have different seeds of the views."""
+    notes = []
+    for column in grid.columns:
+        seeds: dict[str, list[str]] = {}
+        for row, cell in grid.cells_on(column):
+            if not any(measured.from_tuned_run for measured in cell):
+                seeds[row.label] = [str(seed) for seed in sorted({measured.seed for measured in cell})]
+        notes += differing_note(f"{grid.column_label(column)}: view seeds differ between the rows", seeds)
+    return notes
+
+
+def zero_shot_notes(grid: Grid) -> list[str]:
+    """Columns in which runs from equal images, weights and prompts have other zero-shot results."""
+    notes = []
+    for column in grid.columns:
+        by_prompt: dict[str, dict[str, list[str]]] = {}
+        for row, cell in grid.cells_on(column):
+            for measured in cell:
+                if measured.run.has_zero_shot and measured.skipped == 0:
+                    accuracy = float(measured.zero_shot_metrics["accuracy"].value)
+                    prompt = repr(sorted(measured.record.model["prompt"].items(), key=repr))
+                    by_prompt.setdefault(prompt, {})[row.label] = [f"{100 * accuracy:.1f} %"]
+        for accuracies in by_prompt.values():
+            notes += differing_note(
+                f"{grid.column_label(column)}: zero-shot accuracy differs between the rows", accuracies,
+                ", though images, weights and prompt are recorded as the same: run them again with "
+                "one version of the code.")
+    return notes
+
+
+def differing_note(words: str, values: Mapping[str, Sequence[str]], end: str = ".") -> list[str]:
+    """A note if the values of the rows differ, as in `… (TPT, C-TPT: 0, 1; SoC: 0)`."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for label, several in values.items():
+        rows.setdefault(tuple(several), []).append(label)
+    if len(rows) < 2:
+        return []
+    between = " / " if any("," in label for label in values) else ", "
+    parts = []
+    for several, labels in rows.items():
+        parts.append(f"{between.join(labels)}: {', '.join(several)}")
+    return [f"{words} ({'; '.join(parts)}){end}"]
+
+
+def bin_notes(grid: Grid) -> list[str]:
+    """Runs whose own results have another number of bins."""
+    others = sorted({measured.run.results["bins"] for measured in grid.measured} - {grid.bins})
+    if not others:
+        return []
+    numbers = " and ".join(str(number) for number in others)
+    return [f"Runs made with {numbers} bins are computed again with {grid.bins}."]
+
+
+def average_notes(grid: Grid) -> list[str]:
+    """Rows and columns that averages, pairs and verdict leave out."""
+    common = grid.common_columns()
+    notes = []
+    compared = grid.rows_on(common)
+    absent = []
+    for row in grid.rows:
+        if row not in compared and not method_info(row.method).trained:
+            absent.append(row.label)
+    if absent:
+        notes.append(f"Averages and verdict are without {listed(absent)}: no run on all of the images "
+                     "that most methods have.")
+    averaged = {column.dataset for column in common}
+    left_out = [grid.column_label(column) for column in grid.columns if column.dataset not in averaged]
+    if left_out and len(common) > 1:
+        notes.append(f"The average leaves out {listed(left_out)}, which not every row has.")
+    elif left_out:
+        notes.append("There is no average: no two data sets are common to all rows.")
+    return notes
+
+
+def seeds_words(cells: Mapping[tuple[Row, Column], Sequence[Measured]]) -> str:
+    """Whose seeds are orders of the images."""
+    online = []
+    for (row, _), cell in cells.items():
+        if any(measured.record.online for measured in cell) and row.label not in online:
+            online.append(row.label)
+    orders = f", which for {joined_with_and(online)} are orders of the images" if online else ""
+    return f"± is the sample standard deviation over seeds{orders}."
+
+
+def stream_words(grid: Grid) -> str:
+    """How many classes follow each other in the streams of online methods.
+
+    A concentration alone says little: it does not compare across data sets.
+    """
+    rows: dict[str, list[str]] = {}
+    for (row, column), cell in grid.cells.items():
+        counts = []
+        for measured in cell:
+            if "classes_in_64" in measured.run.results and not measured.from_tuned_run:
+                counts.append(measured.run.results["classes_in_64"])
+        if counts:
+            mean = sum(counts) / len(counts)
+            rows.setdefault(row.label, []).append(f"{grid.column_label(column)} {mean:.1f}")
+    alike: dict[str, list[str]] = {}
+    for label, counts_by_column in rows.items():
+        alike.setdefault(", ".join(counts_by_column), []).append(label)
+    parts = [f"{joined_with_and(labels)}: {words}" for words, labels in alike.items()]
+    if not parts:
+        return ""
+    return f"Classes among 64 successive images, on average: {'; '.join(parts)}."
+
+
+def runs_words(count: int) -> str:
+    return counted(count, "run")

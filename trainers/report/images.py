@@ -1,0 +1,92 @@
+"""Images that several runs have in common, found by their identity."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..functional.arrays import Array
+from .measure import Measured
+
+
+@dataclass(frozen=True)
+class SharedImages:
+    """The predictions of two methods on the images of one data set that all their runs have.
+
+    Attributes:
+        first: Confidence and correctness of the first method, (N, S₁) each.
+        second: The same of the second method, (N, S₂) each.
+        clusters: What images share that are not independent, (N,).
+    """
+
+    first: tuple[Array, Array]
+    second: tuple[Array, Array]
+    clusters: Array
+
+    @property
+    def count(self) -> int:
+        return len(self.clusters)
+
+
+def share_images(first: Sequence[Measured], second: Sequence[Measured]) -> SharedImages | None:
+    """The predictions of two cells on the images that all their runs have.
+
+    Args:
+        first: Runs of one method, one per seed.
+        second: Runs of another method.
+
+    Returns:
+        None if the identity of images is not known or they share none.
+    """
+    runs = [*first, *second]
+    images = []
+    for run in runs:
+        if run.image is None or run.cluster is None:
+            return None
+        images.append(run.image)
+    shared = images[0]
+    for other in images[1:]:
+        if other is not shared and not np.array_equal(other, shared):
+            shared = np.intersect1d(shared, other)
+    if len(shared) == 0:
+        return None
+    first_part = [predictions_on(run, shared) for run in first]
+    second_part = [predictions_on(run, shared) for run in second]
+    clusters = take_images(runs[0], shared, runs[0].cluster)
+    return SharedImages(stack_seeds(first_part), stack_seeds(second_part), clusters)
+
+
+def predictions_on(run: Measured, images: Array) -> tuple[Array, Array]:
+    """Confidence and correctness of a run on some of its images, in their order, (N,) each."""
+    confidence = take_images(run, images, run.tuned.confidence)
+    correct = take_images(run, images, run.tuned.correct)
+    return confidence, correct
+
+
+def take_images(run: Measured, images: Array, values: Array | None) -> Array:
+    """The values of a run for some of its images, in their order, (N,)."""
+    assert run.image is not None and values is not None
+    if run.image is images or np.array_equal(run.image, images):
+        return values
+    order = np.argsort(run.image, kind="stable")
+    positions = np.searchsorted(run.image[order], images)
+    return values[order[positions]]
+
+
+def stack_seeds(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Confidence and correctness of several seeds, (N, S) each."""
+    confidence = np.stack([part[0] for part in parts], axis=1)
+    correct = np.stack([part[1] for part in parts], axis=1)
+    return confidence, correct
+
+
+def have_same_images(first: Sequence[Measured], second: Sequence[Measured]) -> bool:
+    """Whether all runs of two cells predicted the same images."""
+    runs = [*first, *second]
+    for run in runs[1:]:
+        if run.image is None or runs[0].image is None:
+            return run.n == runs[0].n
+        if run.image is not runs[0].image and not np.array_equal(run.image, runs[0].image):
+            return False
+    return True

@@ -1,0 +1,98 @@
+"""A layout: which tables and figures are made of measured runs, as data.
+
+`report` has one layout for all runs. Each experiment has its own, from its yaml file.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..functional.calibration import BINS
+from .published import SOC
+
+BASELINE = "TPT"  # the method that everything is compared with
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """One table for each backbone.
+
+    Attributes:
+        name: For files and anchors.
+        title: Of the table; the backbone is added.
+        columns: What the columns are. `dataset`; `metric`, averaged over data sets; `backbone`,
+            `prompt`, `texts` or a setting's key, averaged over data sets; `corruption`, at the
+            highest severity, a table for each data set; `threshold` of confidence, all data sets
+            together; `similarity` of predicted and true class; `prompts`: mean and worst over
+            initial prompts.
+        rows: Settings whose values every row's label states, by key.
+        metrics: By name; a block for each.
+        published: Tables of published.json to show next to ours.
+        per: `texts`: a table for each choice of texts.
+        states_texts: Whether a note states seeds and texts.
+    """
+
+    name: str
+    title: str
+    columns: str = "dataset"
+    rows: Sequence[str] = ()
+    metrics: Sequence[str] = ("accuracy", "ece")
+    published: Sequence[str] = ()
+    per: str = ""
+    states_texts: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What is made of measured runs.
+
+    Attributes:
+        tables: Of the layout; () for the tables of `report`.
+        figures: By name.
+        title: Of the page.
+        rows: Settings whose values labels state, in figures and verdict.
+        verdict: Whether methods are ranked and tested.
+        baseline: The method that all others are compared with.
+        published: Source whose numbers are shown next to ours; "" for none.
+        differences: Whether rows "ours − published" are shown.
+        bins: Of ECE and its like.
+        posthoc: Whether scaling without labels is measured.
+        choose: Swept settings whose value is chosen without test labels.
+        choose_by: The metric by which it is chosen.
+        with_figures: Whether figures are drawn.
+        with_runs: Whether the page lists every run.
+        note: A sentence below every table.
+        stamp: What every table and figure of a demo says; "" otherwise.
+        study: What a layout needs besides, such as the data sets of a figure.
+    """
+
+    tables: Sequence[TableSpec] = ()
+    figures: Sequence[str] = ()
+    title: str = "Calibration report"
+    rows: Sequence[str] = ()
+    verdict: bool = True
+    baseline: str = BASELINE
+    published: str = ""
+    differences: bool = False
+    bins: int = BINS
+    posthoc: bool = False
+    choose: Sequence[str] = ()
+    choose_by: str = "ece"
+    with_figures: bool = True
+    with_runs: bool = True
+    note: str = ""
+    stamp: str = ""
+    study: Mapping[str, Any] = field(default_factory=dict)
+
+
+ALL_FIGURES = ("reliability", "selective", "sals", "class_pairs", "stream", "plane", "sweeps")
+
+
+def default_layout(**options: Any) -> Layout:
+    """The layout of `report`, with options by name; `published` may be True."""
+    if options.get("published") is True:
+        options["published"] = SOC
+    elif not options.get("published"):
+        options["published"] = ""
+    return Layout(figures=ALL_FIGURES, **options)

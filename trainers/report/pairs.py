@@ -1,0 +1,339 @@
+"""Pairs of methods on the images that both have: differences in calibration and accuracy, tested."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from ..functional import calibration as cal
+from ..functional.arrays import Array
+from ..functional.intervals import LEVEL
+from ..functional.significance import (
+    CalibrationComparison,
+    compare_calibration,
+    holm,
+    shaffer,
+)
+from ..registry import method_info, method_key
+from .grid import Column, Grid, Row, largest_of_each_dataset
+from .images import SharedImages, share_images
+from .measure import Measured
+from .table_model import Entry, RowBlock, Table, TableRow
+
+COLUMNS = (
+    "Over-confidence, first", "Over-confidence, second", "Difference",
+    "Debiased RMS error, first", "Debiased RMS error, second", "Difference of squares",
+    "p, calibration", "Accuracy difference", "p, accuracy", "Images", "Clusters",
+)
+COLUMN_NOTE = (
+    "Differences are second − first, with 95 % intervals for each pair alone. Over-confidence: mean "
+    "confidence − accuracy, in points. Debiased RMS error in percent: √D, where D is the mean squared "
+    "gap between confidence and accuracy of the bins without what chance adds. Difference of squares: "
+    "of D, in squared points; negative means that the second is better calibrated. p, calibration: "
+    "whether |over-confidence| or D differs."
+)
+ASSUMPTIONS = (
+    "Assumptions: images are independent draws from their data set, but for those of one cluster (all "
+    "seeds of an image, its corruptions, its patient). Data sets are fixed and have equal weight: "
+    "nothing is claimed about others. Seeds are those that were run; an effect that all images of a "
+    "seed share, such as a prompt trained per seed, is not in the variance. Methods that depend on the "
+    "order of the images are tested for this order. Bins are fixed in advance. Below 100 images p is "
+    "approximate."
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two methods on the images that both have, in fractions.
+
+    Attributes:
+        first: One row.
+        second: The other row.
+        comparison: Differences, second − first, with uncorrected p-values.
+        over: Over-confidence of both.
+        errors: Debiased RMS error of both.
+        seeds: Number of seeds of both, the smaller one.
+        p: Of calibration, corrected for the family of tests.
+        accuracy_p: Of accuracy, corrected for the family of tests.
+        family: How p was corrected, in words.
+    """
+
+    first: Row
+    second: Row
+    comparison: CalibrationComparison
+    over: tuple[float, float]
+    errors: tuple[float, float]
+    seeds: int
+    p: float
+    accuracy_p: float
+    family: str
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether calibration differs."""
+        return self.p < LEVEL
+
+    @property
+    def better(self) -> Row | None:
+        """The row that is better calibrated; None if neither is shown to be."""
+        if not self.is_significant or self.comparison.better == 0:
+            return None
+        return self.second if self.comparison.better < 0 else self.first
+
+    def has(self, row: Row) -> bool:
+        return row is self.first or row is self.second
+
+
+@dataclass(frozen=True)
+class Untested:
+    """A pair before its p-values are corrected."""
+
+    first: Row
+    second: Row
+    comparison: CalibrationComparison
+    over: tuple[float, float]
+    errors: tuple[float, float]
+    seeds: int
+    is_common: bool  # on the images that all rows have
+
+
+class PairTests:
+    """Compares rows of a table. Comparisons are kept, because families of tests share them."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.common = grid.common_columns()
+        self.compared: dict[tuple[Row, Row], Untested | None] = {}
+        self.disjoint: dict[tuple[int, ...], bool] = {}  # by the id() of arrays of clusters
+        self.rows = []
+        for row in grid.rows:
+            columns = [column for column in grid.columns if (row, column) in grid.cells]
+            if grid.is_ranked(row, columns):
+                self.rows.append(row)
+
+    def all_pairs(self) -> list[Pair]:
+        """Every pair of rows, corrected by Shaffer's method, or by Holm's if a pair is missing."""
+        untested = []
+        for first, second in combinations(self.rows, 2):
+            pair = self.compare(first, second)
+            if pair is not None:
+                untested.append(pair)
+        count = len(self.rows)
+        is_whole = len(untested) == count * (count - 1) // 2 and all(pair.is_common for pair in untested)
+        return correct(untested, "Shaffer" if is_whole else "Holm")
+
+    def against(self, baseline: Row) -> list[Pair]:
+        """Every row against one, corrected by Holm's method."""
+        untested = []
+        for row in self.rows:
+            if row is not baseline:
+                pair = self.compare(baseline, row)
+                if pair is not None:
+                    untested.append(pair)
+        return correct(untested, "Holm")
+
+    def compare(self, first: Row, second: Row) -> Untested | None:
+        """Two rows on the images that both have; None if they share none."""
+        if (first, second) in self.compared:
+            return self.compared[first, second]
+        sets, is_common = self.shared_sets(first, second)
+        pair = None
+        if sets:
+            pair = self.compare_sets(first, second, sets, is_common)
+        self.compared[first, second] = pair
+        return pair
+
+    def compare_sets(
+        self, first: Row, second: Row, sets: Sequence[SharedImages], is_common: bool,
+    ) -> Untested:
+        """Tests two rows on the images of some data sets."""
+        clusters: list[Array] | None = [shared.clusters for shared in sets]
+        if self.are_independent(sets):
+            clusters = None
+        comparison = compare_calibration(
+            [shared.first for shared in sets], [shared.second for shared in sets], clusters,
+            self.grid.bins)
+        first_parts = [shared.first for shared in sets]
+        second_parts = [shared.second for shared in sets]
+        seeds = min(min(part[0].shape[1] for part in first_parts),
+                    min(part[0].shape[1] for part in second_parts))
+        return Untested(
+            first=first, second=second, comparison=comparison,
+            over=(mean_over_confidence(first_parts), mean_over_confidence(second_parts)),
+            errors=(rms_error(first_parts, self.grid.bins), rms_error(second_parts, self.grid.bins)),
+            seeds=seeds, is_common=is_common,
+        )
+
+    def are_independent(self, sets: Sequence[SharedImages]) -> bool:
+        """Whether no two images are of one cluster, within a data set or across data sets."""
+        key = tuple(id(shared.clusters) for shared in sets)
+        if key not in self.disjoint:
+            clusters = np.concatenate([shared.clusters for shared in sets])
+            self.disjoint[key] = len(np.unique(clusters)) == len(clusters)
+        return self.disjoint[key]
+
+    def shared_sets(self, first: Row, second: Row) -> tuple[list[SharedImages], bool]:
+        """The images that two rows share, by data set, and whether all rows of the table have them.
+
+        Rows that have the common columns are compared on these, others on all columns that both
+        have. If they have none, on the images that columns of theirs have in common, such as those
+        of a pilot and of a full run.
+        """
+        cells = self.grid.cells
+        rows_on_common = self.grid.rows_on(self.common) if self.common else []
+        is_common = first in rows_on_common and second in rows_on_common
+        if is_common:
+            columns = self.common
+        else:
+            both = [column for column in self.grid.columns
+                    if (first, column) in cells and (second, column) in cells]
+            columns = largest_of_each_dataset(both)
+        matches = [(column, column) for column in columns]
+        if not matches:
+            matches = self.overlapping_columns(first, second)
+        sets = []
+        for first_column, second_column in matches:
+            shared = share_images(*matched_seeds(cells[first, first_column], cells[second, second_column]))
+            if shared is not None:
+                sets.append(shared)
+        return sets, is_common and len(sets) == len(self.common)
+
+    def overlapping_columns(self, first: Row, second: Row) -> list[tuple[Column, Column]]:
+        """Columns of two rows that share images, the largest overlaps first, each column once."""
+        overlaps = []
+        for first_column in self.grid.columns:
+            for second_column in self.grid.columns:
+                ours = self.grid.cells.get((first, first_column))
+                theirs = self.grid.cells.get((second, second_column))
+                if not ours or not theirs:
+                    continue
+                if first_column.record.data["classes"] != second_column.record.data["classes"]:
+                    continue
+                shared = share_images(ours[:1], theirs[:1])
+                if shared is not None:
+                    overlaps.append((shared.count, first_column, second_column))
+        overlaps.sort(key=lambda overlap: -overlap[0])
+        matches: list[tuple[Column, Column]] = []
+        used: set[Column] = set()
+        for _, first_column, second_column in overlaps:
+            if first_column not in used and second_column not in used:
+                matches.append((first_column, second_column))
+                used |= {first_column, second_column}
+        return matches
+
+
+def matched_seeds(
+    first: Sequence[Measured], second: Sequence[Measured],
+) -> tuple[list[Measured], list[Measured]]:
+    """The runs of two cells with the same seeds; all runs if one has no seeds or they share none.
+
+    Zero-shot predictions do not depend on the seed, unless each seed has a prompt of its own.
+    """
+    shared = {run.seed for run in first} & {run.seed for run in second}
+    if not shared or has_one_prediction(first) or has_one_prediction(second):
+        return list(first), list(second)
+    return ([run for run in first if run.seed in shared], [run for run in second if run.seed in shared])
+
+
+def has_one_prediction(cell: Sequence[Measured]) -> bool:
+    """Whether a cell is zero-shot with one prompt for all seeds."""
+    hashes = {str(run.record.get("model.prompt.hash")) for run in cell}
+    return method_info(str(cell[0].record.method["trainer"])).zero_shot and len(hashes) == 1
+
+
+def mean_over_confidence(parts: Sequence[tuple[Array, Array]]) -> float:
+    """Mean over data sets of mean confidence − accuracy."""
+    values = [float(confidence.mean(dtype=np.float64) - correct.mean()) for confidence, correct in parts]
+    return float(np.mean(values))
+
+
+def rms_error(parts: Sequence[tuple[Array, Array]], bins: int) -> float:
+    """√ of the mean over data sets and seeds of the debiased squared calibration error."""
+    by_set = []
+    for confidence, correct in parts:
+        by_seed = []
+        for seed in range(confidence.shape[1]):
+            by_seed.append(cal.squared_calibration_error(confidence[:, seed], correct[:, seed], bins))
+        by_set.append(np.mean(by_seed))
+    return max(0.0, float(np.mean(by_set))) ** 0.5
+
+
+def correct(untested: Sequence[Untested], method: str) -> list[Pair]:
+    """Corrects the p-values of a family of tests, of calibration and of accuracy apart."""
+    adjust = shaffer if method == "Shaffer" else holm
+    calibration = [pair.comparison.p for pair in untested]
+    accuracy = [pair.comparison.accuracy.p for pair in untested]
+    family = "one pair"
+    if len(untested) > 1:
+        family = f"{method} over {len(untested)}"
+        calibration = adjust(calibration)
+        accuracy = adjust(accuracy)
+    pairs = []
+    for pair, p, accuracy_p in zip(untested, calibration, accuracy, strict=True):
+        pairs.append(Pair(pair.first, pair.second, pair.comparison, pair.over, pair.errors, pair.seeds,
+                          float(p), float(accuracy_p), family))
+    return pairs
+
+
+def find_baseline(grid: Grid, name: str) -> Row | None:
+    """The row of the baseline method at its default settings; None if there is none."""
+    rows = [row for row in grid.rows if method_key(row.method) == method_key(name)]
+    if not rows:
+        rows = [row for row in grid.rows if method_key(row.label) == method_key(name)]
+    plain = [row for row in rows if not row.settings and not row.details and not row.variant]
+    candidates = plain or rows
+    return candidates[0] if candidates else None
+
+
+def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Table | None:
+    """Pairs as a table; None if there are none."""
+    if not pairs:
+        return None
+    rows = [pair_row(pair) for pair in pairs]
+    if len(pairs) == 1:
+        correction = "One pair: p needs no correction."
+    else:
+        correction = f"p is corrected over all rows ({pairs[0].family}), calibration and accuracy apart."
+    notes = [f"{COLUMN_NOTE} {correction} Bold: p below 0.05.", *image_notes(pairs), ASSUMPTIONS]
+    notes.append(f"{grid.images(grid.common_columns())} {grid.bins} bins.")
+    return Table(name, title, list(COLUMNS), [RowBlock("Pair", rows)], notes)
+
+
+def pair_row(pair: Pair) -> TableRow:
+    comparison = pair.comparison
+    decided = pair.is_significant
+    entries = [
+        Entry(100 * pair.over[0], seeds=pair.seeds, signed=True),
+        Entry(100 * pair.over[1], seeds=pair.seeds, signed=True),
+        Entry(100 * comparison.over.value, low=100 * comparison.over.low,
+              high=100 * comparison.over.high, signed=True),
+        Entry(100 * pair.errors[0], seeds=pair.seeds),
+        Entry(100 * pair.errors[1], seeds=pair.seeds),
+        Entry(1e4 * comparison.squared.value, low=1e4 * comparison.squared.low,
+              high=1e4 * comparison.squared.high, signed=True),
+        Entry(pair.p, 3, best=decided),
+        Entry(100 * comparison.accuracy.value, low=100 * comparison.accuracy.low,
+              high=100 * comparison.accuracy.high, signed=True),
+        Entry(pair.accuracy_p, 3, best=pair.accuracy_p < LEVEL),
+        Entry(comparison.images, 0),
+        Entry(comparison.clusters, 0),
+    ]
+    return TableRow(f"{pair.first.label} → {pair.second.label}", pair.second.method, entries)
+
+
+def image_notes(pairs: Sequence[Pair]) -> list[str]:
+    """How many images and clusters the pairs have."""
+    counts = {(pair.comparison.images, pair.comparison.clusters) for pair in pairs}
+    if len(counts) > 1:
+        return ["Pairs are compared on the images that both methods have, found by identity; their "
+                "numbers differ, see the last columns."]
+    images, clusters = counts.pop()
+    words = f"{images:,} images that both methods of each pair have"
+    if clusters < images:
+        words += f", in {clusters:,} clusters"
+    notes = [f"{words[0].upper()}{words[1:]}."]
+    if any(pair.comparison.few_images for pair in pairs):
+        notes.append("Few images: p is approximate.")
+    return notes

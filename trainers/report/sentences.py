@@ -1,0 +1,166 @@
+"""What runs, rows and columns are called, and the notes below tables. Everything reads records."""
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..config.settings import setting_words
+from ..registry import method_info
+from ..runs.record import WORDS, Difference, RunRecord
+
+UNTUNED_COOP = "CoOp prompt, untuned"  # a model that starts from a learnt prompt is not zero-shot CLIP
+REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # of the direction of writing
+MANY = 6  # things that a note names before it says how many more there are
+
+# Fields of a record that a row's label states where nothing else tells two rows apart.
+FIELD_WORDS: Mapping[str, str] = {
+    "method.source": "code {}", "numerics.engine": "engine {}", "numerics.precision": "{}",
+    "numerics.tf32": "TF32 {}", "numerics.device_type": "on {}", "numerics.jacobian": "Jacobian {}",
+    "views.pipeline": "views {}", "views.count": "{} views", "views.augmix": "AugMix {}",
+    "views.pixels": "pixels {}", "model.prompt.protocol": "prompt {}", "model.prompt.hash": "prompt {}",
+    "model.prompt.words": "words {}", "model.prompt.kind": "prompt {}",
+    "model.weights": "weights {}", "data.listing": "order of images {}", "data.images": "images {}",
+    "data.split": "split {}", "method.training.images": "training images {}",
+    "method.stream.order": "{} order", "method.stream.reset": "reset {}",
+}
+NEVER_NAMED = ("seed", "numerics.part", "numerics.episodes", "data.n", "data.dataset", "data.subset")
+
+
+def method_name(record: RunRecord) -> str:
+    """The method, or what takes its place in a run without adaptation."""
+    is_learnt = record.get("model.prompt.kind") == "learnt"
+    if is_learnt and method_info(str(record.method["trainer"])).zero_shot:
+        return UNTUNED_COOP
+    return str(record.names.get("method") or method_info(str(record.method["trainer"])).label)
+
+
+def backbone_words(record: RunRecord) -> str:
+    return str(record.names.get("backbone") or record.model.get("backbone"))
+
+
+def dataset_words(record: RunRecord) -> str:
+    """The data set as tables name it, with the corruption of its images."""
+    name = record.dataset_name
+    corruption = str(record.data.get("corruption") or "").replace("_", " ")
+    if corruption and corruption not in name.replace("_", " "):
+        name = f"{name} {corruption} {record.data.get('severity')}"
+    return name
+
+
+def column_words(record: RunRecord) -> str:
+    """The data set, and which part of it was used. The number of images is stated elsewhere."""
+    subset = str(record.data.get("subset") or "")
+    parts = []
+    for part in subset.split(", "):
+        is_count = part.endswith(" images") or part.startswith("limit ")
+        if part and not is_count:
+            parts.append(part)
+    if parts:
+        return f"{dataset_words(record)} ({', '.join(parts)})"
+    return dataset_words(record)
+
+
+def prompt_words(record: RunRecord) -> str:
+    """What a learnt prompt adds to a label; "" for a hand-written one."""
+    protocol = record.get("model.prompt.protocol")
+    if record.get("model.prompt.kind") != "learnt" or not protocol:
+        return ""
+    return f"prompt {record.names.get('prompt') or protocol}"
+
+
+def text_words(record: RunRecord) -> str:
+    """What the text features of a run were made from, for a caption."""
+    prompt = record.model["prompt"]
+    name = str(record.names.get("prompt") or "")
+    if prompt.get("kind") == "words":
+        return f"“{prompt.get('words')} [class].”"
+    return name or str(prompt.get("words") or prompt.get("kind"))
+
+
+def changed_words(record: RunRecord, without: Iterable[str] = ()) -> list[str]:
+    """The settings of a run that are not defaults, in words."""
+    hidden = set(without)
+    words = []
+    for key, (_, value) in record.changed.items():
+        if key not in hidden:
+            words.append(setting_words(key, shown_value(value)))
+    if "model.prompt.protocol" not in hidden and prompt_words(record):
+        words.append(prompt_words(record))
+    return words
+
+
+def shown_value(value: Any) -> Any:
+    """A value of `changed`: of a file its label."""
+    if isinstance(value, Mapping):
+        return value.get("label") or "-".join(str(part) for part in value.values())
+    return value
+
+
+def difference_words(difference: Difference, second: bool) -> list[str]:
+    """What tells a row from another one with the same label, in words.
+
+    Args:
+        difference: Of two records.
+        second: Whether to describe the second of them.
+    """
+    words = []
+    for path, values in difference.items():
+        if path in NEVER_NAMED:
+            continue
+        value = values[1 if second else 0]
+        if path in FIELD_WORDS:
+            words.append(FIELD_WORDS[path].format(short_value(value)))
+        elif path in WORDS:
+            words.append(f"{WORDS[path]} {short_value(value)}")
+        else:
+            words.append(setting_words(path, shown_value(value)))
+    return words
+
+
+def short_value(value: Any) -> str:
+    """A value of a record in a label; hashes are cut."""
+    if isinstance(value, Mapping):
+        if value.get("plugin"):
+            return str(value["plugin"])[:8]
+        parts = [short_value(part) for part in value.values() if part not in (None, "")]
+        return " ".join(parts)
+    if value is None or value == "":
+        return "not recorded"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    text = str(value)
+    if len(text) >= 16 and all(letter in "0123456789abcdef" for letter in text):
+        return text[:8]
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def listed(words: Sequence[str], most: int = MANY) -> str:
+    """Some things by name, and how many more there are."""
+    if len(words) <= most:
+        return ", ".join(words)
+    return f"{', '.join(words[:most])} and {len(words) - most} more"
+
+
+def joined_with_and(words: Sequence[str]) -> str:
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def images_words(counts: Mapping[str, int]) -> str:
+    """The test images of some columns, by label."""
+    words = [f"{label} {count:,}" for label, count in counts.items()]
+    return f"Test images: {', '.join(words)}."
+
+
+def plain_text(text: object) -> str:
+    """A text without control characters, for a terminal: escapes in it have no effect."""
+    letters = []
+    for letter in str(text):
+        is_control = unicodedata.category(letter) in ("Cc", "Cs") or letter in REORDERING
+        if is_control and letter not in "\n\t":
+            letters.append("?")
+        else:
+            letters.append(letter)
+    return "".join(letters)

@@ -1,0 +1,119 @@
+"""Makes the tables that a layout describes."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from .arrange import by_backbone
+from .grid import Grid, grid_of
+from .grid_notes import grid_notes
+from .layout import TableSpec
+from .measure import Measured
+from .special_tables import prompts_table, similarity_table, threshold_table
+from .table_model import Table
+from .tables import (
+    TEXT_KEYS,
+    PublishedOptions,
+    metric_table,
+    results_table,
+    texts_label,
+    texts_note,
+    value_tables,
+)
+
+# Tables with columns of their own: what the columns are -> the function that makes the table.
+SPECIAL: Mapping[str, Callable[[Grid, str, str], Table | None]] = {
+    "threshold": threshold_table, "similarity": similarity_table, "prompts": prompts_table,
+}
+
+
+def spec_tables(
+    measured: Sequence[Measured], spec: TableSpec, published: PublishedOptions,
+) -> list[Table]:
+    """The tables of a specification, one for each backbone."""
+    if spec.columns == "corruption":
+        return corruption_tables(measured, spec, published)
+    if spec.per == "texts":
+        return tables_per_text(measured, spec, published)
+    if spec.columns not in ("dataset", "metric", *SPECIAL):
+        return value_tables(measured, spec, published)
+    tables = []
+    for table in by_backbone(measured):
+        grid = grid_of(table.runs, table.label, table.label, spec.rows)
+        grid.notes += grid_notes(grid)
+        made = grid_table(grid, spec, published)
+        if made is not None:
+            tables.append(made)
+    return tables
+
+
+def grid_table(grid: Grid, spec: TableSpec, published: PublishedOptions) -> Table | None:
+    """One table of a specification."""
+    title = f"{spec.title}, {grid.backbone}"
+    if spec.columns in SPECIAL:
+        table = SPECIAL[spec.columns](grid, spec.name, title)
+    elif spec.columns == "metric":
+        table = metric_table(grid, spec.name, title, spec.metrics)
+    else:
+        table = results_table(grid, spec.name, title, spec.metrics, published)
+    if table is not None and spec.states_texts:
+        table = replace(table, notes=[*table.notes, grid_texts(grid)])
+    return table
+
+
+def grid_texts(grid: Grid) -> str:
+    """The seeds and texts of the rows of a table."""
+    cells = []
+    for (row, _), cell in grid.cells.items():
+        cells.append((row.label, cell))
+    return texts_note(cells)
+
+
+def corruption_tables(
+    measured: Sequence[Measured], spec: TableSpec, published: PublishedOptions,
+) -> list[Table]:
+    """For each data set the methods by corruptions, at the highest severity."""
+    tables = []
+    for name, runs in by_dataset(measured).items():
+        worst = max(int(run.record.data["severity"]) for run in runs)
+        at_worst = [run for run in runs if run.record.data["severity"] == worst]
+        for table in by_backbone(at_worst):
+            grid = grid_of(table.runs, table.label, table.label, spec.rows)
+            grid.notes += grid_notes(grid)
+            made = results_table(grid, f"{spec.name}_{name.lower()}", "", spec.metrics, published)
+            corruptions = [str(column.record.data["corruption"]).replace("_", " ") for column in grid.columns]
+            labels = [*corruptions, *made.columns[len(corruptions) :]]
+            title = f"{spec.title}, {grid.backbone}, {name} at severity {worst}"
+            notes = [*made.notes, grid_texts(grid)]
+            tables.append(replace(made, title=title, columns=labels, notes=notes))
+    return tables
+
+
+def by_dataset(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
+    """Corrupted runs by the data set, whatever the corruption."""
+    groups: dict[str, list[Measured]] = {}
+    for run in measured:
+        if run.record.data.get("corruption"):
+            groups.setdefault(run.record.dataset_name, []).append(run)
+    return groups
+
+
+def tables_per_text(
+    measured: Sequence[Measured], spec: TableSpec, published: PublishedOptions,
+) -> list[Table]:
+    """A table for each choice of texts."""
+    groups: dict[str, list[Measured]] = {}
+    for run in measured:
+        groups.setdefault(texts_label(run.record.changed), []).append(run)
+    tables = []
+    for number, (text, runs) in enumerate(groups.items()):
+        part = replace(spec, name=f"{spec.name}_{number}")
+        for table in by_backbone(runs):
+            # Each data set has a file of descriptions of its own, which makes no other row here.
+            grid = grid_of(table.runs, table.label, table.label, spec.rows, hidden=TEXT_KEYS)
+            grid.notes += grid_notes(grid)
+            made = grid_table(grid, part, published)
+            if made is not None:
+                tables.append(replace(made, title=f"{made.title}: {text}"))
+    return tables
+

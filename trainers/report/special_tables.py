@@ -1,0 +1,254 @@
+"""Tables with columns of their own: thresholds, class similarity, prompts, decisions, all metrics."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..functional.conformal import Sets
+from ..functional.intervals import Interval
+from ..functional.selective import selective_accuracy
+from .figures.class_pairs import PairErrors
+from .figures.data import pair_errors_of, point
+from .grid import Grid, Row
+from .images import stack_seeds
+from .measure import ALPHA, SET_KINDS, Measured
+from .metrics import COVERAGE, METRICS, SURE
+from .table_model import Entry, RowBlock, Table, TableRow
+from .tables import cell_entry, marked_rows, mean_entry, temperature_note
+
+THRESHOLDS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+THIRDS = ("least alike third", "middle third", "most alike third", "all")
+
+# The metrics of each table of single runs; what a plugin registers is in the last one.
+DECISIONS = ("accuracy", "selective_accuracy", "share_above", "risk", "auroc", "aurc")
+CALIBRATION = ("signed_error", "ece", "rms_calibration_error", "smooth_ece", "ace", "mce",
+               "classwise_ece")
+POSTHOC_TABLE = ("ece_sals", "ece_temperature")
+SCORES = ("brier", "nll")
+
+INTERVAL_NOTE = "Brackets: 95 % interval of one run. ± is the sample standard deviation over seeds."
+DECISION_NOTE = (
+    f"Accuracy above {SURE:g}: of the predictions whose confidence exceeds {SURE:g}. Errors at "
+    f"{100 * COVERAGE:g} % coverage: error rate of the most confident {100 * COVERAGE:g} % of the images. "
+    "AUROC and AURC: how well confidence separates right from wrong."
+)
+SETS_NOTE = (
+    f"Conformal sets with nominal coverage {100 * (1 - ALPHA):g} %: a seeded half of each class's test "
+    "images, with their labels, gives the threshold; coverage (share of sets that hold the true class) "
+    "and size (classes per set) are of the other half."
+)
+CALIBRATION_NOTE = (
+    "ECE, smooth ECE, ACE, MCE and classwise ECE have no interval: chance adds to the |gap| of each bin, "
+    "so on few images they are too high. The debiased RMS error is without what chance adds (Kumar, Liang "
+    "and Ma, 2019), so it can be below ECE."
+)
+GROUPS_NOTE = (
+    "Images of one group (such as a patient) are not independent: accuracy and over-confidence have "
+    "intervals by group, other metrics have none."
+)
+
+
+def single_run_table(
+    grid: Grid, name: str, title: str, metrics: Sequence[str], notes: Sequence[str],
+    with_sets: bool = False,
+) -> Table | None:
+    """Some metrics of every method with intervals, a block for each data set.
+
+    Args:
+        grid: The runs.
+        name: Of the table.
+        title: Of the table.
+        metrics: By name; those that no run has are left out.
+        notes: What the metrics mean.
+        with_sets: Whether conformal sets are added.
+    """
+    present = []
+    for metric in metrics:
+        if any(metric in measured.metrics for measured in grid.measured):
+            present.append(metric)
+    if not present:
+        return None
+    labels = [METRICS[metric].heading for metric in present]
+    if with_sets:
+        for kind in SET_KINDS:
+            labels += [f"{kind} coverage (%)", f"{kind} size"]
+    blocks = []
+    for column in grid.columns:
+        cells = grid.cells_on(column)
+        by_metric = []
+        for metric in present:
+            entries = {row: [cell_entry(cell, metric, interval=True)] for row, cell in cells}
+            by_metric.append(marked_rows(entries, metric))
+        rows = []
+        for number, (row, cell) in enumerate(cells):
+            entries_of_row = [lines[number].entries[0] for lines in by_metric]
+            if with_sets:
+                entries_of_row += set_entries(cell)
+            rows.append(TableRow(row.label, row.method, entries_of_row))
+        blocks.append(RowBlock(grid.column_label(column, with_count=True), rows))
+    words = [f"{grid.bins} bins. {INTERVAL_NOTE}", *notes]
+    if "ece_temperature" in present:
+        words.append(temperature_note(grid))
+    if has_groups(grid):
+        words.append(GROUPS_NOTE)
+    return Table(name, title, labels, blocks, words)
+
+
+def has_groups(grid: Grid) -> bool:
+    """Whether a run has clusters of several images, so that most intervals are not shown."""
+    for measured in grid.measured:
+        brier = measured.metrics.get("brier")
+        if measured.cluster is not None and brier is not None and np.isnan(brier.low):
+            return measured.n > 1
+    return False
+
+
+def set_entries(cell: Sequence[Measured]) -> list[Entry | None]:
+    """Coverage and size of each kind of conformal sets."""
+    entries: list[Entry | None] = []
+    for kind in SET_KINDS:
+        sets = [measured.sets[kind] for measured in cell if kind in measured.sets]
+        if not sets:
+            entries += [None, None]
+            continue
+        entries.append(interval_entry([found.coverage for found in sets], first_interval(sets, "coverage"), 100, 1))
+        entries.append(interval_entry([found.size for found in sets], first_interval(sets, "size"), 1, 2))
+    return entries
+
+
+def first_interval(sets: Sequence[Sets], what: str) -> Interval:
+    return sets[0].coverage_interval if what == "coverage" else sets[0].size_interval
+
+
+def interval_entry(values: Sequence[float], interval: Interval, scale: int, decimals: int) -> Entry:
+    """The mean over seeds, or the value of one run with its interval."""
+    entry = mean_entry([scale * value for value in values], decimals)
+    if len(values) == 1 and math.isfinite(interval.low) and math.isfinite(interval.high):
+        entry = replace(entry, low=scale * float(interval.low), high=scale * float(interval.high))
+    return entry
+
+
+def decision_table(grid: Grid, name: str, title: str) -> Table | None:
+    """What a user who may decline to answer needs: selective accuracy, risk, conformal sets."""
+    return single_run_table(grid, name, title, DECISIONS, [DECISION_NOTE, SETS_NOTE], with_sets=True)
+
+
+def metric_tables(grid: Grid, name: str) -> list[Table]:
+    """All other metrics, in tables by what they measure."""
+    shown = {*DECISIONS, *CALIBRATION, *POSTHOC_TABLE}
+    others = [metric for metric in METRICS if metric not in shown and metric != "seconds"
+              and not metric.startswith(("ece_", "accuracy_"))]
+    tables = [
+        single_run_table(grid, f"{name}_calibration", f"Calibration errors, {grid.backbone}",
+                         CALIBRATION, [CALIBRATION_NOTE]),
+        single_run_table(grid, f"{name}_scores", f"Proper scores and further metrics, {grid.backbone}",
+                         others, ["Brier from 0 to 2, NLL in nats."]),
+    ]
+    return [table for table in tables if table is not None]
+
+
+def threshold_table(grid: Grid, name: str, title: str) -> Table:
+    """Accuracy of the predictions above a confidence, over all data sets, and the share kept."""
+    columns = grid.common_columns()
+    accuracy = RowBlock("Accuracy of those kept (%)", [])
+    kept = RowBlock("Share kept (%)", [])
+    rows = grid.rows_on(columns) if columns else []
+    for row in rows:
+        accuracies = []
+        shares = []
+        for threshold in THRESHOLDS:
+            interval, share = pooled_selection(grid, row, threshold)
+            accuracies.append(Entry(100 * float(interval.value), low=100 * float(interval.low),
+                                    high=100 * float(interval.high)))
+            shares.append(Entry(100 * share))
+        accuracy.rows.append(TableRow(row.label, row.method, accuracies))
+        kept.rows.append(TableRow(row.label, row.method, shares))
+    labels = [f"> {threshold:g}" for threshold in THRESHOLDS]
+    total = sum(column.n for column in columns)
+    names = ", ".join(column.label for column in columns)
+    notes = [f"{total:,} test images of {names} together, first seed of each. Brackets: 95 % interval.",
+             *grid.notes]
+    return Table(name, title, labels, [accuracy, kept], notes)
+
+
+def pooled_selection(grid: Grid, row: Row, threshold: float) -> tuple[Interval, float]:
+    """Accuracy above a confidence on all common columns together, and the share that is kept."""
+    firsts = [grid.cells[row, column][0] for column in grid.common_columns()]
+    confidence = np.concatenate([first.tuned.confidence for first in firsts])
+    correct = np.concatenate([first.tuned.correct for first in firsts])
+    clusters = None
+    if all(first.cluster is not None for first in firsts):
+        joined = np.concatenate([first.cluster for first in firsts if first.cluster is not None])
+        if len(np.unique(joined)) < len(joined):
+            clusters = joined
+    samples = stack_seeds([(confidence, correct)])
+    share = float((confidence > threshold).mean())
+    return selective_accuracy(*samples, threshold, clusters), share
+
+
+def similarity_table(grid: Grid, name: str, title: str) -> Table | None:
+    """Mean confidence of the mistakes, by the similarity of the predicted and the true class."""
+    blocks = []
+    for column in grid.columns:
+        rows = []
+        for row, cell in grid.cells_on(column):
+            data = pair_errors_of(cell[0])
+            if data is not None:
+                entries = [Entry(value) for value in mistakes_by_similarity(data)]
+                rows.append(TableRow(row.label, row.method, entries))
+        if rows:
+            label = f"{grid.column_label(column)}: mean confidence of the mistakes (%)"
+            blocks.append(RowBlock(label, rows))
+    if not blocks:
+        return None
+    notes = ["Mistakes sorted by the zero-shot similarity of predicted and true class. Accuracy among "
+             "mistakes is 0, so their mean confidence is their ECE.", grid.images(), *grid.notes]
+    return Table(name, title, list(THIRDS), blocks, notes)
+
+
+def mistakes_by_similarity(data: PairErrors) -> list[float]:
+    """Mean confidence in percent of each third of the mistakes, and of all; NaN if there are none."""
+    order = np.argsort(data.similarity, kind="stable")
+    # Thirds of the mistakes, not of the pairs of classes.
+    third = np.minimum(3 * (np.cumsum(data.count[order]) - 1) // max(data.count.sum(), 1), 2)
+    values = []
+    for part in (order[third == 0], order[third == 1], order[third == 2], order):
+        if len(part):
+            values.append(100 * float(np.average(data.error[part], weights=data.count[part])))
+        else:
+            values.append(float("nan"))
+    return values
+
+
+def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
+    """Over all initial prompts each method's mean and worst ECE, and how often it is the lowest."""
+    methods = list(dict.fromkeys(row.base for row in grid.rows))
+    prompts = list(dict.fromkeys(row.variant for row in grid.rows))
+    entries: dict[str, list[Entry | None]] = {method: [] for method in methods}
+    labels: list[str] = []
+    for column in grid.columns:
+        ece = {}
+        for row, cell in grid.cells_on(column):
+            ece[row.base, row.variant] = point(cell).ece
+        shared = [prompt for prompt in prompts if all((method, prompt) in ece for method in methods)]
+        if not shared:
+            continue
+        label = grid.column_label(column)
+        labels += [f"{label}: mean", f"{label}: worst", f"{label}: lowest of {len(shared)}"]
+        for method in methods:
+            values = [ece[method, prompt] for prompt in shared]
+            others = [other for other in methods if other != method]
+            wins = 0
+            for prompt in shared:
+                if all(ece[method, prompt] < ece[other, prompt] for other in others):
+                    wins += 1
+            entries[method] += [Entry(float(np.mean(values))), Entry(max(values)), Entry(wins, 0)]
+    if not labels:
+        return None
+    method_of = {row.base: row.method for row in grid.rows}
+    rows = [TableRow(base, method_of[base], cells) for base, cells in entries.items()]
+    notes = [f"{len(prompts)} initial prompts. {grid.images()}", *grid.notes]
+    return Table(name, title, labels, [RowBlock("ECE (%)", rows)], notes)

@@ -1,0 +1,133 @@
+"""Validation runs: which belongs to which test run, and which of its images may be used.
+
+Values and temperatures are chosen on validation images. An image that is a test image too, or that
+belongs to a test image's cluster, is left out. If these are many, the validation run is refused.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...datasets.utils.errors import DataError
+from ..functional.arrays import Array
+from ..runs.record import group_records
+from .load import FinishedRun
+from .predictions import Predictions
+from .sentences import column_words, method_name
+
+MOST_SHARED = 0.1  # share of validation images that may be test images
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """The images of one or several runs.
+
+    Attributes:
+        image: Identities, (N,) of 16 bytes.
+        cluster: What images share that are not independent, (N,).
+    """
+
+    image: Array
+    cluster: Array
+
+    def is_in(self, other: ImageSet) -> Array:
+        """Which of these images, or images of their clusters, the other set has too, (N,)."""
+        return np.isin(self.image, other.image) | np.isin(self.cluster, other.cluster)
+
+
+def image_set(data: Predictions) -> ImageSet | None:
+    """The images of some predictions; None if they are not known."""
+    if data.image is None or data.cluster is None:
+        return None
+    return ImageSet(data.image, data.cluster)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Validation predictions that a test run may use, and what the report says about them.
+
+    Attributes:
+        predictions: On images that are no test images; None if there are none.
+        notes: On images that were left out, and on runs that were refused.
+    """
+
+    predictions: Predictions | None
+    notes: list[str]
+
+
+class ValidationRuns:
+    """The runs on validation images of a report, by the test runs that they belong to."""
+
+    def __init__(self, test: Sequence[FinishedRun], validation: Sequence[FinishedRun]) -> None:
+        self.by_test: dict[int, list[FinishedRun]] = {}
+        groups = group_records([*test, *validation], "validation", lambda run: run.record)
+        is_validation = {id(run) for run in validation}
+        for group in groups:
+            held_out = [run for run in group if id(run) in is_validation]
+            # The largest first; of equal ones by name, so that the order of folders does not matter.
+            held_out.sort(key=lambda run: (-run.results["n"], run.name))
+            for run in group:
+                if id(run) not in is_validation:
+                    self.by_test[id(run)] = held_out
+
+    def of(self, test: FinishedRun) -> list[FinishedRun]:
+        """The validation runs of a test run, the largest first."""
+        return self.by_test.get(id(test), [])
+
+    def held_out(self, test: FinishedRun, data: Predictions) -> HeldOut:
+        """The largest validation run of a test run, without images that are test images.
+
+        Args:
+            test: The test run.
+            data: Its predictions.
+        """
+        notes: list[str] = []
+        test_images = image_set(data)
+        for run in self.of(test):
+            try:
+                predictions = run.load_predictions()
+            except DataError as error:
+                notes.append(f"{run.name} is left out: {error}; temperatures are fitted without it.")
+                continue
+            where = f"{method_name(test.record)} on {column_words(test.record)}"
+            usable, note = without_test_images(predictions, test_images, where)
+            if note and note not in notes:
+                notes.append(note)
+            if usable is not None:
+                return HeldOut(usable, notes)
+        return HeldOut(None, notes)
+
+
+def without_test_images(
+    predictions: Predictions, test_images: ImageSet | None, where: str,
+) -> tuple[Predictions | None, str]:
+    """Validation predictions on images that are no test images, and a note on what was left out.
+
+    Args:
+        predictions: On validation images.
+        test_images: Of the test run; None if they are not known.
+        where: Method and data set, for the note.
+
+    Returns:
+        None in place of predictions if too many of the images are test images.
+    """
+    images = image_set(predictions)
+    if images is None or test_images is None:
+        return None, (f"{where}: the validation run is not used, because nothing says whether its "
+                      "images are test images.")
+    shared = images.is_in(test_images)
+    return usable_part(predictions, shared, where)
+
+
+def usable_part(predictions: Predictions, shared: Array, where: str) -> tuple[Predictions | None, str]:
+    """The predictions on images that are not shared, or None if too many are; and a note."""
+    count = int(shared.sum())
+    total = len(shared)
+    if count == 0:
+        return predictions, ""
+    words = f"{count:,} of {total:,} validation images are test images"
+    if count > MOST_SHARED * total:
+        return None, f"{where}: validation is refused, because {words}."
+    return predictions.take(~shared), f"{where}: {words} and are left out of validation."
