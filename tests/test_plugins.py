@@ -170,6 +170,6 @@ def test_added_names_join_the_groups_that_sweep_no_other_methods_settings(tmp_pa
 def test_a_data_set_of_a_plugin_is_found_in_any_spelling(repository: Path, name: str):
     plugin = repository / "birds.py"
     plugin.write_text(re.sub(r"class \w+\(", "class GardenBirds(", plugin.read_text()))
-    done = command(train.main, "--plugin", "birds", "--trainer", "ZeroShot", "--dataset-config-file", name, "--no-train",
-                   *SETTINGS)
+    done = command(train.main, "--plugin", "birds", "--trainer", "ZeroShot", "--dataset-config-file", name,
+                   "--no-train", *SETTINGS)
     assert done.returncode == 0, done.stderr

@@ -61,7 +61,7 @@ def match_copy(folder: Path, entries: Mapping[str, Sequence[Entry]]) -> MatchedC
     dataset = QuietParquet(folder)
     published = {"test": list(entries["test"]), "train": [*entries["train"], *entries["val"]]}
     copied = {"test": list(dataset.test), "train": [*dataset.train, *dataset.val]}
-    published_names = set()
+    published_names: set[str] = set()
     for rows in published.values():
         published_names.update(name for _, _, name in rows)
     names = match_names(dataset.classnames, published_names, folder)
