@@ -79,6 +79,6 @@ def test_sizes_and_bad_input():
 def test_the_report_has_the_sets(tmp_path: Path, capsys):
     for trainer in ("ZeroShot", "TPT"):
         make_run(tmp_path, trainer=trainer)
-    report([str(tmp_path), "--no-figures"])
+    report([str(tmp_path), "--no-figures", "--posthoc"])
     shown = capsys.readouterr().out
-    assert all(text in shown for text in ("Conformal sets with nominal coverage 90 %", "LAC coverage", "APS size"))
+    assert all(text in shown for text in ("Conformal sets with nominal coverage 90 %", "LAC coverage", "APS size", "RAPS size"))

@@ -158,7 +158,7 @@ def test_the_verdict_names_the_best_and_how_the_worst_fails(benchmark, tmp_path)
 def test_decisions_are_near_the_top(benchmark, tmp_path):
     main = compared(benchmark)[0]
     table = decision_table(main, "t", "")
-    expected = {"Accuracy above 0.8 (%)", "Errors at 80 % coverage (%)", "LAC coverage (%)", "APS size"}
+    expected = {"Accuracy above 0.8 (%)", "Errors at 80 % coverage (%)", "LAC coverage (%)", "LAC size"}
     assert expected <= set(table.columns)
     make_run(tmp_path, "SoC")
     report = report_on(tmp_path)

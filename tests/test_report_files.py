@@ -146,6 +146,17 @@ def test_metrics_are_recomputed_from_predictions_with_any_bins(tmp_path):
         assert interval.low <= interval.value <= interval.high, name
 
 
+def test_the_report_says_where_temperature_scaling_raises_ece(tmp_path):
+    """A temperature from validation logits that are eight times as sharp makes test logits under-confident."""
+    for trainer, sharpness in (("SoC", 1.0), ("OTPT", 2.5)):
+        make_run(tmp_path, trainer, sharpness=sharpness, folder=trainer)
+    make_run(tmp_path, "SoC", split="val", sharpness=8.0, folder="val")
+    report_on(tmp_path)
+    text = (tmp_path / "report" / "tables.md").read_text()
+    assert re.search(r"minimises NLL, not ECE, and raises the ECE here of SoC on UCF101 \([\d.]+ → [\d.]+\)", text)
+    assert "O-TPT on UCF101 (" not in text
+
+
 def test_classes_and_mistakes_by_hand(tmp_path):
     p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
     folder = make_run(tmp_path, n=4, classes=2, classnames=["cat", "dog"], index=[3, 5, 7, 9], label=[1, 1, 0, 0],

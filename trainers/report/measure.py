@@ -11,7 +11,7 @@ import numpy as np
 from ...datasets.utils.errors import DataError
 from ..functional import calibration as cal
 from ..functional.arrays import Array, log_softmax
-from ..functional.conformal import Sets, conformal
+from ..functional.conformal import KINDS, Sets, conformal
 from ..functional.intervals import Interval
 from ..functional.posthoc import cross_fit_temperature, fit_temperature, fixed_temperature
 from ..registry import method_info
@@ -23,7 +23,7 @@ from .predictions import Predictions
 MISTAKES = 12  # kept per run
 MOST_FAILURES = 0.01  # share of flagged or skipped images up to which a run is ranked
 FEW_CLUSTERS = 0.99  # clusters per image below which images count as grouped
-SET_KINDS = ("LAC", "APS")  # conformal sets of a report
+SET_KINDS = ("LAC",)  # conformal sets of a report; all kinds with `posthoc`
 ALPHA = 0.1  # share of conformal sets that may miss the truth
 
 
@@ -307,7 +307,8 @@ def measure_sets(logits: Array, label: Array, options: MeasureOptions) -> dict[s
     """Conformal sets by kind."""
     if not options.sets or len(label) < 2:
         return {}
-    return {kind: conformal(logits, label, kind, ALPHA) for kind in SET_KINDS}
+    kinds = KINDS if options.posthoc else SET_KINDS
+    return {kind: conformal(logits, label, kind, ALPHA) for kind in kinds}
 
 
 def add_posthoc(
@@ -379,9 +380,10 @@ def worst_mistakes(data: Predictions, names: list[str], count: int = MISTAKES) -
     confidence = np.exp(log_p.max(axis=1))
     wrong = np.flatnonzero(log_p.argmax(axis=1) != data.label)
     chosen = wrong[np.lexsort((data.index[wrong], -confidence[wrong]))][:count]
+    before = top_three(log_softmax(data.zero_shot_logits[chosen]), names) if len(chosen) else []
+    after = top_three(log_p[chosen], names)
     mistakes = []
-    for position in chosen.tolist():
-        before = log_softmax(data.zero_shot_logits[position : position + 1])[0]
+    for number, position in enumerate(chosen.tolist()):
         filename = ""
         if data.filename is not None:
             filename = str(data.filename[position])
@@ -393,12 +395,15 @@ def worst_mistakes(data: Predictions, names: list[str], count: int = MISTAKES) -
             filename=filename,
             image=image,
             truth=names[data.label[position]],
-            before=top_three(before, names),
-            after=top_three(log_p[position], names),
+            before=before[number],
+            after=after[number],
         ))
     return mistakes
 
 
-def top_three(log_p: Array, names: list[str]) -> tuple[tuple[str, float], ...]:
-    best = np.argsort(-log_p, kind="stable")[:3]
-    return tuple((names[k], float(np.exp(log_p[k]))) for k in best)
+def top_three(log_p: Array, names: list[str]) -> list[tuple[tuple[str, float], ...]]:
+    """The top three classes of each image with their probabilities, from (M, K)."""
+    tops = []
+    for row, best in zip(log_p, np.argsort(-log_p, axis=1, kind="stable")[:, :3], strict=True):
+        tops.append(tuple((names[k], float(np.exp(row[k]))) for k in best))
+    return tops

@@ -1,4 +1,4 @@
-"""Published tables as data: every cell as printed, and a check of their averages and differences."""
+"""Published tables as data: every cell as printed."""
 from __future__ import annotations
 
 import json
@@ -37,22 +37,6 @@ class Cell:
     @property
     def decimals(self) -> int:
         return len(self.printed.partition(".")[2])
-
-
-@dataclass(frozen=True)
-class Slip:
-    """A printed number that does not follow from the other printed cells. `rounding`: hidden digits may explain it."""
-
-    cell: Cell
-    kind: str  # average, difference or colour
-    printed: str
-    recomputed: str
-    rounding: bool
-
-    def __str__(self) -> str:
-        where = f"{self.cell.source}, {self.cell.metric} of {self.cell.method}, {self.cell.column}"
-        cause = " (rounding can explain it)" if self.rounding else ""
-        return f"{where}: {self.kind} printed {self.printed}, the printed cells give {self.recomputed}{cause}"
 
 
 @cache
@@ -174,36 +158,3 @@ def is_published_set(table: str, records: Sequence[RunRecord], varied: Collectio
         if is_learnt and "model.prompt.protocol" not in varied:
             return False
     return True
-
-
-def slips(source: str | None = SOC) -> list[Slip]:
-    """Averages, differences against O-TPT and their colours that do not follow from the printed cells."""
-    found = []
-    for name in tables_of(source):
-        grid = {(c.metric, method_key(c.method), c.column): c for c in cells(name)}
-        for (metric, method, column), cell in grid.items():
-            if column == AVERAGE:
-                row = [other for key, other in grid.items() if key[:2] == (metric, method) and other is not cell]
-                found += _check_average(cell, row)
-            if cell.difference is not None:
-                found += _check_difference(cell, cell.difference, grid[metric, BASELINE, column])
-    return found
-
-
-def _check_average(cell: Cell, parts: list[Cell]) -> list[Slip]:
-    mean = sum((part.value for part in parts), Decimal()) / len(parts)
-    unit = Decimal(1).scaleb(-cell.decimals)
-    off = abs(mean - cell.value)
-    # Each part and the average itself may be off by half a unit.
-    return [Slip(cell, "average", cell.printed, str(mean.quantize(unit / 10)), off <= unit)] if off > unit / 2 else []
-
-
-def _check_difference(cell: Cell, printed: str, baseline: Cell) -> list[Slip]:
-    actual = cell.value - baseline.value
-    off = abs(Decimal(printed) - actual)
-    rounding = off <= Decimal(1).scaleb(-cell.decimals)
-    found = [] if off == 0 else [Slip(cell, "difference", printed, f"{actual:+}", rounding)]
-    better = actual >= 0 if cell.metric == "accuracy" else actual <= 0
-    if (cell.colour == "better") != better:
-        found.append(Slip(cell, "colour", str(cell.colour), "better" if better else "worse", False))
-    return found

@@ -14,7 +14,7 @@ from .figures.class_pairs import PairErrors
 from .figures.data import pair_errors_of, point
 from .grid import Grid, Row
 from .images import stack_seeds
-from .measure import ALPHA, SET_KINDS, Measured
+from .measure import ALPHA, Measured
 from .metrics import COVERAGE, METRICS, SURE
 from .table_model import Entry, RowBlock, Table, TableRow
 from .tables import cell_entry, marked_rows, mean_entry, temperature_note
@@ -72,9 +72,9 @@ def single_run_table(
     if not present:
         return None
     labels = [METRICS[metric].heading for metric in present]
-    if with_sets:
-        for kind in SET_KINDS:
-            labels += [f"{kind} coverage (%)", f"{kind} size"]
+    kinds = set_kinds(grid) if with_sets else []
+    for kind in kinds:
+        labels += [f"{kind} coverage (%)", f"{kind} size"]
     blocks = []
     for column in grid.columns:
         cells = grid.cells_on(column)
@@ -85,8 +85,7 @@ def single_run_table(
         rows = []
         for number, (row, cell) in enumerate(cells):
             entries_of_row = [lines[number].entries[0] for lines in by_metric]
-            if with_sets:
-                entries_of_row += set_entries(cell)
+            entries_of_row += set_entries(cell, kinds)
             rows.append(TableRow(row.label, row.method, entries_of_row))
         blocks.append(RowBlock(grid.column_label(column, with_count=True), rows))
     words = [f"{grid.bins} bins. {INTERVAL_NOTE}", *notes]
@@ -106,10 +105,18 @@ def has_groups(grid: Grid) -> bool:
     return False
 
 
-def set_entries(cell: Sequence[Measured]) -> list[Entry | None]:
+def set_kinds(grid: Grid) -> list[str]:
+    """The kinds of conformal sets that were made."""
+    kinds: dict[str, None] = {}
+    for measured in grid.measured:
+        kinds.update(dict.fromkeys(measured.sets))
+    return list(kinds)
+
+
+def set_entries(cell: Sequence[Measured], kinds: Sequence[str]) -> list[Entry | None]:
     """Coverage and size of each kind of conformal sets."""
     entries: list[Entry | None] = []
-    for kind in SET_KINDS:
+    for kind in kinds:
         sets = [measured.sets[kind] for measured in cell if kind in measured.sets]
         if not sets:
             entries += [None, None]

@@ -242,23 +242,30 @@ class RunRecord:
 
 
 def group_records(
-    items: Iterable[T], purpose: str, record_of: Callable[[T], RunRecord], without: str | Sequence[str] = "",
+    items: Iterable[T], purpose: str, record_of: Callable[[T], RunRecord],
+    without: str | Sequence[str] = "",
 ) -> list[list[T]]:
     """Groups of items whose records are the same for a purpose, in order of first appearance."""
     groups: list[list[T]] = []
     by_key: dict[str, list[T]] = {}
+    # Another release of the package may give another key for the same method, but only by its code.
+    # Groups that agree in all else are compared.
+    similar_groups: dict[str, list[list[T]]] = {}
+    but_code = [without] if isinstance(without, str) else list(without)
+    but_code.append("method.source")
     for item in items:
         record = record_of(item)
         key = record.key(purpose, without)
         if key not in by_key:
-            # Another release of the package may give another key for the same method.
-            for group in groups:
+            similar = similar_groups.setdefault(record.key(purpose, but_code), [])
+            for group in similar:
                 if record_of(group[0]).is_same(record, purpose, without):
                     by_key[key] = group
                     break
             else:
                 by_key[key] = []
                 groups.append(by_key[key])
+                similar.append(by_key[key])
         by_key[key].append(item)
     return groups
 

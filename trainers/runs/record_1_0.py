@@ -268,7 +268,8 @@ def augmix_default(dataset: str) -> str:
     return "on" if DATASET_REGISTRY.get(name).augmix else "off"
 
 
-def defaults_of(trainer: str, dataset: str) -> dict[str, Any]:
+@cache
+def defaults_of(trainer: str, dataset: str) -> Mapping[str, Any]:
     """Every setting of a method on a data set by its full name, from the files in configs/."""
     settings = dict(default_settings(trainer, parse_run_name(dataset)[0]))
     if settings.get("TTA.AUGMIX") == "auto":
