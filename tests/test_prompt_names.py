@@ -11,6 +11,7 @@ from common import run_tool
 from dassl_files import random_prompt, save_as_dassl
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.tools import train
+from promptcal.trainers.config.names import short_hash
 from promptcal.trainers.vlm.openai import TOKENIZER, OpenAIBackbone
 from promptcal.trainers.vlm.openai_clip import CLIP
 from promptcal.trainers.vlm.prompt_files import load_context, read_metadata
@@ -84,7 +85,9 @@ def test_another_prompt_of_the_protocol_and_seed_is_refused_by_name(soc, tmp_pat
      "CoOp/vit_b16_ep50_2shots/nctx16_cscFalse_ctpend/seed*", "CoOp 2 shots"),
     ("output/UCF101/KgCoOp/rn50_1shot/seed2/prompt_learner/model-best.pth.tar", "KgCoOp/rn50_1shot/seed*",
      "KgCoOp 1 shot"),
-    ("prompts/textures.safetensors", "prompts/textures.safetensors", "textures"),
+    ("textures.safetensors", "textures.safetensors", "textures"),
+    ("/home/me/prompts/2shots/seed4/p.pt", f"{short_hash(b'me/prompts')}/2shots/seed*/p.pt", "CoOp 2 shots"),
+    ("/home/me/textures.safetensors", f"{short_hash(b'home/me')}/textures.safetensors", "textures"),
 ])
 def test_the_protocol_of_a_path(path: str, text: str, label: str):
     protocol = protocol_of_path(path, ["UCF101", "ucf101"])

@@ -16,7 +16,7 @@ from promptcal.datasets.utils.errors import UnknownNameError
 from promptcal.datasets.utils.registry import nearest
 
 COMMANDS = (
-    "demo", "train", "predict", "report", "tensorboard", "reproduce", "download", "check-data",
+    "demo", "train", "predict", "report", "tensorboard", "reproduce", "export", "download", "check-data",
     "convert-prompt", "benchmark", "doctor",
 )
 # A file tools/tensorboard.py would hide the package of that name from the other scripts.

@@ -277,7 +277,9 @@ class Chooser:
                 part = data.take(inside)
                 samples = make_samples(part.logits, part, self.bins, (None, None), None)
                 value = measure_metric(self.criterion, samples)
-                assert value is not None
+                if value is None:
+                    raise DataError(f"{self.criterion} cannot be measured on validation runs that were exported "
+                                    "without --logits: choose by another metric")
                 return float(value.value)
         raise AssertionError("the shared images are those of a run")
 

@@ -204,6 +204,7 @@ def measure(
                              details=layout.with_runs)
     cache = MeasuringCache()
     measured = []
+    without_logits = 0
     for run in tqdm(test, desc="measuring", unit="run", disable=len(test) < 3):
         key = (run.folder.resolve(), run.record.id, options, tuple(val.folder for val in validation.of(run)))
         if key in known:
@@ -211,6 +212,7 @@ def measure(
             continue
         try:
             data = run.load_predictions()
+            without_logits += not data.has_logits
             held_out = validation.held_out(run, data)
             known[key] = measure_run(run, data, options, held_out.predictions, cache)
             measured.append(known[key])
@@ -220,6 +222,8 @@ def measure(
         for note in held_out.notes:
             if note not in notes:
                 notes.append(note)
+    if without_logits:
+        notes.append(f"{counted(without_logits, 'run')} exported without logits: metrics that need them are –.")
     if must_have_runs and not measured:
         reason = notes[-1] if notes else "all are on the validation split"
         raise DataError(f"no run could be measured: {reason}")

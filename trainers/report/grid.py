@@ -314,7 +314,8 @@ def separate_layers(
 def layers_of_cell(runs: Sequence[Measured], notes: list[str]) -> list[list[Measured]]:
     """The runs of one row and column, the largest layer first."""
     different: dict[str, Measured] = {}
-    for measured in sorted(runs, key=lambda measured: measured.run.name):
+    # Of a run and its copy without logits the run itself counts.
+    for measured in sorted(runs, key=lambda measured: (not measured.has_logits, measured.run.name)):
         if measured.record.id in different:
             first = different[measured.record.id]
             if not measured.from_tuned_run:

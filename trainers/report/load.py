@@ -113,10 +113,12 @@ def read_record(folder: Path, results: dict[str, Any]) -> RunRecord:
         if results.get(key, value) != value:
             raise DataError(f"results.json was edited: its {key} is not that of its record")
     files = results.get("files") or {}
+    has_config = not results.get("exported")  # it holds paths, so an exported run has none
     for name in ("predictions.npz", "config.yaml"):
-        if name not in files:
+        if name not in files and (name != "config.yaml" or has_config):
             raise DataError(f"results.json does not name the content of {name}")
-    check_config(folder / "config.yaml", files["config.yaml"])
+    if has_config:
+        check_config(folder / "config.yaml", files["config.yaml"])
     return record
 
 

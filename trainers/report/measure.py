@@ -87,6 +87,7 @@ class Measured:
         temperature_from: Number of validation images that temperature scaling was fitted on; 0 if
             it was cross-fitted on test images.
         from_tuned_run: Whether this is the zero-shot part of a tuned run.
+        has_logits: False for a run that was exported without logits.
     """
 
     run: FinishedRun
@@ -106,6 +107,7 @@ class Measured:
     skipped: int
     temperature_from: int = 0
     from_tuned_run: bool = False
+    has_logits: bool = True
 
     def value(self, metric: str) -> float:
         return float(self.metrics[metric].value)
@@ -181,9 +183,13 @@ def measure_run(
     cache = cache or MeasuringCache()
     clusters = grouped_clusters(data.cluster)
     held_out: tuple[Array | None, Array | None] = (None, None)
+    if validation is not None and not (data.has_logits and validation.has_logits):
+        validation = None
     if validation is not None:
         held_out = (validation.logits, validation.label)
     metrics, top = measure_logits(data.logits, data, options, held_out, clusters)
+    if not data.has_logits:  # scaling and sets need the other classes too
+        options = replace(options, posthoc=False, sets=False)
     sets = measure_sets(data.logits, data.label, options)
     zero_shot_top, before, zero_shot_sets = measure_zero_shot(data, options, validation, cache, clusters)
     if options.posthoc:
@@ -195,6 +201,8 @@ def measure_run(
     if options.details:
         classes = class_rows(data, run.classnames)
         mistakes = worst_mistakes(data, run.classnames)
+    if not data.has_logits:
+        mistakes = [replace(one, before=one.before[:1], after=one.after[:1]) for one in mistakes]
     if not run.has_zero_shot:  # its `zero_shot_logits` are its own and no reference
         before = {}
         zero_shot_sets = {}
@@ -211,6 +219,7 @@ def measure_run(
         flagged=int(data.flagged.astype(bool).sum()),
         skipped=max(0, run.planned_images - len(data.label)),
         temperature_from=0 if validation is None else len(validation.label),
+        has_logits=data.has_logits,
     )
 
 
@@ -278,7 +287,7 @@ def make_samples(
     if val_logits is not None and val_label is not None:
         temperature = fit_temperature(val_logits, val_label)
         with_temperature = Top(*cal.top_class(logits / temperature, label))
-    elif len(label) > 1:
+    elif len(label) > 1 and data.has_logits:
         scaled, _ = cross_fit_temperature(logits, label)
         with_temperature = Top(*cal.top_class(scaled, label))
     return Samples(
@@ -290,6 +299,7 @@ def make_samples(
         with_temperature=with_temperature,
         bins=bins,
         clusters=clusters,
+        has_logits=data.has_logits,
     )
 
 

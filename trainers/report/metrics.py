@@ -51,6 +51,8 @@ class Samples:
         with_temperature: Of the logits after temperature scaling; None for a single image.
         bins: Number of bins.
         clusters: Group of each image where images are not independent, (N,); otherwise None.
+        has_logits: Whether logits are the run's. Those of a run that was exported without them give
+            its top classes and their confidence, and nothing else.
     """
 
     logits: Array
@@ -61,6 +63,7 @@ class Samples:
     with_temperature: Top | None
     bins: int = BINS
     clusters: Array | None = None
+    has_logits: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class Metric:
         measured: Returns the value with its interval by a closed formula, in place of `of`.
         clustered: Whether `measured` takes clusters of images into account. Where images are not
             independent, other metrics are shown without an interval.
+        of_top_class: Whether it follows from `Samples.top` alone, so that it is known of runs that
+            were exported without logits.
     """
 
     label: str
@@ -88,6 +93,7 @@ class Metric:
     interval: bool = False
     measured: Callable[[Samples], Interval] | None = None
     clustered: bool = False
+    of_top_class: bool = False
 
     @property
     def scale(self) -> int:
@@ -116,6 +122,8 @@ class Metric:
 
     def measure(self, samples: Samples) -> Interval | None:
         """The metric, with its interval if it has one; None if the run lacks what it needs."""
+        if not samples.has_logits and not self.of_top_class:
+            return None
         if self.measured is not None:
             value = self.measured(samples)
             if samples.clusters is not None and not self.clustered:
@@ -154,25 +162,27 @@ def with_temperature(samples: Samples) -> tuple | None:
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(
         "Accuracy", higher_is_better=True, clustered=True,
-        measured=lambda s: cal.accuracy_interval(*s.top, s.clusters)),
-    "ece": Metric("ECE", measured=binned(cal.ece)),
+        measured=lambda s: cal.accuracy_interval(*s.top, s.clusters), of_top_class=True),
+    "ece": Metric("ECE", measured=binned(cal.ece), of_top_class=True),
     "rms_calibration_error": Metric(
-        "Debiased RMS error", measured=lambda s: cal.rms_interval(*s.top, s.bins)),
+        "Debiased RMS error", measured=lambda s: cal.rms_interval(*s.top, s.bins),
+        of_top_class=True),
     "signed_error": Metric(
         "Over-confidence", higher_is_better=None, clustered=True,
-        measured=lambda s: cal.over_confidence(*s.top, s.clusters)),
+        measured=lambda s: cal.over_confidence(*s.top, s.clusters), of_top_class=True),
     "selective_accuracy": Metric(
         f"Accuracy above {SURE:g}", higher_is_better=True, clustered=True,
-        measured=lambda s: selective_accuracy(*s.top, SURE, s.clusters)),
+        measured=lambda s: selective_accuracy(*s.top, SURE, s.clusters), of_top_class=True),
     "share_above": Metric(
         f"Share above {SURE:g}", lambda s: (np.mean, s.top.confidence > SURE),
-        higher_is_better=None, interval=True),
+        higher_is_better=None, interval=True, of_top_class=True),
     "risk": Metric(
         f"Errors at {100 * COVERAGE:g} % coverage",
-        measured=lambda s: risk_at_coverage(*s.top, COVERAGE)),
-    "auroc": Metric("AUROC", higher_is_better=True, measured=lambda s: auroc_interval(*s.top)),
-    "aurc": Metric("AURC", measured=lambda s: aurc_interval(*s.top)),
-    "smooth_ece": Metric("Smooth ECE", lambda s: (cal.smooth_ece, *s.top)),
+        measured=lambda s: risk_at_coverage(*s.top, COVERAGE), of_top_class=True),
+    "auroc": Metric(
+        "AUROC", higher_is_better=True, measured=lambda s: auroc_interval(*s.top), of_top_class=True),
+    "aurc": Metric("AURC", measured=lambda s: aurc_interval(*s.top), of_top_class=True),
+    "smooth_ece": Metric("Smooth ECE", lambda s: (cal.smooth_ece, *s.top), of_top_class=True),
     "ece_sals": Metric("ECE + SaLS", lambda s: (cal.ece, *s.with_sals, s.bins)),
     "ece_temperature": Metric("ECE + temperature†", with_temperature),
     "ece_cots": Metric("ECE + CoTS"),
@@ -180,8 +190,8 @@ METRICS: dict[str, Metric] = {
     "accuracy_ecots": Metric("Accuracy + E-CoTS", higher_is_better=True),
     "ece_cor": Metric("ECE + zero-shot confidence"),
     "ece_fixed": Metric("ECE + fixed temperature"),
-    "ace": Metric("ACE", measured=binned(cal.ace)),
-    "mce": Metric("MCE", measured=binned(cal.mce)),
+    "ace": Metric("ACE", measured=binned(cal.ace), of_top_class=True),
+    "mce": Metric("MCE", measured=binned(cal.mce), of_top_class=True),
     "classwise_ece": Metric(
         "Classwise ECE", lambda s: (cal.classwise_ece, s.probabilities, s.label, s.bins)),
     "brier": Metric(

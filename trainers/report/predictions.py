@@ -50,6 +50,13 @@ ARRAYS: Mapping[str, ArrayKind] = {
     "strong_log_p": ArrayKind("fiu", ("n", "classes"), finite=False),
     "position": ArrayKind("iu", ("n",)),
 }
+# In place of logits, of a run that was exported without them: the top class and its confidence.
+EXPORTED: Mapping[str, ArrayKind] = {
+    "prediction": ArrayKind("iu", ("n",), required=True),
+    "confidence": ArrayKind("f", ("n",), required=True),
+    "zero_shot_prediction": ArrayKind("iu", ("n",)),
+    "zero_shot_confidence": ArrayKind("f", ("n",)),
+}
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,8 @@ class Predictions:
         cots_tau: CoTS's temperatures, of methods that use several views, (N,).
         strong_log_p: Mean log-prediction of the strong views at these temperatures, (N, K).
         position: Place in the stream, of online methods, (N,).
+        has_logits: False for a run that was exported without logits. Its logits are then made from
+            the top class and its confidence: these two are right, and nothing else is.
     """
 
     index: Array
@@ -83,13 +92,14 @@ class Predictions:
     cots_tau: Array | None = None
     strong_log_p: Array | None = None
     position: Array | None = None
+    has_logits: bool = True
 
     def take(self, chosen: Array) -> Predictions:
         """The predictions of some images, given by a mask or by positions (M,)."""
         columns = {}
         for column in fields(self):
             values = getattr(self, column.name)
-            if values is not None and column.name != "text":
+            if values is not None and column.name not in ("text", "has_logits"):
                 values = values[chosen]
             columns[column.name] = values
         return Predictions(**columns)
@@ -121,6 +131,9 @@ def read_predictions(
     if not record.is_1_0:
         check_record(stored, record)
 
+    has_logits = "logits" in stored
+    if not has_logits and results.get("exported"):
+        add_logits(stored, results)
     columns = {name: stored[name] for name in ARRAYS if name in stored}
     if not has_zero_shot and "logits" in columns:
         columns.setdefault("zero_shot_logits", columns["logits"])
@@ -131,7 +144,36 @@ def read_predictions(
             columns[name] = columns[name][order]
     check_values(columns, results["classes"])
     add_identities(columns, record)
-    return Predictions(**columns)
+    return Predictions(**columns, has_logits=has_logits)
+
+
+def add_logits(stored: dict[str, Array], results: Mapping[str, Any]) -> None:
+    """Adds logits with the top class and the confidence of an exported run.
+
+    The other classes share the rest of the probability evenly, which only keeps the sum at 1.
+    """
+    check_arrays({name: stored[name] for name in EXPORTED if name in stored}, results, EXPORTED)
+    for prefix in ("", "zero_shot_"):
+        if f"{prefix}confidence" in stored and f"{prefix}prediction" in stored:
+            stored[f"{prefix}logits"] = logits_of_top_class(
+                stored[f"{prefix}prediction"], stored[f"{prefix}confidence"], results["classes"])
+
+
+def logits_of_top_class(prediction: Array, confidence: Array, classes: int) -> Array:
+    """Logits (N, K) whose softmax has `confidence` (N,) at the class `prediction` (N,).
+
+    Raises:
+        DataError: If a class is unknown, or a confidence is not that of a top class.
+    """
+    least = (1 - 1e-6) / classes
+    if prediction.min() < 0 or prediction.max() >= classes:
+        raise DataError(f"{FILE_NAME} holds predictions of unknown classes")
+    if confidence.min() < least or confidence.max() > 1:
+        raise DataError(f"{FILE_NAME}: confidence must lie between {1 / classes:.3g} and 1")
+    rest = (1 - confidence) / max(classes - 1, 1)
+    probability = np.repeat(rest[:, None], classes, axis=1)
+    probability[np.arange(len(prediction)), prediction] = confidence
+    return np.log(np.maximum(probability, np.finfo(np.float64).tiny))
 
 
 def check_hash(path: Path, results: Mapping[str, Any]) -> None:
@@ -154,14 +196,16 @@ def check_record(stored: Mapping[str, Array], record: RunRecord) -> None:
         raise DataError(f"{FILE_NAME} belongs to another run than results.json")
 
 
-def check_arrays(columns: Mapping[str, Array], results: Mapping[str, Any]) -> None:
+def check_arrays(
+    columns: Mapping[str, Array], results: Mapping[str, Any], kinds: Mapping[str, ArrayKind] = ARRAYS,
+) -> None:
     """Refuses arrays that are missing, or whose type or shape does not fit the results."""
-    missing = [name for name, kind in ARRAYS.items() if kind.required and name not in columns]
+    missing = [name for name, kind in kinds.items() if kind.required and name not in columns]
     if missing:
         raise DataError(f"{FILE_NAME} has no {' and '.join(missing)}; run the evaluation again")
     sizes = {"n": results["n"], "classes": results["classes"]}
     for name, column in columns.items():
-        kind = ARRAYS[name]
+        kind = kinds[name]
         fits = column.dtype.kind in kind.kinds and column.ndim == len(kind.axes)
         for axis, length in zip(kind.axes, column.shape, strict=False):
             expected = sizes.get(axis, length) if isinstance(axis, str) else axis

@@ -131,9 +131,12 @@ def cell_entry(cell: Sequence[Measured], metric: str, interval: bool = False) ->
     """A cell of a table: the mean over seeds, or the interval of one run if asked for."""
     if metric.endswith(STD) and metric not in METRICS:
         return deviation_entry(cell, metric.removesuffix(STD))
-    if not cell or any(metric not in measured.metrics for measured in cell):
-        return None
     about = METRICS[metric]
+    missing = [measured for measured in cell if metric not in measured.metrics]
+    if any(not measured.has_logits for measured in missing):
+        return Entry(np.nan, about.decimals, ranked=False)  # shown as –
+    if missing or not cell:
+        return None
     entry = mean_entry([about.scale * measured.value(metric) for measured in cell], about.decimals)
     only = cell[0].metrics[metric]
     if interval and len(cell) == 1 and not np.isnan(only.low):

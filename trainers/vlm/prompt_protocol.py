@@ -90,16 +90,32 @@ def protocol_of_path(path: str, dataset_names: Collection[str]) -> PromptProtoco
     for part in folders_of(path):
         parts.append("*" if method_key(part) in names else SEED.sub(r"\1*", part))
     method = method_in(parts)
-    if method:
-        while not is_of_method(parts[0], method):
-            parts.pop(0)
-    text = "/".join(parts)
     known = [part for part in parts if "*" not in part]
     shots = last_number(SHOTS, known)
+    text = text_of_parts(parts, method)
     if shots:
         return PromptProtocol(text=text, label=shots_label(method or METHODS[0], shots))
     label = Path(known[-1]).name.split(".")[0] if known else "learnt prompt"
     return PromptProtocol(text=text, label=label)
+
+
+def text_of_parts(parts: Sequence[str], method: str) -> str:
+    """The parts of a path that say how a prompt was made.
+
+    Of what is above them only a hash is given, and nothing where a folder is named after the method.
+    A record is passed on, and a path of this computer is nobody's business.
+    """
+    first = len(parts) - 1  # at least the name of the file
+    for position, part in reversed(list(enumerate(parts))):
+        if method and is_of_method(part, method):
+            return "/".join(parts[position:])
+        if "*" in part or SHOTS.search(part):
+            first = position
+    text = "/".join(parts[first:])
+    above = "/".join(parts[:first]).strip("/")
+    if above:
+        text = f"{short_hash(above.encode())}/{text}"
+    return text
 
 
 def metadata_of_path(path: str) -> dict[str, str]:
