@@ -155,7 +155,10 @@ def chosen_column(choice: ColumnChoice, role: str, headers: Sequence[str], sourc
 
 def listed(headers: Sequence[str]) -> str:
     """Names of columns for a message."""
-    names = [repr(header) if header != header.strip() or not header else header for header in headers]
+    names = []
+    for header in headers:
+        is_plain = bool(header) and header == header.strip()
+        names.append(header if is_plain else repr(header))
     if len(names) > 40:
         return first_five(names)
     return ", ".join(names)

@@ -22,4 +22,8 @@ class EuroSAT(SplitFileDataset):
             "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip",
         ),
         checksum="md5:c8fa014336c82ac7804f0398fcb19387", places={"2750": "2750"},
+        substitute=Source(  # its authors' deposit, in which the folder has another name
+            "EuroSAT_RGB.zip", urls=("https://zenodo.org/records/7711810/files/EuroSAT_RGB.zip",),
+            checksum="md5:f46e308c4d50d4bf32fedad2d3d62f3b", places={"EuroSAT_RGB": "2750"},
+        ),
     ),)

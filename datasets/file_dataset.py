@@ -42,6 +42,7 @@ class FileDataset(Dataset):
     metadata: tuple[Source, ...] = ()  # small files in `folder` that the reader needs
     archives: tuple[Source, ...] = ()  # the images
     manual: tuple[str, ...] = ()  # steps to get archives that cannot be downloaded
+    parquet_copy = ""  # a set of the Hugging Face hub with the same images, where the archives' host is gone
     expected_classes = 0  # published counts; 0: unknown
     expected_test = 0
     published_test = ""  # `split_hash` of the published test split

@@ -16,6 +16,10 @@ class OxfordFlowers(SplitFileDataset):
     published_test = "6b60297970b5"
     metadata = (Source("split_zhou_OxfordFlowers.json", drive_id="1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),)
     archives = (Source(
-        "102flowers.tgz", urls=("https://www.robots.ox.ac.uk/~vgg/data/flowers/102/102flowers.tgz",),
+        "102flowers.tgz",
+        urls=(
+            "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/102flowers.tgz",
+            "https://thor.robots.ox.ac.uk/flowers/102/102flowers.tgz",
+        ),
         checksum="md5:52808999861908f626f3c1f4e79d11fa", places={"jpg": "jpg"},
     ),)

@@ -16,6 +16,10 @@ class OxfordPets(SplitFileDataset):
     published_test = "efa245f65bdc"
     metadata = (Source("split_zhou_OxfordPets.json", drive_id="1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),)
     archives = (Source(
-        "images.tar.gz", urls=("https://www.robots.ox.ac.uk/~vgg/data/pets/data/images.tar.gz",),
+        "images.tar.gz",
+        urls=(
+            "https://www.robots.ox.ac.uk/~vgg/data/pets/data/images.tar.gz",
+            "https://thor.robots.ox.ac.uk/pets/images.tar.gz",
+        ),
         checksum="md5:5c4f3ee8e5d25df40f4fd59a7f44e54c", places={"images": "images"},
     ),)

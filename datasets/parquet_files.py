@@ -138,6 +138,10 @@ class ImageCells:
 
     def read(self, path: str, row: int) -> bytes:
         """The stored bytes of an image; b"" if there are none."""
+        return bytes_of(self.read_cell(path, row))
+
+    def read_cell(self, path: str, row: int) -> Any:
+        """A cell as the file has it: bytes, or a dict with `bytes` and `path`."""
         file = self.files[path]
         group = file.group_of(row)
         with self.lock:
@@ -147,7 +151,7 @@ class ImageCells:
                 self.forget()
             self.groups.move_to_end(key)
             cells = self.groups[key]
-        return bytes_of(cells[row - int(file.starts[group])].as_py())
+        return cells[row - int(file.starts[group])].as_py()
 
     def forget(self) -> None:
         """Drops the row groups that were used longest ago."""

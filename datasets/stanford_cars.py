@@ -18,6 +18,7 @@ class StanfordCars(SplitFileDataset):
         Source("cars_train.tgz", checksum="md5:065e5b463ae28d29e77c1b4b166cfe61", places={"cars_train": "cars_train"}),
         Source("cars_test.tgz", checksum="md5:4ce7ebf6a94d07f1952d94dd34c4d501", places={"cars_test": "cars_test"}),
     )
+    parquet_copy = "tanganke/stanford_cars"
     manual = (
         "the authors' host is gone; https://github.com/pytorch/vision/issues/7545 names copies, for example "
         "https://www.kaggle.com/datasets/jessicali9530/stanford-cars-dataset, whose doubled folders "

@@ -180,7 +180,7 @@ def test_coop_prompts(tmp_path, caplog):
         zipped.writestr(prompt, b"weights")
     root = tmp_path / "root"
     assert not download_coop(root)
-    assert "https://drive.google.com/file/d/18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF/view" in caplog.text and not names(root)
+    assert "https://drive.google.com/file/d/18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF/view" in caplog.text and not root.exists()
     assert download_coop(root, str(tmp_path))
     assert (root / "coop" / prompt).read_bytes() == b"weights"
     assert f"coop: ready in {root / 'coop'}: give a prompt" in caplog.text

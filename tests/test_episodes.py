@@ -125,7 +125,7 @@ def test_order_and_batch_of_images_change_nothing(clip_model):
 @pytest.mark.parametrize(("method", "views", "opts", "message"), [
     ("SoC", 20, ["INPUT.SIZE", 224], "INPUT.SIZE is 224, but this backbone takes 32 pixels"),
     ("SoC", 4, [], r"TTA.SELECT is 0.1; it must be at least 0.25 to keep one of 4 views"),
-    ("soc", 20, [], "Did you mean 'SoC'"),
+    ("SoCC", 20, [], "Did you mean 'SoC'"),
 ])
 def test_settings_that_do_not_fit_are_refused(clip_model, method: str, views: int, opts: list, message: str):
     with pytest.raises(ConfigError, match=message):

@@ -255,3 +255,56 @@ def test_columns_have_no_effect_on_other_sets(tmp_path):
     assert "no effect with ZeroShot: DATASET.COLUMNS image=path" in done.stdout
     done = run_tool("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "table", "DATASET.COLUMNS", "path")
     assert done.returncode == 2 and "it must be pairs such as image=path label=diagnosis" in done.stderr
+
+
+EXPERIMENT = """
+title: Own images beside others
+layout: results
+backbones: [small]
+datasets:
+  - landcover
+  - {table: SKIN, columns: "image=path label=diagnosis split=fold", classnames: "NV=mole; MEL=melanoma; BKL=wart"}
+  - {image_folder: ZOO, label: Our zoo}
+runs:
+  - methods: [ZeroShot, TPT]
+"""
+
+
+@pytest.fixture
+def experiment(skin, tmp_path) -> Path:
+    for shade, name in enumerate(("ant", "zebra")):
+        for n in range(2):
+            picture(tmp_path / "zoo" / name / f"{n}.png", shade, n)
+    path = tmp_path / "mixed.yaml"
+    path.write_text(EXPERIMENT.replace("SKIN", str(skin)).replace("ZOO", str(tmp_path / "zoo")))
+    return path
+
+
+def test_an_experiment_with_benchmarks_and_own_sets(experiment, tmp_path):
+    command = ("reproduce.py", experiment, "--output-dir", tmp_path / "out", "--limit", 6, "--set", "TTA.VIEWS", 10)
+    done = run_tool(*command, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    for name in ("landcover", "skin", "Our zoo"):
+        assert name in done.stdout
+    done = run_tool(*command)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "6 runs done now" in done.stdout
+    table = (tmp_path / "out" / "experiments" / "mixed" / "tables.md").read_text()
+    assert "skin" in table and "Our zoo" in table
+    results = sorted((tmp_path / "out").glob("*/TPT/small/*/seed0/results.json"))
+    assert sorted(json.loads(path.read_text())["n"] for path in results) == [3, 4, 6]
+    done = run_tool(*command, "--only", "skin", "TPT")
+    assert done.returncode == 0 and "1 run" in done.stdout
+
+
+def test_two_sets_of_one_name_need_a_label(experiment, tmp_path):
+    text = experiment.read_text()
+    experiment.write_text(text.replace("label: Our zoo", "label: skin"))
+    done = run_tool("reproduce.py", experiment, "--dry-run")
+    assert done.returncode == 2 and "has two that are called skin: give one a label" in done.stderr
+    experiment.write_text(text.replace("image_folder: ", "image_foldr: "))
+    done = run_tool("reproduce.py", experiment, "--dry-run")
+    assert done.returncode == 2 and "no data set 'image_foldr'. Did you mean 'image_folder'" in done.stderr
+    experiment.write_text(text.replace(", label: Our zoo", ", dtd: /data"))
+    done = run_tool("reproduce.py", experiment, "--dry-run")
+    assert done.returncode == 2 and "it must be a data set with its folder, such as {table: /lab/ham}" in done.stderr

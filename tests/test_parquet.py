@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from common import run_tool
 from data_roots import picture
+from made_parquet import cells, label_feature, write_columns
 from promptcal.datasets import build_dataset
 from promptcal.datasets.identity import identify
 from promptcal.datasets.image_index import ImageIndex
@@ -160,27 +161,6 @@ def test_the_layout_of_the_hubs_own_conversion(land):
     with pytest.raises(DataError, match="'test' is in several folders, .*/default and .*/other: give one of them"):
         build_dataset("Parquet", land)
     assert len(build_dataset("Parquet", land / "other").test) == 6
-
-
-def write_columns(folder: Path, columns: dict, features: dict | None = None, name: str = "test.parquet") -> Path:
-    import pyarrow
-    from pyarrow import parquet
-
-    table = pyarrow.table(columns)
-    if features:
-        metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-        table = table.replace_schema_metadata(metadata)
-    folder.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(table, folder / name)
-    return folder / name
-
-
-def cells(hub: Path, count: int = 4) -> list:
-    return [{"bytes": (hub / "pictures" / "test" / f"{n}.png").read_bytes(), "path": None} for n in range(count)]
-
-
-def label_feature(names: list[str]) -> dict:
-    return {"_type": "ClassLabel", "names": names}
 
 
 def test_several_columns_of_labels(hub, tmp_path):

@@ -164,3 +164,12 @@ def test_added_names_join_the_groups_that_sweep_no_other_methods_settings(tmp_pa
     (tmp_path / "table1.yaml").write_text("title: x")
     with pytest.raises(ConfigError, match="rename the file"):
         experiment_file(str(tmp_path / "table1.yaml"))
+
+
+@pytest.mark.parametrize("name", ["birds", "Birds", "GardenBirds", "garden_birds", "gardenbirds"])
+def test_a_data_set_of_a_plugin_is_found_in_any_spelling(repository: Path, name: str):
+    plugin = repository / "birds.py"
+    plugin.write_text(re.sub(r"class \w+\(", "class GardenBirds(", plugin.read_text()))
+    done = command(train.main, "--plugin", "birds", "--trainer", "ZeroShot", "--dataset-config-file", name,
+                   "--no-train", *SETTINGS)
+    assert done.returncode == 0, done.stderr

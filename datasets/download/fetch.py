@@ -12,8 +12,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -49,6 +50,7 @@ class Source:
     checksum: str = ""  # "md5:…" or "sha256:…"
     inner: str = ""  # an archive inside the archive that holds the images
     places: Mapping[str, str] = field(default_factory=dict)  # path in the archive -> path below the set's folder
+    substitute: Source | None = None  # another archive with the same content, if this one cannot be had
 
     @property
     def limit(self) -> int:
@@ -100,18 +102,53 @@ def fetch(source: Source, folder: Path, mirror: str = "") -> Path:
     raise FetchError("; ".join(failures) or f"no address is known for {source.name}")
 
 
+def fetch_any(source: Source, folder: Path, mirror: str = "") -> tuple[Source, Path]:
+    """The file of a source or, if it cannot be had, of its substitute. What a mirror's folder has comes first.
+
+    Returns:
+        Which of the two it is, and the file.
+    """
+    sources = [source]
+    if source.substitute is not None:
+        sources.append(source.substitute)
+        if mirror and not mirror.startswith(WEB) and (Path(mirror).expanduser() / source.substitute.name).is_file():
+            sources.reverse()
+    failures = []
+    for candidate in sources:
+        try:
+            return candidate, fetch(candidate, folder, mirror)
+        except FetchError as error:
+            failures.append(str(error))
+    raise FetchError("; ".join(failures))
+
+
 def fetch_once(url: str, folder: Path, checksum: str) -> Path:
     """The file of `url` in `folder`, downloaded unless it is there with the right checksum. Other processes wait."""
     target = folder / url.rsplit("/", 1)[-1]
     try:
         if not is_complete(target, checksum):
-            folder.mkdir(parents=True, exist_ok=True)
-            with locked(target.with_name(f".{target.name}.lock"), f"downloads {url}"):
+            with new_folder(folder), locked(target.with_name(f".{target.name}.lock"), f"downloads {url}"):
                 if not is_complete(target, checksum):
                     fetch_url(url, target, checksum)
     except OSError as error:
         raise DataError(f"cannot read or write {target}: {error.strerror}") from error
     return target
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[None]:
+    """Makes a folder and those above it. What it made is removed again if it is still empty at the end."""
+    absent = [folder]
+    while not absent[-1].parent.exists():
+        absent.append(absent[-1].parent)
+    absent = [path for path in absent if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it is not empty
+            for path in absent:
+                path.rmdir()
 
 
 def is_complete(path: Path, checksum: str) -> bool:

@@ -3,16 +3,20 @@ from __future__ import annotations
 
 import logging
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..file_dataset import FileDataset
+from ..parquet import parquet_files_in
+from ..splitfile import read_split_file
 from ..utils.cli import tool
 from ..utils.errors import DataError, UserError, one_line, reading
 from ..utils.files import locked, write_atomically
 from .archives import ArchiveError, find, unpacked
-from .fetch import Source, fetch
+from .fetch import Source, fetch_any, new_folder
+from .parquet_copy import match_copy
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +31,15 @@ def download_dataset(cls: type[FileDataset], root: Path, mirror: str = "") -> bo
     try:
         with reading():
             lists = [source for source in missing_metadata(cls, root) if source.drive_id]  # others are in an archive
-            missing = [*lists, *missing_archives(cls, root)]
-        for source in missing:
-            install(source, root, cls.folder_in(root), mirror)
+            archives = missing_archives(cls, root)
+        missing = [*lists, *archives]
+        if archives and has_parquet_copy(cls, mirror):
+            for source in lists:
+                install(source, root, cls.folder_in(root), mirror)
+            install_from_parquet(cls, root, Path(mirror).expanduser())
+        else:
+            for source in missing:
+                install(source, root, cls.folder_in(root), mirror)
         dataset = cls(root)
         dataset.check_files(dataset.test)
     except UserError as error:
@@ -74,8 +84,7 @@ def working(root: Path) -> Iterator[Path]:
     """The work folder below a root, for one process at a time; others wait."""
     work = root / WORK_FOLDER
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        with locked(root / f"{WORK_FOLDER}.lock", f"downloads to {root}"):
+        with new_folder(root), locked(root / f"{WORK_FOLDER}.lock", f"downloads to {root}"):
             work.mkdir(exist_ok=True)
             for left in work.glob("unpacking-*"):  # of a run that was killed
                 shutil.rmtree(left, ignore_errors=True)
@@ -94,7 +103,7 @@ def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
     with working(root) as work:
         if installed(source, folder):  # by the process that held the lock
             return
-        file = fetch(source, work, mirror)
+        source, file = fetch_any(source, work, mirror)
         fault = None
         try:
             if source.places:
@@ -128,6 +137,41 @@ def move(path: Path, target: Path) -> None:
         remove(part)
 
 
+def has_parquet_copy(cls: type[FileDataset], mirror: str) -> bool:
+    """Whether a set may be made from parquet files, and the mirror's folder has some but no archive."""
+    folder = Path(mirror).expanduser()
+    if not cls.parquet_copy or not mirror or not folder.is_dir():
+        return False
+    if any((folder / source.name).is_file() for source in cls.archives):
+        return False
+    return bool(parquet_files_in(folder))
+
+
+def install_from_parquet(cls: type[FileDataset], root: Path, copy: Path) -> None:
+    """Writes the images of a hub's copy to the paths that CoOp's split file has, if the copy is the same
+    set: with the same number of images of each class in each split.
+
+    Args:
+        cls: The reader of the set.
+        root: The data root.
+        copy: The folder of the parquet files.
+    """
+    folder = cls.folder_in(root)
+    with reading():
+        entries = read_split_file(cls.locate(root, cls.metadata[0]))
+        images = match_copy(copy, entries)
+    with working(root) as work:
+        target = Path(tempfile.mkdtemp(prefix="unpacking-parquet-", dir=work))
+        try:
+            images.write(target / cls.images)
+            for source in cls.archives:
+                for place in source.places.values():
+                    if (target / place).exists():
+                        move(target / place, folder / place)
+        finally:
+            shutil.rmtree(target, ignore_errors=True)
+
+
 def remove(path: Path) -> None:
     """Removes a folder or a file, if it is there."""
     shutil.rmtree(path, ignore_errors=True)
@@ -150,9 +194,16 @@ def manual_steps(cls: type[FileDataset], root: Path) -> str:
         inner = f" and the {source.inner} in it" if source.inner else ""
         places = [f"{path} to {folder / place}" for path, place in source.places.items()]
         steps.append(f"{origin} {source.name}{checksum}, unpack it{inner} and move {', '.join(places)}")
+        if source.substitute is not None:
+            other = source.substitute
+            places = [f"{path} to {folder / place}" for path, place in other.places.items()]
+            steps.append(f"or, instead of {source.name}, download {other.link} and move {', '.join(places)}")
     steps += [f"download {source.link} and save it as {folder / source.name}" for source in files if source.drive_id]
     lines = ["By hand:", *(f"  {number}. {step}" for number, step in enumerate(steps, 1))]
     if archives:
         lines.append(f"  Or put those files, unchanged, into one folder: {cls.download_command(root)} --mirror FOLDER")
+    if archives and cls.parquet_copy:
+        lines.append(f"  Or from a copy in parquet files: hf download {cls.parquet_copy} --repo-type dataset "
+                     f"--local-dir FOLDER, then {cls.download_command(root)} --mirror FOLDER")
     lines.append(f"  To check the result: {tool('check-data')} {cls.key()} --root {root}{cls.plugin_flag()}")
     return "\n".join(lines)

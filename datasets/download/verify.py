@@ -1,10 +1,11 @@
 """Checks a data root: which data sets are there, whether they are complete, and what to do next."""
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tabulate import tabulate
 from tqdm import tqdm
@@ -36,16 +37,25 @@ class Finding:
         return (self.cls.key(), self.state, *(f"{n:,}" if n else "–" for n in counts), self.split, self.advice)
 
 
-def inspect(cls: type[FileDataset], root: Path, deep: bool = False) -> Finding:
-    """Reads one data set, with its errors, without downloading anything; `deep` also decodes all of its images."""
+def inspect(
+    cls: type[FileDataset], root: Path, deep: bool = False, options: Mapping[str, Any] | None = None,
+) -> Finding:
+    """Reads one data set, with its errors, without downloading anything.
+
+    Args:
+        cls: The reader.
+        root: The data root.
+        deep: Whether all images are decoded.
+        options: Further arguments of the reader, such as columns of a table.
+    """
     try:
-        return inspect_files(cls, root, deep)
+        return inspect_files(cls, root, deep, options or {})
     except DataError as error:
         return Finding(cls, "faulty", str(error))
 
 
 @reading()
-def inspect_files(cls: type[FileDataset], root: Path, deep: bool) -> Finding:
+def inspect_files(cls: type[FileDataset], root: Path, deep: bool, options: Mapping[str, Any]) -> Finding:
     if not cls.folder_in(root).is_dir():
         return Finding(cls, "absent", cls.next_step(root).removeprefix("run: "))
     fault = "faulty" if cls.test_dir(root).is_dir() else "absent"  # split files may be there before the images
@@ -59,7 +69,7 @@ def inspect_files(cls: type[FileDataset], root: Path, deep: bool) -> Finding:
             advice = f"{' and '.join(links)} missing in {where}"
         return Finding(cls, fault, f"{advice}: {cls.next_step(root).removeprefix('run: ')}")
     try:
-        dataset = cls(root)
+        dataset = cls(root, **options)
         dataset.check_files(dataset.test)
     except DataError as error:
         return Finding(cls, fault, str(error))

@@ -200,7 +200,7 @@ def find_config(name: str, folder: str) -> Path:
             if file.is_file():
                 return file
     if folder == "datasets":
-        registered_file = dataset_file_of(name)
+        registered_file = dataset_file_of(DATASET_REGISTRY.find(name))
         if registered_file is not None:
             return registered_file
     hint = nearest(path.stem, [file.stem for file in (CONFIGS / folder).glob("*.yaml")])
@@ -220,9 +220,10 @@ def dataset_layers(name: str) -> list[Layer]:
     try:
         file = find_config(name, "datasets")
     except ConfigError:
-        if name not in DATASET_REGISTRY:
+        registered = DATASET_REGISTRY.find(name)
+        if not registered:
             raise
-        return [(f"data set {name}", [("DATASET.NAME", name)])]
+        return [(f"data set {registered}", [("DATASET.NAME", registered)])]
     layers = [file_layer(file)]
     if CONFIGS not in file.resolve().parents:
         our_file = dataset_file_of(str(dict(layers[0][1]).get("DATASET.NAME")))

@@ -16,8 +16,9 @@ from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError, UnknownNameError, UserError
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, dataset_file_of
+from ..config.layers import dataset_layers
 from ..config.safe_yaml import read_yaml
-from ..registry import TRAINER_REGISTRY, find_method, method_key, registered_name
+from ..registry import TRAINER_REGISTRY, find_method, registered_name
 from ..report import published
 from .layouts import layout_fields
 
@@ -30,12 +31,38 @@ ORDER = (
     "streams", "descriptions", "corruptions",
 )
 
+# Settings of a data set with a root of its own that may be written without DATASET.
+PLACE_SETTINGS = ("DATASET.LABEL", "DATASET.COLUMNS", "DATASET.CLASSNAMES")
+
 # What a field of each type must be, and how a message calls it.
 VALID: dict[str, tuple[Any, str]] = {
     "Sequence": ((list, tuple), "a list"),
     "Mapping": (dict, "field: value pairs"),
     "str": (str, "text"),
 }
+
+
+@dataclass(frozen=True)
+class DatasetPlace:
+    """A data set that is not below the data root of the others, such as a user's own images.
+
+    In a yaml file it is `{table: /lab/ham}`, or with settings `{table: /lab/ham, label: HAM10000,
+    columns: "image=path label=dx"}`.
+
+    Attributes:
+        name: What the experiment and `--only` call it.
+        reader: What `build_cfg` takes for a data set, such as `table`.
+        root: Its data root.
+        settings: Further settings on this data set, as (KEY, value) pairs.
+    """
+
+    name: str
+    reader: str
+    root: str
+    settings: tuple[tuple[str, object], ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -71,7 +98,7 @@ class Experiment:
     title: str
     layout: str | Mapping[str, Any]
     backbones: Sequence[str]
-    datasets: Sequence[str]
+    datasets: Sequence[str | DatasetPlace]
     makes: str = ""
     demo: Demo = DEMO
     runs: Sequence[RunGroup] = ()
@@ -191,7 +218,7 @@ def add(experiment: Experiment, names: Sequence[str]) -> Experiment:
         groups.append(group)
     if methods and not joined:
         groups.append(RunGroup(methods))
-    all_datasets = without_duplicates([*experiment.datasets, *datasets])
+    all_datasets = list(dict.fromkeys([*experiment.datasets, *datasets]))
     return replace(experiment, runs=groups, datasets=all_datasets)
 
 
@@ -212,9 +239,59 @@ def parse_experiment(name: str, content: dict, source: Path) -> Experiment:
         demo = build(Demo, content["demo"], f"demo in {where}")
     demo = replace(demo, runs=run_groups(demo.runs, f"demo in {where}"))
     runs = run_groups(content.get("runs", []), where)
+    if isinstance(content.get("datasets"), list):
+        content = {**content, "datasets": parse_datasets(content["datasets"], where)}
     experiment = build(Experiment, {**content, "name": name, "demo": demo, "runs": runs}, where)
     check(experiment, where)
     return experiment
+
+
+def parse_datasets(entries: Sequence[Any], where: str) -> list[str | DatasetPlace]:
+    """The data sets of an experiment: names, and mappings for those with a root of their own."""
+    datasets: list[str | DatasetPlace] = []
+    for entry in entries:
+        if isinstance(entry, dict):
+            datasets.append(parse_place(entry, where))
+        else:
+            datasets.append(entry)
+    places = [dataset for dataset in datasets if isinstance(dataset, DatasetPlace)]
+    for place in places:
+        if sum(str(dataset) == place.name for dataset in datasets) > 1:
+            raise ConfigError(f"datasets in {where} has two that are called {place.name}: give one a "
+                              f"label, such as {{{place.reader}: {place.root}, label: Mine}}")
+    return datasets
+
+
+def parse_place(entry: Mapping[Any, Any], where: str) -> DatasetPlace:
+    """`{table: /lab/ham}`; other keys are settings, those of DATASET also as `columns`, `label` …"""
+    readers = {}
+    settings: dict[str, object] = {}
+    for key, value in entry.items():
+        setting = key if "." in str(key) else f"DATASET.{str(key).upper()}"
+        if setting in PLACE_SETTINGS or "." in str(key):
+            settings[setting] = value
+        else:
+            readers[str(key)] = value
+    if len(readers) != 1 or not isinstance(next(iter(readers.values())), str):
+        raise ConfigError(f"datasets in {where} has {dict(entry)!r}; it must be a data set with its "
+                          f"folder, such as {{table: /lab/ham}}, and optionally "
+                          f"{', '.join(key.rpartition('.')[2].lower() for key in PLACE_SETTINGS)}")
+    reader, root = next(iter(readers.items()))
+    reader = find_dataset(reader)
+    name = str(settings.get("DATASET.LABEL") or "")
+    if not name and dataset_class(reader).folder:
+        name = reader
+    if not name:
+        name = Path(root).expanduser().resolve().name
+    return DatasetPlace(name, reader, root, tuple(settings.items()))
+
+
+def dataset_class(dataset: str) -> type[Any]:
+    """The reader of what `find_dataset` returns."""
+    name: object = ""
+    for _, settings in dataset_layers(dataset):
+        name = dict(settings).get("DATASET.NAME", name)
+    return DATASET_REGISTRY.get(str(name))
 
 
 def run_groups(groups: Any, where: str) -> list[RunGroup]:
@@ -261,7 +338,8 @@ def check(experiment: Experiment, where: str) -> None:
     check_names("metrics", experiment.metrics, known_metrics(), where)
     check_names("published", experiment.published, published.tables_of(None), where)
     for dataset in (*experiment.datasets, *experiment.demo.datasets):
-        find_dataset(dataset)
+        if not isinstance(dataset, DatasetPlace):
+            find_dataset(dataset)
     for method in experiment.methods:
         TRAINER_REGISTRY.get(registered_name(method))
     for group in (*experiment.runs, *experiment.demo.runs):
@@ -301,10 +379,10 @@ def find_dataset(name: str, methods: Iterable[str] = ()) -> str:
     path = Path(name)
     if name in files or (path.suffix in (".yaml", ".yml") and path.is_file()):
         return name
-    for registered in DATASET_REGISTRY:
-        if method_key(registered) == method_key(name):
-            file = dataset_file_of(registered)
-            return file.stem if file else registered
+    registered = DATASET_REGISTRY.find(name)
+    if registered:
+        file = dataset_file_of(registered)
+        return file.stem if file else registered
     kinds = "method or data set" if methods else "data set"
     raise UnknownNameError(
         f"no {kinds} '{name}'.{nearest(name, [*methods, *DATASET_REGISTRY, *files])} "

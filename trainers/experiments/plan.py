@@ -24,7 +24,7 @@ from ..report.choices import refers_to
 from ..runs.record import canonical_json
 from ..vlm.openai import SMALL
 from ..vlm.prompt_files import checkpoint_path
-from .definition import Experiment, RunGroup, find_dataset
+from .definition import DatasetPlace, Experiment, RunGroup, find_dataset
 from .run_state import RunState, run_state
 
 
@@ -61,17 +61,17 @@ class Workspace:
             return [SMALL]
         return list(experiment.backbones)
 
-    def datasets(self, experiment: Experiment) -> Sequence[str]:
+    def datasets(self, experiment: Experiment) -> Sequence[str | DatasetPlace]:
         if self.demo:
             return experiment.demo.datasets
         return experiment.datasets
 
-    def run_groups(self, experiment: Experiment, dataset: str) -> list[RunGroup]:
+    def run_groups(self, experiment: Experiment, dataset: str | DatasetPlace) -> list[RunGroup]:
         """The experiment's groups of runs on a data set."""
         groups = experiment.runs
         if self.demo and experiment.demo.runs:
             groups = experiment.demo.runs
-        return [group for group in groups if not group.datasets or dataset in group.datasets]
+        return [group for group in groups if not group.datasets or str(dataset) in group.datasets]
 
     def outcome_dir(self, name: str) -> Path:
         return self.runs_dir / "experiments" / name
@@ -168,7 +168,13 @@ class PlannedRun:
     @property
     def data_state(self) -> Finding | None:
         """The state of its data; None for embedded data, which is always there."""
-        return inspect_data(self.dataset_name, self.cfg.DATASET.ROOT)
+        return inspect_data(*self.data_place)
+
+    @property
+    def data_place(self) -> tuple[str, str, str, str]:
+        """The data set, its root, and how it is read: DATASET.COLUMNS and DATASET.CLASSNAMES."""
+        data = self.cfg.DATASET
+        return self.dataset_name, data.ROOT, data.COLUMNS, data.CLASSNAMES
 
     @property
     def uses_views(self) -> bool:
@@ -209,7 +215,7 @@ class PlannedRun:
     @cached_property
     def size(self) -> tuple[int, int]:
         """Test or validation images, and classes."""
-        images, classes = dataset_size(self.dataset_name, self.cfg.DATASET.ROOT, self.split)
+        images, classes = dataset_size(*self.data_place, self.split)
         if self.cfg.TEST.LIMIT:
             images = min(self.cfg.TEST.LIMIT, images)
         return images, classes
@@ -277,7 +283,7 @@ class Planner:
     """Plans runs on one data set with one backbone and one seed."""
 
     workspace: Workspace
-    dataset: str
+    dataset: str | DatasetPlace
     backbone: str
     seed: int
     coop: Mapping[str, object]  # settings of the CoOp prompts
@@ -326,7 +332,7 @@ class Planner:
             key=canonical_json([effective_settings(cfg), prompt_key]),
             folder=Path(cfg.OUTPUT_DIR),
             method=cfg.TRAINER.NAME,
-            dataset=self.dataset,
+            dataset=str(self.dataset),
             backbone=self.backbone,
             seed=self.seed,
             variant=variant,
@@ -360,20 +366,23 @@ class Planner:
         return False
 
 
-def fill_in(value: object, workspace: Workspace, dataset: str) -> object:
+def fill_in(value: object, workspace: Workspace, dataset: str | DatasetPlace) -> object:
     """A swept value with its placeholders filled in.
 
     {root} is the data root, {configs} the folder of configs and {dataset} the data set's name.
     """
     if not isinstance(value, str):
         return value
-    value = value.replace("{root}", workspace.root or "data")
+    root = workspace.root or "data"
+    if isinstance(dataset, DatasetPlace):
+        root = dataset.root
+    value = value.replace("{root}", root)
     value = value.replace("{configs}", str(CONFIGS))
-    return value.replace("{dataset}", dataset)
+    return value.replace("{dataset}", str(dataset))
 
 
 def configure(
-    workspace: Workspace, method: str, dataset: str, backbone: str, seed: int,
+    workspace: Workspace, method: str, dataset: str | DatasetPlace, backbone: str, seed: int,
     settings: Mapping[str, object] | None = None,
 ) -> CfgNode:
     """The config of a run with some settings of its own.
@@ -382,12 +391,19 @@ def configure(
     """
     flags = ["MODEL.BACKBONE.NAME", backbone, "SEED", seed, "TEST.LIMIT", workspace.limit,
              "CACHE.DIR", str(workspace.cache_dir)]
-    if workspace.root:
-        flags += ["DATASET.ROOT", workspace.root]
+    if isinstance(dataset, DatasetPlace):
+        reader = dataset.reader
+        flags += ["DATASET.ROOT", dataset.root]
+        for key, value in dataset.settings:
+            flags += [key, value]
+    else:
+        reader = find_dataset(dataset)
+        if workspace.root:
+            flags += ["DATASET.ROOT", workspace.root]
     opts = list(workspace.opts)
     for key, value in (settings or {}).items():
         opts += [key, value]
-    cfg = build_cfg(method, find_dataset(dataset), flags=flags, opts=opts)
+    cfg = build_cfg(method, reader, flags=flags, opts=opts)
     if cfg.OUTPUT_DIR:
         raise ConfigError("OUTPUT_DIR is of single runs: an experiment has --output-dir for all of "
                           "its runs")
@@ -425,19 +441,21 @@ def check_folders(runs: Iterable[PlannedRun]) -> None:
 
 
 @cache
-def dataset_size(name: str, root: str = "", split: str = "test") -> tuple[int, int]:
+def dataset_size(
+    name: str, root: str = "", columns: str = "", classnames: str = "", split: str = "test",
+) -> tuple[int, int]:
     """Images of a split and classes of a data set below `root`.
 
     Where the data set is not there: those of the published test split.
     """
-    state = inspect_data(name, root)
+    state = inspect_data(name, root, columns, classnames)
     if state and (split == "test" or not state.test):
         images = state.test or state.cls.expected_test
         classes = state.classes or state.cls.expected_classes or 0
         return images, classes
     if not state:  # embedded data
         root = ""
-    dataset = build_dataset(name, root)
+    dataset = build_dataset(name, root, columns=columns, classnames=classnames)
     items = dataset.test
     if split == "val":
         items = dataset.val
@@ -445,12 +463,18 @@ def dataset_size(name: str, root: str = "", split: str = "test") -> tuple[int, i
 
 
 @cache
-def inspect_data(name: str, root: str) -> Finding | None:
+def inspect_data(
+    name: str, root: str, columns: str = "", classnames: str = "",
+) -> Finding | None:
     """The state of a data set: ok, partial, faulty or absent; None for an embedded one."""
     kind = DATASET_REGISTRY.get(name)
     if not issubclass(kind, FileDataset):
         return None
-    return inspect(kind, Path(root))
+    options = {}
+    for option, value in (("columns", columns), ("classnames", classnames)):
+        if value and option in kind.options:
+            options[option] = value
+    return inspect(kind, Path(root).expanduser(), options=options)
 
 
 def select(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[PlannedRun]:

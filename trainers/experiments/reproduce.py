@@ -175,13 +175,13 @@ def download_missing(experiment: Experiment, workspace: Workspace, only: Sequenc
     if not workspace.root:
         raise ConfigError(f"{experiment.name} downloads the data sets that are missing: give the "
                           f"folder with --root")
-    root = Path(workspace.root).expanduser()
     runs = expand(experiment, workspace)
     if only:
         runs = select(runs, only)
-    for name in dict.fromkeys(run.dataset_name for run in runs):
-        state = inspect_data(name, workspace.root)
-        if state and state.state == "absent":
+    for name, folder, columns, classnames in dict.fromkeys(run.data_place for run in runs):
+        root = Path(folder).expanduser()
+        state = inspect_data(name, folder, columns, classnames)
+        if state and state.state == "absent" and state.cls.can_be_downloaded():
             logger.info("%s is not in %s: downloading it, as %s does", state.cls.key(), root,
                         tool("download"))
             with reading():

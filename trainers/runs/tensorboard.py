@@ -37,11 +37,11 @@ TUNED = "tuned"  # event folders in it
 ZERO_SHOT = "zero-shot"
 POINTS = 50  # of a curve, at most, besides those at the ends of parts
 
-# Names of curves. TensorBoard sorts charts by name: these come before those of the losses.
-ACCURACY = "calibration/accuracy"
-ECE = "calibration/ECE"
-CONFIDENCE = "calibration/mean confidence"
-OVER_CONFIDENCE = "calibration/over-confidence"
+# Names of curves. TensorBoard sorts charts by name: these come before those of the losses, in this order.
+ACCURACY = "calibration/1 accuracy"
+ECE = "calibration/2 ECE"
+CONFIDENCE = "calibration/3 mean confidence"
+OVER_CONFIDENCE = "calibration/4 over-confidence"
 # The curves of which HPARAMS shows the last point. It reads them by these names.
 HPARAMS_METRICS = {ACCURACY: "accuracy", ECE: "ECE", OVER_CONFIDENCE: "over-confidence"}
 # TensorBoard sorts the columns of HPARAMS by name, so names begin with their place.

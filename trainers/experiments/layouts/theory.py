@@ -18,7 +18,7 @@ from ...registry import ZERO_SHOT, backbone_label, build_trainer, method_info
 from ...report.table_model import Entry, RowBlock, Table, TableRow
 from ...runs.parts import chunks
 from ..finished_runs import FinishedRuns
-from ..plan import Workspace, configure
+from ..plan import DatasetPlace, Workspace, configure
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,9 @@ def theory_tables(finished: FinishedRuns) -> Iterator[Table]:
             yield first_order_table(f"theory_{dataset}_first_order", where, first, float(study["step"]))
 
 
-def adaptation(workspace: Workspace, method: str, dataset: str, backbone: str, out: Path) -> Adaptation:
+def adaptation(
+    workspace: Workspace, method: str, dataset: str | DatasetPlace, backbone: str, out: Path,
+) -> Adaptation:
     """Computed once: a file in `out` keeps it for later calls with the same settings, data and weights."""
     cfg = configure(workspace, method, dataset, backbone, 0)
     trainer = build_trainer(cfg)

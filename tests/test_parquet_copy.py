@@ -1,0 +1,175 @@
+"""Stanford Cars and SUN397 from copies in parquet files; second hosts of other sets; failed downloads."""
+import dataclasses
+import json
+import logging
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from data_roots import IMAGE_DIRS, build, entries, write_split
+from file_server import names, serving
+from hosted_sets import hosted
+from made_parquet import label_feature, write_columns
+from promptcal.datasets import DATASET_REGISTRY, build_dataset
+from promptcal.datasets.download.fetch import FetchError, fetch_once
+from promptcal.datasets.download.install import download_dataset, manual_steps
+from promptcal.tools import download
+
+needs_pyarrow = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
+pytestmark = pytest.mark.usefixtures("no_internet")
+CARS = ["AM General Hummer SUV 2000", "Ram C-V Cargo Van Minivan 2012"]  # the year is last, as on the hub
+
+
+@pytest.fixture(autouse=True)
+def all_messages(caplog):
+    caplog.set_level(logging.INFO)
+
+
+def make_copy(name: str, tmp_path: Path, hub_names: list[str], with_paths: bool = False, leave_out: int = -1) -> Path:
+    """A hub's copy of a miniature set, with the split file beside it. `leave_out` is a test image that is not in it."""
+    build(name, tmp_path / "made")
+    images = tmp_path / "made" / IMAGE_DIRS[name]
+    copy = tmp_path / "copy"
+    splits = entries(name)
+    for split, rows in {"test": splits["test"], "train": splits["train"] + splits["val"]}.items():
+        rows = [row for number, row in enumerate(rows) if split == "train" or number != leave_out]
+        cells = [{"bytes": (images / path).read_bytes(), "path": Path(path).name if with_paths else None}
+                 for path, _, _ in rows]
+        columns = {"image": cells[::-1], "label": [label for _, label, _ in rows][::-1]}
+        write_columns(copy / "data", columns, {"label": label_feature(hub_names)}, f"{split}-00000-of-00001.parquet")
+    split_file = write_split(tmp_path / "made", name, splits)
+    shutil.copy(split_file, copy)
+    return copy
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("with_paths", [True, False])
+def test_cars_from_a_copy(with_paths, tmp_path, caplog):
+    copy = make_copy("StanfordCars", tmp_path, CARS, with_paths)
+    root = tmp_path / "root"
+    assert download.main(["stanford_cars", "--root", str(root), "--mirror", str(copy)]) == 0, caplog.text
+    assert "stanford_cars: ready, 4 test images of 2 classes" in caplog.text
+    dataset = build_dataset("StanfordCars", root)
+    dataset.check_files([*dataset.train, *dataset.val, *dataset.test])
+    original = build_dataset("StanfordCars", tmp_path / "made")
+    assert dataset.test_hash == original.test_hash
+    for split in ("test", "train"):
+        items = getattr(dataset, split), getattr(original, split)
+        contents = [[(item.label, Path(item.impath).read_bytes()) for item in side] for side in items]
+        if with_paths:
+            assert contents[0] == contents[1]
+        elif split == "test":  # the images of a class may change places, and no others
+            assert sorted(contents[0]) == sorted(contents[1])
+    assert names(root) == ["stanford_cars"]
+    assert ("few-shot samples are not CoOp's" in caplog.text) is not with_paths
+
+
+@needs_pyarrow
+def test_scenes_from_a_copy(tmp_path):
+    copy = make_copy("SUN397", tmp_path, ["abbey", "apartment building outdoor", "basketball court indoor"])
+    assert download_dataset(DATASET_REGISTRY.get("SUN397"), tmp_path / "root", str(copy))
+    dataset = build_dataset("SUN397", tmp_path / "root")
+    dataset.check_files(dataset.test)
+    assert dataset.classnames[1] == "outdoor apartment_building"
+
+
+@needs_pyarrow
+def test_another_set_is_refused_with_both_counts(tmp_path, caplog):
+    cls = DATASET_REGISTRY.get("StanfordCars")
+    copy = make_copy("StanfordCars", tmp_path, CARS, leave_out=2)
+    assert not download_dataset(cls, tmp_path / "root", str(copy))
+    assert ("it has 3 test images, the split file 4; images by class there and in the split file: '2012 Ram C/V Cargo "
+            "Van Minivan' 1 and 2") in caplog.text
+    assert not (tmp_path / "root" / "stanford_cars" / "cars_test").exists()
+    assert names(tmp_path / "root") == ["stanford_cars"]
+    caplog.clear()
+    shutil.rmtree(tmp_path / "copy")
+    copy = make_copy("StanfordCars", tmp_path, ["Hummer", CARS[1]])
+    assert not download_dataset(cls, tmp_path / "root", str(copy))
+    assert "only in the copy: 'Hummer'; only in the split file: 2000 AM General Hummer SUV" in caplog.text
+
+
+def test_the_steps_name_the_copy(tmp_path):
+    steps = manual_steps(DATASET_REGISTRY.get("SUN397"), tmp_path)
+    assert "hf download tanganke/sun397 --repo-type dataset --local-dir FOLDER" in steps
+
+
+@pytest.mark.parametrize("name", ["DescribableTextures", "OxfordFlowers", "OxfordPets"])
+def test_a_second_host(name, tmp_path, monkeypatch):
+    """The first host has nothing; the second is asked for the same file."""
+    cls, archives = hosted(name, tmp_path, monkeypatch)
+    source = cls.archives[0]
+    assert [url.split("/")[2] for url in source.urls] == ["www.robots.ox.ac.uk", "thor.robots.ox.ac.uk"]
+    with serving() as first, serving() as second:
+        second.files = {path.name: path.read_bytes() for path in archives.iterdir()}
+        urls = tuple(f"{server.address}/{source.name}" for server in (first, second))
+        monkeypatch.setattr(cls, "archives", (dataclasses.replace(source, urls=urls),))
+        lists = tmp_path / "lists"
+        lists.mkdir()
+        for path in archives.glob("*.json"):
+            path.rename(lists / path.name)
+        assert download_dataset(cls, tmp_path / "root", str(lists))
+        assert first.requests and second.requests
+
+
+def test_another_archive_of_eurosat(tmp_path, monkeypatch, caplog):
+    """Zenodo's has another name and another folder."""
+    cls, archives = hosted("EuroSAT", tmp_path, monkeypatch)
+    source = cls.archives[0]
+    zenodo = dataclasses.replace(source.substitute, checksum="")
+    monkeypatch.setattr(cls, "archives", (dataclasses.replace(source, substitute=zenodo),))
+    unpacked = tmp_path / "unpacked"
+    shutil.unpack_archive(archives / source.name, unpacked)
+    (unpacked / "2750").rename(unpacked / "EuroSAT_RGB")
+    (archives / source.name).unlink()
+    shutil.make_archive(str(archives / "EuroSAT_RGB"), "zip", unpacked)
+    assert download_dataset(cls, tmp_path / "root", str(archives))
+    assert len(build_dataset("EuroSAT", tmp_path / "root").test) == 20
+    with serving() as server:
+        server.files = {path.name: path.read_bytes() for path in archives.iterdir()}
+        assert download_dataset(cls, tmp_path / "other", server.address)
+    assert (tmp_path / "other" / "eurosat" / "2750").is_dir()
+    steps = manual_steps(cls, tmp_path / "third")
+    assert "zenodo.org/records/7711810" in steps
+    assert f"EuroSAT_RGB to {tmp_path / 'third' / 'eurosat' / '2750'}" in steps
+
+
+def test_a_failed_download_leaves_no_empty_folder(tmp_path):
+    root = tmp_path / "new" / "root"
+    assert not download_dataset(DATASET_REGISTRY.get("DescribableTextures"), root)
+    assert names(tmp_path) == []
+    with pytest.raises(FetchError):
+        fetch_once("http://127.0.0.1:9/ViT.pt", tmp_path / "cache" / "clip", "sha256:00")
+    assert names(tmp_path) == []
+
+
+def test_a_plugins_set_gets_advice_that_works(tmp_path, monkeypatch):
+    """Its command names the plugin; a set that nothing can download is not suggested to be."""
+    from promptcal.datasets.download.fetch import Source
+    from promptcal.datasets.download.verify import inspect
+    from promptcal.datasets.splitfile import SplitFileDataset
+    from promptcal.datasets.utils.errors import DataError
+
+    class GardenBirds(SplitFileDataset):
+        folder = "birds"
+        images = "photos"
+        metadata = (Source("labels.json"),)
+
+    GardenBirds.__module__ = "lab.birds"
+    step = f"put its images into {tmp_path}/birds/photos"
+    with pytest.raises(DataError, match=f"there is no folder .*birds; correct --root or DATASET.ROOT, or {step}"):
+        GardenBirds(tmp_path)
+    assert inspect(GardenBirds, tmp_path).advice == f"put its images into {tmp_path}/birds/photos"
+    (tmp_path / "birds" / "photos").mkdir(parents=True)
+    with pytest.raises(DataError, match=f"{tmp_path}/birds/labels.json is missing; put it there"):
+        GardenBirds(tmp_path)
+    content = {"test": [["a.jpg", 0, "robin"], ["b.jpg", 1, "wren"]]}
+    (tmp_path / "birds" / "labels.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=f"2 of 2 images are missing: .*; its images belong in {tmp_path}/birds/photos"):
+        dataset = GardenBirds(tmp_path)
+        dataset.check_files(dataset.test)
+    monkeypatch.setattr(GardenBirds, "archives", (Source("photos.zip", urls=("https://lab.org/photos.zip",)),))
+    shutil.rmtree(tmp_path / "birds")
+    with pytest.raises(DataError, match=f"download.py birds --root {tmp_path} --plugin lab.birds"):
+        GardenBirds(tmp_path)
