@@ -16,7 +16,7 @@ from ...datasets.utils.files import read_regular
 from ..functional.arrays import Array
 from ..functional.calibration import top_class
 from ..registry import ZERO_SHOT, method_info
-from ..runs.tensorboard import event_folder
+from ..runs.event_folders import event_folder
 from .figures.reliability import Diagram, diagram, draw_grid
 from .figures.style import encode
 from .load import FinishedRun, read_run

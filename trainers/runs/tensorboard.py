@@ -28,13 +28,11 @@ from tqdm import tqdm
 from ...datasets.utils.files import writing
 from ..functional.calibration import ece, top_class
 from ..registry import branch_of, method_info
+from .event_folders import FOLDER, TUNED, ZERO_SHOT, event_folder
 from .parts import Columns
 from .record import RunRecord
 from .summary import result_table
 
-FOLDER = "tensorboard"  # of a run
-TUNED = "tuned"  # event folders in it
-ZERO_SHOT = "zero-shot"
 POINTS = 50  # of a curve, at most, besides those at the ends of parts
 
 # Names of curves. TensorBoard sorts charts by name: these come before those of the losses, in this order.
@@ -47,12 +45,6 @@ HPARAMS_METRICS = {ACCURACY: "accuracy", ECE: "ECE", OVER_CONFIDENCE: "over-conf
 # TensorBoard sorts the columns of HPARAMS by name, so names begin with their place.
 HPARAMS_COLUMNS = ("method", "data set", "backbone", "prompt", "λ", "steps", "seed")
 NUMBERS = ("λ", "steps", "seed")
-
-
-def event_folder(run_dir: Path, trainer: str) -> Path:
-    """The event folder of a run's own predictions. Those of ZeroShot are the zero-shot ones."""
-    name = ZERO_SHOT if method_info(trainer).zero_shot else TUNED
-    return run_dir / FOLDER / name
 
 
 class ScalarWriter:
