@@ -26,9 +26,9 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from ...datasets.utils.files import writing
+from ..config.run_folder import event_folder, zero_shot_event_folder
 from ..functional.calibration import ece, top_class
 from ..registry import branch_of, method_info
-from .event_folders import FOLDER, TUNED, ZERO_SHOT, event_folder
 from .parts import Columns
 from .record import RunRecord
 from .summary import result_table
@@ -125,7 +125,7 @@ class Progress:
         self.every = max(1, total // POINTS)
         self.logged = 0  # images at the last point
         self.tuned_writer = ScalarWriter(event_folder(run_dir, trainer))
-        self.zero_shot_writer = ScalarWriter(run_dir / FOLDER / ZERO_SHOT)
+        self.zero_shot_writer = ScalarWriter(zero_shot_event_folder(run_dir))
         if not method_info(trainer).zero_shot:
             self.zero_shot = RunningMetrics(bins)
 
@@ -183,7 +183,7 @@ def write_final(run_dir: Path, record: RunRecord, results: Mapping[str, Any]) ->
         for summary in hparams_summaries(record):
             writer._get_file_writer().add_summary(summary)
     if not method_info(trainer).zero_shot:
-        zero_shot_folder = run_dir / FOLDER / ZERO_SHOT
+        zero_shot_folder = zero_shot_event_folder(run_dir)
         with writing(zero_shot_folder), SummaryWriter(str(zero_shot_folder), purge_step=step) as writer:
             add_scalars(writer, final_scalars(results, "zero_shot_"), step)
 
