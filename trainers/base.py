@@ -87,8 +87,8 @@ class BaseTrainer:
         Args:
             cfg: The settings.
             dataset: Used instead of the one that `cfg` names.
-            model: Used instead of the backbone that `cfg` names and of the data set's classes, for
-                images in memory.
+            model: Used instead of the backbone that `cfg` names. With class names it is for images
+                in memory, and there is no data set.
         """
         self.cfg = cfg
         self.given_dataset = dataset
@@ -178,7 +178,8 @@ class BaseTrainer:
 
     def report_changed_files(self) -> None:
         """Weights and prompt were copied into memory: a file that was replaced since is not the one of the results."""
-        self.report_changed_file("weights", self.cfg.MODEL.BACKBONE.NAME, weights_hash, self.weights)
+        if self.given_model is None:
+            self.report_changed_file("weights", self.cfg.MODEL.BACKBONE.NAME, weights_hash, self.weights)
         if self.cfg.MODEL.INIT_WEIGHTS:
             self.report_changed_file("prompt", self.cfg.MODEL.INIT_WEIGHTS, prompt_hash, self.prompt_facts.hash)
 
@@ -220,13 +221,18 @@ class BaseTrainer:
     @property
     def num_images(self) -> int:
         """The images of the run; 0 for images in memory, whose number is not known before."""
-        if self.given_model is not None:
+        if self.has_given_classes:
             return 0
         return len(self.data.indices)
 
     @property
+    def has_given_classes(self) -> bool:
+        """Whether images in memory are predicted, without a data set."""
+        return self.given_model is not None and len(self.given_model.classnames) > 0
+
+    @property
     def classnames(self) -> Sequence[str]:
-        if self.given_model is not None:
+        if self.given_model is not None and self.has_given_classes:
             return self.given_model.classnames
         return self.data.classnames
 
@@ -253,6 +259,8 @@ class BaseTrainer:
     @cached_property
     def weights(self) -> str:
         """Hash of the backbone's weights."""
+        if self.given_model is not None:
+            return self.given_model.weights
         return weights_hash(self.cfg.MODEL.BACKBONE.NAME)
 
     @cached_property
@@ -311,7 +319,7 @@ class BaseTrainer:
     def load_model(self) -> LoadedModel:
         """The model that was given, or the backbone and the classes that the settings name."""
         if self.given_model is not None:
-            return self.given_model
+            return self.given_model._replace(classnames=self.classnames)
         name = self.cfg.MODEL.BACKBONE.NAME
         warn_of_small(name, self.cfg.DATASET.NAME)
         loaded = load_clip(name, self.numerics.device, self.weights)
@@ -330,7 +338,7 @@ class BaseTrainer:
         """Templates and descriptions in place of PROMPT.CTX_INIT; None = there are none."""
         template: str | None = None
         ensemble: Sequence[str] = ()
-        if self.given_model is None:  # for images in memory there is no data set
+        if not self.has_given_classes:  # for images in memory there is no data set
             template = self.data.dataset.template
             ensemble = self.data.dataset.ensemble
         templates = find_templates(

@@ -1,12 +1,64 @@
 """Calibrated test-time adaptation of CLIP.
 
-    from promptcal.trainers import adapt, load_clip
-    from promptcal.datasets import build_dataset
+    import promptcal as pc
+
+    model = pc.load_clip("small")
+    print(pc.evaluate("SoC", model, "LandCover"))          # a whole run: accuracy, ECE, over-confidence
+    pc.adapt("SoC", model, ["forest", "river"], "tile.png")  # one image
 """
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 __version__ = "1.1.0"
 
 # The parts are links to folders at the top of a checkout. Where links are not supported, look there directly.
 if not Path(__file__).with_name("trainers").is_dir():
     __path__.append(str(Path(__file__).resolve().parents[2]))
+
+PUBLIC = {
+    "Adapter": "trainers.api",
+    "adapt": "trainers.api",
+    "build_dataset": "datasets",
+    "evaluate": "trainers.predict.evaluate",
+    "load_clip": "trainers.vlm.loading",
+    "make_views": "datasets.views",
+}
+
+__all__ = [*PUBLIC, "list_backbones", "list_datasets", "list_methods"]
+
+
+def list_methods() -> list[str]:
+    """The registered methods. Wherever a method is named, any spelling of these works: `soc`, `O-TPT`."""
+    from promptcal.trainers.registry import TRAINER_REGISTRY
+
+    return sorted(TRAINER_REGISTRY, key=str.lower)
+
+
+def list_datasets() -> list[str]:
+    """The registered data sets. LandCover and LandCoverShift need no files."""
+    from promptcal.datasets import DATASET_REGISTRY
+
+    return sorted(DATASET_REGISTRY, key=str.lower)
+
+
+def list_backbones() -> list[str]:
+    """The backbones that have a name.
+
+    `load_clip` also takes a path, `open_clip:MODEL/TAG` and `hf:FOLDER`.
+    """
+    from promptcal.trainers.vlm.openai import BACKBONES, SMALL
+
+    return [SMALL, *BACKBONES]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports on first use: torch takes seconds."""
+    if name not in PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{PUBLIC[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What completion shows: the functions, not what this file imports."""
+    return [*__all__, "__version__"]

@@ -8,7 +8,7 @@ from yacs.config import CfgNode
 from ...datasets.base import DATASET_REGISTRY, run_name
 from ...datasets.utils.errors import ConfigError
 from .names import backbone_name, path_safe
-from .registry import TRAINER_REGISTRY, is_plugin
+from .registry import TRAINER_REGISTRY, is_plugin, method_info
 
 
 def plugin_modules(cfg: CfgNode) -> dict[str, str]:
@@ -39,3 +39,18 @@ def run_path(cfg: CfgNode) -> Path:
     backbone = path_safe(backbone_name(cfg.MODEL.BACKBONE.NAME))
     dataset = path_safe(results_name(cfg))
     return Path("output", dataset, path_safe(cfg.TRAINER.NAME), backbone, cfg.TAG, f"seed{cfg.SEED}")
+
+
+def event_folder(run_dir: Path, trainer: str) -> Path:
+    """The folder of TensorBoard's events about a run's own predictions.
+
+    Those of ZeroShot are the zero-shot ones.
+    """
+    if method_info(trainer).zero_shot:
+        return zero_shot_event_folder(run_dir)
+    return run_dir / "tensorboard" / "tuned"
+
+
+def zero_shot_event_folder(run_dir: Path) -> Path:
+    """The folder of TensorBoard's events about the predictions before tuning."""
+    return run_dir / "tensorboard" / "zero-shot"

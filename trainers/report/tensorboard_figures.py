@@ -13,10 +13,10 @@ from torch.utils.tensorboard import SummaryWriter
 
 from ...datasets.utils.errors import one_line
 from ...datasets.utils.files import read_regular
+from ..config.run_folder import event_folder
 from ..functional.arrays import Array
 from ..functional.calibration import top_class
 from ..registry import ZERO_SHOT, method_info
-from ..runs.tensorboard import event_folder
 from .figures.reliability import Diagram, diagram, draw_grid
 from .figures.style import encode
 from .load import FinishedRun, read_run

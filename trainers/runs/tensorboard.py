@@ -26,15 +26,13 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from ...datasets.utils.files import writing
+from ..config.run_folder import event_folder, zero_shot_event_folder
 from ..functional.calibration import ece, top_class
 from ..registry import branch_of, method_info
 from .parts import Columns
 from .record import RunRecord
 from .summary import result_table
 
-FOLDER = "tensorboard"  # of a run
-TUNED = "tuned"  # event folders in it
-ZERO_SHOT = "zero-shot"
 POINTS = 50  # of a curve, at most, besides those at the ends of parts
 
 # Names of curves. TensorBoard sorts charts by name: these come before those of the losses, in this order.
@@ -47,12 +45,6 @@ HPARAMS_METRICS = {ACCURACY: "accuracy", ECE: "ECE", OVER_CONFIDENCE: "over-conf
 # TensorBoard sorts the columns of HPARAMS by name, so names begin with their place.
 HPARAMS_COLUMNS = ("method", "data set", "backbone", "prompt", "λ", "steps", "seed")
 NUMBERS = ("λ", "steps", "seed")
-
-
-def event_folder(run_dir: Path, trainer: str) -> Path:
-    """The event folder of a run's own predictions. Those of ZeroShot are the zero-shot ones."""
-    name = ZERO_SHOT if method_info(trainer).zero_shot else TUNED
-    return run_dir / FOLDER / name
 
 
 class ScalarWriter:
@@ -133,7 +125,7 @@ class Progress:
         self.every = max(1, total // POINTS)
         self.logged = 0  # images at the last point
         self.tuned_writer = ScalarWriter(event_folder(run_dir, trainer))
-        self.zero_shot_writer = ScalarWriter(run_dir / FOLDER / ZERO_SHOT)
+        self.zero_shot_writer = ScalarWriter(zero_shot_event_folder(run_dir))
         if not method_info(trainer).zero_shot:
             self.zero_shot = RunningMetrics(bins)
 
@@ -191,7 +183,7 @@ def write_final(run_dir: Path, record: RunRecord, results: Mapping[str, Any]) ->
         for summary in hparams_summaries(record):
             writer._get_file_writer().add_summary(summary)
     if not method_info(trainer).zero_shot:
-        zero_shot_folder = run_dir / FOLDER / ZERO_SHOT
+        zero_shot_folder = zero_shot_event_folder(run_dir)
         with writing(zero_shot_folder), SummaryWriter(str(zero_shot_folder), purge_step=step) as writer:
             add_scalars(writer, final_scalars(results, "zero_shot_"), step)
 

@@ -1,12 +1,13 @@
 """A backbone from its name: OpenAI's models and files without a prefix, other libraries' with one."""
 from __future__ import annotations
 
+import hashlib
 from importlib import import_module
 from types import ModuleType
 
 import torch
 
-from ...datasets.utils.errors import ConfigError, WeightsError
+from ...datasets.utils.errors import ConfigError, UserError, WeightsError
 from . import openai
 from .backbone import Backbone
 from .device import pick_device
@@ -58,3 +59,31 @@ def weights_hash(name: str) -> str:
     """SHA-256 of a backbone's weights, shortened, with all else that its features depend on."""
     loader, rest = find_loader(name)
     return loader.weights_hash(rest)
+
+
+def model_hash(backbone: Backbone) -> str:
+    """What a record says of the weights of a model in memory.
+
+    A model that still is as `load_clip` loaded it has the hash of its file, so that its runs and
+    those of the command line are runs of one model. Any other has a hash of its tensors.
+    """
+    in_memory = tensors_hash(backbone)
+    if backbone.name:
+        try:
+            stored = as_backbone(load_clip(backbone.name, "cpu"))
+            if tensors_hash(stored) == in_memory:
+                return weights_hash(backbone.name)
+        except UserError:  # the file is not there any more
+            pass
+    return in_memory
+
+
+def tensors_hash(backbone: Backbone) -> str:
+    """A hash of all tensors of a model, of its layers and of the images that it takes."""
+    module = backbone.module
+    digest = hashlib.sha256(f"{module!r}{backbone.pixels!r}".encode())
+    for name, tensor in sorted(module.state_dict().items()):
+        values = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
+        digest.update(values.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

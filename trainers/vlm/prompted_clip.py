@@ -27,7 +27,8 @@ class LoadedModel(NamedTuple):
     """A backbone, and the classes to tell apart with it."""
 
     backbone: Backbone
-    classnames: Sequence[str]
+    classnames: Sequence[str] = ()  # empty = those of the data set
+    weights: str = ""  # identity of its weights, where a record needs it
 
 
 class PromptedCLIP:

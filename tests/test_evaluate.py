@@ -1,0 +1,128 @@
+"""`import promptcal as pc`: what is there, and `evaluate`, which is a run like any other."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import promptcal as pc
+import pytest
+import torch
+from common import PROJECT, random_clip
+from promptcal.datasets.utils.errors import ConfigError, UnknownNameError
+from promptcal.trainers.tpt import TPT
+from promptcal.trainers.vlm.openai import OpenAIBackbone
+
+NAMES = {"Adapter", "adapt", "build_dataset", "evaluate", "list_backbones", "list_datasets", "list_methods",
+         "load_clip", "make_views"}
+FEW_VIEWS = ["TTA.VIEWS", 8, "TTA.SELECT", 0.25, "DATALOADER.NUM_WORKERS", 0]
+
+
+def test_names_are_there_without_torch():
+    lines = ("import sys, promptcal as pc\n"
+             "print(sorted(name for name in dir(pc) if name[0] != '_'), pc.list_methods()[:2], "
+             "'LandCover' in pc.list_datasets(), 'torch' in sys.modules)")
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60, check=True,
+                          env={"PYTHONPATH": str(PROJECT / ".package"), "PATH": ""})
+    assert done.stdout.strip() == f"{sorted(NAMES)} ['ATPT', 'BCA'] True False"
+    for name in NAMES:
+        assert callable(getattr(pc, name))
+    assert pc.list_backbones()[0] == "small" and "ViT-L/14" in pc.list_backbones()
+    with pytest.raises(AttributeError, match="no attribute 'adpat'"):
+        _ = pc.adpat
+
+
+@pytest.fixture
+def evaluate(image_folder: Path, clip_file: Path):
+    """SoC on the image folder with the tiny CLIP of a file, in memory."""
+    model = pc.load_clip(str(clip_file))
+
+    def run(method: str = "soc", **given):
+        arguments = {"model": model, "dataset": "ImageFolder", "root": image_folder, "opts": FEW_VIEWS, **given}
+        return pc.evaluate(method, **arguments)
+
+    return run
+
+
+def test_it_is_the_run_of_the_command(evaluate, train, tmp_path: Path):
+    result = evaluate(output=tmp_path / "here")
+    assert train("SoC", *FEW_VIEWS).returncode == 0
+    theirs = json.loads((tmp_path / "run" / "results.json").read_text())
+    ours = json.loads((tmp_path / "here" / "results.json").read_text())
+    assert ours["record"] == theirs["record"]  # the same weights: those of the file
+    assert (result.accuracy, result.ece, result.over_confidence) == pytest.approx(
+        (theirs["accuracy"], theirs["ece"], theirs["over_confidence"]))
+    assert np.array_equal(result.predictions["logits"], np.load(tmp_path / "run" / "predictions.npz")["logits"])
+    assert "SoC" in result.table() and "12 test images of 4 classes" in result.table()
+    assert result.folder == tmp_path / "here" and f"run folder: {tmp_path / 'here'}" in str(result)
+
+
+def test_print_is_five_lines(evaluate):
+    for method, title in (("O-TPT", "O-TPT on"), ("zero_shot", "Zero-shot on")):
+        lines = str(evaluate(method)).splitlines()
+        assert len(lines) == 5 and lines[0].startswith(title)
+        assert [line.split()[0] for line in lines[1:4]] == ["accuracy", "ECE", "over-confidence"]
+        assert "not kept" in lines[4]
+
+
+def test_a_kept_run_is_not_computed_again(evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    first = evaluate(output=tmp_path / "kept")
+    monkeypatch.setattr(TPT, "adapt", lambda *_: pytest.fail("computed again"))
+    again = evaluate("SOC", output=tmp_path / "kept")
+    assert json.dumps(again.results) == json.dumps(first.results)
+    with pytest.raises(ConfigError, match="TTA.STEPS was 1, is 2"):
+        evaluate(output=tmp_path / "kept", opts=[*FEW_VIEWS, "TTA.STEPS", 2])
+
+
+def test_an_interrupted_run_continues(evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    opts = [*FEW_VIEWS, "TEST.PART", 4, "TTA.EPISODES", 4]
+    calls = []
+    real = TPT.adapt
+
+    def stopping(self, views):
+        calls.append(len(views))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(self, views)
+
+    monkeypatch.setattr(TPT, "adapt", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(output=tmp_path / "run", opts=opts)
+    result = evaluate(output=tmp_path / "run", opts=opts)
+    assert calls == [4, 4, 4, 4]  # the first part was kept
+    assert np.array_equal(result.predictions["logits"], evaluate(opts=opts).predictions["logits"])
+
+
+def test_other_weights_in_memory_are_another_model(evaluate, clip_file: Path):
+    model = pc.load_clip(str(clip_file))
+    as_loaded = evaluate("ZeroShot", model=model).results["record"]["model"]["weights"]
+    changed = deepcopy(model)
+    with torch.no_grad():
+        changed.logit_scale += 0.1
+    other = evaluate("ZeroShot", model=changed).results["record"]["model"]["weights"]
+    nameless = OpenAIBackbone(random_clip())
+    unnamed = evaluate("ZeroShot", model=nameless).results
+    assert len({as_loaded, other, unnamed["record"]["model"]["weights"]}) == 3
+    assert unnamed["backbone"] == "model"
+    assert evaluate("ZeroShot", model=str(clip_file)).results["record"]["model"]["weights"] == as_loaded
+
+
+def test_a_data_set_as_an_object(evaluate, image_folder: Path):
+    dataset = pc.build_dataset("ImageFolder", image_folder)
+    dataset.test = dataset.test[:6]
+    result = evaluate(dataset=dataset)
+    assert len(result.predictions["label"]) == result.results["n"] == 6
+    by_name = evaluate(dataset="image_folder")
+    assert np.array_equal(by_name.predictions["logits"][:6], result.predictions["logits"])
+
+
+def test_what_cannot_work(evaluate, clip_file: Path):
+    with pytest.raises(UnknownNameError, match="unknown trainer 'Sock'"):
+        evaluate("Sock")
+    with pytest.raises(ConfigError, match="nowhere"):
+        evaluate(dataset="nowhere")
+    with pytest.raises(TypeError, match=r"give model.float\(\)"):
+        evaluate(model=pc.load_clip(str(clip_file)).half())

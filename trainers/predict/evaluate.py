@@ -1,0 +1,144 @@
+"""A whole run from Python: a method, a model and a data set in, metrics and predictions out."""
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...datasets import DATASET_REGISTRY, Dataset
+from ...datasets.utils.errors import ConfigError, explaining_faults
+from ..api import Options, checked_model, option_pairs
+from ..config.build import build_cfg
+from ..config.layers import Config
+from ..config.run_folder import run_path
+from ..registry import TRAINER_REGISTRY, backbone_label, method_info, method_key
+from ..report.tensorboard_figures import write_tensorboard_figures
+from ..runs.run_dir import read_predictions
+from ..runs.summary import result_table
+from ..vlm.backbone import Backbone
+from ..vlm.loading import model_hash
+from ..vlm.numerics import fixed_numerics
+from ..vlm.openai_clip import CLIP
+from ..vlm.prompted_clip import LoadedModel
+
+IN_MEMORY = "model"  # the name of a backbone that has none
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of a run. Metrics are in percent, as in results.json.
+
+    Attributes:
+        results: The content of results.json.
+        predictions: The arrays of predictions.npz: `logits` and `zero_shot_logits` (N, K), `label`,
+            `index` (N,) and others.
+        folder: Of the run; None if it was not kept.
+    """
+
+    results: Mapping[str, Any]
+    predictions: Mapping[str, np.ndarray]
+    folder: Path | None = None
+
+    @property
+    def accuracy(self) -> float:
+        return self.results["accuracy"]
+
+    @property
+    def ece(self) -> float:
+        return self.results["ece"]
+
+    @property
+    def over_confidence(self) -> float:
+        """Mean confidence − accuracy: above 0 for an over-confident method."""
+        return self.results["confidence"] - self.results["accuracy"]
+
+    def table(self) -> str:
+        """The table that a run prints: the predictions before tuning, then the method's."""
+        return result_table([self.results])
+
+    def __str__(self) -> str:
+        """Five lines: what was run, three metrics with those before tuning, where it is."""
+        results = self.results
+        before = results["zero_shot_confidence"] - results["zero_shot_accuracy"]
+        name = method_info(results["trainer"]).label
+        images = f"{results['n']} {results['split']} images of {results['classes']} classes"
+        place = "not kept: output=FOLDER keeps the run"
+        if self.folder:
+            place = f"run folder: {self.folder}"
+        return "\n".join([
+            f"{name} on {results['dataset']}: {images}, {backbone_label(results['backbone'])}, seed {results['seed']}",
+            f"accuracy         {self.accuracy:6.2f} %   (before tuning {results['zero_shot_accuracy']:.2f})",
+            f"ECE              {self.ece:6.2f} %   (before tuning {results['zero_shot_ece']:.2f}), "
+            f"{results['bins']} bins",
+            f"over-confidence  {self.over_confidence:+6.2f} %   (before tuning {before:+.2f})",
+            place,
+        ])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@explaining_faults()
+@fixed_numerics()
+def evaluate(
+    method: str, model: CLIP | Backbone | str, dataset: str | Dataset, root: str | Path | None = None,
+    output: str | Path | None = None, opts: Options = (),
+) -> Evaluation:
+    """Runs a method on the test images of a data set, as `promptcal train` does.
+
+    With `output` the run is kept: the same call again reads its results, and an interrupted call
+    continues.
+
+    Args:
+        method: Name of the method, in any spelling.
+        model: From `load_clip`, or the name of a backbone.
+        dataset: Name of a data set, or one from `build_dataset`.
+        root: Folder of the data sets; None = the default, `data`.
+        output: Folder of the run; None = a temporary one.
+        opts: KEY VALUE pairs as on the command line, e.g. `["TEST.LIMIT", 100]`, or a dict.
+
+    Returns:
+        Metrics in percent and predictions.
+
+    Example:
+        >>> result = evaluate("SoC", load_clip("small"), "LandCover")
+        >>> result.accuracy, result.ece, result.over_confidence
+    """
+    with ExitStack() as stack:
+        folder = Path(output) if output else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        loaded = None
+        name = model
+        if not isinstance(model, str):
+            backbone = checked_model(model).without_cache()
+            loaded = LoadedModel(backbone, weights=model_hash(backbone))
+            name = backbone.name or IN_MEMORY
+        flags: list[object] = ["MODEL.BACKBONE.NAME", name, "OUTPUT_DIR", str(folder)]
+        if loaded is not None:
+            flags += ["DEVICE", str(loaded.backbone.device)]
+        if root is not None:
+            flags += ["DATASET.ROOT", str(root)]
+        cfg = configure(method, dataset, flags, opts)
+        given_dataset = None if isinstance(dataset, str) else dataset
+        trainer = TRAINER_REGISTRY.get(cfg.TRAINER.NAME)(cfg, given_dataset, loaded)
+        if trainer.dist.world > 1 and not output:
+            raise ConfigError("several processes work on one run folder: give output=FOLDER")
+        results = trainer.run()
+        if output and trainer.dist.is_main:
+            write_tensorboard_figures(run_path(trainer.cfg))
+        return Evaluation(results, read_predictions(folder), folder if output else None)
+
+
+def configure(method: str, dataset: str | Dataset, flags: list[object], opts: Options) -> Config:
+    """The settings of a run on a data set that is given by name or as an object."""
+    name = dataset if isinstance(dataset, str) else type(dataset).__name__
+    for registered in DATASET_REGISTRY:
+        if method_key(registered) == method_key(name):
+            name = registered
+    if not isinstance(dataset, str) and name not in DATASET_REGISTRY:
+        name = ""  # a class that nobody registered has no settings
+    return build_cfg(method, name, flags=flags, opts=option_pairs(opts), source="opts")
