@@ -10,14 +10,16 @@ import numpy as np
 from ..functional.conformal import Sets
 from ..functional.intervals import Interval
 from ..functional.selective import selective_accuracy
+from .entries import cell_entry, mean_entry
 from .figures.class_pairs import PairErrors
 from .figures.data import pair_errors_of, point
 from .grid import Grid, Row
 from .images import stack_seeds
+from .marks import mark_best
 from .measure import ALPHA, Measured
 from .metrics import COVERAGE, METRICS, SURE
 from .table_model import Entry, RowBlock, Table, TableRow
-from .tables import cell_entry, marked_rows, mean_entry, temperature_note
+from .tables import temperature_note
 
 THRESHOLDS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 THIRDS = ("least alike third", "middle third", "most alike third", "all")
@@ -81,7 +83,7 @@ def single_run_table(
         by_metric = []
         for metric in present:
             entries = {row: [cell_entry(cell, metric, interval=True)] for row, cell in cells}
-            by_metric.append(marked_rows(entries, metric))
+            by_metric.append(mark_best(entries, metric))
         rows = []
         for number, (row, cell) in enumerate(cells):
             entries_of_row = [lines[number].entries[0] for lines in by_metric]
