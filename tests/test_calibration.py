@@ -11,7 +11,6 @@ import torch
 from made_runs import over_confident
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.posthoc import fit_temperature
-from promptcal.trainers.functional.significance import paired_bootstrap
 from scipy import stats
 from simulate_significance import Model, draw_pair
 from sklearn.calibration import calibration_curve
@@ -134,9 +133,6 @@ def test_the_squared_error_is_its_formula():
         if len(gap) > 1:
             expected += len(gap) / 90 * (gap.mean() ** 2 - gap.var(ddof=1) / len(gap))
     assert cal.squared_calibration_error(confidence, correct) == pytest.approx(expected)
-    index, gaps = cal.bins_and_gaps(confidence, correct)
-    both = cal.squared_errors(np.stack([index] * 2, axis=1), np.stack([gaps] * 2, axis=1), 20)
-    assert both == pytest.approx([expected] * 2)
 
 
 def test_ends_of_the_rms_interval_are_where_d_is_196_standard_deviations_away():
@@ -229,41 +225,6 @@ def test_smooth_ece_is_its_authors():
         assert cal.smooth_ece(*sample) == pytest.approx(relplot.smECE(*sample), abs=1e-3)
 
 
-def test_bootstrap_contains_the_value_and_is_seeded(sample):
-    _, _, confidence, correct = sample
-    first = cal.bootstrap(cal.ece, confidence, correct, repeats=200)
-    assert first.value == cal.ece(confidence, correct) and first.low < first.value < first.high
-    assert first == cal.bootstrap(cal.ece, confidence, correct, repeats=200)
-    assert first != cal.bootstrap(cal.ece, confidence, correct, repeats=200, seed=1)
-    flat = np.arange(400) % 4 != 0  # 75 %
-    interval = cal.bootstrap(cal.accuracy, np.full(400, 0.75), flat, repeats=2000)
-    assert interval.high - interval.low == pytest.approx(2 * 1.96 * math.sqrt(0.75 * 0.25 / 400), rel=0.1)  # binomial
-
-
-def test_bootstrap_of_several_values(sample):
-    _, _, confidence, correct = sample
-    thresholds = [0.0, 0.5, 1.0]
-    both = cal.bootstrap(lambda c, y: cal.selective(c, y, thresholds), confidence, correct, repeats=100)
-    np.testing.assert_array_equal(both.value, cal.selective(confidence, correct, thresholds))
-    alone = cal.bootstrap(lambda c, y: cal.selective(c, y, [0.5])[0][0], confidence, correct, repeats=100)
-    assert (alone.low, alone.high) == (both.low[0, 1], both.high[0, 1]) and alone.low < alone.value < alone.high
-    assert np.isnan([both.value[0, 2], both.low[0, 2], both.high[0, 2]]).all()  # no confidence exceeds 1
-    assert both.low[1, 2] == both.high[1, 2] == 0
-
-
-def test_paired_bootstrap():
-    """One method is five points more confident on every image: the intervals overlap, the difference excludes zero."""
-    rng = np.random.default_rng(0)
-    confidence = rng.uniform(0.5, 0.9, 400)
-    correct = rng.random(400) < confidence
-    first, second = (confidence, correct), (confidence + 0.05, correct)
-    own, other = (cal.bootstrap(cal.signed_error, *pair, repeats=300) for pair in (first, second))
-    assert other.low < own.high
-    moved = paired_bootstrap(cal.signed_error, first, second, repeats=300)
-    assert moved.significant and [moved.value, moved.low, moved.high] == pytest.approx([0.05] * 3)
-    assert not paired_bootstrap(cal.ece, first, first, repeats=50).significant
-
-
 @pytest.mark.parametrize(("confidence", "correct"), [
     ([], []), ([np.nan], [1]), ([np.inf], [1]), ([-0.01], [1]), ([1.01], [1]), ([0.5], [2]), ([0.5], [np.nan]),
     ([0.5, 0.6], [1]), ([[0.5]], [[1]]), (0.5, 1), (["x"], [1]),
@@ -293,10 +254,3 @@ def test_other_bad_arguments_are_refused():
         for metric in (cal.brier, cal.classwise_ece):
             with pytest.raises(ValueError, match="probabilities"):
                 metric([row], [0])
-    for kwargs in ({"repeats": 0}, {"level": 1.0}):
-        with pytest.raises(ValueError, match="repeats"):
-            cal.bootstrap(cal.ece, [0.5], [1], **kwargs)
-    with pytest.raises(ValueError, match="length"):
-        cal.bootstrap(cal.ece, [0.5], [1, 0])
-    with pytest.raises(ValueError, match="same arrays"):
-        paired_bootstrap(cal.ece, ([0.5], [1]), ([0.5],))

@@ -94,7 +94,9 @@ def test_copies_pair_with_other_runs_by_image(tmp_path: Path):
     alone, mixed, both = outputs
     pairs = [line for line in alone.splitlines() if "TPT" in line and "SoC" in line and "p " in line]
     assert pairs and all(line in mixed for line in pairs)  # the same comparison, image by image
-    assert "–" in mixed and "is the same run as" in both
+    scores = mixed[mixed.index("Brier") :]
+    assert next(line for line in scores.splitlines() if line.startswith("  TPT")).split() == ["TPT", "–", "–"]
+    assert "is the same run as" in both
     rows = [line for line in alone.splitlines() if line.lstrip().startswith("TPT ")]
     assert rows == [line for line in both.splitlines() if line.lstrip().startswith("TPT ")]
 

@@ -20,7 +20,8 @@ LAYERS = (
     "datasets/utils", "datasets/views", "datasets/synthetic", "datasets/download", "datasets",
     "datasets/download/parquet_copy", "datasets/download/install", "datasets/download/verify",
     "trainers/functional", "trainers/config", "trainers/registry", "trainers/vlm", "trainers/vlm/small",
-    "trainers/runs/record", "trainers/runs/record_1_0", "trainers/runs", "trainers/engine", "trainers/fewshot",
+    "trainers/runs/record", "trainers/runs/record_1_0", "trainers/runs",
+    "trainers/engine", "trainers/fewshot",
     "trainers", "trainers/report", "trainers/predict",
     "trainers/experiments", "trainers/dassl", "tools",
 )

@@ -16,8 +16,9 @@ from promptcal.trainers.report.figures.select import NamedFigure, report_figures
 from promptcal.trainers.report.layout import default_layout
 from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.metrics import METRICS, Metric
+from promptcal.trainers.report.published_rows import PublishedOptions
 from promptcal.trainers.report.special_tables import decision_table, metric_tables
-from promptcal.trainers.report.tables import PublishedOptions, results_table
+from promptcal.trainers.report.tables import results_table
 from promptcal.trainers.report.write import write_figures
 
 NONE = PublishedOptions()

@@ -19,9 +19,10 @@ from promptcal.trainers.report import render
 from promptcal.trainers.report.core import make_tests
 from promptcal.trainers.report.figures.select import reliability_figure, sals_groups
 from promptcal.trainers.report.layout import default_layout
+from promptcal.trainers.report.published_rows import PublishedOptions
 from promptcal.trainers.report.special_tables import decision_table, metric_tables
 from promptcal.trainers.report.table_model import Entry
-from promptcal.trainers.report.tables import PublishedOptions, results_table
+from promptcal.trainers.report.tables import results_table
 
 NONE = PublishedOptions()
 LAMBDA = "TRAINER.SOC.LAMBDA"

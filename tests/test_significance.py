@@ -13,10 +13,8 @@ from promptcal.trainers.functional import binned, intervals, significance
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.significance import (
     compare_calibration,
-    difference_of,
     holm,
     mcnemar,
-    paired_bootstrap,
     shaffer,
     simes,
     smallest_difference,
@@ -452,17 +450,3 @@ def test_smallest_difference():
     corrected = smallest_difference(1000, 0.83, comparisons=4)
     assert corrected == pytest.approx(1.2 * smallest_difference(1000, 0.83), rel=0.01)
     assert [round(100 * smallest_difference(n), 1) for n in (300, 1000, 4000)] == [14.4, 7.9, 3.9]
-
-
-# The bootstrap
-
-
-def test_p_is_the_level_at_which_the_interval_touches_zero():
-    """Resamples around 3: two of 99 are below zero, so the interval of level 1 − 2 · 3/100 does not contain it."""
-    resampled = np.r_[np.full(2, -1.0), np.full(97, 3 + 8 / 97)]
-    result = difference_of(np.r_[3, resampled])
-    assert result.value == 3 and result.p == pytest.approx(0.06) and not result.significant
-    assert difference_of(np.ones(1001)).p == pytest.approx(2 / 1001)  # never 0
-    assert difference_of(np.zeros(101)).p == 1
-    first = np.array([0.5, 0.7, 0.9]), np.array([1, 0, 1])
-    assert paired_bootstrap(cal.squared_calibration_error, first, first, repeats=20).p == 1

@@ -7,7 +7,8 @@ from promptcal.trainers.report.core import make_tests
 from promptcal.trainers.report.figures.select import lambda_points, prompt_errors, report_figures, step_panels
 from promptcal.trainers.report.layout import default_layout
 from promptcal.trainers.report.load import find_runs
-from promptcal.trainers.report.tables import PublishedOptions, results_table
+from promptcal.trainers.report.published_rows import PublishedOptions
+from promptcal.trainers.report.tables import results_table
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
 NONE = PublishedOptions()

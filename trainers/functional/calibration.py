@@ -9,7 +9,6 @@ images.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TypeVar
@@ -28,7 +27,6 @@ from .arrays import (
     check_seeds,
     log_softmax,
     number_array,
-    to_numpy,
     to_tensor,
 )
 from .binned import BinnedRun, binned_run, binned_runs, influence, null_variance
@@ -541,58 +539,3 @@ def sals(logits: TensorOrArray, zero_shot_logits: ArrayLike) -> TensorOrArray:
     if isinstance(logits, torch.Tensor):
         return scaled
     return scaled.numpy()
-
-
-# The bootstrap of 1.0, which the report still uses.
-
-
-def bins_and_gaps(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> tuple[Array, Array]:
-    """The bin and confidence − correct of each sample, both (N,): all that D needs."""
-    confidence, correct = check_confidence(confidence, correct)
-    return bin_index(confidence, bins), confidence.astype(np.float64) - correct
-
-
-def squared_errors(index: Array, gap: Array, bins: int) -> Array:
-    """D of each of M models (M,), given the bins and gaps of N samples, (N, M) or (N,)."""
-    index, gap = index.reshape(len(index), -1), gap.reshape(len(gap), -1)
-    models = gap.shape[1]
-    cell, values = (index + bins * np.arange(models)).ravel(), gap.ravel()
-    count = np.bincount(cell, minlength=bins * models)
-    total, squares = (np.bincount(cell, value, minlength=bins * models) for value in (values, values**2))
-    mean = total / np.maximum(count, 1)
-    variance = (squares - count * mean**2) / np.maximum(count - 1, 1)
-    return np.where(count > 1, count * mean**2 - variance, 0).reshape(models, bins).sum(axis=1) / len(gap)
-
-
-def bootstrap(
-    metric: Callable[..., float | Array], *samples: ArrayLike, repeats: int = 1000, level: float = 0.95, seed: int = 0,
-    centred: bool = False,
-) -> Interval:
-    """`metric(*samples)` with a percentile interval over `repeats` resamples of the rows with replacement.
-
-    A metric may return one value or an array of them, as `selective` does; NaN resamples are ignored. With `centred`
-    they are shifted to have the value as their mean, which removes the bias that resampling adds to D; without it, the
-    interval is widened where needed to contain the value. Neither removes the bias of ECE itself, so an interval of ECE
-    covers the expected measured ECE, not the true one: use `rms_interval`.
-    """
-    if repeats < 1 or not 0 < level < 1:
-        raise ValueError(f"Needs repeats ≥ 1 and a level between 0 and 1, got {repeats} and {level}.")
-    drawn = resamples(metric, *samples, repeats=repeats, seed=seed)
-    value = drawn[0]
-    drawn = np.where(np.isnan(value), 0, drawn)  # its interval becomes NaN below
-    low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    if centred:
-        bias = np.nanmean(drawn, axis=0) - np.where(np.isnan(value), 0, value)
-        low, high = low - bias, high - bias
-    found = value, np.minimum(low, value), np.maximum(high, value)
-    return Interval(*(map(float, found) if value.ndim == 0 else found))
-
-
-def resamples(metric: Callable[..., float | Array], *samples: ArrayLike, repeats: int, seed: int = 0) -> Array:
-    """`metric(*samples)`, then its values on `repeats` resamples of the rows: (1 + repeats, ...)."""
-    rows = [to_numpy(sample) for sample in samples]
-    if not rows or len({len(row) for row in rows}) != 1 or len(rows[0]) == 0:
-        raise ValueError(f"The samples need one common length above 0, got {[len(row) for row in rows]}.")
-    generator, n = np.random.default_rng(seed), len(rows[0])
-    draws = (generator.integers(n, size=n) for _ in range(repeats))
-    return np.array([metric(*rows), *(metric(*(row[draw] for row in rows)) for draw in draws)], dtype=np.float64)

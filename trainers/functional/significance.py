@@ -7,8 +7,8 @@ intervals are formulas of the images' values; nothing is resampled.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -16,14 +16,12 @@ import numpy as np
 from . import BINS
 from .arrays import Array, ArrayLike, check_bins, check_seeds, number_array
 from .binned import BinnedRun, binned_runs, influence, null_variance
-from .calibration import resamples
 from .intervals import (
     LEVEL,
     ROUNDING,
     ClusteredMean,
     Estimate,
     Group,
-    Interval,
     clustered_mean,
     deviations,
     estimate,
@@ -547,52 +545,3 @@ def _step_down(p_values: ArrayLike, factors: Sequence[int]) -> list[float]:
     adjusted = np.empty(len(values))
     adjusted[order] = np.maximum.accumulate(multiplied)
     return adjusted.tolist()
-
-
-# The paired bootstrap of 1.0, which the report still uses.
-
-
-@dataclass(frozen=True)
-class Difference(Interval):
-    """The difference of a metric between two methods, with its 95 % interval and its p-value."""
-
-    p: float
-
-    @property
-    def significant(self) -> bool:
-        """Whether p is below 0.05."""
-        return self.p < LEVEL
-
-
-def paired_bootstrap(
-    metric: Callable[..., float], first: Sequence[ArrayLike], second: Sequence[ArrayLike], repeats: int = 1000,
-    seed: int = 0,
-) -> Difference:
-    """`metric(*second) − metric(*first)` for two methods on the same images, each given as the metric's arguments.
-
-    Every resample takes the same rows of both, so that the variance between images cancels: two methods whose own
-    intervals overlap can still differ. To compare calibration, take `squared_calibration_error`: chance adds more to
-    the ECE of one method than to that of another.
-    """
-    if not first or len(first) != len(second):
-        raise ValueError(f"Both methods need the same arrays, got {len(first)} and {len(second)}.")
-    count = len(first)
-
-    def difference(*rows: Array) -> float:
-        return metric(*rows[count:]) - metric(*rows[:count])
-
-    return difference_of(resamples(difference, *first, *second, repeats=repeats, seed=seed))
-
-
-def difference_of(drawn: Array) -> Difference:
-    """From a difference and its resamples (1 + repeats,), shifted to have the difference as their mean: percentiles,
-    and as p the level at which the interval would touch zero, at least 2 / (1 + repeats)."""
-    shifted = drawn - drawn.mean() + drawn[0]
-    low, high = np.quantile(shifted, [LEVEL / 2, 1 - LEVEL / 2])
-    beyond = min((shifted[1:] <= 0).sum(), (shifted[1:] >= 0).sum())
-    return Difference(float(drawn[0]), float(low), float(high), min(1.0, 2 * float(beyond + 1) / len(drawn)))
-
-
-def corrected(found: Sequence[Difference]) -> list[Difference]:
-    """The same differences with Holm's adjusted p-values."""
-    return [replace(one, p=p) for one, p in zip(found, holm([one.p for one in found]), strict=True)]

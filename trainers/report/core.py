@@ -30,11 +30,12 @@ from .measure import Measured, MeasureOptions, MeasuringCache, measure_run
 from .metrics import POSTHOC
 from .page import PageContent, render_page
 from .pairs import Pair, PairTests, find_baseline, pairs_table
+from .published_rows import PublishedOptions
 from .sentences import backbone_words, column_words, method_name
 from .spec_tables import spec_tables
 from .special_tables import POSTHOC_TABLE, decision_table, metric_tables
 from .table_model import Table
-from .tables import PublishedOptions, results_table
+from .tables import results_table
 from .thumbnails import Thumbnails
 from .validation import ValidationRuns
 from .verdict import Verdict, judge

@@ -130,12 +130,17 @@ class Grid:
     def column_label(self, column: Column, with_count: bool = False) -> str:
         """The data set; with the number of images if it was run on several sets of images."""
         label = column.label
-        same_set = self.columns_of(column.dataset)
-        elsewhere = [other for other in self.other_columns if other.dataset == column.dataset]
-        if with_count or len(same_set) > 1 or elsewhere:
+        same_dataset = 0
+        twins = 0
+        for other in (*self.columns, *self.other_columns):
+            if other.dataset == column.dataset:
+                same_dataset += 1
+        for other in self.columns:
+            if (other.dataset, other.n, other.label) == (column.dataset, column.n, column.label):
+                twins += 1
+        if with_count or same_dataset > 1:
             label += f", {column.n:,} images"
-        twins = [other for other in same_set if (other.n, other.label) == (column.n, column.label)]
-        if len(twins) > 1:
+        if twins > 1:
             label += f" ({content_words(column)})"
         return label
 

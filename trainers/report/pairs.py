@@ -109,8 +109,7 @@ class PairTests:
         self.disjoint: dict[tuple[int, ...], bool] = {}  # by the id() of arrays of clusters
         self.rows = []
         for row in grid.rows:
-            columns = [column for column in grid.columns if (row, column) in grid.cells]
-            if grid.is_ranked(row, columns):
+            if grid.is_ranked(row, grid.columns):
                 self.rows.append(row)
 
     def all_pairs(self) -> list[Pair]:
@@ -149,29 +148,34 @@ class PairTests:
         self, first: Row, second: Row, sets: Sequence[SharedImages], is_common: bool,
     ) -> Untested:
         """Tests two rows on the images of some data sets."""
-        clusters: list[Array] | None = [shared.clusters for shared in sets]
-        if self.are_independent(sets):
+        bins = self.grid.bins
+        first_parts = []
+        second_parts = []
+        seeds = []
+        clusters: list[Array] | None = []
+        for shared in sets:
+            first_parts.append(shared.first)
+            second_parts.append(shared.second)
+            seeds += [shared.first[0].shape[1], shared.second[0].shape[1]]
+            clusters.append(shared.clusters)
+        if self.are_independent(clusters):
             clusters = None
-        comparison = compare_calibration(
-            [shared.first for shared in sets], [shared.second for shared in sets], clusters,
-            self.grid.bins)
-        first_parts = [shared.first for shared in sets]
-        second_parts = [shared.second for shared in sets]
-        seeds = min(min(part[0].shape[1] for part in first_parts),
-                    min(part[0].shape[1] for part in second_parts))
         return Untested(
-            first=first, second=second, comparison=comparison,
+            first=first,
+            second=second,
+            comparison=compare_calibration(first_parts, second_parts, clusters, bins),
             over=(mean_over_confidence(first_parts), mean_over_confidence(second_parts)),
-            errors=(rms_error(first_parts, self.grid.bins), rms_error(second_parts, self.grid.bins)),
-            seeds=seeds, is_common=is_common,
+            errors=(rms_error(first_parts, bins), rms_error(second_parts, bins)),
+            seeds=min(seeds),
+            is_common=is_common,
         )
 
-    def are_independent(self, sets: Sequence[SharedImages]) -> bool:
+    def are_independent(self, clusters: Sequence[Array]) -> bool:
         """Whether no two images are of one cluster, within a data set or across data sets."""
-        key = tuple(id(shared.clusters) for shared in sets)
+        key = tuple(map(id, clusters))
         if key not in self.disjoint:
-            clusters = np.concatenate([shared.clusters for shared in sets])
-            self.disjoint[key] = len(np.unique(clusters)) == len(clusters)
+            joined = np.concatenate(clusters)
+            self.disjoint[key] = len(np.unique(joined)) == len(joined)
         return self.disjoint[key]
 
     def shared_sets(self, first: Row, second: Row) -> tuple[list[SharedImages], bool]:
@@ -187,10 +191,8 @@ class PairTests:
         if is_common:
             columns = self.common
         else:
-            both = [column for column in self.grid.columns
-                    if (first, column) in cells and (second, column) in cells]
-            columns = largest_of_each_dataset(both)
-        matches = [(column, column) for column in columns]
+            columns = largest_of_each_dataset(self.grid.columns_with([first, second]))
+        matches = list(zip(columns, columns, strict=True))
         if not matches:
             matches = self.overlapping_columns(first, second)
         sets = []
@@ -203,14 +205,12 @@ class PairTests:
     def overlapping_columns(self, first: Row, second: Row) -> list[tuple[Column, Column]]:
         """Columns of two rows that share images, the largest overlaps first, each column once."""
         overlaps = []
-        for first_column in self.grid.columns:
-            for second_column in self.grid.columns:
-                ours = self.grid.cells.get((first, first_column))
-                theirs = self.grid.cells.get((second, second_column))
-                if not ours or not theirs:
-                    continue
+        for first_column in self.grid.columns_with([first]):
+            for second_column in self.grid.columns_with([second]):
                 if first_column.record.data["classes"] != second_column.record.data["classes"]:
                     continue
+                ours = self.grid.cells[first, first_column]
+                theirs = self.grid.cells[second, second_column]
                 shared = share_images(ours[:1], theirs[:1])
                 if shared is not None:
                     overlaps.append((shared.count, first_column, second_column))
@@ -234,7 +234,11 @@ def matched_seeds(
     shared = {run.seed for run in first} & {run.seed for run in second}
     if not shared or has_one_prediction(first) or has_one_prediction(second):
         return list(first), list(second)
-    return ([run for run in first if run.seed in shared], [run for run in second if run.seed in shared])
+    return with_seeds(first, shared), with_seeds(second, shared)
+
+
+def with_seeds(cell: Sequence[Measured], seeds: set[int]) -> list[Measured]:
+    return [run for run in cell if run.seed in seeds]
 
 
 def has_one_prediction(cell: Sequence[Measured]) -> bool:
@@ -245,7 +249,9 @@ def has_one_prediction(cell: Sequence[Measured]) -> bool:
 
 def mean_over_confidence(parts: Sequence[tuple[Array, Array]]) -> float:
     """Mean over data sets of mean confidence − accuracy."""
-    values = [float(confidence.mean(dtype=np.float64) - correct.mean()) for confidence, correct in parts]
+    values = []
+    for confidence, correct in parts:
+        values.append(confidence.mean(dtype=np.float64) - correct.mean())
     return float(np.mean(values))
 
 
@@ -279,12 +285,15 @@ def correct(untested: Sequence[Untested], method: str) -> list[Pair]:
 
 def find_baseline(grid: Grid, name: str) -> Row | None:
     """The row of the baseline method at its default settings; None if there is none."""
-    rows = [row for row in grid.rows if method_key(row.method) == method_key(name)]
-    if not rows:
-        rows = [row for row in grid.rows if method_key(row.label) == method_key(name)]
-    plain = [row for row in rows if not row.settings and not row.details and not row.variant]
-    candidates = plain or rows
-    return candidates[0] if candidates else None
+    wanted = method_key(name)
+    best = None
+    for row in grid.rows:
+        if wanted not in (method_key(row.method), method_key(row.label)):
+            continue
+        if row.label == row.name:  # no setting is stated
+            return row
+        best = best or row
+    return best
 
 
 def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Table | None:
@@ -303,7 +312,6 @@ def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Tab
 
 def pair_row(pair: Pair) -> TableRow:
     comparison = pair.comparison
-    decided = pair.is_significant
     entries = [
         Entry(100 * pair.over[0], seeds=pair.seeds, signed=True),
         Entry(100 * pair.over[1], seeds=pair.seeds, signed=True),
@@ -313,7 +321,7 @@ def pair_row(pair: Pair) -> TableRow:
         Entry(100 * pair.errors[1], seeds=pair.seeds),
         Entry(1e4 * comparison.squared.value, low=1e4 * comparison.squared.low,
               high=1e4 * comparison.squared.high, signed=True),
-        Entry(pair.p, 3, best=decided),
+        Entry(pair.p, 3, best=pair.is_significant),
         Entry(100 * comparison.accuracy.value, low=100 * comparison.accuracy.low,
               high=100 * comparison.accuracy.high, signed=True),
         Entry(pair.accuracy_p, 3, best=pair.accuracy_p < LEVEL),

@@ -9,17 +9,11 @@ from .grid import Grid, grid_of
 from .grid_notes import grid_notes
 from .layout import TableSpec
 from .measure import Measured
+from .published_rows import PublishedOptions
 from .special_tables import prompts_table, similarity_table, threshold_table
 from .table_model import Table
-from .tables import (
-    TEXT_KEYS,
-    PublishedOptions,
-    metric_table,
-    results_table,
-    texts_label,
-    texts_note,
-    value_tables,
-)
+from .tables import metric_table, results_table
+from .value_tables import TEXT_KEYS, texts_label, texts_note, value_tables
 
 # Tables with columns of their own: what the columns are -> the function that makes the table.
 SPECIAL: Mapping[str, Callable[[Grid, str, str], Table | None]] = {

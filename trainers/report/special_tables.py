@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..functional.conformal import Sets
 from ..functional.intervals import Interval
 from ..functional.selective import selective_accuracy
+from .entries import cell_entry, mean_entry
 from .figures.class_pairs import PairErrors
 from .figures.data import pair_errors_of, point
 from .grid import Grid, Row
-from .images import stack_seeds
+from .marks import Entries, mark_best
 from .measure import ALPHA, Measured
-from .metrics import COVERAGE, METRICS, SURE
+from .metrics import COVERAGE, METRICS, POSTHOC, SURE
 from .table_model import Entry, RowBlock, Table, TableRow
-from .tables import cell_entry, marked_rows, mean_entry, temperature_note
+from .tables import temperature_note
 
 THRESHOLDS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 THIRDS = ("least alike third", "middle third", "most alike third", "all")
@@ -65,10 +65,10 @@ def single_run_table(
         notes: What the metrics mean.
         with_sets: Whether conformal sets are added.
     """
-    present = []
-    for metric in metrics:
-        if any(metric in measured.metrics for measured in grid.measured):
-            present.append(metric)
+    measured_metrics: set[str] = set()
+    for measured in grid.measured:
+        measured_metrics |= set(measured.metrics)
+    present = [metric for metric in metrics if metric in measured_metrics]
     if not present:
         return None
     labels = [METRICS[metric].heading for metric in present]
@@ -77,16 +77,7 @@ def single_run_table(
         labels += [f"{kind} coverage (%)", f"{kind} size"]
     blocks = []
     for column in grid.columns:
-        cells = grid.cells_on(column)
-        by_metric = []
-        for metric in present:
-            entries = {row: [cell_entry(cell, metric, interval=True)] for row, cell in cells}
-            by_metric.append(marked_rows(entries, metric))
-        rows = []
-        for number, (row, cell) in enumerate(cells):
-            entries_of_row = [lines[number].entries[0] for lines in by_metric]
-            entries_of_row += set_entries(cell, kinds)
-            rows.append(TableRow(row.label, row.method, entries_of_row))
+        rows = single_run_rows(grid.cells_on(column), present, kinds)
         blocks.append(RowBlock(grid.column_label(column, with_count=True), rows))
     words = [f"{grid.bins} bins. {INTERVAL_NOTE}", *notes]
     if "ece_temperature" in present:
@@ -94,6 +85,29 @@ def single_run_table(
     if has_groups(grid):
         words.append(GROUPS_NOTE)
     return Table(name, title, labels, blocks, words)
+
+
+def single_run_rows(
+    cells: Sequence[tuple[Row, list[Measured]]], metrics: Sequence[str], kinds: Sequence[str],
+) -> list[TableRow]:
+    """The rows of one data set.
+
+    Args:
+        cells: The runs of each row.
+        metrics: By name.
+        kinds: Of conformal sets.
+    """
+    entries_of_row: dict[Row, list[Entry | None]] = {row: [] for row, _ in cells}
+    for metric in metrics:
+        entries: Entries = {}
+        for row, cell in cells:
+            entries[row] = [cell_entry(cell, metric, interval=True)]
+        for row, line in zip(entries, mark_best(entries, metric), strict=True):
+            entries_of_row[row] += line.entries
+    rows = []
+    for row, cell in cells:
+        rows.append(TableRow(row.label, row.method, [*entries_of_row[row], *set_entries(cell, kinds)]))
+    return rows
 
 
 def has_groups(grid: Grid) -> bool:
@@ -117,24 +131,26 @@ def set_entries(cell: Sequence[Measured], kinds: Sequence[str]) -> list[Entry | 
     """Coverage and size of each kind of conformal sets."""
     entries: list[Entry | None] = []
     for kind in kinds:
-        sets = [measured.sets[kind] for measured in cell if kind in measured.sets]
-        if not sets:
+        coverages = []
+        sizes = []
+        for measured in cell:
+            if kind in measured.sets:
+                coverages.append(measured.sets[kind].coverage_interval)
+                sizes.append(measured.sets[kind].size_interval)
+        if coverages:
+            entries += [interval_entry(coverages, 100, 1), interval_entry(sizes, 1, 2)]
+        else:
             entries += [None, None]
-            continue
-        entries.append(interval_entry([found.coverage for found in sets], first_interval(sets, "coverage"), 100, 1))
-        entries.append(interval_entry([found.size for found in sets], first_interval(sets, "size"), 1, 2))
     return entries
 
 
-def first_interval(sets: Sequence[Sets], what: str) -> Interval:
-    return sets[0].coverage_interval if what == "coverage" else sets[0].size_interval
-
-
-def interval_entry(values: Sequence[float], interval: Interval, scale: int, decimals: int) -> Entry:
+def interval_entry(intervals: Sequence[Interval], scale: int, decimals: int) -> Entry:
     """The mean over seeds, or the value of one run with its interval."""
-    entry = mean_entry([scale * value for value in values], decimals)
-    if len(values) == 1 and math.isfinite(interval.low) and math.isfinite(interval.high):
-        entry = replace(entry, low=scale * float(interval.low), high=scale * float(interval.high))
+    entry = mean_entry([scale * float(interval.value) for interval in intervals], decimals)
+    low = scale * float(intervals[0].low)
+    high = scale * float(intervals[0].high)
+    if len(intervals) == 1 and math.isfinite(low) and math.isfinite(high):
+        entry = replace(entry, low=low, high=high)
     return entry
 
 
@@ -145,16 +161,20 @@ def decision_table(grid: Grid, name: str, title: str) -> Table | None:
 
 def metric_tables(grid: Grid, name: str) -> list[Table]:
     """All other metrics, in tables by what they measure."""
-    shown = {*DECISIONS, *CALIBRATION, *POSTHOC_TABLE}
-    others = [metric for metric in METRICS if metric not in shown and metric != "seconds"
-              and not metric.startswith(("ece_", "accuracy_"))]
-    tables = [
-        single_run_table(grid, f"{name}_calibration", f"Calibration errors, {grid.backbone}",
-                         CALIBRATION, [CALIBRATION_NOTE]),
-        single_run_table(grid, f"{name}_scores", f"Proper scores and further metrics, {grid.backbone}",
-                         others, ["Brier from 0 to 2, NLL in nats."]),
-    ]
-    return [table for table in tables if table is not None]
+    elsewhere = {*DECISIONS, *CALIBRATION, *POSTHOC_TABLE, *POSTHOC, "seconds"}
+    others = [metric for metric in METRICS if metric not in elsewhere]
+    tables = []
+    calibration = single_run_table(
+        grid, f"{name}_calibration", f"Calibration errors, {grid.backbone}", CALIBRATION,
+        [CALIBRATION_NOTE])
+    if calibration is not None:
+        tables.append(calibration)
+    scores = single_run_table(
+        grid, f"{name}_scores", f"Proper scores and further metrics, {grid.backbone}", others,
+        ["Brier from 0 to 2, NLL in nats."])
+    if scores is not None:
+        tables.append(scores)
+    return tables
 
 
 def threshold_table(grid: Grid, name: str, title: str) -> Table:
@@ -183,17 +203,22 @@ def threshold_table(grid: Grid, name: str, title: str) -> Table:
 
 def pooled_selection(grid: Grid, row: Row, threshold: float) -> tuple[Interval, float]:
     """Accuracy above a confidence on all common columns together, and the share that is kept."""
-    firsts = [grid.cells[row, column][0] for column in grid.common_columns()]
-    confidence = np.concatenate([first.tuned.confidence for first in firsts])
-    correct = np.concatenate([first.tuned.correct for first in firsts])
-    clusters = None
-    if all(first.cluster is not None for first in firsts):
-        joined = np.concatenate([first.cluster for first in firsts if first.cluster is not None])
-        if len(np.unique(joined)) < len(joined):
-            clusters = joined
-    samples = stack_seeds([(confidence, correct)])
+    confidences = []
+    corrects = []
+    clusters = []
+    for column in grid.common_columns():
+        first = grid.cells[row, column][0]
+        confidences.append(first.tuned.confidence)
+        corrects.append(first.tuned.correct)
+        if first.cluster is not None:
+            clusters.append(first.cluster)
+    confidence = np.concatenate(confidences)
     share = float((confidence > threshold).mean())
-    return selective_accuracy(*samples, threshold, clusters), share
+    identities = None
+    if len(clusters) == len(confidences):
+        identities = np.concatenate(clusters)
+    accuracy = selective_accuracy(confidence, np.concatenate(corrects), threshold, identities)
+    return accuracy, share
 
 
 def similarity_table(grid: Grid, name: str, title: str) -> Table | None:

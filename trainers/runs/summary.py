@@ -11,6 +11,7 @@ import torch
 from tabulate import tabulate
 
 from ... import __version__
+from ..config.names import backbone_name
 from ..functional.calibration import ace, ece, signed_error, top_class
 from ..registry import ZERO_SHOT, backbone_label, method_info, reset_words
 from ..vlm.device import gpu_name
@@ -64,15 +65,43 @@ def baseline_label(results: Mapping) -> str:
     method = method_info(results["trainer"])
     if not results["init_weights"] or method.trained:
         return method_info(ZERO_SHOT).label
-    names = results.get("record", {}).get("names", {})
-    return f"{names.get('prompt') or 'CoOp prompt'}, untuned"
+    return f"{names_of(results).get('prompt') or 'CoOp prompt'}, untuned"
+
+
+def names_of(results: Mapping) -> Mapping[str, str]:
+    """What tables call the method, the data set, the backbone and the prompt of a run."""
+    return results.get("record", {}).get("names", {})
+
+
+def method_label(results: Mapping) -> str:
+    return names_of(results).get("method") or method_info(results["trainer"]).label
+
+
+def dataset_label(results: Mapping) -> str:
+    """The data set with its corruption."""
+    name = names_of(results).get("dataset")
+    if not name:
+        return str(results["dataset"])
+    data = results["record"]["data"]
+    if data.get("corruption"):
+        return f"{name} {data['corruption'].replace('_', ' ')} {data['severity']}"
+    return name
+
+
+def backbone_name_of(results: Mapping) -> str:
+    """The backbone as tables name it: never the path of a file."""
+    return names_of(results).get("backbone") or backbone_label(backbone_name(results["backbone"]))
 
 
 def rows_of(results: Mapping) -> dict[str, str]:
     """The rows that a run adds to a table, by label, and the prefix of their keys in its results."""
     method = method_info(results["trainer"])
-    label = ", ".join(filter(None, (method.label, reset_words(results.get("reset")))))
-    return {} if method.zero_shot else {label: ""}
+    if method.zero_shot:
+        return {}
+    label = method_label(results)
+    if reset_words(results.get("reset")):
+        label += f", {reset_words(results.get('reset'))}"
+    return {label: ""}
 
 
 def seeds_table(runs: Sequence[Mapping]) -> str:
@@ -103,8 +132,8 @@ def caption_of(runs: Sequence[Mapping], seeds: str) -> str:
     images = str(counts[0])
     if len(counts) > 1:
         images = f"{counts[0]} to {counts[-1]}"
-    return (f"{first['dataset']}, {images} {first['split']} images of {first['classes']} classes, "
-            f"{backbone_label(first['backbone'])}, {seeds}; percent; {first['bins']} bins")
+    return (f"{dataset_label(first)}, {images} {first['split']} images of {first['classes']} classes, "
+            f"{backbone_name_of(first)}, {seeds}; percent; {first['bins']} bins")
 
 
 def settings_of(results: Mapping) -> str:
@@ -125,10 +154,11 @@ def result_table(runs: Sequence[Mapping]) -> str:
     lines = [aligned(body), caption]
     for results in runs:
         if results["flagged"]:
-            lines.append(f"{method_info(results['trainer']).label}: {results['flagged']} images have their zero-shot "
-                         f"prediction (adaptation gave no finite number)")
-    if first["skipped"]:
-        lines.append(f"{len(first['skipped'])} unreadable images skipped")
+            lines.append(f"{method_label(results)}: {results['flagged']} images have their zero-shot prediction "
+                         f"(adaptation gave no finite number)")
+        if results["skipped"]:
+            whose = f"{method_label(results)}: " if len(runs) > 1 else ""
+            lines.append(f"{whose}{len(results['skipped'])} unreadable images skipped")
     return "\n".join(lines)
 
 

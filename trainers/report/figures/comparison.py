@@ -3,7 +3,7 @@ severities of corruptions."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,22 +37,32 @@ def draw_pairs(
 ) -> Figure:
     """A panel per metric with bars by group and method (`panels[metric][group][method]`): plain for `before`, light
     and hatched for `after`; with their `numbers` if asked for."""
-    methods = methods_of({(metric, group): row for metric, rows in panels.items() for group, row in rows.items()})
-    bars = sum(map(len, panels.values())) * (2 * len(methods) + 1)
+    groups_of_bars = []
+    for groups in panels.values():
+        groups_of_bars += groups.values()
+    methods = methods_of(groups_of_bars)
+    bars = len(groups_of_bars) * (2 * len(methods) + 1)
+    width_of_bar = 0.4 if numbers else 0.14
     with styled():
-        figure = new_figure(min(PAGE, max(COLUMN, 0.8 + (0.4 if numbers else 0.14) * bars)), 2.4)
+        figure = new_figure(min(PAGE, max(COLUMN, 0.8 + width_of_bar * bars)), 2.4)
         all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
         for axes, (metric, groups) in zip(all_axes, panels.items(), strict=True):
             _pair_bars(axes, groups, methods, numbers)
             axes.set_ylabel(metric)
-            values = [value for row in groups.values() for pair in row.values() for value in (pair.before, pair.after)]
-            low = min(values) - 3 if min(values) > 30 else 0  # accuracies differ too little for an axis from 0
+            values = []
+            for row in groups.values():
+                for pair in row.values():
+                    values += pair
+            # Accuracies differ too little for an axis from 0.
+            low = min(values) - 3 if min(values) > 30 else 0
             axes.set_ylim(low, max(values) + 0.12 * (max(values) - low))  # room for the numbers
             if low:
                 axes.text(0, -0.09, "axis does not start at 0", transform=axes.transAxes, fontsize=6, color=GREY)
         edge: dict[str, Any] = {"edgecolor": ON_LIGHT, "linewidth": 0.4}
-        handles = [Patch(facecolor=info.colour, label=wrapped(info.label), **edge)
-                   for info in map(method_info, methods)]
+        handles = []
+        for method in methods:
+            info = method_info(method)
+            handles.append(Patch(facecolor=info.colour, label=wrapped(info.label), **edge))
         handles.append(Patch(facecolor="#9A9A9A", label=before, **edge))
         handles.append(Patch(facecolor="#E0E0E0", hatch=HATCH, label=after, **edge))
         columns = min(len(handles), legend_columns([str(h.get_label()) for h in handles], figure.get_figwidth()))
@@ -87,7 +97,7 @@ def _pair_bars(
 def draw_prompts(title: str, ece: Mapping[str, Mapping[Method, float]]) -> Figure:
     """ECE by initial prompt, `ece[prompt][method]` in percent: one row per prompt, one mark per method."""
     prompts = sorted(ece, key=lambda prompt: (max(ece[prompt].values()), prompt))  # by their worst method
-    methods = methods_of(ece)
+    methods = methods_of(ece.values())
     with styled():
         figure = new_figure(0.62 * PAGE, 0.75 + 0.2 * len(prompts))
         axes = figure.subplots()
@@ -96,11 +106,15 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[Method, float]]) -> Figur
             axes.plot([min(values), max(values)], [y, y], color=FAINT, linewidth=1.2, zorder=1)
         for method in methods:
             info = method_info(method)
-            at = [(ece[prompt][method], y) for y, prompt in enumerate(prompts) if method in ece[prompt]]
-            x, y_of = zip(*at, strict=True)
-            axes.scatter(x, y_of, color=info.colour, marker=info.marker, s=20, zorder=2, label=wrapped(info.label))
-        words = [f"“{short(prompt, 40)} […]”" if prompt else "“[…]” alone" for prompt in prompts]
-        axes.set_yticks(range(len(prompts)), words)
+            x = []
+            y = []
+            for line, prompt in enumerate(prompts):
+                if method in ece[prompt]:
+                    x.append(ece[prompt][method])
+                    y.append(line)
+            axes.scatter(x, y, color=info.colour, marker=info.marker, s=20, zorder=2,
+                         label=wrapped(info.label))
+        axes.set_yticks(range(len(prompts)), [prompt_label(prompt) for prompt in prompts])
         axes.set(ylim=(len(prompts) - 0.4, -0.6), xlim=(0, None), xlabel="ECE (%)")
         axes.set_title(title, fontweight="bold", loc="left")
         axes.spines["left"].set_visible(False)
@@ -111,6 +125,13 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[Method, float]]) -> Figur
         return figure
 
 
+def prompt_label(prompt: str) -> str:
+    """The words before a class name."""
+    if not prompt:
+        return "“[…]” alone"
+    return f"“{short(prompt, 40)} […]”"
+
+
 def draw_plane(
     title: str, sweeps: Mapping[Method, Mapping[float, Point]], references: Mapping[Method, Point],
 ) -> Figure:
@@ -118,12 +139,14 @@ def draw_plane(
     with styled():
         figure = new_figure(COLUMN * 1.25, 3.1)
         axes = figure.subplots()
-        for method in methods_of({"swept": sweeps, "single": references}):
+        every = list(references.values())
+        for path_points in sweeps.values():
+            every += path_points.values()
+        for method in methods_of([sweeps, references]):
             info = method_info(method)
             look: dict[str, Any] = {"color": info.colour, "marker": info.marker, "label": wrapped(info.label)}
             if method in sweeps:
-                path = [sweeps[method][weight] for weight in sorted(sweeps[method])]
-                x, y = [point.accuracy for point in path], [point.ece for point in path]
+                x, y = coordinates([sweeps[method][weight] for weight in sorted(sweeps[method])])
                 axes.plot(x, y, color=lighter(info.colour), linewidth=1, zorder=2)
                 axes.scatter(x, y, s=22, zorder=3, **look)
             else:
@@ -131,12 +154,12 @@ def draw_plane(
                 edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.5} if filled else {"linewidth": 1.2}
                 point = references[method]
                 axes.scatter([point.accuracy], [point.ece], s=34, zorder=4, **edge, **look)
-        every = [*references.values(), *(point for sweep in sweeps.values() for point in sweep.values())]
         axes.margins(0.14)
         axes.autoscale_view()
         axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))
-        if len(front := pareto_front(every)) > 1:
-            axes.step([p.accuracy for p in front], [p.ece for p in front], where="pre", color=INK, linewidth=0.8,
+        front = pareto_front(every)
+        if len(front) > 1:
+            axes.step(*coordinates(front), where="pre", color=INK, linewidth=0.8,
                       linestyle=(0, (4, 3)), zorder=1, label="not beaten in both")
         axes.set(xlabel="accuracy (%)", ylabel="ECE (%)")
         axes.set_title(short(title, 40), fontweight="bold", loc="left")
@@ -151,6 +174,16 @@ def draw_plane(
         return figure
 
 
+def coordinates(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+    """Accuracies and ECEs of some points."""
+    accuracies = []
+    errors = []
+    for point in points:
+        accuracies.append(point.accuracy)
+        errors.append(point.ece)
+    return accuracies, errors
+
+
 def draw_severities(curves: Mapping[str, Mapping[Method, Mapping[int, Point]]]) -> Figure:
     """A column for each corruption, ECE above accuracy, with a curve for each method over the severity:
     `curves[corruption][method][severity]`."""
@@ -158,14 +191,18 @@ def draw_severities(curves: Mapping[str, Mapping[Method, Mapping[int, Point]]]) 
         figure = new_figure(min(PAGE, 1 + 1.7 * len(curves)), 3.6)
         panels = figure.subplots(2, len(curves), sharex=True, sharey="row", squeeze=False)
         for column, (corruption, methods) in enumerate(curves.items()):
-            for method in methods_of({corruption: methods}):
-                info, points = method_info(method), sorted(methods[method].items())
-                for axes, metric in zip(panels[:, column], ("ece", "accuracy"), strict=True):
-                    axes.plot([severity for severity, _ in points], [getattr(point, metric) for _, point in points],
-                              color=info.colour, marker=info.marker, markersize=3.5, linewidth=1, label=info.label)
+            severities: set[int] = set()
+            for method in methods_of([methods]):
+                info = method_info(method)
+                levels = sorted(methods[method])
+                severities |= set(levels)
+                accuracies, errors = coordinates([methods[method][level] for level in levels])
+                look: dict[str, Any] = {"color": info.colour, "marker": info.marker, "markersize": 3.5,
+                                        "linewidth": 1, "label": info.label}
+                panels[0, column].plot(levels, errors, **look)
+                panels[1, column].plot(levels, accuracies, **look)
             panels[0, column].set_title(short(corruption, 24), fontweight="bold", loc="left")
-            panels[1, column].set(xlabel="severity",
-                                  xticks=sorted({severity for points in methods.values() for severity in points}))
+            panels[1, column].set(xlabel="severity", xticks=sorted(severities))
         for axes in panels.flat:
             axes.grid()
         panels[0, 0].set(ylabel="ECE (%)", ylim=(0, None))
@@ -201,7 +238,9 @@ def pareto_front(points: Sequence[Point]) -> list[Point]:
     return front[::-1]
 
 
-def methods_of(rows: Mapping[Any, Mapping[Method, object]]) -> list[Method]:
-    """The methods of `rows[…][method]` in the order of papers."""
-    methods = dict.fromkeys(method for row in rows.values() for method in row)
+def methods_of(rows: Iterable[Mapping[Method, object]]) -> list[Method]:
+    """The methods of some mappings, in the order of papers."""
+    methods: dict[Method, None] = {}
+    for row in rows:
+        methods.update(dict.fromkeys(row))
     return sorted(methods, key=lambda method: method_info(method).order)

@@ -1,0 +1,121 @@
+"""Cells of tables, from the runs of a row and a column: means over seeds, averages over data sets."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from .measure import Measured
+from .metrics import METRICS, STD, find_metric
+from .table_model import Entry
+
+
+def cell_entry(cell: Sequence[Measured], metric: str, interval: bool = False) -> Entry | None:
+    """A cell of a table: the mean over seeds, or the interval of one run if asked for.
+
+    Args:
+        cell: The runs, one per seed.
+        metric: By name, or with `_std` for the deviation over seeds.
+        interval: Whether the interval of a single run is shown.
+
+    Returns:
+        None if there is no run, or one of them lacks the metric. Where a run was exported without
+        the logits that it needs, a value that is no number, which is shown as –.
+    """
+    if is_deviation(metric):
+        return deviation_entry(cell, metric.removesuffix(STD))
+    about = METRICS[metric]
+    values = values_of(cell, metric)
+    if values is None:
+        missing = [measured for measured in cell if metric not in measured.metrics]
+        if any(not measured.has_logits for measured in missing):
+            return Entry(np.nan, about.decimals, ranked=False)
+        return None
+    entry = mean_entry(values, about.decimals)
+    only = cell[0].metrics[metric]
+    if interval and len(cell) == 1 and not np.isnan(only.low):
+        low = about.scale * float(only.low)
+        high = about.scale * float(only.high)
+        entry = replace(entry, low=low, high=high)
+    return replace(entry, ranked=are_ranked(cell))
+
+
+def is_deviation(metric: str) -> bool:
+    """Whether a name means the deviation of a metric over seeds."""
+    return metric.endswith(STD) and metric not in METRICS
+
+
+def values_of(cell: Sequence[Measured], metric: str) -> list[float] | None:
+    """A metric of each run, as it is shown; None if there is no run or one lacks it."""
+    values = []
+    for measured in cell:
+        if metric not in measured.metrics:
+            return None
+        values.append(METRICS[metric].scale * measured.value(metric))
+    return values or None
+
+
+def are_ranked(cell: Sequence[Measured]) -> bool:
+    """Whether all runs of a cell may be called best."""
+    return all(measured.is_ranked for measured in cell)
+
+
+def deviation_entry(cell: Sequence[Measured], metric: str) -> Entry | None:
+    """The sample standard deviation over seeds, in the units of the metric."""
+    values = values_of(cell, metric)
+    if values is None or len(values) < 2:
+        return None
+    return Entry(float(np.std(values, ddof=1)), 2, seeds=len(values))
+
+
+def mean_entry(values: Sequence[float], decimals: int) -> Entry:
+    """The mean over seeds, with the sample deviation if there are several."""
+    std = None
+    if len(values) > 1 and np.isfinite(values).all():
+        std = float(np.std(values, ddof=1))
+    return Entry(float(np.mean(values)), decimals, std=std, seeds=len(values))
+
+
+def average_entry(cells: Sequence[Sequence[Measured]], metric: str) -> Entry | None:
+    """The mean over data sets; None if a run is missing or lacks the metric.
+
+    Its deviation is that of the seeds' averages, if all data sets have the same seeds.
+
+    Args:
+        cells: For each data set the runs of its seeds.
+        metric: By name.
+    """
+    if not cells:
+        return None
+    means = []
+    ranked = True
+    for cell in cells:
+        entry = cell_entry(cell, metric)
+        if entry is None:
+            return None
+        means.append(entry.value)
+        ranked = ranked and entry.ranked
+    decimals = find_metric(metric).decimals
+    by_seed = averages_by_seed(cells, metric)
+    if by_seed is not None:
+        return replace(mean_entry(by_seed, decimals), ranked=ranked)
+    return Entry(float(np.mean(means)), decimals, ranked=ranked)
+
+
+def averages_by_seed(cells: Sequence[Sequence[Measured]], metric: str) -> list[float] | None:
+    """The average over data sets of each seed; None if they have other seeds, or no such metric."""
+    if metric not in METRICS:
+        return None
+    seeds = seeds_of(cells[0])
+    rows = []
+    for cell in cells:
+        values = values_of(cell, metric)
+        if values is None or seeds_of(cell) != seeds:
+            return None
+        rows.append(values)
+    return np.mean(rows, axis=0).tolist()
+
+
+def seeds_of(cell: Sequence[Measured]) -> list[int]:
+    return [measured.seed for measured in cell]

@@ -1,0 +1,123 @@
+"""Published rows beside ours, and the differences from them."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import published as paper
+from .grid import Column, Grid
+from .measure import Measured
+from .table_model import Entry, TableRow
+
+
+@dataclass(frozen=True)
+class PublishedOptions:
+    """Which published numbers are shown.
+
+    Attributes:
+        source: Whose tables; "" for none.
+        differences: Whether rows "ours − published" are added.
+    """
+
+    source: str = ""
+    differences: bool = False
+
+
+def add_published_rows(
+    rows: Sequence[TableRow], grid: Grid, metric: str, has_average: bool, options: PublishedOptions,
+) -> tuple[list[TableRow], list[str]]:
+    """After each row its published one, if there is one under the same conditions.
+
+    Args:
+        rows: Of a block, in the order of the grid's rows.
+        grid: The runs.
+        metric: Of the block.
+        has_average: Whether the last column is the average.
+        options: Whose numbers.
+
+    Returns:
+        All rows, and where the published ones are printed.
+    """
+    lines: list[TableRow] = []
+    sources: list[str] = []
+    for row, line in zip(grid.rows, rows, strict=True):
+        cells: list[paper.Cell | None] = []
+        for column in grid.columns:
+            cells.append(find_published(metric, grid.cells.get((row, column), []), options.source))
+        if has_average:
+            cells.append(published_average(cells, grid.columns, options.source))
+        for cell in cells:
+            if cell is not None and cell.source not in sources:
+                sources.append(cell.source)
+        lines.append(line)
+        lines += published_lines(line, cells, options.differences)
+    return lines, sources
+
+
+def find_published(metric: str, runs: Sequence[Measured], source: str) -> paper.Cell | None:
+    """The published cell that stands beside all runs of a cell."""
+    cell = None
+    for measured in runs:
+        cell = paper.find_for_record(metric, measured.record, source)
+        if cell is None:
+            return None
+    return cell
+
+
+def published_average(
+    cells: Sequence[paper.Cell | None], columns: Sequence[Column], source: str,
+) -> paper.Cell | None:
+    """The source's average, if it is over exactly these data sets."""
+    first = cells[0]
+    if first is None or None in cells:
+        return None
+    datasets = [str(column.record.data["dataset"]) for column in columns]
+    averaged = paper.tables_of(source)[first.table]["columns"]
+    if sorted([*datasets, paper.AVERAGE]) != sorted(averaged):
+        return None
+    return paper.find(first.table, first.metric, first.method, paper.AVERAGE)
+
+
+def published_lines(
+    line: TableRow, cells: Sequence[paper.Cell | None], with_differences: bool,
+) -> list[TableRow]:
+    """The published row below a row, named by its source, and the differences from it."""
+    entries: list[Entry | None] = []
+    sources: list[str] = []
+    cite = ""
+    for cell in cells:
+        if cell is None:
+            entries.append(None)
+            continue
+        entries.append(Entry(float(cell.value), cell.decimals))
+        if cell.source not in sources:
+            sources.append(cell.source)
+        cite = cite or paper.cite_key(paper.source_of(cell.table))
+    if not sources:
+        return []
+    label = f"{line.label} (published: {'; '.join(sources)})"
+    lines = [TableRow(label, line.method, entries, published=True, cite=cite)]
+    if with_differences:
+        differences = []
+        for ours, theirs in zip(line.entries, entries, strict=True):
+            differences.append(difference(ours, theirs))
+        lines.append(TableRow(f"{line.label}: ours − published", line.method, differences))
+    return lines
+
+
+def difference(ours: Entry | None, theirs: Entry | None) -> Entry | None:
+    """Ours minus published, of the numbers as printed, so that a reader can check it."""
+    if ours is None or theirs is None:
+        return None
+    decimals = min(ours.decimals, theirs.decimals)
+    value = round(round(ours.value, decimals) - theirs.value, decimals) + 0.0
+    return Entry(value, decimals, signed=True)
+
+
+def published_note(sources: Sequence[str], source: str, backbone: str) -> str:
+    if not sources:
+        return (f"{paper.source_name(source)} print no numbers for {backbone} under these settings, "
+                "on these numbers of test images.")
+    return (f"Rows marked published are from {'; '.join(sorted(set(sources)))} and were not measured "
+            "here. They stand beside runs on the whole test set, with OpenAI's weights and the "
+            "settings of the source.")

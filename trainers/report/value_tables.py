@@ -1,0 +1,267 @@
+"""Tables whose columns are values of a setting, backbones, learnt prompts or texts."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from ..config.settings import setting_words
+from ..registry import method_info
+from ..runs.record import canonical_json, group_records
+from . import published as paper
+from .arrange import BackboneRuns, by_backbone
+from .entries import average_entry
+from .grid import Column, Row, layers_of_cell, make_columns, make_row, record_of, value_of
+from .layout import TableSpec
+from .marks import Entries, mark_best
+from .measure import Measured
+from .metrics import find_metric
+from .published_rows import PublishedOptions, published_lines, published_note
+from .sentences import images_words, listed, text_words
+from .table_model import RowBlock, Table, TableRow
+from .tables import spread_notes
+
+COLUMN_LABELS: Mapping[str, Mapping[str, str]] = {  # as in the published tables
+    "TRAINER.SOC.NORM": {"minmax": "(S - min) / (max - min)", "max": "S / max", "shift": "S - min"},
+}
+TEXT_KEYS = ("PROMPT.TEMPLATE", "PROMPT.DESCRIPTIONS", "PROMPT.ENSEMBLE", "PROMPT.DESCRIPTION_FORMAT")
+PROMPT_KEY = "model.prompt.protocol"
+
+
+def varied_keys(columns: str) -> tuple[str, ...]:
+    """The settings and fields in which the runs of one row may differ."""
+    if columns == "backbone":
+        return ()
+    if columns == "prompt":
+        return (PROMPT_KEY,)
+    if columns == "texts":
+        return TEXT_KEYS
+    return (columns,)
+
+
+def column_value(columns: str, measured: Measured, runs: Sequence[Measured], backbone: str) -> tuple[str, str]:
+    """The column of a run in a table of values: what makes it another column, and its label."""
+    record = measured.record
+    if columns == "backbone":
+        return backbone, backbone
+    if columns == "prompt":
+        protocol = str(record.get(PROMPT_KEY) or "")
+        return protocol, shots_label(protocol, str(record.names.get("prompt") or ""))
+    if columns == "texts":
+        label = texts_label(record.changed)
+        return label, label
+    value = value_of(columns, record, runs)
+    labels = COLUMN_LABELS.get(columns, {})
+    return canonical_json(value), labels.get(str(value), setting_words(columns, value))
+
+
+def shots_label(protocol: str, name: str) -> str:
+    """The column of a learnt prompt, as the paper prints it where the shots are known."""
+    if not protocol:
+        return "Baseline"
+    for text in (name, protocol):
+        words = text.replace("-", " ").split()
+        for number, word in pairwise(words):
+            if number.isdigit() and word.startswith("shot"):
+                return f"{number}-shots"
+    return name or protocol
+
+
+def texts_label(changed: Mapping[str, Any]) -> str:
+    """What a run's texts are; descriptions by that word: each data set has a file of its own."""
+    words = []
+    for key in TEXT_KEYS:
+        if key in changed:
+            if key == "PROMPT.DESCRIPTIONS":
+                words.append("descriptions")
+            else:
+                words.append(setting_words(key, changed[key][1]))
+    return ", ".join(words) or "initial prompt"
+
+
+def value_tables(
+    measured: Sequence[Measured], spec: TableSpec, published: PublishedOptions,
+) -> list[Table]:
+    """Averages over data sets, a column for each value, backbone, prompt or choice of texts."""
+    tables = by_backbone(measured)
+    if spec.columns == "backbone":
+        return [value_table(measured, tables, spec, published, spec.title)]
+    made = []
+    for table in tables:
+        made.append(value_table(table.runs, [table], spec, published, f"{spec.title}, {table.label}"))
+    return made
+
+
+def value_table(
+    runs: Sequence[Measured], tables: Sequence[BackboneRuns], spec: TableSpec,
+    published: PublishedOptions, title: str,
+) -> Table:
+    """One table of `value_tables`."""
+    tested = [run for run in runs if not method_info(run.run.trainer).trained]
+    grid = ValueGrid(tested, tables, spec)
+    is_published = bool(published.source and spec.published)
+    blocks = []
+    sources: list[str] = []
+    for metric in spec.metrics:
+        entries: Entries = {}
+        for row in grid.rows:
+            entries[row] = [average_entry(grid.cells_of(row, value), metric) for value in grid.values]
+        lines: list[TableRow] = []
+        for row, line in zip(grid.rows, mark_best(entries, metric), strict=True):
+            lines.append(line)
+            if is_published:
+                cells = [grid.published_cell(row, value, metric) for value in grid.values]
+                for cell in cells:
+                    if cell is not None:
+                        sources.append(cell.source)
+                lines += published_lines(line, cells, published.differences)
+        blocks.append(RowBlock(find_metric(metric).heading, lines))
+    notes = grid.make_notes()
+    notes += spread_notes(blocks, grid.flat_cells())
+    if is_published:
+        backbones = ", ".join(table.label for table in tables)
+        notes.append(published_note(sources, published.source, backbones))
+    return Table(spec.name, title, distinct(list(grid.values.values())), blocks, notes)
+
+
+class ValueGrid:
+    """Rows × values, each cell with the runs of several data sets.
+
+    Attributes:
+        rows: In the order of papers.
+        values: Label of each column, by what makes it another column.
+        cells: The runs of each row and value by data set.
+        common: The data sets that all cells have; only these are averaged.
+        left_out: Labels of the other data sets.
+    """
+
+    def __init__(
+        self, runs: Sequence[Measured], tables: Sequence[BackboneRuns], spec: TableSpec,
+    ) -> None:
+        self.spec = spec
+        self.varied = varied_keys(spec.columns)
+        self.values: dict[str, str] = {}
+        self.cells: dict[tuple[Row, str], dict[Column, list[Measured]]] = {}
+        self.rows: list[Row] = []
+        self.notes: list[str] = []
+        self.common: list[Column] = []
+        self.left_out: list[str] = []
+        columns, column_of = make_columns(runs)
+        self.arrange(runs, tables, column_of)
+        for (row, _), sets in self.cells.items():
+            for column in sets:
+                sets[column] = self.one_layer(row, column, sets[column])
+        for column in columns:
+            if all(column in sets for sets in self.cells.values()):
+                self.common.append(column)
+            else:
+                self.left_out.append(column.label)
+
+    def arrange(
+        self, runs: Sequence[Measured], tables: Sequence[BackboneRuns], column_of: Mapping[int, Column],
+    ) -> None:
+        """Puts each run into its row, value and data set."""
+        backbone_of = {}
+        for table in tables:
+            for run in table.runs:
+                backbone_of[id(run)] = table.label
+        for group in group_records(runs, "row", record_of, without=self.varied):
+            row = make_row(group[0].record, self.spec.rows, self.varied, group)
+            self.rows.append(row)
+            for run in group:
+                key, label = column_value(self.spec.columns, run, group, backbone_of[id(run)])
+                self.values.setdefault(key, label)
+                sets = self.cells.setdefault((row, key), {})
+                sets.setdefault(column_of[id(run)], []).append(run)
+        self.rows.sort(key=lambda row: method_info(row.method).order)
+
+    def one_layer(self, row: Row, column: Column, runs: Sequence[Measured]) -> list[Measured]:
+        """The runs of a cell that may be pooled as seeds; others are named and left out."""
+        layers = layers_of_cell(runs, self.notes)
+        for layer in layers[1:]:
+            names = ", ".join(run.run.name for run in layer)
+            self.notes.append(f"{row.label} on {column.label}: {names} may not be pooled with the other "
+                              "runs of this cell and is left out here.")
+        return sorted(layers[0], key=lambda run: run.seed)
+
+    def cells_of(self, row: Row, value: str) -> list[list[Measured]]:
+        """The runs of each common data set; empty if there are none."""
+        sets = self.cells.get((row, value))
+        if sets is None:
+            return []
+        return [sets[column] for column in self.common]
+
+    def published_cell(self, row: Row, value: str, metric: str) -> paper.Cell | None:
+        """The published average of a row under a column's label, if it is over the same data sets."""
+        records = []
+        for cell in self.cells_of(row, value):
+            for run in cell:
+                records.append(run.record)
+        table = self.spec.published[0]
+        if not records or not paper.is_published_set(table, records, self.varied):
+            return None
+        return paper.find(table, metric, row.method, self.values[value])
+
+    def flat_cells(self) -> dict[tuple[Row, Column], list[Measured]]:
+        flat = {}
+        for (row, _), sets in self.cells.items():
+            for column, cell in sets.items():
+                flat[row, column] = cell
+        return flat
+
+    def make_notes(self) -> list[str]:
+        """Images, failed images, and what was left out."""
+        counts = {column.label: column.n for column in self.common}
+        average = "Average over the data sets. " if len(self.common) > 1 else ""
+        notes = [f"{average}{images_words(counts)}", *self.notes]
+        failed = self.failed_images()
+        if failed:
+            notes.append(f"Failed images: {listed(failed)}. Above 1 % of either a cell is not ranked.")
+        if self.left_out:
+            notes.append(f"Left out, because not every cell has them: {listed(self.left_out)}.")
+        return notes
+
+    def failed_images(self) -> list[str]:
+        """Which runs have images without a prediction of the method, in words."""
+        failed = []
+        for (row, value), sets in self.cells.items():
+            for column, cell in sets.items():
+                for run in cell:
+                    if run.flagged or run.skipped:
+                        failed.append(f"{row.label}, {self.values[value]}, {column.label}: "
+                                      f"{run.flagged:,} with their zero-shot prediction, "
+                                      f"{run.skipped:,} unreadable")
+        return failed
+
+
+def distinct(labels: Sequence[str]) -> list[str]:
+    """Labels of columns; equal ones get a number."""
+    numbered = []
+    for position, label in enumerate(labels):
+        if labels.count(label) > 1:
+            label = f"{label} ({labels[: position + 1].count(label)})"
+        numbered.append(label)
+    return numbered
+
+
+def texts_note(cells: Iterable[tuple[str, Sequence[Measured]]]) -> str:
+    """The seeds and the texts that rows have used, given their labels and runs."""
+    rows: dict[str, list[str]] = {}
+    seeds: set[int] = set()
+    texts_of: dict[str, list[str]] = {}
+    for label, runs in cells:
+        for run in runs:
+            seeds.add(run.seed)
+            words = str(run.run.results.get("texts") or text_words(run.record))
+            if words not in texts_of.setdefault(label, []):
+                texts_of[label].append(words)
+    for label, texts in texts_of.items():
+        rows.setdefault("; ".join(texts), []).append(label)
+    if len(rows) > 1:
+        parts = [f"{', '.join(labels)}: {texts}" for texts, labels in rows.items()]
+    else:
+        parts = list(rows)
+    words = " | ".join(parts)
+    end = "" if words.endswith("”") else "."
+    plural = "s" if len(seeds) > 1 else ""
+    return f"Seed{plural} {', '.join(map(str, sorted(seeds)))}. Texts: {words}{end}"
