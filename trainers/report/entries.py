@@ -106,9 +106,10 @@ def averages_by_seed(cells: Sequence[Sequence[Measured]], metric: str) -> list[f
     seeds = seeds_of(cells[0])
     rows = []
     for cell in cells:
-        if seeds_of(cell) != seeds:
+        values = values_of(cell, metric)
+        if values is None or seeds_of(cell) != seeds:
             return None
-        rows.append(values_of(cell, metric))
+        rows.append(values)
     return np.mean(rows, axis=0).tolist()
 
 
