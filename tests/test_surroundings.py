@@ -152,3 +152,13 @@ def test_a_run_gives_torchs_threads_back(train, tmp_path: Path):
     finally:
         torch.set_num_threads(1)
     assert json.loads((tmp_path / "run" / "results.json").read_text())["threads"] == 1
+
+
+@pytest.mark.parametrize("flag", ["--output-dir", "--backbone", "--config-file", "--dataset-config-file", "--model-dir",
+                                  "--resume", "MODEL.INIT_WEIGHTS", "PROMPT.DESCRIPTIONS", "DATASET.IMAGE_LIST"])
+@pytest.mark.parametrize("path", ["x" * 300, "folder/" * 700], ids=["name", "path"])
+def test_a_path_that_is_too_long_gets_one_line(flag: str, path: str):
+    done = run_tool("train.py", "--trainer", "TDA", "--dataset-config-file", "landcover", "--backbone", "small",
+                    "TEST.LIMIT", 2, flag, path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and "error: " in done.stderr
