@@ -243,8 +243,17 @@ class Table(OwnImages):
                             f"with --root, or use --dataset-config-file image_folder for folders by class")
         sheets = []
         reasons = []
+        has_text_table = any(file.suffix.lower() != ".parquet" for file in files)
         for file in files:
-            sheet = read_sheet(file)
+            try:
+                sheet = read_sheet(file)
+            except DataError as error:
+                # A parquet file beside a csv may hold the images themselves, or pyarrow may be missing.
+                # A csv that cannot be read is never left out: it may have the test images.
+                if file.suffix.lower() != ".parquet" or not has_text_table:
+                    raise
+                reasons.append(error)
+                continue
             try:
                 sheets.append((sheet, self.choose_columns(sheet, choice)))
             except DataError as error:

@@ -205,6 +205,15 @@ def test_several_tables(skin):
         build_dataset("Table", skin / "images")
 
 
+def test_a_parquet_file_beside_a_csv_does_not_stop_it(skin):
+    (skin / "images.parquet").write_bytes(b"PAR1 cut")
+    assert len(build_dataset("Table", skin).test) == 3
+    (skin / "images.parquet").unlink()
+    (skin / "test.csv").write_text("path,diagnosis\nimages/a.png,NV,more\n")  # never left out
+    with pytest.raises(DataError, match=r"test.csv, row 1 \(line 2\) has 3 cells for 2 columns"):
+        build_dataset("Table", skin)
+
+
 def test_one_class_is_refused(skin):
     write_csv(skin, "path,diagnosis", [(image, "NV") for image, *_ in ROWS])
     with pytest.raises(DataError, match="one class only, 'NV'"):

@@ -343,13 +343,16 @@ def published_options(layout: Layout, spec: TableSpec) -> PublishedOptions:
 def tables_of_tests(test: GridTests, name: str) -> list[Table]:
     """Everything against the baseline, then all pairs."""
     backbone = test.grid.backbone
-    tables = [
-        pairs_table(test.grid, f"{name}_baseline",
-                    f"Everything against {test.baseline} on the same images, {backbone}",
-                    test.against_baseline),
-        pairs_table(test.grid, name, f"Pairs of methods on the same images, {backbone}", test.pairs),
-    ]
-    return [table for table in tables if table is not None]
+    tables = []
+    title = f"Everything against {test.baseline} on the same images, {backbone}"
+    against = pairs_table(test.grid, f"{name}_baseline", title, test.against_baseline)
+    if against is not None:
+        tables.append(against)
+    title = f"Pairs of methods on the same images, {backbone}"
+    pairs = pairs_table(test.grid, name, title, test.pairs)
+    if pairs is not None:
+        tables.append(pairs)
+    return tables
 
 
 def finished_table(table: Table, layout: Layout) -> Table:

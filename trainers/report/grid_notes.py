@@ -86,8 +86,8 @@ def seed_notes(grid: Grid) -> list[str]:
     for column in grid.columns:
         seeds: dict[str, list[str]] = {}
         for row, cell in grid.cells_on(column):
-            if not any(measured.from_tuned_run for measured in cell):
-                seeds[row.label] = [str(seed) for seed in sorted({measured.seed for measured in cell})]
+            if not cell[0].from_tuned_run:
+                seeds[row.label] = [str(measured.seed) for measured in cell]
         notes += differing_note(f"{grid.column_label(column)}: view seeds differ between the rows", seeds)
     return notes
 
@@ -127,10 +127,13 @@ def differing_note(words: str, values: Mapping[str, Sequence[str]], end: str = "
 
 def bin_notes(grid: Grid) -> list[str]:
     """Runs whose own results have another number of bins."""
-    others = sorted({measured.run.results["bins"] for measured in grid.measured} - {grid.bins})
+    others = set()
+    for measured in grid.measured:
+        others.add(measured.run.results["bins"])
+    others.discard(grid.bins)
     if not others:
         return []
-    numbers = " and ".join(str(number) for number in others)
+    numbers = " and ".join(map(str, sorted(others)))
     return [f"Runs made with {numbers} bins are computed again with {grid.bins}."]
 
 
@@ -159,7 +162,7 @@ def seeds_words(cells: Mapping[tuple[Row, Column], Sequence[Measured]]) -> str:
     """Whose seeds are orders of the images."""
     online = []
     for (row, _), cell in cells.items():
-        if any(measured.record.online for measured in cell) and row.label not in online:
+        if cell[0].record.online and row.label not in online:
             online.append(row.label)
     orders = f", which for {joined_with_and(online)} are orders of the images" if online else ""
     return f"± is the sample standard deviation over seeds{orders}."

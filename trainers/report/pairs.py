@@ -152,18 +152,17 @@ class PairTests:
         first_parts = []
         second_parts = []
         seeds = []
-        clusters: list[Array] | None = []
+        clusters = []
         for shared in sets:
             first_parts.append(shared.first)
             second_parts.append(shared.second)
             seeds += [shared.first[0].shape[1], shared.second[0].shape[1]]
             clusters.append(shared.clusters)
-        if self.are_independent(clusters):
-            clusters = None
+        identities = None if self.are_independent(clusters) else clusters
         return Untested(
             first=first,
             second=second,
-            comparison=compare_calibration(first_parts, second_parts, clusters, bins),
+            comparison=compare_calibration(first_parts, second_parts, identities, bins),
             over=(mean_over_confidence(first_parts), mean_over_confidence(second_parts)),
             errors=(rms_error(first_parts, bins), rms_error(second_parts, bins)),
             seeds=min(seeds),

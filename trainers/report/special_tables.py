@@ -257,30 +257,34 @@ def mistakes_by_similarity(data: PairErrors) -> list[float]:
 
 def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
     """Over all initial prompts each method's mean and worst ECE, and how often it is the lowest."""
-    methods = list(dict.fromkeys(row.base for row in grid.rows))
-    prompts = list(dict.fromkeys(row.variant for row in grid.rows))
-    entries: dict[str, list[Entry | None]] = {method: [] for method in methods}
+    methods: dict[str, str] = {}  # the method of each row without its prompt
+    prompts: dict[str, None] = {}
+    for row in grid.rows:
+        methods[row.base] = row.method
+        prompts[row.variant] = None
+    entries: dict[str, list[Entry | None]] = {base: [] for base in methods}
     labels: list[str] = []
     for column in grid.columns:
-        ece = {}
+        ece: dict[str, dict[str, float]] = {}  # by prompt and method
         for row, cell in grid.cells_on(column):
-            ece[row.base, row.variant] = point(cell).ece
-        shared = [prompt for prompt in prompts if all((method, prompt) in ece for method in methods)]
+            ece.setdefault(row.variant, {})[row.base] = point(cell).ece
+        shared = [by_method for by_method in ece.values() if len(by_method) == len(methods)]
         if not shared:
             continue
         label = grid.column_label(column)
         labels += [f"{label}: mean", f"{label}: worst", f"{label}: lowest of {len(shared)}"]
-        for method in methods:
-            values = [ece[method, prompt] for prompt in shared]
-            others = [other for other in methods if other != method]
+        for base in methods:
+            values = [by_method[base] for by_method in shared]
             wins = 0
-            for prompt in shared:
-                if all(ece[method, prompt] < ece[other, prompt] for other in others):
-                    wins += 1
-            entries[method] += [Entry(float(np.mean(values))), Entry(max(values)), Entry(wins, 0)]
+            for by_method in shared:
+                lowest = min(by_method.values())
+                is_alone = list(by_method.values()).count(lowest) == 1
+                wins += by_method[base] == lowest and is_alone
+            entries[base] += [Entry(float(np.mean(values))), Entry(max(values)), Entry(wins, 0)]
     if not labels:
         return None
-    method_of = {row.base: row.method for row in grid.rows}
-    rows = [TableRow(base, method_of[base], cells) for base, cells in entries.items()]
+    rows = []
+    for base, cells in entries.items():
+        rows.append(TableRow(base, methods[base], cells))
     notes = [f"{len(prompts)} initial prompts. {grid.images()}", *grid.notes]
     return Table(name, title, labels, [RowBlock("ECE (%)", rows)], notes)

@@ -37,7 +37,7 @@ def draw_pairs(
 ) -> Figure:
     """A panel per metric with bars by group and method (`panels[metric][group][method]`): plain for `before`, light
     and hatched for `after`; with their `numbers` if asked for."""
-    groups_of_bars = []
+    groups_of_bars: list[Mapping[Method, Pair]] = []
     for groups in panels.values():
         groups_of_bars += groups.values()
     methods = methods_of(groups_of_bars)
@@ -49,7 +49,7 @@ def draw_pairs(
         for axes, (metric, groups) in zip(all_axes, panels.items(), strict=True):
             _pair_bars(axes, groups, methods, numbers)
             axes.set_ylabel(metric)
-            values = []
+            values: list[float] = []
             for row in groups.values():
                 for pair in row.values():
                     values += pair
@@ -101,9 +101,9 @@ def draw_prompts(title: str, ece: Mapping[str, Mapping[Method, float]]) -> Figur
     with styled():
         figure = new_figure(0.62 * PAGE, 0.75 + 0.2 * len(prompts))
         axes = figure.subplots()
-        for y, prompt in enumerate(prompts):
+        for line, prompt in enumerate(prompts):
             values = list(ece[prompt].values())
-            axes.plot([min(values), max(values)], [y, y], color=FAINT, linewidth=1.2, zorder=1)
+            axes.plot([min(values), max(values)], [line, line], color=FAINT, linewidth=1.2, zorder=1)
         for method in methods:
             info = method_info(method)
             x = []

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -40,6 +40,14 @@ class Diagram:
     n: int
 
 
+class Panel(NamedTuple):
+    """One place of a grid: what stands above its column and beside its line, and its data."""
+
+    title: str
+    label: str
+    data: Diagram | None
+
+
 def diagram(method: str, confidence: Array, correct: Array, bins: int = cal.BINS) -> Diagram:
     density, _ = np.histogram(confidence, bins=DENSITY_CELLS, range=(0, 1))
     return Diagram(
@@ -51,13 +59,13 @@ def diagram(method: str, confidence: Array, correct: Array, bins: int = cal.BINS
 def draw_grid(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> Figure:
     """A grid of methods × data sets (`diagrams[method][data set]`), wider than high. A single row that is too long is
     continued below. Missing runs are blank."""
-    sets = dict.fromkeys(name for row in diagrams.values() for name in row)
-    lines = [[(name, method_info(method).label, row.get(name)) for name in sets] for method, row in diagrams.items()]
-    if len(diagrams) > len(sets):
-        lines = [[(method, name, data) for name, method, data in column] for column in zip(*lines, strict=True)]
+    lines = panel_lines(diagrams)
     broken = len(lines) == 1 and len(lines[0]) > ACROSS
     if broken:
-        lines = [lines[0][start : start + ACROSS] for start in range(0, len(lines[0]), ACROSS)]
+        whole = lines[0]
+        lines = []
+        for start in range(0, len(whole), ACROSS):
+            lines.append(whole[start : start + ACROSS])
     width = len(lines[0])
     with styled():
         figure = new_figure(max(COLUMN, 0.55 + 1.6 * width), 0.55 + 1.5 * len(lines), hspace=0.02, h_pad=0.02)
@@ -88,10 +96,33 @@ def draw_grid(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> Figure:
         figure.align_ylabels(panels[::2, 0])
         figure.supxlabel("confidence", fontsize=8)
         figure.supylabel("accuracy", fontsize=8)
-        handles = [Patch(facecolor="white", edgecolor=colour, hatch=hatch, label=label) for colour, hatch, label in (
-            (OVER, OVER_HATCH, "over-confidence"), (UNDER, UNDER_HATCH, "under-confidence"))]
+        handles = [
+            Patch(facecolor="white", edgecolor=OVER, hatch=OVER_HATCH, label="over-confidence"),
+            Patch(facecolor="white", edgecolor=UNDER, hatch=UNDER_HATCH, label="under-confidence"),
+        ]
         figure.legend(handles=handles, loc="outside upper right", ncols=2, fontsize=7)
         return figure
+
+
+def panel_lines(diagrams: Mapping[Method, Mapping[str, Diagram]]) -> list[list[Panel]]:
+    """The panels of a grid line by line: a line per method, or per data set if these are fewer."""
+    sets: dict[str, None] = {}
+    for row in diagrams.values():
+        sets.update(dict.fromkeys(row))
+    lines: list[list[Panel]] = []
+    if len(diagrams) > len(sets):
+        for name in sets:
+            line = []
+            for method, row in diagrams.items():
+                line.append(Panel(method_info(method).label, name, row.get(name)))
+            lines.append(line)
+        return lines
+    for method, row in diagrams.items():
+        line = []
+        for name in sets:
+            line.append(Panel(name, method_info(method).label, row.get(name)))
+        lines.append(line)
+    return lines
 
 
 def draw_selective(series: Mapping[Method, tuple[Array, Array]], title: str = "") -> Figure:

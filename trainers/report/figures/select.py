@@ -169,10 +169,13 @@ def selective_on(
     grid: Grid, row: Row, columns: Sequence[Column], thresholds: ArrayLike,
 ) -> tuple[Array, Array]:
     """Accuracy above each threshold and the share kept, of the images of these columns together."""
-    firsts = [grid.cells[row, column][0].tuned for column in columns]
-    confidence = np.concatenate([first.confidence for first in firsts])
-    correct = np.concatenate([first.correct for first in firsts])
-    return selective(confidence, correct, thresholds)
+    confidences = []
+    corrects = []
+    for column in columns:
+        first = grid.cells[row, column][0].tuned
+        confidences.append(first.confidence)
+        corrects.append(first.correct)
+    return selective(np.concatenate(confidences), np.concatenate(corrects), thresholds)
 
 
 def sals_figures(grid: Grid, name: str) -> Iterator[NamedFigure]:
@@ -381,7 +384,8 @@ def severity_figures(grid: Grid, name: str, texts: str) -> Iterator[NamedFigure]
         if any(len(points) > 1 for points in methods.values()):
             several[corruption] = methods
     if several:
-        counts = ", ".join(f"{count:,}" for count in sorted({column.n for column in grid.columns}))
+        sizes = sorted({column.n for column in grid.columns})
+        counts = ", ".join(f"{size:,}" for size in sizes)
         words = (f"ECE and accuracy against severity, {name}, {grid.backbone}, {grid.bins} bins. {texts} "
                  f"Test images of each: {counts}.")
         yield NamedFigure(f"severity_{slug(name)}", words, draw_severities(several))
