@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...datasets.utils.errors import ConfigError
+from ...datasets.utils.errors import ConfigError, explaining_faults
 from .dassl_compat import translate
 from .declared import SHARED, get_cfg_default, leaves
 from .layers import (
@@ -32,6 +32,7 @@ __all__ = ["CONFIGS", "KEY", "build_cfg", "cast_like_default", "dataset_file_of"
 logger = logging.getLogger(__name__)
 
 
+@explaining_faults()
 def build_cfg(
     trainer: str = "", dataset_config_file: str = "", config_file: str = "", resume: str = "", flags: Sequence = (),
     opts: Sequence = (), source: str = "the command",
