@@ -175,6 +175,8 @@ def test_missing_files_and_trainers():
         build_cfg("SoC", config_file="nowhere.yaml")
     with pytest.raises(UnknownNameError, match="unknown trainer 'SoCC'. Did you mean 'SoC'\\? Known: .*ZeroShot"):
         build_cfg("SoCC")
+    with pytest.raises(UnknownNameError, match="unknown trainer"):
+        build_cfg("[" * 1000)  # no file has such a name
     with pytest.raises(ConfigError, match="no trainer given: use --trainer with one of"):
         build_cfg()
 

@@ -65,10 +65,10 @@ def build_cfg(
             raise ConfigError(f"--resume {resume}: it is not a run folder, because it has no config.yaml")
         lower.insert(0, file_layer(Path(resume, "config.yaml")))
     name = find_trainer([*lower, *upper])
+    method = TRAINER_REGISTRY.get(name) if name else None  # refuses unknown names
     if name and not resume:
         lower = with_trainer_layer(lower, name)
 
-    method = TRAINER_REGISTRY.get(name) if name else None
     trained = method is None or method.trained
     own_defaults, all_defaults = needed_defaults(name, [*lower, *upper])
     settings = dict(all_defaults)
