@@ -4,7 +4,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import logging
 import os
 import shutil
 import tempfile
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from promptcal.datasets.download.install import move
-from promptcal.datasets.utils.files import locked
+from promptcal.datasets.utils.lock import OwnedLock
 
 
 @pytest.fixture
@@ -29,11 +28,11 @@ def test_a_run_without_locks(without_locks, train, tmp_path: Path):
     assert json.loads((tmp_path / "run" / "results.json").read_text())["complete"]
 
 
-def test_downloads_without_locks_continue_with_a_warning(without_locks, tmp_path: Path, caplog):
-    caplog.set_level(logging.INFO)
-    with locked(tmp_path / "lock", "downloads"):
-        assert "no locks here (No locks available): do not let two processes work at once" in caplog.text
-    assert not (tmp_path / "lock").exists()
+def test_downloads_need_no_locks(without_locks, tmp_path: Path):
+    lock = OwnedLock(tmp_path / "lock")
+    with lock.awaited("downloads"):
+        assert lock.is_ours()
+    assert not lock.path.exists()
 
 
 @pytest.fixture

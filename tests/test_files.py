@@ -4,13 +4,12 @@ from __future__ import annotations
 import io
 import os
 import threading
-import time
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from promptcal.datasets.utils.files import Damaged, locked, read_arrays, write_arrays, write_text
+from promptcal.datasets.utils.files import Damaged, read_arrays, write_arrays, write_text
 
 
 def test_many_writers_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -40,24 +39,3 @@ def test_arrays_that_claim_more_than_there_is(tmp_path: Path):
         archive.writestr("a.npy", buffer.getvalue() + bytes(80))
     with pytest.raises(Damaged):
         read_arrays(tmp_path / "z.npz")
-
-
-def test_one_at_a_time(tmp_path: Path):
-    """Eight threads, each with a file of its own: never two inside, and nothing left."""
-    inside, most = 0, 0
-
-    def work() -> None:
-        nonlocal inside, most
-        for _ in range(10):
-            with locked(tmp_path / "lock", "works"):
-                inside += 1
-                most = max(most, inside)
-                time.sleep(0.0005)
-                inside -= 1
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert most == 1 and list(tmp_path.iterdir()) == []

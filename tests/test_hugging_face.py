@@ -159,7 +159,7 @@ def test_a_folder_without_tokenizer_is_refused(folder: Path):
 
 
 @pytest.mark.parametrize("make_it", [
-    os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to("/dev/zero"),
+    lambda path: os.mkfifo(path), Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to("/dev/zero"),
 ], ids=["pipe", "folder", "broken link", "device"])
 @pytest.mark.parametrize("name", ["x.safetensors", "config.json"])
 def test_only_regular_files_are_read(folder: Path, name: str, make_it):

@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from promptcal.datasets.utils import lock
 from promptcal.datasets.utils.errors import UserError
 from promptcal.datasets.utils.files import write_json
-from promptcal.trainers.runs import lock
+from promptcal.datasets.utils.lock import OwnedLock
 from promptcal.trainers.runs.lock import RunLock
 
 
@@ -133,4 +135,43 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with pytest.raises(UserError, match="cannot write .*lock: No space left on device; choose another"):
             take(tmp_path)
     assert not list(tmp_path.iterdir())
+    take(tmp_path)
+
+
+def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Eight threads, each with a file of its own: never two inside, and nothing left."""
+    monkeypatch.setattr(lock, "RETRY_SECONDS", 0.001)
+    inside = 0
+    most = 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(10):
+            with OwnedLock(tmp_path / "lock").awaited("works"):
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.0005)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most == 1 and list(tmp_path.iterdir()) == []
+
+
+
+def test_where_processes_cannot_be_asked_for_silence_counts(
+    tmp_path: Path, dead_pid: int, monkeypatch: pytest.MonkeyPatch,
+):
+    """As on Windows, where the question would send Ctrl-C."""
+    def kill(*_: object) -> None:
+        raise AssertionError("sent Ctrl-C")
+
+    monkeypatch.setattr(lock, "PROCESSES_CAN_BE_ASKED_FOR", False)
+    monkeypatch.setattr(os, "kill", kill)
+    write_json(tmp_path / "lock", {**RunLock(tmp_path).owner, "pid": dead_pid})
+    assert_in_use(tmp_path, str(dead_pid))
+    os.utime(tmp_path / "lock", (1, 1))
     take(tmp_path)

@@ -13,7 +13,8 @@ from promptcal.trainers import adapt, load_clip
 from promptcal.trainers.api import Adapter
 from promptcal.trainers.config.layers import default_pairs
 from promptcal.trainers.functional.calibration import sals
-from promptcal.trainers.predict.predict import class_names, predict, prediction_table
+from promptcal.trainers.predict.predict import class_names, predict
+from promptcal.trainers.predict.tables import prediction_table
 from promptcal.trainers.tpt import TPT
 
 NAMES = ["cat", "dog", "tree frog", "tractor"]
@@ -171,6 +172,30 @@ def test_a_folder_of_images_and_a_table_of_them(clip_file, images, tmp_path, cap
     for path, message in ((folder / "older", "has no image"), (folder / "notes.txt", "cannot read image")):
         with pytest.raises(DataError, match=message):
             main([str(path), "--classes", "cat", "dog", "--backbone", "no.pt"])
+
+
+def test_folders_in_folders_and_all_probabilities(clip_file, image_folder, tmp_path):
+    """Nothing in the table is a formula for a spreadsheet."""
+    names = ["=1+1", "dog", "dog"]
+    table = tmp_path / "table.csv"
+    command = ["predict.py", image_folder, "--classes", *names, "--trainer", "SoC", "--views", 8, "--backbone",
+               clip_file, "--csv", table, "--probabilities"]
+    done = run_tool(*command)
+    assert done.returncode == 2 and "--recursive searches its folders too" in done.stderr
+    done = run_tool(*command, "--recursive")
+    assert done.returncode == 0, done.stderr
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["image"] for row in rows] == list(map(str, sorted(image_folder.rglob("*.png"))))
+    for row in rows:
+        for method in ("zero_shot", "SoC"):
+            columns = [f"{method}_probability_{name}" for name in ("=1+1", "dog", "dog_2")]
+            probabilities = [float(row[column]) for column in columns]
+            assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+            assert float(row[f"{method}_confidence"]) == max(probabilities)
+            assert row[f"{method}_class"] == ["'=1+1", "dog", "dog"][probabilities.index(max(probabilities))]
+    done = run_tool("predict.py", image_folder, "--classes", *names, "--probabilities")
+    assert done.returncode == 2 and "give --csv FILE too" in done.stderr
 
 
 @pytest.mark.parametrize(("trainer", "said"), [("TDA", True), ("SoC", False)])

@@ -19,13 +19,13 @@ import pytest
 from common import PROJECT, Done, run_tool
 from fault_runs import FaultRuns
 from processes import Process, user_environment
+from promptcal.datasets.utils import lock as lock_module
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.experiments import cluster as cluster_module
 from promptcal.trainers.experiments.cluster import RESUBMISSIONS, Cluster, GroupJob, Job, wait_for_locks
 from promptcal.trainers.experiments.definition import read_experiment
 from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand, work_groups
 from promptcal.trainers.experiments.slurm_options import TIME, parse_slurm
-from promptcal.trainers.runs import lock as lock_module
 from promptcal.trainers.runs.lock import RunLock
 
 DAEMONS = ("munged", "slurmctld", "slurmd")

@@ -3,7 +3,7 @@
     python tools/predict.py cat.jpg dog.jpg --classes names.txt --trainer SoC
     python tools/predict.py tile.png --dataset LandCover --trainer OTPT --backbone small
     python tools/predict.py cat.jpg --classes cat dog fox --trainer TPT SoC --html
-    python tools/predict.py photos/ --classes names.txt --csv photos.csv
+    python tools/predict.py photos/ --recursive --classes names.txt --csv photos.csv --probabilities
 """
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from promptcal.datasets.utils.plugins import load_plugins
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = tool_parser(__doc__)
     parser.add_argument("images", nargs="+", metavar="IMAGE", type=Path, help="image files, or folders of images")
+    parser.add_argument("--recursive", action="store_true", help="also the images in the folders of a folder")
     names = parser.add_mutually_exclusive_group(required=True)
     names.add_argument("--classes", nargs="+", metavar="NAME", help="class names, or a text file with one per line")
     names.add_argument("--dataset", metavar="NAME",
@@ -37,6 +38,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--html", nargs="?", const=Path("predict.html"), type=Path, metavar="FILE",
                         help="also write a page with the images, their selected views and all confidences")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write a table with one row per image")
+    parser.add_argument("--probabilities", action="store_true", help="with the probability of every class in --csv")
     parser.add_argument("--opts", nargs="*", default=[], metavar="KEY VALUE", help="settings, e.g. TTA.STEPS 2")
     return parser.parse_args(argv)
 
@@ -45,8 +47,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     if min(args.views, args.top) < 1 or args.seed < 0:
         raise ConfigError("--views and --top must be 1 or more, --seed 0 or more")
+    if args.probabilities and not args.csv:
+        raise ConfigError("--probabilities are columns of a table: give --csv FILE too")
     for flag, file in (("--html", args.html), ("--csv", args.csv)):
-        if file and not (folder := file.absolute().parent).is_dir():
+        if not file:
+            continue
+        folder = file.absolute().parent
+        if not folder.is_dir():
             raise ConfigError(f"{flag} {file}: there is no folder {folder}")
     load_plugins(args.plugin)
     log_to_terminal()

@@ -24,7 +24,8 @@ from typing import TypeVar
 from tqdm import tqdm
 
 from ..utils.errors import ConfigError, DataError, one_line
-from ..utils.files import locked, read_json
+from ..utils.files import read_json
+from ..utils.lock import OwnedLock
 
 logger = logging.getLogger(__name__)
 
@@ -127,12 +128,17 @@ def fetch_once(url: str, folder: Path, checksum: str) -> Path:
     target = folder / url.rsplit("/", 1)[-1]
     try:
         if not is_complete(target, checksum):
-            with new_folder(folder), locked(target.with_name(f".{target.name}.lock"), f"downloads {url}"):
+            with new_folder(folder), lock_of(target).awaited(f"downloads {url}"):
                 if not is_complete(target, checksum):
                     fetch_url(url, target, checksum)
     except OSError as error:
         raise DataError(f"cannot read or write {target}: {error.strerror}") from error
     return target
+
+
+def lock_of(target: Path) -> OwnedLock:
+    """The lock of a file that is downloaded."""
+    return OwnedLock(target.with_name(f".{target.name}.lock"))
 
 
 @contextmanager
@@ -186,7 +192,7 @@ def fetch_drive(source: Source, target: Path) -> Path:
 
     part = target.with_name(f"{target.name}.drive")  # gdown gives this name to a complete file only
     try:
-        with locked(target.with_name(f".{target.name}.lock"), f"downloads {target}"):
+        with lock_of(target).awaited(f"downloads {target}"):
             if target.is_file():
                 return target
             gdown.download(

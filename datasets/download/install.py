@@ -13,7 +13,8 @@ from ..parquet import parquet_files_in
 from ..splitfile import read_split_file
 from ..utils.cli import tool
 from ..utils.errors import DataError, UserError, one_line, reading
-from ..utils.files import locked, write_atomically
+from ..utils.files import write_atomically
+from ..utils.lock import OwnedLock
 from .archives import ArchiveError, find, unpacked
 from .fetch import Source, fetch_any, new_folder
 from .parquet_copy import match_copy
@@ -84,7 +85,8 @@ def working(root: Path) -> Iterator[Path]:
     """The work folder below a root, for one process at a time; others wait."""
     work = root / WORK_FOLDER
     try:
-        with new_folder(root), locked(root / f"{WORK_FOLDER}.lock", f"downloads to {root}"):
+        lock = OwnedLock(root / f"{WORK_FOLDER}.lock")
+        with new_folder(root), lock.awaited(f"downloads to {root}"):
             work.mkdir(exist_ok=True)
             for left in work.glob("unpacking-*"):  # of a run that was killed
                 shutil.rmtree(left, ignore_errors=True)

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -22,7 +21,14 @@ from .errors import DataError, UserError
 logger = logging.getLogger(__name__)
 
 LARGEST_TEXT = 1 << 28  # bytes of a file that is read into memory; the largest real one has a hundredth of it
-LARGEST_RATIO, ALWAYS_ALLOWED = 20, 64 << 20  # bounds of unpacked arrays: times the file's size, plus bytes
+# Bounds of unpacked arrays: times the file's size, plus bytes.
+LARGEST_RATIO = 20
+ALWAYS_ALLOWED = 64 << 20
+# How files are opened for reading. Windows has no O_NONBLOCK and O_CLOEXEC, and changes line ends
+# without O_BINARY.
+READ_ONLY = os.O_RDONLY
+for _flag in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
+    READ_ONLY |= getattr(os, _flag, 0)
 
 
 def data_root(path: str | Path) -> Path:
@@ -87,6 +93,13 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode(errors="surrogateescape"))
 
 
+def no_formula(cell: str) -> str:
+    """A cell of a CSV file that spreadsheets do not run: they take these beginnings for formulas."""
+    if cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{cell}"
+    return cell
+
+
 def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
@@ -97,7 +110,7 @@ def write_arrays(path: Path, **arrays: np.ndarray) -> None:
 
 def open_regular(path: Path) -> BinaryIO:
     """Opens a regular file for reading. Others are refused: a pipe would block, and a device never ends."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    file = os.fdopen(os.open(path, READ_ONLY), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
@@ -162,28 +175,3 @@ def leads_out(path: str) -> bool:
 def is_printable(text: str) -> bool:
     """Whether a name is valid Unicode without control characters."""
     return text.isprintable() or not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
-
-
-@contextmanager
-def locked(path: Path, work: str) -> Iterator[None]:
-    """Holds the lock file `path` and removes it afterwards; waits, with a message, while another process holds it. The
-    package `filelock` leaves its file behind, here in the data root. On a file system without locks the work continues
-    without: callers must not rely on the lock to keep files intact."""
-    while True:
-        file = path.open("a")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logger.info("another process %s; waiting for it", work)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            logger.warning("%s: no locks here (%s): do not let two processes work at once", path, error.strerror)
-            break
-        if os.fstat(file.fileno()).st_nlink:
-            break
-        file.close()  # the previous owner has removed this file: another process may hold a new one
-    with file:
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)  # before closing: another process must not find a file that is being released

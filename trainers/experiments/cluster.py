@@ -25,7 +25,8 @@ from tqdm import tqdm
 from ...datasets.utils.cli import Terminated, counted, log_to_terminal
 from ...datasets.utils.errors import UserError, one_line
 from ...datasets.utils.files import make_folder, read_json, write_json
-from ..runs.lock import SILENCE, TOUCH_SECONDS, RunLock, read_owner
+from ...datasets.utils.lock import SILENCE, TOUCH_SECONDS, read_owner
+from ..runs.lock import RunLock
 from .plan import PlannedRun, WorkGroup, Workspace
 from .run import number_of_images, run_group
 

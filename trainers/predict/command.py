@@ -15,64 +15,78 @@ from ..config.settings import get_cfg_default
 from ..registry import TRAINER_REGISTRY, backbone_label, method_info, registered_name
 from ..vlm.loading import load_clip
 from ..vlm.openai import warn_of_small
-from .page import context_words, selected_views, write_page
-from .predict import (
-    Prediction,
-    class_names,
-    default_backbone,
-    find_images,
-    predict,
-    prediction_table,
-    write_csv,
-)
+from .page import MethodPredictions, context_words, selected_views, write_page
+from .predict import class_names, default_backbone, find_images, predict
+from .tables import prediction_table, write_csv
+
+SHORT = 10  # images that need no progress bar
 
 
 def predict_images(args: argparse.Namespace) -> None:
-    trainers = [registered_name(name) for name in args.trainer]
+    """Classifies the images with each of the trainers and writes what is asked for.
+
+    Args:
+        args: Those of tools/predict.py.
+    """
+    trainers = list(dict.fromkeys(registered_name(name) for name in args.trainer))
     for trainer in trainers:
         TRAINER_REGISTRY.get(trainer)  # refuses unknown names before a model is loaded
-    name = registered(args.dataset) if args.dataset else ""
-    dataset = build_dataset(name, args.root) if name else None
-    classnames = dataset.classnames if dataset else class_names(args.classes)
-    images = find_images(args.images)
+    dataset_name = ""
+    dataset = None
+    if args.dataset:
+        dataset_name = registered_dataset(args.dataset)
+        dataset = build_dataset(dataset_name, args.root)
+        classnames = dataset.classnames
+    else:
+        classnames = class_names(args.classes)
+    images = find_images(args.images, args.recursive)
     backbone = args.backbone or default_backbone()
-    warning = warn_of_small(backbone, name)
+    notes = []
+    warning = warn_of_small(backbone, dataset_name)
+    if warning:
+        notes.append(warning)
+
     model = None
-    found: dict[str, list[Prediction]] = {}
-    selected: list[list[dict]] = []
-    words: dict[str, list] = {}
-    unreadable: list[str] = []
+    methods: list[MethodPredictions] = []
+    selected: list[list[dict]] = []  # views of each image, for the page
     order_notes: list[str] = []  # of online methods
-    for trainer in dict.fromkeys(trainers):
+    words_note = ""  # why contexts cannot be shown as words
+    for trainer in trainers:
         pairs = setting_pairs(args, trainer, dataset)
         cfg = build_cfg(trainer, opts=pairs)
-        model = model or load_clip(backbone, cfg.DEVICE)
+        if model is None:
+            model = load_clip(backbone, cfg.DEVICE)
         adapter = Adapter(trainer, model, classnames, opts=pairs, copy_weights=False)
         if adapter.method.online:
-            order_notes.append(f"{method_info(trainer).label} learns from image to image: another "
-                               f"order of the images, or other images before one, changes its "
-                               f"predictions.")
-        progress = tqdm(predict(images, adapter), trainer, len(images), unit="img", disable=len(images) < 10)
-        found[trainer] = list(progress)
-        print(prediction_table(found[trainer], trainer, classnames, args.top))
-        if args.html and not any(selected):
-            selected = [selected_views(adapter, path) for path in images]
+            order_notes.append(
+                f"{method_info(trainer).label} learns from image to image: another order of the images, "
+                f"or other images before one, changes its predictions.")
+        predictions = list(tqdm(
+            predict(images, adapter), trainer, len(images), unit="img", disable=len(images) < SHORT))
+        print(prediction_table(predictions, trainer, classnames, args.top))
+        words = []
         if args.html:
+            if not any(selected):
+                selected = [selected_views(adapter, path) for path in images]
             try:
-                words |= {trainer: found_words} if (found_words := context_words(adapter, found[trainer])) else {}
+                words = context_words(adapter, predictions)
             except WeightsError as error:
-                unreadable = [f"{error}."]
+                words_note = f"{error}."
+        methods.append(MethodPredictions(trainer, predictions, words))
+
     setting = (f"{backbone_label(backbone)}, {len(classnames)} classes, {cfg.TTA.VIEWS} views per image, "
                f"seed {cfg.SEED}")
-    print(setting)
-    for note in order_notes:
-        print(note)
+    for line in (setting, *order_notes):
+        print(line)
     if args.csv:
-        write_csv(args.csv, found, classnames)
+        by_method = {method.trainer: method.predictions for method in methods}
+        write_csv(args.csv, by_method, classnames, args.probabilities)
         print(f"written: {args.csv}")
     if args.html:
-        notes = [*filter(None, [warning]), f"{setting}.", *order_notes, *unreadable]
-        write_page(args.html, found, classnames, selected, notes, max(args.top, 5), words)
+        notes += [f"{setting}.", *order_notes]
+        if words_note:
+            notes.append(words_note)
+        write_page(args.html, methods, classnames, selected, notes, max(args.top, 5))
         print(f"written: {args.html}")
 
 
@@ -82,20 +96,22 @@ def setting_pairs(args: argparse.Namespace, trainer: str, dataset: Dataset | Non
     As in a run: the data set's settings, then those of the flags, then the pairs of --opts.
     """
     pairs: list[object] = []
+    augmix = "on"
     if dataset is not None:
         pairs += default_pairs(trainer, type(dataset).__name__)
-    augmix = "off" if dataset is not None and not dataset.augmix else "on"
+        if not dataset.augmix:
+            augmix = "off"
     pairs += ["TTA.AUGMIX", augmix, "TTA.VIEWS", args.views, "SEED", args.seed]
-    given = dict(read_pairs(args.opts))
-    views = str(given.get("TTA.VIEWS", args.views))
+    views = str(dict(read_pairs(args.opts)).get("TTA.VIEWS", args.views))
     default_share = get_cfg_default([]).TTA.SELECT
     if views.isdigit() and 0 < int(views) * default_share < 1:
         pairs += ["TTA.SELECT", 1 / int(views)]  # tuning selects at least one of few views
     return [*pairs, *args.opts]
 
 
-def registered(dataset: str) -> str:
+def registered_dataset(name: str) -> str:
     """The registered name of a data set, which may be given as the name of its yaml file, such as dtd."""
-    if dataset in DATASET_REGISTRY or not (yaml := CONFIGS / "datasets" / f"{dataset.lower()}.yaml").is_file():
-        return dataset
-    return build_cfg("ZeroShot", str(yaml)).DATASET.NAME
+    yaml_path = CONFIGS / "datasets" / f"{name.lower()}.yaml"
+    if name in DATASET_REGISTRY or not yaml_path.is_file():
+        return name
+    return build_cfg("ZeroShot", str(yaml_path)).DATASET.NAME

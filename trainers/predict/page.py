@@ -1,9 +1,9 @@
 """A page about single images: the views selected for tuning, and the confidences of each method."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 from PIL import Image, ImageOps
@@ -20,59 +20,112 @@ from ..vlm.image_tower import encode_views
 from ..vlm.prompt_words import CAVEAT, NearestWords, nearest_words
 from .predict import Prediction
 
-IMAGE_BOX, VIEW_BOX = (384, 384), (96, 96)  # pixels of an image and of a view
-MAX_VIEWS = 24  # shown per image
+IMAGE_BOX = (384, 384)  # pixels of an image
+VIEW_BOX = (96, 96)  # pixels of a view
+MAX_VIEWS = 24  # per image
 NOTE = (
-    "Bold: the predicted class. Zero-shot: before tuning. + SaLS: after tuning, with the logits scaled back to the "
-    "range that they had before it; this needs no labels."
+    "Bold: the predicted class. Zero-shot: before tuning. + SaLS: after tuning, with the logits scaled "
+    "back to the range that they had before it; this needs no labels."
 )
 
 
+@dataclass(frozen=True)
+class MethodPredictions:
+    """What a method gives for each image.
+
+    Attributes:
+        trainer: Its registered name.
+        predictions: One per image.
+        words: Its tuned contexts as words, one list per image; empty for methods that tune none.
+    """
+
+    trainer: str
+    predictions: Sequence[Prediction]
+    words: Sequence[Sequence[NearestWords]] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        return method_info(self.trainer).label
+
+
 def write_page(
-    path: Path, found: Mapping[str, Sequence[Prediction]], classnames: Sequence[str],
+    path: Path, methods: Sequence[MethodPredictions], classnames: Sequence[str],
     selected: Sequence[Sequence[dict]], notes: Sequence[str], top: int = 5,
-    words: Mapping[str, Sequence[Sequence[NearestWords]]] = MappingProxyType({}),
 ) -> None:
-    """`found[method]` are the predictions of a method, `selected` the views that it is tuned on, `words[method]` its
-    tuned contexts as words, all per image."""
-    methods = [{"label": method_info(name).label} for name in found]
+    """Writes the page.
+
+    Args:
+        path: The file.
+        methods: The methods side by side.
+        classnames: By label.
+        selected: For each image the views that are tuned on, from `selected_views`.
+        notes: Sentences above the images.
+        top: How many classes of each method are in an image's table.
+    """
     images = []
-    for at, views in enumerate(selected):
-        predictions = {name: listed[at] for name, listed in found.items()}
-        first = next(iter(predictions.values()))
-        images.append({
-            "name": first.path.name,
-            "uri": data_uri(ImageOps.contain(open_image(first.path).convert("RGB"), IMAGE_BOX)),
-            "rows": rows(predictions, classnames, top),
-            "failed": [method_info(name).label for name, prediction in predictions.items() if prediction.failed],
-            "views": views[:MAX_VIEWS],
-            "kept": f"Those of lowest entropy (in nats) before tuning, lowest first: {len(views)}"
-                    f"{f', of which {MAX_VIEWS} are shown' if len(views) > MAX_VIEWS else ''}.",
-            "words": [{"label": method_info(name).label, "rows": [near.cells for near in listed[at]]}
-                      for name, listed in words.items()],
-        })
-    title = f"Predictions: {images[0]['name'] if len(images) == 1 else f'{len(images)} images'}"
-    write_text(path, render("predictions.html", title, methods=methods, images=images, page_notes=[*notes, NOTE],
-                            words_note=CAVEAT))
+    for number, views in enumerate(selected):
+        images.append(image_section(number, methods, classnames, views, top))
+    title = f"Predictions: {len(images)} images"
+    if len(images) == 1:
+        title = f"Predictions: {images[0]['name']}"
+    text = render(
+        "predictions.html", title, methods=methods, images=images, page_notes=[*notes, NOTE],
+        words_note=CAVEAT,
+    )
+    write_text(path, text)
 
 
-def rows(predictions: Mapping[str, Prediction], classnames: Sequence[str], top: int) -> list[dict]:
+def image_section(
+    number: int, methods: Sequence[MethodPredictions], classnames: Sequence[str],
+    views: Sequence[dict], top: int,
+) -> dict:
+    """What the template needs of one image; see `write_page`."""
+    predictions = [(method, method.predictions[number]) for method in methods]
+    path = predictions[0][1].path
+    picture = ImageOps.contain(open_image(path).convert("RGB"), IMAGE_BOX)
+    number_of_views = f"{len(views)}"
+    if len(views) > MAX_VIEWS:
+        number_of_views += f", of which {MAX_VIEWS} are shown"
+    words = []
+    for method in methods:
+        if method.words:
+            rows = [nearest.cells for nearest in method.words[number]]
+            words.append({"label": method.label, "rows": rows})
+    return {
+        "name": path.name,
+        "uri": data_uri(picture),
+        "rows": class_rows(predictions, classnames, top),
+        "failed": [method.label for method, prediction in predictions if prediction.failed],
+        "views": views[:MAX_VIEWS],
+        "kept": f"Those of lowest entropy (in nats) before tuning, lowest first: {number_of_views}.",
+        "words": words,
+    }
+
+
+def class_rows(
+    predictions: Sequence[tuple[MethodPredictions, Prediction]], classnames: Sequence[str], top: int,
+) -> list[dict]:
     """The classes among the `top` of any method, sorted by their largest confidence."""
-    first = next(iter(predictions.values()))
-    columns = [(ZERO_SHOT, first.before)]
-    for name, prediction in predictions.items():
-        columns += [(name, prediction.after), (name, prediction.with_sals)]
-    shares = torch.stack([logits.softmax(-1) for _, logits in columns])  # (columns, K)
-    chosen = set(shares.topk(min(top, len(classnames))).indices.flatten().tolist())
-    order = sorted(chosen, key=lambda k: -float(shares[:, k].max()))
-    winners = shares.argmax(-1).tolist()
-    return [
-        {"name": classnames[k], "cells": [
-            {"text": f"{100 * float(share[k]):.1f}", "best": winner == k, "colour": method_info(name).colour}
-            for (name, _), share, winner in zip(columns, shares, winners, strict=True)
-        ]}
-        for k in order
-    ]
+    trainers = [ZERO_SHOT]
+    logits = [predictions[0][1].before]
+    for method, prediction in predictions:
+        trainers += [method.trainer, method.trainer]
+        logits += [prediction.after, prediction.with_sals]
+    shares = torch.stack(logits).softmax(-1)  # (columns, K)
+    highest = shares.topk(min(top, len(classnames))).indices  # (columns, top)
+    labels = sorted(set(highest.flatten().tolist()), key=lambda label: -float(shares[:, label].max()))
+    predicted = shares.argmax(-1).tolist()
+    rows = []
+    for label in labels:
+        cells = []
+        for column, trainer in enumerate(trainers):
+            cells.append({
+                "text": f"{100 * float(shares[column, label]):.1f}",
+                "best": predicted[column] == label,
+                "colour": method_info(trainer).colour,
+            })
+        rows.append({"name": classnames[label], "cells": cells})
+    return rows
 
 
 def context_words(adapter: Adapter, predictions: Sequence[Prediction]) -> list[list[NearestWords]]:
@@ -80,11 +133,18 @@ def context_words(adapter: Adapter, predictions: Sequence[Prediction]) -> list[l
     if not adapter.method.tunes_context:
         return []
     backbone = adapter.method.clip.backbone
-    return [[] if one.context is None else nearest_words(one.context, backbone) for one in predictions]
+    words = []
+    for prediction in predictions:
+        nearest: list[NearestWords] = []
+        if prediction.context is not None:
+            nearest = nearest_words(prediction.context, backbone)
+        words.append(nearest)
+    return words
 
 
 def selected_views(adapter: Adapter, path: Path) -> list[dict]:
-    """The views of an image that a method is tuned on, lowest entropy first; none for methods that select no views."""
+    """The views of an image that a method is tuned on, lowest entropy first; none for methods that
+    select no views."""
     method = adapter.method
     if not isinstance(method, TPT) or not method.tuned:
         return []
@@ -93,11 +153,14 @@ def selected_views(adapter: Adapter, path: Path) -> list[dict]:
         clip = method.clip
         features = encode_views(clip.backbone, views, method.numerics.precision, normalised=False)
         logits = class_logits(features, clip.text, clip.scale)[0]  # (V, K)
-        places = method.select(logits).tolist()
+        selected = method.select(logits).tolist()
     entropies = entropy(logits)
     pixels = views[0].float().cpu().clamp(0, 255).round().byte().permute(0, 2, 3, 1).numpy()
-    return [
-        {"image": data_uri(ImageOps.fit(Image.fromarray(pixels[place]), VIEW_BOX)),
-         "words": f"{f'view {place}' if place else 'plain view'}, entropy {float(entropies[place]):.2f}"}
-        for place in places
-    ]
+    figures = []
+    for number in selected:
+        name = f"view {number}" if number else "plain view"
+        figures.append({
+            "image": data_uri(ImageOps.fit(Image.fromarray(pixels[number]), VIEW_BOX)),
+            "words": f"{name}, entropy {float(entropies[number]):.2f}",
+        })
+    return figures

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from tabulate import tabulate
 
+from ...datasets.utils.files import no_formula
 from .sentences import plain_text
 from .table_model import Entry, Table
 
@@ -105,16 +106,11 @@ def to_csv(tables: Iterable[Table]) -> str:
                 for column, entry in zip(table.columns, row.entries, strict=True):
                     if entry is not None:
                         writer.writerow([  # None is an empty cell
-                            *map(_no_formula, (table.name, block.label, row.label, column)),
-                            _no_formula(entry.words) if entry.words else entry.value, entry.std,
+                            *map(no_formula, (table.name, block.label, row.label, column)),
+                            no_formula(entry.words) if entry.words else entry.value, entry.std,
                             entry.seeds, entry.low, entry.high, entry.difference, int(entry.best), int(row.published),
                         ])
     return out.getvalue()
-
-
-def _no_formula(text: str) -> str:
-    """Spreadsheets run cells that begin with these characters as formulas."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _md(text: str) -> str:

@@ -1,0 +1,60 @@
+"""Commands without what only POSIX has, as on Windows and macOS (see `without_posix.py`)."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from data_roots import build
+from fault_runs import FaultRuns, parts_of
+from processes import Process
+from promptcal.datasets import DATASET_REGISTRY
+
+SCRIPT = "../tests/without_posix.py"
+
+
+def commands(*calls: list[object]) -> str:
+    return json.dumps([[str(word) for word in call] for call in calls])
+
+
+def test_the_main_commands(tmp_path: Path):
+    """A run that is killed is continued: its lock counts for as long as it may be alive."""
+    runs = FaultRuns(tmp_path)
+    run = tmp_path / "run"
+    train = ["train", *runs.arguments(run)]
+    process = Process(SCRIPT, commands(train))
+    process.wait_for(lambda: parts_of(run))
+    process.send_all(signal.SIGKILL)
+    process.communicate()
+    os.utime(run / "lock", (1, 1))
+
+    build("DescribableTextures", tmp_path / "data")
+    split = tmp_path / "data" / "dtd" / "split_zhou_DescribableTextures.json"
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    split.rename(mirror / split.name)
+
+    page = tmp_path / "page"
+    table = tmp_path / "predictions.csv"
+    process = Process(SCRIPT, commands(
+        train,
+        ["train", "--resume", run],
+        ["train", *runs.arguments(tmp_path / "zero_shot"), "--trainer", "ZeroShot", "CACHE.DIR", tmp_path / "cache"],
+        ["report", run, tmp_path / "zero_shot", "--out", page, "--no-figures"],
+        ["export", run, "--out", tmp_path / "exported"],
+        ["predict", runs.images, "--recursive", "--classes", "a", "b", "--backbone", runs.weights, "--views", 4,
+         "--csv", table],
+        ["download", "dtd", "--root", tmp_path / "data", "--mirror", mirror],
+        ["check_data", "dtd", "--root", tmp_path / "data"],
+        ["doctor"],
+    ))
+    out, err = process.communicate()
+    statuses = [line for line in out.splitlines() if ": status " in line]
+    tools = ("train", "train", "train", "report", "export", "predict", "download", "check_data", "doctor")
+    assert statuses == [f"{tool}: status 0" for tool in tools], f"{out}\n{err}"
+    assert process.returncode == 0, err
+    runs.assert_whole(run)
+    assert (page / "report.html").is_file(), list(page.iterdir())
+    assert len(table.read_text().splitlines()) == 38
+    assert DATASET_REGISTRY.get("DescribableTextures")(tmp_path / "data").test
