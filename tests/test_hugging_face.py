@@ -158,8 +158,13 @@ def test_a_folder_without_tokenizer_is_refused(folder: Path):
     refused(folder, "tokenizer")  # of another model
 
 
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.posix
 @pytest.mark.parametrize("make_it", [
-    lambda path: os.mkfifo(path), Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to("/dev/zero"),
+    make_pipe, Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to("/dev/zero"),
 ], ids=["pipe", "folder", "broken link", "device"])
 @pytest.mark.parametrize("name", ["x.safetensors", "config.json"])
 def test_only_regular_files_are_read(folder: Path, name: str, make_it):
