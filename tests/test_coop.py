@@ -112,6 +112,8 @@ def test_the_command_trains_tests_and_saves(command: list[str], image_folder: Pa
     results = json.loads((elsewhere / "results.json").read_text())
     assert results["init_weights"].endswith("model.pth.tar-3") and results["n"] == 12 and "training" not in results
     assert not (elsewhere / "prompt_learner").exists()
+    assert "no effect on a prompt that is only tested: " in done.stdout
+    assert results["tag"].startswith("CoOp-2-shots") and "N_CTX" not in results["tag"]
 
 
 def assert_same_run(run: Path, other: Path) -> None:

@@ -31,9 +31,11 @@ FEW_VIEWS = ("TTA.VIEWS", 12, "TTA.SELECT", 0.25, "DATALOADER.NUM_WORKERS", 0)
 Run = Callable[..., subprocess.CompletedProcess]
 
 
-def plugin(*args: object, cwd: Path = CHECKOUT) -> subprocess.CompletedProcess:
+def plugin(*args: object, cwd: Path = CHECKOUT, absent: str = "") -> subprocess.CompletedProcess:
     """`python -m promptcal.trainers.dassl args` in a fork of this process, which has imported torch already."""
     def run() -> None:
+        if absent:
+            sys.modules[absent] = None  # importing it fails as if it were not installed
         os.chdir(cwd)
         sys.path.insert(0, str(cwd))
         for name in [name for name in sys.modules if name.partition(".")[0] == "clip"]:
@@ -147,6 +149,14 @@ def test_coops_prompts_are_found_and_trained(train: Run, tmp_path: Path, clip_mo
 def test_user_errors_get_one_line(root: Path, tmp_path: Path, args: list[str], message: str):
     done = plugin(*({"ROOT": root, "OUT": tmp_path / "out"}.get(arg, arg) for arg in args))
     assert done.returncode == 2 and message in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_a_package_that_dassl_needs_gets_one_line():
+    done = plugin("--dassl", STAND_IN, "train.py", "--trainer", "Colour", absent="sklearn")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: Dassl needs sklearn, which is not installed: pip install ")
+    assert "[dassl]" in line
 
 
 @pytest.mark.parametrize(("installed", "first"), [((), "wilds"), (("wilds", "pandas"), "logging")])

@@ -3,11 +3,16 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from common import PROJECT
+from data_roots import build
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.tools.train import main
 from promptcal.trainers import build_cfg
@@ -138,13 +143,81 @@ def test_a_data_set_file_of_a_checkout_has_only_a_name(tmp_path: Path):
 @pytest.mark.parametrize(("folder", "name", "remedy"), [
     ("dataset", "configs/datasets/ucf01.yaml", "no such file. Did you mean 'ucf101'?"),
     ("dataset", "/", "no such file."),
-    ("", "configs/trainers/CoOp/vit_b16_ep50.yaml", "Leave it out: each trainer has its own yaml; see --backbone."),
+    ("", "configs/trainers/CoOp/vit_b17_ep50.yaml", "Leave it out: each trainer has its own yaml; see --backbone."),
+    ("", "configs/trainers/Other/vit_b16_ep50.yaml", "Leave it out: each trainer has its own yaml; see --backbone."),
     ("", "configs/trainers/sco.yaml", "Did you mean 'soc'?"),
 ])
 def test_a_file_that_is_not_here(folder: str, name: str, remedy: str):
     with pytest.raises(ConfigError) as error:
         build_cfg("CoOp", **{f"{folder}_config_file".strip("_"): name})
     assert str(error.value).startswith(f"cannot read config file {name}: ") and str(error.value).endswith(remedy)
+
+
+@pytest.mark.parametrize(("name", "backbone", "epochs", "words"), [
+    ("vit_b16", "ViT-B/16", 200, ""), ("vit_b16_ctxv1", "ViT-B/16", 200, "a photo of a"),
+    ("vit_b16_ep100_ctxv1", "ViT-B/16", 100, "a photo of a"), ("vit_b32_ep50", "ViT-B/32", 50, ""),
+    ("rn50", "RN50", 200, ""), ("rn50_ep50", "RN50", 50, ""), ("rn101_ep50", "RN101", 50, ""),
+])
+def test_names_of_coops_files_stand_for_their_settings(name: str, backbone: str, epochs: int, words: str, logged):
+    file = f"configs/trainers/CoOp/{name}.yaml"
+    cfg = build_cfg("CoOp", config_file=file)
+    assert (cfg.MODEL.BACKBONE.NAME, cfg.OPTIM.MAX_EPOCH) == (backbone, epochs)
+    assert (cfg.OPTIM.LR, cfg.DATALOADER.TRAIN_X.BATCH_SIZE, cfg.TRAINER.COOP.CTX_INIT) == (0.002, 32, words)
+    (line,) = logged.messages
+    assert line.startswith(f"{file} is not here; by CoOp's naming it stands for MODEL.BACKBONE.NAME {backbone}")
+    logged.clear()
+    cfg = build_cfg("SoC", config_file=file)
+    assert (cfg.MODEL.BACKBONE.NAME, cfg.OPTIM) == (backbone, build_cfg("SoC").OPTIM)
+    assert any(line.startswith("ignored, without a meaning here") for line in logged.messages)
+
+
+def test_a_file_of_that_name_is_read_and_other_trainers_files_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+):
+    folder = tmp_path / "configs" / "trainers" / "CoOp"
+    folder.mkdir(parents=True)
+    (folder / "vit_b16.yaml").write_text("OPTIM: {MAX_EPOCH: 7}\n")
+    monkeypatch.chdir(tmp_path)
+    cfg = build_cfg("CoOp", config_file="configs/trainers/CoOp/vit_b16.yaml")
+    assert (cfg.OPTIM.MAX_EPOCH, cfg.MODEL.BACKBONE.NAME) == (7, "ViT-L/14")
+    for trainer in ("CoOp", "CoCoOp"):
+        with pytest.raises(ConfigError, match="CoCoOp is not a promptcal trainer"):
+            build_cfg(trainer, config_file="configs/trainers/CoCoOp/vit_b16_c4_ep10_batch1.yaml")
+
+
+@pytest.mark.slow
+def test_scripts_for_coop_run_in_the_folder_tools(tmp_path: Path, clip_file: Path):
+    """Commands as in CoOp's scripts: `python train.py` with paths of a CoOp checkout that are not here.
+
+    `python` in PATH adds weights that are in the repository's tests to the unchanged commands.
+    """
+    data = tmp_path / "data"
+    build("DescribableTextures", data)
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@" MODEL.BACKBONE.NAME {clip_file} OPTIM.MAX_EPOCH 1\n')
+    python.chmod(0o755)
+    runs = tmp_path / "runs" / "vit_b16_ep50_1shots"
+    common = ["--root", data, "--dataset-config-file", "configs/datasets/dtd.yaml"]
+    commands = [
+        ["--seed", 1, "--trainer", "CoOp", "--config-file", "configs/trainers/CoOp/vit_b16_ep50.yaml",
+         "--output-dir", runs / "seed1", "TRAINER.COOP.N_CTX", 4, "TRAINER.COOP.CSC", False,
+         "TRAINER.COOP.CLASS_TOKEN_POSITION", "end", "DATASET.NUM_SHOTS", 1],
+        ["--trainer", "ZeroshotCLIP", "--config-file", "configs/trainers/CoOp/vit_b16.yaml",
+         "--output-dir", tmp_path / "zero" / "dtd", "--eval-only"],
+    ]
+    for command in commands:
+        done = subprocess.run(
+            ["python", "train.py", *map(str, [*common, *command])], cwd=PROJECT / "tools", capture_output=True,
+            text=True, timeout=300, env={**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"})
+        assert done.returncode == 0, done.stderr
+        assert "by CoOp's naming it stands for MODEL.BACKBONE.NAME ViT-B/16" in done.stdout
+    for folder, signal in ((runs / "seed1", "Finish training"), (tmp_path / "zero" / "dtd", "=> result")):
+        log = (folder / "log.txt").read_text().splitlines()
+        accuracy = json.loads((folder / "results.json").read_text())["accuracy"]
+        assert f"* accuracy: {accuracy:.2f}%" in log[log.index(signal) :]
+    record = json.loads((tmp_path / "zero" / "dtd" / "record.json").read_text())
+    assert record["model"]["prompt"]["templates"] == ["{} texture."]
 
 
 def test_coops_zero_shot_trainers_are_ours_with_templates(logged):

@@ -17,7 +17,7 @@ from ..datasets.utils.errors import ConfigError, explaining_faults
 from ..datasets.views import ViewMaker
 from ..datasets.views.images import open_image, to_rgb
 from .base import BaseTrainer
-from .config.build import build_cfg
+from .config.build import cfg_from_python
 from .config.safe_yaml import flatten
 from .engine.adapted import Adapted
 from .engine.predict import adapt_images
@@ -72,7 +72,7 @@ class Adapter:
         flags: list[object] = ["DEVICE", str(backbone.device)]
         if num_views:
             flags += ["TTA.VIEWS", num_views]
-        cfg = build_cfg(trainer, flags=flags, opts=option_pairs(opts), source="opts")
+        cfg = cfg_from_python(trainer, flags=flags, opts=option_pairs(opts))
         self.method = build_method(cfg, backbone, checked_names(classnames))
         self.clip = self.method.clip  # made now, so that a prompt that does not fit is refused here
         self.count = 0  # images so far

@@ -20,7 +20,7 @@ from ..datasets.image_index import ImageIndex
 from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.run_folder import plugin_modules, results_name, run_path
-from .config.settings import Setting, retag
+from .config.settings import Setting, retag, tag_of
 from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
 from .engine.features import ViewStore
@@ -62,6 +62,7 @@ class BaseTrainer:
     settings: ClassVar[Sequence[Setting]] = ()  # its own, with keys relative to TRAINER.<NAME>
     choices: ClassVar[Mapping[str, Sequence[str]]] = {}  # allowed values of settings from extend_defaults
 
+    learns = True  # a method that is trained learns its prompt in this run
     log_name = "log.txt"  # in the run directory; "" = none
 
     @classmethod
@@ -142,7 +143,7 @@ class BaseTrainer:
             The content of results.json.
         """
         with early_lines() as lines:
-            self.cfg = retag(self.cfg, self.tag_values())
+            self.cfg = retag(self.cfg, self.tag_values(), self.learns)
             record = self.record
         with RunDir.open(
             run_path(self.cfg), record, self.dist, listing=self.listing, config=self.cfg.dump(), overwrite=overwrite,
@@ -448,8 +449,11 @@ class BaseTrainer:
 
 def without_few_shot_sampling(cfg: CfgNode) -> CfgNode:
     """The settings of a run that trains nothing: no few-shot sample is drawn, and none written."""
+    tag_is_automatic = cfg.TAG == tag_of(cfg)
     cfg = cfg.clone()
     cfg.defrost()
     cfg.DATASET.NUM_SHOTS = -1
+    if tag_is_automatic:
+        cfg.TAG = tag_of(cfg)
     cfg.freeze()
     return cfg

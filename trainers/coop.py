@@ -18,7 +18,7 @@ from ..datasets.utils.errors import ConfigError, DataError
 from .base import BaseTrainer, without_few_shot_sampling
 from .config.names import backbone_name
 from .config.run_folder import run_path
-from .config.settings import Check, Range, Setting, leaves
+from .config.settings import Check, Range, Setting, leaves, settings_of_training
 from .engine.adapted import Adapted
 from .fewshot.training import PromptLearner, Schedule, random_context, run_epochs
 from .fewshot.training_images import TrainingImages
@@ -117,6 +117,10 @@ class CoOp(BaseTrainer):
         if not self.has_prompt:
             raise ConfigError("there is no prompt to test: give --model-dir DIR or "
                               "MODEL.INIT_WEIGHTS FILE")
+        unused = settings_of_training(self.cfg)
+        if unused:
+            logger.info("no effect on a prompt that is only tested: %s (the settings of its training are in the "
+                        "prompt; leave them out)", ", ".join(unused))
         # Whether a run trains is part of its record, so a run that only tests is another one.
         cfg = without_few_shot_sampling(self.cfg)
         tester = type(self)(cfg, self.given_dataset, self.given_model, learns=False)

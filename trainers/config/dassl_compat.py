@@ -84,9 +84,7 @@ def translate(key: str, value: object, source: str) -> tuple[dict[str, object], 
         The settings, none if it has no meaning here, and a line for the log if they differ.
     """
     if key == "TRAINER.NAME" and value in UNAVAILABLE_TRAINERS:
-        raise ConfigError(
-            f"{value} is not a promptcal trainer: run it in its own checkout, with our metrics and run folders, by "
-            f"python -m promptcal.trainers.dassl train.py ... TEST.EVALUATOR Calibration")
+        raise unavailable_trainer(str(value))
     if key == "INPUT.SIZE" and (isinstance(value, list | tuple) or str(value).startswith(("(", "["))):
         return {}, ""  # height and width, which the backbone decides
     plain = plain_value(value)
@@ -107,6 +105,12 @@ def translate(key: str, value: object, source: str) -> tuple[dict[str, object], 
         words = " with ".join(f"{our_key} {our_value}" for our_key, our_value in ours.items())
         return ours, f"{key} {value} is {words} here"
     return {key: value}, ""
+
+
+def unavailable_trainer(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name} is not a promptcal trainer: run it in its own checkout, with our metrics and run "
+        f"folders, by python -m promptcal.trainers.dassl train.py ... TEST.EVALUATOR Calibration")
 
 
 def is_among(value: object, known: Iterable[object]) -> bool:

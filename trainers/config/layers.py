@@ -13,6 +13,7 @@ from yacs.config import CfgNode
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
+from .coop_files import coop_settings, describe, refuse_other_trainers
 from .dassl_compat import check_dropped, is_dropped, is_ignored, rename_value, translate
 from .declared import get_cfg_default, leaves
 from .registry import TRAINER_REGISTRY, branch_of
@@ -100,7 +101,7 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
     unknown: list[str] = []
     for source, values in layers:
         ignored: list[str] = []
-        is_training_file = source.endswith((".yaml", ".yml")) and "OPTIM.LR_SCHEDULER" in dict(values)
+        is_training_file = describes_training(source, values)
         for key, value in values:
             if is_training_file and not trained and key.startswith("OPTIM."):
                 # OPTIM in CoOp's files is about training prompts; the step at test time is ours.
@@ -129,6 +130,13 @@ def merge(settings: dict[str, object], layers: Sequence[Layer], trained: bool) -
     if unknown:
         raise ConfigError(" ".join(unknown[:5]))
     return notes
+
+
+def describes_training(source: str, values: Collection[tuple[str, object]]) -> bool:
+    """Whether a layer is a file in which OPTIM is about training prompts, as in CoOp's files."""
+    if source.endswith((".yaml", ".yml")) and "OPTIM.LR_SCHEDULER" in dict(values):
+        return True
+    return coop_settings(source) is not None
 
 
 def probable_key(key: str, known: Iterable[str]) -> str:
@@ -207,6 +215,21 @@ def find_config(name: str, folder: str) -> Path:
     if not hint and folder == "trainers":
         hint = " Leave it out: each trainer has its own yaml; see --backbone."
     raise ConfigError(f"cannot read config file {path}: no such file.{hint}")
+
+
+def config_layer(name: str) -> tuple[Layer, str]:
+    """The layer of --config-file, and a line for the log.
+
+    Names of CoOp's files work without the files.
+    """
+    try:
+        return file_layer(find_config(name, "trainers")), ""
+    except ConfigError:
+        refuse_other_trainers(name)
+        settings = coop_settings(name)
+        if settings is None:
+            raise
+    return (name, list(settings.items())), describe(name, settings)
 
 
 def dataset_layers(name: str) -> list[Layer]:

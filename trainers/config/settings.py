@@ -18,7 +18,7 @@ from .setting import Check, OneOf, Range, Role, Setting, plain_number
 __all__ = [
     "Check", "OneOf", "Range", "Role", "Setting", "baseline_of", "changed_settings", "default_settings",
     "effective_settings", "find_setting", "get_cfg_default", "leaves", "method_settings", "retag",
-    "setting_title", "setting_words", "tag_of", "without_effect",
+    "setting_title", "setting_words", "settings_of_training", "tag_of", "without_effect",
 ]
 
 Resolved = Mapping[str, object]  # what defaults stand for, known from model and data: {KEY: value}
@@ -96,6 +96,16 @@ def without_effect(cfg: CfgNode) -> list[tuple[str, str]]:
     return unused
 
 
+def settings_of_training(cfg: CfgNode) -> list[str]:
+    """The changed settings, as `KEY VALUE`, that have no effect where a finished prompt is tested."""
+    effective = changed_settings(cfg, trains=False)
+    words = []
+    for key, (_, value) in changed_settings(cfg).items():
+        if key not in effective:
+            words.append(f"{key} {value}")
+    return words
+
+
 def effective_rows(
     settings: Mapping[str, object], trainer: str, trains: bool = True,
 ) -> dict[str, Setting]:
@@ -165,16 +175,17 @@ def effective_value(
     return value
 
 
-def tag_of(cfg: CfgNode, resolved: Resolved | None = None) -> str:
+def tag_of(cfg: CfgNode, resolved: Resolved | None = None, trains: bool = True) -> str:
     """A readable folder name from the changed settings: `default`, or `STEPS-2_LAMBDA-10.0`.
 
     Args:
         cfg: The settings of a run.
         resolved: See `effective_settings`. For MODEL.INIT_WEIGHTS it is the name of the protocol by
             which the prompt was learnt, such as `CoOp-2-shots`, so that seeds lie side by side.
+        trains: See `effective_settings`.
     """
     parts = []
-    for key, (_, value) in changed_settings(cfg, resolved).items():
+    for key, (_, value) in changed_settings(cfg, resolved, trains).items():
         if key == "MODEL.INIT_WEIGHTS" and resolved and key in resolved:
             parts.append(str(value))
         else:
@@ -182,17 +193,22 @@ def tag_of(cfg: CfgNode, resolved: Resolved | None = None) -> str:
     return path_safe("_".join(parts)) or "default"
 
 
-def retag(cfg: CfgNode, resolved: Resolved) -> CfgNode:
+def retag(cfg: CfgNode, resolved: Resolved, trains: bool = True) -> CfgNode:
     """The same settings with the TAG that they have once model and data are known.
 
     A TAG that is not made of the settings was chosen, and stays.
+
+    Args:
+        cfg: The settings of a run.
+        resolved: See `tag_of`.
+        trains: See `effective_settings`.
     """
     automatic_tag = tag_of(cfg)
     if automatic_tag != cfg.TAG:
         return cfg
     copy = cfg.clone()
     copy.defrost()
-    copy.TAG = tag_of(cfg, resolved)
+    copy.TAG = tag_of(cfg, resolved, trains)
     copy.freeze()
     return copy
 

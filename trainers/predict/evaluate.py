@@ -13,7 +13,7 @@ import numpy as np
 from ...datasets import DATASET_REGISTRY, Dataset
 from ...datasets.utils.errors import ConfigError, explaining_faults
 from ..api import Options, checked_model, option_pairs
-from ..config.build import build_cfg
+from ..config.build import cfg_from_python
 from ..config.layers import Config
 from ..config.run_folder import run_path
 from ..registry import TRAINER_REGISTRY, backbone_label, method_info, method_key
@@ -141,4 +141,4 @@ def configure(method: str, dataset: str | Dataset, flags: list[object], opts: Op
             name = registered
     if not isinstance(dataset, str) and name not in DATASET_REGISTRY:
         name = ""  # a class that nobody registered has no settings
-    return build_cfg(method, name, flags=flags, opts=option_pairs(opts), source="opts")
+    return cfg_from_python(method, name, flags, option_pairs(opts))

@@ -1,6 +1,7 @@
 """Accuracy, printed in the lines that parse_test_res.py reads."""
 from collections import OrderedDict
 
+import sklearn  # noqa: F401 (Dassl's own needs it)
 from dassl.utils import Registry
 
 EVALUATOR_REGISTRY = Registry("EVALUATOR")
