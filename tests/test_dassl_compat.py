@@ -161,13 +161,13 @@ def test_a_file_that_is_not_here(folder: str, name: str, remedy: str):
 def test_names_of_coops_files_stand_for_their_settings(name: str, backbone: str, epochs: int, words: str, logged):
     file = f"configs/trainers/CoOp/{name}.yaml"
     cfg = build_cfg("CoOp", config_file=file)
-    assert (cfg.MODEL.BACKBONE.NAME, cfg.OPTIM.MAX_EPOCH) == (backbone, epochs)
-    assert (cfg.OPTIM.LR, cfg.DATALOADER.TRAIN_X.BATCH_SIZE, cfg.TRAINER.COOP.CTX_INIT) == (0.002, 32, words)
+    assert (backbone, epochs) == (cfg.MODEL.BACKBONE.NAME, cfg.OPTIM.MAX_EPOCH)
+    assert (0.002, 32, words) == (cfg.OPTIM.LR, cfg.DATALOADER.TRAIN_X.BATCH_SIZE, cfg.TRAINER.COOP.CTX_INIT)
     (line,) = logged.messages
     assert line.startswith(f"{file} is not here; by CoOp's naming it stands for MODEL.BACKBONE.NAME {backbone}")
     logged.clear()
     cfg = build_cfg("SoC", config_file=file)
-    assert (cfg.MODEL.BACKBONE.NAME, cfg.OPTIM) == (backbone, build_cfg("SoC").OPTIM)
+    assert (backbone, build_cfg("SoC").OPTIM) == (cfg.MODEL.BACKBONE.NAME, cfg.OPTIM)
     assert any(line.startswith("ignored, without a meaning here") for line in logged.messages)
 
 

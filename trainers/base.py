@@ -449,7 +449,7 @@ class BaseTrainer:
 
 def without_few_shot_sampling(cfg: CfgNode) -> CfgNode:
     """The settings of a run that trains nothing: no few-shot sample is drawn, and none written."""
-    tag_is_automatic = cfg.TAG == tag_of(cfg)
+    tag_is_automatic = tag_of(cfg) == cfg.TAG
     cfg = cfg.clone()
     cfg.defrost()
     cfg.DATASET.NUM_SHOTS = -1

@@ -2,6 +2,7 @@
 from collections import OrderedDict
 
 import sklearn  # noqa: F401 (Dassl's own needs it)
+
 from dassl.utils import Registry
 
 EVALUATOR_REGISTRY = Registry("EVALUATOR")
