@@ -11,7 +11,7 @@ __all__ = ["DATASET_REGISTRY", "Dataset", "Datum", "build_dataset"]
 
 
 def build_dataset(
-    name: str, root: str | Path, num_shots: int = -1, seed: int = 0, subsample_classes: str = "all",
+    name: str, root: str | Path = "data", num_shots: int = -1, seed: int = 0, subsample_classes: str = "all",
     fewshot_dir: str | Path = "", corruption: str = "", severity: int = SEVERITIES[-1], image_list: str = "",
     columns: str = "", classnames: str = "",
 ) -> Dataset:
@@ -19,7 +19,7 @@ def build_dataset(
 
     Args:
         name: The registered name, such as UCF101.
-        root: The folder of the data sets; of a user's own images their folder.
+        root: The folder of the data sets, as in DATASET.ROOT; of a user's own images their folder.
         num_shots: Labelled images per class; -1 = all.
         seed: Of the few-shot sample.
         subsample_classes: `all`, or CoOp's `base` or `new` classes.

@@ -2,12 +2,21 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from pathlib import Path
 
+import promptcal as pc
 import pytest
-from common import PROJECT
+from common import PROJECT, make_image_folder
+from dassl_files import random_prompt, save_as_dassl
+from made_runs import make_run
 from PIL import Image
 from processes import forked
+from promptcal.datasets.utils.cli import outcome
+from promptcal.tools.command import main
+from promptcal.trainers import build_cfg
+from promptcal.trainers.vlm.openai_clip import CLIP
 
 FILES = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md"]
 for top in ("configs", "datasets", "tests", "tools", "trainers"):
@@ -16,11 +25,31 @@ TEXTS = {file: file.read_text(encoding="utf-8") for file in FILES}
 README = TEXTS[PROJECT / "README.md"]
 
 
+# What is tried elsewhere: these commands install, download or serve.
+TRIED_BY = {
+    "bash tools/demo.sh": "test_environment.py",
+    "pip install": "test_packaging.py",
+    "promptcal download": "test_download.py",
+    "promptcal tensorboard": "test_tensorboard.py",
+    "python -m promptcal.trainers.dassl": "test_dassl.py",
+}
+
+
 def block_after(heading: str, file: str = "README.md") -> str:
     """The first Python block below a heading."""
-    found = re.search(rf"^## {heading}$.*?```python\n(.*?)```", TEXTS[PROJECT / file], re.DOTALL | re.MULTILINE)
-    assert found, heading
-    return found[1]
+    block = re.search(rf"^## {heading}$.*?```python\n(.*?)```", TEXTS[PROJECT / file], re.DOTALL | re.MULTILINE)
+    assert block, heading
+    return block[1]
+
+
+def printed_commands() -> list[str]:
+    """The commands of the main README, those in tables and sentences too."""
+    commands = []
+    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL):
+        for line in block.splitlines():
+            commands.append(line.partition("  #")[0].strip())
+    commands += re.findall(r"`((?:promptcal|python|bash) [^`]* [^`]*)`", README)
+    return [command for command in commands if "promptcal train`" not in command]
 
 
 def run(code: str) -> str:
@@ -30,13 +59,67 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_the_main_readme_is_short_and_has_the_main_command():
-    assert len(README.splitlines()) <= 190
-    assert "python tools/train.py --trainer SoC --dataset-config-file configs/datasets/ucf101.yaml\n" in README
+def test_the_main_readme_is_short_and_counts_methods_and_data_sets():
+    assert len(README.splitlines()) <= 160
+    methods = pc.list_methods()
+    assert f"SoC and {len(methods) - 4} more methods" in README
+    for method in methods:
+        assert f"`{method}`" in README, method
+    no_benchmarks = {"LandCover", "LandCoverShift", "ImageFolder", "Table", "Parquet"}
+    assert f"[{len(set(pc.list_datasets()) - no_benchmarks)} data sets]" in README
 
 
 def test_the_python_example():
-    assert "torch.Size([2, 4, " in run(block_after("From Python"))
+    lines = run(block_after("From Python").replace('"TEST.LIMIT": 48', '"TEST.LIMIT": 2')).splitlines()
+    assert len(lines) == 7 and lines[0].startswith("SoC on LandCover: 2 test images")
+    assert lines[5].startswith("herbaceous vegetation ") and lines[6].endswith("%")
+
+
+@pytest.fixture
+def user_folder(tmp_path: Path, clip_file: Path, clip_model: CLIP, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the commands of the README name: data, a picture, a prompt, runs and a plugin."""
+    make_image_folder(tmp_path / "IMAGES")
+    (tmp_path / "DATA").mkdir()
+    Image.new("RGB", (64, 64)).save(tmp_path / "cat.jpg")
+    names = ["kind a", "kind b", "kind c", "kind d"]
+    save_as_dassl(tmp_path / "DIR", clip_model, names, random_prompt())
+    for method in ("TPT", "SoC"):
+        make_run(tmp_path / "output", method, n=40)
+    (tmp_path / "hinge_pairs.py").write_text(block_after("Add your own method"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def tried(command: str, clip_file: Path) -> list[str]:
+    """A command's words, with a small model and data set in place of real ones, and no computation."""
+    words = shlex.split(command)
+    if words[:2] == ["python", "tools/train.py"]:
+        words[:2] = ["promptcal", "train"]
+    for option in ("--backbone", "--dataset-config-file"):
+        if option in words and "image_folder" not in words:
+            place = words.index(option)
+            del words[place:place + 2]
+    if words[1] == "train":
+        if "image_folder" not in words:
+            words[words.index("DATA")] = "IMAGES"
+            words[2:2] = ["--dataset-config-file", "image_folder"]
+        words[2:2] = ["--backbone", str(clip_file), "--no-train"]
+    elif words[1] == "reproduce":
+        words.append("--dry-run")
+    elif words[1] == "predict":
+        words += ["--backbone", "small"]
+    return words[1:]
+
+
+@pytest.mark.parametrize("command", printed_commands())
+def test_a_printed_command_is_understood(command: str, user_folder: Path, clip_file: Path):
+    for beginning, file in TRIED_BY.items():
+        if command.startswith(beginning):
+            assert (PROJECT / "tests" / file).is_file()
+            return
+    words = tried(command, clip_file)
+    done = forked(lambda: sys.exit(outcome(lambda: main(words))))
+    assert done.returncode == 0, done.stderr
 
 
 def test_add_your_own_method():
@@ -74,6 +157,19 @@ def test_add_a_library_of_backbones(tmp_path: Path):
     (tmp_path / "toy.py").write_text(module)
     out = run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{use}")
     assert out.split() == ["torch.Size([2,", "3])", "True"]
+
+
+def test_settings_for_users_of_tpt_are_the_authors_defaults():
+    """What the table gives for their flags sets nothing that is not set already, but for λ of other methods."""
+    table = README[README.index("## Coming from TPT"):]
+    settings = re.findall(r"`([A-Z_]+\.[A-Z_.]+) ([^`]+)`", table)
+    assert len(settings) == 9
+    for key, value in settings:
+        if value == "FILE":
+            continue
+        method = key.split(".")[1] if key.startswith("TRAINER.") else "CTPT"
+        cfg = build_cfg(method, "configs/datasets/dtd.yaml", flags=[key, value.strip('"')])
+        assert cfg.TAG == "default", (key, value, cfg.TAG)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PROJECT)))

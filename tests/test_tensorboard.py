@@ -104,18 +104,32 @@ def test_a_small_set_has_a_curve(tmp_path: Path):
         assert [scalar.step for scalar in events.Scalars(ECE)] == list(range(4, 49, 4))
 
 
-def test_short_names_begin_with_what_differs(train, tmp_path: Path):
+def test_names_begin_with_what_differs(train, tmp_path: Path):
+    """And zero-shot curves that are the same are shown once, as those of ZeroShot's run if there is one."""
+    runs = tmp_path / "runs"
     for trainer in ("TPT", "SoC"):
         for seed in (1, 2):
-            place = tmp_path / "runs" / f"{trainer}{seed}"
-            assert train(trainer, *FEW_VIEWS, "--seed", seed, "--output-dir", place).returncode == 0
-    swept = tmp_path / "runs" / "swept"
+            folder = runs / f"{trainer}{seed}"
+            assert train(trainer, *FEW_VIEWS, "--seed", seed, "--output-dir", folder).returncode == 0
+    swept = runs / "swept"
     assert train("SoC", *FEW_VIEWS, "--seed", 1, "--output-dir", swept, "TRAINER.SOC.LAMBDA", 5).returncode == 0
-    folders = tensorboard_runs.find_runs([tmp_path / "runs"])
-    names = tensorboard_runs.short_names(folders)
-    assert sorted(names) == ["SoC, seed 1", "SoC, seed 2", "SoC, λ 5, seed 1", "TPT, seed 1", "TPT, seed 2"]
-    assert names["SoC, λ 5, seed 1"] == swept.resolve()
-    assert sorted(tensorboard_runs.short_names([swept.resolve()])) == ["SoC"]
+
+    def shown(*folders: Path) -> dict[str, Path]:
+        return tensorboard_runs.named_event_folders(tensorboard_runs.find_runs(folders))
+
+    names = shown(runs)
+    tuned = {"SoC, seed 1", "SoC, seed 2", "SoC, λ 5, seed 1", "TPT, seed 1", "TPT, seed 2"}
+    assert set(names) == {*tuned, "Zero-shot"}
+    assert names["SoC, λ 5, seed 1"] == swept.resolve() / "tensorboard" / "tuned"
+    assert names["Zero-shot"].is_dir() and names["Zero-shot"].name == "zero-shot"
+    assert set(shown(swept)) == {"SoC", "Zero-shot"}
+
+    assert train("SoC", *FEW_VIEWS, "--output-dir", runs / "limited", "TEST.LIMIT", 8).returncode == 0
+    assert {"Zero-shot", "Zero-shot (2)"} < set(shown(runs))  # other images
+
+    assert train("ZeroShot", "--output-dir", tmp_path / "zero").returncode == 0
+    names = shown(swept, tmp_path / "zero")
+    assert len(names) == 2 and names["Zero-shot, seed 0"].is_relative_to(tmp_path / "zero")
 
 
 def test_tensorboard_is_started_on_the_names(train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -123,14 +137,17 @@ def test_tensorboard_is_started_on_the_names(train, tmp_path: Path, monkeypatch:
     visible = {}
 
     def start(command: list[str]) -> SimpleNamespace:
-        logdir = Path(command[command.index("--logdir") + 1])
-        visible.update({path.name: sorted(child.name for child in path.iterdir()) for path in logdir.iterdir()})
+        links = Path(command[command.index("--logdir") + 1])
+        for link in links.iterdir():
+            visible[link.name] = link.resolve()
         assert command[:3] == [sys.executable, "-m", "tensorboard.main"] and "6100" in command
         return SimpleNamespace(wait=lambda: 0, poll=lambda: 0)
 
     monkeypatch.setattr(subprocess, "Popen", start)
     done = run_tool("tensorboard_runs.py", tmp_path / "run", "--port", 6100)
     assert done.returncode == 0, done.stderr
-    assert visible == {"SoC": ["tuned", "zero-shot"]}
+    assert "1 run; the page is http://localhost:6100/?smoothing=0" in done.stdout
+    events = (tmp_path / "run" / "tensorboard").resolve()
+    assert visible == {"SoC": events / "tuned", "Zero-shot": events / "zero-shot"}
     done = run_tool("tensorboard_runs.py", tmp_path / "nowhere")
     assert done.returncode == 2 and "is not a folder" in done.stderr

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"\n{EVIDENCE}\n"
           f"\nas a figure:          {args.out}/report/figures/overview.png\n"
           f"everything on a page: {args.out}/report/report.html\n"
-          f"curves of each run:   tensorboard --logdir {args.out}")
+          f"curves of each run:   promptcal tensorboard {args.out}")
 
 
 if __name__ == "__main__":

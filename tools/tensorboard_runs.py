@@ -5,21 +5,25 @@
 """
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlencode
 
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import run_tool, tool_parser
+from promptcal.datasets.utils.cli import counted, run_tool, tool_parser
 from promptcal.datasets.utils.errors import ConfigError, DataError
 from promptcal.datasets.utils.files import read_json
 from promptcal.datasets.utils.plugins import load_plugins
+from promptcal.trainers.config.run_folder import event_folder, zero_shot_event_folder
 from promptcal.trainers.config.settings import setting_words
+from promptcal.trainers.registry import ZERO_SHOT, method_info
 from promptcal.trainers.runs.record import FILE_NAME, RunRecord
 
 EVENTS = "tensorboard"  # the folder of a run's event files
@@ -28,16 +32,27 @@ EVENTS = "tensorboard"  # the folder of a run's event files
 def main(argv: Sequence[str] | None = None) -> None:
     parser = tool_parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path,
-                        help="run folders, or folders that contain them; also of runs that are not finished")
+                        help="run folders, or folders that contain them; also of unfinished runs")
     parser.add_argument("--port", default="6006", help="of the page (default 6006)")
-    parser.add_argument("--host", default="localhost", help="of the page; 0.0.0.0 = reachable from other computers")
+    parser.add_argument("--host", default="localhost",
+                        help="of the page; 0.0.0.0 = reachable from other computers")
     args = parser.parse_args(argv)
     load_plugins(args.plugin)
     folders = find_runs(args.runs)
-    with tempfile.TemporaryDirectory(prefix="promptcal-tensorboard-") as place:
-        for name, folder in short_names(folders).items():
-            link(Path(place, name), folder / EVENTS)
-        serve(["--logdir", place, "--port", args.port, "--host", args.host])
+    with tempfile.TemporaryDirectory(prefix="promptcal-tensorboard-") as links:
+        for name, events in named_event_folders(folders).items():
+            link(Path(links, name), events)
+        print(f"{counted(len(folders), 'run')}; the page is {page_address(args.host, args.port)}", flush=True)
+        serve(["--logdir", links, "--port", args.port, "--host", args.host])
+
+
+def page_address(host: str, port: str) -> str:
+    """The address of the page, with runs of one method in one colour and curves as they are.
+
+    The curves are averages over the images so far; TensorBoard would smooth them once more.
+    """
+    settings = {"smoothing": "0", "runColorGroup": "regex:^([^,]+)"}
+    return f"http://{host}:{port}/?{urlencode(settings)}#timeseries"
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
@@ -50,59 +65,107 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.is_dir():
             raise DataError(f"{path} is not a folder: give a run folder or a folder that holds some")
-        for place, subfolders, files in os.walk(path):
+        for folder, subfolders, files in os.walk(path):
             subfolders.sort()
             if FILE_NAME in files or EVENTS in subfolders:
-                folders[Path(place).resolve()] = None
+                folders[Path(folder).resolve()] = None
                 subfolders.clear()
     if not folders:
         raise DataError(f"no run below {', '.join(map(str, paths))}: a run has a folder {EVENTS}")
     return list(folders)
 
 
-def short_names(folders: Sequence[Path]) -> dict[str, Path]:
-    """A name for each run, made of its method and what the runs differ in: `SoC, λ 10, seed 1`.
+def named_event_folders(folders: Sequence[Path]) -> dict[str, Path]:
+    """The event folders to show, each with its name in TensorBoard, such as `SoC, λ 10, seed 1`.
 
-    Runs without a record, as those of version 1.0, are called by their folders. Equal names get a
-    number.
+    A name begins with the method, followed by what the runs differ in. Runs without a record, as
+    those of version 1.0, are called by their folders. Equal names get a number.
+
+    The zero-shot curves of runs with the same images and model are the same. They are shown once,
+    as those of a run of ZeroShot if there is one.
     """
-    described = {folder: describe(folder) for folder in folders}
-    shared = shared_words(list(described.values()))
+    records: dict[Path, RunRecord] = {}
+    for folder in folders:
+        record = read_record(folder)
+        if record is not None:
+            records[folder] = record
+    shared = shared_words([describe(record) for record in records.values()])
+
     names: dict[str, Path] = {}
-    for folder, description in described.items():
-        words = []
-        for part, text in description.items():
-            if text and (part == "method" or part not in shared):
-                words.append(text)
-        name = ", ".join(words) or "-".join(folder.parts[-3:])
-        name = name.replace("/", "-")  # which would be a folder
-        number = 1
-        unique = name
-        while unique in names:
-            number += 1
-            unique = f"{name} ({number})"
-        names[unique] = folder
+    for folder in folders:
+        if folder in records:
+            record = records[folder]
+            name = name_of(describe(record), shared)
+            add_name(names, name, event_folder(folder, record.method["trainer"]))
+        else:
+            add_name(names, "-".join(folder.parts[-3:]), folder / EVENTS)
+
+    for folder in zero_shot_examples(records):
+        description = describe(records[folder])
+        words = {"method": method_info(ZERO_SHOT).label}
+        for part in ("prompt", "dataset", "split", "backbone"):
+            words[part] = description[part]
+        add_name(names, name_of(words, shared), zero_shot_event_folder(folder))
     return names
+
+
+def add_name(names: dict[str, Path], name: str, events: Path) -> None:
+    """Adds an event folder under a name that no other has."""
+    name = name.replace("/", "-")  # which would be a folder
+    unique = name
+    number = 1
+    while unique in names:
+        number += 1
+        unique = f"{name} ({number})"
+    names[unique] = events
+
+
+def name_of(description: Mapping[str, str], shared: Collection[str]) -> str:
+    """The method and the other parts of a description that are not shared by all runs."""
+    words = []
+    for part, text in description.items():
+        if text and (part == "method" or part not in shared):
+            words.append(text)
+    return ", ".join(words)
 
 
 def shared_words(descriptions: Sequence[Mapping[str, str]]) -> set[str]:
     """The parts in which all runs are the same."""
-    shared = set()
+    shared: set[str] = set()
+    if not descriptions:
+        return shared
     for part, text in descriptions[0].items():
         if all(description.get(part) == text for description in descriptions):
             shared.add(part)
     return shared
 
 
-def describe(folder: Path) -> dict[str, str]:
-    """What a run is, in the order in which a name states it; empty if it has no record.
+def zero_shot_examples(records: Mapping[Path, RunRecord]) -> list[Path]:
+    """For each set of images and model without a run of ZeroShot, one run that has its curves."""
+    examples: dict[str, Path] = {}
+    with_zero_shot_run = set()
+    for folder, record in records.items():
+        key = json.dumps([record.data.get("listing"), record.model], sort_keys=True)
+        if method_info(record.method["trainer"]).zero_shot:
+            with_zero_shot_run.add(key)
+        elif key not in examples or not zero_shot_event_folder(examples[key]).is_dir():
+            examples[key] = folder
+    return [folder for key, folder in examples.items() if key not in with_zero_shot_run]
+
+
+def read_record(folder: Path) -> RunRecord | None:
+    """The record of a run; None if it has none that can be read."""
+    try:
+        return RunRecord.from_json(read_json(folder / FILE_NAME))
+    except ValueError:
+        return None
+
+
+def describe(record: RunRecord) -> dict[str, str]:
+    """What a run is, in the order in which a name states it.
 
     Each changed setting is a part of its own, because runs may differ in one and share another.
     """
-    try:
-        record = RunRecord.from_json(read_json(folder / FILE_NAME))
-    except ValueError:
-        return {}
     parts = {"method": record.names.get("method") or str(record.method.get("trainer"))}
     for key, (_, value) in record.changed.items():
         parts[key] = setting_words(key, value)
@@ -114,13 +177,14 @@ def describe(folder: Path) -> dict[str, str]:
     return parts
 
 
-def link(place: Path, target: Path) -> None:
+def link(name: Path, target: Path) -> None:
     """Makes the events of a run visible under another name. They need not be there yet."""
     try:
-        place.symlink_to(target, target_is_directory=True)
+        name.symlink_to(target, target_is_directory=True)
     except OSError as error:
-        raise ConfigError(f"links cannot be made in {place.parent} ({error.strerror}): use tensorboard --logdir with "
-                          f"the folder of the runs") from error
+        message = (f"links cannot be made in {name.parent} ({error.strerror}): "
+                   f"use tensorboard --logdir with the folder of the runs")
+        raise ConfigError(message) from error
 
 
 def serve(arguments: Sequence[str]) -> None:
