@@ -1,6 +1,7 @@
 """Reads lists of images and class names, and checks them before a model is loaded."""
 from __future__ import annotations
 
+import codecs
 import hashlib
 import logging
 import os
@@ -20,11 +21,16 @@ logger = logging.getLogger(__name__)
 
 
 def read_text(path: Path) -> str:
-    """A list or split file as text."""
+    """A list or split file as text: UTF-8, or UTF-16 as Excel's "Unicode text" is."""
+    content = read_regular(path)
+    encoding = "utf-8-sig"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
     try:
-        return read_regular(path).decode()
+        return content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise DataError(f"cannot read {path} as UTF-8 text: {error}") from error
+        raise DataError(f"cannot read {path} as UTF-8 text: {error}; save it as UTF-8 (in Excel: \"CSV "
+                        f"UTF-8\")") from error
 
 
 def read_lines(path: Path) -> list[str]:

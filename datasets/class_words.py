@@ -97,7 +97,7 @@ def read_words_file(path: Path) -> ClassWords:
         return from_json(read_text(path), str(path))
     words = ClassWords(str(path))
     if suffix in (".csv", ".tsv"):
-        text = read_text(path).removeprefix("\N{BYTE ORDER MARK}")
+        text = read_text(path)
         for cells in csv.reader(io.StringIO(text), delimiter=delimiter_of(path, text)):
             cells = [cell.strip() for cell in cells]
             if not any(cells):
@@ -108,7 +108,6 @@ def read_words_file(path: Path) -> ClassWords:
             words.words.setdefault(cells[0], cells[1])
         return words
     for line in read_lines(path):
-        line = line.removeprefix("\N{BYTE ORDER MARK}")
         words.names.append(line)
         for separator in ("\t", "=", " "):
             code, _, name = line.partition(separator)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from .utils.cli import counted
 from .utils.errors import ConfigError, DataError, first_five
 from .utils.registry import nearest
 
@@ -60,6 +61,27 @@ class ColumnChoice:
                 return "train"
             return ""
         return split_of_word(value)
+
+
+class BadRows:
+    """What is wrong with rows of a table: the rows by reason, so that each reason is said once."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, list[str]] = {}
+
+    def add(self, place: str, reason: str) -> None:
+        self.places.setdefault(reason, []).append(place)
+
+    def refuse(self, source: str) -> None:
+        """Raises a DataError if there are bad rows."""
+        problems = []
+        for reason, places in self.places.items():
+            others = ""
+            if len(places) > 1:
+                others = f" (and in {counted(len(places) - 1, 'more row')})"
+            problems.append(f"{places[0]}: {reason}{others}")
+        if problems:
+            raise DataError(f"{source}: {first_five(problems)}")
 
 
 def split_of_word(word: str) -> str:
@@ -164,8 +186,20 @@ def listed(headers: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def missing_column(role: str, headers: Sequence[str], source: str) -> DataError:
-    """The error of a table in which no usual header stands for a role."""
+def missing_column(
+    role: str, headers: Sequence[str], source: str, one_per_class: Sequence[str] = (),
+) -> DataError:
+    """The error of a table in which no usual header stands for a role.
+
+    Args:
+        role: `image` or `label`.
+        headers: Of the table.
+        source: The table, for the message.
+        one_per_class: Columns that stand for one class each, which are not read.
+    """
+    if role == "label" and one_per_class:
+        return DataError(f"{source} has one column per class ({first_five(one_per_class)}): write one "
+                         f"column with the label of each row instead")
     words = {"image": "the images' paths", "label": "the labels"}
     example = {"image": "path", "label": "diagnosis"}
     if role == "label":

@@ -242,8 +242,12 @@ class FileDataset(Dataset):
 
 
 def subfolders(folder: Path) -> list[Path]:
-    """The folders in `folder` by name, without hidden ones."""
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    """The folders in `folder` by name, without hidden ones and what macOS adds to archives."""
+    folders = []
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.name.startswith(".") and entry.name != "__MACOSX":
+            folders.append(entry)
+    return sorted(folders)
 
 
 def images_in(folder: Path, label: int, classname: str) -> list[Datum]:

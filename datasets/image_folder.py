@@ -53,6 +53,9 @@ class ImageFolder(OwnImages):
         if unread:
             kinds = [f"{count} {kind} (such as {examples[kind]})" for kind, count in unread.most_common()]
             note = f"files of a kind that is not read: {first_five(kinds)}; convert them to PNG or JPEG"
+            if ".parquet" in unread:
+                note = (f"{unread['.parquet']} parquet files, such as {examples['.parquet']}: if they hold "
+                        f"the images, use --dataset-config-file parquet --root {self.root}")
             if not lists["test"]:
                 raise DataError(f"ImageFolder has no test images; {note}")
             logger.warning("ImageFolder: %s", note)
@@ -63,7 +66,7 @@ class ImageFolder(OwnImages):
         inner = subfolders(place / classes[0]) if (place / classes[0]).is_dir() else []
         if len(classes) == 1 and len(inner) > 1:
             raise DataError(f"ImageFolder: {place} has one folder only, '{classes[0]}'; if the folders "
-                            f"in it are the classes, use --root {place / classes[0]}")
+                            f"in it are the classes or splits, use --root {place / classes[0]}")
         if len(classes) > 1 and tables_in(self.root):
             logger.warning("ImageFolder: folders are taken for classes%s", table_nearby(self.root))
 

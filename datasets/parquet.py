@@ -15,6 +15,7 @@ from .base import DATASET_REGISTRY, Datum
 from .benchmarks import compare_with_benchmark
 from .columns import (
     SPLITS,
+    BadRows,
     ColumnChoice,
     candidates,
     chosen_column,
@@ -138,7 +139,10 @@ class Parquet(OwnImages):
         choice = parse_columns(self.columns)
         by_split = files_by_split(self.root)
         if not by_split:
-            raise DataError(f"Parquet: there is no parquet file in {self.root}; {self.remedy()}")
+            remedy = self.remedy()
+            if next(self.root.rglob("*.arrow"), None):
+                remedy = "it holds Arrow files of the library `datasets`: write each split with `to_parquet`"
+            raise DataError(f"Parquet: there is no parquet file in {self.root}; {remedy}")
         self.hub_splits = choose_splits(list(by_split), choice, self.root)
         lists: dict[str, list[tuple[str, str, str]]] = {split: [] for split in SPLITS}
         self.cells = ImageCells("")
@@ -190,21 +194,20 @@ class Parquet(OwnImages):
         if group_column:
             groups = as_text(file.read_column(group_column))
         rows = []
-        problems = []
+        bad = BadRows()
         for row, code in enumerate(codes):
             place = f"{file.path.name}, row {row + 1}"
             if names and not (code.isdecimal() and int(code) < len(names)):
-                problems.append(f"{place}: label {code or 'missing'}, of {len(names)} classes (hubs hide the "
-                                f"labels of some test splits)")
+                bad.add(place, f"label {code or 'missing'}, of {len(names)} classes (hubs hide the labels of "
+                               f"some test splits)")
                 continue
             if not code:
-                problems.append(f"{place}: no label in the column '{label_column}'")
+                bad.add(place, f"no label in the column '{label_column}'")
                 continue
             if names:
                 code = names[int(code)]
             rows.append((f"{file.path}{ROW}{row}", code, groups[row]))
-        if problems:
-            raise DataError(f"Parquet: {first_five(problems)}")
+        bad.refuse("Parquet")
         return rows
 
     def image_column(self, file: ParquetFile, choice: ColumnChoice) -> str:

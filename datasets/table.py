@@ -17,6 +17,7 @@ from .class_words import delimiter_of
 from .columns import (
     ROLES,
     SPLITS,
+    BadRows,
     ColumnChoice,
     candidates,
     chosen_column,
@@ -84,12 +85,12 @@ class Rows:
 
     Attributes:
         entries: Those that can be used.
-        problems: What is wrong with others, each with its place.
+        bad: What is wrong with others.
         absent: Images for training that are not there.
     """
 
     entries: list[Entry] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    bad: BadRows = field(default_factory=BadRows)
     absent: list[str] = field(default_factory=list)
 
 
@@ -97,34 +98,52 @@ def read_sheet(path: Path) -> Sheet:
     """A csv, tsv or parquet file."""
     if path.suffix.lower() == ".parquet":
         return read_parquet_sheet(path)
-    text = read_text(path).removeprefix("\N{BYTE ORDER MARK}")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(path, text))
+    text = read_text(path)
+    delimiter = delimiter_of(path, text)
+    skipped_lines = 0
+    if text.startswith("sep="):  # Excel's own line, which names the delimiter
+        first_line, _, text = text.partition("\n")
+        delimiter = first_line.removeprefix("sep=").strip("\r") or delimiter
+        skipped_lines = 1
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     headers: list[str] = []
     columns: dict[str, list[str]] = {}
     lines: list[int] = []
-    last_line = 0
+    last_line = skipped_lines
     try:
-        for cells in reader:
-            line, last_line = last_line + 1, reader.line_num
-            if not any(cell.strip() for cell in cells):
+        for row in reader:
+            line = last_line + 1
+            last_line = skipped_lines + reader.line_num
+            cells = [cell.strip() for cell in row]
+            if not any(cells):
                 continue
             if not headers:
-                headers = [cell.strip() for cell in cells]
+                headers = name_columns(cells)
                 columns = {header: [] for header in headers}
                 if len(columns) < len(headers):
                     raise DataError(f"{path} has two columns of one name: {listed(headers)}")
                 continue
+            while len(cells) > len(headers) and not cells[-1]:
+                cells.pop()
             if len(cells) != len(headers):
                 raise DataError(f"{path.name}, row {len(lines) + 1} (line {line}) has {len(cells)} "
                                 f"cells for {len(headers)} columns: {listed(headers)}")
             lines.append(line)
             for header, cell in zip(headers, cells, strict=True):
-                columns[header].append(cell.strip())
+                columns[header].append(cell)
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}, is not readable: {error}") from error
+        raise DataError(f"{path}, line {last_line}, is not readable: {error}") from error
     if not lines:
         raise DataError(f"{path} has no rows")
     return Sheet(path, columns, lines, {})
+
+
+def name_columns(headers: Sequence[str]) -> list[str]:
+    """Names columns without a header: pandas' index, and empty ones beside a table in Excel."""
+    names = []
+    for number, header in enumerate(headers, start=1):
+        names.append(header or f"column {number}")
+    return names
 
 
 def read_parquet_sheet(path: Path) -> Sheet:
@@ -161,38 +180,56 @@ class ImageFinder:
                 paths[os.path.splitext(name)[0]].append(path)  # noqa: PTH122
         return paths
 
+    @cached_property
+    def by_lower_case(self) -> dict[str, list[str]]:
+        """All images below the folder by their paths in lower case, with and without ending."""
+        paths = defaultdict(list)
+        for path in files_below(self.root):
+            if is_image_name(os.path.basename(path)):  # noqa: PTH119
+                relative = path.removeprefix(f"{self.root}{os.sep}").lower()
+                paths[relative].append(path)
+                paths[os.path.splitext(relative)[0]].append(path)  # noqa: PTH122
+        return paths
+
     def find(self, cell: str) -> tuple[str, str]:
         """Finds the image that a cell names.
 
-        A cell may have a path below the folder, with / or \\, an absolute path into the folder, or
-        the name of one image in any folder below, also without its ending.
+        A cell may have a path below the folder, with / or \\, in any case, an absolute path into the
+        folder, or the name of one image in any folder below, also without its ending.
 
         Returns:
             The path and "", or "" and what is wrong.
         """
         if not cell:
             return "", "no image"
-        name = cell
-        if Path(cell).is_absolute():
-            for folder in (self.root, self.root.resolve()):
-                if Path(cell).is_relative_to(folder):
-                    name = str(Path(cell).relative_to(folder))
+        absent = f"there is no image '{cell}' in {self.root}"
+        name = self.relative(cell)
         for spelling in (name, name.replace("\\", "/")):
             if leads_out(spelling):
-                return "", f"the image '{cell}' is outside of the folder {self.root}"
-            path = f"{self.root}{os.sep}{os.path.normpath(spelling)}"
+                return "", (f"the image '{cell}' is outside of the folder {self.root}: write paths as they "
+                            f"are below it")
+            relative = os.path.normpath(spelling)
+            path = f"{self.root}{os.sep}{relative}"
             for ending in ("", *SUFFIXES):
-                if os.path.isfile(path + ending):  # noqa: PTH113 - as above
+                if os.path.isfile(path + ending):  # noqa: PTH113 - there may be a million
                     return path + ending, ""
-        last_name = name.replace("\\", "/").rpartition("/")[2]
-        if last_name != name:
-            return "", f"there is no image '{cell}' in {self.root}"
-        paths = self.by_name.get(name, [])
+        is_name = "/" not in name.replace("\\", "/")
+        paths = self.by_lower_case.get(relative.lower(), [])
+        if not paths and is_name:
+            paths = self.by_name.get(name, [])
         if len(paths) == 1:
             return paths[0], ""
         if paths:
             return "", f"'{cell}' may be {first_five(paths)}"
-        return "", f"there is no image '{cell}' in {self.root}"
+        return "", absent
+
+    def relative(self, cell: str) -> str:
+        """A cell, as a path below the folder if it is an absolute path into it."""
+        if Path(cell).is_absolute():
+            for folder in (self.root, self.root.resolve()):
+                if Path(cell).is_relative_to(folder):
+                    return str(Path(cell).relative_to(folder))
+        return cell
 
 
 @DATASET_REGISTRY.register()
@@ -206,9 +243,9 @@ class Table(OwnImages):
         rows = Rows()
         for sheet, columns, split in self.choose_sheets(choice):
             self.read_rows(sheet, columns, split, choice, rows)
-        self.refuse(rows.problems)
+        rows.bad.refuse("Table")
         entries = rows.entries
-        self.refuse(repeated_images(entries))
+        refuse_repeated_images(entries)
         if rows.absent:
             logger.warning("Table: images for training that are missing are left out: %d, such as %s",
                            len(rows.absent), first_five(rows.absent))
@@ -227,10 +264,6 @@ class Table(OwnImages):
     def remedy(self) -> str:
         return f"{self.root} must have a csv, tsv or parquet file with a path and a label per image"
 
-    def refuse(self, problems: Sequence[str]) -> None:
-        if problems:
-            raise DataError(f"Table: {first_five(problems)}")
-
     def choose_sheets(self, choice: ColumnChoice) -> list[tuple[Sheet, dict[str, str], str]]:
         """The tables to read, with their columns by role and the split that each stands for ("" if
         its rows say it, or if all are test images)."""
@@ -240,7 +273,8 @@ class Table(OwnImages):
         if not files:
             what = choice.table or "csv, tsv or parquet file"
             raise DataError(f"Table: there is no {what} in {self.root}; give the folder of the table "
-                            f"with --root, or use --dataset-config-file image_folder for folders by class")
+                            f"with --root, or use --dataset-config-file image_folder for folders by "
+                            f"class, or parquet for parquet files that hold the images")
         sheets = []
         reasons = []
         has_text_table = any(file.suffix.lower() != ".parquet" for file in files)
@@ -300,7 +334,14 @@ class Table(OwnImages):
             columns["label"] = columns.pop("name")
         for role in ("image", "label"):
             if role not in columns:
-                raise missing_column(role, headers, source)
+                raise missing_column(role, headers, source, one_per_class(sheet))
+        if "split" not in columns:
+            for header in candidates("split", headers)[:1]:
+                values = sorted(set(sheet.columns[header]), key=sort_key)
+                logger.warning(
+                    "Table: the column '%s' is not used: its values (%s) do not say what is for testing; say "
+                    "it with DATASET.COLUMNS \"split=%s test=%s\"", header, first_five(values), header,
+                    values[0] or "VALUE")
         return columns
 
     def existing_first(self, sheet: Sheet, headers: Sequence[str]) -> list[str]:
@@ -329,50 +370,59 @@ class Table(OwnImages):
             code = cells["label"]
             path, reason = self.finder.find(cells["image"])
 
+            bad = ""
             if not row_split:
                 value = cells["split"]
-                rows.problems.append(
-                    f"{place}: the split '{value}' in the column '{columns['split']}' is none of train, "
-                    f"val, test; say which values are, such as DATASET.COLUMNS "
-                    f"\"split={columns['split']} test={value or 'VALUE'}\"")
+                bad = (f"the split '{value}' in the column '{columns['split']}' is none of train, val, "
+                       f"test; say which values are, such as DATASET.COLUMNS "
+                       f"\"split={columns['split']} test={value or 'VALUE'}\"")
             elif not code:
-                rows.problems.append(f"{place}: no label in the column '{columns['label']}'")
+                bad = f"no label in the column '{columns['label']}'"
             elif class_names and (not code.isdecimal() or int(code) >= len(class_names)):
-                rows.problems.append(f"{place}: label {code} of {len(class_names)} classes")
+                bad = f"label {code} of {len(class_names)} classes"
             elif not cells["image"]:
-                rows.problems.append(f"{place}: no image in the column '{columns['image']}'")
+                bad = f"no image in the column '{columns['image']}'"
             elif not path and row_split != "test" and reason.startswith("there is no"):
                 rows.absent.append(cells["image"])
+                continue
             elif not path:
-                rows.problems.append(f"{place}: {reason}")
-            else:
-                if class_names:
-                    code = class_names[int(code)]
-                rows.entries.append(Entry(place, path, code, cells.get("name", ""), row_split,
-                                          cells.get("group", "")))
+                bad = reason
+            if bad:
+                rows.bad.add(place, bad)
+                continue
+            if class_names:
+                code = class_names[int(code)]
+            rows.entries.append(Entry(
+                place=place,
+                path=path,
+                code=code,
+                name=cells.get("name", ""),
+                split=row_split,
+                group=cells.get("group", ""),
+            ))
 
     def name_classes(self, entries: Sequence[Entry]) -> dict[str, str]:
         """The class name of each code, in the order of the labels: numbers by value, others by text."""
         codes = sorted({entry.code for entry in entries}, key=sort_key)
         names = self.names_of_classes(codes)
+        bad = BadRows()
         if self.class_words:
-            unknown = [entry for entry in entries if entry.code not in names]
-            if unknown:
-                known = "DATASET.CLASSNAMES"
-                self.refuse([f"{entry.place}: the class '{entry.code}' is not in {known}" for entry in unknown])
+            for entry in entries:
+                if entry.code not in names:
+                    bad.add(entry.place, f"the class '{entry.code}' is not in DATASET.CLASSNAMES")
+            bad.refuse("Table")
             return names
         if not any(entry.name for entry in entries):
             return names
         named_by: dict[str, Entry] = {}
-        problems = []
         for entry in entries:
             first = named_by.setdefault(entry.code, entry)
             if not entry.name:
-                problems.append(f"{entry.place}: no class name")
+                bad.add(entry.place, "no class name")
             elif entry.name != first.name:
-                problems.append(f"{entry.place} calls class {entry.code} '{entry.name}', {first.place} "
-                                f"calls it '{first.name}'")
-        self.refuse(problems)
+                bad.add(entry.place, f"class {entry.code} is called '{entry.name}', but '{first.name}' in "
+                                     f"{first.place}")
+        bad.refuse("Table")
         return {code: named_by[code].name for code in codes}
 
 
@@ -387,17 +437,31 @@ def sort_key(code: str) -> tuple[int, int, str]:
     return 1, 0, code
 
 
-def repeated_images(entries: Sequence[Entry]) -> list[str]:
-    """What is wrong with images that are listed twice: in one split, or with two labels."""
-    problems = []
+def one_per_class(sheet: Sheet) -> list[str]:
+    """The columns of a table that has one per class, with 1 for the class of a row and 0 otherwise."""
+    columns = []
+    for header, cells in sheet.columns.items():
+        if set(cells) <= {"0", "1", "0.0", "1.0"}:
+            columns.append(header)
+    if len(columns) < 2:
+        return []
+    for row in range(sheet.rows):
+        if sum(float(sheet.columns[header][row]) for header in columns) != 1:
+            return []
+    return columns
+
+
+def refuse_repeated_images(entries: Sequence[Entry]) -> None:
+    """Refuses images that are listed twice: in one split, or with two labels."""
+    bad = BadRows()
     first_entry: dict[str, Entry] = {}
     for entry in entries:
         first = first_entry.setdefault(entry.path, entry)
         if first is entry:
             continue
         if entry.code != first.code:
-            problems.append(f"{entry.place}: '{entry.path}' is of class '{entry.code}', in {first.place} "
-                            f"of class '{first.code}'; an image must have one label")
+            bad.add(entry.place, f"'{entry.path}' is of class '{entry.code}', in {first.place} of class "
+                                 f"'{first.code}'; an image must have one label")
         elif entry.split == first.split:
-            problems.append(f"{entry.place}: '{entry.path}' is listed twice, also in {first.place}")
-    return problems
+            bad.add(entry.place, f"'{entry.path}' is listed twice, also in {first.place}")
+    bad.refuse("Table")

@@ -18,6 +18,7 @@ def zoo(tmp_path):
     (tmp_path / "ant" / "notes.txt").write_text("no picture")
     (tmp_path / "ant" / "._0.png").write_bytes(b"macOS leaves these")
     (tmp_path / ".git").mkdir()
+    (tmp_path / "__MACOSX" / "ant").mkdir(parents=True)
     return tmp_path
 
 
@@ -31,7 +32,7 @@ def test_flat_folders_are_the_test_split(zoo):
 
 def test_names_file(zoo):
     (zoo / "zebra").rename(zoo / "plains zebra")
-    (zoo / "classnames.txt").write_text("polar_bear white bear\n\nplains zebra\tGrévy's zebra\n")
+    (zoo / "classnames.txt").write_text("\ufeffpolar_bear white bear\n\nplains zebra\tGrévy's zebra\n")
     dataset = build_dataset("ImageFolder", zoo)
     assert dataset.classnames == ["ant", "Grévy's zebra", "white bear"]
     assert dataset.test[-1].classname == "white bear"

@@ -58,11 +58,47 @@ def test_real_headers_are_named_with_a_setting(skin, name, separator):
     assert dataset.test[0].group == "p3"
 
 
-def test_numbered_folds(skin):
+QUIRKS = {
+    "byte order mark": lambda text: text.encode("utf-8-sig"),
+    "Unicode text": lambda text: text.replace(",", "\t").encode("utf-16"),
+    "line with the delimiter": lambda text: f"sep=;\r\n{text.replace(',', ';')}".encode(),
+    "line ends": lambda text: text.replace("\n", "\r\n").encode(),
+    "empty columns": lambda text: text.replace("\n", ",,\n").encode(),
+    "empty cells": lambda text: text.replace("p4", "p4,,").encode(),
+    "pandas' index": lambda text: "\n".join(f"{n or ''},{line}" for n, line in enumerate(text.splitlines())).encode(),
+    "quotes and blank lines": lambda text: text.replace("NV", '"NV"').replace("\n", "\n\n").encode(),
+    "capitals": lambda text: text.replace("images/c.png", "Images/C.PNG").encode(),
+}
+
+
+@pytest.mark.parametrize("quirk", QUIRKS)
+def test_tables_as_spreadsheets_write_them(skin, quirk):
+    path = skin / "labels.csv"
+    path.write_bytes(QUIRKS[quirk](path.read_text()))
+    dataset = build_dataset("Table", skin)
+    assert [item.classname for item in dataset.test] == ["NV", "MEL", "BKL"]
+    assert [item.group for item in dataset.test] == ["p3", "p3", "p4"]
+
+
+def test_tables_that_cannot_be_read_get_a_remedy(skin):
+    path = skin / "labels.csv"
+    content = path.read_text()
+    path.write_bytes(content.replace("NV", "N\xe6vus").encode("latin-1"))
+    with pytest.raises(DataError, match='as UTF-8 text: .*save it as UTF-8'):
+        build_dataset("Table", skin)
+    rows = [(image, *("10" if code == "NV" else "01")) for image, code, *_ in ROWS]
+    write_csv(skin, "image,NV,other", rows)
+    with pytest.raises(DataError, match=r"one column per class \(NV, other\): write one column with the label"):
+        build_dataset("Table", skin)
+
+
+def test_numbered_folds(skin, caplog):
     rows = [(image, code, str(number % 3), group) for number, (image, code, _, group) in enumerate(ROWS)]
     write_csv(skin, "path,diagnosis,fold,patient", rows)
     assert len(build_dataset("Table", skin).test) == 5  # numbers are no splits by themselves
-    with pytest.raises(DataError, match=r"row 1 \(line 2\): the split '0' in the column 'fold' is none of train"):
+    assert "the column 'fold' is not used: its values (0, 1, 2) do not say what is for testing" in caplog.text
+    message = r"row 1 \(line 2\): the split '0' in the column 'fold' is none of train.*\(and in 1 more row\)"
+    with pytest.raises(DataError, match=message):
         build_dataset("Table", skin, columns=COLUMNS)
     dataset = build_dataset("Table", skin, columns=f"{COLUMNS} test=2")
     assert [Path(item.impath).name for item in dataset.test] == ["c.png"]
@@ -153,7 +189,8 @@ def test_a_column_of_class_names_beside_labels(skin):
     assert build_dataset("Table", skin).classnames == ["the BKL kind", "the NV kind", "the MEL kind"]
     rows[3] = ("images/d.png", "2", "another kind", "test")
     write_csv(skin, "path,label,class_name,split", rows)
-    with pytest.raises(DataError, match=r"row 4 \(line 5\) calls class 2 'another kind', labels.csv, row 2"):
+    message = r"row 4 \(line 5\): class 2 is called 'another kind', but .* in labels.csv, row 2"
+    with pytest.raises(DataError, match=message):
         build_dataset("Table", skin)
 
 
