@@ -4,13 +4,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .base import Dataset, Datum
-from .image_index import DIGEST_BYTES, ImageHash, ImageIndex, Stamp, hash_text
+from .image_index import DIGEST_BYTES, ImageHash, ImageIndex, Stamp, hash_text, read_stamp
 from .utils.source import plugin_source
 
 # The last bytes of an image's identity hold which copy of the picture it is, the first ones what
@@ -24,7 +24,7 @@ class ImageIdentity:
 
     Attributes:
         indices: Positions in the split, N numbers.
-        digests: Identity of each image, unique among the N, uint8 (N, 16). It is the digest of the
+        digests: Identity of each image, unique in the split, uint8 (N, 16). It is the digest of the
             image's content. Copies of a picture differ in the last bytes, see `contents`.
         contents: Digest of each image's content, uint8 (N, 16): equal for copies of a picture.
         clusters: What images share that are not independent of each other, uint8 (N, 16): the
@@ -65,13 +65,10 @@ def identify(
         index: Digests of files that are known from before.
     """
     listed = [items[position] for position in indices]
-    hashes = dataset.hash_images(listed, index)
+    hashes = hash_contents(dataset, listed, index)
     missing = [item.impath for item, image in zip(listed, hashes, strict=True) if image.is_missing]
-    source = source_of_images(type(dataset))
-    if source:
-        hashes = with_source(dataset, listed, hashes, source)
-        if len(missing) == len(listed):  # its paths are names of images that it draws
-            missing = []
+    if len(missing) == len(listed) and source_of_images(type(dataset)):
+        missing = []  # its paths are names of images that it draws
 
     labels = [item.label for item in listed]
     contents = [image.digest for image in hashes]
@@ -87,9 +84,13 @@ def identify(
     for position, content, label in zip(indices, contents, labels, strict=True):
         list_hash.update(content + f" {position} {label}\n".encode())
 
+    content_at = dict(zip(indices, contents, strict=True))
+    content_at.update(hash_possible_copies(dataset, items, indices, hashes, index))
+    digests = number_copies(content_at)
+
     return ImageIdentity(
         indices=tuple(indices),
-        digests=as_rows(number_copies(indices, contents)),
+        digests=as_rows([digests[position] for position in indices]),
         contents=as_rows(contents),
         clusters=as_rows(clusters),
         stamps=[image.stamp for image in hashes],
@@ -125,15 +126,69 @@ def content_of(digests: np.ndarray) -> np.ndarray:
     return first.view(f"V{CONTENT_BYTES}").reshape(-1)
 
 
-def number_copies(indices: Sequence[int], contents: Sequence[bytes]) -> list[bytes]:
+def hash_contents(dataset: Dataset, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
+    """The digest of what each image shows: of its file, and of the code of a plugin that changes it."""
+    hashes = dataset.hash_images(items, index)
+    source = source_of_images(type(dataset))
+    if source:
+        hashes = with_source(dataset, items, hashes, source)
+    return hashes
+
+
+def hash_possible_copies(
+    dataset: Dataset, items: Sequence[Datum], indices: Sequence[int], hashes: Sequence[ImageHash],
+    index: ImageIndex,
+) -> dict[int, bytes]:
+    """Digests of images that come before those of a run in the split and may be copies of them.
+
+    Copies are numbered within the split, so that the second copy of a picture has the same identity
+    in a pilot that has no other as in the full run. Files of other sizes are no copies, and are not
+    read. Images that are no files have no size: all of them count.
+
+    Args:
+        dataset: The reader of the images.
+        items: The split.
+        indices: Positions of the images of the run.
+        hashes: Of the images of the run.
+        index: Digests of files that are known from before.
+
+    Returns:
+        Contents by position in the split.
+    """
+    in_run = set(indices)
+    sizes: set[int | None] = {None}
+    for image in hashes:
+        if image.stamp is not None:
+            sizes.add(image.stamp.size)
+    positions = []
+    for position in range(max(indices, default=0)):
+        if position in in_run:
+            continue
+        stamp = read_stamp(items[position].impath)
+        if (stamp.size if stamp else None) in sizes:
+            positions.append(position)
+    if not positions:
+        return {}
+    others = hash_contents(dataset, [items[position] for position in positions], index)
+    return {position: image.digest for position, image in zip(positions, others, strict=True)}
+
+
+def number_copies(content_at: Mapping[int, bytes]) -> dict[int, bytes]:
     """Identities in which copies of one picture differ. The copy that comes first in the split has
-    the picture's own digest; in those of the others the last bytes hold the number of the copy."""
-    digests = list(contents)
-    seen: Counter[bytes] = Counter()
-    for row in sorted(range(len(indices)), key=lambda row: indices[row]):
-        content = contents[row]
-        digests[row] = with_number(content, seen[content])
-        seen[content] += 1
+    the picture's own digest; in those of the others the last bytes hold the number of the copy.
+
+    Args:
+        content_at: Digests of contents by position in the split.
+
+    Returns:
+        Identities by position in the split.
+    """
+    digests = {}
+    copies: Counter[bytes] = Counter()
+    for position in sorted(content_at):
+        content = content_at[position]
+        digests[position] = with_number(content, copies[content])
+        copies[content] += 1
     return digests
 
 

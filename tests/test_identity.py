@@ -78,6 +78,8 @@ def test_copies_of_a_picture_have_identities_of_their_own(tmp_path: Path):
     assert np.array_equal(identity.digests[0], identity.contents[0])
     backwards = identity_of(dataset, indices=range(12, -1, -1))
     assert np.array_equal(backwards.digests, identity.digests[::-1])
+    for pilot in ([3, 5], [10], [0, 10], [1, 2]):  # also one that has the later copies alone
+        assert np.array_equal(identity_of(dataset, indices=pilot).digests, identity.digests[pilot])
 
 
 def test_cifars_images_are_known_by_their_pixels(tmp_path: Path):

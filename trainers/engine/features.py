@@ -20,7 +20,7 @@ from yacs.config import CfgNode
 
 from ...datasets.base import Dataset, run_name
 from ...datasets.eval_data import EvalData
-from ...datasets.identity import ImageIdentity, identify
+from ...datasets.identity import ImageIdentity, hash_contents
 from ...datasets.image_index import ImageIndex, read_stamp
 from ...datasets.utils.errors import DataError
 from ...datasets.views import ViewMaker
@@ -171,8 +171,8 @@ class ViewStore:
         if stamp is not None and read_stamp(path) == stamp:
             return
         # Another time or size, or not a file. The content decides: the file may only be touched.
-        now = identify(self.data.dataset, self.data.items, [index], ImageIndex(None))
-        if now.contents.tobytes() != self.content[index]:
+        (now,) = hash_contents(self.data.dataset, [self.data.items[index]], ImageIndex(None))
+        if now.digest != self.content[index]:
             raise DataError(f"{path} has changed since this run began: start the run again when "
                             f"nothing writes to the images any more")
 
