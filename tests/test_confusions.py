@@ -95,7 +95,7 @@ def test_two_trainings_of_a_prompt_are_two_rows(tmp_path):
         make_run(tmp_path, "SoC", "EuroSAT", seed, changes={"model.prompt": {**prompt, "hash": f"{seed}" * 16}})
     grid, = compared(tmp_path)
     tuned = [label for label in labels(grid) if label.startswith("SoC")]
-    assert tuned == ["SoC, prompt CoOp 4 shots", "SoC, prompt CoOp 4 shots, prompt 22222222"]
+    assert tuned == ["SoC, CoOp 4 shots", "SoC, CoOp 4 shots, prompt 22222222"]
     assert max(len(cell) for cell in grid.cells.values()) == 2  # one prompt per seed is one row
 
 

@@ -100,8 +100,14 @@ def test_prompts_that_coop_has_learnt_are_columns(tmp_path):
     outcome = outcome_of(tmp_path, "coop", keep=lambda run: run.dataset in ("dtd", "eurosat"))
     table = outcome.tables[0]
     assert table.columns == ["Baseline", "2-shots", "4-shots"]
-    assert list(rows_of(table)) == ["TPT", "C-TPT", "O-TPT", "SoC"]
-    assert all(entry for entries in rows_of(table).values() for entry in entries)
+    rows = rows_of(table)
+    untuned = ["CoOp, 2 shots, untuned", "CoOp, 4 shots, untuned"]
+    assert list(rows) == ["Zero-shot", *untuned, "TPT", "C-TPT", "O-TPT", "SoC"]
+    for method in ("TPT", "C-TPT", "O-TPT", "SoC"):
+        plain, *learnt = rows[method]
+        assert plain.difference is None
+        for number, (cell, prompt) in enumerate(zip(learnt, untuned, strict=True), start=1):
+            assert cell.difference == pytest.approx(float(cell.text) - float(rows[prompt][number].text))
 
 
 def test_backbones_are_columns(tmp_path):

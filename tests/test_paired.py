@@ -90,7 +90,7 @@ def test_untuned_prompts_are_paired_with_their_own_seed(tmp_path):
     for seed in (1, 2, 3):
         make_run(tmp_path, "SoC", seed=seed, changes={"model.prompt": {**prompt, "hash": f"h{seed}"}})
     pair, = pair_tests(tmp_path).all_pairs()
-    assert pair.first.name == "CoOp prompt, untuned" and pair.seeds == 3
+    assert pair.first.name == "prompt four, untuned" and pair.seeds == 3
 
 
 def test_the_verdict_follows_the_tests(tmp_path):

@@ -62,7 +62,7 @@ def test_seeds_of_coops_layout_lie_under_one_tag(soc, tmp_path: Path, clip_model
     protocols = {record["model"]["prompt"]["protocol"] for record in records}
     assert protocols == {f"CoOp/vit_b16_ep50_{shots}shots/nctx16_cscFalse_ctpend/seed*" for shots in (2, 4)}
     out = capsys.readouterr().out
-    assert "CoOp 2 shots, untuned" in out
+    assert "CoOp, 2 shots, untuned" in out
     caption = out.splitlines()[-1]
     assert "12 test images of 4 classes" in caption and "over seeds 1, 2; percent; 20 bins" in caption
 

@@ -68,8 +68,8 @@ def test_a_learnt_prompt_without_tuning_is_not_called_zero_shot(tmp_path):
     prompt = {"kind": "learnt", "protocol": "CoOp 2 shots", "hash": "p0", "position": "end"}
     make_run(tmp_path, "SoC", changes={"model.prompt": prompt})
     main, = compared(tmp_path)
-    assert [row.label for row in main.rows] == ["CoOp prompt, untuned, prompt CoOp 2 shots", "SoC, prompt CoOp 2 shots"]
-    assert "The CoOp prompt, untuned, prompt CoOp 2 shots has" in verdict_of(main).sentence
+    assert [row.label for row in main.rows] == ["CoOp, 2 shots, untuned", "SoC, CoOp 2 shots"]
+    assert "CoOp, 2 shots, untuned has" in verdict_of(main).sentence
 
 
 def test_a_second_report_removes_figures_that_no_longer_belong(tmp_path):

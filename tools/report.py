@@ -26,8 +26,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="where to write (default: report/ in the first folder)")
     parser.add_argument("--bins", type=int, default=BINS,
                         help="bins of ECE, ACE and MCE, instead of the runs' own")
-    parser.add_argument("--baseline", default="TPT", metavar="NAME",
-                        help="the method that all others are compared with (default: TPT)")
+    parser.add_argument("--baseline", default="", metavar="NAME",
+                        help="the method that others are compared with (default: TPT; for rows from a "
+                        "learnt prompt this prompt untuned)")
+    parser.add_argument("--ours", action="append", default=[], metavar="NAME",
+                        help="the method whose rows state their difference from the baseline (default: all "
+                        "tuned ones); may be given several times")
     parser.add_argument("--published", action="store_true", help="add rows with the numbers of the SoC paper")
     parser.add_argument("--posthoc", action="store_true",
                         help="add post-hoc scaling without labels (CoTS, E-CoTS and others)")
@@ -56,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     log_to_terminal()
     layout = default_layout(
-        bins=args.bins, baseline=args.baseline, published=args.published, posthoc=args.posthoc,
+        bins=args.bins, baseline=args.baseline, ours=args.ours, published=args.published, posthoc=args.posthoc,
         choose=args.choose, choose_by=args.choose_by, with_figures=not args.no_figures)
     out = args.out or args.runs[0] / "report"
     report = write_report(args.runs, out, layout, args.demo, Additions(thumbnails=args.root))

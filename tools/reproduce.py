@@ -52,6 +52,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
                         help="a swept setting, such as LAMBDA: add its value chosen on validation runs, and by leave "
                         "one data set out")
     parser.add_argument("--choose-by", default="ece", metavar="METRIC", help="the metric by which it is chosen")
+    parser.add_argument("--baseline", default="", metavar="NAME",
+                        help="the method that others are compared with (default: as in the paper's tables)")
+    parser.add_argument("--ours", action="append", default=[], metavar="NAME",
+                        help="the method whose rows state their difference from the baseline; may be given "
+                        "several times")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY VALUE", dest="opts",
                         help="settings for all runs, e.g. DATALOADER.NUM_WORKERS 16")
     return parser.parse_args(argv)
@@ -106,6 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         choose=tuple(args.choose),
         choose_by=args.choose_by,
         overwrite=args.overwrite,
+        baseline=args.baseline,
+        ours=tuple(args.ours),
     )
     catalogue = read_experiments(args.name, args.add, args.demo)
     if len(catalogue.chosen) == 1 and not args.dry_run:

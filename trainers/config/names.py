@@ -9,6 +9,7 @@ from pathlib import Path
 from ...datasets.utils.files import read_regular
 
 MAX_LENGTH = 100  # characters of a part of a run folder's path
+SHOTS = re.compile(r"(.+) (\d+ shots?)")  # the label of a learnt prompt, such as `CoOp 2 shots`
 
 
 def short_hash(content: bytes) -> str:
@@ -60,3 +61,11 @@ def backbone_name(name: str) -> str:
     if file:
         parts.append(Path(file).stem)
     return "-".join(parts)
+
+
+def untuned_words(prompt: str) -> str:
+    """What a learnt prompt without tuning is called: `CoOp, 2 shots, untuned`."""
+    shots = SHOTS.fullmatch(prompt)
+    if shots is not None:
+        return f"{shots[1]}, {shots[2]}, untuned"
+    return f"{prompt or 'CoOp prompt'}, untuned"

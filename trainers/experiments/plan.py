@@ -43,6 +43,8 @@ class Workspace:
     choose: tuple[str, ...] = ()
     choose_by: str = "ece"  # the metric by which it is chosen
     overwrite: bool = False  # start again in folders that hold other runs than the planned ones
+    baseline: str = ""  # the method that rows are compared with; "" = that of the paper's tables
+    ours: tuple[str, ...] = ()  # the methods whose rows state the difference; () = all
 
     @property
     def runs_dir(self) -> Path:

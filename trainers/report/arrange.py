@@ -12,11 +12,11 @@ from ..runs.record import canonical_json, group_records
 from .grid import Column, Grid, grid_of, make_columns, record_of, value_of
 from .grid_notes import grid_notes
 from .measure import Measured
-from .sentences import backbone_words, joined_with_and
-from .zero_shot import zero_shot_parts
+from .sentences import PROMPT, backbone_words, joined_with_and
+from .zero_shot import untuned_prompts, zero_shot_parts
 
-PROMPT = "model.prompt.protocol"  # a learnt prompt is swept like a setting
 STREAM_SETTINGS = ("TEST.ORDER", "TEST.CORRELATION", "TTA.RESET")  # which `method.stream` states too
+Place = tuple[str, str, Column]  # method, protocol of a learnt prompt and images of a run
 DEFAULT = "the default"  # stands for a setting that a record does not list as changed
 
 
@@ -49,7 +49,8 @@ def arrange(measured: Sequence[Measured]) -> list[Grid]:
     """For each backbone a main table, then a table for each swept setting.
 
     The main table has every method at its default settings if it was run with them. Runs that no
-    sweep shows are in the main table, under a label that states their settings.
+    sweep shows are in the main table, under a label that states their settings. A table with runs
+    from a learnt prompt has a row of this prompt without tuning.
     """
     grids = []
     for table in by_backbone(measured):
@@ -59,7 +60,8 @@ def arrange(measured: Sequence[Measured]) -> list[Grid]:
         sweep_grids = []
         for sweep in sweeps:
             title = f"{table.label}: {sweep_words(sweep)}"
-            grid = grid_of(sweep.runs, table.label, title, [sweep.key], all_columns)
+            swept_runs = [*sweep.runs, *untuned_prompts(sweep.runs, table.runs)]
+            grid = grid_of(swept_runs, table.label, title, [sweep.key], all_columns)
             grid.notes += grid_notes(grid)
             sweep_grids.append(grid)
             in_sweeps |= sweep.shown_only_here
@@ -93,7 +95,7 @@ def find_sweeps(runs: Sequence[Measured]) -> list[Sweep]:
     main_values = {key: main_values_of(key, runs, column_of) for key in keys}
     differing: dict[int, set[str]] = {}  # the swept settings in which a run is not in the main table
     for measured in runs:
-        place = (measured.run.trainer, column_of[id(measured)])
+        place = place_of(measured, column_of)
         differing[id(measured)] = set()
         for key in keys:
             if given_value(key, measured) != main_values[key][place]:
@@ -118,11 +120,11 @@ def find_sweeps(runs: Sequence[Measured]) -> list[Sweep]:
 
 
 def swept_keys(runs: Sequence[Measured]) -> list[str]:
-    """Settings in which two runs of one method on the same images differ, and nothing else does."""
+    """Settings in which two runs of one place differ, and nothing else does."""
     _, column_of = make_columns(runs)
-    places: dict[tuple[str, Column], list[Measured]] = {}
+    places: dict[Place, list[Measured]] = {}
     for measured in runs:
-        places.setdefault((measured.run.trainer, column_of[id(measured)]), []).append(measured)
+        places.setdefault(place_of(measured, column_of), []).append(measured)
     keys: set[str] = set()
     for members in places.values():
         firsts = [group[0] for group in group_records(members, "row", record_of)]
@@ -133,11 +135,11 @@ def swept_keys(runs: Sequence[Measured]) -> list[str]:
 
 
 def differing_settings(first: Measured, second: Measured) -> set[str]:
-    """The settings in which two runs differ; none if code or numerics differ too."""
+    """The settings in which two runs differ; none if prompt, code or numerics differ too."""
     difference = first.record.difference(second.record, "row")
     settings = set()
     for name in difference:
-        if name in first.record.changed or name in second.record.changed or name == PROMPT:
+        if name in first.record.changed or name in second.record.changed:
             settings.add(name)
     others = set(difference) - settings
     if settings & set(STREAM_SETTINGS):
@@ -148,52 +150,55 @@ def differing_settings(first: Measured, second: Measured) -> set[str]:
 def given_value(key: str, measured: Measured) -> str:
     """The value of a setting that a run was given, as text; that of a default is one for all."""
     record = measured.record
-    if key == PROMPT:
-        return str(record.get(PROMPT))
     if key in record.changed:
         return canonical_json(record.changed[key][1])
     return DEFAULT
 
 
+def place_of(measured: Measured, column_of: dict[int, Column]) -> Place:
+    """Where a run may be one of several that differ in a setting."""
+    return measured.run.trainer, str(measured.record.get(PROMPT)), column_of[id(measured)]
+
+
 def main_values_of(
     key: str, runs: Sequence[Measured], column_of: dict[int, Column],
-) -> dict[tuple[str, Column], str]:
-    """For each method and column the value of a swept setting in the main table.
+) -> dict[Place, str]:
+    """For each place the value of a swept setting in the main table.
 
     It is the default one if it occurs there, otherwise the one that most runs of the method have.
     """
-    by_place: dict[tuple[str, Column], list[str]] = {}
+    by_place: dict[Place, list[str]] = {}
     by_method: dict[str, Counter[str]] = {}
     for measured in runs:
         value = given_value(key, measured)
-        by_place.setdefault((measured.run.trainer, column_of[id(measured)]), []).append(value)
+        by_place.setdefault(place_of(measured, column_of), []).append(value)
         by_method.setdefault(measured.run.trainer, Counter())[value] += 1
     chosen = {}
-    for (trainer, column), values in by_place.items():
-        unchanged = "None" if key == PROMPT else DEFAULT
-        if unchanged in values:
-            chosen[trainer, column] = unchanged
+    for place, values in by_place.items():
+        if DEFAULT in values:
+            chosen[place] = DEFAULT
         else:
-            chosen[trainer, column] = max(values, key=lambda value: by_method[trainer][value])
+            frequency = by_method[place[0]]
+            chosen[place] = max(values, key=lambda value: frequency[value])
     return chosen
 
 
 def on_swept_columns(
     key: str, runs: Sequence[Measured], column_of: dict[int, Column],
 ) -> list[Measured]:
-    """The runs on images that have several values of one method."""
-    values: dict[tuple[str, Column], set[str]] = {}
+    """The runs from a prompt and on images that have several values of one method."""
+    values: dict[Place, set[str]] = {}
     for measured in runs:
-        place = (measured.run.trainer, column_of[id(measured)])
-        values.setdefault(place, set()).add(given_value(key, measured))
-    columns = {column for (_, column), found in values.items() if len(found) > 1}
-    return [measured for measured in runs if column_of[id(measured)] in columns]
+        values.setdefault(place_of(measured, column_of), set()).add(given_value(key, measured))
+    swept = set()
+    for (_, protocol, column), place_values in values.items():
+        if len(place_values) > 1:
+            swept.add((protocol, column))
+    return [measured for measured in runs if place_of(measured, column_of)[1:] in swept]
 
 
 def sweep_words(sweep: Sweep) -> str:
     """The title of a sweep."""
-    if sweep.key == PROMPT:
-        return "prompt"
     methods = dict.fromkeys(method_info(run.run.trainer).label for run in sweep.runs)
     return setting_title(sweep.key, joined_with_and(list(methods)))
 

@@ -15,23 +15,25 @@ from tqdm import tqdm
 
 from ...datasets.base import DATASET_REGISTRY, dataset_info
 from ...datasets.utils.cli import counted, tool
-from ...datasets.utils.errors import DataError
+from ...datasets.utils.errors import ConfigError, DataError
 from ...datasets.utils.files import write_text
 from ..registry import TRAINER_REGISTRY, method_info
 from .arrange import arrange, by_backbone
 from .choices import choice_tables
+from .differences import Differences
 from .figures.select import NamedFigure, report_figures
 from .figures.style import stamped
-from .grid import Grid, grid_of
+from .grid import Grid, Row, grid_of
 from .grid_notes import grid_notes
 from .layout import Layout, TableSpec
 from .load import FinishedRun, find_runs
+from .marks import baseline_of, is_named
 from .measure import Measured, MeasureOptions, MeasuringCache, measure_run
 from .metrics import POSTHOC
 from .page import PageContent, render_page
-from .pairs import Pair, PairTests, find_baseline, pairs_table
+from .pairs import Pair, PairTests, pairs_table
 from .published_rows import PublishedOptions
-from .sentences import backbone_words, column_words, method_name
+from .sentences import backbone_words, column_words, joined_with_or, method_name
 from .spec_tables import spec_tables
 from .special_tables import POSTHOC_TABLE, decision_table, metric_tables
 from .table_model import Table
@@ -109,7 +111,11 @@ def report(
     additions = additions or Additions()
     if measured is None:
         measured = measure(runs, layout)
-    grids = arrange(measured.test) if not layout.tables else layout_grids(measured.test, layout)
+    if layout.tables:
+        grids = layout_grids(measured.test, layout)
+    else:
+        grids = arrange(measured.test)
+    check_names(grids, layout.differences)
     tests = make_tests(grids, layout)
     leading, others = make_tables(measured.test, grids, tests, layout)
     if additions.tables:
@@ -129,6 +135,19 @@ def report(
                           Thumbnails(additions.thumbnails))
     write_text(out / "report.html", render_page(content))
     return Report(tables, verdicts, notes, [figure.name for figure in figures], out / "report.html")
+
+
+def check_names(grids: Sequence[Grid], differences: Differences) -> None:
+    """Refuses a baseline, or a method of ours, that no row is named after."""
+    options = [("--ours", name) for name in differences.ours]
+    if not differences.is_default:
+        options.append(("--baseline", differences.baseline))
+    rows = [row for grid in grids for row in grid.rows]
+    known = list(dict.fromkeys(row.name for row in rows))
+    for option, name in options:
+        if rows and not any(is_named(row, name) for row in rows):
+            raise ConfigError(f"{option} {name}: none of these runs is of that method. They are of "
+                              f"{', '.join(known)}.")
 
 
 def write_report(
@@ -264,7 +283,7 @@ class GridTests:
         grid: The table.
         pairs: All pairs of methods.
         against_baseline: Everything against the baseline.
-        baseline: Label of the baseline's row; "" if it has none.
+        baseline: Labels of the rows that others are tested against; "" if there are none.
         verdict: What the page says first; None if methods are not ranked.
     """
 
@@ -283,14 +302,24 @@ def make_tests(grids: Sequence[Grid], layout: Layout) -> list[GridTests]:
             continue
         pair_tests = PairTests(grid)
         pairs = pair_tests.all_pairs()
-        baseline = find_baseline(grid, layout.baseline)
         against: list[Pair] = []
-        label = ""
-        if baseline is not None and len(pair_tests.rows) > 2 and baseline in pair_tests.rows:
-            against = pair_tests.against(baseline)
-            label = baseline.label
+        baselines = baselines_of(grid, pair_tests.rows, layout)
+        label = joined_with_or(list(dict.fromkeys(baseline.label for baseline in baselines.values())))
+        if len(pair_tests.rows) > 2:
+            against = pair_tests.against_each(baselines)
         tests.append(GridTests(grid, pairs, against, label, judge(grid, pairs, against)))
     return tests
+
+
+def baselines_of(grid: Grid, rows: Sequence[Row], layout: Layout) -> dict[Row, Row]:
+    """The row that each row is tested against, of those that may be tested."""
+    options = Differences(layout.baseline, is_default=layout.differences.is_default)
+    baselines = {}
+    for row in rows:
+        baseline = baseline_of(row, grid.rows, options)
+        if baseline is not None and baseline in rows and not is_named(row, layout.baseline):
+            baselines[row] = baseline
+    return baselines
 
 
 def make_tables(
@@ -300,49 +329,52 @@ def make_tables(
     if layout.tables:
         leading = []
         for spec in layout.tables:
-            leading += spec_tables(measured, spec, published_options(layout, spec))
+            published = published_options(layout, spec)
+            leading += spec_tables(measured, spec, published, layout.differences)
         others = []
         for number, test in enumerate(tests, start=1):
             others += tables_of_tests(test, f"pairs_{number}")
         return leading, others
     leading = []
     others = []
-    published = PublishedOptions(layout.published, layout.differences)
+    published = PublishedOptions(layout.published, layout.from_published)
     main = [grid for grid in grids if not grid.stated]
     for number, grid in enumerate(main, start=1):
         name = f"results_{number}"
-        leading.append(results_table(grid, name, f"Accuracy and ECE, {grid.backbone}",
-                                     ["accuracy", "ece"], published))
-        decisions = decision_table(grid, f"{name}_decisions", f"Decisions by confidence, {grid.backbone}")
+        leading.append(results_table(grid, name, f"Accuracy and ECE, {grid.heading}",
+                                     ["accuracy", "ece"], published, layout.differences))
+        decisions = decision_table(grid, f"{name}_decisions", f"Decisions by confidence, {grid.heading}")
         if decisions is not None:
             leading.append(decisions)
         for test in tests:
             if test.grid is grid:
                 others += tables_of_tests(test, f"{name}_paired")
         posthoc = [*POSTHOC_TABLE, *(POSTHOC if layout.posthoc else ())]
-        others.append(results_table(grid, f"{name}_posthoc", f"ECE after post-hoc scaling, {grid.backbone}",
-                                    posthoc, published, with_notes=False))
-        others.append(results_table(grid, f"{name}_ace", f"Adaptive calibration error, {grid.backbone}",
-                                    ["ace"], published, with_notes=False))
+        plain = replace(grid, notes=[])  # the first table has the notes on runs
+        others.append(results_table(plain, f"{name}_posthoc", f"ECE after post-hoc scaling, {grid.heading}",
+                                    posthoc, published, layout.differences))
+        others.append(results_table(plain, f"{name}_ace", f"Adaptive calibration error, {grid.heading}",
+                                    ["ace"], published, layout.differences))
         others += metric_tables(grid, name)
     sweeps = [grid for grid in grids if grid.stated]
     for number, grid in enumerate(sweeps, start=1):
         # The number of steps is the only sweep of which a paper prints every cell.
         source = layout.published if grid.stated == ("TTA.STEPS",) else ""
-        others.append(results_table(grid, f"sweep_{number}", grid.title, ["accuracy", "ece"],
-                                    PublishedOptions(source, layout.differences)))
+        sources = PublishedOptions(source, layout.from_published)
+        others.append(results_table(grid, f"sweep_{number}", f"{grid.title}{grid.shared_words}",
+                                    ["accuracy", "ece"], sources, layout.differences))
     return leading, others
 
 
 def published_options(layout: Layout, spec: TableSpec) -> PublishedOptions:
     """Published rows are shown in the tables of an experiment that names some."""
     source = layout.published if spec.published else ""
-    return PublishedOptions(source, layout.differences)
+    return PublishedOptions(source, layout.from_published)
 
 
 def tables_of_tests(test: GridTests, name: str) -> list[Table]:
     """Everything against the baseline, then all pairs."""
-    backbone = test.grid.backbone
+    backbone = test.grid.heading
     tables = []
     title = f"Everything against {test.baseline} on the same images, {backbone}"
     against = pairs_table(test.grid, f"{name}_baseline", title, test.against_baseline)

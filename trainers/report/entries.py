@@ -33,12 +33,25 @@ def cell_entry(cell: Sequence[Measured], metric: str, interval: bool = False) ->
             return Entry(np.nan, about.decimals, ranked=False)
         return None
     entry = mean_entry(values, about.decimals)
+    if entry.std == 0 and has_one_prediction(cell):
+        entry = replace(entry, std=None)
     only = cell[0].metrics[metric]
     if interval and len(cell) == 1 and not np.isnan(only.low):
         low = about.scale * float(only.low)
         high = about.scale * float(only.high)
         entry = replace(entry, low=low, high=high)
     return replace(entry, ranked=are_ranked(cell))
+
+
+def has_one_prediction(cell: Sequence[Measured]) -> bool:
+    """Whether all seeds predict the same, as those of a method without randomness do."""
+    first = cell[0].tuned
+    for measured in cell[1:]:
+        if not np.array_equal(measured.tuned.confidence, first.confidence):
+            return False
+        if not np.array_equal(measured.tuned.correct, first.correct):
+            return False
+    return True
 
 
 def is_deviation(metric: str) -> bool:
@@ -99,7 +112,10 @@ def average_entry(cells: Sequence[Sequence[Measured]], metric: str) -> Entry | N
     decimals = find_metric(metric).decimals
     by_seed = averages_by_seed(cells, metric)
     if by_seed is not None:
-        return replace(mean_entry(by_seed, decimals), ranked=ranked)
+        entry = mean_entry(by_seed, decimals)
+        if entry.std == 0 and all(has_one_prediction(cell) for cell in cells):
+            entry = replace(entry, std=None)
+        return replace(entry, ranked=ranked)
     return Entry(float(np.mean(means)), decimals, ranked=ranked)
 
 

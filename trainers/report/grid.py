@@ -4,6 +4,7 @@ Rows and columns are groups of records. Labels only describe them.
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,14 +17,21 @@ from ..registry import method_info
 from ..runs.record import RunRecord, group_records
 from .measure import Measured, mean_over_seeds
 from .sentences import (
+    PROMPT,
     changed_words,
     column_words,
     dataset_words,
     difference_words,
     images_words,
+    is_untuned_prompt,
     method_name,
+    prompt_words,
     shown_value,
+    starts_from_prompt,
 )
+
+# Settings that zero-shot predictions depend on.
+OF_ZERO_SHOT = ("PROMPT.", "INPUT.", "MODEL.", "TRAINER.COOP.CLASS_TOKEN_POSITION")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +73,8 @@ class Row:
     Attributes:
         record: Of the first run.
         name: The method, or what takes its place.
+        prompt: The learnt prompt that it starts from, in words; "" for a hand-written one, and
+            where `name` states it.
         variant: Values of the settings that a table compares, in words.
         settings: Other settings that are not defaults, in words.
         details: What tells it from another row of the same settings, in words.
@@ -73,6 +83,7 @@ class Row:
 
     record: RunRecord
     name: str
+    prompt: str = ""
     variant: str = ""
     settings: str = ""
     details: str = ""
@@ -84,13 +95,20 @@ class Row:
 
     @property
     def label(self) -> str:
-        parts = (self.name, self.variant, self.settings, self.details)
+        parts = (self.name, self.prompt, self.variant, self.settings, self.details)
         return ", ".join(part for part in parts if part)
+
+    @property
+    def protocol(self) -> str:
+        """How the learnt prompt was made that it starts from; "" for a hand-written one."""
+        if not starts_from_prompt(self.record):
+            return ""
+        return str(self.record.get(PROMPT) or "")
 
     @property
     def base(self) -> str:
         """The label without the values that the table compares."""
-        parts = (self.name, self.settings, self.details)
+        parts = (self.name, self.prompt, self.settings, self.details)
         return ", ".join(part for part in parts if part)
 
 
@@ -105,6 +123,7 @@ class Grid:
         rows: In the order of papers.
         cells: The runs of each row and column, one per seed.
         stated: Settings whose values the rows compare, by key; () in a main table.
+        shared: Settings that all rows share and the title states, in words.
         other_columns: Columns of the same report that this table does not have.
         notes: On runs that are not comparable.
     """
@@ -115,8 +134,19 @@ class Grid:
     rows: list[Row]
     cells: dict[tuple[Row, Column], list[Measured]]
     stated: tuple[str, ...] = ()
+    shared: Sequence[str] = ()
     other_columns: Sequence[Column] = ()
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def shared_words(self) -> str:
+        """What a title adds about the settings that all rows share."""
+        return "".join(f", {words}" for words in self.shared)
+
+    @property
+    def heading(self) -> str:
+        """The backbone, and the settings that all rows share."""
+        return f"{self.backbone}{self.shared_words}"
 
     @property
     def bins(self) -> int:
@@ -150,10 +180,14 @@ class Grid:
 
     def images(self, columns: Sequence[Column] = ()) -> str:
         """The test images of some columns, or of all, in words."""
+        return images_words(self.counts(columns))
+
+    def counts(self, columns: Sequence[Column] = ()) -> dict[str, int]:
+        """The number of test images of some columns, or of all, by label."""
         counts = {}
         for column in columns or self.columns:
             counts[self.column_label(column).removesuffix(f", {column.n:,} images")] = column.n
-        return images_words(counts)
+        return counts
 
     def common_columns(self) -> list[Column]:
         """The columns that every row has; only these may be averaged.
@@ -265,27 +299,79 @@ def grid_of(
     cells: dict[tuple[Row, Column], list[Measured]] = {}
     rows: list[Row] = []
     notes: list[str] = []
-    for group in group_records(runs, "row", record_of, without=hidden):
+    groups = group_records(runs, "row", record_of, without=hidden)
+    shared = shared_settings([group[0].record for group in groups], [*stated, *hidden])
+    unstated = [*hidden, *shared]
+    for group in groups:
         layers = separate_layers(group, column_of, notes)
         first_layer = layers[0]
         for number, layer in enumerate(layers):
             first = next(iter(layer.values()))[0]
             siblings = [run for run in runs if run.run.trainer == first.run.trainer]
-            row = make_row(first.record, stated, hidden, siblings)
+            row = make_row(first.record, stated, unstated, siblings)
             if number > 0:
                 row = replace(row, details=layer_words(first_layer, layer))
             rows.append(row)
             for column, cell in layer.items():
                 cells[row, column] = sorted(cell, key=lambda measured: measured.seed)
     rows, cells = with_distinct_labels(rows, cells)
-    rows.sort(key=lambda row: (method_info(row.method).order, bool(row.settings or row.details)))
+    rows.sort(key=row_order)
     others = [column for column in other_columns if not is_among(column, columns)]
-    return Grid(title, backbone, columns, rows, cells, tuple(stated), others, notes)
+    return Grid(title, backbone, columns, rows, cells, tuple(stated), list(shared.values()), others,
+                notes)
+
+
+def row_order(row: Row) -> tuple:
+    """Sorts rows: methods as in papers, hand-written prompts before learnt ones, by their shots."""
+    words = prompt_words(row.record)
+    has_settings = bool(row.settings or row.details)
+    return method_info(row.method).order, bool(words), natural_key(words), has_settings
+
+
+def natural_key(text: str) -> list[tuple[int, int, str]]:
+    """Sorts texts with the numbers in them by size: `2 shots` before `16 shots`."""
+    parts = []
+    for part in re.split(r"(\d+)", text):
+        if part.isdecimal():
+            parts.append((0, int(part), ""))
+        else:
+            parts.append((1, 0, part))
+    return parts
 
 
 def is_among(column: Column, columns: Sequence[Column]) -> bool:
     """Whether one of the columns has the same images."""
     return any(column.record.is_same(other.record, "column") for other in columns)
+
+
+def shared_settings(records: Sequence[RunRecord], but: Sequence[str]) -> dict[str, str]:
+    """The settings that all rows of a table share, in words by key.
+
+    They are those that every tuned method was given with the same value, if there are several. On
+    zero-shot rows they have no effect, or these share them too.
+
+    Args:
+        records: Of the rows.
+        but: Settings that are not looked at.
+    """
+    tuned = []
+    others = []
+    for record in records:
+        if method_info(str(record.method["trainer"])).tuned:
+            tuned.append(record)
+        else:
+            others.append(record)
+    if len(tuned) < 2:
+        return {}
+    shared = {}
+    for key, (_, value) in tuned[0].changed.items():
+        concerned = list(tuned)
+        if key.startswith(OF_ZERO_SHOT):
+            concerned += others
+        is_shared = all(key in record.changed and record.changed[key][1] == value for record in concerned)
+        if is_shared and key not in but:
+            shared[key] = setting_words(key, shown_value(value))
+    return shared
 
 
 Layer = dict[Column, list[Measured]]
@@ -357,7 +443,10 @@ def make_row(
             values[key] = value
     variant = ", ".join(setting_words(key, value) for key, value in values.items())
     settings = ", ".join(changed_words(record, [*values, *hidden]))
-    return Row(record, method_name(record), variant, settings, values=values)
+    prompt = prompt_words(record)
+    if PROMPT in hidden or is_untuned_prompt(record):  # the name of the latter states it
+        prompt = ""
+    return Row(record, method_name(record), prompt, variant, settings, values=values)
 
 
 def value_of(key: str, record: RunRecord, others: Iterable[Measured] = ()) -> Any:
@@ -375,7 +464,7 @@ def value_of(key: str, record: RunRecord, others: Iterable[Measured] = ()) -> An
     elsewhere = {
         "PROMPT.CTX_INIT": "model.prompt.words", "TTA.VIEWS": "views.count",
         "TEST.ORDER": "method.stream.order", "TEST.CORRELATION": "method.stream.correlation",
-        "model.prompt.protocol": "model.prompt.protocol",
+        PROMPT: PROMPT,
     }
     if key in elsewhere:
         return record.get(elsewhere[key])

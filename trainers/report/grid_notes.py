@@ -159,13 +159,13 @@ def average_notes(grid: Grid) -> list[str]:
 
 
 def seeds_words(cells: Mapping[tuple[Row, Column], Sequence[Measured]]) -> str:
-    """Whose seeds are orders of the images."""
+    """What ± is, and whose seeds are orders of the images."""
     online = []
     for (row, _), cell in cells.items():
         if cell[0].record.online and row.label not in online:
             online.append(row.label)
     orders = f", which for {joined_with_and(online)} are orders of the images" if online else ""
-    return f"± is the sample standard deviation over seeds{orders}."
+    return f"± is the sample standard deviation over seeds{orders}"
 
 
 def stream_words(grid: Grid) -> str:

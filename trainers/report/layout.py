@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..functional.calibration import BINS
+from .differences import BASELINE, FROM_BASELINE, Differences
 from .published import SOC
-
-BASELINE = "TPT"  # the method that everything is compared with
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,10 @@ class Layout:
         title: Of the page.
         rows: Settings whose values labels state, in figures and verdict.
         verdict: Whether methods are ranked and tested.
-        baseline: The method that all others are compared with.
+        baseline: The method that all others are tested against.
+        differences: Which rows state their difference from which other row.
         published: Source whose numbers are shown next to ours; "" for none.
-        differences: Whether rows "ours − published" are shown.
+        from_published: Whether rows "ours − published" are shown.
         bins: Of ECE and its like.
         posthoc: Whether scaling without labels is measured.
         choose: Swept settings whose value is chosen without test labels.
@@ -73,8 +73,9 @@ class Layout:
     rows: Sequence[str] = ()
     verdict: bool = True
     baseline: str = BASELINE
+    differences: Differences = FROM_BASELINE
     published: str = ""
-    differences: bool = False
+    from_published: bool = False
     bins: int = BINS
     posthoc: bool = False
     choose: Sequence[str] = ()
@@ -90,9 +91,16 @@ ALL_FIGURES = ("reliability", "selective", "sals", "class_pairs", "stream", "pla
 
 
 def default_layout(**options: Any) -> Layout:
-    """The layout of `report`, with options by name; `published` may be True."""
+    """The layout of `report`, with options by name.
+
+    `published` may be True. `baseline` may be "" for the default one, `ours` names the methods
+    whose rows state a difference.
+    """
     if options.get("published") is True:
         options["published"] = SOC
     elif not options.get("published"):
         options["published"] = ""
-    return Layout(figures=ALL_FIGURES, **options)
+    baseline = options.pop("baseline", "")
+    ours = tuple(options.pop("ours", ()))
+    options["differences"] = Differences(baseline or BASELINE, ours, is_default=not baseline)
+    return Layout(figures=ALL_FIGURES, baseline=baseline or BASELINE, **options)

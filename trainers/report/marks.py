@@ -1,4 +1,4 @@
-"""Marks in a table: the best of the tuned methods, and differences against O-TPT."""
+"""Marks in a table: the best of the tuned methods, and differences from a baseline."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ import numpy as np
 
 from ..functional import calibration as cal
 from ..functional.arrays import Array
-from ..registry import method_info, method_key
-from . import published as paper
+from ..registry import method_info, method_key, registered_name
+from .differences import Differences
 from .grid import Column, Grid, Row
 from .images import have_same_images, share_images
 from .measure import Measured
@@ -28,10 +28,16 @@ def tuned_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def rivals_of(row: Row, tuned: Sequence[Row]) -> list[Row]:
-    """The tuned rows that a row is compared with: within one setting, if methods have the same ones."""
-    if not compares_within_settings(tuned):
-        return list(tuned)
-    return [other for other in tuned if other.variant == row.variant]
+    """The tuned rows that a row is compared with: from the same prompt, and within one setting if
+    methods have the same ones."""
+    by_setting = compares_within_settings(tuned)
+    rivals = []
+    for other in tuned:
+        if other.protocol != row.protocol:
+            continue
+        if not by_setting or other.variant == row.variant:
+            rivals.append(other)
+    return rivals
 
 
 def compares_within_settings(rows: Sequence[Row]) -> bool:
@@ -75,11 +81,90 @@ def best_value(entries: Entries, rivals: Sequence[Row], at: int, higher: bool) -
     return max(values) if higher else min(values)
 
 
-def add_differences(entries: Entries, grid: Grid, common: Sequence[Column], metric: str) -> None:
-    """Adds the difference against O-TPT, if a single method is newer than O-TPT, as in the paper."""
-    tuned = tuned_rows(list(entries))
-    for row in tuned:
-        base = find_paper_baseline(row, rivals_of(row, tuned))
+def states_difference(row: Row, differences: Differences) -> bool:
+    """Whether a row states its difference from a baseline."""
+    info = method_info(row.method)
+    if differences.ours:
+        return any(is_named(row, name) for name in differences.ours)
+    if differences.only_newer:
+        baseline = method_info(registered_name(differences.baseline))
+        if info.order <= baseline.order:
+            return False
+    return info.tuned
+
+
+def is_named(row: Row, name: str) -> bool:
+    """Whether a row is of a method, or is called so, in any spelling."""
+    return method_key(name) in (method_key(row.method), method_key(row.label))
+
+
+def baseline_of(row: Row, rows: Sequence[Row], differences: Differences) -> Row | None:
+    """The row that a row is compared with; None if there is none.
+
+    It starts from the same prompt. Where methods are compared within one setting, it has this
+    setting, too. Of several the one with the same settings is taken, otherwise the one at its
+    defaults.
+    """
+    candidates = []
+    for other in comparable_rows(row, rows):
+        if row.protocol and differences.is_default:
+            is_wanted = method_info(other.method).zero_shot
+        else:
+            is_wanted = is_named(other, differences.baseline)
+        if is_wanted and other is not row:
+            candidates.append(other)
+    for other in candidates:
+        if other.settings == row.settings and not other.details:
+            return other
+    for other in candidates:
+        if not other.settings and not other.details:
+            return other
+    return candidates[0] if candidates else None
+
+
+def comparable_rows(row: Row, rows: Sequence[Row]) -> list[Row]:
+    """The rows from the same prompt, and of the same setting where methods share settings."""
+    by_setting = compares_within_settings(tuned_rows(rows))
+    comparable = []
+    for other in rows:
+        if other.protocol != row.protocol:
+            continue
+        if not by_setting or not other.variant or other.variant == row.variant:
+            comparable.append(other)
+    return comparable
+
+
+def first_tuned(row: Row, rows: Sequence[Row], differences: Differences) -> Row | None:
+    """In place of the default baseline, where it was not run: the first tuned row in paper order."""
+    if not differences.is_default or differences.only_newer or differences.ours:
+        return None
+    tuned = tuned_rows(comparable_rows(row, rows))
+    if any(is_named(other, differences.baseline) for other in tuned) or tuned[0] is row:
+        return None
+    return tuned[0]
+
+
+def add_differences(
+    entries: Entries, grid: Grid, common: Sequence[Column], metric: str, differences: Differences,
+) -> list[Row]:
+    """Adds to the rows that state it the difference from their baseline.
+
+    Args:
+        entries: A metric of every row on every column and averaged; rows are changed in place.
+        grid: The runs.
+        common: The columns that are averaged.
+        metric: By name.
+        differences: Which rows state it.
+
+    Returns:
+        The baselines that were used.
+    """
+    rows = list(entries)
+    baselines: dict[Row, None] = {}
+    for row in rows:
+        if not states_difference(row, differences):
+            continue
+        base = baseline_of(row, rows, differences) or first_tuned(row, rows, differences)
         if base is None:
             continue
         for at, entry in enumerate(entries[row]):
@@ -91,21 +176,8 @@ def add_differences(entries: Entries, grid: Grid, common: Sequence[Column], metr
                 columns = [grid.columns[at]]
             pairs = [(grid.cells[row, column], grid.cells[base, column]) for column in columns]
             entries[row][at] = with_difference(entry, other, pairs, metric)
-
-
-def find_paper_baseline(row: Row, rivals: Sequence[Row]) -> Row | None:
-    """O-TPT's row, if there is one and the row's method is the only newer one."""
-    last = method_info(paper.BASELINE).order
-    baselines = []
-    newer = set()
-    for other in rivals:
-        if method_key(other.method) == paper.BASELINE:
-            baselines.append(other)
-        if method_info(other.method).order > last:
-            newer.add(other.method)
-    if newer == {row.method} and len(baselines) == 1:
-        return baselines[0]
-    return None
+            baselines[base] = None
+    return list(baselines)
 
 
 def with_difference(entry: Entry, base: Entry, pairs: Sequence[CellPair], metric: str) -> Entry:

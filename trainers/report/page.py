@@ -13,13 +13,21 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ..config.names import untuned_words
 from ..functional import calibration as cal
 from ..registry import method_info
 from .figures.select import NamedFigure
 from .figures.style import inline_svg
 from .measure import Measured
 from .metrics import METRICS
-from .sentences import UNTUNED_COOP, backbone_words, changed_words, column_words, method_name
+from .sentences import (
+    backbone_words,
+    changed_words,
+    column_words,
+    method_name,
+    prompt_words,
+    starts_from_prompt,
+)
 from .table_model import Table
 from .thumbnails import Thumbnails
 from .verdict import Verdict
@@ -128,10 +136,13 @@ def describe_run(
     method = method_name(record)
     dataset = column_words(record)
     backbone = backbone_words(record)
-    setting = ", ".join(changed_words(record))
+    settings = changed_words(record)
+    if starts_from_prompt(record):
+        settings.insert(0, prompt_words(record))
+    setting = ", ".join(settings)
     before = "Zero-shot"
-    if record.get("model.prompt.kind") == "learnt":
-        before = UNTUNED_COOP
+    if starts_from_prompt(record):
+        before = untuned_words(prompt_words(record))
     class_note = f"{len(measured.classes)}"
     if len(measured.classes) > max_classes:
         class_note = f"the {max_classes} most over-confident of {len(measured.classes)}"

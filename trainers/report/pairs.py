@@ -1,12 +1,13 @@
 """Pairs of methods on the images that both have: differences in calibration and accuracy, tested."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
+from ...datasets.utils.cli import counted
 from ..functional import calibration as cal
 from ..functional.arrays import Array
 from ..functional.intervals import LEVEL
@@ -16,10 +17,12 @@ from ..functional.significance import (
     holm,
     shaffer,
 )
-from ..registry import method_info, method_key
+from ..registry import method_info
 from .grid import Column, Grid, Row, largest_of_each_dataset
 from .images import SharedImages, share_images
+from .marks import is_named
 from .measure import Measured
+from .sentences import images_fact
 from .table_model import Entry, RowBlock, Table, TableRow
 
 COLUMNS = (
@@ -125,12 +128,19 @@ class PairTests:
 
     def against(self, baseline: Row) -> list[Pair]:
         """Every row against one, corrected by Holm's method."""
+        return self.against_each({row: baseline for row in self.rows if row is not baseline})
+
+    def against_each(self, baselines: Mapping[Row, Row]) -> list[Pair]:
+        """Rows against their baselines, corrected by Holm's method.
+
+        Args:
+            baselines: For each row the one that it is compared with.
+        """
         untested = []
-        for row in self.rows:
-            if row is not baseline:
-                pair = self.compare(baseline, row)
-                if pair is not None:
-                    untested.append(pair)
+        for row, baseline in baselines.items():
+            pair = self.compare(baseline, row)
+            if pair is not None:
+                untested.append(pair)
         return correct(untested, "Holm")
 
     def compare(self, first: Row, second: Row) -> Untested | None:
@@ -284,10 +294,9 @@ def correct(untested: Sequence[Untested], method: str) -> list[Pair]:
 
 def find_baseline(grid: Grid, name: str) -> Row | None:
     """The row of the baseline method at its default settings; None if there is none."""
-    wanted = method_key(name)
     best = None
     for row in grid.rows:
-        if wanted not in (method_key(row.method), method_key(row.label)):
+        if not is_named(row, name):
             continue
         if row.label == row.name:  # no setting is stated
             return row
@@ -305,8 +314,11 @@ def pairs_table(grid: Grid, name: str, title: str, pairs: Sequence[Pair]) -> Tab
     else:
         correction = f"p is corrected over all rows ({pairs[0].family}), calibration and accuracy apart."
     notes = [f"{COLUMN_NOTE} {correction} Bold: p below 0.05.", *image_notes(pairs), ASSUMPTIONS]
-    notes.append(f"{grid.images(grid.common_columns())} {grid.bins} bins.")
-    return Table(name, title, list(COLUMNS), [RowBlock("Pair", rows)], notes)
+    images = images_fact(grid.counts(grid.common_columns()))
+    bins = counted(grid.bins, "bin")
+    notes.append(f"{images}. {bins}.")
+    facts = [images, bins, "differences are second − first with 95 % intervals", "bold: p below 0.05"]
+    return Table(name, title, list(COLUMNS), [RowBlock("Pair", rows)], notes, facts)
 
 
 def pair_row(pair: Pair) -> TableRow:

@@ -4,26 +4,36 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tabulate import tabulate
 
 from ...datasets.utils.files import no_formula
 from .sentences import plain_text
-from .table_model import Entry, Table
+from .table_model import Entry, Table, TableRow
 
-LATEX_HEAD = r"""% Needs \usepackage{booktabs,graphicx,xcolor}; sources of published rows are in tables.bib
+LATEX_HEAD = r"""% Needs \usepackage{booktabs,graphicx,xcolor}. Notes on the tables: tables_notes.tex.
 \providecommand{\better}[1]{\textcolor[rgb]{0.18,0.41,0.27}{#1}}
 \providecommand{\worse}[1]{\textcolor[rgb]{0.55,0.22,0.22}{#1}}
 """
+LATEX_SOURCES = "% The sources of published rows are in tables.bib.\n"
+NOTES_HEAD = r"% Notes on the tables of tables.tex, for an appendix: \input{tables_notes}" + "\n"
 LATEX_SPECIAL = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "−": "$-$", "±": r"$\pm$", "λ": r"$\lambda$",
-    "“": "``", "”": "''", "δ": r"$\delta$", "<": "$<$", ">": "$>$", "|": "$|$", "·": r"$\cdot$", "×": r"$\times$",
-    "\u00a0": "~", "≥": r"$\geq$", "≈": r"$\approx$", "μ": r"$\mu$", "Δ": r"$\Delta$", "η": r"$\eta$", "α": r"$\alpha$",
-    "²": "$^2$", "†": r"$^\dagger$", "→": r"$\to$", "τ": r"$\tau$", "σ": r"$\sigma$", "β": r"$\beta$", "≤": r"$\leq$",
-    "…": r"\dots{}", "Σ": r"$\Sigma$", "√": r"$\surd$", "∞": r"$\infty$", "‘": "`", "’": "'",
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--",
+    "−": "$-$", "±": r"$\pm$", "λ": r"$\lambda$", "“": "``", "”": "''", "δ": r"$\delta$",
+    "<": "$<$", ">": "$>$", "|": "$|$", "·": r"$\cdot$", "×": r"$\times$", "\u00a0": "~",
+    "≥": r"$\geq$", "≈": r"$\approx$", "μ": r"$\mu$", "Δ": r"$\Delta$", "η": r"$\eta$",
+    "α": r"$\alpha$", "γ": r"$\gamma$", "²": "$^2$", "†": r"$^\dagger$", "→": r"$\to$",
+    "τ": r"$\tau$", "σ": r"$\sigma$", "β": r"$\beta$", "≤": r"$\leq$", "…": r"\dots{}",
+    "Σ": r"$\Sigma$", "√": r"$\surd$", "∞": r"$\infty$", "‘": "`", "’": "'",
 }
+# Letters of \small that one column of a two-column page holds, and those that a gap between
+# columns takes. A table that is wider than the estimate is scaled down.
+COLUMN_LETTERS = 52
+GAP_LETTERS = 2
+CSV_HEAD = ("table", "block", "row", "column", "value", "std", "seeds", "low", "high", "difference",
+            "best", "published")
 
 
 def terminal(table: Table) -> str:
@@ -32,7 +42,8 @@ def terminal(table: Table) -> str:
     for block in table.blocks:
         body.append([block.label, *[""] * len(table.columns)])
         for row in block.rows:
-            body.append([f"  {row.label}", *(_cell(entry, "*{}") for entry in row.entries)])
+            cells = [cell_text(entry, "*{}") for entry in row.entries]
+            body.append([f"  {row.label}", *cells])
     grid = tabulate(
         body, headers=["", *table.columns], disable_numparse=True, preserve_whitespace=True,
         colalign=("left", *["right"] * len(table.columns)),
@@ -41,83 +52,161 @@ def terminal(table: Table) -> str:
 
 
 def markdown(table: Table) -> str:
-    lines = [f"### {_md(table.title)}", ""]
+    """A table for each block, then the notes."""
+    lines = [f"### {escape_markdown(table.title)}", ""]
+    columns = " | ".join(escape_markdown(column) for column in table.columns)
     for block in table.blocks:
-        lines.append(f"| {_md(block.label)} | {' | '.join(map(_md, table.columns))} |")
+        lines.append(f"| {escape_markdown(block.label)} | {columns} |")
         lines.append(f"|:--|{'--:|' * len(table.columns)}")
         for row in block.rows:
-            label = f"*{_md(row.label)}*" if row.published else _md(row.label)
-            lines.append(f"| {label} | {' | '.join(_cell(entry, '**{}**') for entry in row.entries)} |")
+            label = escape_markdown(row.label)
+            if row.published:
+                label = f"*{label}*"
+            cells = " | ".join(cell_text(entry, "**{}**") for entry in row.entries)
+            lines.append(f"| {label} | {cells} |")
         lines.append("")
-    return "\n".join([*lines, *(f"{_md(note)}  " for note in table.notes), ""])
+    for note in table.notes:
+        lines.append(f"{escape_markdown(note)}  ")
+    return "\n".join([*lines, ""])
 
 
-def _cell(entry: Entry | None, best: str) -> str:
+def cell_text(entry: Entry | None, best: str) -> str:
     """A cell as plain text; `best` is the pattern of the best ones."""
     if entry is None:
         return ""
-    text = best.format(entry.text) if entry.best else entry.text
-    return " ".join(filter(None, (text, entry.spread, f"({entry.delta})" if entry.delta else "")))
+    parts = [entry.text]
+    if entry.best:
+        parts = [best.format(entry.text)]
+    if entry.spread:
+        parts.append(entry.spread)
+    if entry.delta:
+        parts.append(f"({entry.delta})")
+    return " ".join(parts)
 
 
 def latex(table: Table) -> str:
-    """A booktabs table, shrunk to the line width if it is wider; `LATEX_HEAD` goes before the first."""
-    def cell(entry: Entry | None) -> str:
-        if entry is None:
-            return ""
-        text = rf"\textbf{{{_tex(entry.text)}}}" if entry.best else _tex(entry.text)
-        if entry.spread:
-            text += rf"\,{{\scriptsize {_tex(entry.spread)}}}"
-        if entry.delta:
-            delta = entry.delta.replace("-", "$-$").replace("+", "$+$")
-            command = {True: r"\better", False: r"\worse", None: ""}[entry.better]
-            text += rf"\,{{\scriptsize {command}{{{delta}}}}}"
-        return text
+    """A table in booktabs' style, with a caption of at most two sentences.
 
+    Its notes are comments, so that the text can be pasted as it is. It takes one column of a
+    two-column page if it fits, and is scaled down if it is too wide.
+    """
+    environment = "table" if fits_one_column(table) else "table*"
     width = len(table.columns)
-    lines = [
-        r"\begin{table*}[t]", r"\centering", rf"\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}",
+    columns = " & ".join(escape_latex(column) for column in table.columns)
+    lines = [f"% {escape_latex(note)}" for note in table.notes]
+    lines += [
+        rf"\begin{{{environment}}}[t]", r"\centering", rf"\caption{{{escape_latex(table.caption)}}}",
         rf"\label{{tab:{table.name}}}", r"\small", r"\setlength{\tabcolsep}{4pt}",
-        r"\sbox0{%", rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule",
-        f" & {' & '.join(map(_tex, table.columns))} \\\\",
+        r"\sbox0{%", rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule", rf" & {columns} \\",
     ]
     for block in table.blocks:
-        lines += [r"\midrule", rf"\multicolumn{{{width + 1}}}{{l}}{{\textbf{{{_tex(block.label)}}}}} \\"]
+        lines.append(r"\midrule")
+        label = escape_latex(block.label)
+        lines.append(rf"\multicolumn{{{width + 1}}}{{l}}{{\textbf{{{label}}}}} \\")
         for row in block.rows:
-            label = rf"\textit{{{_tex(row.label)}}}" if row.published else _tex(row.label)
-            label += rf"~\cite{{{row.cite}}}" if row.cite else ""
-            lines.append(f"{label} & {' & '.join(cell(entry) for entry in row.entries)} \\\\")
+            cells = " & ".join(latex_cell(entry) for entry in row.entries)
+            lines.append(rf"{latex_label(row)} & {cells} \\")
     lines += [
         r"\bottomrule", r"\end{tabular}}",
-        r"\ifdim\wd0>\linewidth \resizebox{\linewidth}{!}{\usebox0}\else \usebox0\fi", r"\end{table*}",
+        r"\ifdim\wd0>\linewidth \resizebox{\linewidth}{!}{\usebox0}\else \usebox0\fi",
+        rf"\end{{{environment}}}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def latex_notes(table: Table) -> str:
+    """The notes on a table as a paragraph that refers to it; "" if it has none."""
+    if not table.notes:
+        return ""
+    notes = escape_latex(" ".join(table.notes))
+    return rf"\paragraph{{Table~\ref{{tab:{table.name}}}.}} {notes}" + "\n"
+
+
+def fits_one_column(table: Table) -> bool:
+    """Whether a table fits one column of a two-column page at its natural size, by its letters."""
+    labels = [row.label for block in table.blocks for row in block.rows]
+    letters = max((len(label) for label in labels), default=0)
+    for at, column in enumerate(table.columns):
+        widths = [len(column)]
+        for block in table.blocks:
+            for row in block.rows:
+                widths.append(len(cell_text(row.entries[at], "{}")))
+        letters += max(widths) + GAP_LETTERS
+    return letters <= COLUMN_LETTERS
+
+
+def latex_label(row: TableRow) -> str:
+    label = escape_latex(row.label)
+    if row.published:
+        label = rf"\textit{{{label}}}"
+    if row.cite:
+        label += rf"~\cite{{{row.cite}}}"
+    return label
+
+
+def latex_cell(entry: Entry | None) -> str:
+    """A cell with its spread and its difference in smaller letters."""
+    if entry is None:
+        return ""
+    text = escape_latex(entry.text)
+    if entry.signed:
+        text = signed_latex(text)
+    if entry.best:
+        text = rf"\textbf{{{text}}}"
+    if entry.spread:
+        text += rf"\,{{\scriptsize {signed_latex(escape_latex(entry.spread))}}}"
+    if entry.delta:
+        command = ""
+        if entry.better is not None:
+            command = r"\better" if entry.better else r"\worse"
+        text += rf"\,{{\scriptsize ({command}{{{signed_latex(entry.delta)}}})}}"
+    return text
+
+
+def signed_latex(text: str) -> str:
+    """A number whose signs are those of mathematics, not hyphens."""
+    return text.replace("-", "$-$").replace("+", "$+$")
 
 
 def to_csv(tables: Iterable[Table]) -> str:
     """One line per cell of all tables, unrounded."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["table", "block", "row", "column", "value", "std", "seeds", "low", "high", "difference", "best",
-                     "published"])
+    writer.writerow(CSV_HEAD)
     for table in tables:
         for block in table.blocks:
             for row in block.rows:
                 for column, entry in zip(table.columns, row.entries, strict=True):
                     if entry is not None:
-                        writer.writerow([  # None is an empty cell
-                            *map(no_formula, (table.name, block.label, row.label, column)),
-                            no_formula(entry.words) if entry.words else entry.value, entry.std,
-                            entry.seeds, entry.low, entry.high, entry.difference, int(entry.best), int(row.published),
-                        ])
+                        names = [table.name, block.label, row.label, column]
+                        writer.writerow(csv_line(names, row, entry))
     return out.getvalue()
 
 
-def _md(text: str) -> str:
+def csv_line(names: Sequence[str], row: TableRow, entry: Entry) -> list[object]:
+    """A line of the CSV; None becomes an empty cell."""
+    value: object = entry.value
+    if entry.words:
+        value = no_formula(entry.words)
+    return [
+        *(no_formula(name) for name in names), value, entry.std, entry.seeds, entry.low,
+        entry.high, entry.difference, int(entry.best), int(row.published),
+    ]
+
+
+def escape_markdown(text: str) -> str:
     text = " ".join(text.split())
     return re.sub(r"[\\|*_`\[\]<>]", r"\\\g<0>", text)
 
 
-def _tex(text: str) -> str:
-    text = " ".join(text.split())  # an empty line would end a paragraph inside an argument
-    return "".join(LATEX_SPECIAL.get(c, c if c.isprintable() and ord(c) < 0x250 else "?") for c in text)
+def escape_latex(text: str) -> str:
+    """A text for LaTeX. Letters that its usual fonts lack become question marks."""
+    letters = []
+    for letter in " ".join(text.split()):  # an empty line would end a paragraph inside an argument
+        if letter in LATEX_SPECIAL:
+            letters.append(LATEX_SPECIAL[letter])
+        elif letter.isprintable() and ord(letter) < 0x250:
+            letters.append(letter)
+        else:
+            letters.append("?")
+    return "".join(letters)

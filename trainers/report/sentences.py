@@ -5,11 +5,12 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..config.names import SHOTS, untuned_words
 from ..config.settings import setting_words
 from ..registry import method_info
 from ..runs.record import WORDS, Difference, RunRecord
 
-UNTUNED_COOP = "CoOp prompt, untuned"  # a model that starts from a learnt prompt is not zero-shot CLIP
+PROMPT = "model.prompt.protocol"
 REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # of the direction of writing
 MANY = 6  # things that a note names before it says how many more there are
 
@@ -29,10 +30,18 @@ NEVER_NAMED = ("seed", "numerics.part", "numerics.episodes", "data.n", "data.dat
 
 def method_name(record: RunRecord) -> str:
     """The method, or what takes its place in a run without adaptation."""
-    is_learnt = record.get("model.prompt.kind") == "learnt"
-    if is_learnt and method_info(str(record.method["trainer"])).zero_shot:
-        return UNTUNED_COOP
+    if is_untuned_prompt(record):
+        return untuned_words(prompt_words(record))
     return str(record.names.get("method") or method_info(str(record.method["trainer"])).label)
+
+
+def is_untuned_prompt(record: RunRecord) -> bool:
+    """Whether a run tests a learnt prompt without tuning, which is not zero-shot CLIP."""
+    return starts_from_prompt(record) and method_info(str(record.method["trainer"])).zero_shot
+
+
+def starts_from_prompt(record: RunRecord) -> bool:
+    return record.get("model.prompt.kind") == "learnt"
 
 
 def backbone_words(record: RunRecord) -> str:
@@ -62,11 +71,16 @@ def column_words(record: RunRecord) -> str:
 
 
 def prompt_words(record: RunRecord) -> str:
-    """What a learnt prompt adds to a label; "" for a hand-written one."""
-    protocol = record.get("model.prompt.protocol")
-    if record.get("model.prompt.kind") != "learnt" or not protocol:
+    """What a learnt prompt adds to a label, such as `CoOp 2 shots`; "" for a hand-written one."""
+    if not starts_from_prompt(record):
         return ""
-    return f"prompt {record.names.get('prompt') or protocol}"
+    name = record.names.get("prompt")
+    if name:
+        return str(name)
+    protocol = str(record.get(PROMPT) or "")
+    if SHOTS.fullmatch(protocol):
+        return protocol
+    return f"prompt {protocol}".strip()
 
 
 def text_words(record: RunRecord) -> str:
@@ -79,14 +93,12 @@ def text_words(record: RunRecord) -> str:
 
 
 def changed_words(record: RunRecord, without: Iterable[str] = ()) -> list[str]:
-    """The settings of a run that are not defaults, in words."""
+    """The settings of a run that are not defaults, in words; a learnt prompt is none of them."""
     hidden = set(without)
     words = []
     for key, (_, value) in record.changed.items():
         if key not in hidden:
             words.append(setting_words(key, shown_value(value)))
-    if "model.prompt.protocol" not in hidden and prompt_words(record):
-        words.append(prompt_words(record))
     return words
 
 
@@ -143,15 +155,29 @@ def listed(words: Sequence[str], most: int = MANY) -> str:
 
 
 def joined_with_and(words: Sequence[str]) -> str:
+    return joined(words, "and")
+
+
+def joined_with_or(words: Sequence[str]) -> str:
+    return joined(words, "or")
+
+
+def joined(words: Sequence[str], last: str) -> str:
+    """Words with commas, and another word before the last one."""
     if len(words) < 2:
         return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def images_words(counts: Mapping[str, int]) -> str:
     """The test images of some columns, by label."""
+    return f"{images_fact(counts)}."
+
+
+def images_fact(counts: Mapping[str, int]) -> str:
+    """The same for a caption, without a full stop."""
     words = [f"{label} {count:,}" for label, count in counts.items()]
-    return f"Test images: {', '.join(words)}."
+    return f"Test images: {', '.join(words)}"
 
 
 def plain_text(text: object) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from .arrange import by_backbone
+from .differences import Differences
 from .grid import Grid, grid_of
 from .grid_notes import grid_notes
 from .layout import TableSpec
@@ -23,33 +24,36 @@ SPECIAL: Mapping[str, Callable[[Grid, str, str], Table | None]] = {
 
 def spec_tables(
     measured: Sequence[Measured], spec: TableSpec, published: PublishedOptions,
+    differences: Differences,
 ) -> list[Table]:
     """The tables of a specification, one for each backbone."""
     if spec.columns == "corruption":
-        return corruption_tables(measured, spec, published)
+        return corruption_tables(measured, spec, published, differences)
     if spec.per == "texts":
-        return tables_per_text(measured, spec, published)
+        return tables_per_text(measured, spec, published, differences)
     if spec.columns not in ("dataset", "metric", *SPECIAL):
         return value_tables(measured, spec, published)
     tables = []
     for table in by_backbone(measured):
         grid = grid_of(table.runs, table.label, table.label, spec.rows)
         grid.notes += grid_notes(grid)
-        made = grid_table(grid, spec, published)
+        made = grid_table(grid, spec, published, differences)
         if made is not None:
             tables.append(made)
     return tables
 
 
-def grid_table(grid: Grid, spec: TableSpec, published: PublishedOptions) -> Table | None:
+def grid_table(
+    grid: Grid, spec: TableSpec, published: PublishedOptions, differences: Differences,
+) -> Table | None:
     """One table of a specification."""
-    title = f"{spec.title}, {grid.backbone}"
+    title = f"{spec.title}, {grid.heading}"
     if spec.columns in SPECIAL:
         table = SPECIAL[spec.columns](grid, spec.name, title)
     elif spec.columns == "metric":
         table = metric_table(grid, spec.name, title, spec.metrics)
     else:
-        table = results_table(grid, spec.name, title, spec.metrics, published)
+        table = results_table(grid, spec.name, title, spec.metrics, published, differences)
     if table is not None and spec.states_texts:
         table = replace(table, notes=[*table.notes, grid_texts(grid)])
     return table
@@ -65,6 +69,7 @@ def grid_texts(grid: Grid) -> str:
 
 def corruption_tables(
     measured: Sequence[Measured], spec: TableSpec, published: PublishedOptions,
+    differences: Differences,
 ) -> list[Table]:
     """For each data set the methods by corruptions, at the highest severity."""
     tables = []
@@ -74,10 +79,10 @@ def corruption_tables(
         for table in by_backbone(at_worst):
             grid = grid_of(table.runs, table.label, table.label, spec.rows)
             grid.notes += grid_notes(grid)
-            made = results_table(grid, f"{spec.name}_{name.lower()}", "", spec.metrics, published)
+            made = results_table(grid, f"{spec.name}_{name.lower()}", "", spec.metrics, published, differences)
             corruptions = [str(column.record.data["corruption"]).replace("_", " ") for column in grid.columns]
             labels = [*corruptions, *made.columns[len(corruptions) :]]
-            title = f"{spec.title}, {grid.backbone}, {name} at severity {worst}"
+            title = f"{spec.title}, {grid.heading}, {name} at severity {worst}"
             notes = [*made.notes, grid_texts(grid)]
             tables.append(replace(made, title=title, columns=labels, notes=notes))
     return tables
@@ -94,6 +99,7 @@ def by_dataset(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
 
 def tables_per_text(
     measured: Sequence[Measured], spec: TableSpec, published: PublishedOptions,
+    differences: Differences,
 ) -> list[Table]:
     """A table for each choice of texts."""
     groups: dict[str, list[Measured]] = {}
@@ -106,7 +112,7 @@ def tables_per_text(
             # Each data set has a file of descriptions of its own, which makes no other row here.
             grid = grid_of(table.runs, table.label, table.label, spec.rows, hidden=TEXT_KEYS)
             grid.notes += grid_notes(grid)
-            made = grid_table(grid, part, published)
+            made = grid_table(grid, part, published, differences)
             if made is not None:
                 tables.append(replace(made, title=f"{made.title}: {text}"))
     return tables

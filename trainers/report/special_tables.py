@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...datasets.utils.cli import counted
 from ..functional.intervals import Interval
 from ..functional.selective import selective_accuracy
-from .entries import cell_entry, mean_entry
+from .entries import cell_entry, has_one_prediction, mean_entry
 from .figures.class_pairs import PairErrors
 from .figures.data import pair_errors_of, point
 from .grid import Grid, Row
 from .marks import Entries, mark_best
 from .measure import ALPHA, Measured
 from .metrics import COVERAGE, METRICS, POSTHOC, SURE
-from .table_model import Entry, RowBlock, Table, TableRow
+from .sentences import images_fact
+from .table_model import Entry, RowBlock, Table, TableRow, sentence
 from .tables import temperature_note
 
 THRESHOLDS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -29,7 +31,7 @@ CALIBRATION = ("signed_error", "ece", "rms_calibration_error", "smooth_ece", "ac
 POSTHOC_TABLE = ("ece_sals", "ece_temperature")
 SCORES = ("brier", "nll")
 
-INTERVAL_NOTE = "Brackets: 95 % interval of one run. ± is the sample standard deviation over seeds."
+INTERVAL_FACTS = ("brackets: 95 % interval of one run", "± is the sample standard deviation over seeds")
 DECISION_NOTE = (
     f"Accuracy above {SURE:g}: of the predictions whose confidence exceeds {SURE:g}. Errors at "
     f"{100 * COVERAGE:g} % coverage: error rate of the most confident {100 * COVERAGE:g} % of the images. "
@@ -79,12 +81,13 @@ def single_run_table(
     for column in grid.columns:
         rows = single_run_rows(grid.cells_on(column), present, kinds)
         blocks.append(RowBlock(grid.column_label(column, with_count=True), rows))
-    words = [f"{grid.bins} bins. {INTERVAL_NOTE}", *notes]
+    facts = [counted(grid.bins, "bin"), *INTERVAL_FACTS]
+    words = [" ".join(sentence(fact) for fact in facts), *notes]
     if "ece_temperature" in present:
         words.append(temperature_note(grid))
     if has_groups(grid):
         words.append(GROUPS_NOTE)
-    return Table(name, title, labels, blocks, words)
+    return Table(name, title, labels, blocks, words, facts)
 
 
 def single_run_rows(
@@ -138,7 +141,10 @@ def set_entries(cell: Sequence[Measured], kinds: Sequence[str]) -> list[Entry | 
                 coverages.append(measured.sets[kind].coverage_interval)
                 sizes.append(measured.sets[kind].size_interval)
         if coverages:
-            entries += [interval_entry(coverages, 100, 1), interval_entry(sizes, 1, 2)]
+            set_cells = [interval_entry(coverages, 100, 1), interval_entry(sizes, 1, 2)]
+            if has_one_prediction(cell):
+                set_cells = [replace(entry, std=None) for entry in set_cells]
+            entries += set_cells
         else:
             entries += [None, None]
     return entries
@@ -165,12 +171,12 @@ def metric_tables(grid: Grid, name: str) -> list[Table]:
     others = [metric for metric in METRICS if metric not in elsewhere]
     tables = []
     calibration = single_run_table(
-        grid, f"{name}_calibration", f"Calibration errors, {grid.backbone}", CALIBRATION,
+        grid, f"{name}_calibration", f"Calibration errors, {grid.heading}", CALIBRATION,
         [CALIBRATION_NOTE])
     if calibration is not None:
         tables.append(calibration)
     scores = single_run_table(
-        grid, f"{name}_scores", f"Proper scores and further metrics, {grid.backbone}", others,
+        grid, f"{name}_scores", f"Proper scores and further metrics, {grid.heading}", others,
         ["Brier from 0 to 2, NLL in nats."])
     if scores is not None:
         tables.append(scores)
@@ -196,9 +202,10 @@ def threshold_table(grid: Grid, name: str, title: str) -> Table:
     labels = [f"> {threshold:g}" for threshold in THRESHOLDS]
     total = sum(column.n for column in columns)
     names = ", ".join(column.label for column in columns)
-    notes = [f"{total:,} test images of {names} together, first seed of each. Brackets: 95 % interval.",
-             *grid.notes]
-    return Table(name, title, labels, [accuracy, kept], notes)
+    facts = [f"{total:,} test images of {names} together, first seed of each",
+             "brackets: 95 % interval"]
+    notes = [" ".join(sentence(fact) for fact in facts), *grid.notes]
+    return Table(name, title, labels, [accuracy, kept], notes, facts)
 
 
 def pooled_selection(grid: Grid, row: Row, threshold: float) -> tuple[Interval, float]:
@@ -238,7 +245,7 @@ def similarity_table(grid: Grid, name: str, title: str) -> Table | None:
         return None
     notes = ["Mistakes sorted by the zero-shot similarity of predicted and true class. Accuracy among "
              "mistakes is 0, so their mean confidence is their ECE.", grid.images(), *grid.notes]
-    return Table(name, title, list(THIRDS), blocks, notes)
+    return Table(name, title, list(THIRDS), blocks, notes, [images_fact(grid.counts())])
 
 
 def mistakes_by_similarity(data: PairErrors) -> list[float]:
@@ -286,5 +293,6 @@ def prompts_table(grid: Grid, name: str, title: str) -> Table | None:
     rows = []
     for base, cells in entries.items():
         rows.append(TableRow(base, methods[base], cells))
-    notes = [f"{len(prompts)} initial prompts. {grid.images()}", *grid.notes]
-    return Table(name, title, labels, [RowBlock("ECE (%)", rows)], notes)
+    facts = [counted(len(prompts), "initial prompt"), images_fact(grid.counts())]
+    notes = [" ".join(sentence(fact) for fact in facts), *grid.notes]
+    return Table(name, title, labels, [RowBlock("ECE (%)", rows)], notes, facts)

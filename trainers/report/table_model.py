@@ -79,8 +79,33 @@ class RowBlock:
 
 @dataclass(frozen=True)
 class Table:
-    name: str  # for files and anchors
+    """A table with what is said about it.
+
+    Attributes:
+        name: For files and anchors.
+        title: The first sentence of a caption.
+        columns: Their labels.
+        blocks: Of rows.
+        notes: Sentences below the table. LaTeX has them in a file of their own.
+        facts: What the caption says besides the title, in its second sentence: images, bins, marks.
+    """
+
+    name: str
     title: str
     columns: list[str]
     blocks: list[RowBlock]
     notes: list[str] = field(default_factory=list)
+    facts: Sequence[str] = ()
+
+    @property
+    def caption(self) -> str:
+        """The title and the facts, in at most two sentences."""
+        sentences = [f"{self.title.rstrip('.')}."]
+        if self.facts:
+            sentences.append(f"{'; '.join(self.facts)}.")
+        return " ".join(sentences)
+
+
+def sentence(fact: str) -> str:
+    """A fact of a caption as a sentence of its own."""
+    return f"{fact[0].upper()}{fact[1:]}."

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...datasets.utils.cli import counted
+from .differences import FROM_BASELINE, Differences
 from .entries import average_entry, cell_entry
 from .grid import Column, Grid, Row
 from .grid_notes import seeds_words, stream_words
@@ -10,8 +12,8 @@ from .marks import Entries, add_differences, compares_within_settings, mark_best
 from .measure import Measured, mean_over_seeds
 from .metrics import POSTHOC, find_metric
 from .published_rows import PublishedOptions, add_published_rows, published_note
-from .sentences import listed
-from .table_model import Entry, RowBlock, Table, TableRow
+from .sentences import images_fact, is_untuned_prompt, joined_with_or, listed
+from .table_model import Entry, RowBlock, Table, TableRow, sentence
 
 TEMPERATURE_NOTE = (
     "† temperature scaling needs labels, which test-time tuning never sees: a reference, not a "
@@ -37,7 +39,7 @@ SHARED_NOTE = (
 
 def results_table(
     grid: Grid, name: str, title: str, metrics: Sequence[str], published: PublishedOptions,
-    with_notes: bool = True,
+    differences: Differences = FROM_BASELINE,
 ) -> Table:
     """Rows of methods, columns of data sets and their average, a block for each metric.
 
@@ -47,7 +49,7 @@ def results_table(
         title: Of the table.
         metrics: By name.
         published: Which published rows are added.
-        with_notes: Whether the notes on runs are below this table.
+        differences: Which rows state their difference from which other row.
     """
     common = grid.common_columns()
     has_average = len(common) > 1
@@ -56,22 +58,28 @@ def results_table(
         labels.append("Average")
     blocks = []
     sources: list[str] = []
+    baselines: list[Row] = []
     for metric in metrics:
         entries = result_entries(grid, common, metric)
-        add_differences(entries, grid, common, metric)
+        for baseline in add_differences(entries, grid, common, metric, differences):
+            if baseline not in baselines:
+                baselines.append(baseline)
         rows = mark_best(entries, metric)
         if published.source:
             rows, printed_in = add_published_rows(rows, grid, metric, has_average, published)
             sources += printed_in
         blocks.append(RowBlock(find_metric(metric).heading, rows))
-    notes = []
-    if with_notes:
-        notes += grid.notes
-    notes.append(legend(blocks, grid))
+    facts = table_facts(blocks, grid, baselines)
+    notes = [*grid.notes, " ".join(sentence(fact) for fact in facts)]
+    if baselines and any(measured.skipped for measured in grid.measured):
+        notes.append(SHARED_NOTE)
+    streams = stream_words(grid)
+    if streams:
+        notes.append(streams)
     notes += metric_notes(grid, metrics)
     if published.source:
         notes.append(published_note(sources, published.source, grid.backbone))
-    return Table(name, title, labels, blocks, notes)
+    return Table(name, title, labels, blocks, notes, facts)
 
 
 def result_entries(grid: Grid, common: Sequence[Column], metric: str) -> Entries:
@@ -106,37 +114,59 @@ def metric_table(grid: Grid, name: str, title: str, metrics: Sequence[str]) -> T
         rows.append(TableRow(row.label, row.method, cells))
     average = ""
     if len(common) > 1:
-        average = f"Average over {', '.join(grid.column_label(column) for column in common)}. "
+        average = f"average over {', '.join(grid.column_label(column) for column in common)}"
     block = RowBlock("", rows)
-    notes = [f"{average}{grid.images(common)} {grid.bins} bins.", *grid.notes]
-    notes += spread_notes([block], grid.cells)
+    facts = [images_fact(grid.counts(common)), counted(grid.bins, "bin")]
+    if average:
+        facts.insert(0, average)
+    facts += spread_facts([block], grid.cells)
+    notes = [" ".join(sentence(fact) for fact in facts), *grid.notes]
     notes += metric_notes(grid, metrics)
     headings = [find_metric(metric).heading for metric in metrics]
-    return Table(name, title, headings, [block], notes)
+    return Table(name, title, headings, [block], notes, facts)
 
 
-def legend(blocks: Sequence[RowBlock], grid: Grid) -> str:
-    """Images, bins, and what the marks of a table mean."""
+def table_facts(
+    blocks: Sequence[RowBlock], grid: Grid, baselines: Sequence[Row] = (),
+) -> list[str]:
+    """Images, bins, and what the marks of a table mean, for its caption.
+
+    Args:
+        blocks: Of the table.
+        grid: The runs.
+        baselines: The rows from which others state their difference.
+    """
     has_best = False
     has_differences = False
     for entry in entries_of(blocks):
         has_best = has_best or entry.best
         has_differences = has_differences or entry.difference is not None
-    parts = [f"{grid.images()} {grid.bins} bins."]
+    facts = [images_fact(grid.counts()), counted(grid.bins, "bin")]
     if has_best:
-        within = ""
-        if compares_within_settings(tuned_rows(grid.rows)):
-            within = ", setting by setting"
-        parts.append(f"Bold: best of the tuned methods{within}.")
+        facts.append(f"bold: best of the tuned methods{within_words(tuned_rows(grid.rows))}")
     if has_differences:
-        parts.append("In parentheses: difference against O-TPT.")
-        if any(measured.skipped for measured in grid.measured):
-            parts.append(SHARED_NOTE)
-    parts += spread_notes(blocks, grid.cells)
-    streams = stream_words(grid)
-    if streams:
-        parts.append(streams)
-    return " ".join(parts)
+        facts.append(f"in parentheses: difference from {baseline_words(baselines)}")
+    return [*facts, *spread_facts(blocks, grid.cells)]
+
+
+def within_words(tuned: Sequence[Row]) -> str:
+    """Within what tuned methods are compared, if not all with one another."""
+    within = []
+    if len({row.protocol for row in tuned}) > 1:
+        within.append("prompt by prompt")
+    if compares_within_settings(tuned):
+        within.append("setting by setting")
+    if not within:
+        return ""
+    return f", {' and '.join(within)}"
+
+
+def baseline_words(baselines: Sequence[Row]) -> str:
+    """The methods from which rows state their difference."""
+    names: dict[str, None] = {}
+    for row in baselines:
+        names["the untuned prompt" if is_untuned_prompt(row.record) else row.name] = None
+    return joined_with_or(list(names))
 
 
 def entries_of(blocks: Sequence[RowBlock]) -> list[Entry]:
@@ -150,7 +180,7 @@ def entries_of(blocks: Sequence[RowBlock]) -> list[Entry]:
     return entries
 
 
-def spread_notes(
+def spread_facts(
     blocks: Sequence[RowBlock], cells: Mapping[tuple[Row, Column], Sequence[Measured]],
 ) -> list[str]:
     """What ± means, if any entry has it."""

@@ -11,21 +11,31 @@ from ..runs.record import canonical_json, group_records
 from . import published as paper
 from .arrange import BackboneRuns, by_backbone
 from .entries import average_entry
-from .grid import Column, Row, layers_of_cell, make_columns, make_row, record_of, value_of
+from .grid import (
+    Column,
+    Row,
+    layers_of_cell,
+    make_columns,
+    make_row,
+    record_of,
+    row_order,
+    shared_settings,
+    value_of,
+)
 from .layout import TableSpec
-from .marks import Entries, mark_best
+from .marks import Entries, mark_best, with_difference
 from .measure import Measured
 from .metrics import find_metric
 from .published_rows import PublishedOptions, published_lines, published_note
-from .sentences import images_words, listed, text_words
-from .table_model import RowBlock, Table, TableRow
-from .tables import spread_notes
+from .sentences import PROMPT, images_fact, is_untuned_prompt, listed, text_words
+from .table_model import RowBlock, Table, TableRow, sentence
+from .tables import entries_of, spread_facts
+from .zero_shot import zero_shot_parts
 
 COLUMN_LABELS: Mapping[str, Mapping[str, str]] = {  # as in the published tables
     "TRAINER.SOC.NORM": {"minmax": "(S - min) / (max - min)", "max": "S / max", "shift": "S - min"},
 }
 TEXT_KEYS = ("PROMPT.TEMPLATE", "PROMPT.DESCRIPTIONS", "PROMPT.ENSEMBLE", "PROMPT.DESCRIPTION_FORMAT")
-PROMPT_KEY = "model.prompt.protocol"
 
 
 def varied_keys(columns: str) -> tuple[str, ...]:
@@ -33,7 +43,7 @@ def varied_keys(columns: str) -> tuple[str, ...]:
     if columns == "backbone":
         return ()
     if columns == "prompt":
-        return (PROMPT_KEY,)
+        return (PROMPT,)
     if columns == "texts":
         return TEXT_KEYS
     return (columns,)
@@ -45,7 +55,7 @@ def column_value(columns: str, measured: Measured, runs: Sequence[Measured], bac
     if columns == "backbone":
         return backbone, backbone
     if columns == "prompt":
-        protocol = str(record.get(PROMPT_KEY) or "")
+        protocol = str(record.get(PROMPT) or "")
         return protocol, shots_label(protocol, str(record.names.get("prompt") or ""))
     if columns == "texts":
         label = texts_label(record.changed)
@@ -98,6 +108,8 @@ def value_table(
 ) -> Table:
     """One table of `value_tables`."""
     tested = [run for run in runs if not method_info(run.run.trainer).trained]
+    if spec.columns == "prompt":
+        tested += zero_shot_parts(tested)
     grid = ValueGrid(tested, tables, spec)
     is_published = bool(published.source and spec.published)
     blocks = []
@@ -106,6 +118,8 @@ def value_table(
         entries: Entries = {}
         for row in grid.rows:
             entries[row] = [average_entry(grid.cells_of(row, value), metric) for value in grid.values]
+        if spec.columns == "prompt":
+            add_prompt_differences(entries, grid, metric)
         lines: list[TableRow] = []
         for row, line in zip(grid.rows, mark_best(entries, metric), strict=True):
             lines.append(line)
@@ -116,12 +130,32 @@ def value_table(
                         sources.append(cell.source)
                 lines += published_lines(line, cells, published.differences)
         blocks.append(RowBlock(find_metric(metric).heading, lines))
-    notes = grid.make_notes()
-    notes += spread_notes(blocks, grid.flat_cells())
+    facts = grid.facts()
+    if any(entry.difference is not None for entry in entries_of(blocks)):
+        facts.append("in parentheses: difference from the untuned prompt")
+    facts += spread_facts(blocks, grid.flat_cells())
+    notes = [" ".join(sentence(fact) for fact in facts), *grid.make_notes()]
     if is_published:
         backbones = ", ".join(table.label for table in tables)
         notes.append(published_note(sources, published.source, backbones))
-    return Table(spec.name, title, distinct(list(grid.values.values())), blocks, notes)
+    title += "".join(f", {words}" for words in grid.shared.values())
+    columns = distinct(list(grid.values.values()))
+    return Table(spec.name, title, columns, blocks, notes, facts)
+
+
+def add_prompt_differences(entries: Entries, grid: ValueGrid, metric: str) -> None:
+    """Adds to the results from each learnt prompt the difference from this prompt untuned."""
+    for at, value in enumerate(grid.values):
+        untuned = grid.untuned_row(value)
+        if untuned is None:
+            continue
+        base = entries[untuned][at]
+        base_cells = grid.cells_of(untuned, value)
+        for row, cells in entries.items():
+            entry = cells[at]
+            if row is not untuned and entry is not None and base is not None:
+                pairs = list(zip(grid.cells_of(row, value), base_cells, strict=True))
+                cells[at] = with_difference(entry, base, pairs, metric)
 
 
 class ValueGrid:
@@ -129,6 +163,7 @@ class ValueGrid:
 
     Attributes:
         rows: In the order of papers.
+        shared: Settings that all rows share and the title states, in words by key.
         values: Label of each column, by what makes it another column.
         cells: The runs of each row and value by data set.
         common: The data sets that all cells have; only these are averaged.
@@ -141,6 +176,7 @@ class ValueGrid:
         self.spec = spec
         self.varied = varied_keys(spec.columns)
         self.values: dict[str, str] = {}
+        self.shared: dict[str, str] = {}
         self.cells: dict[tuple[Row, str], dict[Column, list[Measured]]] = {}
         self.rows: list[Row] = []
         self.notes: list[str] = []
@@ -165,15 +201,31 @@ class ValueGrid:
         for table in tables:
             for run in table.runs:
                 backbone_of[id(run)] = table.label
-        for group in group_records(runs, "row", record_of, without=self.varied):
-            row = make_row(group[0].record, self.spec.rows, self.varied, group)
+        tuned = [run for run in runs if not is_untuned_prompt(run.record)]
+        untuned = [run for run in runs if is_untuned_prompt(run.record)]
+        groups = group_records(tuned, "row", record_of, without=self.varied)
+        groups += group_records(untuned, "row", record_of)  # of one prompt each
+        records = [group[0].record for group in groups]
+        self.shared = shared_settings(records, [*self.spec.rows, *self.varied])
+        unstated = [*self.varied, *self.shared]
+        for group in groups:
+            row = make_row(group[0].record, self.spec.rows, unstated, group)
             self.rows.append(row)
             for run in group:
-                key, label = column_value(self.spec.columns, run, group, backbone_of[id(run)])
+                # A zero-shot part of a run is in no list of runs; there is one backbone then.
+                backbone = backbone_of.get(id(run), tables[0].label)
+                key, label = column_value(self.spec.columns, run, group, backbone)
                 self.values.setdefault(key, label)
                 sets = self.cells.setdefault((row, key), {})
                 sets.setdefault(column_of[id(run)], []).append(run)
-        self.rows.sort(key=lambda row: method_info(row.method).order)
+        self.rows.sort(key=row_order)
+
+    def untuned_row(self, protocol: str) -> Row | None:
+        """The row of a learnt prompt without tuning; None if there is none."""
+        for row in self.rows:
+            if is_untuned_prompt(row.record) and row.protocol == protocol:
+                return row
+        return None
 
     def one_layer(self, row: Row, column: Column, runs: Sequence[Measured]) -> list[Measured]:
         """The runs of a cell that may be pooled as seeds; others are named and left out."""
@@ -209,11 +261,17 @@ class ValueGrid:
                 flat[row, column] = cell
         return flat
 
-    def make_notes(self) -> list[str]:
-        """Images, failed images, and what was left out."""
+    def facts(self) -> list[str]:
+        """What is averaged, for the caption."""
         counts = {column.label: column.n for column in self.common}
-        average = "Average over the data sets. " if len(self.common) > 1 else ""
-        notes = [f"{average}{images_words(counts)}", *self.notes]
+        facts = [images_fact(counts)]
+        if len(self.common) > 1:
+            facts.insert(0, "Average over the data sets")
+        return facts
+
+    def make_notes(self) -> list[str]:
+        """Failed images, and what was left out."""
+        notes = list(self.notes)
         failed = self.failed_images()
         if failed:
             notes.append(f"Failed images: {listed(failed)}. Above 1 % of either a cell is not ranked.")

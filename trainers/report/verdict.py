@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from ..functional.intervals import LEVEL, Estimate
 from ..functional.significance import smallest_difference
-from ..registry import method_info
+from ..registry import TRAINER_REGISTRY, method_info
 from .grid import Column, Grid, Row
 from .pairs import Pair
-from .sentences import UNTUNED_COOP, listed
+from .sentences import is_untuned_prompt, joined_with_and, listed
 
 PERCENT = "\u00a0%"  # a number and its sign stay on one line
 NEITHER = 0.5  # points of over-confidence below which a method is called neither
@@ -38,7 +38,7 @@ class Verdict:
 
     Attributes:
         lines: Of the methods, best first.
-        best: Label of the best row.
+        best: Label of the best row; "" if none is called best.
         sentence: Which method is best calibrated.
         findings: A sentence for each method against the baseline.
         basis: What it was measured on.
@@ -69,11 +69,14 @@ def judge(grid: Grid, pairs: Sequence[Pair], against_baseline: Sequence[Pair] = 
         return None
     lines.sort(key=lambda line: line.ece)
     tuned = candidates(lines)
+    unknown = [line for line in tuned if line.row.method not in TRAINER_REGISTRY]
     counts = [f"{column.label} {column.n:,}" for column in columns]
     total = sum(column.n for column in columns)
-    basis = (f"ECE in percent, {grid.bins} bins; lower is better. Backbone {grid.backbone}, "
+    basis = (f"ECE in percent, {grid.bins} bins; lower is better. Backbone {grid.heading}, "
              f"{total:,} test images: {', '.join(counts)}.")
     findings = [pair_sentence(pair) for pair in against_baseline]
+    if len(tuned) > 1 and len(unknown) == len(tuned):
+        return Verdict(lines, "", unranked_sentence(unknown), basis, grid.backbone, findings)
     sentence = verdict_sentence(lines, tuned, pairs)
     return Verdict(lines, tuned[0].row.label, sentence, basis, grid.backbone, findings)
 
@@ -96,6 +99,13 @@ def candidates(lines: Sequence[Line]) -> list[Line]:
     return others or list(lines)
 
 
+def unranked_sentence(lines: Sequence[Line]) -> str:
+    """The methods of plugins that are not loaded: what they are is not known."""
+    figures = [f"{line.row.label} {line.ece:.1f}{PERCENT}" for line in lines]
+    return (f"ECE: {joined_with_and(figures)}. They are not ranked, because nothing is known of these "
+            "methods without their plugins.")
+
+
 def verdict_sentence(lines: Sequence[Line], tuned: Sequence[Line], pairs: Sequence[Pair]) -> str:
     """Whether the method of lowest ECE is better calibrated than every other tuned one."""
     best = tuned[0]
@@ -111,8 +121,8 @@ def verdict_sentence(lines: Sequence[Line], tuned: Sequence[Line], pairs: Sequen
     for line in lines:
         if method_info(line.row.method).zero_shot and line not in tuned:
             name = f"{line.row.label} CLIP"
-            if line.row.name == UNTUNED_COOP:
-                name = f"The {line.row.label}"
+            if is_untuned_prompt(line.row.record):
+                name = line.row.label
             sentence += f" {name} has {line.ece:.1f}{PERCENT}."
             break
     return sentence

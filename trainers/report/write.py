@@ -19,17 +19,23 @@ LIST = "figures.json"  # files that the last report wrote into figures/, which t
 
 
 def write_tables(out: Path, tables: Sequence[Table]) -> None:
-    """Writes tables.md, tables.tex, tables.csv, and tables.bib with the sources of published rows."""
+    """Writes tables.md, tables.tex, tables_notes.tex, tables.csv, and tables.bib.
+
+    The last one has the sources of published rows. Without any it is not written.
+    """
     write_text(out / "tables.md", "\n".join(render.markdown(table) for table in tables))
-    latex = "\n".join(render.latex(table) for table in tables)
-    write_text(out / "tables.tex", render.LATEX_HEAD + latex)
     write_text(out / "tables.csv", render.to_csv(tables))
     cited = [row.cite for table in tables for block in table.blocks for row in block.rows]
-    entries = bibliography(cited)
-    if entries:
-        write_text(out / "tables.bib", entries)
+    sources = bibliography(cited)
+    head = render.LATEX_HEAD
+    if sources:
+        head += render.LATEX_SOURCES
+        write_text(out / "tables.bib", sources)
     else:
         (out / "tables.bib").unlink(missing_ok=True)  # of an earlier report
+    write_text(out / "tables.tex", head + "\n".join(render.latex(table) for table in tables))
+    notes = [render.latex_notes(table) for table in tables if table.notes]
+    write_text(out / "tables_notes.tex", render.NOTES_HEAD + "\n".join(notes))
 
 
 def write_figures(out: Path, figures: Iterable[NamedFigure]) -> tuple[list[NamedFigure], list[str]]:

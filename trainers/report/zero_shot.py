@@ -7,10 +7,9 @@ from typing import Any
 
 from ..registry import ZERO_SHOT, method_info
 from ..runs.record import RunRecord, canonical_json
+from .grid import OF_ZERO_SHOT
 from .measure import Measured
-
-# Settings that zero-shot predictions depend on.
-OF_ZERO_SHOT = ("PROMPT.", "INPUT.", "MODEL.", "TRAINER.COOP.CLASS_TOKEN_POSITION")
+from .sentences import is_untuned_prompt, starts_from_prompt
 
 
 def zero_shot_parts(runs: Sequence[Measured]) -> list[Measured]:
@@ -36,13 +35,33 @@ def zero_shot_parts(runs: Sequence[Measured]) -> list[Measured]:
     return parts
 
 
+def untuned_prompts(runs: Sequence[Measured], known: Sequence[Measured]) -> list[Measured]:
+    """The learnt prompts that some runs start from, without tuning.
+
+    Args:
+        runs: Of a table.
+        known: All runs with the same weights, which may have tested these prompts without tuning.
+    """
+    places = set()
+    for measured in runs:
+        if starts_from_prompt(measured.record):
+            places.add(conditions(zero_shot_record(measured.record, None)))
+    present = {id(measured) for measured in runs}
+    untuned = []
+    for measured in [*known, *zero_shot_parts(known)]:
+        if id(measured) in present or not is_untuned_prompt(measured.record):
+            continue
+        if conditions(measured.record) in places:
+            untuned.append(measured)
+    return untuned
+
+
 def is_learnt_and_trained(measured: Measured) -> bool:
     """Whether it is a trained method that was given its prompt.
 
     Its zero-shot predictions are of a hand-written prompt that its record does not state.
     """
-    is_learnt = measured.record.get("model.prompt.kind") == "learnt"
-    return is_learnt and method_info(measured.run.trainer).trained
+    return starts_from_prompt(measured.record) and method_info(measured.run.trainer).trained
 
 
 def conditions(record: RunRecord) -> str:

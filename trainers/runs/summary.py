@@ -11,7 +11,7 @@ import torch
 from tabulate import tabulate
 
 from ... import __version__
-from ..config.names import backbone_name
+from ..config.names import backbone_name, untuned_words
 from ..functional.calibration import ace, ece, signed_error, top_class
 from ..registry import ZERO_SHOT, backbone_label, method_info, reset_words
 from ..vlm.device import gpu_name
@@ -65,7 +65,7 @@ def baseline_label(results: Mapping) -> str:
     method = method_info(results["trainer"])
     if not results["init_weights"] or method.trained:
         return method_info(ZERO_SHOT).label
-    return f"{names_of(results).get('prompt') or 'CoOp prompt'}, untuned"
+    return untuned_words(names_of(results).get("prompt") or "")
 
 
 def names_of(results: Mapping) -> Mapping[str, str]:
@@ -109,10 +109,11 @@ def seeds_table(runs: Sequence[Mapping]) -> str:
     first = runs[0]
     body = []
     for label, prefix in {baseline_label(first): "zero_shot_", **rows_of(first)}.items():
+        values = np.array([[results[prefix + metric] for metric in METRICS] for results in runs])
+        is_random = values.std(axis=0).any()  # zero-shot predictions do not depend on the seed
         cells = [label]
-        for metric in METRICS:
-            values = np.array([results[prefix + metric] for results in runs])
-            cells.append(f"{values.mean():.2f} ± {values.std(ddof=1):.2f}")
+        for mean, deviation in zip(values.mean(axis=0), values.std(axis=0, ddof=1), strict=True):
+            cells.append(f"{mean:.2f} ± {deviation:.2f}" if is_random else f"{mean:.2f}")
         body.append(cells)
     seeds = ", ".join(str(results["seed"]) for results in runs)
     caption = caption_of(runs, f"mean ± sample standard deviation over seeds {seeds}")

@@ -8,6 +8,7 @@ from ...config import CONFIGS
 from ...config.safe_yaml import read_yaml
 from ...report import published as paper
 from ...report.choices import refers_to
+from ...report.differences import BASELINE, Differences
 from ...report.layout import Layout, TableSpec
 from ..definition import Experiment
 from ..plan import Workspace
@@ -40,7 +41,9 @@ def build_layout(experiment: Experiment, workspace: Workspace) -> Layout:
         rows=rows,
         verdict=bool(fields.get("verdict")),
         published=source,
-        differences=True,
+        baseline=workspace.baseline or BASELINE,
+        differences=differences_of(workspace),
+        from_published=True,
         choose=chosen_settings(experiment, workspace),
         choose_by=workspace.choose_by,
         with_runs=False,
@@ -48,6 +51,13 @@ def build_layout(experiment: Experiment, workspace: Workspace) -> Layout:
         stamp=DEMO if demo else "",
         study=study_of(experiment),
     )
+
+
+def differences_of(workspace: Workspace) -> Differences:
+    """Without further options, those of the SoC paper: from O-TPT, of newer methods."""
+    if workspace.baseline:
+        return Differences(workspace.baseline, workspace.ours, is_default=False)
+    return Differences(paper.BASELINE, workspace.ours, only_newer=True)
 
 
 def is_demo(experiment: Experiment, workspace: Workspace) -> bool:

@@ -147,7 +147,7 @@ def reliability_figure(grid: Grid, name: str) -> NamedFigure:
     for (row, column), cell in grid.cells.items():
         panel = diagram(row.method, *cell[0].tuned, cell[0].bins)
         rows[legend_style(grid, row)][grid.column_label(column)] = panel
-    words = (f"Reliability, {grid.backbone}, {grid.bins} bins, first seed of each run. Red hatching "
+    words = (f"Reliability, {grid.heading}, {grid.bins} bins, first seed of each run. Red hatching "
              "above a bar is over-confidence; the strip shows the density of the samples.")
     return captioned(grid, name, words, draw_grid(rows))
 
@@ -160,7 +160,7 @@ def selective_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedF
     title = f"{len(columns)} data sets together"
     if len(columns) == 1:
         title = grid.column_label(columns[0])
-    words = (f"Selective accuracy, {title}, {grid.backbone}: how many predictions above a threshold "
+    words = (f"Selective accuracy, {title}, {grid.heading}: how many predictions above a threshold "
              "are right?")
     return captioned(grid, name, words, draw_selective(series, title), columns, all_seeds=False)
 
@@ -181,7 +181,7 @@ def selective_on(
 def sals_figures(grid: Grid, name: str) -> Iterator[NamedFigure]:
     groups = sals_groups(grid)
     if groups:
-        words = f"ECE with and without SaLS, {grid.backbone}. Accuracy is the same."
+        words = f"ECE with and without SaLS, {grid.heading}. Accuracy is the same."
         yield captioned(grid, name, words, draw_pairs({"ECE (%)": groups}, "plain", "with SaLS"))
 
 
@@ -217,7 +217,7 @@ def has_sals(grid: Grid, row: Row) -> bool:
 def step_figures(grid: Grid, suffix: str = "") -> Iterator[NamedFigure]:
     panels = step_panels(grid)
     if panels:
-        words = f"One against two steps, {grid.backbone}; hatched: two steps."
+        words = f"One against two steps, {grid.heading}; hatched: two steps."
         figure = draw_pairs(panels, "one step", "two steps", numbers=True)
         yield captioned(grid, f"steps{suffix}", words, figure)
 
@@ -249,7 +249,7 @@ def lambda_figure(
 ) -> NamedFigure:
     """The accuracy–ECE plane: swept methods as paths, the others as marks."""
     name = grid.column_label(column)
-    words = f"Accuracy and ECE over λ, {name}, {grid.backbone}; lower right is best."
+    words = f"Accuracy and ECE over λ, {name}, {grid.heading}; lower right is best."
     figure = draw_plane(name, sweeps, others)
     return captioned(grid, f"lambda_{slug(name)}{suffix}", words, figure, [column])
 
@@ -289,7 +289,7 @@ def lambda_figures(grid: Grid) -> Iterator[NamedFigure]:
 
 def prompt_figure(grid: Grid, column: Column, suffix: str = "") -> NamedFigure:
     name = grid.column_label(column)
-    words = f"ECE by initial prompt on {name}, {grid.backbone}."
+    words = f"ECE by initial prompt on {name}, {grid.heading}."
     figure = draw_prompts(name, prompt_errors(grid, column))
     return captioned(grid, f"prompts_{slug(name)}{suffix}", words, figure, [column])
 
@@ -317,7 +317,7 @@ def pair_figures(
     if data:
         name = grid.column_label(column)
         labels = " and ".join(method.label for method in data)
-        words = (f"Mistakes of {labels} on {name}, {grid.backbone}, by pair of classes: the confidence "
+        words = (f"Mistakes of {labels} on {name}, {grid.heading}, by pair of classes: the confidence "
                  "of mistaking one class for another, by the similarity of the two for zero-shot CLIP. "
                  "Circles: by their number; dashed: the mean.")
         figure = draw_pair_errors(data, name)
@@ -338,7 +338,7 @@ def stream_figures(grid: Grid, column: Column, suffix: str = "") -> Iterator[Nam
     if curves:
         name = grid.column_label(column)
         window = next(iter(curves.values()))[1].window
-        words = (f"Over the stream, {name}, {grid.backbone}: accuracy of the last {window:,} images with "
+        words = (f"Over the stream, {name}, {grid.heading}: accuracy of the last {window:,} images with "
                  "95 % intervals, and their ECE. The ECE of few images is higher by chance than that of "
                  "all.")
         figure = draw_stream(curves, name)
@@ -361,7 +361,7 @@ def plane_figure(grid: Grid, columns: Sequence[Column], name: str) -> NamedFigur
     title = f"average of {len(columns)} data sets"
     if len(columns) == 1:
         title = grid.column_label(columns[0])
-    words = (f"Accuracy against ECE, {title}, {grid.backbone}; lower right is best. A dashed line joins "
+    words = (f"Accuracy against ECE, {title}, {grid.heading}; lower right is best. A dashed line joins "
              "the methods that no other beats in both, if there are several.")
     return captioned(grid, name, words, draw_plane(title, {}, points), columns)
 
@@ -386,7 +386,7 @@ def severity_figures(grid: Grid, name: str, texts: str) -> Iterator[NamedFigure]
     if several:
         sizes = sorted({column.n for column in grid.columns})
         counts = ", ".join(f"{size:,}" for size in sizes)
-        words = (f"ECE and accuracy against severity, {name}, {grid.backbone}, {grid.bins} bins. {texts} "
+        words = (f"ECE and accuracy against severity, {name}, {grid.heading}, {grid.bins} bins. {texts} "
                  f"Test images of each: {counts}.")
         yield NamedFigure(f"severity_{slug(name)}", words, draw_severities(several))
 

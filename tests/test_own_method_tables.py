@@ -1,0 +1,139 @@
+"""Tables about one's own method: baselines, learnt prompts, shared settings, captions and LaTeX that can be pasted."""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from common import run_tool
+from made_runs import compared, entry, labels, make_run, report_on
+from promptcal.datasets.utils.errors import ConfigError
+from promptcal.trainers.report.table_model import Table
+
+LAMBDA = "TRAINER.SOC.LAMBDA"
+
+
+def main_table(root: Path, **options) -> Table:
+    return report_on(root, **options).tables[0]
+
+
+def learnt(shots: int, digest: str) -> dict:
+    protocol = f"CoOp/vit_b16_ep50_{shots}shots/nctx16_cscFalse_ctpend/seed*"
+    prompt = {"kind": "learnt", "protocol": protocol, "position": "end", "hash": digest}
+    return {"model.prompt": prompt, "names.prompt": f"CoOp {shots} shots"}
+
+
+def stated(table: Table) -> list[str]:
+    """The rows that state a difference."""
+    return [row.label for row in table.blocks[0].rows if row.entries[0].difference is not None]
+
+
+@pytest.fixture(scope="module")
+def two_new_methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("new")
+    for number, trainer in enumerate(("ZeroShot", "TPT", "OTPT", "SoC", "Mine")):
+        make_run(root, trainer, n=60, sharpness=1.2 + 0.2 * number)
+    return root
+
+
+def test_which_rows_state_a_difference(two_new_methods, tmp_path):
+    table = main_table(two_new_methods)
+    assert stated(table) == ["O-TPT", "SoC"]  # Mine is of a plugin that is not loaded
+    tpt, soc = (entry(table, "ECE", name, "UCF101") for name in ("TPT", "SoC"))
+    assert soc.difference == pytest.approx(float(soc.text) - float(tpt.text))
+    assert "difference from TPT" in table.caption
+    ours = main_table(two_new_methods, baseline="o-tpt", ours=["mine"])
+    assert stated(ours) == ["Mine"] and "difference from O-TPT" in ours.caption
+    out = tmp_path / "out"
+    done = run_tool("report.py", two_new_methods, "--baseline", "soc", "--ours", "TPT", "--ours", "Mine",
+                    "--no-figures", "--out", out)
+    assert done.returncode == 0 and "difference from SoC" in done.stdout
+    for option, name in (("--baseline", "CTPT"), ("--ours", "Yours")):
+        done = run_tool("report.py", two_new_methods, option, name, "--out", tmp_path / "none")
+        assert done.returncode == 2 and f"{option} {name}: none of these runs is of that method" in done.stderr
+        assert not (tmp_path / "none").exists()
+
+
+def test_methods_of_unknown_plugins_are_not_ranked(tmp_path):
+    make_run(tmp_path, "Mine", n=60)
+    make_run(tmp_path, "Yours", n=60, sharpness=3.0)
+    verdict, = report_on(tmp_path).verdicts
+    assert verdict.best == "" and "not ranked" in verdict.sentence and "best" not in verdict.sentence
+
+
+@pytest.mark.parametrize("with_others", [False, True])
+def test_rows_from_learnt_prompts(tmp_path, with_others):
+    """The same labels in the same order, whatever else is in the report."""
+    for shots in (4, 2):
+        for trainer in ("TPT", "SoC"):
+            for seed in (1, 2):
+                make_run(tmp_path, trainer, seed=seed, n=60, folder=f"{shots}/{trainer}/{seed}",
+                         changes=learnt(shots, f"{shots}{seed}"))
+    if with_others:
+        for trainer in ("ZeroShot", "TPT", "SoC"):
+            make_run(tmp_path, trainer, n=60)
+        make_run(tmp_path, "SoC", n=60, folder="sweep", settings={LAMBDA: 5.0}, changes=learnt(2, "21"))
+    table = main_table(tmp_path)
+    rows = [row.label for row in table.blocks[0].rows if "CoOp" in row.label]
+    assert rows == ["CoOp, 2 shots, untuned", "CoOp, 4 shots, untuned", "TPT, CoOp 2 shots", "TPT, CoOp 4 shots",
+                    "SoC, CoOp 2 shots", "SoC, CoOp 4 shots"]
+    for metric in ("Accuracy", "ECE"):
+        for shots in ("2 shots", "4 shots"):
+            tuned = entry(table, metric, f"SoC, CoOp {shots}", "UCF101")
+            untuned = entry(table, metric, f"CoOp, {shots}, untuned", "UCF101")
+            assert tuned.difference == pytest.approx(float(tuned.text) - float(untuned.text))
+    sweeps = [grid for grid in compared(tmp_path) if grid.stated]
+    assert len(sweeps) == with_others
+    for grid in sweeps:
+        assert labels(grid) == ["CoOp, 2 shots, untuned", "SoC, CoOp 2 shots, λ 5", "SoC, CoOp 2 shots, λ 30"]
+
+
+def test_a_setting_that_all_rows_share_stands_in_the_caption(tmp_path):
+    for trainer in ("ZeroShot", "TPT", "SoC"):
+        settings = {} if trainer == "ZeroShot" else {"TTA.STEPS": 2}
+        make_run(tmp_path, trainer, n=60, settings=settings)
+    table = main_table(tmp_path)
+    assert [row.label for row in table.blocks[0].rows] == ["Zero-shot", "TPT", "SoC"]
+    assert table.title == "Accuracy and ECE, ViT-L/14, 2 steps"
+    make_run(tmp_path, "OTPT", n=60)
+    table = main_table(tmp_path)
+    assert [row.label for row in table.blocks[0].rows] == ["Zero-shot", "TPT, 2 steps", "O-TPT", "SoC, 2 steps"]
+
+
+def test_what_does_not_depend_on_the_seed_has_no_spread(tmp_path):
+    for seed in (0, 1):
+        for trainer in ("ZeroShot", "SoC"):
+            make_run(tmp_path, trainer, seed=seed, n=60)
+    for table in report_on(tmp_path).tables:
+        for block in table.blocks:
+            for row in block.rows:
+                if row.label == "Zero-shot":
+                    assert all(cell is None or "±" not in cell.spread for cell in row.entries), table.name
+    assert "±" in entry(main_table(tmp_path), "ECE", "SoC", "UCF101").spread
+
+
+def test_captions_notes_and_sources(tmp_path):
+    """LaTeX: two sentences, the rest as comments and in a file; one column where it fits; sources that exist."""
+    for trainer in ("TPT", "SoC"):
+        make_run(tmp_path, trainer, n=60, flagged=3)
+    tables = report_on(tmp_path).tables
+    tex = (tmp_path / "report" / "tables.tex").read_text(encoding="utf-8")
+    captions = re.findall(r"\\caption\{(.*)\}\n", tex)
+    assert len(captions) == len(tables)
+    for caption in captions:
+        assert len(re.findall(r"[.!?](?=\s|$)", caption)) <= 2, caption
+    assert r"\begin{table}[t]" in tex and r"\begin{table*}[t]" in tex and "tables.bib" not in tex
+    notes = (tmp_path / "report" / "tables_notes.tex").read_text(encoding="utf-8")
+    for text in (tex, notes):
+        assert "Not ranked, because more than" in text
+    assert r"\paragraph{Table~\ref{tab:results_1}.}" in notes
+    make_run(tmp_path / "paper", "SoC", n=3783)
+    report_on(tmp_path / "paper", published=True)
+    assert "tables.bib" in (tmp_path / "paper" / "report" / "tables.tex").read_text(encoding="utf-8")
+    assert (tmp_path / "paper" / "report" / "tables.bib").is_file()
+
+
+def test_no_row_of_an_unknown_baseline(tmp_path):
+    make_run(tmp_path, "SoC", n=60)
+    with pytest.raises(ConfigError, match="--baseline TPT: none of these runs"):
+        report_on(tmp_path, baseline="TPT")
