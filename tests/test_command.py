@@ -1,4 +1,4 @@
-"""One command for all tools, and the wheel: installed alone, without a checkout, it does all that a checkout does."""
+"""One command for all tools, and the release: installed alone, without a checkout, it does all that a checkout does."""
 from __future__ import annotations
 
 import io
@@ -82,7 +82,7 @@ print(json.dumps(said))
 
 
 @pytest.mark.slow
-def test_a_wheel_installed_alone_does_everything(tmp_path: Path, image_folder: Path, clip_model: CLIP):
+def test_a_release_installed_alone_does_everything(tmp_path: Path, image_folder: Path, clip_model: CLIP):
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
 
     def run(*command: object) -> str:
@@ -92,8 +92,12 @@ def test_a_wheel_installed_alone_does_everything(tmp_path: Path, image_folder: P
 
     ignored = shutil.ignore_patterns(".git", ".venv", ".*_cache", "output", "*.egg-info", "build")
     source = shutil.copytree(PROJECT, tmp_path / "source", symlinks=True, ignore=ignored)
+    # As a release is made: the source distribution, and from it the wheel.
+    build = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=source, env=env, check=True, capture_output=True, timeout=300)
+    (sdist,) = tmp_path.glob("promptcal-*.tar.gz")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w", tmp_path, source)
+    run(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w", tmp_path, sdist)
     (wheel,) = tmp_path.glob("promptcal-*.whl")
     shutil.rmtree(source)
     assert "promptcal/py.typed" in zipfile.ZipFile(wheel).namelist()

@@ -170,7 +170,12 @@ def test_metadata_and_citation_agree():
     assert citation["cff-version"] == "1.2.0"
     assert citation["license"] == metadata["license"]
     assert citation["authors"] == metadata["authors"]
-    assert len(citation["references"]) == 5
+    assert metadata["keywords"] and metadata["classifiers"]
+    papers = {paper["url"] for paper in citation["references"]}
+    assert set(metadata["urls"].values()) == papers and len(papers) == 5
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    for url in papers:
+        assert f"]({url})" in readme
     bibtex = (PROJECT / "trainers" / "README.md").read_text(encoding="utf-8")
     for paper in citation["references"]:
         assert f"title = {{{paper['title']}}}" in bibtex
@@ -180,19 +185,19 @@ def test_metadata_and_citation_agree():
 
 
 def test_workflows_and_hooks_are_valid():
-    workflows = {}
+    jobs = {}
     for file in (PROJECT / ".github" / "workflows").glob("*.yml"):
-        (workflows[file.stem],) = yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"].values()
-    assert set(workflows) == {"test", "release"}
-    for job in workflows.values():
+        jobs.update(yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"])
+    assert set(jobs) == {"test", "quick", "build"}
+    for job in jobs.values():
         assert all("uses" in step or "run" in step for step in job["steps"])
 
     metadata = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    pythons = workflows["test"]["strategy"]["matrix"]["python"]
+    pythons = jobs["test"]["strategy"]["matrix"]["python"]
     assert metadata["requires-python"] == f">={pythons[0]}"
     assert f"Programming Language :: Python :: {pythons[-1]}" in metadata["classifiers"]
-    assert workflows["test"]["steps"][-1] == {"run": "bash tools/test.sh"}
-    assert {"run": "python -m build"} in workflows["release"]["steps"]
+    assert jobs["test"]["steps"][-1] == {"run": "bash tools/test.sh"}
+    assert {"run": "python -m build"} in jobs["build"]["steps"]
 
     (hooks,) = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
     assert [hook["id"] for hook in hooks["hooks"]] == ["ruff", "mypy"]
