@@ -18,7 +18,9 @@ from promptcal.trainers.vlm.numerics import DTYPES
 from promptcal.trainers.vlm.openai_clip import CLIP
 from torch import Tensor
 
-NAMES = ["cat", "annual crop land", "dog", "sea or lake", "tree frog"]
+# Of more lengths than a GPU has blocks, so that some are padded.
+NAMES = ["cat", "annual crop land", "dog", "sea or lake", "tree frog", "a long name of six words",
+         "a b c d"]
 VIEWS = 10
 FAST = ["TTA.VIEWS", VIEWS, "TTA.SELECT", 0.3, "TRAINER.FPP.STEPS", 2]
 SETTINGS_OF = {"CoOp": ["OPTIM.MAX_EPOCH", 3, "DATASET.NUM_SHOTS", 2, "DATALOADER.TRAIN_X.BATCH_SIZE", 4]}

@@ -1,6 +1,8 @@
 """The packed text tower against OpenAI's own text encoder, in value and gradient; words, tokens and their order."""
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 import torch
 from common import classes_at_once, random_clip
@@ -11,7 +13,7 @@ from promptcal.trainers.vlm.openai_clip import CLIP, clip
 from promptcal.trainers.vlm.prompted_clip import PromptedCLIP
 from promptcal.trainers.vlm.prompts import check_lengths, class_tokens, initial_context
 from promptcal.trainers.vlm.text_encoder import TextEncoder
-from promptcal.trainers.vlm.text_tower import TextTower
+from promptcal.trainers.vlm.text_tower import TextTower, pad_lengths
 from promptcal.trainers.vlm.tokenizer import ClassTokenPosition
 
 NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for one single class of things", "dog",
@@ -89,6 +91,43 @@ def test_the_class_name_stands_where_coop_puts_it(clip_model: CLIP, position: st
         assert torch.allclose(text[0], expected, atol=1e-5)
         gradients.append(vjp(grad_text))
     assert gradients[0].shape == context[None].shape and torch.allclose(*gradients, atol=1e-4)
+
+
+def test_few_blocks_have_the_least_padding():
+    lengths = [2, 2, 3, 3, 3, 4, 7, 9, 9]
+    assert pad_lengths(lengths, 9) == lengths
+    assert pad_lengths(lengths, 1) == [9] * 9
+    for most in (2, 3, 4):
+        ends = sorted({*lengths})[:-1]
+        tokens = []
+        for cuts in combinations(ends, most - 1):
+            blocks = [*cuts, 9]
+            tokens.append(sum(min(end for end in blocks if end >= length) for length in lengths))
+        padded = pad_lengths(lengths, most)
+        assert sum(padded) == min(tokens) and len({*padded}) == most
+        assert all(length <= new for length, new in zip(lengths, padded, strict=True))
+
+
+@pytest.mark.parametrize("position", ["end", "middle"])
+def test_padding_changes_nothing(clip_model: CLIP, monkeypatch, position: str):
+    """As on a GPU, with one block for all prompts: in value and gradient, alone and fused."""
+    context = initial_context(OpenAIBackbone(clip_model), "a photo of a").expand(2, -1, -1)
+    tokens = class_tokens(NAMES, TOKENIZER)
+    find = ClassTokenPosition.find(position, NAMES, TOKENIZER)
+    grad_text = torch.randn(2, len(NAMES), 48)
+    results = []
+    for is_gpu in (False, True):
+        monkeypatch.setattr("promptcal.trainers.vlm.text_tower.is_gpu", lambda _, is_gpu=is_gpu: is_gpu)
+        monkeypatch.setattr("promptcal.trainers.vlm.text_tower.BLOCKS_ON_GPU", 1)
+        tower = TextTower(OpenAIBackbone(clip_model).text, tokens, position=find)
+        assert (tower.tokens > sum(map(len, tokens))) == is_gpu
+        leaf = context.clone().requires_grad_()
+        text = tower(leaf)
+        (gradient,) = torch.autograd.grad(text, leaf, grad_text)
+        with torch.no_grad():
+            results.append((text, tower(context), gradient))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-6, rtol=1e-4)
 
 
 def test_tokens_of_name_and_context_join_as_in_the_whole_prompt():

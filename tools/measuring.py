@@ -66,7 +66,7 @@ def processor() -> str:
 
 
 def random_clip(shape: str) -> CLIP:
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):  # the seed of the CPU alone
         torch.manual_seed(0)
         model = CLIP(*SHAPES[shape]).eval().requires_grad_(False)
     model.logit_scale.fill_(np.log(100.0))  # as in OpenAI's models

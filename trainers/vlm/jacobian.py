@@ -9,7 +9,7 @@ from tqdm import tqdm
 from yacs.config import CfgNode
 
 from .budget import Budget, per_device
-from .text_encoder import TextEncoder
+from .text_encoder import TextEncoder, gradients_of_one
 
 # Bytes of a Jacobian that `auto` uses. ViT-B/16's for ImageNet's 1000 classes takes 4.2e9.
 LARGEST_AUTO = 4.5e9
@@ -119,8 +119,7 @@ def text_jacobian(encoder: TextEncoder, context: Tensor) -> Tensor:
             for first in range(0, features, at_once):
                 rows = outputs[first : first + at_once]  # (r, d): the same feature of every class
                 rows = rows[:, None].expand(-1, len(text), -1)
-                (slope,) = torch.autograd.grad(
-                    text, leaf, rows, retain_graph=True, is_grads_batched=True)
+                slope = gradients_of_one(text, leaf, rows)  # (r, k, n_ctx, width)
                 jacobian[start:stop, first : first + len(rows)] = slope.flatten(2).transpose(0, 1)
                 bar.update(len(rows) * len(text))
     return jacobian

@@ -141,10 +141,29 @@ def vjp(text: Tensor, context: Tensor, grad_text: Tensor, batched: bool) -> Tens
     size = grad_text.flatten(1).abs().amax(1).clamp(min=torch.finfo(grad_text.dtype).tiny)
     factor = torch.exp2(-torch.log2(size).floor())
     scaled = grad_text * factor[:, None, None]
-    if not batched:
+    if batched:
+        gradient = gradients_of_one(text, context, scaled[:, None])[:, 0]
+    else:
         (gradient,) = torch.autograd.grad(text, context, scaled)
-    else:  # (B, 1, K, d): B gradients of one context
-        (gradient,) = torch.autograd.grad(
-            text, context, scaled[:, None], retain_graph=True, is_grads_batched=True)
-        gradient = gradient[:, 0]
     return gradient / factor.view(-1, *[1] * (gradient.dim() - 1))
+
+
+def gradients_of_one(output: Tensor, leaf: Tensor, output_gradients: Tensor) -> Tensor:
+    """Many gradients through one saved graph, in one backward pass.
+
+    `torch.autograd.grad(..., is_grads_batched=True)` gives the same numbers, but runs many
+    operations once per gradient.
+
+    Args:
+        output: Computed from `leaf`; its graph is kept.
+        leaf: What to differentiate with respect to.
+        output_gradients: (B, ...), B gradients of `output`.
+
+    Returns:
+        B gradients of `leaf`, (B, ...).
+    """
+    def gradient(output_gradient: Tensor) -> Tensor:
+        (leaf_gradient,) = torch.autograd.grad(output, leaf, output_gradient, retain_graph=True)
+        return leaf_gradient
+
+    return torch.func.vmap(gradient)(output_gradients)
