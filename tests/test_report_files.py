@@ -9,6 +9,7 @@ import resource
 import shutil
 import warnings
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from promptcal.trainers.report.load import find_runs, read_run
 from promptcal.trainers.report.measure import MeasureOptions, measure_run
 from promptcal.trainers.report.schema import OPTIONAL, REQUIRED
 from promptcal.trainers.report.table_model import Entry, RowBlock, Table, TableRow
+from promptcal.trainers.runs.run_dir import results_hash
 
 SCRIPT = "<script>alert(1)</script>"
 DEEP = "[" * 3000 + "]" * 3000
@@ -53,8 +55,18 @@ def with_field(folder, field, value):
     """results.json with another value, given as JSON text."""
     path = folder / "results.json"
     sound = json.loads(path.read_text())
+    with suppress(ValueError, RecursionError):  # what no program could have signed
+        sound = signed({**sound, field: json.loads(value)})
     plain = json.dumps({key: item for key, item in sound.items() if key != field})
     path.write_text(f"{plain[:-1]}, {json.dumps(field)}: {value}}}", encoding="utf-8")
+
+
+def signed(results):
+    """Results as a program writes them: with the hash of their content."""
+    files = results.get("files")
+    if not isinstance(files, dict):
+        return results
+    return {**results, "files": {**files, "results.json": results_hash(results)}}
 
 
 def content_of(folder: Path) -> dict[str, str]:
@@ -87,7 +99,7 @@ def with_hash(folder, other):
     of_another_run(folder, other)
     results = json.loads((folder / "results.json").read_text())
     results["files"]["predictions.npz"] = hashlib.sha256((folder / "predictions.npz").read_bytes()).hexdigest()
-    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "results.json").write_text(json.dumps(signed(results)))
 
 
 def edited_config(folder, other):
@@ -98,7 +110,7 @@ def edited_config(folder, other):
 def edited_record(folder, other):
     results = json.loads((folder / "results.json").read_text())
     results["record"]["changed"] = {"TRAINER.OTPT.LAMBDA": [18.0, 1.0]}
-    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "results.json").write_text(json.dumps(signed(results)))
 
 
 def edited_both_records(folder, other):
@@ -110,6 +122,12 @@ def edited_both_records(folder, other):
 def relabelled(folder, other):
     results = json.loads((folder / "results.json").read_text())
     results["trainer"] = "SoC"
+    (folder / "results.json").write_text(json.dumps(signed(results)))
+
+
+def edited_results(folder, other):
+    results = json.loads((folder / "results.json").read_text())
+    results["accuracy"] = 99.9
     (folder / "results.json").write_text(json.dumps(results))
 
 
@@ -120,7 +138,8 @@ def without_hashes(folder, other):
 
 
 @pytest.mark.parametrize("mix", [
-    of_another_run, with_hash, edited_config, edited_record, edited_both_records, relabelled, without_hashes])
+    of_another_run, with_hash, edited_config, edited_record, edited_both_records, edited_results, relabelled,
+    without_hashes])
 def test_files_that_do_not_belong_together_are_named_and_left_out(runs, mix):
     mix(runs[1], runs[0])
     before = content_of(runs[1])
@@ -211,7 +230,7 @@ def test_every_field_of_a_record_in_every_wrong_type(runs):
             rewritten(runs[1] / "predictions.npz", lambda a, r=record: a.update(record=np.array(json.dumps(r))))
             digest = hashlib.sha256((runs[1] / "predictions.npz").read_bytes()).hexdigest()
             files = {**sound["files"], "predictions.npz": digest}
-            (runs[1] / "results.json").write_text(json.dumps({**sound, "record": record, "files": files}))
+            (runs[1] / "results.json").write_text(json.dumps(signed({**sound, "record": record, "files": files})))
             report_of(runs)
 
 
@@ -288,7 +307,7 @@ def test_a_header_that_claims_a_hundred_million_rows_gets_no_memory(runs):
             archive.writestr(f"{name}.npy", out.getvalue() + bytes(100))
     results = json.loads((runs[1] / "results.json").read_text())
     results["files"]["predictions.npz"] = hashlib.sha256((runs[1] / "predictions.npz").read_bytes()).hexdigest()
-    (runs[1] / "results.json").write_text(json.dumps(results))
+    (runs[1] / "results.json").write_text(json.dumps(signed(results)))
     with pytest.raises(DataError, match="cannot be read"):
         read_run(runs[1]).load_predictions()
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import write_json
+from promptcal.trainers.runs import run_dir as run_dir_module
 from promptcal.trainers.runs.dist import Distributed
 from promptcal.trainers.runs.record import RunRecord
-from promptcal.trainers.runs.run_dir import RunDir, read_record, read_results
+from promptcal.trainers.runs.run_dir import AskedRun, RunDir, read_record, read_results
 from records import make
 
 
@@ -64,7 +65,8 @@ LISTING = {"index": np.arange(3), "image": np.arange(48, dtype=np.uint8).reshape
 
 def opened(path: Path, record: RunRecord, **options: object):
     """The folder of a run in a single process."""
-    return RunDir.open(path, record, Distributed(), **{"listing": LISTING, "config": "SEED: 0\n", **options})
+    asked = AskedRun(**{"record": record, "listing": LISTING, "config": "SEED: 0\n", **options})
+    return RunDir(path, record).open(asked, Distributed())
 
 
 @pytest.mark.parametrize("record", [None, "", "[1]", '{"seed": 0'])
@@ -73,7 +75,7 @@ def test_parts_of_unknown_origin_are_removed(tmp_path: Path, record: str | None)
     folder.write_part([4, 5, 6], one_part())
     if record is not None:
         (tmp_path / "record.json").write_text(record)
-    folder.start(make(seed=1), LISTING)
+    folder.start(AskedRun(make(seed=1), LISTING, "SEED: 1\n"))
     assert not folder.has_parts and read_record(tmp_path / "record.json") == make(seed=1)
 
 
@@ -95,11 +97,11 @@ def test_a_run_owns_its_directory_from_the_first_part_on(tmp_path: Path):
 def test_what_was_decided_stays_decided(tmp_path: Path):
     asked = make(**{"numerics.jacobian": "auto"})
     with opened(tmp_path, asked) as run_dir:
-        run_dir.decide(jacobian=True)
+        run_dir.decide(Distributed(), jacobian=True)
         run_dir.write_part([4, 5, 6], one_part())
     with opened(tmp_path, asked) as run_dir:
         assert run_dir.record.numerics["jacobian"] is True
-        run_dir.decide(jacobian=False)  # another process would find otherwise now
+        run_dir.decide(Distributed(), jacobian=False)  # another process would find otherwise now
         assert run_dir.record.numerics["jacobian"] is True
     with pytest.raises(ConfigError, match="TTA.JACOBIAN was True, is False"), \
             opened(tmp_path, make(**{"numerics.jacobian": False})):
@@ -117,15 +119,56 @@ def test_a_refused_run_leaves_nothing_that_looks_unfinished(tmp_path: Path, comp
     assert left == expected and run_dir.path.exists() == computed
 
 
+@pytest.mark.parametrize("names", [
+    ["log.txt", "config.yaml", "thesis.tex"], ["chapters/thesis.tex"], [".git/config"], [".bashrc"],
+    ["parts/piston.step"], ["parts/0000000-0000063.npz", "parts/piston.step"], ["tensorboard/notes"],
+    ["prompt_learner/mine.py"], [".thesis.tex.part"],
+])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_somebody_elses_folder_is_refused_before_anything_is_written(tmp_path: Path, overwrite: bool):
-    content = {"log.txt": "my log", "config.yaml": "MINE: 1", "thesis.tex": "chapter"}
-    for name, text in content.items():
-        (tmp_path / name).write_text(text)
+def test_somebody_elses_folder_is_refused_before_anything_is_written(
+    tmp_path: Path, names: list[str], overwrite: bool,
+):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
     with pytest.raises(ConfigError, match="not the folder of a run.*another --output-dir"), \
             opened(tmp_path, make(), overwrite=overwrite):
         pass
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == content
+    left = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert {file.relative_to(tmp_path).as_posix() for file in left} == set(names)
+    assert all(file.read_text() == "mine" for file in left)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_under_the_name_of_the_folder_is_refused(tmp_path: Path, overwrite: bool):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(ConfigError, match="is not a folder: choose another --output-dir"), \
+            opened(tmp_path / "run", make(), overwrite=overwrite):
+        pass
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_what_a_refused_run_leaves_does_not_bar_the_folder(tmp_path: Path):
+    """Events of TensorBoard, a pre-trained prompt, and files that a kill left half-written."""
+    for name in ("tensorboard/tuned/events.out.tfevents.1.host", "prompt_learner/model.pth.tar-5",
+                 "parts/listing.json", "parts/.0000000-0000063.npz.7-1f.part", ".record.json.7-1f.part"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    with opened(tmp_path, make()):
+        pass
+    assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize("other", [make(seed=1), make(**{"method.settings": {"TTA.STEPS": 2}})])
+def test_parts_and_states_of_another_run_are_not_used(tmp_path: Path, other: RunRecord):
+    """Copied there from its folder, or left when record.json was exchanged."""
+    indices = [4, 5, 6]
+    foreign = RunDir(tmp_path, other)
+    foreign.write_part(indices, one_part())
+    foreign.write_state(1, {"memory": np.ones(3)})
+    run_dir = RunDir(tmp_path, make())
+    assert run_dir.read_part(indices) is None and run_dir.read_state(1) == (0, {})
+    assert same(foreign.read_part(indices), one_part()) and foreign.read_state(1)[0] == 1
 
 
 def finished(path: Path, record: RunRecord) -> None:
@@ -161,6 +204,42 @@ def test_a_finished_run_under_other_names_is_only_renamed(tmp_path: Path):
         assert run_dir.results is not None
     assert read_results(tmp_path)["record"]["names"] == names
     assert (tmp_path / "predictions.npz").read_bytes() == predictions
+
+
+def test_a_kill_between_the_files_of_a_renamed_run_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+):
+    finished(tmp_path, make())
+    names = {"method": "SoC", "dataset": "Actions", "backbone": "ours", "prompt": ""}
+
+    def killed(path: Path, content: object) -> None:
+        if path.name == "record.json":
+            raise KeyboardInterrupt
+        write_json(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_dir_module, "write_json", killed)
+        with pytest.raises(KeyboardInterrupt), opened(tmp_path, make(names=names)):
+            pass
+    assert read_results(tmp_path)["record"]["names"] == names
+    assert read_record(tmp_path / "record.json").names != names
+    with opened(tmp_path, make(names=names)) as run_dir:
+        assert run_dir.results is not None
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("accuracy", 99.9), ("flagged", 0), ("skipped", []), ("classnames", ["x"]), ("record", make(names={}).to_json()),
+])
+def test_edited_results_are_refused(tmp_path: Path, key: str, value: object):
+    finished(tmp_path, make())
+    path = tmp_path / "results.json"
+    content = {**json.loads(path.read_text()), key: value}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="results.json was edited"), opened(tmp_path, make()):
+        pass
+    assert json.loads(path.read_text()) == content
+    with opened(tmp_path, make(), overwrite=True) as run_dir:
+        assert run_dir.results is None
 
 
 def test_what_changed_among_the_images_is_counted(tmp_path: Path):

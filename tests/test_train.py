@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from common import openai_state, random_clip, run_tool
 from promptcal.datasets.base import run_name
 from promptcal.trainers.functional.calibration import ace, ece, top_class
@@ -59,8 +58,9 @@ def test_a_finished_run_prints_its_table_and_computes_nothing(train, tmp_path: P
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.npz")} == before
     rebinned = train("SoC", *FEW_VIEWS, "TEST.BINS", 5)
     assert rebinned.returncode == 0 and "5 bins" in rebinned.stdout
-    settings = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
-    assert settings["TEST"]["BINS"] == 5
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["bins"] == 5
+    again = train("SoC", *FEW_VIEWS, "TEST.BINS", 5)
+    assert again.returncode == 0 and "nothing to compute" in again.stdout
 
 
 def test_other_bins_need_the_predictions(train, tmp_path: Path):

@@ -29,8 +29,8 @@ from .engine.predict import Predictor
 from .registry import LAST, find_method
 from .runs import make_record
 from .runs.dist import Distributed
-from .runs.record import AUTO, RunRecord
-from .runs.run_dir import Results, RunDir, early_lines, read_predictions
+from .runs.record import RunRecord
+from .runs.run_dir import AskedRun, Results, RunDir, early_lines, read_predictions
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.class_texts import ClassTexts
@@ -144,26 +144,25 @@ class BaseTrainer:
         """
         with early_lines() as lines:
             self.cfg = retag(self.cfg, self.tag_values(), self.learns)
-            record = self.record
-        with RunDir.open(
-            run_path(self.cfg), record, self.dist, listing=self.listing, config=self.cfg.dump(), overwrite=overwrite,
-            log_name=self.log_name, early_lines=lines,
-        ) as run_dir:
-            self.run_dir = run_dir
+            asked = self.asked_run(overwrite)
+        with self.run_dir.open(asked, self.dist, lines) as run_dir:
             if run_dir.results is not None:
                 results = self.update_metrics(run_dir.results)
             else:
-                if self.decide_once():
-                    self.clip = self.with_jacobian()
+                run_dir.decide(self.dist, jacobian=self.decide_jacobian())
                 if train:
                     self.train()
                 results = self.test()
                 if self.dist.is_main:
                     self.report_changed_files()
-                if self.dist.is_main and self.log_name:
-                    run_dir.note(result_block(results, train))
+                    if self.log_name:
+                        run_dir.note(result_block(results, train))
         logger.info("results in %s", run_dir.path)
         return results
+
+    def asked_run(self, overwrite: bool = False) -> AskedRun:
+        """The run as its folder needs to know it."""
+        return AskedRun(self.record, self.listing, self.cfg.dump(), overwrite, self.log_name)
 
     def tag_values(self) -> dict[str, object]:
         """What settings stand for in the name of the run's folder, known from data and prompt.
@@ -355,18 +354,12 @@ class BaseTrainer:
             return False
         return decide_jacobian(self.cfg, self.clip.shape, self.num_images)
 
-    def decide_once(self) -> bool:
-        """The decision about the Jacobian: the main process's, recorded before the first part.
-
-        A continued run computes as it began.
-        """
-        uses_jacobian = self.decide_jacobian()
-        recorded = self.run_dir.record.numerics["jacobian"]
-        if recorded != AUTO:
-            uses_jacobian = recorded
-        elif self.dist.is_main:
-            self.run_dir.decide(jacobian=uses_jacobian)
-        return self.dist.broadcast(uses_jacobian)
+    @property
+    def uses_jacobian(self) -> bool:
+        """What was decided for this run, before its first part. For images in memory: False."""
+        if self.has_given_classes:
+            return False
+        return self.run_dir.record.numerics["jacobian"] is True
 
     def with_jacobian(self) -> PromptedCLIP:
         """The model with the Jacobian of its initial prompt, cached or computed."""
@@ -388,8 +381,13 @@ class BaseTrainer:
     def train(self) -> None:
         """Test-time methods have nothing to train."""
 
+    def prepare(self) -> None:
+        """Computes what all images share, in all processes of a run at the same time."""
+        self.clip  # noqa: B018 - loads the model
+
     def test(self) -> Results:
         """Predicts all test images. The main process then joins the parts, measures them and finishes the run."""
+        self.prepare()
         predictor = Predictor(self, self.run_dir)
         predictor.predict()
         return self.dist.broadcast(self.finish(predictor) if self.dist.is_main else {})
@@ -443,7 +441,7 @@ class BaseTrainer:
         logger.info("the predictions are there; only the metrics are computed again")
         measured = metrics(read_predictions(self.run_dir.path), bins)
         if self.dist.is_main:
-            results = self.run_dir.measured_again(measured, self.cfg.dump())
+            results = self.run_dir.write_results({**results, **measured})
         return self.dist.broadcast(results)
 
 

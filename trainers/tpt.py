@@ -95,10 +95,16 @@ class TPT(BaseTrainer):
 
     # Where episodes start.
 
-    @property
+    @cached_property
     def initial(self) -> TunableText:
         """What is tuned, as it is before the first image."""
+        if self.uses_jacobian:
+            return self.with_jacobian()
         return self.clip
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.initial  # noqa: B018 - may compute a Jacobian
 
     @cached_property
     def continual(self) -> ContinualContext:

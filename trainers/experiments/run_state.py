@@ -128,7 +128,7 @@ class PlannedRecords:
         with self.lock, few_log_lines():
             trainer = self.make_trainer(cfg)
             try:
-                check_state(path, folder, trainer.record, trainer.listing)
+                check_state(path, folder, trainer.asked_run())
             except UserError as error:
                 return str(error)
         return ""

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from ...datasets.utils.errors import ConfigError, DataError
-from ...datasets.utils.files import Damaged, file_hash, make_folder, read_arrays, write_arrays, write_json
+from ...datasets.utils.files import Damaged, make_folder, read_arrays, write_arrays, write_json
 from ..config.names import path_safe
 from ..functional.arrays import Array, log_softmax
 from ..runs.record import FILE_NAME as RECORD_FILE
+from ..runs.run_dir import hashes_of_files
 from .load import FinishedRun, find_runs
 from .predictions import FILE_NAME as PREDICTIONS_FILE
 
@@ -99,9 +100,9 @@ def export_run(run: FinishedRun, folder: Path, with_logits: bool) -> None:
     write_json(folder / RECORD_FILE, record)
     write_arrays(folder / PREDICTIONS_FILE, **columns, record=np.array(json.dumps(record)))
     results["record"] = record
-    results["files"] = {PREDICTIONS_FILE: file_hash(folder / PREDICTIONS_FILE)}
     results["exported"] = True
     results["complete"] = True
+    results["files"] = hashes_of_files(folder, results, [PREDICTIONS_FILE])
     write_json(folder / "results.json", results)
 
 

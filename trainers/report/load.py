@@ -19,6 +19,7 @@ from ...datasets.utils.files import read_regular
 from ..runs.record import FILE_NAME as RECORD_FILE
 from ..runs.record import RunRecord
 from ..runs.record_1_0 import read_settings, record_of_1_0
+from ..runs.run_dir import results_hash
 from .predictions import Predictions, read_predictions
 from .schema import read_plain_json, read_results
 
@@ -106,8 +107,7 @@ def read_record(folder: Path, results: dict[str, Any]) -> RunRecord:
     except ValueError as error:
         raise DataError(f"results.json: {error}") from error
     check_record_values(record)
-    if read_plain_json(folder / RECORD_FILE) != results["record"]:
-        raise DataError(f"{RECORD_FILE} and results.json are of different runs")
+    check_record_beside(folder / RECORD_FILE, record)
     for key, value in (("trainer", record.method.get("trainer")), ("seed", record.seed),
                        ("split", record.data.get("split"))):
         if results.get(key, value) != value:
@@ -119,7 +119,19 @@ def read_record(folder: Path, results: dict[str, Any]) -> RunRecord:
             raise DataError(f"results.json does not name the content of {name}")
     if has_config:
         check_config(folder / "config.yaml", files["config.yaml"])
+    if files.get("results.json") != results_hash(results):
+        raise DataError("results.json was edited")
     return record
+
+
+def check_record_beside(path: Path, record: RunRecord) -> None:
+    """Refuses a record.json that is of another run than results.json, whose names count."""
+    try:
+        beside = RunRecord.from_json(read_plain_json(path))
+    except ValueError as error:
+        raise DataError(f"{path.name}: {error}") from error
+    if not beside.is_same_run(record):
+        raise DataError(f"{path.name} and results.json are of different runs")
 
 
 def check_record_values(record: RunRecord) -> None:

@@ -192,7 +192,7 @@ def check_record(stored: Mapping[str, Array], record: RunRecord) -> None:
         theirs = RunRecord.from_json(json.loads(str(text)))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{FILE_NAME} does not say which run it belongs to") from error
-    if theirs.renamed(record.names) != record:
+    if not theirs.is_same_run(record):
         raise DataError(f"{FILE_NAME} belongs to another run than results.json")
 
 

@@ -218,6 +218,10 @@ class RunRecord:
         """Whether two records are the same for a purpose."""
         return not self.difference(other, purpose, without)
 
+    def is_same_run(self, other: RunRecord) -> bool:
+        """Whether both are the record of one run; its names may have been changed since."""
+        return self.renamed({}) == other.renamed({})
+
     def decided(self, **numerics: object) -> RunRecord:
         """The record with values of `numerics` that were not decided before."""
         return replace(self, numerics={**self.numerics, **numerics})

@@ -1,8 +1,10 @@
-"""The directory of a run: record, config and log, predictions in parts while it runs, results when it is done."""
+"""The folder of a run: record, settings and log; predictions in parts while it runs, then results."""
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,27 +15,67 @@ from typing import Any
 
 import numpy as np
 
+from ...datasets.identity import CONTENT_BYTES
 from ...datasets.utils import files
 from ...datasets.utils.cli import LOGGER
 from ...datasets.utils.errors import ConfigError, UserError
-from ...datasets.utils.files import Damaged, file_hash, read_arrays, read_json, write_arrays, write_json
+from ...datasets.utils.files import (
+    Damaged,
+    file_hash,
+    read_arrays,
+    read_json,
+    write_arrays,
+    write_json,
+)
 from .dist import Distributed
 from .lock import RunLock
 from .parts import Columns, concatenate
-from .record import AUTO, FILE_NAME, RunRecord, describe_difference
+from .record import AUTO, FILE_NAME, RunRecord, canonical_json, describe_difference
 
 logger = logging.getLogger(__name__)
 
 Results = dict[str, Any]
 
-COLUMNS = {"index", "label", "logits", "zero_shot_logits", "flagged"}  # of predictions.npz, besides a method's own
-BATCH_COLUMNS = {"seconds", "adapt_seconds", "bad_index", "bad_reason"}  # in parts: not one row per predicted image
+# Of predictions.npz, besides a method's own.
+COLUMNS = {"index", "label", "logits", "zero_shot_logits", "flagged"}
+# In parts, with other numbers of rows than predicted images.
+BATCH_COLUMNS = {"seconds", "adapt_seconds", "bad_index", "bad_reason"}
 STATE = "state.npz"  # of an online method
 LISTING = "listing.json"  # the images of an unfinished run, to say what has changed
+RECORD_ID = "run"  # array in parts and states: the id of the record that they belong to
+RESULTS_FILE = "results.json"
 TIED_FILES = ("predictions.npz", "config.yaml")  # whose hashes are in results.json
-RUN_FILES = (FILE_NAME, "config.yaml", "log.txt", "predictions.npz", "results.json")
-RUN_FOLDERS = ("parts", "tensorboard", "prompt_learner")
+RUN_FILES = (FILE_NAME, "config.yaml", "log.txt", "predictions.npz", RESULTS_FILE)
+RECORDED_FILE = re.compile(r"(record|results)\.json|config\.yaml|predictions\.npz")
+# What a run writes into `parts`, and files that writing leaves when a process is killed.
+PART_FILE = re.compile(r"\d{7,}-\d{7,}\.npz|state\.npz|training\.pt|listing\.json")
+EVENTS_FILE = re.compile(r"events\.out\.tfevents\..+")
+PROMPT_FILE = re.compile(r"model.*\.pth\.tar.*|checkpoint")
+# What the folders of a run hold, at any depth.
+FILES_OF_FOLDER = {"parts": PART_FILE, "tensorboard": EVENTS_FILE, "prompt_learner": PROMPT_FILE}
+UNFINISHED_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{1,8}\.part")
+# Files that do not make a folder somebody else's: a damaged record, locks, files of the system.
+HARMLESS_FILE = re.compile(r"record\.json|lock|\.(lock|clock)\.\w+|\.nfs\w+|\.DS_Store|\.gitkeep|\.gitignore")
 REMEDY = "Use TAG, --overwrite or another --output-dir."
+
+
+@dataclass(frozen=True, eq=False)
+class AskedRun:
+    """A run that is asked for, before anything is known of its folder.
+
+    Attributes:
+        record: What its predictions depend on.
+        listing: Columns `index`, `image` and `label` of its images.
+        config: Content of config.yaml.
+        overwrite: Whether it starts again in the folder of another run.
+        log_name: Name of its log; "" for none, or where another program, such as Dassl, writes it.
+    """
+
+    record: RunRecord
+    listing: Columns
+    config: str
+    overwrite: bool = False
+    log_name: str = "log.txt"
 
 
 @dataclass(frozen=True)
@@ -55,48 +97,40 @@ class FolderState:
 
 
 class RunDir:
-    """Reads and writes the files of a run. A run is done when it has a complete results.json."""
+    """Reads and writes the files of a run. A run is done when it has a complete results.json.
 
-    def __init__(self, path: Path, record: RunRecord, results: Results | None = None) -> None:
-        """Use `RunDir.open`, which checks what the folder holds.
+    Attributes:
+        path: The folder.
+        parts: The folder of what is computed until the run is done.
+        record: Of the run. One that is continued has the decisions that it began with.
+        results: Of a finished run; None while it is not.
+    """
 
-        Args:
-            path: The folder.
-            record: Of the run.
-            results: Of a finished run.
-        """
+    def __init__(self, path: Path, record: RunRecord) -> None:
         self.path = path
         self.parts = path / "parts"
         self.record = record
-        self.results = results
+        self.results: Results | None = None
 
-    @classmethod
     @contextmanager
     def open(
-        cls, path: Path, asked: RunRecord, dist: Distributed, *, listing: Columns, config: str,
-        overwrite: bool = False, log_name: str = "log.txt", early_lines: Sequence[logging.LogRecord] = (),
+        self, asked: AskedRun, dist: Distributed, early_lines: Sequence[logging.LogRecord] = (),
     ) -> Iterator[RunDir]:
-        """The directory of a run.
+        """Enters the folder.
 
         The main process decides for all what the folder is: a finished run, one to continue, a new
         one, or one that is refused. Unless the run is finished it locks the folder, and logs to it.
 
         Args:
-            path: The folder.
-            asked: The record of the run that is asked for.
+            asked: The run that is asked for.
             dist: The processes of the run.
-            listing: Columns `index`, `image` and `label` of its images.
-            config: Content of config.yaml.
-            overwrite: Start again in the folder of another run.
-            log_name: Name of the log; "" for none.
             early_lines: Log lines from before there was a folder.
         """
         with ExitStack() as stack:
-            run_dir = None
             refusal = ""
             if dist.is_main:
                 try:
-                    run_dir = cls._enter(stack, path, asked, listing, overwrite, shared_log=not log_name)
+                    self.enter(stack, asked)
                 except UserError as error:
                     if dist.world == 1:
                         raise
@@ -104,32 +138,29 @@ class RunDir:
             refusal = dist.broadcast(refusal)
             if refusal:
                 raise ConfigError(refusal)
-            record, results = dist.broadcast((run_dir.record, run_dir.results) if run_dir else (asked, None))
-            run_dir = run_dir or cls(path, record, results)
-            if dist.is_main and results is None:
-                files.write_text(path / "config.yaml", config)
-                if log_name:
-                    stack.enter_context(log_to_file(path / log_name, early_lines))
+            self.record, self.results = dist.broadcast((self.record, self.results))
+            if dist.is_main and self.results is None:
+                files.write_text(self.path / "config.yaml", asked.config)
+                if asked.log_name:
+                    stack.enter_context(log_to_file(self.path / asked.log_name, early_lines))
             dist.barrier()
-            yield run_dir
+            yield self
 
-    @classmethod
-    def _enter(
-        cls, stack: ExitStack, path: Path, asked: RunRecord, listing: Columns, overwrite: bool, shared_log: bool,
-    ) -> RunDir:
-        """In the main process: refuses, or returns a directory that is locked unless it is finished."""
-        state = inspect_folder(path, shared_log)
-        if overwrite and path.exists():
-            if not state.is_run and any(path.iterdir()):
-                raise ConfigError(f"{path} is not the folder of a run, so --overwrite removes nothing there: "
-                                  f"choose another --output-dir")
+    def enter(self, stack: ExitStack, asked: AskedRun) -> None:
+        """In the main process: refuses, or locks the folder unless its run is finished."""
+        path = self.path
+        state = inspect_folder(path, has_shared_log=not asked.log_name)
+        if asked.overwrite:
+            if not state.is_run and state.refusal:
+                raise ConfigError(f"{state.refusal} (--overwrite removes only what a run wrote)")
         else:
-            check_state(path, state, asked, listing)
+            check_state(path, state, asked)
             if state.results is not None and state.record is not None:
-                run_dir = cls(path, state.record, state.results)
-                run_dir.cleanup()
-                run_dir.rename(asked.names)
-                return run_dir
+                self.record = state.record
+                self.results = state.results
+                self.cleanup()
+                self.rename(asked.record.names)
+                return
         existing = set()
         if path.exists():
             existing = {file.name for file in path.iterdir()}
@@ -137,37 +168,44 @@ class RunDir:
             stack.callback(remove_if_empty, path)
         files.make_folder(path)
         stack.enter_context(RunLock(path).held())
-        run_dir = cls(path, asked)
-        if overwrite:
-            run_dir.remove_all()
+        if asked.overwrite:
+            self.remove_all()
             existing = set()
-        stack.enter_context(run_dir.removing_new_files(existing))
-        run_dir.start(asked, listing)
-        return run_dir
+        stack.enter_context(self.removing_new_files(existing))
+        self.start(asked)
 
-    def start(self, asked: RunRecord, listing: Columns) -> None:
+    def start(self, asked: AskedRun) -> None:
         """Writes the record of a new run. A run that is continued keeps what it had decided."""
         recorded = read_record(self.path / FILE_NAME)
         if recorded is not None and self.has_parts:
-            self.record = recorded.renamed(asked.names)
+            self.record = recorded.renamed(asked.record.names)
             return
         if self.has_parts:
-            logger.warning("%s is missing or damaged, so the run starts again", self.path / FILE_NAME)
+            logger.warning("%s is missing or damaged, so the run starts again",
+                           self.path / FILE_NAME)
         self.remove_parts()
-        self.record = asked
-        write_json(self.path / FILE_NAME, asked.to_json())
-        write_json(self.parts / LISTING, listing_rows(listing))
+        self.record = asked.record
+        write_json(self.path / FILE_NAME, self.record.to_json())
+        write_json(self.parts / LISTING, listing_rows(asked.listing))
 
-    def decide(self, **numerics: object) -> None:
-        """Records decisions about numerics that were still open. A continued run has them recorded."""
-        open_fields = {name: value for name, value in numerics.items() if self.record.numerics[name] == AUTO}
-        if open_fields:
-            self.record = self.record.decided(**open_fields)
-            write_json(self.path / FILE_NAME, self.record.to_json())
+    def decide(self, dist: Distributed, **numerics: object) -> None:
+        """Records decisions about numerics that were still open: the main process's, for all.
+
+        A run that is continued has them recorded, and computes as it began.
+        """
+        still_open = {}
+        for name, value in numerics.items():
+            if self.record.numerics[name] == AUTO:
+                still_open[name] = value
+        still_open = dist.broadcast(still_open)
+        if still_open:
+            self.record = self.record.decided(**still_open)
+            if dist.is_main:
+                write_json(self.path / FILE_NAME, self.record.to_json())
 
     @contextmanager
     def removing_new_files(self, existing: set[str]) -> Iterator[None]:
-        """A run that a user error stops before it has computed anything removes what it wrote, and only that."""
+        """A run that a user error stops before it has computed anything removes what it wrote."""
         had_parts = self.has_parts
         try:
             yield
@@ -186,7 +224,10 @@ class RunDir:
         return has_parts(self.parts)
 
     def note(self, text: str) -> None:
-        """Appends lines to the log as they are. Write errors are ignored; the results writer reports them."""
+        """Appends lines to the log as they are.
+
+        Write errors are ignored: whoever writes the results reports them.
+        """
         with suppress(OSError), (self.path / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{text}\n")
 
@@ -201,38 +242,39 @@ class RunDir:
             files.write_text(self.path / "config.yaml", config)
         if not (self.path / FILE_NAME).is_file():
             write_json(self.path / FILE_NAME, self.record.to_json())
-        self.write_results({**results, "record": self.record.to_json()})
+        finished = self.write_results({**results, "record": self.record.to_json()})
         self.remove_parts()
-        assert self.results is not None
-        return self.results
+        return finished
 
-    def write_results(self, results: Results) -> None:
+    def write_results(self, results: Results) -> Results:
         """Writes results.json with the hashes of the files that belong to it."""
-        hashes = {name: file_hash(self.path / name) for name in TIED_FILES}
-        self.results = {**results, "files": hashes, "complete": True}
-        write_json(self.path / "results.json", self.results)
-
-    def measured_again(self, metrics: Mapping[str, object], config: str) -> Results:
-        """Replaces the metrics of a finished run."""
-        assert self.results is not None
-        files.write_text(self.path / "config.yaml", config)
-        self.write_results({**self.results, **metrics})
-        return self.results
+        results = {**results, "complete": True}
+        results["files"] = hashes_of_files(self.path, results, TIED_FILES)
+        write_json(self.path / RESULTS_FILE, results)
+        self.results = results
+        return results
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """A finished run that is called again with other labels gets the new names and nothing else."""
+        """A finished run that is called again with other labels gets the new names, nothing else.
+
+        results.json is the file that counts, so it is written first. Names in record.json and
+        predictions.npz may be older.
+        """
         if self.results is None or dict(self.record.names) == dict(names):
             return
         self.record = self.record.renamed(names)
+        self.write_results({**self.results, "record": self.record.to_json()})
         write_json(self.path / FILE_NAME, self.record.to_json())
-        self.results = {**self.results, "record": self.record.to_json()}
-        write_json(self.path / "results.json", self.results)
 
     def remove_parts(self) -> None:
-        """Removes files only: runs make no folders in there. A kill while a file was written left `.NAME.part`."""
+        """Removes the parts, and what a kill left of a file that was just written."""
         with files.writing(self.parts):
-            for file in (*self.parts.glob("*"), *self.path.glob(".*.part")):
-                if file.is_file() or file.is_symlink():
+            for file in self.parts.glob("*"):
+                is_folder = file.is_dir() and not file.is_symlink()
+                if is_named(file, PART_FILE) and not is_folder:
+                    file.unlink()
+            for file in self.path.glob(".*.part"):
+                if is_unfinished(file, RECORDED_FILE):
                     file.unlink()
         with suppress(OSError):
             self.parts.rmdir()
@@ -242,24 +284,28 @@ class RunDir:
         with files.writing(self.path):
             for name in RUN_FILES:
                 (self.path / name).unlink(missing_ok=True)
-            for name in RUN_FOLDERS:
+            for name in FILES_OF_FOLDER:
                 folder = self.path / name
                 if folder.is_dir() and not folder.is_symlink():
                     shutil.rmtree(folder)
 
     def cleanup(self) -> None:
-        """Removes what a process that was killed at the very end of a run left next to its results."""
+        """Removes what a process that was killed at the end of a run left next to its results."""
         if self.parts.exists() or RunLock(self.path).path.exists():
-            with suppress(UserError), RunLock(self.path).held():  # not while its owner is just finishing it
+            # Not while its owner is just finishing it.
+            with suppress(UserError), RunLock(self.path).held():
                 self.remove_parts()
 
-    def merge(self, parts: Sequence[Sequence[int]], images: Columns, text: np.ndarray) -> dict[str, np.ndarray]:
+    def merge(
+        self, parts: Sequence[Sequence[int]], images: Columns, text: np.ndarray,
+    ) -> dict[str, np.ndarray]:
         """Joins all parts into predictions.npz, ordered by image.
 
         Args:
             parts: For each part the positions of its images in the split.
             images: Facts about all images of the run: `index`, and columns to add, such as `image`.
-            text: Class features (K, d) of the initial prompt: with them no later analysis needs the model.
+            text: Class features (K, d) of the initial prompt: with them no later analysis needs the
+                model.
 
         Returns:
             All columns, those of batches included.
@@ -268,8 +314,8 @@ class RunDir:
         for part in parts:
             columns_of_part = self.read_part(part)
             if columns_of_part is None:
-                raise UserError(f"a part of {self.parts} is missing or damaged; the others are kept: run the command "
-                                f"again")
+                raise UserError(f"a part of {self.parts} is missing or damaged; the others are "
+                                f"kept: run the command again")
             columns_of_parts.append(columns_of_part)
         columns = concatenate(columns_of_parts)
         order = columns["index"].argsort(kind="stable")
@@ -290,50 +336,100 @@ class RunDir:
         return self.parts / f"{indices[0]:07d}-{indices[-1]:07d}.npz"
 
     def write_part(self, indices: Sequence[int], columns: Columns) -> None:
-        write_arrays(self.part_file(indices), **columns)
+        """Saves the columns of a part. It carries the record's id: a part of another run is none."""
+        own = {RECORD_ID: np.array(self.record.id)}
+        write_arrays(self.part_file(indices), **{**columns, **own})
 
     def read_part(self, indices: Sequence[int]) -> dict[str, np.ndarray] | None:
-        """A part's columns; None if it is absent, damaged, or of other images."""
-        path = self.part_file(indices)
-        if not path.is_file():
+        """A part's columns; None if it is absent, damaged, of another run, or of other images."""
+        columns = self.read_own_arrays(self.part_file(indices), "computed again")
+        if columns is None or not set(columns) >= COLUMNS | BATCH_COLUMNS:
             return None
-        try:
-            columns = read_arrays(path)
-        except Damaged as error:
-            logger.warning("%s is damaged (%s) and is computed again", path, error)
+        if {*columns["index"], *columns["bad_index"]} != set(indices):
             return None
-        whole = set(columns) >= COLUMNS | BATCH_COLUMNS and {*columns["index"], *columns["bad_index"]} == set(indices)
-        return columns if whole else None
+        return columns
 
     def write_state(self, parts: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Replaces the saved state of an online method by that after its first `parts` parts."""
         state = {f"state/{name}": array for name, array in arrays.items()}
+        state[RECORD_ID] = np.array(self.record.id)
         write_arrays(self.parts / STATE, parts=np.array(parts), **state)
 
     def read_state(self, most: int) -> tuple[int, dict[str, np.ndarray]]:
-        """The saved state and its number of parts; (0, {}) if it is absent, damaged, or of more than `most` parts."""
-        path = self.parts / STATE
+        """The saved state of an online method.
+
+        Args:
+            most: The number of parts that are there.
+
+        Returns:
+            The number of parts that the state follows, and the state; (0, {}) if it is absent,
+            damaged, of another run, or follows more than `most` parts.
+        """
+        content = self.read_own_arrays(self.parts / STATE, "not used: the run starts again")
+        if content is None or "parts" not in content:
+            return 0, {}
+        parts = int(content.pop("parts"))
+        if parts > most:
+            return 0, {}
+        state = {name.removeprefix("state/"): array for name, array in content.items()}
+        return parts, state
+
+    def read_own_arrays(self, path: Path, consequence: str) -> dict[str, np.ndarray] | None:
+        """The arrays of a file of this run; None if it is absent, damaged, or of another run.
+
+        Args:
+            path: The file.
+            consequence: Words that complete "so it is …" in the log.
+        """
         if not path.is_file():
-            return 0, {}
+            return None
         try:
-            content = read_arrays(path)
-            parts = int(content.pop("parts"))
-        except (Damaged, KeyError) as error:
-            logger.warning("%s is damaged (%s), so the run starts again", path, error)
-            return 0, {}
-        return (parts, {name.removeprefix("state/"): a for name, a in content.items()}) if parts <= most else (0, {})
+            arrays = read_arrays(path)
+        except Damaged as error:
+            logger.warning("%s is damaged (%s), so it is %s", path, error, consequence)
+            return None
+        if str(arrays.pop(RECORD_ID, "")) != self.record.id:
+            logger.warning("%s belongs to another run, so it is %s", path, consequence)
+            return None
+        return arrays
 
 
-def inspect_folder(path: Path, shared_log: bool = False) -> FolderState:
+def hashes_of_files(folder: Path, results: Results, names: Sequence[str]) -> dict[str, str]:
+    """What ties the files of a finished run to each other.
+
+    Args:
+        folder: Of the run.
+        results: The content of its results.json, without these hashes.
+        names: Of the other files.
+
+    Returns:
+        For each file the hash of its content. That of results.json is the one of `results`.
+    """
+    hashes = {name: file_hash(folder / name) for name in names}
+    hashes[RESULTS_FILE] = results_hash(results)
+    return hashes
+
+
+def results_hash(results: Mapping[str, Any]) -> str:
+    """The hash of what results.json says, without the hashes in it."""
+    content = {name: value for name, value in results.items() if name != "files"}
+    # As it is read again: numbers and texts, whatever they were before.
+    plain = json.loads(json.dumps(content))
+    return hashlib.sha256(canonical_json(plain).encode(errors="surrogatepass")).hexdigest()
+
+
+def inspect_folder(path: Path, has_shared_log: bool = False) -> FolderState:
     """What a folder holds: nothing, a run, a run of another release, or somebody else's files.
 
     Args:
         path: The folder.
-        shared_log: Whether another program, such as Dassl, writes log.txt there.
+        has_shared_log: Whether another program, such as Dassl, writes log.txt there.
     """
     if not path.is_dir():
+        if path.exists() or path.is_symlink():
+            return FolderState(refusal=f"{path} is not a folder: choose another --output-dir")
         return FolderState()
-    results = read_json(path / "results.json")
+    results = read_json(path / RESULTS_FILE)
     record = read_record(path / FILE_NAME)
     if isinstance(results, dict) and results.get("complete"):
         return inspect_finished(path, results, record)
@@ -345,19 +441,45 @@ def inspect_folder(path: Path, shared_log: bool = False) -> FolderState:
         return FolderState(refusal=older_release(path), is_run=True)
     foreign = []
     for file in sorted(path.iterdir()):
-        is_ours = file.name in ("lock", FILE_NAME) or (shared_log and file.name.startswith("log.txt"))
-        if file.is_file() and not file.name.startswith(".") and not is_ours:
+        is_log = has_shared_log and file.name.startswith("log.txt")
+        if not is_log and not is_of_run(file):
             foreign.append(file.name)
     if foreign:
-        return FolderState(refusal=f"{path} is not empty and not the folder of a run (it holds {', '.join(foreign[:3])}"
-                                   f"{' and more' if len(foreign) > 3 else ''}): choose another --output-dir")
+        shown = ", ".join(foreign[:3])
+        if len(foreign) > 3:
+            shown += " and more"
+        return FolderState(refusal=f"{path} is not empty and not the folder of a run (it holds "
+                                   f"{shown}): choose another --output-dir")
     return FolderState()
+
+
+def is_of_run(file: Path) -> bool:
+    """Whether a file or folder without a record beside it can only be a run's."""
+    if file.is_symlink():
+        return False
+    if file.is_dir():
+        pattern = FILES_OF_FOLDER.get(file.name)
+        if pattern is None:
+            return False
+        return all(inner.is_dir() or is_named(inner, pattern) for inner in file.rglob("*"))
+    return bool(HARMLESS_FILE.fullmatch(file.name)) or is_unfinished(file, RECORDED_FILE)
+
+
+def is_named(file: Path, pattern: re.Pattern[str]) -> bool:
+    """Whether a file has a name of a pattern, or a kill left it when such a file was written."""
+    return pattern.fullmatch(file.name) is not None or is_unfinished(file, pattern)
+
+
+def is_unfinished(file: Path, pattern: re.Pattern[str]) -> bool:
+    """Whether a kill left this when a file with a name of a pattern was written."""
+    unfinished = UNFINISHED_FILE.fullmatch(file.name)
+    return unfinished is not None and pattern.fullmatch(unfinished.group(1)) is not None
 
 
 def has_parts(folder: Path) -> bool:
     """Whether a folder holds predictions of a run, or the state of a training."""
     for file in folder.glob("*"):
-        if file.suffix in (".npz", ".pt"):
+        if file.suffix in (".npz", ".pt") and is_named(file, PART_FILE):
             return True
     return False
 
@@ -366,64 +488,66 @@ def inspect_finished(path: Path, results: Results, record: RunRecord | None) -> 
     """The state of a folder with complete results: its files must belong together."""
     if "fingerprint" in results and "record" not in results:
         return FolderState(refusal=older_release(path), is_run=True)
-    broken = broken_tie(path, results)
+    broken = broken_tie(path, results, record)
     if broken:
-        return FolderState(refusal=f"{path} holds files that do not belong together: {broken}. {REMEDY}", is_run=True)
+        return FolderState(
+            refusal=f"{path} holds files that do not belong together: {broken}. {REMEDY}",
+            is_run=True)
     finished = RunRecord.from_json(results["record"])
     return FolderState(record=finished, results=results, is_run=True)
 
 
-def broken_tie(path: Path, results: Mapping[str, Any]) -> str:
+def broken_tie(path: Path, results: Mapping[str, Any], beside: RunRecord | None) -> str:
     """Which file of a finished run belongs to another run or was edited, in words; "" if none.
 
     Args:
         path: Folder of the run.
         results: Content of its results.json.
+        beside: Its record.json; None if that is missing or damaged.
     """
     try:
         record = RunRecord.from_json(results.get("record"))
     except ValueError as error:
-        return f"results.json cannot be used, because {error}"
-    beside = read_record(path / FILE_NAME)
+        return f"{RESULTS_FILE} cannot be used, because {error}"
     if beside is None:
         return f"{FILE_NAME} is missing or damaged"
-    if not is_same_but_names(record, beside):
-        return f"{FILE_NAME} is not that of results.json"
+    if not record.is_same_run(beside):
+        return f"{FILE_NAME} is not that of {RESULTS_FILE}"
     hashes = results.get("files")
     if not isinstance(hashes, dict):
-        return "results.json does not name its files"
+        return f"{RESULTS_FILE} does not name its files"
+    if hashes.get(RESULTS_FILE) != results_hash(results):
+        return f"{RESULTS_FILE} was edited"
     for name in TIED_FILES:
         if not (path / name).is_file():
             return f"{name} is missing"
         if file_hash(path / name) != hashes.get(name):
-            return f"{name} is not the one that results.json was made with"
+            return f"{name} is not the one that {RESULTS_FILE} was made with"
     return ""
 
 
-def is_same_but_names(first: RunRecord, second: RunRecord) -> bool:
-    """Whether two records are of one run; its names may have been changed since."""
-    return first.renamed({}) == second.renamed({})
-
-
-def check_state(path: Path, state: FolderState, asked: RunRecord, listing: Columns) -> None:
+def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
     """Refuses a folder that holds another run than the one that is asked for, naming what differs."""
     if state.refusal:
         raise ConfigError(state.refusal)
     if state.record is None:
         return
     purpose = "resume" if state.results is None else "finished"
-    difference = state.record.difference(asked, purpose)
+    difference = state.record.difference(asked.record, purpose)
     if not difference:
         return
     # Other images have another listing, number and hash: what has changed among them says it all.
     image_fields = {"data.images", "data.listing", "data.n", "data.subset"}
     parts = []
     if image_fields & difference.keys():
-        parts.append(f"was made with other data: {describe_images(path, state, listing)}")
+        changes = describe_images(path, state.record, state.results is not None, asked.listing)
+        parts.append(f"was made with other data: {changes}")
     if "model.weights" in difference:
-        parts.append(f"was made with other weights: {describe_difference({'weights': difference['model.weights']})}")
+        weights = describe_difference({"weights": difference["model.weights"]})
+        parts.append(f"was made with other weights: {weights}")
     if "method.source" in difference:
-        parts.append(f"was made with other code of {asked.method['trainer']}: the method was edited since")
+        trainer = asked.record.method["trainer"]
+        parts.append(f"was made with other code of {trainer}: the method was edited since")
     named = {*image_fields, "model.weights", "method.source"}
     others = {name: pair for name, pair in difference.items() if name not in named}
     if others:
@@ -434,36 +558,43 @@ def check_state(path: Path, state: FolderState, asked: RunRecord, listing: Colum
 def listing_rows(listing: Columns) -> list[list[Any]]:
     """Position, identity and label of each image, as plain JSON values."""
     rows = []
-    for index, image, label in zip(listing["index"], listing["image"], listing["label"], strict=True):
+    columns = (listing["index"], listing["image"], listing["label"])
+    for index, image, label in zip(*columns, strict=True):
         rows.append([int(index), bytes(image).hex(), int(label)])
     return rows
 
 
-def describe_images(path: Path, state: FolderState, listing: Columns) -> str:
+def describe_images(path: Path, record: RunRecord, is_finished: bool, listing: Columns) -> str:
     """How the images that are asked for differ from those of a run, in words."""
-    assert state.record is not None
-    try:
-        if state.results is None:
-            rows_before = read_json(path / "parts" / LISTING) or []
+    before: dict[int, tuple[str, int]] = {}
+    with suppress(Damaged, KeyError, TypeError, ValueError):  # a damaged list: nothing is known
+        if is_finished:
+            before = images_by_position(listing_rows(read_arrays(path / "predictions.npz")))
         else:
-            rows_before = listing_rows(read_arrays(path / "predictions.npz"))
-    except (Damaged, KeyError):
-        rows_before = []
-    before = {index: (image, label) for index, image, label in rows_before}
-    now = {index: (image, label) for index, image, label in listing_rows(listing)}
+            before = images_by_position(read_json(path / "parts" / LISTING) or [])
+    now = images_by_position(listing_rows(listing))
     changed_images = 0
     changed_labels = 0
     for index in before.keys() & now.keys():
         changed_images += before[index][0] != now[index][0]
         changed_labels += before[index][1] != now[index][1]
     words = []
-    if state.record.data["n"] != len(now):
-        words.append(f"{count(state.record.data['n'], 'image')} then, now {len(now)}")
+    if record.data["n"] != len(now):
+        words.append(f"{count(record.data['n'], 'image')} then, now {len(now)}")
     if changed_images:
         words.append(f"{count(changed_images, 'image')} changed")
     if changed_labels:
-        words.append(f"{count(changed_labels, 'label')} {'differs' if changed_labels == 1 else 'differ'}")
+        verb = "differs" if changed_labels == 1 else "differ"
+        words.append(f"{count(changed_labels, 'label')} {verb}")
     return ", ".join(words) or "other images, or another order of them"
+
+
+def images_by_position(rows: Sequence[Sequence[Any]]) -> dict[int, tuple[str, int]]:
+    """What picture each image is, whichever copy of it, and its label."""
+    images = {}
+    for index, image, label in rows:
+        images[index] = (image[: 2 * CONTENT_BYTES], label)
+    return images
 
 
 def count(number: int, noun: str) -> str:
@@ -471,8 +602,8 @@ def count(number: int, noun: str) -> str:
 
 
 def older_release(path: Path) -> str:
-    return (f"{path} holds a run of promptcal 1.0, which this version does not continue; reports still read it. "
-            f"{REMEDY}")
+    return (f"{path} holds a run of promptcal 1.0, which this version does not continue; reports "
+            f"still read it. {REMEDY}")
 
 
 def read_results(folder: Path) -> Results | None:
@@ -486,8 +617,8 @@ def read_predictions(folder: Path) -> dict[str, np.ndarray]:
     try:
         return read_arrays(path)
     except Damaged as error:
-        raise UserError(f"{path} of a finished run cannot be read ({error}): run the command again with "
-                        f"--overwrite") from error
+        raise UserError(f"{path} of a finished run cannot be read ({error}): run the command again "
+                        f"with --overwrite") from error
 
 
 def read_record(path: Path) -> RunRecord | None:
@@ -531,7 +662,8 @@ def log_to_file(path: Path, early: Sequence[logging.LogRecord] = ()) -> Iterator
     if path.is_fifo():  # opening it would wait for a reader
         raise UserError(f"cannot write {path}: it is a pipe")
     with files.writing(path):
-        handler = RunLog(path, encoding="utf-8", errors="surrogateescape")  # file names may be in any encoding
+        # Names of files may be in any encoding.
+        handler = RunLog(path, encoding="utf-8", errors="surrogateescape")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for record in early:
         handler.handle(record)

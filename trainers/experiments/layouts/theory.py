@@ -72,7 +72,7 @@ def adaptation(
             return Adaptation(**{**arrays, "scale": float(arrays["scale"]), "steps": int(arrays["steps"])})
     logger.info("%s on %d images of %s, %s", method, trainer.num_images, dataset, backbone)
     if trainer.decide_jacobian():
-        trainer.clip = trainer.with_jacobian()
+        trainer.initial = trainer.with_jacobian()
     features = trainer.view_features()
     features.fill(trainer.dist)
     batches = features.batches(chunks(trainer.data.indices, cfg.TTA.EPISODES))
