@@ -24,7 +24,7 @@ from promptcal.trainers.report.load import find_runs, read_run
 from promptcal.trainers.report.measure import MeasureOptions, measure_run
 from promptcal.trainers.report.schema import OPTIONAL, REQUIRED
 from promptcal.trainers.report.table_model import Entry, RowBlock, Table, TableRow
-from promptcal.trainers.runs.run_dir import results_hash
+from promptcal.trainers.runs.record import results_hash
 
 SCRIPT = "<script>alert(1)</script>"
 DEEP = "[" * 3000 + "]" * 3000

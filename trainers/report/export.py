@@ -21,7 +21,7 @@ from ...datasets.utils.files import Damaged, make_folder, read_arrays, write_arr
 from ..config.names import path_safe
 from ..functional.arrays import Array, log_softmax
 from ..runs.record import FILE_NAME as RECORD_FILE
-from ..runs.run_dir import hashes_of_files
+from ..runs.record import hashes_of_files
 from .load import FinishedRun, find_runs
 from .predictions import FILE_NAME as PREDICTIONS_FILE
 

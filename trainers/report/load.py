@@ -17,9 +17,8 @@ from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError, one_line
 from ...datasets.utils.files import read_regular
 from ..runs.record import FILE_NAME as RECORD_FILE
-from ..runs.record import RunRecord
+from ..runs.record import RunRecord, results_hash
 from ..runs.record_1_0 import read_settings, record_of_1_0
-from ..runs.run_dir import results_hash
 from .predictions import Predictions, read_predictions
 from .schema import read_plain_json, read_results
 

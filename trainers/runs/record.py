@@ -11,9 +11,13 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
+from ...datasets.utils.files import file_hash
+
 FILE_NAME = "record.json"
+RESULTS_FILE = "results.json"
 # A value of `numerics` that is not decided yet. It equals whatever a run has recorded. The record
 # of a run that has computed something does not hold it.
 AUTO = "auto"
@@ -317,6 +321,30 @@ def plain_json(value: object) -> object:
     if isinstance(value, Sequence):
         return list(value)
     raise TypeError(f"{type(value).__name__} cannot be part of a record")
+
+
+def hashes_of_files(folder: Path, results: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """What ties the files of a finished run to each other.
+
+    Args:
+        folder: Of the run.
+        results: The content of its results.json, without these hashes.
+        names: Of the other files.
+
+    Returns:
+        For each file the hash of its content. That of results.json is the one of `results`.
+    """
+    hashes = {name: file_hash(folder / name) for name in names}
+    hashes[RESULTS_FILE] = results_hash(results)
+    return hashes
+
+
+def results_hash(results: Mapping[str, Any]) -> str:
+    """The hash of what results.json says, without the hashes in it."""
+    content = {name: value for name, value in results.items() if name != "files"}
+    # As it is read again: numbers and texts, whatever they were before.
+    plain = json.loads(json.dumps(content))
+    return hashlib.sha256(canonical_json(plain).encode(errors="surrogatepass")).hexdigest()
 
 
 def content_hash(*parts: object) -> str:

@@ -1,7 +1,6 @@
 """The folder of a run: record, settings and log; predictions in parts while it runs, then results."""
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -30,7 +29,15 @@ from ...datasets.utils.files import (
 from .dist import Distributed
 from .lock import RunLock
 from .parts import Columns, concatenate
-from .record import AUTO, FILE_NAME, RunRecord, canonical_json, describe_difference
+from .record import (
+    AUTO,
+    FILE_NAME,
+    RESULTS_FILE,
+    RunRecord,
+    describe_difference,
+    hashes_of_files,
+    results_hash,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +50,6 @@ BATCH_COLUMNS = {"seconds", "adapt_seconds", "bad_index", "bad_reason"}
 STATE = "state.npz"  # of an online method
 LISTING = "listing.json"  # the images of an unfinished run, to say what has changed
 RECORD_ID = "run"  # array in parts and states: the id of the record that they belong to
-RESULTS_FILE = "results.json"
 TIED_FILES = ("predictions.npz", "config.yaml")  # whose hashes are in results.json
 RUN_FILES = (FILE_NAME, "config.yaml", "log.txt", "predictions.npz", RESULTS_FILE)
 RECORDED_FILE = re.compile(r"(record|results)\.json|config\.yaml|predictions\.npz")
@@ -392,30 +398,6 @@ class RunDir:
             logger.warning("%s belongs to another run, so it is %s", path, consequence)
             return None
         return arrays
-
-
-def hashes_of_files(folder: Path, results: Results, names: Sequence[str]) -> dict[str, str]:
-    """What ties the files of a finished run to each other.
-
-    Args:
-        folder: Of the run.
-        results: The content of its results.json, without these hashes.
-        names: Of the other files.
-
-    Returns:
-        For each file the hash of its content. That of results.json is the one of `results`.
-    """
-    hashes = {name: file_hash(folder / name) for name in names}
-    hashes[RESULTS_FILE] = results_hash(results)
-    return hashes
-
-
-def results_hash(results: Mapping[str, Any]) -> str:
-    """The hash of what results.json says, without the hashes in it."""
-    content = {name: value for name, value in results.items() if name != "files"}
-    # As it is read again: numbers and texts, whatever they were before.
-    plain = json.loads(json.dumps(content))
-    return hashlib.sha256(canonical_json(plain).encode(errors="surrogatepass")).hexdigest()
 
 
 def inspect_folder(path: Path, has_shared_log: bool = False) -> FolderState:
