@@ -1,6 +1,6 @@
-"""Runs the public code of TPT, C-TPT and O-TPT and stores what it computes in public_code.npz.
+"""Runs the public code of TPT, C-TPT, O-TPT and A-TPT; stores what it computes in public_code.npz.
 
-    python tests/evidence/make_public_code.py --tpt DIR --ctpt DIR --otpt DIR
+    python tests/evidence/make_public_code.py --tpt DIR --ctpt DIR --otpt DIR --atpt DIR
 
 Each DIR is a git checkout of the method's repository; README.md beside this file names the
 commits. Their files are not changed, and none of their code is here. This script calls it with a
@@ -85,6 +85,13 @@ PUBLIC_CODE = {
         "I_augmix": False,
         "disp_cons": [18.0],
         "csv_log": None,
+    }),
+    "ATPT": PublicCode("MB-Shihab-Aaqil-Ahamed/A-TPT", "atpt_classification", {
+        "run_type": "tpt_atpt",
+        "lambda_term": 80.0,
+        "tau_term": 0.99999,
+        "two_step": False,
+        "I_augmix": False,
     }),
 }
 
@@ -326,8 +333,8 @@ def record(
     args = argparse.Namespace(**settings, arch=str(weights), tta_steps=steps)
     program.args = args  # type: ignore[attr-defined]  # O-TPT reads this global
     arguments: list[Any] = ["cpu", args]
-    if method == "CTPT":
-        # C-TPT's program collects its predictions in a dict of the caller.
+    if method in ("CTPT", "ATPT"):
+        # These programs collect their predictions in a dict of the caller.
         arguments.append({"max_confidence": [], "prediction": [], "label": []})
     with contextlib.suppress(EvaluationFinished):
         program.main_worker(*arguments)
@@ -343,7 +350,7 @@ def record_ece(checkout: Path, confidence: np.ndarray, correct: np.ndarray) -> f
 
 
 def in_new_process(function: Callable, *args: Any) -> Any:
-    """The three repositories have modules of equal names, so each call gets its own process."""
+    """The repositories have modules of equal names, so each call gets its own process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         return pool.submit(function, *args).result()
@@ -378,8 +385,14 @@ def main() -> None:
     parser.add_argument("--tpt", type=Path, required=True, metavar="DIR")
     parser.add_argument("--ctpt", type=Path, required=True, metavar="DIR")
     parser.add_argument("--otpt", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--atpt", type=Path, required=True, metavar="DIR")
     arguments = parser.parse_args()
-    checkouts = {"TPT": arguments.tpt, "CTPT": arguments.ctpt, "OTPT": arguments.otpt}
+    checkouts = {
+        "TPT": arguments.tpt,
+        "CTPT": arguments.ctpt,
+        "OTPT": arguments.otpt,
+        "ATPT": arguments.atpt,
+    }
     if not (arguments.otpt / "clip" / "bpe_simple_vocab_16e6.txt.gz").exists():
         raise SystemExit("O-TPT's repository lacks clip/bpe_simple_vocab_16e6.txt.gz: copy TPT's")
 
