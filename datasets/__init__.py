@@ -1,59 +1,52 @@
 """Data sets: one reader per file, found by the registry."""
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from .base import DATASET_REGISTRY, SEVERITIES, Dataset, Datum
+from .base import DATASET_REGISTRY, Dataset, Datum
 from .fewshot import sample_shots, select_classes, select_images
-from .utils.errors import ConfigError
+from .options import ALL_DATA, DataOptions
 
-__all__ = ["DATASET_REGISTRY", "Dataset", "Datum", "build_dataset"]
+__all__ = ["DATASET_REGISTRY", "DataOptions", "Dataset", "Datum", "build_dataset"]
 
 
 def build_dataset(
-    name: str, root: str | Path = "data", num_shots: int = -1, seed: int = 0, subsample_classes: str = "all",
-    fewshot_dir: str | Path = "", corruption: str = "", severity: int = SEVERITIES[-1], image_list: str = "",
-    columns: str = "", classnames: str = "",
+    name: str, root: str | Path, options: DataOptions = ALL_DATA, **changes: Any,
 ) -> Dataset:
     """Reads a registered data set and selects what a run needs of it.
 
     Args:
         name: The registered name, such as UCF101.
-        root: The folder of the data sets, as in DATASET.ROOT; of a user's own images their folder.
-        num_shots: Labelled images per class; -1 = all.
-        seed: Of the few-shot sample.
-        subsample_classes: `all`, or CoOp's `base` or `new` classes.
-        fewshot_dir: Where few-shot lists are kept; "" = with the data.
-        corruption: Of the test images; "" = none.
-        severity: Of the corruption.
-        image_list: A file with the test images to use; "" = all.
-        columns: The columns of a table, as in DATASET.COLUMNS.
-        classnames: Words for the classes of own images, as in DATASET.CLASSNAMES.
+        root: The folder of the data sets; of a user's own images their folder.
+        options: What is read of it; by default all.
+        changes: Options by name, such as `num_shots=4`.
+
+    Example:
+        >>> dataset = build_dataset("CIFAR10C", "DATA", corruption="fog", severity=3)
     """
-    if subsample_classes not in ("all", "base", "new"):
-        raise ConfigError(f"DATASET.SUBSAMPLE_CLASSES is '{subsample_classes}'; it must be all, base or new")
-    if num_shots == 0 or num_shots < -1:
-        raise ConfigError(f"DATASET.NUM_SHOTS is {num_shots}; it must be -1 (all images) or at least 1")
-    dataset = read_dataset(name, root, corruption, severity, columns, classnames)
-    if image_list:
-        select_images(dataset, image_list)
-    if num_shots > 0 and not dataset.test_only:
-        sample_shots(dataset, num_shots, seed, fewshot_dir)
-    if subsample_classes != "all":
-        select_classes(dataset, subsample_classes)
+    options = replace(options, **changes)
+    options.check()
+    dataset = read_dataset(name, root, options)
+    if options.image_list:
+        select_images(dataset, options.image_list)
+    if options.num_shots > 0 and not dataset.test_only:
+        sample_shots(dataset, options.num_shots, options.seed, options.fewshot_dir)
+    if options.subsample_classes != "all":
+        select_classes(dataset, options.subsample_classes)
     return dataset
 
 
-def read_dataset(
-    name: str, root: str | Path, corruption: str, severity: int, columns: str, classnames: str,
-) -> Dataset:
+def read_dataset(name: str, root: str | Path, options: DataOptions) -> Dataset:
     """A whole data set. Options that its reader does not have are ignored: settings say so."""
     reader = DATASET_REGISTRY.get(name)
-    reader.check_corruption(corruption, severity)
-    options = {}
-    for option, value in (("columns", columns), ("classnames", classnames)):
-        if value and option in reader.options:
-            options[option] = value
-    if corruption:
-        return reader(root, corruption, severity, **options)
-    return reader(root, **options)
+    reader.check_corruption(options.corruption, options.severity)
+    reader_options = {}
+    for option in reader.options:
+        value = getattr(options, option)
+        if value:
+            reader_options[option] = value
+    if options.corruption:
+        return reader(root, options.corruption, options.severity, **reader_options)
+    return reader(root, **reader_options)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode
 
-from ..datasets import Dataset, build_dataset
+from ..datasets import DataOptions, Dataset, build_dataset
 from ..datasets.eval_data import EvalData
 from ..datasets.identity import ImageIdentity, identify, image_name
 from ..datasets.image_index import ImageIndex
@@ -211,11 +211,7 @@ class BaseTrainer:
         if dataset is None:
             if not cfg.DATASET.NAME:
                 raise DataError("no data set given: use --dataset-config-file configs/datasets/<name>.yaml")
-            dataset = build_dataset(
-                cfg.DATASET.NAME, cfg.DATASET.ROOT, cfg.DATASET.NUM_SHOTS, cfg.SEED, cfg.DATASET.SUBSAMPLE_CLASSES,
-                cfg.DATASET.FEWSHOT_DIR, cfg.DATASET.CORRUPTION, cfg.DATASET.SEVERITY, cfg.DATASET.IMAGE_LIST,
-                cfg.DATASET.COLUMNS, cfg.DATASET.CLASSNAMES,
-            )
+            dataset = build_dataset(cfg.DATASET.NAME, cfg.DATASET.ROOT, DataOptions.from_settings(cfg))
         return EvalData.from_settings(cfg, dataset, self.online)
 
     @property

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import RLock
-from typing import Any
 
 from yacs.config import CfgNode
 
-from ...datasets import Dataset, build_dataset
+from ...datasets import DataOptions, Dataset, build_dataset
 from ...datasets.identity import ImageIdentity
 from ...datasets.utils.cli import LOGGER
 from ...datasets.utils.errors import UserError
@@ -167,18 +166,14 @@ def few_log_lines() -> Iterator[None]:
         LOGGER.setLevel(level)
 
 
-def data_settings(cfg: CfgNode) -> tuple:
+def data_settings(cfg: CfgNode) -> tuple[str, str, DataOptions]:
     """The arguments of `build_dataset`."""
-    data = cfg.DATASET
-    # The seed draws the labelled images. Without these all seeds read the same.
-    seed = cfg.SEED if data.NUM_SHOTS > 0 else 0
-    return (data.NAME, data.ROOT, data.NUM_SHOTS, seed, data.SUBSAMPLE_CLASSES, data.FEWSHOT_DIR,
-            data.CORRUPTION, data.SEVERITY, data.IMAGE_LIST, data.COLUMNS, data.CLASSNAMES)
+    return cfg.DATASET.NAME, cfg.DATASET.ROOT, DataOptions.from_settings(cfg)
 
 
 @lru_cache(maxsize=2)  # large, and used by one run after the other
-def read_dataset(*settings: Any) -> Dataset:
-    return build_dataset(*settings)
+def read_dataset(name: str, root: str, options: DataOptions) -> Dataset:
+    return build_dataset(name, root, options)
 
 
 RECORDS = PlannedRecords()
