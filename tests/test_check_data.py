@@ -80,6 +80,7 @@ def test_missing_and_unreadable_images(root):
     assert finding.state == "faulty" and "1 of 6 images are missing" in finding.advice
 
 
+@pytest.mark.posix
 def test_command_line(tmp_path):
     """A row for each set; one that cannot be read does not stop the others."""
     for name in ("DescribableTextures", "EuroSAT", "ImageNetV2"):

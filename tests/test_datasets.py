@@ -150,6 +150,7 @@ def test_fingerprint_does_not_depend_on_the_root(textures, tmp_path_factory, mon
     assert fingerprint(first, first.test) != fingerprint(second, second.test)
 
 
+@pytest.mark.posix
 def test_what_the_system_refuses_is_one_line(tmp_path, monkeypatch):
     build(DTD, tmp_path)
     build("ImageNetA", tmp_path)
@@ -170,6 +171,7 @@ def test_what_the_system_refuses_is_one_line(tmp_path, monkeypatch):
         fingerprint(dataset, dataset.test)
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize(("name", "file"), [
     (DTD, "dtd/split_zhou_DescribableTextures.json"), ("ImageNet", "imagenet/classnames.txt"),
     ("FGVCAircraft", "fgvc_aircraft/variants.txt"), ("FGVCAircraft", "fgvc_aircraft/images_variant_train.txt"),

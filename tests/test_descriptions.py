@@ -133,6 +133,7 @@ def test_files_that_do_not_fit(tmp_path: Path, content: object, message: str):
     assert message in str(error.value) and "PROMPT.DESCRIPTIONS" in str(error.value)
 
 
+@pytest.mark.posix
 def test_what_is_no_file(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "huge").open("wb") as file:

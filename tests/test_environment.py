@@ -131,6 +131,7 @@ def python(*args: object, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.posix
 def test_promptcal_is_a_regular_package_wherever_python_starts(clone: Path):
     """The clone's parent has a folder `promptcal`, the clone, which must not be taken for the package."""
     code = "import promptcal; from promptcal import datasets; print(promptcal.__version__, datasets.__file__)"
@@ -145,6 +146,7 @@ def test_a_folder_beside_a_script_does_not_shadow_the_package(tmp_path: Path):
     assert Path(python("script.py", cwd=tmp_path).strip()).samefile(PROJECT / "trainers" / "__init__.py")
 
 
+@pytest.mark.posix
 def test_a_script_runs_the_code_of_its_own_clone(clone: Path):
     """Also in the environment of another clone."""
     assert "the other clone" in python(clone / "tools" / "train.py", "--help", cwd=PROJECT)

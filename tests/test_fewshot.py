@@ -67,6 +67,7 @@ def test_kept_as_readable_json(satellite):
     assert len(build_dataset("EuroSAT", satellite, num_shots=2).train) == 1  # a kept list is used
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"sampled_from": "x"}', "pipe", "device"])
 def test_damaged_lists_are_drawn_again(text, satellite, caplog):
     train = build_dataset("EuroSAT", satellite, num_shots=2).train

@@ -36,6 +36,7 @@ def assert_in_use(folder: Path, owner: str) -> None:
         take(folder)
 
 
+@pytest.mark.posix
 def test_a_living_owner_keeps_others_out(tmp_path: Path):
     with RunLock(tmp_path).held():
         owner = json.loads((tmp_path / "lock").read_text())
@@ -43,6 +44,7 @@ def test_a_living_owner_keeps_others_out(tmp_path: Path):
     take(tmp_path)
 
 
+@pytest.mark.posix
 def test_a_dead_owner_is_replaced(tmp_path: Path, dead_pid: int):
     """Also if its number has been given to another process."""
     for change in ({"pid": dead_pid}, {"pid": os.getppid(), "started": "1"}):
@@ -61,6 +63,7 @@ def test_an_owner_elsewhere_is_replaced_after_silence(tmp_path: Path, change: di
     take(tmp_path)
 
 
+@pytest.mark.posix
 def test_a_silent_process_of_this_host_keeps_its_lock(tmp_path: Path):
     """As after Ctrl-Z."""
     sleeper = subprocess.Popen(["sleep", "60"])
@@ -117,6 +120,7 @@ while rounds:
 """
 
 
+@pytest.mark.posix
 def test_processes_that_find_the_same_dead_owner(tmp_path: Path, dead_pid: int):
     """One takes the lock over, and the slower ones do not remove its new file. Only an owner changes the number."""
     (tmp_path / "number").write_text("0")

@@ -93,6 +93,7 @@ def files_of(wheel: Path) -> set[str]:
     return {name for name in names if ".dist-info/" not in name}
 
 
+@pytest.mark.posix
 @pytest.mark.slow
 def test_the_wheel_of_a_clone_without_links_is_whole_and_works(clone: Path, tmp_path: Path):
     wheel = build_wheel(clone, tmp_path)
@@ -108,6 +109,7 @@ def test_the_wheel_of_a_clone_without_links_is_whole_and_works(clone: Path, tmp_
         assert Path(module).is_relative_to(site), module
 
 
+@pytest.mark.posix
 def test_the_source_distribution_gives_the_same_wheel(clone: Path, tmp_path: Path):
     code = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
     run(sys.executable, "-c", code, cwd=clone)
@@ -146,6 +148,7 @@ def test_an_editable_installation_uses_the_clone(clone: Path, tmp_path: Path, ha
     assert run(fresh / "bin" / "promptcal", "--version", cwd=start) == f"promptcal {promptcal.__version__}\n"
 
 
+@pytest.mark.posix
 def test_a_script_runs_in_a_clone_without_links(clone: Path):
     with (clone / "datasets" / "utils" / "cli.py").open("a", encoding="utf-8") as file:
         file.write('print("the clone")\n')
@@ -197,6 +200,8 @@ def test_workflows_and_hooks_are_valid():
     assert metadata["requires-python"] == f">={pythons[0]}"
     assert f"Programming Language :: Python :: {pythons[-1]}" in metadata["classifiers"]
     assert jobs["test"]["steps"][-1] == {"run": "bash tools/test.sh"}
+    assert jobs["quick"]["strategy"]["matrix"]["os"] == ["windows-latest", "macos-latest"]
+    assert jobs["quick"]["steps"][-1] == {"run": 'python -m pytest --without-posix -m "not slow"'}
     assert {"run": "python -m build"} in jobs["build"]["steps"]
 
     (hooks,) = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]

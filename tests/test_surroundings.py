@@ -79,6 +79,7 @@ def test_a_folder_that_is_no_text():
         make_folder(Path("/tmp") / os.fsdecode(b"\xff"))
 
 
+@pytest.mark.posix
 def test_no_home(train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: (_ for _ in ()).throw(KeyError(uid)))
@@ -110,6 +111,7 @@ def finished(clip_file: Path, tmp_path_factory: pytest.TempPathFactory) -> list[
     return words
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
 @pytest.mark.parametrize("name", ["results.json", "config.yaml", "predictions.npz", "lock", "log.txt",
                                   "record.json"])
@@ -128,6 +130,7 @@ def test_pipes_and_devices_under_a_runs_names(finished: list[object], tmp_path: 
         assert "Traceback" not in done.stderr and (done.returncode == 0 or done.stderr.startswith("error: ")), done
 
 
+@pytest.mark.posix
 def test_a_list_of_names_that_is_a_pipe(tmp_path: Path):
     os.mkfifo(tmp_path / "names.txt")
     done = run_tool("predict.py", "a.png", "--classes", tmp_path / "names.txt", "--backbone", "small")

@@ -132,6 +132,7 @@ def test_names_begin_with_what_differs(train, tmp_path: Path):
     assert len(names) == 2 and names["Zero-shot, seed 0"].is_relative_to(tmp_path / "zero")
 
 
+@pytest.mark.posix
 def test_tensorboard_is_started_on_the_names(train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert train("SoC", *FEW_VIEWS).returncode == 0
     visible = {}

@@ -167,6 +167,7 @@ def compiles(caplog: pytest.LogCaptureFixture) -> bool:
     return "compiling" in caplog.text
 
 
+@pytest.mark.posix
 def test_a_damaged_or_foreign_file_of_compiled_code_is_never_run(small_kernel: Path, caplog, monkeypatch):
     assert compiles(caplog) and not compiles(caplog)
     (file,) = small_kernel.iterdir()
@@ -191,6 +192,7 @@ def test_where_nothing_can_be_kept_kernels_are_compiled_all_the_same(small_kerne
     assert compiles(caplog) and not Path("~").exists()
 
 
+@pytest.mark.posix
 def test_a_fork_waits_until_another_thread_has_compiled(small_kernel: Path):
     def compile_slowly() -> None:
         with kernel_cache.compiling:

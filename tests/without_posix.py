@@ -11,11 +11,16 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import matplotlib.pyplot  # noqa: F401
+import torch._dynamo
 import torch.distributed
 import torch.utils.tensorboard  # noqa: F401
+
+with suppress(ImportError):  # of `transformers`, which imports it late
+    import psutil  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
@@ -36,6 +41,7 @@ def take_away() -> None:
             delattr(os, name)
     for name in SIGNALS:
         delattr(signal, name)
+    os.environ.setdefault("USERNAME", "somebody")  # as Windows does
     os.symlink = refuse_link
     os.link = refuse_link
     os.kill = refuse_signal
