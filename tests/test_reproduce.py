@@ -18,7 +18,7 @@ from finished_experiments import plan_of
 from PIL import Image
 from processes import Process
 from promptcal.datasets import build_dataset
-from promptcal.trainers.experiments.definition import read_experiment
+from promptcal.trainers.experiments.definition import FOLDER, read_experiment
 from promptcal.trainers.experiments.layouts.theory import CAVEAT
 from promptcal.trainers.experiments.outcome import DEMO, write_outcome
 from promptcal.trainers.experiments.plan import PlannedRun, Workspace, expand, select, work_groups
@@ -42,11 +42,13 @@ def test_a_demo_experiment_from_end_to_end(demo):
     assert "6 runs done now; 1 of 1 outcome written" in process.stdout
     assert "6 runs, 0 finished, 6 to do." in process.stdout
     made = out / "demo" / "experiments" / "sals"
-    assert {path.name for path in made.iterdir()} == {"tables.md", "tables.tex", "tables.csv", "figures", "report.html"}
+    assert {path.name for path in made.iterdir()} == {
+        "tables.md", "tables.tex", "tables_notes.tex", "tables.csv", "figures", "report.html"}
     assert {path.name for path in (made / "figures").iterdir()} == {"sals.png", "sals.pdf", "figures.json"}
     text, page = (made / "tables.md").read_text(), (made / "report.html").read_text()
+    assert "small CLIP, SELECT 0.5, 8 views" in text  # what all rows share stands once
     for row in ("C-TPT", "O-TPT", "SoC"):
-        assert text.count(f"| {row}, SELECT 0.5, 8 views |") == 3  # accuracy, ECE, ECE + SaLS
+        assert text.count(f"| {row} |") == 3  # accuracy, ECE, ECE + SaLS
     assert "LandCover | LandCoverShift | Average" in text
     assert DEMO.split(":")[0] in text and DEMO.replace("'", "&#39;") in page
     assert "(published: " not in text + page
@@ -479,6 +481,17 @@ def test_a_dry_run_computes_nothing(demo, tmp_path):
     assert "Time unknown: 6 runs, because no run of the same kind is finished." in done.stdout
     assert "landcover (12 images) 13.0 to 72; landcover_shift (12 images) 13.0 to 72 points" in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_several_experiments_in_one_command(tmp_path):
+    done = run_tool("reproduce.py", "table1", "sals", "--dry-run", "--output-dir", tmp_path, *QUICK)
+    assert done.returncode == 0 and "10 runs" in done.stdout, done  # sals has six of table1's
+    own = tmp_path / "mine.yaml"
+    own.write_text((FOLDER / "table1.yaml").read_text())
+    (tmp_path / "other").mkdir()
+    shutil.copy(FOLDER / "ace.yaml", tmp_path / "other" / "mine.yaml")
+    done = run_tool("reproduce.py", own, tmp_path / "other" / "mine.yaml", "--dry-run", *QUICK)
+    assert done.returncode == 2 and "has the name of another experiment of this command" in done.stderr
 
 
 def test_settings_that_no_run_uses_are_named(tmp_path):

@@ -2,6 +2,7 @@
 
     python tools/reproduce.py list
     python tools/reproduce.py table1 --root DATA --dry-run
+    python tools/reproduce.py table1 lambda --demo
     python tools/reproduce.py all --demo
     python tools/reproduce.py all --root DATA --jobs 8
     python tools/reproduce.py all --root DATA --cluster slurm --slurm partition=gpu gres=gpu:1 time=240
@@ -26,10 +27,12 @@ from promptcal.trainers.experiments.slurm_options import ARRAY_PARALLELISM, chec
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = tool_parser(__doc__)
-    parser.add_argument("name", metavar="NAME", nargs="?", default="list",
-                        help="an experiment of configs/experiments, a yaml file of your own, all, or list (default)")
+    parser.add_argument("names", metavar="NAME", nargs="*", default=["list"],
+                        help="experiments of configs/experiments, yaml files of your own, all, or list (default)")
     parser.add_argument("--root", default="", help="folder that holds the data sets")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="N test images per run, for a quick look")
+    parser.add_argument("--quick", action="store_true", help="zero-shot alone, one seed: for verify a first check of "
+                        "weights, preprocessing, class names and split")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME",
                         help="only these methods, data sets or backbones")
     parser.add_argument("--add", nargs="+", default=[], metavar="NAME", help="further methods or data sets")
@@ -65,11 +68,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 @resumable()
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
-    if args.name == "list":
+    if "list" in args.names:
         print(list_experiments())
         return 0
-    if args.name != "all":
-        experiment_file(args.name)
+    for name in args.names:
+        if name != "all":
+            experiment_file(name)
     if args.limit < 0:
         raise ConfigError(f"--limit is {args.limit}; it must be 0 (all images) or more")
     if args.jobs < 1:
@@ -114,9 +118,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         baseline=args.baseline,
         ours=tuple(args.ours),
     )
-    catalogue = read_experiments(args.name, args.add, args.demo)
-    if len(catalogue.chosen) == 1 and not args.dry_run:
-        download_missing(next(iter(catalogue.chosen.values())), workspace, args.only)
+    catalogue = read_experiments(args.names, args.add, args.demo, args.quick)
+    if "all" not in args.names and not args.dry_run:
+        for experiment in catalogue.chosen.values():
+            download_missing(experiment, workspace, args.only)
     plans = make_plans(catalogue, workspace, args.only)
     cluster = None
     if args.cluster:

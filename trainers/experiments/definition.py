@@ -18,7 +18,7 @@ from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, dataset_file_of
 from ..config.layers import dataset_layers
 from ..config.safe_yaml import read_yaml
-from ..registry import TRAINER_REGISTRY, find_method, registered_name
+from ..registry import TRAINER_REGISTRY, ZERO_SHOT, find_method, method_key, registered_name
 from ..report import published
 from .layouts import layout_fields
 
@@ -220,6 +220,18 @@ def add(experiment: Experiment, names: Sequence[str]) -> Experiment:
         groups.append(RunGroup(methods))
     all_datasets = list(dict.fromkeys([*experiment.datasets, *datasets]))
     return replace(experiment, runs=groups, datasets=all_datasets)
+
+
+def zero_shot_only(experiment: Experiment) -> Experiment:
+    """The experiment with its zero-shot runs of the first seed: a first look that needs no views."""
+    groups = []
+    for group in experiment.runs:
+        methods = [name for name in group.methods if method_key(name) == method_key(ZERO_SHOT)]
+        if methods:
+            groups.append(replace(group, methods=methods))
+    if not groups:
+        raise ConfigError(f"--quick runs zero-shot alone, and {experiment.name} has no zero-shot runs")
+    return replace(experiment, runs=groups, seeds=experiment.seeds[:1])
 
 
 def sweeps_method_settings(group: RunGroup) -> bool:

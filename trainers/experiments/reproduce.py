@@ -17,7 +17,7 @@ from ..runs.lock import RunLock
 from ..vlm import openai
 from ..vlm.loading import find_loader
 from .cluster import Cluster
-from .definition import Experiment, add, read_all_experiments, read_experiment
+from .definition import Experiment, add, read_all_experiments, read_experiment, zero_shot_only
 from .outcome import Outcome, write_index, write_outcome
 from .plan import (
     PlannedRun,
@@ -67,27 +67,45 @@ class Reproduced:
     problems: dict[str, str] = field(default_factory=dict)  # experiment -> why it has no outcome
 
 
-def read_experiments(name: str, added: Sequence[str] = (), demo: bool = False) -> Catalogue:
-    """Reads one experiment, or all.
+def read_experiments(
+    names: str | Sequence[str], added: Sequence[str] = (), demo: bool = False, quick: bool = False,
+) -> Catalogue:
+    """Reads some experiments, or all.
 
     Args:
-        name: `all`, a name in configs/experiments, or the path of a yaml file.
+        names: `all`, or one or several names in configs/experiments or paths of yaml files.
         added: Further methods and data sets.
-        demo: Whether embedded data sets replace the experiment's.
+        demo: Whether embedded data sets replace the experiments'.
+        quick: Whether only their zero-shot runs are made.
     """
+    if isinstance(names, str):
+        names = [names]
     known, problems = read_all_experiments()
-    if name == "all":
+    if "all" in names:
         chosen = dict(known)
     else:
-        experiment = read_experiment(name)
-        chosen = {experiment.name: experiment}
+        chosen = {}
         problems = {}  # of files that were not asked for
+    for name in names:
+        if name != "all":
+            experiment = read_experiment(name)
+            check_other_file(chosen.get(experiment.name), experiment, name)
+            chosen[experiment.name] = experiment
     if added:
-        check_added(name, added, chosen.values(), demo)
+        check_added(", ".join(names), added, chosen.values(), demo)
         for key, experiment in chosen.items():
             if experiment.runs:
                 chosen[key] = add(experiment, added)
+    if quick:
+        for key, experiment in chosen.items():
+            chosen[key] = zero_shot_only(experiment)
     return Catalogue(known, chosen, problems)
+
+
+def check_other_file(first: Experiment | None, second: Experiment, name: str) -> None:
+    """Refuses two files of one name: their tables would be written to one folder."""
+    if first is not None and first != second:
+        raise ConfigError(f"{name} has the name of another experiment of this command: rename the file")
 
 
 def check_added(

@@ -47,7 +47,11 @@ def content() -> dict:
 
 def tables_of(source: str | None = SOC) -> dict:
     """The tables of one source by name, or of all with None."""
-    return {name: table for name, table in content()["tables"].items() if source in (None, table.get("source", SOC))}
+    tables = {}
+    for name, table in content()["tables"].items():
+        if source is None or source_of(name) == source:
+            tables[name] = table
+    return tables
 
 
 def source_of(table: str) -> str:
@@ -61,10 +65,15 @@ def source_name(source: str) -> str:
 
 
 def where_printed(table: str) -> str:
-    """Where a table is printed: `Author et al. (year), Table N`, or the place that the source has instead of tables."""
-    own, source = content()["tables"][table], content()["sources"][source_of(table)]
-    place = f"Table {own['table']}" if "table" in own else source.get("where", "")
-    return ", ".join(filter(None, (source["name"], place)))
+    """`Author et al. (year), Table N`, or the place that a source has instead of tables."""
+    about = content()["tables"][table]
+    source = content()["sources"][source_of(table)]
+    place = source.get("where", "")
+    if "table" in about:
+        place = f"Table {about['table']}"
+    if not place:
+        return source["name"]
+    return f"{source['name']}, {place}"
 
 
 def cite_key(source: str) -> str:
@@ -75,34 +84,60 @@ def cite_key(source: str) -> str:
 def bibliography(keys: Iterable[str]) -> str:
     """The BibTeX entries with these keys."""
     wanted = set(keys)
-    return "\n".join(f"{own['bib']}\n" for source, own in content()["sources"].items() if cite_key(source) in wanted)
+    entries = []
+    for source, about in content()["sources"].items():
+        if cite_key(source) in wanted:
+            entries.append(f"{about['bib']}\n")
+    return "\n".join(entries)
 
 
 def cells(table: str | None = None) -> Iterator[Cell]:
     """Every cell of one table, or of all, row by row."""
-    for name in [table] if table else content()["tables"]:
-        own = content()["tables"][name]
-        blank = [None] * len(own["columns"])
-        for row in own["rows"]:
-            extras = zip(row.get("differences", blank), row.get("colours", blank), strict=True)
-            for column, printed, extra in zip(own["columns"], row["values"], extras, strict=True):
-                yield Cell(name, row["metric"], row["method"], column, printed, where_printed(name), *extra)
+    names = [table] if table else list(content()["tables"])
+    for name in names:
+        about = content()["tables"][name]
+        where = where_printed(name)
+        for row in about["rows"]:
+            for at, (column, printed) in enumerate(zip(about["columns"], row["values"], strict=True)):
+                difference = row["differences"][at] if "differences" in row else None
+                colour = row["colours"][at] if "colours" in row else None
+                yield Cell(name, row["metric"], row["method"], column, printed, where, difference, colour)
 
 
 def find(table: str, metric: str, method: str, column: str) -> Cell | None:
-    """The cell of a method (in any spelling) and a data set (registry name); None if the table has none."""
+    """The cell of a method and a column; None if the table has none.
+
+    Args:
+        table: Its name.
+        metric: By name.
+        method: In any spelling.
+        column: A data set's registered name, or what the table's columns are.
+    """
     wanted = (metric, method_key(method), column)
-    return next((cell for cell in cells(table) if (cell.metric, method_key(cell.method), cell.column) == wanted), None)
+    for cell in cells(table):
+        if (cell.metric, method_key(cell.method), cell.column) == wanted:
+            return cell
+    return None
 
 
 def find_for_run(
-    metric: str, method: str, dataset: str, backbone: str, steps: int = 1, sals: bool = False,
-    source: str = SOC,
+    metric: str, method: str, dataset: str, backbone: str, source: str = SOC, **conditions: object,
 ) -> Cell | None:
-    """The cell that a source prints for a method under some conditions; None if it has none."""
+    """The cell that a source prints for a method; None if it has none under these conditions.
+
+    Args:
+        metric: By name.
+        method: In any spelling.
+        dataset: Registered name.
+        backbone: OpenAI's name.
+        source: Whose tables.
+        conditions: `steps`, 1 without it, and `sals`, False without it.
+    """
+    wanted = {"steps": 1, "sals": False, **conditions}
     for name, table in tables_of(source).items():
-        conditions = (table.get("backbone"), table.get("steps", 1), table.get("sals", False))
-        if conditions == (backbone, steps, sals):
+        printed = {condition: table.get(condition, default)
+                   for condition, default in (("steps", 1), ("sals", False))}
+        if table.get("backbone") == backbone and printed == wanted:
             cell = find(name, metric, method, dataset)
             if cell is not None:
                 return cell
@@ -124,7 +159,7 @@ def find_for_record(metric: str, record: RunRecord, source: str = SOC) -> Cell |
         steps = record.changed["TTA.STEPS"][1]
     plain = metric.removesuffix("_sals")
     return find_for_run(plain, str(record.method["trainer"]), str(record.data["dataset"]),
-                        str(record.model["backbone"]), steps, metric.endswith("_sals"), source)
+                        str(record.model["backbone"]), source, steps=steps, sals=metric.endswith("_sals"))
 
 
 def is_published_data(record: RunRecord) -> bool:

@@ -26,6 +26,7 @@ from ...runs.record import RunRecord
 from ...vlm.openai import SMALL
 from ...vlm.small import card_results
 from ..finished_runs import FinishedRuns
+from .reruns import Comparison, compare_reruns, rerun_summary, reruns_table
 
 AGREES = "agrees"
 DIFFERS = "differs"
@@ -128,12 +129,17 @@ class Verification:
         for table in by_backbone(finished.runs):
             self.grids.append(grid_of(table.runs, table.label, table.label))
         self.checks: list[Check] = []
+        self.reruns: list[Comparison] = []
         for grid in self.grids:
             self.checks += make_checks(grid, finished.experiment.metrics, finished.is_demo)
+            self.reruns += compare_reruns(grid)
         self.reasons = explain_all(self.checks)
 
     def tables(self) -> list[Table]:
-        """A block for each data set and metric, a row for each row of the grid."""
+        """A block for each data set and metric, a row for each row of the grid.
+
+        Where there are logs of third parties, a table of them comes first.
+        """
         sources = list(dict.fromkeys(source for check in self.checks for source in check.published))
         blocks: dict[tuple[str, str], RowBlock] = {}
         for check, reasons in zip(self.checks, self.reasons, strict=True):
@@ -147,7 +153,10 @@ class Verification:
         backbones = ", ".join(grid.backbone for grid in self.grids)
         title = f"{self.finished.experiment.title}, {backbones}"
         name = self.finished.experiment.name
-        return [Table(name, title, columns, list(blocks.values()), self.notes(sources))]
+        tables = [Table(name, title, columns, list(blocks.values()), self.notes(sources))]
+        if self.reruns:
+            tables.insert(0, reruns_table(self.reruns, f"{name}_logs", backbones))
+        return tables
 
     def notes(self, sources: Sequence[str]) -> list[str]:
         notes = [
@@ -181,7 +190,10 @@ class Verification:
         if any(CARD in check.published for check in self.checks):
             whose = "the small CLIP's card"
         cells = counted(len(self.checks), "cell")
-        return (f"Of {cells} (method, data set, metric) {count[AGREES]} agree with {whose}, "
+        reruns = ""
+        if self.reruns:
+            reruns = f"{rerun_summary(self.reruns)} "
+        return (f"{reruns}Of {cells} (method, data set, metric) {count[AGREES]} agree with {whose}, "
                 f"{count[DIFFERS]} differ and {count[UNPUBLISHED]} are not published.")
 
     def verdict(self) -> Verdict:
@@ -224,7 +236,16 @@ class Verification:
             "seconds": seconds,
             "data": data,
             "cells": cells,
+            "logs": [log_record(comparison) for comparison in self.reruns],
         }
+
+
+def log_record(comparison: Comparison) -> dict[str, Any]:
+    """A comparison with a log, for verify.json; a distance has no value of the log."""
+    content = {**asdict(comparison), "verdict": comparison.verdict}
+    if np.isnan(comparison.log):
+        content["log"] = None
+    return content
 
 
 def make_checks(grid: Grid, metrics: Sequence[str], is_demo: bool) -> list[Check]:
@@ -355,7 +376,10 @@ def explain(check: Check, zero_shot: Check | None) -> list[str]:
 
 def check_row(check: Check, reasons: Sequence[str], sources: Sequence[str]) -> TableRow:
     """A check as a row of the table."""
-    entries: list[Entry | None] = [mean_entry(list(check.by_seed.values()), 2)]
+    ours = mean_entry(list(check.by_seed.values()), 2)
+    if ours.std == 0 and method_info(check.trainer).zero_shot:  # it does not depend on the seed
+        ours = replace(ours, std=None)
+    entries: list[Entry | None] = [ours]
     for source in sources:
         if source not in check.published:
             entries.append(None)

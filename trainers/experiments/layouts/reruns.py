@@ -1,0 +1,259 @@
+"""Runs compared with third parties' logs of real runs: right images, mean confidence, bins, blocks.
+
+Zero-shot has no randomness. It tests weights, preprocessing, class names, template and split before
+any method is judged. Its limits are those of rounding and of other software, computed from stored
+real features that were rounded to half precision, without and with an error of 0.02 per logit.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ....datasets.utils.cli import counted
+from ...config import CONFIGS
+from ...functional.calibration import reliability
+from ...registry import ZERO_SHOT
+from ...report.grid import Column, Grid
+from ...report.measure import Measured
+from ...report.published import is_published_data
+from ...report.sentences import listed
+from ...report.table_model import Entry, RowBlock, Table, TableRow, text_entry
+
+FILE = CONFIGS / "experiments" / "reruns.json"
+BINS = 20  # of the logs
+BLOCK = 200  # images between two running accuracies of the logs
+
+# Right images: logs are in fp16, and two of them differ by 1 image. In another precision 0.1 to
+# 0.5 % of the predictions change.
+FP16_IMAGES, FP16_SHARE = 3, 0.002
+OTHER_IMAGES, OTHER_SHARE = 8, 0.005
+# Rounding moves the mean by less than 0.0004, another template by 0.018 or more, scale 99 by 0.003.
+MEAN_CONFIDENCE = 0.002
+# Share of the images in another bin: at most 0.03 by rounding, 0.09 to 0.10 for another template.
+OTHER_BINS = 0.03
+# A block covers a few classes. More right or wrong images than this have a cause.
+BLOCK_IMAGES = 5
+# TPT's views are random: one seed of two programs differs by up to 0.7 % of the images.
+TUNED_SHARE = 0.01
+
+AGREES = "agrees"
+DIFFERS = "differs"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One quantity of a run next to a log.
+
+    Attributes:
+        dataset: The column's label.
+        method: Registered name.
+        quantity: In words.
+        ours: Of the run.
+        log: Of the log; NaN for a distance from it.
+        limit: How far apart they may lie.
+        agrees: Whether they do not.
+        source: Repository of the log.
+        link: To the log.
+        decimals: In tables.
+        where: Which images differ, in words.
+        is_judged: Whether it counts in the verdict.
+    """
+
+    dataset: str
+    method: str
+    quantity: str
+    ours: float
+    log: float
+    limit: float
+    agrees: bool
+    source: str
+    link: str
+    decimals: int = 0
+    where: str = ""
+    is_judged: bool = True
+
+    @property
+    def verdict(self) -> str:
+        return AGREES if self.agrees else DIFFERS
+
+
+@cache
+def known_reruns() -> list[dict[str, Any]]:
+    """The logs of configs/experiments/reruns.json."""
+    return json.loads(FILE.read_text(encoding="utf-8"))["runs"]
+
+
+def compare_reruns(grid: Grid) -> list[Comparison]:
+    """The runs of a table next to the logs of the same conditions."""
+    comparisons = []
+    for column in grid.columns:
+        for row, cell in grid.cells_on(column):
+            # Zero-shot is the same for all seeds. The logs of TPT are of seed 0.
+            first = cell[0]
+            if row.settings or row.details or not is_comparable(first):
+                continue
+            for rerun in known_reruns():
+                if is_of_conditions(rerun, first):
+                    comparisons += compare(grid, column, first, rerun)
+    return comparisons
+
+
+def is_comparable(measured: Measured) -> bool:
+    """Whether a run is on all images of the published split, at its defaults."""
+    record = measured.record
+    if record.changed or record.get("model.prompt.kind") == "learnt":
+        return False
+    return is_published_data(record) and measured.skipped == 0 and measured.n == record.data["n"]
+
+
+def is_of_conditions(rerun: Mapping[str, Any], measured: Measured) -> bool:
+    record = measured.record
+    ours = (record.method["trainer"], record.data["dataset"], record.model["backbone"], measured.n)
+    return ours == (rerun["trainer"], rerun["dataset"], rerun["backbone"], rerun["images"])
+
+
+def compare(
+    grid: Grid, column: Column, measured: Measured, rerun: Mapping[str, Any],
+) -> list[Comparison]:
+    """All quantities of one log."""
+    common: dict[str, Any] = {
+        "dataset": grid.column_label(column), "method": rerun["trainer"], "source": rerun["source"],
+        "link": rerun["link"],
+    }
+    comparisons = [compare_count(measured, rerun, common)]
+    if rerun["trainer"] != ZERO_SHOT:
+        return comparisons
+    if "bins" in rerun:
+        comparisons.append(compare_confidence(measured, rerun, common))
+        comparisons += compare_bins(measured, rerun, common)
+    if "running" in rerun:
+        comparisons.append(compare_blocks(measured, rerun, common))
+    return comparisons
+
+
+def compare_count(
+    measured: Measured, rerun: Mapping[str, Any], common: Mapping[str, Any],
+) -> Comparison:
+    """The number of right images."""
+    right = int(measured.tuned.correct.sum())
+    if rerun["trainer"] != ZERO_SHOT:
+        limit = round(TUNED_SHARE * measured.n)
+    elif measured.record.numerics.get("precision") == "fp16":
+        limit = max(FP16_IMAGES, round(FP16_SHARE * measured.n))
+    else:
+        limit = max(OTHER_IMAGES, round(OTHER_SHARE * measured.n))
+    unsettled = str(rerun.get("not_judged_by_count") or "")
+    return Comparison(
+        **common, quantity="right images", ours=right, log=rerun["correct"], limit=limit,
+        agrees=abs(right - rerun["correct"]) <= limit, where=unsettled, is_judged=not unsettled)
+
+
+def compare_confidence(
+    measured: Measured, rerun: Mapping[str, Any], common: Mapping[str, Any],
+) -> Comparison:
+    """Mean confidence, the sharpest single number."""
+    ours = float(measured.tuned.confidence.mean(dtype=np.float64))
+    log = rerun["mean_confidence"]
+    return Comparison(
+        **common, quantity="mean confidence", ours=ours, log=log, limit=MEAN_CONFIDENCE,
+        agrees=abs(ours - log) <= MEAN_CONFIDENCE, decimals=4)
+
+
+def compare_bins(
+    measured: Measured, rerun: Mapping[str, Any], common: Mapping[str, Any],
+) -> list[Comparison]:
+    """How the images are spread over bins of confidence."""
+    ours = reliability(*measured.tuned, BINS).count
+    log = np.array(rerun["bins"]["count"])
+    share = float(np.abs(ours - log).sum() / 2 / measured.n)
+    limits = 5 + 4 * np.sqrt(0.08 * log)
+    outside = np.flatnonzero(np.abs(ours - log) > limits)
+    words = [f"{k / BINS:g} to {(k + 1) / BINS:g}: {ours[k]} instead of {log[k]}" for k in outside]
+    return [
+        Comparison(**common, quantity="share of the images in other bins", ours=share,
+                   log=float("nan"), limit=OTHER_BINS, agrees=share <= OTHER_BINS, decimals=4),
+        Comparison(**common, quantity="bins with another number of images", ours=len(outside),
+                   log=float("nan"), limit=0, agrees=len(outside) == 0, where=listed(words)),
+    ]
+
+
+def compare_blocks(
+    measured: Measured, rerun: Mapping[str, Any], common: Mapping[str, Any],
+) -> Comparison:
+    """Right images in each block of the test list, which has the order of classes."""
+    ends = rerun["running"]["seen"]
+    starts = [0, *ends[:-1]]
+    log = np.diff([0, *rerun["running"]["correct"]])
+    right = np.concatenate([[0], np.cumsum(measured.tuned.correct)])
+    ours = [int(right[end] - right[start]) for start, end in zip(starts, ends, strict=True)]
+    words = []
+    for start, end, count, expected in zip(starts, ends, ours, log, strict=True):
+        if abs(count - expected) > BLOCK_IMAGES:
+            classes = classes_of_block(measured, start, end)
+            words.append(f"images {start + 1:,} to {end:,} ({classes}): {count} instead of {expected}")
+    where = listed(words)
+    if words and len(words) <= len(ends) // 2:
+        where += ". The other blocks agree: check names, labels and files of these classes"
+    elif words:
+        where += ". Most blocks differ: check weights, preprocessing, template and the order of the list"
+    return Comparison(
+        **common, quantity=f"blocks of {BLOCK} images with other right images", ours=len(words),
+        log=float("nan"), limit=0, agrees=not words, where=where)
+
+
+def classes_of_block(measured: Measured, start: int, end: int) -> str:
+    """The classes of some images of the test list."""
+    labels = measured.run.load_predictions().label[start:end]
+    names = measured.run.classnames
+    return listed([names[label] for label in dict.fromkeys(labels.tolist())], 4)
+
+
+def reruns_table(comparisons: Sequence[Comparison], name: str, backbones: str) -> Table:
+    """The comparisons as a table, a block for each data set and method."""
+    blocks: dict[str, RowBlock] = {}
+    for comparison in comparisons:
+        label = f"{comparison.dataset}, {comparison.method}"
+        block = blocks.setdefault(label, RowBlock(label, []))
+        log = None
+        if not np.isnan(comparison.log):
+            log = Entry(comparison.log, comparison.decimals)
+        verdict = comparison.verdict
+        if not comparison.is_judged:
+            verdict = "not judged"
+        block.rows.append(TableRow(f"{comparison.quantity} ({comparison.source})", comparison.method, [
+            Entry(comparison.ours, comparison.decimals), log,
+            Entry(comparison.limit, comparison.decimals), text_entry(verdict),
+        ]))
+    notes = [rerun_summary(comparisons)]
+    for comparison in comparisons:
+        if comparison.where:
+            notes.append(f"{comparison.dataset}, {comparison.method}, {comparison.quantity}: "
+                         f"{comparison.where}.")
+    links = dict.fromkeys(comparison.link for comparison in comparisons)
+    notes.append(f"Logs: {', '.join(links)}. Not measured here.")
+    notes.append(
+        "Zero-shot tests weights, preprocessing, class names and split before any method is judged. "
+        "Judge it by mean confidence and bins first. Its limits are those of rounding; TPT's is 1 % of "
+        "the images, because its views are random.")
+    columns = ["ours", "log", "limit", "verdict"]
+    title = f"Next to third parties' logs of real runs, {backbones}"
+    return Table(name, title, columns, list(blocks.values()), notes)
+
+
+def rerun_summary(comparisons: Sequence[Comparison]) -> str:
+    """On which data sets zero-shot agrees with the logs, and where it does not."""
+    judged = [item for item in comparisons if item.is_judged and item.method == ZERO_SHOT]
+    differing = list(dict.fromkeys(item.dataset for item in judged if not item.agrees))
+    agreeing = list(dict.fromkeys(item.dataset for item in judged if item.dataset not in differing))
+    parts = []
+    if agreeing:
+        parts.append(f"Zero-shot agrees with third parties' logs on {listed(agreeing)}.")
+    if differing:
+        parts.append(f"Zero-shot differs from them on {counted(len(differing), 'data set')}, "
+                     f"{listed(differing)}: find the cause before methods are judged there.")
+    return " ".join(parts)
