@@ -82,9 +82,13 @@ def test_only_runs_of_the_logs_conditions_are_compared(tmp_path):
     logits, label = logits_of_the_log()
     assert compare_run(tmp_path / "precision", logits, label, changes={"numerics.precision": "fp16"})[
         "right images"].limit == 3
-    for number, options in enumerate((
-            {"settings": {"PROMPT.CTX_INIT": "art of a"}}, {"changes": {"model.weights": "0", "model.backbone": "file"}},
-            {"changes": {"data.subset": "base classes"}}, {"skipped": [3]})):
+    others = (
+        {"settings": {"PROMPT.CTX_INIT": "art of a"}},
+        {"changes": {"model.weights": "0", "model.backbone": "file"}},
+        {"changes": {"data.subset": "base classes"}},
+        {"skipped": [3]},
+    )
+    for number, options in enumerate(others):
         assert compare_run(tmp_path / str(number), logits, label, **options) == {}
 
 
@@ -96,7 +100,8 @@ def test_the_logs_are_whole():
         if "bins" in rerun:
             assert sum(rerun["bins"]["count"]) == rerun["images"] and sum(rerun["bins"]["correct"]) == rerun["correct"]
         if "running" in rerun:
-            assert (rerun["running"]["seen"][-1], rerun["running"]["correct"][-1]) == (rerun["images"], rerun["correct"])
+            running = rerun["running"]
+            assert (running["seen"][-1], running["correct"][-1]) == (rerun["images"], rerun["correct"])
 
 
 def test_quick_is_zero_shot_alone(tmp_path):
