@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
-
 from .utils.errors import UserError
 from .utils.files import (
     Damaged,
@@ -29,6 +27,7 @@ from .utils.files import (
     user_cache_folder,
     write_bytes,
 )
+from .utils.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -191,8 +190,8 @@ def hash_files(paths: Sequence[str]) -> list[ImageHash]:
     starts = range(0, len(paths), FILES_PER_TASK)
     groups = [paths[start : start + FILES_PER_TASK] for start in starts]
     hashes: list[ImageHash] = []
-    progress = tqdm(total=len(paths), desc="hashes of images", unit="img", dynamic_ncols=True,
-                    delay=1.0)  # no bar for what takes less than a second
+    # No bar for what takes less than a second.
+    progress = progress_bar(len(paths), "hashes of images", "img", delay=1.0)
     with ThreadPoolExecutor(thread_name_prefix="hashes") as pool, progress as bar:
         try:
             for group in pool.map(hash_group, groups):

@@ -53,7 +53,7 @@ def test_kill_9_at_random_moments(runs: FaultRuns, tmp_path: Path):
 
 
 @pytest.mark.parametrize(("sent", "status"), [
-    (signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)])
+    (signal.SIGTERM, 143), (signal.SIGUSR1, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)])
 def test_signals_end_the_run_in_order(runs: FaultRuns, tmp_path: Path, sent: signal.Signals, status: int):
     run = tmp_path / "run"
     process = Process("train.py", *runs.arguments(run))

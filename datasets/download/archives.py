@@ -19,10 +19,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from tqdm import tqdm
-
 from ..utils.errors import DataError, one_line
 from ..utils.files import is_printable, leads_out
+from ..utils.progress import show_progress
 
 # Errors of the disk that is written to, not of the archive.
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
@@ -75,8 +74,8 @@ def write_members(archive: Path, folder: Path) -> None:
     """Checks the name, kind and size of each member before any of it is written."""
     packed, size = archive.stat().st_size, 0
     members = zip_members(archive) if archive.suffix.lower() == ".zip" else tar_members(archive)
-    bar = tqdm(members, desc=f"unpacking {archive.name}", unit=" files", disable=None)
-    for number, member in enumerate(bar, 1):
+    counted = show_progress(members, f"unpacking {archive.name}", "files")
+    for number, member in enumerate(counted, 1):
         size += max(member.size, 0)
         reason = (
             "a name that leads out of its folder" if leads_out(member.name)

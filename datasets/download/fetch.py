@@ -21,11 +21,10 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 
-from tqdm import tqdm
-
 from ..utils.errors import ConfigError, DataError, one_line
 from ..utils.files import read_json
 from ..utils.lock import OwnedLock
+from ..utils.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -291,7 +290,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 def save(response: http.client.HTTPResponse, part: Path, have: int, total: int | None, limit: int) -> None:
     """Appends the body to the `have` bytes of `part`. Stops a host that sends too much, too slowly, or too little."""
     check_limit(max(total or 0, have), limit, part)
-    bar = tqdm(total=total, initial=have, unit="B", unit_scale=True, desc=part.stem, disable=None)
+    bar = progress_bar(total, part.stem, "B", initial=have)
     since, fresh = time.monotonic(), 0
     with bar, part.open("ab" if have else "wb") as file:
         while chunk := response.read1(CHUNK):  # what has arrived; `read` would wait for all of it

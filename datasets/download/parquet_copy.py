@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from ..base import Datum
 from ..parquet import ROW, Parquet
 from ..splitfile import Entry
 from ..utils.errors import DataError, first_five
+from ..utils.progress import show_progress
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class MatchedCopy:
 
     def write(self, folder: Path) -> None:
         """Writes the images as they are stored."""
-        for item, path in tqdm(self.paths, desc="writing images", unit=" files", disable=None):
+        for item, path in show_progress(self.paths, "writing images", "files", total=len(self.paths)):
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(self.dataset.stored_bytes(item))

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
-from tqdm import tqdm
 
 from ..base import Datum, LazyList
 from ..checks import describe_copies
 from ..file_dataset import FileDataset
 from ..image_index import ImageIndex
 from ..utils.errors import DataError, first_five, reading
+from ..utils.progress import show_progress
 from ..views.images import BadImageError
 from .install import missing_metadata
 
@@ -114,7 +114,7 @@ def unreadable(dataset: FileDataset, items: Sequence[Datum]) -> list[str]:
         return True
 
     with ThreadPoolExecutor() as pool:
-        found = tqdm(pool.map(readable, items), total=len(items), desc=dataset.key(), unit=" images", disable=None)
+        found = show_progress(pool.map(readable, items), dataset.key(), "images", total=len(items))
         return [item.impath for item, good in zip(items, found, strict=True) if not good]
 
 

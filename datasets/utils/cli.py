@@ -76,7 +76,8 @@ def run_tool(main: Callable[[], int | None]) -> NoReturn:
     """Ends the process with the status of `main`; see `outcome`."""
     while os.open(os.devnull, os.O_RDWR) <= 2:  # streams that were closed (`2>&-`): the next file to be opened would
         pass  # get their number, and receive what is printed
-    signal.signal(signal.SIGTERM, terminate)
+    for number in ending_signals():
+        signal.signal(number, terminate)
     threading.excepthook = report_thread
     output = Output(1, "w", closefd=False)
     sys.stdout, sys.stderr = (
@@ -92,7 +93,10 @@ def run_tool(main: Callable[[], int | None]) -> NoReturn:
 
 
 def outcome(main: Callable[[], int | None]) -> int:
-    """Runs `main` and returns its status: 2 and one line for a user error, 130 for Ctrl-C, 143 for SIGTERM."""
+    """Runs `main` and returns its status.
+
+    It is 2, after one line, for a user error, 130 for Ctrl-C, 143 for SIGTERM and SIGUSR1.
+    """
     try:
         with explaining_faults():
             return main() or 0
@@ -141,7 +145,14 @@ class Output(io.FileIO):
 
 
 class Terminated(BaseException):
-    """SIGTERM as an exception, so that files are closed and locks released."""
+    """SIGTERM or SIGUSR1 as an exception, so that files are closed and locks released."""
+
+
+def ending_signals() -> list[signal.Signals]:
+    """SIGTERM, and SIGUSR1, which `sbatch --signal=USR1@60` sends before a job's time is up. Windows
+    has no SIGUSR1."""
+    names = ("SIGTERM", "SIGUSR1")
+    return [getattr(signal, name) for name in names if hasattr(signal, name)]
 
 
 def terminate(*_: object) -> NoReturn:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from tqdm import tqdm
 from yacs.config import CfgNode
 
 from ...datasets.base import Dataset, run_name
@@ -23,6 +22,7 @@ from ...datasets.eval_data import EvalData
 from ...datasets.identity import ImageIdentity, hash_contents
 from ...datasets.image_index import ImageIndex, read_stamp
 from ...datasets.utils.errors import DataError
+from ...datasets.utils.progress import progress_bar
 from ...datasets.views import ViewMaker
 from ...datasets.views.loader import load_batches, num_threads
 from ..runs.dist import Distributed
@@ -195,8 +195,9 @@ class ViewStore:
         for indices in share:
             pieces += chunks(indices, ENCODE_AT_ONCE)
         encoded = map(self.check, self.encode(pieces))
-        with tqdm(total=sum(map(len, share)), desc="view features", unit="img", dynamic_ncols=True,
-                  disable=not share or not dist.is_main) as bar:
+        total = sum(len(indices) for indices in share)
+        is_shown = bool(share) and dist.is_main
+        with progress_bar(total, "view features", "img", shown=is_shown) as bar:
             for indices in share:
                 batches = [next(encoded) for _ in chunks(indices, ENCODE_AT_ONCE)]
                 self.add_to_file(indices[0] // BLOCK, self.as_block(batches))

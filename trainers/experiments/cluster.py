@@ -26,6 +26,7 @@ from ...datasets.utils.cli import Terminated, counted, log_to_terminal
 from ...datasets.utils.errors import UserError, one_line
 from ...datasets.utils.files import make_folder, read_json, write_json
 from ...datasets.utils.lock import SILENCE, TOUCH_SECONDS, read_owner
+from ...datasets.utils.progress import PlainProgress, progress_bar
 from ..runs.lock import RunLock
 from .plan import PlannedRun, WorkGroup, Workspace
 from .run import number_of_images, run_group
@@ -285,8 +286,7 @@ class Cluster:
         began = time.monotonic()
         attempts: Counter[int] = Counter()
         self.submit(groups, attempts)
-        with tqdm(total=len(runs), desc="runs", unit="run", dynamic_ncols=True,
-                  disable=not runs) as bar:
+        with progress_bar(len(runs), "runs", "run", shown=bool(runs)) as bar:
             try:
                 while any(self.active(group) for group in groups):
                     self.show_progress(runs, bar)
@@ -299,7 +299,8 @@ class Cluster:
                 stopped.add_note(self.advice(runs))
                 raise
             self.wait_for_files(runs)
-            bar.n = sum(run.finished for run in runs)
+            finished = sum(run.finished for run in runs)
+            bar.update(finished - bar.n)
             bar.set_postfix_str("")
         failed = {}
         for run in runs:
@@ -308,13 +309,13 @@ class Cluster:
                 failed[run] = reason
         return failed
 
-    def show_progress(self, runs: Sequence[PlannedRun], bar: tqdm) -> None:
+    def show_progress(self, runs: Sequence[PlannedRun], bar: tqdm | PlainProgress) -> None:
         """Shows how many runs are finished, and the states of the jobs of the others."""
         states: Counter[str] = Counter()
         for run in runs:
             if not run.finished:
                 states[self.slurm_state(run).lower() or "not submitted"] += 1
-        bar.n = len(runs) - states.total()
+        bar.update(len(runs) - states.total() - bar.n)
         bar.set_postfix_str(", ".join(f"{number} {state}" for state, number in states.items()))
 
     def wait_for_files(self, runs: Sequence[PlannedRun]) -> None:

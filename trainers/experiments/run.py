@@ -20,9 +20,10 @@ from queue import SimpleQueue
 import torch
 from tqdm import tqdm
 
-from ...datasets.utils.cli import LOGGER
+from ...datasets.utils.cli import LOGGER, ending_signals
 from ...datasets.utils.errors import UserError
 from ...datasets.utils.plugins import load_plugins
+from ...datasets.utils.progress import PlainProgress, progress_bar
 from ..coop import trained_prompt
 from ..registry import build_trainer
 from ..report.tensorboard_figures import write_tensorboard_figures
@@ -99,7 +100,7 @@ def run_groups(groups: Sequence[WorkGroup], jobs: int = 1) -> dict[PlannedRun, s
         The runs that failed, with the reason.
     """
     total = sum(len(group) for group in groups)
-    with tqdm(total=total, desc="runs", unit="run", dynamic_ncols=True, disable=not total) as bar:
+    with progress_bar(total, "runs", "run", shown=total > 0) as bar:
         if jobs > 1:
             return run_parallel(groups, jobs, bar)
         failed = {}
@@ -109,7 +110,7 @@ def run_groups(groups: Sequence[WorkGroup], jobs: int = 1) -> dict[PlannedRun, s
         return failed
 
 
-def run_parallel(groups: Sequence[WorkGroup], jobs: int, bar: tqdm) -> dict[PlannedRun, str]:
+def run_parallel(groups: Sequence[WorkGroup], jobs: int, bar: tqdm | PlainProgress) -> dict[PlannedRun, str]:
     """Computes the largest groups first. Each has a process, so that a crash affects no other."""
     # Read once, here: while a worker is started the variable holds the GPU of that worker.
     gpus = visible_gpus()
@@ -127,13 +128,12 @@ def run_parallel(groups: Sequence[WorkGroup], jobs: int, bar: tqdm) -> dict[Plan
             futures[threads.submit(run_in_process, group, slots, jobs)] = group
         try:
             while wait(futures, REFRESH).not_done:
-                bar.n = number_done(futures)
-                bar.refresh()
+                bar.update(number_done(futures) - bar.n)
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
             end_workers(list(futures))
             raise
-    bar.update(bar.total - bar.n)
+    bar.update(number_done(futures) - bar.n)
     failed = {}
     for future in futures:
         failed.update(future.result())
@@ -225,7 +225,8 @@ def work(group: WorkGroup, sender: Connection, jobs: int) -> None:
     """In the new process: its share of the cores, no output, and an end with its parent."""
     # Ctrl-C reaches the parent too, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in ending_signals():
+        signal.signal(number, lambda *_: sys.exit(143))
     os.environ["LOCAL_WORLD_SIZE"] = str(jobs)  # the automatic number of threads is per process
     # Bars of several processes would overwrite each other; each run has its log.txt.
     nowhere = Path(os.devnull).open("w")  # noqa: SIM115

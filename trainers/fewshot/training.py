@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm import tqdm
 
 from ...datasets.utils.errors import ConfigError, UserError, WeightsError
 from ...datasets.utils.files import write_atomically
+from ...datasets.utils.progress import progress_bar
 from ..functional.objectives import class_logits
 from ..runs.tensorboard import ScalarWriter
 from ..vlm.budget import retry_on_oom
@@ -175,7 +175,7 @@ def run_epochs(
         return
     with (
         ScalarWriter(tensorboard) as scalars,
-        tqdm(total=stop, initial=start, desc="training", unit="epoch", dynamic_ncols=True) as bar,
+        progress_bar(stop, "training", "epoch", initial=start) as bar,
     ):
         for batches in images.epochs(start, stop):
             started = time.perf_counter()

@@ -3,10 +3,9 @@ from __future__ import annotations
 
 import argparse
 
-from tqdm import tqdm
-
 from ...datasets import DATASET_REGISTRY, Dataset, build_dataset
 from ...datasets.utils.errors import WeightsError
+from ...datasets.utils.progress import show_progress
 from ..api import Adapter
 from ..config import CONFIGS
 from ..config.build import build_cfg
@@ -61,8 +60,8 @@ def predict_images(args: argparse.Namespace) -> None:
             order_notes.append(
                 f"{method_info(trainer).label} learns from image to image: another order of the images, "
                 f"or other images before one, changes its predictions.")
-        predictions = list(tqdm(
-            predict(images, adapter), trainer, len(images), unit="img", disable=len(images) < SHORT))
+        predictions = list(show_progress(
+            predict(images, adapter), trainer, "img", total=len(images), shown=len(images) >= SHORT))
         print(prediction_table(predictions, trainer, classnames, args.top))
         words = []
         if args.html:

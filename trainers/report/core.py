@@ -11,12 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from ...datasets.base import DATASET_REGISTRY, dataset_info
 from ...datasets.utils.cli import counted, tool
 from ...datasets.utils.errors import ConfigError, DataError
 from ...datasets.utils.files import write_text
+from ...datasets.utils.progress import show_progress
 from ..registry import TRAINER_REGISTRY, method_info
 from .arrange import arrange, by_backbone
 from .choices import choice_tables
@@ -225,7 +224,7 @@ def measure(
     cache = MeasuringCache()
     measured = []
     without_logits = 0
-    for run in tqdm(test, desc="measuring", unit="run", disable=len(test) < 3):
+    for run in show_progress(test, "measuring", "run", total=len(test), shown=len(test) >= 3):
         key = (run.folder.resolve(), run.record.id, options, tuple(val.folder for val in validation.of(run)))
         if key in known:
             measured.append(known[key])

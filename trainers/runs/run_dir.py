@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -519,14 +520,23 @@ def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
     if not difference:
         return
     # Other images have another listing, number and hash: what has changed among them says it all.
-    image_fields = {"data.images", "data.listing", "data.n", "data.subset"}
+    image_fields = {"data.images", "data.listing", "data.n", "data.subset", "data.classes"}
     parts = []
     if image_fields & difference.keys():
         changes = describe_images(path, state.record, state.results is not None, asked.listing)
-        parts.append(f"was made with other data: {changes}")
+        if "data.classes" in difference:
+            changes.append("class names differ")
+        if not changes:
+            changes.append("other images, or another order of them")
+        parts.append(f"was made with other data: {', '.join(changes)}")
     if "model.weights" in difference:
         weights = describe_difference({"weights": difference["model.weights"]})
         parts.append(f"was made with other weights: {weights}")
+    if state.record.method["trainer"] != asked.record.method["trainer"]:
+        # The code, settings and views of another method differ too: its name says it all.
+        for name in list(difference):
+            if name != "TRAINER.NAME" and not name.startswith(("data.", "model.")):
+                del difference[name]
     if "method.source" in difference:
         trainer = asked.record.method["trainer"]
         parts.append(f"was made with other code of {trainer}: the method was edited since")
@@ -546,36 +556,50 @@ def listing_rows(listing: Columns) -> list[list[Any]]:
     return rows
 
 
-def describe_images(path: Path, record: RunRecord, is_finished: bool, listing: Columns) -> str:
+def describe_images(
+    path: Path, record: RunRecord, is_finished: bool, listing: Columns,
+) -> list[str]:
     """How the images that are asked for differ from those of a run, in words."""
-    before: dict[int, tuple[str, int]] = {}
+    before: Counter[tuple[str, int]] = Counter()
     with suppress(Damaged, KeyError, TypeError, ValueError):  # a damaged list: nothing is known
         if is_finished:
-            before = images_by_position(listing_rows(read_arrays(path / "predictions.npz")))
+            before = labelled_images(listing_rows(read_arrays(path / "predictions.npz")))
         else:
-            before = images_by_position(read_json(path / "parts" / LISTING) or [])
-    now = images_by_position(listing_rows(listing))
-    changed_images = 0
-    changed_labels = 0
-    for index in before.keys() & now.keys():
-        changed_images += before[index][0] != now[index][0]
-        changed_labels += before[index][1] != now[index][1]
+            before = labelled_images(read_json(path / "parts" / LISTING) or [])
+    now = labelled_images(listing_rows(listing))
     words = []
-    if record.data["n"] != len(now):
-        words.append(f"{count(record.data['n'], 'image')} then, now {len(now)}")
+    if record.data["n"] != now.total():
+        words.append(f"{count(record.data['n'], 'image')} then, now {now.total()}")
+    if not before:
+        return words
+    # By content: an image that was added in front of others changes the position of all.
+    images_before = images_of(before)
+    images_now = images_of(now)
+    absent = (images_before - images_now).total()
+    added = (images_now - images_before).total()
+    changed_images = min(absent, added)
+    changed_labels = (now - before).total() - added
     if changed_images:
         words.append(f"{count(changed_images, 'image')} changed")
     if changed_labels:
         verb = "differs" if changed_labels == 1 else "differ"
         words.append(f"{count(changed_labels, 'label')} {verb}")
-    return ", ".join(words) or "other images, or another order of them"
+    return words
 
 
-def images_by_position(rows: Sequence[Sequence[Any]]) -> dict[int, tuple[str, int]]:
-    """What picture each image is, whichever copy of it, and its label."""
-    images = {}
-    for index, image, label in rows:
-        images[index] = (image[: 2 * CONTENT_BYTES], label)
+def labelled_images(rows: Sequence[Sequence[Any]]) -> Counter[tuple[str, int]]:
+    """How often each picture, whichever copy of it, is there with each label."""
+    images: Counter[tuple[str, int]] = Counter()
+    for _, image, label in rows:
+        images[image[: 2 * CONTENT_BYTES], label] += 1
+    return images
+
+
+def images_of(labelled: Mapping[tuple[str, int], int]) -> Counter[str]:
+    """How often each picture is there."""
+    images: Counter[str] = Counter()
+    for (image, _), number in labelled.items():
+        images[image] += number
     return images
 
 

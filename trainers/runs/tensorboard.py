@@ -23,9 +23,9 @@ from tensorboard.plugins.hparams.api_pb2 import (
 )
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
 
 from ...datasets.utils.files import writing
+from ...datasets.utils.progress import progress_bar
 from ..config.run_folder import event_folder, zero_shot_event_folder
 from ..functional.calibration import ece, top_class
 from ..registry import branch_of, method_info
@@ -118,7 +118,7 @@ class Progress:
         """
         self.tuned = RunningMetrics(bins)
         self.zero_shot: RunningMetrics | None = None
-        self.bar = tqdm(total=total, desc=trainer, unit="img", dynamic_ncols=True, disable=not shown)
+        self.bar = progress_bar(total, trainer, "img", shown=shown)
         self.shown = shown
         self.total = total
         self.counted = 0  # images, unreadable ones too

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm import tqdm
 from yacs.config import CfgNode
 
+from ...datasets.utils.progress import show_progress
 from ..config.validation import MEAN, SIMILARITY
 from .backbone import Backbone
 from .descriptions import Descriptions, read_descriptions
@@ -133,7 +133,7 @@ class ClassTexts:
         sums = torch.zeros(len(tokens), backbone.features, device=backbone.device)
         most = max(map(len, tokens))
         is_short = most * len(tokens) < 2000
-        for number in tqdm(range(most), "texts", unit="per class", disable=is_short):
+        for number in show_progress(range(most), "texts", "per class", total=most, shown=not is_short):
             # The text of this number of all classes that have so many.
             classes = [label for label, rows in enumerate(tokens) if number < len(rows)]
             rows_of_classes = [tokens[label][number] for label in classes]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 from yacs.config import CfgNode
 
+from ...datasets.utils.progress import progress_bar
 from .budget import Budget, per_device
 from .text_encoder import TextEncoder, gradients_of_one
 
@@ -110,7 +110,7 @@ def text_jacobian(encoder: TextEncoder, context: Tensor) -> Tensor:
     at_once = max(1, tokens_per_pass // (group * length))
     outputs = torch.eye(features, device=device)
     total = classes * features
-    with tqdm(total=total, desc="Jacobian", unit="row", unit_scale=True, dynamic_ncols=True) as bar:
+    with progress_bar(total, "Jacobian", "row") as bar:
         for start in range(0, classes, group):
             stop = min(start + group, classes)
             leaf = per_class[start:stop].clone().requires_grad_()

@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from ....datasets.synthetic.canvas import SIZE
 from ....datasets.synthetic.tiles import CLASSNAMES, draw, tile, tile_rng, to_bytes, under
 from ....datasets.utils.errors import ConfigError
 from ....datasets.utils.files import write_atomically
+from ....datasets.utils.progress import show_progress
 from ....datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from ...functional.objectives import unit
 from ..openai import END, SMALL_MARK, START, full_token_table
@@ -72,7 +72,7 @@ def training_tiles(count: int, seed: int) -> tuple[Tensor, np.ndarray, np.ndarra
     conditions = tile_rng("small clip labels", seed).choice(len(CONDITIONS), count, p=share)
     classes = np.arange(count) % len(CLASSES)
     images = []
-    for number in tqdm(range(count), desc="drawing", unit="tile"):
+    for number in show_progress(range(count), "drawing", "tile", total=count):
         rng = tile_rng("small clip", seed, number)
         image = draw(CLASSES[classes[number]], rng)
         images.append(to_bytes(under(CONDITIONS[conditions[number]], image, rng, rng.uniform(0.3, 1.0))))
@@ -178,7 +178,7 @@ def train(images: Tensor, classes: np.ndarray, conditions: np.ndarray, settings:
     rng = np.random.default_rng(settings.seed)
     generator = torch.Generator().manual_seed(settings.seed)
     losses: list[float] = []
-    for _ in tqdm(range(settings.steps), desc="training", unit="step"):
+    for _ in show_progress(range(settings.steps), "training", "step", total=settings.steps):
         chosen = rng.choice(len(images), settings.batch, replace=False)
         right = conditions[chosen]
         wrong = (right + rng.integers(1, len(CONDITIONS), len(chosen))) % len(CONDITIONS)
