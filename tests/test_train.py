@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -88,7 +89,40 @@ def test_other_circumstances_are_refused_by_name(train, tmp_path: Path, image_fo
         if not words:
             shutil.copy(image_folder / "kind_a" / "0.png", image_folder / "kind_b" / "9.png")
         done = train("ZeroShot", *words)
-        assert done.returncode == 2 and message in done.stderr and "--output-dir" in done.stderr, done.stderr
+        assert done.returncode == 2 and message in done.stderr, done.stderr
+        assert f"error: {tmp_path / 'run'} " in done.stderr
+        assert done.stderr.endswith("Use TAG, --overwrite or another --output-dir.\n")
+        assert "edited" not in done.stderr  # another method is not an edit of this one
+    (image_folder / "kind_b" / "9.png").unlink()
+    (image_folder / "kind_a").rename(image_folder / "kind_z")
+    assert "other data: 12 labels differ, class names differ." in train("ZeroShot").stderr
+
+
+def test_a_sweep_is_a_run_per_value_and_a_table_of_all(train, tmp_path: Path):
+    done = train("TPT", *FEW_VIEWS, "--sweep", "OPTIM.LR", "0.001", "0.02")
+    assert done.returncode == 0, done.stderr
+    runs = {lr: json.loads((tmp_path / "run" / f"LR-{lr}" / "results.json").read_text()) for lr in ("0.001", "0.02")}
+    table = done.stdout.split("\n\n")[-1]
+    for lr, results in runs.items():
+        assert results["record"]["method"]["settings"]["OPTIM.LR"] == float(lr)
+        assert re.search(rf"^TPT, learning rate {lr} +{results['accuracy']:.2f} +{results['ece']:.2f}", table, re.M)
+    assert table.count("Zero-shot") == 1
+    again = train("TPT", *FEW_VIEWS, "--sweep", "OPTIM.LR", "0.001", "0.02")
+    assert again.stdout.count("finished before; nothing to compute") == 2
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["OPTIM.LR", "0.1", "1e-1"], "two values of --sweep are the same run"),
+    (["DATASET.NUM_SHOTS", "2", "4"], "or the setting has no effect here"),
+    (["TTA.STEPS", "1", "-2"], "TTA.STEPS is -2; it must be 0 or more"),
+    (["OPTIM.LR", "0.1"], ""), (["OPTIM.LR"], "it needs a setting and its values"),
+    (["OPTIM.LR", "0.1", "0.1"], "a value of OPTIM.LR is given twice"),
+    (["MODEL.BACKBONE.NAME", "RN1", "small"], "no backbone and no weight file 'RN1'"),
+])
+def test_values_of_a_sweep_are_checked_before_the_first_run(train, tmp_path: Path, words: list, message: str):
+    done = train("TPT", *FEW_VIEWS, "--sweep", *words, "--no-train")
+    assert done.returncode == (2 if message else 0) and message in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_seeds(train, tmp_path: Path):

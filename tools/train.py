@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 if __name__ == "__main__":  # import the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
@@ -18,7 +19,10 @@ from promptcal.datasets.utils.errors import ConfigError
 from promptcal.datasets.utils.plugins import load_plugins
 from promptcal.trainers.config.build import KEY, build_cfg
 from promptcal.trainers.config.help import help_text
+from promptcal.trainers.config.names import path_safe
 from promptcal.trainers.config.run_folder import run_path
+from promptcal.trainers.config.settings import effective_settings, leaves
+from promptcal.trainers.config.table import TABLE
 from promptcal.trainers.registry import build_trainer
 from yacs.config import CfgNode
 
@@ -27,26 +31,43 @@ COOP_FLAGS = {
     "--source-domains": "DATASET.SOURCE_DOMAINS", "--target-domains": "DATASET.TARGET_DOMAINS",
     "--transforms": "INPUT.TRANSFORMS", "--head": "MODEL.HEAD.NAME",
 }
-LIST_FLAGS = ("--seed", *COOP_FLAGS)
+SWEEP = "--sweep"
+SWEEP_SEPARATOR = "\0"  # no argument of a command can have this character
+LIST_FLAGS = ("--seed", SWEEP, *COOP_FLAGS)
+
+
+class Sweep(NamedTuple):
+    """One setting and the values that it has one after the other."""
+
+    key: str
+    values: Sequence[str]
+
+    @property
+    def pairs(self) -> list[list[str]]:
+        """The setting with each of its values, as KEY VALUE."""
+        return [[self.key, value] for value in self.values]
 
 
 @resumable()
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    if args.load_epoch is not None and not args.model_dir:
-        raise ConfigError("--load-epoch names an epoch of the prompt in --model-dir DIR: give that folder too")
-    if args.overwrite and args.resume:
-        raise ConfigError("--resume FOLDER continues a run and --overwrite starts one again: give one of them")
-    if len(args.seed) > 1 and args.resume:
-        raise ConfigError("--resume FOLDER continues one run, which has its seed: leave --seed out")
+    check_flags(args)
     load_plugins(args.plugin)
     if args.help_settings is not None:
         print(help_text(args.help_settings or args.trainer))
         return
     log_to_terminal()
-    configs = [make_config(args, seed) for seed in args.seed or [None]]
+    # All configs are made, and refused if need be, before the first run begins.
+    swept_pairs = args.sweep.pairs if args.sweep else [[]]
+    seeds_to_run = args.seed or [None]
+    configs = []
+    for pair in swept_pairs:
+        for seed in seeds_to_run:
+            configs.append(make_config(args, seed, pair))
+    if args.sweep:
+        check_sweep(configs, len(seeds_to_run))
     # Imported late, because torch takes seconds: a misspelt trainer or file is answered at once.
-    from promptcal.trainers.runs.summary import result_table, seeds_table
+    from promptcal.trainers.runs.summary import result_table, seeds_table, sweep_table
 
     finished = []
     for cfg in configs:
@@ -61,20 +82,57 @@ def main(argv: Sequence[str] | None = None) -> None:
 
             write_tensorboard_figures(run_path(trainer.cfg))
             print(result_table(finished[-1:]))
-    if len(finished) > 1 and trainer.dist.is_main:
+    if len(finished) < 2 or not trainer.dist.is_main:
+        return
+    if args.sweep:
+        values = [leaves(cfg)[args.sweep.key] for cfg in configs]
+        print(f"\n{sweep_table(args.sweep.key, values, finished)}")
+    else:
         print(f"\n{seeds_table(finished)}")
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    """Refuses flags that contradict each other."""
+    if args.load_epoch is not None and not args.model_dir:
+        raise ConfigError("--load-epoch names an epoch of the prompt in --model-dir DIR: give that folder too")
+    if args.overwrite and args.resume:
+        raise ConfigError("--resume FOLDER continues a run and --overwrite starts one again: give one of them")
+    if len(args.seed) > 1 and args.resume:
+        raise ConfigError("--resume FOLDER continues one run, which has its seed: leave --seed out")
+    if args.sweep and args.resume:
+        raise ConfigError("--resume FOLDER continues one run, which has its settings: leave --sweep out")
+
+
+def check_sweep(configs: Sequence[CfgNode], number_of_seeds: int) -> None:
+    """Refuses values of a sweep that are one run, or that would be in one folder."""
+    first_seeds = configs[::number_of_seeds]
+    known: list[tuple[dict[str, object], Path]] = []
+    for cfg in first_seeds:
+        settings = effective_settings(cfg)
+        folder = run_path(cfg)
+        for other_settings, other_folder in known:
+            if settings == other_settings:
+                raise ConfigError("two values of --sweep are the same run: they mean the same, or the setting has no "
+                                  "effect here")
+            if folder == other_folder:
+                raise ConfigError("--sweep makes a folder for each value: leave TAG out")
+        known.append((settings, folder))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = tool_parser(__doc__)
     parser.add_argument("--root", help="folder that holds the data sets")
-    parser.add_argument("--output-dir", help="run folder; for several seeds the parent of their run folders seed<k>; "
+    parser.add_argument("--output-dir", help="run folder; for several seeds the parent of their run folders seed<k>, "
+                                             "for a sweep of a folder per value; "
                                              "default output/<dataset>/<trainer>/<backbone>/<tag>/seed<k>")
     parser.add_argument("--resume", default="", help="run folder to continue with its own settings")
     parser.add_argument("--overwrite", action="store_true",
                         help="start again in a run folder that holds another run; its files are removed")
     parser.add_argument("--seed", type=seeds, default=[], metavar="SEED ...",
                         help="0 or more; several, as in --seed 1 2 3, run one after the other, then mean ± std")
+    parser.add_argument(SWEEP, type=sweep, metavar="KEY VALUE ...",
+                        help="several values of a setting, as in --sweep TRAINER.SOC.LAMBDA 10 20 30, run one after "
+                             "the other, then a table of all")
     parser.add_argument("--trainer", default="", help="ZeroShot, TPT, CTPT, OTPT, SoC, CoOp ...")
     parser.add_argument("--backbone", help="OpenAI's name, small, a path, open_clip:MODEL/TAG or hf:FOLDER")
     parser.add_argument("--config-file", default="", help="yaml with further settings; CoOp's own files work too")
@@ -92,46 +150,94 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def join_lists(argv: Sequence[str]) -> list[str]:
-    """`--seed 1 2 3` as `--seed 1,2,3`, and CoOp's lists likewise: argparse would add the settings that follow."""
+    """`--seed 1 2 3` as `--seed 1,2,3`, and other lists likewise: argparse would add the settings that follow."""
     joined: list[str] = []
-    in_list = False  # whether the next argument may belong to a list
+    flag = ""  # of the list that the next argument may belong to
     for token in argv:
-        in_list = in_list and not token.startswith("-") and not KEY.fullmatch(token.partition("=")[0])
-        if in_list and joined[-1] not in LIST_FLAGS:
-            joined[-1] += f",{token}"
-        else:
-            joined.append(token)
-        in_list = in_list or token in LIST_FLAGS
+        if flag:
+            is_first = joined[-1] == flag
+            if ends_list(token, of_sweep=flag == SWEEP, is_first=is_first):
+                flag = ""
+            elif not is_first:
+                separator = SWEEP_SEPARATOR if flag == SWEEP else ","
+                joined[-1] += f"{separator}{token}"
+                continue
+        joined.append(token)
+        if token in LIST_FLAGS:
+            flag = token
     return joined
+
+
+def ends_list(token: str, of_sweep: bool, is_first: bool) -> bool:
+    """Whether an argument does not belong to the list before it.
+
+    A sweep begins with a key, and its values may be negative or in capitals, such as RN50.
+    """
+    key = token.partition("=")[0]
+    if not of_sweep:
+        return token.startswith("-") or KEY.fullmatch(key) is not None
+    if is_first:
+        return token.startswith("-")
+    is_setting = KEY.fullmatch(key) is not None and ("." in key or key in {row.key for row in TABLE})
+    return token.startswith("--") or is_setting
 
 
 def seeds(text: str) -> list[int]:
     if not re.fullmatch(r"\d+(,\d+)*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0, or several such numbers")
-    found = [int(seed) for seed in text.split(",")]
-    if len(set(found)) < len(found):
+    numbers = [int(seed) for seed in text.split(",")]
+    if len(set(numbers)) < len(numbers):
         raise argparse.ArgumentTypeError(f"{text} names a seed twice")
-    return found
+    return numbers
 
 
-def make_config(args: argparse.Namespace, seed: int | None) -> CfgNode:
-    """The settings of one run. Several seeds have a folder each, in CoOp's layout."""
-    output, model, prompt = args.output_dir or args.resume or None, args.model_dir, None
+def sweep(text: str) -> Sweep:
+    key, *values = text.split(SWEEP_SEPARATOR)
+    if not KEY.fullmatch(key) or not values:
+        raise argparse.ArgumentTypeError("it needs a setting and its values, such as TRAINER.SOC.LAMBDA 10 20 30")
+    if len(set(values)) < len(values):
+        raise argparse.ArgumentTypeError(f"a value of {key} is given twice")
+    return Sweep(key, values)
+
+
+def make_config(args: argparse.Namespace, seed: int | None, swept_pair: Sequence[str] = ()) -> CfgNode:
+    """The settings of one run. Each value of a sweep and each of several seeds has a folder.
+
+    Args:
+        args: Of the command.
+        seed: None if none is given.
+        swept_pair: KEY VALUE of a sweep.
+    """
+    output = args.output_dir or args.resume or None
+    if output and swept_pair:
+        key, value = swept_pair
+        output = str(Path(output, path_safe(f"{key.rpartition('.')[2]}-{value}")))
+    model = args.model_dir
     if len(args.seed) > 1:
-        output = output and str(Path(output, f"seed{seed}"))
+        if output:
+            output = str(Path(output, f"seed{seed}"))
         if model and Path(model, f"seed{seed}").is_dir():
             model = str(Path(model, f"seed{seed}"))
+    prompt = None
     if model:
         from promptcal.trainers.vlm.prompt_files import find_prompt
 
         prompt = find_prompt(model, args.load_epoch)
     flags = {
-        "DATASET.ROOT": args.root, "OUTPUT_DIR": output, "SEED": seed, "MODEL.BACKBONE.NAME": args.backbone,
+        "DATASET.ROOT": args.root,
+        "OUTPUT_DIR": output,
+        "SEED": seed,
+        "MODEL.BACKBONE.NAME": args.backbone,
         "MODEL.INIT_WEIGHTS": prompt,
-        **{key: getattr(args, name.strip("-").replace("-", "_")) for name, key in COOP_FLAGS.items()},
     }
-    given = [item for pair in flags.items() if pair[1] is not None for item in pair]
-    return build_cfg(args.trainer, args.dataset_config_file, args.config_file, args.resume, given, args.opts)
+    for name, key in COOP_FLAGS.items():
+        flags[key] = getattr(args, name.strip("-").replace("-", "_"))
+    flag_pairs: list[object] = []
+    for key, value in flags.items():
+        if value is not None:
+            flag_pairs += [key, value]
+    opts = [*args.opts, *swept_pair]
+    return build_cfg(args.trainer, args.dataset_config_file, args.config_file, args.resume, flag_pairs, opts)
 
 
 if __name__ == "__main__":

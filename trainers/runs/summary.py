@@ -12,6 +12,7 @@ from tabulate import tabulate
 
 from ... import __version__
 from ..config.names import backbone_name, untuned_words
+from ..config.settings import setting_words
 from ..functional.calibration import ace, ece, signed_error, top_class
 from ..registry import ZERO_SHOT, backbone_label, method_info, reset_words
 from ..vlm.device import gpu_name
@@ -107,17 +108,59 @@ def rows_of(results: Mapping) -> dict[str, str]:
 def seeds_table(runs: Sequence[Mapping]) -> str:
     """Mean ± sample standard deviation over the seeds of one method on the same images."""
     first = runs[0]
-    body = []
-    for label, prefix in {baseline_label(first): "zero_shot_", **rows_of(first)}.items():
-        values = np.array([[results[prefix + metric] for metric in METRICS] for results in runs])
-        is_random = values.std(axis=0).any()  # zero-shot predictions do not depend on the seed
-        cells = [label]
-        for mean, deviation in zip(values.mean(axis=0), values.std(axis=0, ddof=1), strict=True):
-            cells.append(f"{mean:.2f} ± {deviation:.2f}" if is_random else f"{mean:.2f}")
-        body.append(cells)
+    body = [mean_cells(baseline_label(first), runs, "zero_shot_")]
+    for label, prefix in rows_of(first).items():
+        body.append(mean_cells(label, runs, prefix))
+    return "\n".join([aligned(body), caption_of(runs, seed_words(runs)) + settings_of(first)])
+
+
+def sweep_table(key: str, values: Sequence[object], runs: Sequence[Mapping]) -> str:
+    """The values of one setting, each with the mean over its seeds.
+
+    Args:
+        key: The setting.
+        values: Its value in each run; those of one value follow each other.
+        runs: The results.
+    """
+    runs_by_value: dict[str, list[Mapping]] = {}
+    for value, results in zip(values, runs, strict=True):
+        runs_by_value.setdefault(setting_words(key, value), []).append(results)
+    baselines = []
+    rows = []
+    for words, runs_of_value in runs_by_value.items():
+        baselines.append(mean_cells(baseline_label(runs[0]), runs_of_value, "zero_shot_"))
+        for label, prefix in rows_of(runs[0]).items():
+            rows.append(mean_cells(f"{label}, {words}", runs_of_value, prefix))
+    if all(cells == baselines[0] for cells in baselines):
+        del baselines[1:]  # the setting changes nothing before tuning
+    else:
+        for cells, words in zip(baselines, runs_by_value, strict=True):
+            cells[0] += f", {words}"
+    runs_of_first_value = next(iter(runs_by_value.values()))
+    return "\n".join([aligned([*baselines, *rows]), caption_of(runs, seed_words(runs_of_first_value))])
+
+
+def seed_words(runs: Sequence[Mapping]) -> str:
+    """What a caption says of the seeds of runs that a row is the mean of."""
+    if len(runs) == 1:
+        return f"seed {runs[0]['seed']}"
     seeds = ", ".join(str(results["seed"]) for results in runs)
-    caption = caption_of(runs, f"mean ± sample standard deviation over seeds {seeds}")
-    return "\n".join([aligned(body), caption + settings_of(first)])
+    return f"mean ± sample standard deviation over seeds {seeds}"
+
+
+def mean_cells(label: str, runs: Sequence[Mapping], prefix: str) -> list[str]:
+    """A row of means over runs, with deviations if there are several that are not all equal."""
+    if len(runs) == 1:
+        return cells_of(label, runs[0], prefix)
+    values = np.array([[results[prefix + metric] for metric in METRICS] for results in runs])
+    is_random = bool((values != values[0]).any())  # zero-shot predictions do not depend on the seed
+    cells = [label]
+    for mean, deviation in zip(values.mean(axis=0), values.std(axis=0, ddof=1), strict=True):
+        if is_random:
+            cells.append(f"{mean:.2f} ± {deviation:.2f}")
+        else:
+            cells.append(f"{mean:.2f}")
+    return cells
 
 
 def caption_of(runs: Sequence[Mapping], seeds: str) -> str:
