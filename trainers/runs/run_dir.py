@@ -535,7 +535,7 @@ def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
     if state.record.method["trainer"] != asked.record.method["trainer"]:
         # The code, settings and views of another method differ too: its name says it all.
         for name in list(difference):
-            if name != "TRAINER.NAME" and not name.startswith(("data.", "model.")):
+            if not name.startswith(("method.trainer", "data.", "model.")):
                 del difference[name]
     if "method.source" in difference:
         trainer = asked.record.method["trainer"]
