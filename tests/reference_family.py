@@ -1,4 +1,4 @@
-"""The other methods, slow and plain: one image at a time, loops instead of tensor operations, whole prompts.
+"""The other methods, slow and plain: one image at a time, with whole prompts.
 
 They share only OpenAI's model and the plain text tower of `trainers/reference.py` with the package.
 `views` are unit features (V, d), `text` (K, d).
@@ -36,43 +36,73 @@ def cubic_orthogonality(text: Tensor) -> Tensor:
 
 def angles(text: Tensor) -> Tensor:
     """Mean angle between each class and its nearest other one."""
-    found = []
-    for i, one in enumerate(text):
-        cosines = torch.stack([one @ other for j, other in enumerate(text) if j != i])
-        found.append(cosines.max().clamp(-0.99999, 0.99999).acos())
-    return torch.stack(found).mean()
+    nearest = []
+    for i, feature in enumerate(text):
+        others = torch.cat([text[:i], text[i + 1 :]])
+        cosine = (others @ feature).max()
+        nearest.append(cosine.clamp(-0.99999, 0.99999).acos())
+    return torch.stack(nearest).mean()
 
 
 def loss_of(method: str, logits: Tensor, first: Tensor, text: Tensor, weight: float) -> Tensor:
-    """Of the kept views' logits (n, K), most confident first; `first` are those of the first step."""
-    low, high = first[0].min(), first[0].max()
+    """The loss of the selected views.
+
+    Args:
+        method: Registered name.
+        logits: Of the selected views, the most confident first, shape (n, K).
+        first: The same in the first step.
+        text: Class features (K, d).
+        weight: λ.
+    """
+    low = first[0].min()
+    high = first[0].max()
     if method == "ZSNorm":
-        logits = torch.stack([(z - z.min()) / (z.max() - z.min()) * (high - low) + low for z in logits])
+        scaled = []
+        for z in logits:
+            share = (z - z.min()) / (z.max() - z.min())
+            scaled.append(share * (high - low) + low)
+        logits = torch.stack(scaled)
     if method == "RTPT":
         return torch.stack([entropy_of(z.softmax(0)) for z in logits]).mean()
     loss = entropy_of(logits.softmax(1).mean(0))
     if method == "ATPT":
         loss = loss - weight * angles(text)
     if method == "Penalty":
-        over = sum((z - high).clamp(min=0) for z in logits.flatten()) / logits.numel()
-        under = sum((low - z).clamp(min=0) for z in logits.flatten()) / logits.numel()
+        over = (logits - high).clamp(min=0).mean()
+        under = (low - logits).clamp(min=0).mean()
         loss = loss + weight * (over + under)
     return loss
 
 
-def reliable(views: Tensor, logits: Tensor, neighbours: int = 20, temperature: float = 0.01) -> Tensor:
+def weighted_by_reliability(
+    views: Tensor, logits: Tensor, neighbours: int = 20, temperature: float = 0.01,
+) -> Tensor:
+    """R-TPT's prediction: a view counts for more, the closer its nearest neighbours are."""
     scores = []
-    for i, one in enumerate(views):
-        cosines = sorted(((one @ other).item() for j, other in enumerate(views) if j != i), reverse=True)
+    for i, view in enumerate(views):
+        others = torch.cat([views[:i], views[i + 1 :]])
+        cosines = sorted((others @ view).tolist(), reverse=True)
         nearest = cosines[:neighbours]
         scores.append(sum(nearest) / len(nearest))
     weights = [math.exp((score - max(scores)) / temperature) for score in scores]
-    return sum(w * z for w, z in zip(weights, logits, strict=True)) / sum(weights)
+    return weighted_sum(weights, logits) / sum(weights)
 
 
-def tuned(model: CLIP, classnames: list[str], images: Tensor, method: str, weight: float, steps: int) -> Tensor:
-    """Logits (K,) of a method that tunes by gradients: the context or, as TPS does, a shift of the class features.
-    `images` are the pixels of the views."""
+def weighted_sum(weights: list[float], rows: Tensor) -> Tensor:
+    total = torch.zeros_like(rows[0])
+    for weight, row in zip(weights, rows, strict=True):
+        total = total + weight * row
+    return total
+
+
+def tuned(
+    model: CLIP, classnames: list[str], images: Tensor, method: str, weight: float, steps: int,
+) -> Tensor:
+    """Logits (K,) of a method that tunes by gradients.
+
+    What is tuned is the context or, as in TPS, a shift of the class features. `images` are the
+    pixels of the views.
+    """
     tokens = tokenize_prompts(classnames)
     with torch.no_grad():
         views = F.normalize(model.encode_image(images), dim=-1)
@@ -103,106 +133,120 @@ def tuned(model: CLIP, classnames: list[str], images: Tensor, method: str, weigh
         text = features()
         logits = class_logits(model, views, text)
     if method == "RTPT":
-        return reliable(views, logits.detach())
+        return weighted_by_reliability(views, logits.detach())
     return logits[0].detach()
 
 
 def votes(logits: Tensor, share: float = 0.3) -> tuple[list[float], float]:
     """ZERO: the votes of each class, and the number of votes."""
-    order, classes = by_entropy(logits), logits.shape[1]
-    kept = int(len(logits) * share)
-    count = [0.0] * classes
-    for i in order[:kept]:
-        best = [k for k in range(classes) if logits[i, k] == logits[i].max()]
+    order = by_entropy(logits)
+    voters = int(len(logits) * share)
+    votes_of = [0.0] * logits.shape[1]
+    for i in order[:voters]:
+        best = (logits[i] == logits[i].max()).nonzero().flatten().tolist()
         for k in best:
-            count[k] += 1 / len(best)
-    tied = [k for k in range(classes) if count[k] == max(count)]
-    if len(tied) == 1:
-        return count, kept
-    for i in [*order[kept:], *order[:kept]]:
-        if int(logits[i].argmax()) in tied:
-            count[int(logits[i].argmax())] += 1
-            return count, kept + 1
-    raise AssertionError("a kept view votes for a tied class")
+            votes_of[k] += 1 / len(best)
+    most = max(votes_of)
+    if votes_of.count(most) == 1:
+        return votes_of, voters
+    # A tie: the most confident other view whose class is among the tied ones decides.
+    for i in [*order[voters:], *order[:voters]]:
+        k = int(logits[i].argmax())
+        if votes_of[k] == most:
+            votes_of[k] += 1
+            return votes_of, voters + 1
+    raise AssertionError("a voter is for a tied class")
 
 
 def mode(views: Tensor, logits: Tensor) -> Tensor:
     """MTA's mode."""
     count = len(views)
-    near = int(0.3 * (count - 1))
+    neighbours = int(0.3 * (count - 1))
     bandwidths = []
     for i in range(count):
-        distances = sorted(((views[i] - views[j]) ** 2).sum().item() for j in range(count) if j != i)
-        bandwidths.append(sum(distances[:near]) / near / 2)
-    affinity = [[float(logits[i].softmax(0) @ logits[j].softmax(0)) for j in range(count)] for i in range(count)]
-    y, m = [1 / count] * count, views[0]
-
-    def density() -> list[float]:
-        return [math.exp(-((v - m) ** 2).sum().item() / (2 * h)) for v, h in zip(views, bandwidths, strict=True)]
-
+        distances = ((views - views[i]) ** 2).sum(1).tolist()
+        del distances[i]
+        bandwidths.append(sum(sorted(distances)[:neighbours]) / neighbours / 2)
+    p = logits.softmax(1)
+    affinity = p @ p.T  # (V, V)
+    inlierness = torch.full((count,), 1 / count)
+    center = views[0]
     for _ in range(5):
-        f = density()
+        f = densities(views, center, bandwidths)
         for _ in range(5):
-            score = [(f[i] + 4 * sum(a * b for a, b in zip(affinity[i], y, strict=True))) / 0.2 for i in range(count)]
-            e = [math.exp(s - max(score)) for s in score]
-            new = [x / sum(e) for x in e]
-            moved = math.dist(new, y)
-            y = new
+            new = ((f + 4 * affinity @ inlierness) / 0.2).softmax(0)
+            moved = (new - inlierness).norm()
+            inlierness = new
             if moved < 1e-6:
                 break
         for _ in range(5):
-            weights = [a * b for a, b in zip(density(), y, strict=True)]
-            new = sum(w * v for w, v in zip(weights, views, strict=True)) / sum(weights)
+            weights = densities(views, center, bandwidths) * inlierness
+            new = weights @ views / weights.sum()
             new = new / new.norm()
-            moved = (new - m).norm().item()
-            m = new
+            moved = (new - center).norm()
+            center = new
             if moved < 1e-6:
                 break
-    return m
+    return center
+
+
+def densities(views: Tensor, center: Tensor, bandwidths: list[float]) -> Tensor:
+    values = []
+    for view, bandwidth in zip(views, bandwidths, strict=True):
+        distance = ((view - center) ** 2).sum().item()
+        values.append(math.exp(-distance / (2 * bandwidth)))
+    return torch.tensor(values)
 
 
 def mean_of_confident(views: Tensor, logits: Tensor, share: float = 0.1) -> Tensor:
     """VTE's image feature."""
-    kept = by_entropy(logits)[: int(len(views) * share)]
-    return sum(views[i] for i in kept) / len(kept)
+    confident = by_entropy(logits)[: int(len(views) * share)]
+    return views[confident].mean(0)
 
 
-def keep_lowest(held: list[tuple], new: tuple, most: int) -> None:
-    """As the public cache: a new item replaces the last one if its entropy is lower; then all are sorted."""
-    if len(held) < most:
-        held.append(new)
-    elif new[0] < held[-1][0]:
-        held[-1] = new
-    held.sort(key=lambda item: item[0])
+def keep_lowest(entries: list[tuple], entry: tuple, most: int) -> None:
+    """As in the public cache: a new entry replaces the last one if its entropy is lower."""
+    if len(entries) < most:
+        entries.append(entry)
+    elif entry[0] < entries[-1][0]:
+        entries[-1] = entry
+    entries.sort(key=lambda item: item[0])
 
 
-def tda(images: list[Tensor], text: Tensor, scale: float, alpha: float = 2.0, beta: float = 5.0) -> list[Tensor]:
-    """TDA over a sequence of images, given as features (d,) or as kept views (n, d), which are averaged."""
+def tda(
+    images: list[Tensor], text: Tensor, scale: float, alpha: float = 2.0, beta: float = 5.0,
+) -> list[Tensor]:
+    """TDA over images given as features (d,), or as views in use (n, d), which are averaged."""
     positive: dict[int, list] = {}
     negative: dict[int, list] = {}
     outputs = []
     for image in images:
-        views = image if image.dim() == 2 else image[None]
+        views = torch.atleast_2d(image)
         logits = scale * views @ text.T
-        x, z, p = views.mean(0), logits.mean(0), logits.softmax(1).mean(0)
-        h, k = entropy_of(p).item(), int(z.argmax())
+        x = views.mean(0)
+        z = logits.mean(0)
+        p = logits.softmax(1).mean(0)
+        h = entropy_of(p).item()
+        k = int(z.argmax())
         keep_lowest(positive.setdefault(k, []), (h, x), 3)
         if len(text) > 1 and 0.2 < h / math.log2(len(text)) < 0.5:
             keep_lowest(negative.setdefault(k, []), (h, x, p), 2)
         z = z.clone()
-        for label, held in positive.items():
-            for _, key in held:
+        for label, entries in positive.items():
+            for _, key in entries:
                 z[label] += alpha * math.exp(-beta * (1 - float(x @ key)))
-        for held in negative.values():
-            for _, key, q in held:
-                z -= 0.117 * math.exp(-(1 - float(x @ key))) * ((q > 0.03) & (q < 1)).float()
+        for entries in negative.values():
+            for _, key, q in entries:
+                mask = ((q > 0.03) & (q < 1)).float()
+                z -= 0.117 * math.exp(-(1 - float(x @ key))) * mask
         outputs.append(z)
     return outputs
 
 
 def onzeta(images: list[Tensor], text: Tensor, total: int, alpha: float = 1.0, beta: float = 0.4):
     """OnZeta's probabilities over a sequence of images (d,)."""
-    dual, vectors = torch.zeros(len(text)), text.clone()
+    dual = torch.zeros(len(text))
+    vectors = text.clone()
     outputs = []
     for i, x in enumerate(images, start=1):
         t = (x @ text.T / 0.01).softmax(0) * dual.exp()
