@@ -73,6 +73,14 @@ def test_pixels_are_part_of_the_caches_key_and_of_the_results(place: Path, tmp_p
     assert other["pixels"]["mean"] == [0.5] * 3 != plain["pixels"]["mean"]
 
 
+def test_a_backbones_own_pixels_count_as_unset(place: Path, tmp_path: Path):
+    plain = run(place, "siglip", "ZeroShot", tmp_path / "run")
+    pixels = plain["pixels"]
+    own = ("INPUT.PIXEL_MEAN", json.dumps(pixels["mean"]), "INPUT.PIXEL_STD", json.dumps(pixels["std"]))
+    again = run(place, "siglip", "ZeroShot", tmp_path / "run", *own)
+    assert again["finished"] == plain["finished"] and not again["record"]["changed"]
+
+
 def test_a_prompt_is_learnt_and_belongs_to_its_backbone(place: Path, tmp_path: Path):
     run(place, "siglip", "CoOp", tmp_path / "coop", "OPTIM.MAX_EPOCH", 1, "TRAINER.COOP.N_CTX", 2,
         "DATASET.NUM_SHOTS", 1, "OPTIM.LR", 0.1)

@@ -66,6 +66,21 @@ def test_defaults_are_coops(shots: int, dataset: str, epochs: int):
     assert (cfg.TRAINER.COOP.N_CTX, cfg.TRAINER.COOP.CSC, build_cfg("CoOp").DATASET.NUM_SHOTS) == (16, False, 16)
 
 
+def test_a_finished_run_with_another_prompt_is_refused(coop, config, tmp_path: Path):
+    """An experiment would start its runs from that prompt, under the name of this one."""
+    coop()
+    prompt = find_prompt(tmp_path / "run")
+    content = prompt.read_bytes()
+    coop("SEED", 1, "OUTPUT_DIR", tmp_path / "other")
+    shutil.copy(find_prompt(tmp_path / "other"), prompt)
+    for call in (coop, lambda: trained_prompt(config())):
+        with pytest.raises(DataError, match="is not the prompt that this run has trained.*--overwrite"):
+            call()
+    prompt.unlink()
+    assert trained_prompt(config()) == prompt and prompt.read_bytes() == content
+    coop()
+
+
 @pytest.mark.parametrize(("opts", "shape"), [
     ((), (4, 64)), (("TRAINER.COOP.CTX_INIT", "a photo of one"), (4, 64)),
     (("TRAINER.COOP.CSC", True, "TRAINER.COOP.CTX_INIT", "itap of the"), (4, 4, 64)),

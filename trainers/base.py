@@ -21,14 +21,15 @@ from ..datasets.streams import WINDOW, classes_in_window
 from ..datasets.utils.errors import ConfigError, DataError, UserError, explaining_faults
 from .config.run_folder import plugin_modules, results_name, run_path
 from .config.settings import Setting, retag, tag_of
+from .config.table import is_openai
 from .config.validation import parse_regularisers
 from .engine.adapted import Adapted
 from .engine.features import ViewStore
 from .engine.jacobian_cache import build_jacobian
 from .engine.predict import Predictor
 from .registry import LAST, find_method
-from .runs import make_record
 from .runs.dist import Distributed
+from .runs.make_record import PromptFacts, RunFacts, learnt_prompt, make_record
 from .runs.record import RunRecord
 from .runs.run_dir import AskedRun, Results, RunDir, early_lines, read_predictions
 from .runs.summary import environment, metrics, result_block
@@ -37,7 +38,7 @@ from .vlm.class_texts import ClassTexts
 from .vlm.device import refuse_shared_gpu
 from .vlm.jacobian import decide_jacobian
 from .vlm.loading import as_backbone, load_clip, weights_hash
-from .vlm.numerics import Numerics, fixed_numerics, resolve_precision
+from .vlm.numerics import Numerics, fixed_numerics
 from .vlm.openai import warn_of_small
 from .vlm.prompt_files import prompt_hash
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
@@ -47,7 +48,10 @@ logger = logging.getLogger(__name__)
 
 
 class BaseTrainer:
-    """One run of a method on a data set, with Dassl's life cycle. A method defines `num_views` and `adapt`."""
+    """One run of a method on a data set, with Dassl's life cycle.
+
+    A method defines `adapt`, and `num_views` if it does not use TTA.VIEWS.
+    """
 
     label = ""  # in tables and figures; "" = the class's name
     colour = ""  # in figures; "" = one of the spare colours
@@ -60,18 +64,19 @@ class BaseTrainer:
     online = False  # carries state from image to image
     takes_regularisers = False  # uses TRAINER.REGULARISERS
     settings: ClassVar[Sequence[Setting]] = ()  # its own, with keys relative to TRAINER.<NAME>
-    choices: ClassVar[Mapping[str, Sequence[str]]] = {}  # allowed values of settings from extend_defaults
+    # Allowed values of settings from extend_defaults.
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     learns = True  # a method that is trained learns its prompt in this run
     log_name = "log.txt"  # in the run directory; "" = none
 
     @classmethod
     def extend_defaults(cls, cfg: CfgNode) -> None:
-        """Adds settings to the defaults, as methods written for version 1.0 do instead of `settings`."""
+        """Adds settings to the defaults, as methods for version 1.0 do instead of `settings`."""
 
     @classmethod
     def validate(cls, cfg: CfgNode) -> None:
-        """Refuses combinations of settings that cannot work. Single values are checked by `settings`."""
+        """Refuses combinations of settings that cannot work. `settings` checks single values."""
 
     @classmethod
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str] | None:
@@ -105,19 +110,27 @@ class BaseTrainer:
         return self.cfg.TTA.VIEWS
 
     def adapt(self, views: Tensor) -> Adapted:
-        """Predictions for B images, given as unit view features (B, V, d), each image on its own; an online method's in
-        their order."""
+        """Predictions for B images, each on its own; those of an online method follow each other.
+
+        Args:
+            views: Unit view features (B, V, d), view 0 the plain one.
+        """
         raise TypeError(f"{type(self).__name__} does not define adapt()")
 
     def state_tensors(self) -> Mapping[str, Tensor]:
-        """Online methods: all that the next prediction depends on besides its image, as tensors that are updated in
-        place and keep their shape."""
-        raise ConfigError(f"{type(self).__name__} is online but does not declare its state: define state_tensors(), or "
-                          f"both state() and load_state()")
+        """Online methods: all that the next prediction depends on besides its image.
+
+        The tensors are updated in place and keep their shapes.
+        """
+        raise ConfigError(f"{type(self).__name__} is online but does not declare its state: define "
+                          f"state_tensors(), or both state() and load_state()")
 
     def state(self) -> Mapping[str, np.ndarray]:
         """Online methods: a copy of the state, to be saved with each part."""
-        return {name: tensor.cpu().numpy().copy() for name, tensor in self.state_tensors().items()}
+        state = {}
+        for name, tensor in self.state_tensors().items():
+            state[name] = tensor.cpu().numpy().copy()
+        return state
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Online methods: restores a state that `state()` returned."""
@@ -126,8 +139,8 @@ class BaseTrainer:
             if saved.shape != tensor.shape:
                 raise ConfigError(
                     f"{type(self).__name__} has state '{name}' of shape {tuple(tensor.shape)}, but "
-                    f"{tuple(saved.shape)} was saved: update state_tensors() in place without changing shapes, or "
-                    f"define state() and load_state()")
+                    f"{tuple(saved.shape)} was saved: update state_tensors() in place without "
+                    f"changing shapes, or define state() and load_state()")
             tensor.copy_(saved)
 
     @explaining_faults()
@@ -174,25 +187,19 @@ class BaseTrainer:
         protocol = self.prompt_facts.protocol
         if protocol is not None:
             values["MODEL.INIT_WEIGHTS"] = protocol.tag
+        values.update(self.own_pixels)
         return values
 
     def report_changed_files(self) -> None:
-        """Weights and prompt were copied into memory: a file that was replaced since is not the one of the results."""
-        if self.given_model is None:
-            self.report_changed_file("weights", self.cfg.MODEL.BACKBONE.NAME, weights_hash, self.weights)
-        if self.cfg.MODEL.INIT_WEIGHTS:
-            self.report_changed_file("prompt", self.cfg.MODEL.INIT_WEIGHTS, prompt_hash, self.prompt_facts.hash)
+        """Warns of weights and prompts that were replaced during the run.
 
-    def report_changed_file(self, kind: str, name: str, hash_of: Callable[[str], str], before: str) -> None:
-        try:
-            now = hash_of(name)
-        except (UserError, OSError) as error:
-            logger.warning("%s cannot be read any more (%s); the results are of the %s as loaded at the run's start "
-                           "(hash %s)", name, error, kind, before)
-            return
-        if now != before:
-            logger.warning("%s has changed during the run; the results are of the %s as loaded at its start "
-                           "(hash %s)", name, kind, before)
+        Both were copied into memory, so the files are no longer those of the results.
+        """
+        cfg = self.cfg
+        if self.given_model is None:
+            warn_if_changed("weights", cfg.MODEL.BACKBONE.NAME, weights_hash, self.weights)
+        if cfg.MODEL.INIT_WEIGHTS:
+            warn_if_changed("prompt", cfg.MODEL.INIT_WEIGHTS, prompt_hash, self.prompt_facts.hash)
 
     @explaining_faults()
     @fixed_numerics()
@@ -210,8 +217,10 @@ class BaseTrainer:
         dataset = self.given_dataset
         if dataset is None:
             if not cfg.DATASET.NAME:
-                raise DataError("no data set given: use --dataset-config-file configs/datasets/<name>.yaml")
-            dataset = build_dataset(cfg.DATASET.NAME, cfg.DATASET.ROOT, DataOptions.from_settings(cfg))
+                raise DataError("no data set given: use --dataset-config-file "
+                                "configs/datasets/<name>.yaml")
+            options = DataOptions.from_settings(cfg)
+            dataset = build_dataset(cfg.DATASET.NAME, cfg.DATASET.ROOT, options)
         return EvalData.from_settings(cfg, dataset, self.online)
 
     @property
@@ -249,8 +258,11 @@ class BaseTrainer:
     def listing(self) -> dict[str, np.ndarray]:
         """Position in the split, identity and label of each image."""
         labels = [item.label for item in self.data.selected]
-        return {"index": np.array(self.data.indices, dtype=np.int64), "image": self.identity.digests,
-                "label": np.array(labels, dtype=np.int64)}
+        return {
+            "index": np.array(self.data.indices, dtype=np.int64),
+            "image": self.identity.digests,
+            "label": np.array(labels, dtype=np.int64),
+        }
 
     @cached_property
     def weights(self) -> str:
@@ -260,37 +272,47 @@ class BaseTrainer:
         return weights_hash(self.cfg.MODEL.BACKBONE.NAME)
 
     @cached_property
-    def prompt_facts(self) -> make_record.PromptFacts:
+    def prompt_facts(self) -> PromptFacts:
         """The prompt that the run starts from, by its content."""
         cfg = self.cfg
         if cfg.MODEL.INIT_WEIGHTS:
-            return make_record.learnt_prompt(cfg, prompt_hash(cfg.MODEL.INIT_WEIGHTS))
+            return learnt_prompt(cfg, prompt_hash(cfg.MODEL.INIT_WEIGHTS))
         texts = self.texts
         if texts is None:
-            return make_record.PromptFacts()
+            return PromptFacts()
         digest = texts.descriptions.digest if texts.descriptions else ""
-        return make_record.PromptFacts(hash=digest, templates=texts.templates)
+        return PromptFacts(hash=digest, templates=texts.templates)
 
     @cached_property
     def record(self) -> RunRecord:
         """What the predictions depend on. Made without the model, so that a finished run needs none."""
-        cfg = self.cfg
-        identity = self.identity
-        dataset = self.data.dataset
-        default_precision = resolve_precision("auto", self.numerics.device)
-        training = self.training_facts()
-        record = RunRecord(
-            data=make_record.data_section(cfg, self.data, identity),
-            views=make_record.views_section(cfg, dataset, self.num_views),
-            model=make_record.model_section(cfg, self.weights, self.prompt_facts),
-            method=make_record.method_section(cfg, self.code, self.online, training),
-            numerics=make_record.numerics_section(
-                cfg, self.numerics.precision, self.numerics.device.type, self.tunes_context),
-            seed=cfg.SEED,
-            changed=make_record.changed_section(cfg, dataset, default_precision, training is not None),
-            names=make_record.names_section(cfg, self.prompt_facts),
+        facts = RunFacts(
+            cfg=self.cfg,
+            data=self.data,
+            identity=self.identity,
+            num_views=self.num_views,
+            weights=self.weights,
+            pixels=self.own_pixels,
+            prompt=self.prompt_facts,
+            classes=self.code,
+            online=self.online,
+            tunes_context=self.tunes_context,
+            training=self.training_facts(),
+            numerics=self.numerics,
         )
-        return self.dist.broadcast(record)
+        return self.dist.broadcast(make_record(facts))
+
+    @property
+    def own_pixels(self) -> dict[str, list[float]]:
+        """The backbone's own normalisation, where the settings give one and only the model knows its.
+
+        With its own numbers INPUT.PIXEL_MEAN and INPUT.PIXEL_STD count as unset.
+        """
+        is_given = self.cfg.INPUT.PIXEL_MEAN or self.cfg.INPUT.PIXEL_STD
+        if not is_given or is_openai({"MODEL.BACKBONE.NAME": self.cfg.MODEL.BACKBONE.NAME}):
+            return {}
+        pixels = self.loaded_model.backbone.pixels
+        return {"INPUT.PIXEL_MEAN": list(pixels.mean), "INPUT.PIXEL_STD": list(pixels.std)}
 
     @cached_property
     def run_dir(self) -> RunDir:
@@ -310,9 +332,10 @@ class BaseTrainer:
     @cached_property
     def clip(self) -> PromptedCLIP:
         """The model with the class names and the prompt that all images start from."""
-        return self.make_clip(self.load_model())
+        return self.make_clip(self.loaded_model)
 
-    def load_model(self) -> LoadedModel:
+    @cached_property
+    def loaded_model(self) -> LoadedModel:
         """The model that was given, or the backbone and the classes that the settings name."""
         if self.given_model is not None:
             return self.given_model._replace(classnames=self.classnames)
@@ -382,51 +405,89 @@ class BaseTrainer:
         self.clip  # noqa: B018 - loads the model
 
     def test(self) -> Results:
-        """Predicts all test images. The main process then joins the parts, measures them and finishes the run."""
+        """Predicts all test images. The main process then measures them and finishes the run."""
         self.prepare()
         predictor = Predictor(self, self.run_dir)
         predictor.predict()
-        return self.dist.broadcast(self.finish(predictor) if self.dist.is_main else {})
+        results: Results = {}
+        if self.dist.is_main:
+            results = self.finish(predictor)
+        return self.dist.broadcast(results)
 
     def finish(self, predictor: Predictor) -> Results:
         """Writes predictions.npz, the final TensorBoard entries and results.json."""
-        names = [image_name(self.data.dataset, item) for item in self.data.selected]
-        images = {"index": self.listing["index"], "image": self.identity.digests, "cluster": self.identity.clusters,
-                  "filename": np.array(names, dtype=np.str_)}
-        columns = self.run_dir.merge(predictor.parts, images, text=self.clip.text.cpu().numpy())
-        cfg, n = self.cfg, len(columns["index"])
-        if n == 0:
+        run_dir = self.run_dir
+        columns = run_dir.merge(
+            predictor.parts, self.image_columns(), text=self.clip.text.cpu().numpy())
+        if len(columns["index"]) == 0:
             raise DataError("no test image could be read")
+        results = self.results_of(columns)
+        write_final(run_dir.path, run_dir.record, {**results, "record": run_dir.record.to_json()})
+        return run_dir.finish(results, self.cfg.dump())
+
+    def image_columns(self) -> dict[str, np.ndarray]:
+        """Columns of predictions.npz that say which images these are."""
+        names = [image_name(self.data.dataset, item) for item in self.data.selected]
+        return {
+            "index": self.listing["index"],
+            "image": self.identity.digests,
+            "cluster": self.identity.clusters,
+            "filename": np.array(names, dtype=np.str_),
+        }
+
+    def results_of(self, columns: Mapping[str, np.ndarray]) -> Results:
+        """Facts and metrics of a run, for results.json.
+
+        Args:
+            columns: All columns that were computed for its images.
+        """
+        cfg = self.cfg
+        n = len(columns["index"])
         seconds = float(columns["seconds"].sum())
-        results = {
-            "trainer": cfg.TRAINER.NAME, "dataset": results_name(cfg), "backbone": cfg.MODEL.BACKBONE.NAME,
-            "seed": cfg.SEED, "tag": cfg.TAG, "n": n, "classes": len(self.classnames), "split": cfg.TEST.SPLIT,
+        adapt_seconds = float(columns["adapt_seconds"].sum())  # without reading and encoding images
+        return {
+            "trainer": cfg.TRAINER.NAME,
+            "dataset": results_name(cfg),
+            "backbone": cfg.MODEL.BACKBONE.NAME,
+            "seed": cfg.SEED,
+            "tag": cfg.TAG,
+            "n": n,
+            "classes": len(self.classnames),
+            "split": cfg.TEST.SPLIT,
             **metrics(columns, cfg.TEST.BINS),
             "flagged": int(columns["flagged"].sum()),
             "skipped": columns["bad_reason"].tolist(),
-            "seconds": seconds, "seconds_per_image": seconds / n,
-            "adapt_seconds_per_image": float(columns["adapt_seconds"].sum()) / n,  # without reading and encoding images
+            "seconds": seconds,
+            "seconds_per_image": seconds / n,
+            "adapt_seconds_per_image": adapt_seconds / n,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "predictions_bytes": (self.run_dir.path / "predictions.npz").stat().st_size,
-            "data_hash": self.record.data["images"], "weights_hash": self.weights,
-            "precision": self.numerics.precision, "views": self.record.views["pipeline"],
-            **self.metadata(), **environment(self.numerics.device),
-            "classnames": list(self.classnames), "plugins": plugin_modules(cfg),
+            "data_hash": self.record.data["images"],
+            "weights_hash": self.weights,
+            "precision": self.numerics.precision,
+            "views": self.record.views["pipeline"],
+            **self.metadata(),
+            **environment(self.numerics.device),
+            "classnames": list(self.classnames),
+            "plugins": plugin_modules(cfg),
         }
-        write_final(self.run_dir.path, self.run_dir.record, {**results, "record": self.run_dir.record.to_json()})
-        return self.run_dir.finish(results, cfg.dump())
 
     def metadata(self) -> dict[str, object]:
-        """What else belongs in results.json: the initial prompt, facts about the backbone, for online methods how many
-        classes follow each other, and what a method adds."""
-        labels = [self.data.items[index].label for index in self.data.order]
+        """What else belongs in results.json: prompt, backbone, stream, and what a method adds."""
         start = self.cfg.MODEL.INIT_WEIGHTS
-        return {
-            "init_weights": start, "init_weights_hash": self.prompt_facts.hash if start else "",
-            "pixels": asdict(self.clip.backbone.pixels), "architecture": self.clip.backbone.architecture,
-            **(self.texts.metadata() if self.texts else {}),
-            **({f"classes_in_{WINDOW}": classes_in_window(labels)} if self.online else {}),
+        backbone = self.clip.backbone
+        metadata: dict[str, object] = {
+            "init_weights": start,
+            "init_weights_hash": self.prompt_facts.hash if start else "",
+            "pixels": asdict(backbone.pixels),
+            "architecture": backbone.architecture,
         }
+        if self.texts is not None:
+            metadata.update(self.texts.metadata())
+        if self.online:
+            labels = [self.data.items[index].label for index in self.data.order]
+            metadata[f"classes_in_{WINDOW}"] = classes_in_window(labels)
+        return metadata
 
     def update_metrics(self, results: Results) -> Results:
         """The results of a finished run, measured again where TEST.BINS differs from what it has."""
@@ -439,6 +500,26 @@ class BaseTrainer:
         if self.dist.is_main:
             results = self.run_dir.write_results({**results, **measured})
         return self.dist.broadcast(results)
+
+
+def warn_if_changed(kind: str, name: str, hash_of: Callable[[str], str], before: str) -> None:
+    """Warns if a file is no longer the one that a run has loaded, or cannot be read any more.
+
+    Args:
+        kind: What the file holds, in a word.
+        name: Of the file or of the backbone.
+        hash_of: Computes the hash of its content from the name.
+        before: The hash at the start of the run.
+    """
+    try:
+        now = hash_of(name)
+    except (UserError, OSError) as error:
+        logger.warning("%s cannot be read any more (%s); the results are of the %s as loaded at the "
+                       "run's start (hash %s)", name, error, kind, before)
+        return
+    if now != before:
+        logger.warning("%s has changed during the run; the results are of the %s as loaded at its "
+                       "start (hash %s)", name, kind, before)
 
 
 def without_few_shot_sampling(cfg: CfgNode) -> CfgNode:

@@ -29,7 +29,7 @@ from .runs.make_record import training_section
 from .runs.record import content_hash
 from .runs.run_dir import Results
 from .vlm.numerics import fixed_numerics
-from .vlm.prompt_files import TrainingState, checkpoint_path, write_checkpoint
+from .vlm.prompt_files import TrainingState, checkpoint_path, prompt_hash, write_checkpoint
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 from .vlm.prompts import check_lengths, initial_context
 from .vlm.text_encoder import TextEncoder
@@ -244,8 +244,22 @@ class CoOp(BaseTrainer):
             "context": list(learner.context.shape),
             "skipped": skipped,
             "checkpoint": self.checkpoint.relative_to(path).as_posix(),
+            "prompt_hash": prompt_hash(self.checkpoint),
         }
         return learner.context.cpu(), facts
+
+    def update_metrics(self, results: Results) -> Results:
+        """Of a finished run. Its prompt must be the one that it has trained, if it is still there."""
+        refusal = ""
+        if self.dist.is_main and self.learns and self.checkpoint.is_file():
+            trained = results["training"]["prompt_hash"]
+            if prompt_hash(self.checkpoint) != trained:
+                refusal = (f"{self.checkpoint} is not the prompt that this run has trained: put that "
+                           f"one back, or train again with --overwrite")
+        refusal = self.dist.broadcast(refusal)
+        if refusal:
+            raise DataError(refusal)
+        return super().update_metrics(results)
 
     def metadata(self) -> dict[str, object]:
         metadata = super().metadata()

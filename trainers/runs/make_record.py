@@ -8,7 +8,7 @@ from typing import Any
 
 from yacs.config import CfgNode
 
-from ...datasets.base import Dataset, dataset_label, run_name
+from ...datasets.base import dataset_label, run_name
 from ...datasets.eval_data import EvalData
 from ...datasets.identity import ImageIdentity
 from ...datasets.views import pipeline
@@ -17,11 +17,11 @@ from ..config.names import backbone_name
 from ..config.settings import Role, changed_settings, effective_settings, find_setting, leaves
 from ..config.table import CLASS_TOKEN_POSITION
 from ..registry import backbone_label, method_info
-from ..vlm.numerics import ENGINE
+from ..vlm.numerics import Numerics, resolve_precision
 from ..vlm.openai import official_name
 from ..vlm.prompt_files import read_metadata
 from ..vlm.prompt_protocol import PromptProtocol, prompt_protocol
-from .record import AUTO, content_hash
+from .record import AUTO, RunRecord, content_hash
 from .source import method_source
 
 # Settings that have a place of their own in the record, outside `method.settings`. Full names, or
@@ -31,6 +31,40 @@ ELSEWHERE = ("SEED", "DATASET.", "INPUT.", "DATALOADER.", "MODEL.", "PROMPT.", "
              CLASS_TOKEN_POSITION)
 # What the training of a prompt depends on besides the method's settings.
 OF_TRAINING = ("DATASET.NUM_SHOTS", "DATALOADER.TRAIN_X.BATCH_SIZE")
+
+
+@dataclass(frozen=True, eq=False)
+class RunFacts:
+    """What the record of a run is made of.
+
+    Attributes:
+        cfg: All settings.
+        data: The images.
+        identity: What these images are.
+        num_views: How many views of each image the method uses.
+        weights: Hash of the backbone's weights.
+        pixels: The backbone's own INPUT.PIXEL_MEAN and INPUT.PIXEL_STD, where the settings give
+            some and do not tell the backbone's own; {} otherwise.
+        prompt: The prompt that the run starts from.
+        classes: The trainer's class and those of added terms.
+        online: Whether predictions depend on the order of the images.
+        tunes_context: Whether the method tunes the context by gradients.
+        training: Settings and images of a prompt that the run itself trains; None otherwise.
+        numerics: How numbers are computed.
+    """
+
+    cfg: CfgNode
+    data: EvalData
+    identity: ImageIdentity
+    num_views: int
+    weights: str
+    pixels: Mapping[str, Any]
+    prompt: PromptFacts
+    classes: Sequence[type]
+    online: bool
+    tunes_context: bool
+    training: Mapping[str, Any] | None
+    numerics: Numerics
 
 
 @dataclass(frozen=True)
@@ -67,6 +101,30 @@ def learnt_prompt(cfg: CfgNode, digest: str) -> PromptFacts:
     return PromptFacts(hash=digest, protocol=protocol)
 
 
+def make_record(facts: RunFacts) -> RunRecord:
+    """The record of a run, before its model is loaded."""
+    cfg = facts.cfg
+    augmix = facts.data.dataset.augmix
+    # What defaults stand for here.
+    resolved = {
+        "MODEL.PREC": resolve_precision("auto", facts.numerics.device),
+        "TTA.AUGMIX": "on" if augmix else "off",
+        **facts.pixels,
+    }
+    trains = facts.training is not None
+    changed = changed_settings(cfg, resolved, trains)
+    return RunRecord(
+        data=data_section(cfg, facts.data, facts.identity),
+        views=views_section(cfg, augmix, facts.num_views, changed),
+        model=model_section(cfg, facts.weights, facts.prompt),
+        method=method_section(cfg, facts.classes, facts.online, facts.training),
+        numerics=numerics_section(cfg, facts.numerics, facts.tunes_context),
+        seed=cfg.SEED,
+        changed=changed_section(changed),
+        names=names_section(cfg, facts.prompt),
+    )
+
+
 def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[str, Any]:
     """Which images were predicted, known by their content."""
     corrupted = bool(data.dataset.corruption)
@@ -83,25 +141,28 @@ def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[
     }
 
 
-def views_section(cfg: CfgNode, dataset: Dataset, num_views: int) -> dict[str, Any]:
+def views_section(
+    cfg: CfgNode, augmix_by_default: bool, num_views: int, changed: Mapping[str, object],
+) -> dict[str, Any]:
     """How views are made. AugMix has no part in the plain view.
 
     The size of the views and their normalisation are the backbone's, which its weights fix, unless
     INPUT says otherwise.
+
+    Args:
+        cfg: All settings.
+        augmix_by_default: What TTA.AUGMIX auto means on the data set.
+        num_views: How many views of each image the method uses.
+        changed: The settings that differ from the defaults.
     """
     section: dict[str, Any] = {"pipeline": pipeline(), "count": num_views}
-    if num_views > 1:
-        section["augmix"] = uses_augmix(cfg, dataset)
-    if changed_settings(cfg).keys() & {"INPUT.PIXEL_MEAN", "INPUT.PIXEL_STD"}:
+    if num_views > 1 and cfg.TTA.AUGMIX == "auto":
+        section["augmix"] = augmix_by_default
+    elif num_views > 1:
+        section["augmix"] = cfg.TTA.AUGMIX == "on"
+    if changed.keys() & {"INPUT.PIXEL_MEAN", "INPUT.PIXEL_STD"}:
         section["pixels"] = {"mean": list(cfg.INPUT.PIXEL_MEAN), "std": list(cfg.INPUT.PIXEL_STD)}
     return section
-
-
-def uses_augmix(cfg: CfgNode, dataset: Dataset) -> bool:
-    """What TTA.AUGMIX means on a data set."""
-    if cfg.TTA.AUGMIX == "auto":
-        return dataset.augmix
-    return cfg.TTA.AUGMIX == "on"
 
 
 def model_section(cfg: CfgNode, weights: str, prompt: PromptFacts) -> dict[str, Any]:
@@ -194,45 +255,41 @@ def training_section(cfg: CfgNode, images: str) -> dict[str, Any]:
             "images": images}
 
 
-def numerics_section(
-    cfg: CfgNode, precision: str, device_type: str, tunes_context: bool,
-) -> dict[str, Any]:
-    """How numbers are computed. Whether the Jacobian is used is decided when the model is loaded,
-    from counts and settings; until then it is AUTO, which equals what a run has recorded."""
+def numerics_section(cfg: CfgNode, numerics: Numerics, tunes_context: bool) -> dict[str, Any]:
+    """How numbers are computed.
+
+    Whether the Jacobian is used is decided when the model is loaded, from counts and settings. Until
+    then it is AUTO, which equals what a run has recorded.
+    """
     jacobian: bool | str = AUTO
     if not tunes_context or not cfg.TTA.STEPS:
         jacobian = False
     elif cfg.TTA.JACOBIAN != "auto":
         jacobian = cfg.TTA.JACOBIAN == "on"
     return {
-        "precision": precision,
-        "device_type": device_type,
+        "precision": numerics.precision,
+        "device_type": numerics.device.type,
         "jacobian": jacobian,
-        "engine": ENGINE,
-        "tf32": False,  # pinned by `fixed_numerics`
+        "engine": numerics.engine,
+        "tf32": numerics.tf32,  # pinned by `fixed_numerics`
         "part": cfg.TEST.PART,
         "episodes": cfg.TTA.EPISODES,
     }
 
 
-def changed_section(
-    cfg: CfgNode, dataset: Dataset, default_precision: str, trains: bool,
-) -> dict[str, list[Any]]:
+def changed_section(changed: Mapping[str, tuple[object, object]]) -> dict[str, list[Any]]:
     """The settings that differ from the defaults of the method on this data set.
 
+    Data is a column's, and a learnt prompt is stated by `model.prompt.protocol`.
+
     Args:
-        cfg: All settings.
-        dataset: The reader.
-        default_precision: What MODEL.PREC auto means on this device.
-        trains: Whether the run itself trains a prompt.
+        changed: For each such setting its default and its value.
     """
-    resolved = {"MODEL.PREC": default_precision, "TTA.AUGMIX": "on" if dataset.augmix else "off"}
-    changed: dict[str, list[Any]] = {}
-    for key, (default, value) in changed_settings(cfg, resolved, trains).items():
-        # Data is a column's. A learnt prompt is stated by `model.prompt.protocol`.
+    section: dict[str, list[Any]] = {}
+    for key, (default, value) in changed.items():
         if find_setting(key).role is not Role.DATA and key != "MODEL.INIT_WEIGHTS":
-            changed[key] = [default, value]
-    return changed
+            section[key] = [default, value]
+    return section
 
 
 def names_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, str]:
