@@ -1,4 +1,4 @@
-"""Shared by the tests: small CLIPs with random weights in OpenAI's format, an image folder, commands in process."""
+"""Shared by the tests: small CLIPs with random weights, an image folder, commands in this process."""
 from __future__ import annotations
 
 import importlib
@@ -25,8 +25,10 @@ from promptcal.trainers.vlm.openai_clip import CLIP
 
 PROJECT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)  # several test processes share a small machine
-DRAWINGS = {(module, name): getattr(module, name) for module, name in (
-    (tensorboard_figures, "draw_grid"), (tensorboard_figures, "pixels"), (style, "FigureCanvasPdf"))}
+# What `small_pictures` replaces.
+DRAW_GRID = tensorboard_figures.draw_grid
+PIXELS = tensorboard_figures.pixels
+PDF_CANVAS = style.FigureCanvasPdf
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +36,9 @@ def nothing_left_behind():
     """Undoes what a command has set for the whole process: log handlers and torch's number of threads."""
     torch.set_num_threads(1)
     yield
-    for handler in [handler for handler in cli.LOGGER.handlers if isinstance(handler, cli.TerminalHandler)]:
-        cli.LOGGER.removeHandler(handler)
+    for handler in list(cli.LOGGER.handlers):
+        if isinstance(handler, cli.TerminalHandler):
+            cli.LOGGER.removeHandler(handler)
 
 
 class EmptyPdf:
@@ -50,34 +53,61 @@ class EmptyPdf:
 
 @pytest.fixture(scope="session", autouse=True)
 def small_pictures() -> Iterator[None]:
-    """TensorBoard's figures take longer to draw than a small run. They are grey squares, and PDFs are empty, in tests
-    that do not use `real_pictures`."""
+    """Makes TensorBoard's figures grey squares and PDFs empty in tests without `real_pictures`.
+
+    They take longer to draw than a small run.
+    """
     grey = np.full((8, 8, 3), 128, np.uint8)
-    with mock.patch.multiple(tensorboard_figures, draw_grid=lambda drawn: None, pixels=lambda figure: grey), \
-            mock.patch.object(style, "FigureCanvasPdf", EmptyPdf):
+    with (
+        mock.patch.object(tensorboard_figures, "draw_grid", lambda drawn: None),
+        mock.patch.object(tensorboard_figures, "pixels", lambda figure: grey),
+        mock.patch.object(style, "FigureCanvasPdf", EmptyPdf),
+    ):
         yield
 
 
 @pytest.fixture
 def real_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of figures."""
-    for (module, name), drawing in DRAWINGS.items():
-        monkeypatch.setattr(module, name, drawing)
+    monkeypatch.setattr(tensorboard_figures, "draw_grid", DRAW_GRID)
+    monkeypatch.setattr(tensorboard_figures, "pixels", PIXELS)
+    monkeypatch.setattr(style, "FigureCanvasPdf", PDF_CANVAS)
 
 
 def classes_at_once(number: int) -> Budget | None:
     """A budget that lets the text tower run in groups of so many classes; 0 = all at once."""
-    return Budget(episodes=100, classes=number, views=8) if number else None
+    if number == 0:
+        return None
+    return Budget(episodes=100, classes=number, views=8)
 
 
-def random_clip(seed: int = 0, resnet: bool = False, width: int = 64, layers: int = 3, size: int = 32) -> CLIP:
-    """A small CLIP whose random text features differ enough between classes to be worth adapting."""
+VISION_TRANSFORMER = {"vision_layers": 2, "vision_width": 64, "vision_patch_size": 16}
+RESNET = {"vision_layers": (1, 1, 1, 1), "vision_width": 8, "vision_patch_size": None}
+
+
+def random_clip(
+    seed: int = 0, resnet: bool = False, width: int = 64, layers: int = 3, size: int = 32,
+) -> CLIP:
+    """A small CLIP whose random text features differ enough between classes to be worth adapting.
+
+    Args:
+        seed: Of the weights.
+        resnet: Whether the image tower is a ResNet.
+        width: Of the text tower.
+        layers: Of the text tower.
+        size: Of the images, in pixels.
+    """
     torch.manual_seed(seed)
-    vision = {"vision_layers": (1, 1, 1, 1), "vision_width": 8, "vision_patch_size": None} if resnet else {
-        "vision_layers": 2, "vision_width": 64, "vision_patch_size": 16}
+    vision = RESNET if resnet else VISION_TRANSFORMER
     model = CLIP(
-        embed_dim=48, image_resolution=size, **vision, context_length=77, vocab_size=49408, transformer_width=width,
-        transformer_heads=width // 64, transformer_layers=layers,
+        embed_dim=48,
+        image_resolution=size,
+        **vision,
+        context_length=77,
+        vocab_size=49408,
+        transformer_width=width,
+        transformer_heads=width // 64,
+        transformer_layers=layers,
     )
     with torch.no_grad():
         model.token_embedding.weight.mul_(20)
@@ -87,8 +117,11 @@ def random_clip(seed: int = 0, resnet: bool = False, width: int = 64, layers: in
 
 def openai_state(model: CLIP) -> dict[str, torch.Tensor]:
     """A state dict with the three entries that only OpenAI's archives have."""
-    marks = {"input_resolution": model.visual.input_resolution, "context_length": 77, "vocab_size": 49408}
-    return {**model.state_dict(), **{name: torch.tensor(value) for name, value in marks.items()}}
+    state = model.state_dict()
+    state["input_resolution"] = torch.tensor(model.visual.input_resolution)
+    state["context_length"] = torch.tensor(77)
+    state["vocab_size"] = torch.tensor(49408)
+    return state
 
 
 @pytest.fixture(scope="session")
@@ -103,15 +136,17 @@ def clip_file(clip_model: CLIP, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return path
 
 
-def make_image_folder(root: Path, classes: int = 4, images: int = 3, size: tuple[int, int] = (48, 40)) -> Path:
+def make_image_folder(
+    root: Path, classes: int = 4, images: int = 3, size: tuple[int, int] = (48, 40),
+) -> Path:
     """`root/<class>/<n>.png`, each another image."""
     rng = np.random.default_rng(0)
     for k in range(classes):
         folder = root / f"kind_{'abcdefgh'[k]}"
         folder.mkdir(parents=True)
         for n in range(images):
-            coarse = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
-            Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(folder / f"{n}.png")
+            coarse = Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+            coarse.resize(size, Image.Resampling.BICUBIC).save(folder / f"{n}.png")
     return root
 
 
@@ -143,13 +178,22 @@ class Done(NamedTuple):
 
 
 def run_tool(name: str, *args: object, **env: str) -> Done:
-    """`python tools/<name> args`, typed in another folder than the project's, but in this process. `processes.Process`
-    starts a real one."""
+    """`python tools/<name> args`, typed in another folder than the project's, but in this process.
+
+    `processes.Process` starts a real one.
+    """
     tool = importlib.import_module(f"promptcal.tools.{name.removesuffix('.py')}")
-    out, err = io.StringIO(), io.StringIO()
-    with chdir(tempfile.gettempdir()), redirect_stdout(out), redirect_stderr(err), mock.patch.dict(os.environ, env):
+    words = [str(arg) for arg in args]
+    out = io.StringIO()
+    err = io.StringIO()
+    with (
+        chdir(tempfile.gettempdir()),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        mock.patch.dict(os.environ, env),
+    ):
         try:
-            status = cli.outcome(lambda: tool.main([str(arg) for arg in args]))
+            status = cli.outcome(lambda: tool.main(words))
         except SystemExit as end:  # argparse's own
             status = end.code
     return Done(status or 0, out.getvalue(), err.getvalue())
@@ -159,9 +203,14 @@ def run_tool(name: str, *args: object, **env: str) -> Done:
 def train(clip_file: Path, image_folder: Path, tmp_path: Path) -> Callable[..., Done]:
     """Runs tools/train.py on the image folder with the tiny CLIP; the run folder is tmp_path/run."""
     def run(trainer: str, *args: object, **env: str) -> Done:
-        return run_tool(
-            "train.py", "--trainer", trainer, "--dataset-config-file", "configs/datasets/image_folder.yaml",
-            "--root", image_folder, "--backbone", clip_file, "--output-dir", tmp_path / "run",
-            "DATALOADER.NUM_WORKERS", 0, *args, **env,
-        )
+        options = [
+            "--trainer", trainer,
+            "--dataset-config-file", "configs/datasets/image_folder.yaml",
+            "--root", image_folder,
+            "--backbone", clip_file,
+            "--output-dir", tmp_path / "run",
+            "DATALOADER.NUM_WORKERS", 0,
+        ]
+        return run_tool("train.py", *options, *args, **env)
+
     return run

@@ -1,6 +1,7 @@
 """Commands in processes of their own, for kills, signals, ranks, full disks and closed streams.
 
-They are forked from a server that has imported torch (multiprocessing's forkserver), which saves each of them seconds.
+They are forked from a server that has imported torch (multiprocessing's forkserver), which saves
+each of them seconds.
 """
 from __future__ import annotations
 
@@ -23,32 +24,54 @@ from unittest import mock
 
 PROJECT = Path(__file__).resolve().parents[1]
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload([  # no modules of the project: they read the environment while they are imported
-    "torch._dynamo", "torch.distributed", "torch.utils.tensorboard", "torchvision", "matplotlib.pyplot", "yacs.config",
-    "tqdm", "tabulate", "safetensors.torch", "ftfy", "regex"])
+# No modules of the project: they read the environment while they are imported.
+SERVER.set_forkserver_preload([
+    "torch._dynamo", "torch.distributed", "torch.utils.tensorboard", "torchvision",
+    "matplotlib.pyplot", "yacs.config", "tqdm", "tabulate", "safetensors.torch", "ftfy", "regex",
+])
 
 
 def user_environment(**changes: str) -> dict[str, str]:
     """The shell's environment: the tests' own number of threads is not a user's setting."""
-    return {**{key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}, **changes}
+    environment = dict(os.environ)
+    environment.pop("OMP_NUM_THREADS", None)
+    environment.update(changes)
+    return environment
 
 
 class Process:
-    """`python tools/<name> args`, or a script elsewhere, while it runs; with the methods of a Popen."""
+    """`python tools/<name> args`, or a script elsewhere, while it runs.
 
-    def __init__(self, name: str, *args: object, limit: int = resource.RLIM_INFINITY, out: BinaryIO | None = None,
-                 err: BinaryIO | None = None, **env: str) -> None:
-        """It may not write files of more than `limit` bytes. `env` is added to the user's environment. `communicate`
-        returns what it writes to streams that are not given."""
-        self.streams = [tempfile.TemporaryFile() for _ in (1, 2)]  # noqa: SIM115
-        ends = [Connection(os.dup((given or own).fileno()), readable=False)
-                for given, own in zip((out, err), self.streams, strict=True)]  # files themselves cannot be sent
-        words = [str(PROJECT / "tools" / name), *map(str, args)]
-        self.process = SERVER.Process(target=run_script, args=(words, user_environment(**env), limit, *ends))
-        with mock.patch.dict(os.environ, user_environment(), clear=True):  # of the server, when it is started
+    It has the methods of a Popen.
+    """
+
+    def __init__(
+        self, name: str, *args: object, limit: int = resource.RLIM_INFINITY,
+        out: BinaryIO | None = None, err: BinaryIO | None = None, **env: str,
+    ) -> None:
+        """
+        Args:
+            name: Of the script.
+            args: Its arguments.
+            limit: Of the size of files that it writes, in bytes.
+            out: Its standard output; None = what `communicate` returns.
+            err: Its standard error; None = what `communicate` returns.
+            env: Is added to the user's environment.
+        """
+        self.out_file = tempfile.TemporaryFile()  # noqa: SIM115
+        self.err_file = tempfile.TemporaryFile()  # noqa: SIM115
+        # Files themselves cannot be sent to another process.
+        out_end = Connection(os.dup((out or self.out_file).fileno()), readable=False)
+        err_end = Connection(os.dup((err or self.err_file).fileno()), readable=False)
+        words = [str(PROJECT / "tools" / name)]
+        words += [str(arg) for arg in args]
+        self.process = SERVER.Process(
+            target=run_script, args=(words, user_environment(**env), limit, out_end, err_end))
+        # The environment is the server's, when it is started.
+        with mock.patch.dict(os.environ, user_environment(), clear=True):
             self.process.start()
-        for end in ends:
-            end.close()
+        out_end.close()
+        err_end.close()
         self.pid: int = self.process.pid
 
     def poll(self) -> int | None:
@@ -65,10 +88,9 @@ class Process:
     def communicate(self, timeout: float = 300) -> tuple[str, str]:
         """Standard output and standard error, after its end."""
         self.wait(timeout)
-        for stream in self.streams:
-            stream.seek(0)
-        out, err = (stream.read().decode() for stream in self.streams)
-        return out, err
+        self.out_file.seek(0)
+        self.err_file.seek(0)
+        return self.out_file.read().decode(), self.err_file.read().decode()
 
     def send(self, sent: signal.Signals) -> None:
         os.kill(self.pid, sent)
@@ -120,20 +142,36 @@ def start_ranks(count: int, name: str, *args: object) -> list[Process]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-              "OMP_NUM_THREADS": 1}
-    return [Process(name, *args, **{key: str(value) for key, value in {**common, "RANK": k, "LOCAL_RANK": k}.items()})
-            for k in range(count)]
+    ranks = []
+    for rank in range(count):
+        variables = {
+            "WORLD_SIZE": str(count),
+            "LOCAL_WORLD_SIZE": str(count),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+        }
+        ranks.append(Process(name, *args, **variables))
+    return ranks
 
 
 def forked(function: Callable[[], None]) -> subprocess.CompletedProcess:
-    """Calls a function in a copy of the test process: its changes end with it, and torch need not be imported again.
-    Returns what it prints, and its exit status: 0, that of its SystemExit, or 1 for any other exception."""
+    """Calls a function in a copy of the test process.
+
+    Its changes end with it, and torch need not be imported again.
+
+    Returns:
+        What it prints, and its exit status: 0, that of its SystemExit, or 1 for any other
+        exception.
+    """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         def in_child() -> None:
             import torch  # which the test has imported; this module does without
 
-            torch.set_num_threads(1)  # OpenMP's threads are not copied, and waiting for them would never end
+            # OpenMP's threads are not copied, and waiting for them would never end.
+            torch.set_num_threads(1)
             redirect_streams(out.fileno(), err.fileno())
             function()
 
