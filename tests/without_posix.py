@@ -17,10 +17,11 @@ from pathlib import Path
 import matplotlib.pyplot  # noqa: F401
 import torch._dynamo
 import torch.distributed
-import torch.utils.tensorboard  # noqa: F401
+import torch.utils.tensorboard
 
-with suppress(ImportError):  # of `transformers`, which imports it late
+with suppress(ImportError):  # what `transformers` imports late
     import psutil  # noqa: F401
+    import torch.distributed.elastic.timer  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
