@@ -22,7 +22,7 @@ from .config.safe_yaml import flatten
 from .engine.adapted import Adapted
 from .engine.predict import adapt_images
 from .registry import TRAINER_REGISTRY
-from .runs.parts import chunks
+from .runs.parts import batched
 from .vlm.backbone import Backbone
 from .vlm.image_tower import encode_views
 from .vlm.loading import as_backbone
@@ -34,7 +34,10 @@ logger = logging.getLogger(__name__)
 
 HIGHEST_NORMALISED = 16  # no backbone's statistics make a normalised pixel as large as that
 LIKELY_NORMALISED = 3  # nor, if it has no negative pixel, as large as that: white is at most 2.7
-AUTO, RAW, NORMALISED = "auto", "0..255", "normalised"  # what the numbers of views are
+# What the numbers of views are.
+AUTO = "auto"
+RAW = "0..255"
+NORMALISED = "normalised"
 SAY_WHICH = f'say which they are: pixels="{RAW}" or pixels="{NORMALISED}"'
 
 ImageLike = str | Path | Image.Image
@@ -104,8 +107,11 @@ class Adapter:
         Yields:
             Views (b, V, 3, H, W), and whether they are pixel values from 0 to 255.
         """
-        cfg, backbone = self.method.cfg, self.clip.backbone
-        at_once = 1 if self.method.online else cfg.TTA.EPISODES
+        cfg = self.method.cfg
+        backbone = self.clip.backbone
+        at_once = cfg.TTA.EPISODES
+        if self.method.online:
+            at_once = 1
         images = as_images(views)
         if not images:
             if index is not None:
@@ -120,12 +126,15 @@ class Adapter:
         augmix = cfg.TTA.AUGMIX != "off"
         make = ViewMaker.of(self.method.num_views, backbone.pixels, augmix, cfg.SEED)
         numbered = list(zip(images, indices_of(index, len(images)), strict=True))
-        for part in chunks(numbered, at_once):
-            made = []
-            for image, position in part:
-                picture = to_rgb(image) if isinstance(image, Image.Image) else open_image(image)
-                made.append(make(picture, position))
-            yield torch.stack(made), True
+        for batch_of_images in batched(numbered, at_once):
+            views_of_images = []
+            for image, position in batch_of_images:
+                if isinstance(image, Image.Image):
+                    picture = to_rgb(image)
+                else:
+                    picture = open_image(image)
+                views_of_images.append(make(picture, position))
+            yield torch.stack(views_of_images), True
 
 
 @explaining_faults()
@@ -181,16 +190,15 @@ def checked_model(model: Any) -> Backbone:
         raise TypeError(f"model must be a loaded one, not its name: use load_clip({model!r})")
     backbone = as_backbone(model)
     if backbone.device.type == "meta" or torch.get_default_device().type == "meta":
-        raise ValueError("the model or torch's default device is 'meta', which holds no numbers: use cpu or cuda")
-    weights = [*backbone.module.parameters()]
-    other = next((tensor.dtype for tensor in weights if tensor.is_floating_point() and tensor.dtype != torch.float32),
-                 None)
-    if other:
-        raise TypeError(f"the model's weights are {other}: give model.float(); opts=['MODEL.PREC', 'fp16'] or 'bf16' "
-                        f"then runs its towers in half precision")
-    if any(tensor.is_inference() for tensor in weights):
-        raise ValueError("the model was loaded inside torch.inference_mode(), so it has no gradients: load it "
-                         "outside")
+        raise ValueError("the model or torch's default device is 'meta', which holds no numbers: use cpu "
+                         "or cuda")
+    for weight in backbone.module.parameters():
+        if weight.is_floating_point() and weight.dtype != torch.float32:
+            raise TypeError(f"the model's weights are {weight.dtype}: give model.float(); "
+                            f"opts=['MODEL.PREC', 'fp16'] or 'bf16' then runs its towers in half precision")
+        if weight.is_inference():
+            raise ValueError("the model was loaded inside torch.inference_mode(), so it has no gradients: "
+                             "load it outside")
     return backbone
 
 
@@ -198,16 +206,23 @@ def checked_names(classnames: Any) -> list[str]:
     """Class names: texts in order, not one text."""
     if isinstance(classnames, str | bytes) or not isinstance(classnames, Sequence | np.ndarray):
         raise TypeError(f"classnames must be a list of names in order, not {classnames!r:.80}")
-    other = next((name for name in classnames if not isinstance(name, str)), None)
-    if other is not None or not len(classnames):
-        raise TypeError(f"classnames must be texts, not {other!r:.80}" if other is not None else "classnames is empty")
-    return list(map(str, classnames))
+    if len(classnames) == 0:
+        raise TypeError("classnames is empty")
+    names = []
+    for name in classnames:
+        if not isinstance(name, str):
+            raise TypeError(f"classnames must be texts, not {name!r:.80}")
+        names.append(str(name))
+    return names
 
 
 def option_pairs(opts: Any) -> list:
     """KEY VALUE pairs, or a dict of them, as a list."""
     if isinstance(opts, Mapping):
-        return [item for pair in flatten(dict(opts)) for item in pair]
+        pairs: list = []
+        for key, value in flatten(dict(opts)):
+            pairs += [key, value]
+        return pairs
     if isinstance(opts, str | bytes) or not isinstance(opts, Sequence):
         raise TypeError(f"opts must be KEY VALUE pairs like ['TTA.STEPS', 2], or a dict, not {opts!r:.80}")
     return list(opts)
@@ -215,49 +230,87 @@ def option_pairs(opts: Any) -> list:
 
 def as_images(views: Any) -> list[ImageLike]:
     """The images and paths in `views`; empty if it is a tensor or an array."""
-    images = [views] if isinstance(views, ImageLike) else views
-    if not isinstance(images, list | tuple) or not any(isinstance(one, ImageLike) for one in images):
+    if isinstance(views, ImageLike):
+        return [views]
+    if not isinstance(views, list | tuple):
         return []
-    other = next((one for one in images if not isinstance(one, ImageLike)), None)
-    if other is not None:
-        raise TypeError(f"views must be images and paths, or tensors, not both: found a {type(other).__name__}")
-    return list(images)
+    images = [item for item in views if isinstance(item, ImageLike)]
+    if not images:
+        return []
+    for item in views:
+        if not isinstance(item, ImageLike):
+            raise TypeError(f"views must be images and paths, or tensors, not both: found a "
+                            f"{type(item).__name__}")
+    return images
 
 
 def indices_of(index: Sequence[int] | int | None, images: int) -> Sequence[int]:
     """The index of each image."""
     if index is None:
         return range(images)
-    found = [index] if isinstance(index, int) else list(index)
-    if len(found) != images or any(not isinstance(one, int | np.integer) or one < 0 for one in found):
-        raise ConfigError(f"index must be one whole number from 0 per image: {images} images, index {index!r:.80}")
-    return [int(one) for one in found]
+    numbers = list(index) if not isinstance(index, int) else [index]
+    are_valid = len(numbers) == images
+    for number in numbers:
+        if not isinstance(number, int | np.integer) or number < 0:
+            are_valid = False
+    if not are_valid:
+        raise ConfigError(f"index must be one whole number from 0 per image: {images} images, index "
+                          f"{index!r:.80}")
+    return [int(number) for number in numbers]
 
 
 def as_tensor(views: Any, size: int) -> Tensor:
-    """Views (B, V, 3, size, size) of pixel values or normalised numbers, as a tensor without gradient."""
+    """Views of one image or several as a tensor in normal mode without gradient.
+
+    Args:
+        views: A tensor or array (V, 3, size, size) or (B, V, 3, size, size), or a list of the former.
+        size: Pixels along each side.
+
+    Returns:
+        Pixel values or normalised numbers (B, V, 3, size, size): a copy.
+    """
     wanted = f"(V, 3, {size}, {size}) or (B, V, 3, {size}, {size})"
-    images = views if isinstance(views, list | tuple) else [views]
-    if not images or not all(isinstance(one, Tensor | np.ndarray) for one in images):
+    is_list = isinstance(views, list | tuple)
+    arrays = views if is_list else [views]
+    if not arrays:
         raise TypeError(f"views must be images, paths, or a tensor {wanted}, not a {type(views).__name__}")
-    if len({tuple(one.shape) for one in images}) > 1:
-        raise ValueError(f"views of several images must have one shape, not {[tuple(v.shape) for v in images[:5]]}")
-    kinds = {one.dtype: one.is_floating_point() or one.dtype == torch.uint8 if isinstance(one, Tensor)
-             else one.dtype.kind in "fu" for one in images}
-    if other := next((dtype for dtype, allowed in kinds.items() if not allowed), None):
-        raise TypeError(f"views must be floating-point numbers or uint8, not {other}")
-    # An array may have negative strides or another byte order.
-    tensors = [one if isinstance(one, Tensor) else torch.from_numpy(np.array(one, one.dtype.newbyteorder("=")))
-               for one in images]
+    shapes = []
+    for array in arrays:
+        if not isinstance(array, Tensor | np.ndarray):
+            raise TypeError(f"views must be images, paths, or a tensor {wanted}, not a "
+                            f"{type(views).__name__}")
+        shapes.append(tuple(array.shape))
+    if len(set(shapes)) > 1:
+        raise ValueError(f"views of several images must have one shape, not {shapes[:5]}")
+    tensors = [numbers_of(array) for array in arrays]
     # A copy in normal mode, also of a tensor from inference mode.
-    tensor = torch.stack(tensors).detach() if images is views else tensors[0].detach().clone()
-    tensor = tensor[None] if tensor.dim() == 4 else tensor
+    if is_list:
+        tensor = torch.stack(tensors).detach()
+    else:
+        tensor = tensors[0].detach().clone()
+    if tensor.dim() == 4:
+        tensor = tensor[None]
     if tensor.dim() != 5 or tensor.shape[2:] != (3, size, size) or not tensor.numel():
         raise ConfigError(f"views must be {wanted}, not {tuple(tensor.shape)}")
-    lost = ~tensor.flatten(1).isfinite().all(1)
-    if lost.any():
-        raise ValueError(f"the views of image {int(lost.nonzero()[0])} hold numbers that are not finite")
+    is_lost = ~tensor.flatten(1).isfinite().all(1)
+    if is_lost.any():
+        first_lost = int(is_lost.nonzero()[0])
+        raise ValueError(f"the views of image {first_lost} hold numbers that are not finite")
     return tensor
+
+
+def numbers_of(array: Tensor | np.ndarray) -> Tensor:
+    """An array of floating-point numbers or uint8 as a tensor."""
+    if isinstance(array, Tensor):
+        is_allowed = array.is_floating_point() or array.dtype == torch.uint8
+    else:
+        is_allowed = array.dtype.kind in "fu"
+    if not is_allowed:
+        raise TypeError(f"views must be floating-point numbers or uint8, not {array.dtype}")
+    if isinstance(array, Tensor):
+        return array
+    # An array may have negative strides or another byte order.
+    return torch.from_numpy(np.array(array, array.dtype.newbyteorder("=")))
 
 
 def has_pixel_values(views: Tensor, pixels: str = AUTO) -> bool:
@@ -278,7 +331,8 @@ def has_pixel_values(views: Tensor, pixels: str = AUTO) -> bool:
     advice = "give pixel values from 0 to 255, or normalise them with the backbone's mean and std"
     if pixels != AUTO:
         is_raw = pixels == RAW
-        if not (fits_raw if is_raw else fits_normalised):
+        fits = fits_raw if is_raw else fits_normalised
+        if not fits:
             raise ValueError(f"views lie in {low:g}..{high:g}, but pixels is \"{pixels}\": {advice}")
         return is_raw
     if low >= 0 and 0 < high <= 1:
