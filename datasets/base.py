@@ -48,8 +48,9 @@ class LazyList(Sequence[Datum]):
 
 
 class Dataset:
-    """A data set. Subclasses fill `train`, `val`, `test` (lists of Datum) and `classnames` (by label). Readers of files
-    derive from `FileDataset`, which checks them; sets that draw their images derive from this class."""
+    """A data set. Subclasses fill `train`, `val`, `test` (lists of Datum) and `classnames` (by
+    label). Readers of files derive from `FileDataset`, which checks them; sets that draw their
+    images derive from this class."""
 
     train: Sequence[Datum]
     val: Sequence[Datum]
@@ -61,22 +62,26 @@ class Dataset:
     embedded = False  # drawn by code, for the demo and the tests
     template = "a photo of a {}."  # the hand-written prompt of CoOp's zero-shot baseline
     ensemble: Sequence[str] = ()  # OpenAI's templates for this set; (): CLIP's seven and `template`
-    augmix = True  # whether the public test-time scripts use AugMix on this set: what TTA.AUGMIX auto means
+    # Whether the public test-time scripts use AugMix on this set: what TTA.AUGMIX auto means.
+    augmix = True
     test_only = False  # DATASET.NUM_SHOTS is ignored
     corruptions: Sequence[str] = ()  # valid values of DATASET.CORRUPTION
     clean = True  # has images without a corruption too
     has_val = True  # whether it has validation images that are not test images
     options: Sequence[str] = ()  # further arguments of the constructor: columns, classnames
-    fewshot_folder: Path | None = None  # where few-shot lists are kept; None: they are drawn every time
+    # Where few-shot lists are kept; None: they are drawn every time.
+    fewshot_folder: Path | None = None
 
     def __init__(self, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1]) -> None:
         self.root = Path(root).expanduser()
-        self.corruption, self.severity = corruption, severity  # of the test images
+        self.corruption = corruption
+        self.severity = severity  # of the test images
         self.image_dir = self.root  # paths in few-shot lists are relative to it
 
     @classmethod
     def run_name(cls, root: str | Path) -> str:
-        """The data set's name in run folders and results: the class's name, unless that is ambiguous."""
+        """The data set's name in run folders and results: the class's name, unless that is
+        ambiguous."""
         return cls.__name__
 
     @classmethod
@@ -88,11 +93,13 @@ class Dataset:
     def check_corruption(cls, corruption: str, severity: int) -> None:
         """Refuses a corruption that the set does not have."""
         if severity not in SEVERITIES:
-            raise ConfigError(f"DATASET.SEVERITY is {severity}; it must be one of {', '.join(map(str, SEVERITIES))}")
+            raise ConfigError(f"DATASET.SEVERITY is {severity}; it must be one of "
+                              f"{', '.join(map(str, SEVERITIES))}")
         if corruption not in cls.corruptions and (corruption or not cls.clean):
             choice = f"one of {', '.join(cls.corruptions)}.{nearest(corruption, cls.corruptions)}"
             valid = choice if not cls.clean else f"empty or {choice}" if cls.corruptions else "empty: it has none"
-            raise ConfigError(f"DATASET.CORRUPTION is '{corruption}'; for {cls.__name__} it must be {valid}")
+            raise ConfigError(f"DATASET.CORRUPTION is '{corruption}'; for {cls.__name__} it must "
+                              f"be {valid}")
 
     def remedy(self) -> str:
         """What to do when images are missing."""
@@ -115,22 +122,25 @@ class Dataset:
         """Raises DataError if images are missing."""
         missing = [item.impath for item in items if not self.is_file(item)]
         if missing:
-            raise DataError(f"{type(self).__name__}: {len(missing)} of {len(items)} images are missing: "
-                            f"{first_five(missing)}; {self.remedy()}")
+            raise DataError(f"{type(self).__name__}: {len(missing)} of {len(items)} images are "
+                            f"missing: {first_five(missing)}; {self.remedy()}")
 
     def hash_images(self, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
-        """The digest of each image's content: of its file's bytes. Sets without files override this."""
+        """The digest of each image's content: of its file's bytes. Sets without files override
+        this."""
         paths = [item.impath for item in items]
         return index.look_up(paths, self.image_dir)
 
     def uncorrupted_name(self, item: Datum) -> str:
-        """Names the image that a corrupted image was made from: equal for all corruptions of an image and
-        for the image itself, and unique among all data sets. "": the images are no corruptions."""
+        """Names the image that a corrupted image was made from: equal for all corruptions of an
+        image and for the image itself, and unique among all data sets. "": the images are no
+        corruptions."""
         return ""
 
 
 def run_name(name: str, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1]) -> str:
-    """A data set's name in run folders and results; a corruption is part of it, as in `ImageNetC-fog-5`."""
+    """A data set's name in run folders and results; a corruption is part of it, as in
+    `ImageNetC-fog-5`."""
     own = DATASET_REGISTRY.get(name).run_name(root) if name in DATASET_REGISTRY else name
     return f"{own}-{corruption}-{severity}" if corruption else own
 
@@ -143,7 +153,8 @@ def dataset_label(name: str, root: str | Path) -> str:
 
 
 def parse_run_name(name: str) -> tuple[str, str, int]:
-    """The registered name, the corruption ("" = none) and the severity in a data set's name in results."""
+    """The registered name, the corruption ("" = none) and the severity in a data set's name in
+    results."""
     parts = name.split("-")
     if len(parts) == 3 and parts[0] in DATASET_REGISTRY and parts[2] in map(str, SEVERITIES):
         return parts[0], parts[1], int(parts[2])
@@ -163,7 +174,8 @@ def dataset_info(name: str) -> DatasetInfo:
     """Facts about a data set by its name in results; one that is not registered sorts last."""
     base, corruption, severity = parse_run_name(name)
     cls = DATASET_REGISTRY.get(base) if base in DATASET_REGISTRY else Dataset
-    label, order = cls.label or base, base
+    label = cls.label or base
+    order = base
     if corruption:
         label += f" {corruption.replace('_', ' ')} {severity}"
         order += f" {[*cls.corruptions, corruption].index(corruption):02d} {severity}"

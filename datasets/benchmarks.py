@@ -19,7 +19,8 @@ class Benchmark:
 
     Attributes:
         names: What hubs call it, in lower case without punctuation.
-        parts_of_names: Parts of class names that all must occur; () if its classes are another's too.
+        parts_of_names: Parts of class names that all must occur; () if its classes are another's
+            too.
         names_hash: Of CoOp's class names, see `hash_names`; "" where they are not known here.
     """
 
@@ -70,7 +71,8 @@ def hash_names(classnames: Sequence[str]) -> str:
 
 
 def find_benchmark(root: Path, classnames: Sequence[str]) -> str:
-    """The registered name of the benchmark that a set is, by its classes or its folder; "" if none."""
+    """The registered name of the benchmark that a set is, by its classes or its folder; "" if
+    none."""
     names = [plain(name) for name in classnames]
     folders = folder_names(root)
     for reader, benchmark in BENCHMARKS.items():
@@ -87,7 +89,8 @@ def find_benchmark(root: Path, classnames: Sequence[str]) -> str:
 
 
 def folder_names(root: Path) -> set[str]:
-    """What a set's folder is called, also in the hub's cache (`datasets--owner--name/snapshots/…`)."""
+    """What a set's folder is called, also in the hub's cache
+    (`datasets--owner--name/snapshots/…`)."""
     parts = list(root.resolve().parts)
     while parts and parts[-1].lower() in NAMELESS_FOLDERS:
         parts.pop()
@@ -116,11 +119,13 @@ def compare_with_benchmark(root: Path, hub_splits: str, images: int, classnames:
     same_names = hash_names(classnames) == BENCHMARKS[name].names_hash
     here = f"the hub's split {hub_splits} of {label}, {images:,} images of {len(classnames):,} classes"
     if same_counts and same_names:
-        return Comparison(f"this is {here}: counts and class names are those of the published test split", True)
+        return Comparison(f"this is {here}: counts and class names are those of the published test "
+                          f"split", True)
     differences = []
     if not same_counts:
-        differences.append(f"{reader.expected_test:,} images of {reader.expected_classes:,} classes")
+        differences.append(f"{reader.expected_test:,} images of {reader.expected_classes:,} "
+                           f"classes")
     if not same_names:
         differences.append("CoOp's class names")
-    return Comparison(f"this is {here}; published figures are of CoOp's split with {' and '.join(differences)}: "
-                      f"they do not compare")
+    return Comparison(f"this is {here}; published figures are of CoOp's split with "
+                      f"{' and '.join(differences)}: they do not compare")

@@ -1,4 +1,5 @@
-"""Caltech-101: objects. The published split has 100 classes: two of the archive's 102 folders are left out."""
+"""Caltech-101: objects. The published split has 100 classes: two of the archive's 102 folders are
+left out."""
 from .base import DATASET_REGISTRY
 from .download.fetch import Source
 from .splitfile import SplitFileDataset
@@ -6,7 +7,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class Caltech101(SplitFileDataset):
-    label, display_order = "Caltech", 8
+    label = "Caltech"
+    display_order = 8
     folder = "caltech-101"
     images = "101_ObjectCategories"
     tpt_images = "Caltech101"

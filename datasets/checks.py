@@ -29,8 +29,8 @@ def read_text(path: Path) -> str:
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise DataError(f"cannot read {path} as UTF-8 text: {error}; save it as UTF-8 (in Excel: \"CSV "
-                        f"UTF-8\")") from error
+        raise DataError(f"cannot read {path} as UTF-8 text: {error}; save it as UTF-8 (in Excel: "
+                        f"\"CSV UTF-8\")") from error
 
 
 def read_lines(path: Path) -> list[str]:
@@ -39,7 +39,8 @@ def read_lines(path: Path) -> list[str]:
 
 
 def names_by_label(source: str, entries: Sequence[tuple[str, int, str]]) -> list[str]:
-    """The class names in the order of their labels. Refuses missing labels and labels with two names."""
+    """The class names in the order of their labels. Refuses missing labels and labels with two
+    names."""
     names: dict[int, str] = {}
     clashes = []
     for path, label, name in entries:
@@ -54,13 +55,16 @@ def names_by_label(source: str, entries: Sequence[tuple[str, int, str]]) -> list
 
 
 def check_classnames(source: str, classnames: Sequence[str]) -> None:
-    """Refuses empty and unprintable class names; warns of a single class and of names that several classes share."""
+    """Refuses empty and unprintable class names; warns of a single class and of names that several
+    classes share."""
     blank = [label for label, name in enumerate(classnames) if not name.strip()]
     if blank:
         raise DataError(f"{source} has no class name for label {first_five(blank)}")
     check_printable(f"{source} has class names", classnames)
     if len(classnames) == 1:
-        logger.warning("%s: one class only, '%s': every prediction is that class, with confidence 1", source,
+        logger.warning("%s: one class only, '%s': every prediction is that class, with confidence "
+                       "1",
+                       source,
                        one_line(classnames[0], 100))
     labels = defaultdict(list)
     for label, name in enumerate(classnames):
@@ -72,12 +76,14 @@ def check_classnames(source: str, classnames: Sequence[str]) -> None:
 
 
 def check_items(source: str, split: str, items: Sequence[Datum], classnames: Sequence[str], image_dir: str) -> None:
-    """Refuses unprintable paths (below `image_dir`), labels that do not fit the class names, and repeated images."""
+    """Refuses unprintable paths (below `image_dir`), labels that do not fit the class names, and
+    repeated images."""
     check_printable(f"{source} has file names", [item.impath.removeprefix(image_dir) for item in items])
     wrong = [f"{item.impath} (label {item.label}, '{item.classname}')" for item in items
              if not 0 <= item.label < len(classnames) or item.classname != classnames[item.label]]
     if wrong:
-        raise DataError(f"{source}: labels and class names of the {split} split disagree: {first_five(wrong)}")
+        raise DataError(f"{source}: labels and class names of the {split} split disagree: "
+                        f"{first_five(wrong)}")
     twice = [path for path, times in Counter(item.impath for item in items).items() if times > 1]
     if twice:
         raise DataError(f"{source}: the {split} split lists images twice: {first_five(twice)}")
@@ -86,12 +92,14 @@ def check_items(source: str, split: str, items: Sequence[Datum], classnames: Seq
 def check_printable(what: str, names: Sequence[str]) -> None:
     bad = [repr(name) for name in names if not is_printable(name)]
     if bad:
-        raise DataError(f"{what} with control characters or letters that are not UTF-8: {first_five(bad)}; rename "
-                        f"them, or set a locale that has these letters, such as LC_ALL=C.UTF-8")
+        raise DataError(f"{what} with control characters or letters that are not UTF-8: "
+                        f"{first_five(bad)}; rename them, or set a locale that has these letters, "
+                        f"such as LC_ALL=C.UTF-8")
 
 
 def split_hash(splits: Mapping[str, Sequence[Datum]], image_dir: str) -> str:
-    """A hash of paths, labels and class names by split, independent of the root and of the file's format."""
+    """A hash of paths, labels and class names by split, independent of the root and of the file's
+    format."""
     digest = hashlib.sha256()
     for split, items in splits.items():
         for item in items:

@@ -1,4 +1,5 @@
-"""CIFAR-10, CIFAR-100, and their test images under 19 corruptions. Class names are torchvision's, with spaces."""
+"""CIFAR-10, CIFAR-100, and their test images under 19 corruptions. Class names are torchvision's,
+with spaces."""
 from .base import DATASET_REGISTRY
 from .cifar_base import CorruptedCIFAR, PickledCIFAR
 from .download.fetch import Source
@@ -24,7 +25,10 @@ def source(url: str, folder: str, md5: str) -> tuple[Source, ...]:
 
 @DATASET_REGISTRY.register()
 class CIFAR10(PickledCIFAR):
-    label, display_order, names, expected_classes = "CIFAR-10", 20, TEN, 10
+    label = "CIFAR-10"
+    display_order = 20
+    names = TEN
+    expected_classes = 10
     family = "CIFAR-10"
     folder = "cifar-10-batches-py"
     archives = source("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", folder,
@@ -33,17 +37,25 @@ class CIFAR10(PickledCIFAR):
 
 @DATASET_REGISTRY.register()
 class CIFAR100(PickledCIFAR):
-    label, display_order, names, expected_classes = "CIFAR-100", 21, HUNDRED, 100
+    label = "CIFAR-100"
+    display_order = 21
+    names = HUNDRED
+    expected_classes = 100
     family = "CIFAR-100"
     folder = "cifar-100-python"
-    label_key, test_file, train_files = "fine_labels", "test", ("train",)
+    label_key = "fine_labels"
+    test_file = "test"
+    train_files = ("train",)
     archives = source("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", folder,
                       "eb9058c3a382ffc7106e4002c42a8d85")
 
 
 @DATASET_REGISTRY.register()
 class CIFAR10C(CorruptedCIFAR):
-    label, display_order, names, expected_classes = "CIFAR-10-C", 22, TEN, 10
+    label = "CIFAR-10-C"
+    display_order = 22
+    names = TEN
+    expected_classes = 10
     family = "CIFAR-10"
     folder = "CIFAR-10-C"
     archives = source("https://zenodo.org/records/2535967/files/CIFAR-10-C.tar", folder,
@@ -52,7 +64,10 @@ class CIFAR10C(CorruptedCIFAR):
 
 @DATASET_REGISTRY.register()
 class CIFAR100C(CorruptedCIFAR):
-    label, display_order, names, expected_classes = "CIFAR-100-C", 23, HUNDRED, 100
+    label = "CIFAR-100-C"
+    display_order = 23
+    names = HUNDRED
+    expected_classes = 100
     family = "CIFAR-100"
     folder = "CIFAR-100-C"
     archives = source("https://zenodo.org/records/3555552/files/CIFAR-100-C.tar", folder,

@@ -27,14 +27,16 @@ TEMPLATES = tuple(
     f"a {kind}photo of {article} {size}{{}}." for article in ("a", "the")
     for kind, size in (("", ""), ("blurry ", ""), ("black and white ", ""), ("low contrast ", ""),
                        ("high contrast ", ""), ("bad ", ""), ("good ", ""), ("", "small "), ("", "big ")))
-ARRAYS = ("multiarray._reconstruct", "numeric._frombuffer")  # of numpy.core, or of numpy._core since version 2
+# Of numpy.core, or of numpy._core since version 2.
+ARRAYS = ("multiarray._reconstruct", "numeric._frombuffer")
 KNOWN = {"numpy.ndarray", "numpy.dtype", "_codecs.encode",
          *(f"numpy.{core}.{name}" for core in ("core", "_core") for name in ARRAYS)}
 
 
 class ArrayUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
-    """Reads dicts, lists, numbers, text and arrays. Nothing else that a file names is imported or called. It is the
-    unpickler in Python: the one in C allocates what a few bytes of a file ask for."""
+    """Reads dicts, lists, numbers, text and arrays. Nothing else that a file names is imported or
+    called. It is the unpickler in Python: the one in C allocates what a few bytes of a file ask
+    for."""
 
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}" not in KNOWN:
@@ -48,35 +50,42 @@ def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
         with noticing_damage():
             content = ArrayUnpickler(io.BytesIO(read_regular(path)), encoding="bytes").load()
             named = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
-            labels, rows = list(named[label_key]), np.asarray(named["data"])  # (N, 3072), the red pixels first
+            labels = list(named[label_key])
+            rows = np.asarray(named["data"])  # (N, 3072), the red pixels first
             if any(type(label) is not int for label in labels) or rows.shape[1:] not in ((3072,), (3, 32, 32)):
-                raise Damaged(f"it has labels that are not whole numbers, or images of shape {rows.shape[1:]}")
+                raise Damaged(f"it has labels that are not whole numbers, or images of shape "
+                              f"{rows.shape[1:]}")
             if rows.dtype != np.uint8:
                 raise Damaged(f"it has an array of type {rows.dtype}")
             images = np.ascontiguousarray(rows.reshape(len(labels), 3, 32, 32).transpose(0, 2, 3, 1))
     except Damaged as error:
         if isinstance(error.__cause__, OSError):
             raise error.__cause__ from None
-        raise DataError(f"{path} is not a file of CIFAR or is damaged ({error}): download it again") from error
+        raise DataError(f"{path} is not a file of CIFAR or is damaged ({error}): download it "
+                        f"again") from error
     return labels, images
 
 
 def map_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """A mapped .npy file of bytes with rows of this shape. Copy what is needed: cutting the file ends the process."""
+    """A mapped .npy file of bytes with rows of this shape. Copy what is needed: cutting the file
+    ends the process."""
     open_regular(path).close()  # not a pipe
     try:
         with noticing_damage():
             array = np.lib.format.open_memmap(path, mode="r")
     except Damaged as error:
-        raise DataError(f"{path} is not a complete .npy file of bytes ({error}): download it again") from error
+        raise DataError(f"{path} is not a complete .npy file of bytes ({error}): download it "
+                        f"again") from error
     if array.dtype != np.uint8 or array.ndim != 1 + len(shape) or array.shape[1:] != shape:
         rows = ", ".join(map(str, ("N", *shape)))
-        raise DataError(f"{path} must be an array of bytes (uint8) of shape ({rows}), not {array.dtype} {array.shape}")
+        raise DataError(f"{path} must be an array of bytes (uint8) of shape ({rows}), not "
+                        f"{array.dtype} {array.shape}")
     return array
 
 
 class CIFAR(FileDataset):
-    """What the four sets share. Images are rows of an array in a file, which is read once, when its first image is."""
+    """What the four sets share. Images are rows of an array in a file, which is read once, when its
+    first image is."""
 
     expected_test = 10_000
     names: Sequence[str] = ()  # by label
@@ -101,10 +110,12 @@ class CIFAR(FileDataset):
 
     def list_rows(self, path: Path, first: int, labels: Sequence[int]) -> list[Datum]:
         """The images of a file from row `first` on."""
-        names, rows = self.names, list(enumerate(labels, first))
+        names = self.names
+        rows = list(enumerate(labels, first))
         wrong = [f"row {row} has {label}" for row, label in rows if not 0 <= label < len(names)]
         if wrong:
-            raise DataError(f"{path} has labels that are not 0 to {len(names) - 1}: {first_five(wrong)}")
+            raise DataError(f"{path} has labels that are not 0 to {len(names) - 1}: "
+                            f"{first_five(wrong)}")
         return [Datum(f"{path}{ROW}{row}", label, classname=names[label]) for row, label in rows]
 
     @reading()
@@ -116,7 +127,8 @@ class CIFAR(FileDataset):
                 self.arrays[path] = self.load_pixels(Path(path))
         first, array = self.arrays[path]
         if not row.isdecimal() or not 0 <= int(row) - first < len(array):
-            raise BadImageError(f"cannot read image {item.impath}: rows {first} to {first + len(array) - 1} are read")
+            raise BadImageError(f"cannot read image {item.impath}: rows {first} to "
+                                f"{first + len(array) - 1} are read")
         return array[int(row) - first]
 
     def read_image(self, datum: Datum) -> Image.Image:
@@ -154,7 +166,8 @@ class CIFAR(FileDataset):
 
 
 class PickledCIFAR(CIFAR):
-    """torchvision's folder. The pickles are read by an unpickler of our own, which runs nothing in them."""
+    """torchvision's folder. The pickles are read by an unpickler of our own, which runs nothing in
+    them."""
 
     label_key = "labels"
     test_file = "test_batch"
@@ -184,23 +197,27 @@ class PickledCIFAR(CIFAR):
 
 
 class CorruptedCIFAR(CorruptedDataset, CIFAR):
-    """`<corruption>.npy` has the test images five times, severity by severity, and `labels.npy` their labels."""
+    """`<corruption>.npy` has the test images five times, severity by severity, and `labels.npy`
+    their labels."""
 
     def severities(self, corruption: str) -> tuple[int, ...]:
         path = self.dataset_dir / f"{corruption}.npy"
         if not path.exists():
             return ()
         if len(map_array(path, SHAPE)) % len(SEVERITIES):
-            raise DataError(f"{path} must have the test images {len(SEVERITIES)} times, severity by severity")
+            raise DataError(f"{path} must have the test images {len(SEVERITIES)} times, severity "
+                            f"by severity")
         return SEVERITIES
 
     def read(self) -> Splits:
-        path, labels_path = self.dataset_dir / f"{self.corruption}.npy", self.dataset_dir / "labels.npy"
+        path = self.dataset_dir / f"{self.corruption}.npy"
+        labels_path = self.dataset_dir / "labels.npy"
         first, images = self.arrays[str(path)] = self.load_pixels(path)
         labels = map_array(labels_path, ())
         if len(labels) != len(SEVERITIES) * len(images):
-            raise DataError(f"{labels_path} has {len(labels):,} labels for {len(SEVERITIES) * len(images):,} images in "
-                            f"{path}; download both again")
+            raise DataError(f"{labels_path} has {len(labels):,} labels for "
+                            f"{len(SEVERITIES) * len(images):,} images in {path}; download both "
+                            f"again")
         own = labels[first : first + len(images)].tolist()
         return Splits(list(self.names), self.list_rows(path, first, own))
 

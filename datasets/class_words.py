@@ -71,15 +71,16 @@ def read_class_words(setting: str, root: Path) -> ClassWords:
         if is_file(place):
             return read_words_file(place)
     if "=" not in text:
-        raise DataError(f"DATASET.CLASSNAMES {setting} is not a file, neither as it is nor in {root}, "
-                        f"nor a mapping such as {EXAMPLE}")
+        raise DataError(f"DATASET.CLASSNAMES {setting} is not a file, neither as it is nor in "
+                        f"{root}, nor a mapping such as {EXAMPLE}")
     words = ClassWords("DATASET.CLASSNAMES")
     separator = ";" if ";" in text else ","
     for pair in text.split(separator):
         code, equals, name = pair.partition("=")
         if not equals or not code.strip() or not name.strip():
-            raise DataError(f"DATASET.CLASSNAMES has '{pair.strip()}'; it must be a mapping such as "
-                            f"{EXAMPLE} (with ; between classes if names have commas), or a file")
+            raise DataError(f"DATASET.CLASSNAMES has '{pair.strip()}'; it must be a mapping such "
+                            f"as {EXAMPLE} (with ; between classes if names have commas), or a "
+                            f"file")
         words.words[code.strip()] = name.strip()
     return words
 
@@ -136,7 +137,8 @@ def from_json(text: str, source: str) -> ClassWords:
 
 
 def delimiter_of(path: Path, text: str) -> str:
-    """What separates the cells of a table: a tab in .tsv files, else what the header has most of."""
+    """What separates the cells of a table: a tab in .tsv files, else what the header has most
+    of."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     header = text.partition("\n")[0]

@@ -13,7 +13,8 @@ ROLES = ("image", "label", "name", "split", "group")
 SPLITS = ("train", "val", "test")
 KEYS = ("table", *ROLES, *SPLITS)
 EXAMPLE = "image=path label=diagnosis split=fold"
-# A key begins a pair where nothing, a space or a comma is before it: names of columns may have spaces.
+# A key begins a pair where nothing, a space or a comma is before it: names of columns may have
+# spaces.
 KEY = re.compile(rf"(?:^|(?<=[\s,]))({'|'.join(KEYS)})\s*=")
 
 # Usual headers without case, spaces and punctuation. The first that a table has is taken.
@@ -108,8 +109,8 @@ def parse_columns(setting: str) -> ColumnChoice:
     if matches:
         rest = setting[: matches[0].start()]
     if rest.strip(" ,"):
-        raise ConfigError(f"DATASET.COLUMNS is {setting!r}; it must be pairs such as {EXAMPLE}, with "
-                          f"the keys {', '.join(KEYS)}")
+        raise ConfigError(f"DATASET.COLUMNS is {setting!r}; it must be pairs such as {EXAMPLE}, "
+                          f"with the keys {', '.join(KEYS)}")
     pairs: dict[str, str] = {}
     for number, match in enumerate(matches):
         end = len(setting)
@@ -118,8 +119,8 @@ def parse_columns(setting: str) -> ColumnChoice:
         key = match.group(1)
         value = setting[match.end() : end].strip(" ,\t\n").strip("'\"")
         if not value or key in pairs:
-            raise ConfigError(f"DATASET.COLUMNS is {setting!r}; each of its keys must have one value, "
-                              f"as in {EXAMPLE}: {key} does not")
+            raise ConfigError(f"DATASET.COLUMNS is {setting!r}; each of its keys must have one "
+                              f"value, as in {EXAMPLE}: {key} does not")
         pairs[key] = value
     splits = {}
     for split in SPLITS:
@@ -198,8 +199,8 @@ def missing_column(
         one_per_class: Columns that stand for one class each, which are not read.
     """
     if role == "label" and one_per_class:
-        return DataError(f"{source} has one column per class ({first_five(one_per_class)}): write one "
-                         f"column with the label of each row instead")
+        return DataError(f"{source} has one column per class ({first_five(one_per_class)}): write "
+                         f"one column with the label of each row instead")
     words = {"image": "the images' paths", "label": "the labels"}
     example = {"image": "path", "label": "diagnosis"}
     if role == "label":

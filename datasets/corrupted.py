@@ -20,8 +20,8 @@ GROUPS = {
 
 
 class CorruptedDataset(FileDataset):
-    """A test set under each corruption at each severity. Read without a corruption, as the checks do, it is the first
-    one that is there, and what is missing is logged."""
+    """A test set under each corruption at each severity. Read without a corruption, as the checks
+    do, it is the first one that is there, and what is missing is logged."""
 
     corruptions = tuple(name for names in GROUPS.values() for name in names)
     clean = False
@@ -37,12 +37,14 @@ class CorruptedDataset(FileDataset):
             present = self.severities(self.corruption)
             if self.severity not in present:
                 have = f"only at severity {', '.join(map(str, present))}" if present else "not there"
-                raise DataError(f"{self.name()}: {self.corruption} is {have} in {self.dataset_dir}, and severity "
-                                f"{self.severity} is needed; {self.remedy()}")
+                raise DataError(f"{self.name()}: {self.corruption} is {have} in "
+                                f"{self.dataset_dir}, and severity {self.severity} is needed; "
+                                f"{self.remedy()}")
             return
         found = {name: levels for name in self.corruptions if (levels := self.severities(name))}
         if not found:
-            raise DataError(f"{self.name()}: {self.dataset_dir} has none of its corruptions; {self.remedy()}")
+            raise DataError(f"{self.name()}: {self.dataset_dir} has none of its corruptions; "
+                            f"{self.remedy()}")
         self.corruption, (self.severity, *_) = next(iter(found.items()))
         missing = [name for name in self.corruptions if name not in found]
         missing += [f"{name} {level}" for name in found for level in SEVERITIES if level not in found[name]]

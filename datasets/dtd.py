@@ -6,7 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class DescribableTextures(SplitFileDataset):
-    label, display_order = "DTD", 2
+    label = "DTD"
+    display_order = 2
     folder = "dtd"
     images = "images"
     tpt_images = "DTD/images"

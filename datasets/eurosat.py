@@ -6,7 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class EuroSAT(SplitFileDataset):
-    label, display_order = "EuroSAT", 10
+    label = "EuroSAT"
+    display_order = 10
     folder = "eurosat"
     images = "2750"
     tpt_images = "eurosat"

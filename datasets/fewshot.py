@@ -1,4 +1,5 @@
-"""Parts of a data set: few-shot samples, listed test images, and CoOp's base and new halves of the classes."""
+"""Parts of a data set: few-shot samples, listed test images, and CoOp's base and new halves of the
+classes."""
 from __future__ import annotations
 
 import json
@@ -22,13 +23,15 @@ Samples = dict[str, list[Datum]]  # "train" and "val"
 
 
 def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str | Path = "") -> None:
-    """Reduces `train` and `val` of a data set to few-shot samples, and checks that their files exist. The samples are
-    kept as JSON in `fewshot_dir`, or with the data. Where `val` is the test split, as on ImageNet, it stays whole."""
+    """Reduces `train` and `val` of a data set to few-shot samples, and checks that their files
+    exist. The samples are kept as JSON in `fewshot_dir`, or with the data. Where `val` is the test
+    split, as on ImageNet, it stays whole."""
     own_val = dataset.val is not dataset.test
-    train, val = list(dataset.train), list(dataset.val) if own_val else []
+    train = list(dataset.train)
+    val = list(dataset.val) if own_val else []
     if not train:
-        raise DataError(f"{type(dataset).__name__} has no training images for DATASET.NUM_SHOTS {num_shots}; "
-                        f"{dataset.remedy()}")
+        raise DataError(f"{type(dataset).__name__} has no training images for DATASET.NUM_SHOTS "
+                        f"{num_shots}; {dataset.remedy()}")
     if dataset.fewshot_folder is None:
         samples = draw(train, val, num_shots, seed)
     else:
@@ -44,17 +47,18 @@ def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str |
 
 
 def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int) -> Samples:
-    """`num_shots` images per class, and up to four for validation, the same for the same seed. The generator is used in
-    CoOp's order (classes as they appear, train before val), so that on the published splits a seed gives the images
-    that CoOp draws after seeding Python's generator with it."""
+    """`num_shots` images per class, and up to four for validation, the same for the same seed. The
+    generator is used in CoOp's order (classes as they appear, train before val), so that on the
+    published splits a seed gives the images that CoOp draws after seeding Python's generator with
+    it."""
     rng = random.Random(seed)
     sample = draw_split("train", train, num_shots, rng)
     return {"train": sample, "val": draw_split("val", val, min(num_shots, 4), rng)}  # as in CoOp
 
 
 def draw_split(split: str, items: Sequence[Datum], num_shots: int, rng: random.Random) -> list[Datum]:
-    """`num_shots` images per class. A class with fewer images contributes all of them and uses no random numbers, as
-    in Dassl since 2021, so the classes after it get the same images as there."""
+    """`num_shots` images per class. A class with fewer images contributes all of them and uses no
+    random numbers, as in Dassl since 2021, so the classes after it get the same images as there."""
     by_label: dict[int, list[Datum]] = defaultdict(list)
     for item in items:
         by_label[item.label].append(item)
@@ -75,9 +79,9 @@ def draw_split(split: str, items: Sequence[Datum], num_shots: int, rng: random.R
 def kept_samples(
     dataset: Dataset, path: Path, train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int,
 ) -> Samples:
-    """The samples listed in the file `path`, or new ones, which are written there. A damaged file, or one drawn from
-    another split, is replaced. Where the folder cannot be written, the samples are drawn every time; they depend on the
-    seed alone."""
+    """The samples listed in the file `path`, or new ones, which are written there. A damaged file,
+    or one drawn from another split, is replaced. Where the folder cannot be written, the samples
+    are drawn every time; they depend on the seed alone."""
     drawn_from = split_hash({"train": train, "val": val, "test": dataset.test}, str(dataset.image_dir))
     known = {item.impath: item for item in (*train, *val)}
     try:
@@ -95,14 +99,16 @@ def kept_samples(
     for split, items in samples.items():
         paths = [Path(item.impath).relative_to(dataset.image_dir).as_posix() for item in items]
         entries = [[image, item.label, item.classname] for image, item in zip(paths, items, strict=True)]
-        rows = ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in entries)  # one entry per line
+        # One entry per line.
+        rows = ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
         lines.append(f'"{split}": [\n  {rows}\n]')
     try:
         write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
     except UserError as error:
         logger.info("few-shot samples are not kept (%s)", error)
     else:
-        logger.info("few-shot samples written to %s (set DATASET.FEWSHOT_DIR for another folder)", path)
+        logger.info("few-shot samples written to %s (set DATASET.FEWSHOT_DIR for another "
+                    "folder)", path)
     return samples
 
 
@@ -119,8 +125,8 @@ def select_images(dataset: Dataset, image_list: str) -> None:
     list_file = next(filter(Path.is_file, places), None)
     if list_file is None:
         raise DataError(f"DATASET.IMAGE_LIST {image_list} is not a file, nor one in "
-                        f"{dataset.image_dir}; RobustBench's 5,000 images of ImageNet are listed in "
-                        f"robustbench/data/imagenet_test_image_ids.txt of "
+                        f"{dataset.image_dir}; RobustBench's 5,000 images of ImageNet are listed "
+                        f"in robustbench/data/imagenet_test_image_ids.txt of "
                         f"https://github.com/RobustBench/robustbench")
     lines = [line.removeprefix("./") for line in read_lines(list_file)]
     whole_paths = positions_by_path(dataset)
@@ -183,7 +189,8 @@ def shortest_path(dataset: Dataset, item: Datum) -> str:
 
 
 def select_classes(dataset: Dataset, which: str) -> None:
-    """Reduces a data set to CoOp's `base` (first half, rounded up) or `new` (second half) classes, labels from 0."""
+    """Reduces a data set to CoOp's `base` (first half, rounded up) or `new` (second half) classes,
+    labels from 0."""
     half = math.ceil(len(dataset.classnames) / 2)
     start, stop = (0, half) if which == "base" else (half, len(dataset.classnames))
 

@@ -13,7 +13,8 @@ LISTS = {split: f"images_variant_{split}.txt" for split in ("train", "val", "tes
 
 @DATASET_REGISTRY.register()
 class FGVCAircraft(FileDataset):
-    label, display_order = "Aircraft", 6
+    label = "Aircraft"
+    display_order = 6
     folder = "fgvc_aircraft"
     images = "images"
     template = "a photo of a {}, a type of aircraft."
@@ -29,7 +30,8 @@ class FGVCAircraft(FileDataset):
     ),)
 
     def read(self) -> Splits:
-        """Labels follow the order of variants.txt. A copy for testing needs no lists for training."""
+        """Labels follow the order of variants.txt. A copy for testing needs no lists for
+        training."""
         classnames = self.lines("variants.txt")
         labels = {name: label for label, name in enumerate(classnames)}
         lists = {split: self.read_list(file, labels) for split, file in LISTS.items()
@@ -41,8 +43,8 @@ class FGVCAircraft(FileDataset):
         pairs = [line.split(maxsplit=1) for line in self.lines(file)]
         bad = [" ".join(pair) for pair in pairs if len(pair) != 2 or pair[1] not in labels or leads_out(pair[0])]
         if bad:
-            raise DataError(f"{self.dataset_dir / file} has lines that are not `<image number> <variant>` with a "
-                            f"variant of variants.txt: {first_five(bad)}")
+            raise DataError(f"{self.dataset_dir / file} has lines that are not `<image number> "
+                            f"<variant>` with a variant of variants.txt: {first_five(bad)}")
         return [self.datum(f"{image}.jpg", labels[name], name) for image, name in pairs]
 
     def lines(self, file: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""FileDataset: the base class of readers of image files below the data root. Finds, reads and checks them."""
+"""FileDataset: the base class of readers of image files below the data root. Finds, reads and
+checks them."""
 from __future__ import annotations
 
 import logging
@@ -32,7 +33,8 @@ class Splits:
 
 
 class FileDataset(Dataset):
-    """A data set in files. A subclass names its folders and counts, and lists its images in `read`."""
+    """A data set in files. A subclass names its folders and counts, and lists its images in
+    `read`."""
 
     folder = ""  # below the data root
     aliases: tuple[str, ...] = ()  # other names under which `folder` is found
@@ -42,7 +44,8 @@ class FileDataset(Dataset):
     metadata: tuple[Source, ...] = ()  # small files in `folder` that the reader needs
     archives: tuple[Source, ...] = ()  # the images
     manual: tuple[str, ...] = ()  # steps to get archives that cannot be downloaded
-    parquet_copy = ""  # a set of the Hugging Face hub with the same images, where the archives' host is gone
+    # A set of the Hugging Face hub with the same images, where the archives' host is gone.
+    parquet_copy = ""
     expected_classes = 0  # published counts; 0: unknown
     expected_test = 0
     published_test = ""  # `split_hash` of the published test split
@@ -56,7 +59,10 @@ class FileDataset(Dataset):
         self.check_folders()
         splits = self.read()
         self.check(splits)
-        self.classnames, self.train, self.val, self.test = splits.classnames, splits.train, splits.val, splits.test
+        self.classnames = splits.classnames
+        self.train = splits.train
+        self.val = splits.val
+        self.test = splits.test
         self.test_hash = split_hash({"test": self.test}, str(self.image_dir))
         self.difference = self.compare_with_published()
         if self.difference:
@@ -110,8 +116,8 @@ class FileDataset(Dataset):
 
     @classmethod
     def locate(cls, root: Path, source: Source) -> Path:
-        """The path of a metadata file, whether it exists or not. Beside TPT's folder of the images it may
-        be in CoOp's folder, or in a copy of `data_splits` of TPT's repository."""
+        """The path of a metadata file, whether it exists or not. Beside TPT's folder of the images
+        it may be in CoOp's folder, or in a copy of `data_splits` of TPT's repository."""
         usual = cls.folder_in(root) / source.name
         if cls.tpt_images:
             for folder in (cls.folder_in(root), root / cls.tpt_folder(), root / cls.folder, root / "data_splits"):
@@ -148,7 +154,8 @@ class FileDataset(Dataset):
         return f"put its images into {cls.test_dir(root)}"
 
     def remedy(self) -> str:
-        """What to do when images are missing or misplaced: download.py prints the steps if it cannot do them."""
+        """What to do when images are missing or misplaced: download.py prints the steps if it
+        cannot do them."""
         if not self.can_be_downloaded():
             return f"its images belong in {self.test_dir(self.root)}"
         return f"for the expected layout, run: {self.download_command(self.root)}"
@@ -161,33 +168,37 @@ class FileDataset(Dataset):
         """Names the folder that is missing and suggests the right root."""
         if not self.root.is_dir():
             held = f"{self.folder}/" if self.folder else "the class folders"
-            raise DataError(f"data root {self.root} is not a folder: give the one that holds {held} with --root or "
-                            f"DATASET.ROOT")
+            raise DataError(f"data root {self.root} is not a folder: give the one that holds "
+                            f"{held} with --root or DATASET.ROOT")
         is_set = self.root.name and self.root.name in (self.folder, self.tpt_folder())
         if is_set and not self.dataset_dir.is_dir():
-            raise DataError(f"{self.root} is not the data root: give the folder above, {self.root.parent}")
+            raise DataError(f"{self.root} is not the data root: give the folder above, "
+                            f"{self.root.parent}")
         images = self.test_dir(self.root)
         if self.is_in_tpt_layout(self.root):
             if not images.is_dir():
                 raise DataError(f"{self.name()} lies in TPT's layout: {self.dataset_dir} holds "
-                                f"{contents(self.dataset_dir)}, but no images; {self.next_step(self.root)}")
+                                f"{contents(self.dataset_dir)}, but no images; "
+                                f"{self.next_step(self.root)}")
             logger.info("%s lies in TPT's layout: images are read from %s", self.name(), images)
         for what, folder in (("is missing", self.dataset_dir), ("has no images", images)):
             if not folder.is_dir():
-                raise DataError(f"{self.name()} {what}: there is no folder {folder}; correct --root or DATASET.ROOT, "
-                                f"or {self.next_step(self.root)}")
+                raise DataError(f"{self.name()} {what}: there is no folder {folder}; correct "
+                                f"--root or DATASET.ROOT, or {self.next_step(self.root)}")
 
     def check_files(self, items: Sequence[Datum]) -> None:
         """Raises DataError if images are missing. In TPT's layout it says what is there instead."""
         if items and self.is_in_tpt_layout(self.root) and not any(map(self.is_file, items)):
             path = Path(items[0].impath).relative_to(self.image_dir)
-            raise DataError(f"{self.name()} lies in TPT's layout: {self.image_dir} holds {contents(self.image_dir)}, "
-                            f"but not {path} and the other images of its list; {self.next_step(self.root)}")
+            raise DataError(f"{self.name()} lies in TPT's layout: {self.image_dir} holds "
+                            f"{contents(self.image_dir)}, but not {path} and the other images of "
+                            f"its list; {self.next_step(self.root)}")
         super().check_files(items)
 
     def require(self, source: Source) -> Path:
-        """The path of a metadata file, downloaded first if it is missing. It is never generated from official lists:
-        the public tools do so at random, and published numbers need the published split."""
+        """The path of a metadata file, downloaded first if it is missing. It is never generated
+        from official lists: the public tools do so at random, and published numbers need the
+        published split."""
         path = self.locate(self.root, source)
         if path.exists():
             return path
@@ -201,12 +212,14 @@ class FileDataset(Dataset):
             fetch_drive(source, path)
         except FetchError as error:
             if self.is_in_tpt_layout(self.root):
-                raise DataError(f"{self.name()} lies in TPT's layout, with images in {self.test_dir(self.root)}; its "
-                                f"list {source.name} could not be downloaded ({error}): save it in "
-                                f"{self.dataset_dir}, from data/data_splits of TPT's repository or from "
+                raise DataError(f"{self.name()} lies in TPT's layout, with images in "
+                                f"{self.test_dir(self.root)}; its list {source.name} could not be "
+                                f"downloaded ({error}): save it in {self.dataset_dir}, from "
+                                f"data/data_splits of TPT's repository or from "
                                 f"{source.link}") from error
-            raise DataError(f"{self.name()}: {path} is missing and could not be downloaded ({error}); download "
-                            f"{source.link} and save it as {source.name} in {self.dataset_dir}") from error
+            raise DataError(f"{self.name()}: {path} is missing and could not be downloaded "
+                            f"({error}); download {source.link} and save it as {source.name} in "
+                            f"{self.dataset_dir}") from error
         return path
 
     def check(self, splits: Splits) -> None:
@@ -226,16 +239,18 @@ class FileDataset(Dataset):
         if splits.val is not splits.test:  # as on ImageNet, which says so (`has_val`)
             leaked = tested & {item.impath for item in splits.val}
             if leaked:
-                logger.warning("%s: %d test images are also validation images, on which no setting should be chosen: "
-                               "%s", self.name(), len(leaked), first_five(sorted(leaked)))
+                logger.warning("%s: %d test images are also validation images, on which no setting "
+                               "should be chosen: %s",
+                               self.name(), len(leaked), first_five(sorted(leaked)))
 
     def compare_with_published(self) -> str:
         """How the test split differs from the published one; "" if it does not."""
-        images, classes = len(self.test), len(self.classnames)
+        images = len(self.test)
+        classes = len(self.classnames)
         published = self.expected_test or images, self.expected_classes or classes
         if (images, classes) != published:
-            return (f"{images} test images of {classes} classes here, {published[0]} of {published[1]} in the "
-                    f"published set")
+            return (f"{images} test images of {classes} classes here, {published[0]} of "
+                    f"{published[1]} in the published set")
         if self.published_test and self.test_hash != self.published_test:
             return f"the test split ({self.test_hash}) is not the published one ({self.published_test})"
         return ""
@@ -290,7 +305,8 @@ def file_datasets() -> list[type[FileDataset]]:
 
 
 def find_file_dataset(name: str) -> type[FileDataset]:
-    """The reader called `name` in any spelling: as registered (UCF101), or as its file is called (dtd)."""
+    """The reader called `name` in any spelling: as registered (UCF101), or as its file is called
+    (dtd)."""
     readers = file_datasets()
     registered = DATASET_REGISTRY.find(name)
     for cls in readers:
@@ -298,4 +314,5 @@ def find_file_dataset(name: str) -> type[FileDataset]:
             return cls
     names = [*(cls.key() for cls in readers), *(cls.name() for cls in readers)]
     keys = [cls.key() for cls in readers]
-    raise UnknownNameError(f"unknown data set '{name}'.{nearest(name, names)} Known: {', '.join(keys)}.")
+    raise UnknownNameError(f"unknown data set '{name}'.{nearest(name, names)} Known: "
+                           f"{', '.join(keys)}.")

@@ -6,7 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class Food101(SplitFileDataset):
-    label, display_order = "Food101", 4
+    label = "Food101"
+    display_order = 4
     folder = "food-101"
     images = "images"
     tpt_images = "Food101/images"

@@ -127,7 +127,8 @@ def content_of(digests: np.ndarray) -> np.ndarray:
 
 
 def hash_contents(dataset: Dataset, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
-    """The digest of what each image shows: of its file, and of the code of a plugin that changes it."""
+    """The digest of what each image shows: of its file, and of the code of a plugin that changes
+    it."""
     hashes = dataset.hash_images(items, index)
     source = source_of_images(type(dataset))
     if source:

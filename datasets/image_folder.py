@@ -23,12 +23,13 @@ SIDECARS = (".txt", ".md", ".csv", ".tsv", ".json", ".xml", ".html", ".yaml", ".
 
 @DATASET_REGISTRY.register()
 class ImageFolder(OwnImages):
-    """The root holds `<class>/<image>` or `<class>/<group>/<image>`, all used for testing, or folders
-    of splits (`test/`, `train/`, `val/`, or Kaggle's `Testing/`, `Training/`) with such folders.
+    """The root holds `<class>/<image>` or `<class>/<group>/<image>`, all used for testing, or
+    folders of splits (`test/`, `train/`, `val/`, or Kaggle's `Testing/`, `Training/`) with such
+    folders.
 
-    Folder names are class names (`_` is a space in prompts) unless DATASET.CLASSNAMES has others, or
-    `classnames.txt` in the root: one `<folder> <name>` per line, with a tab between the two if folder
-    names have spaces.
+    Folder names are class names (`_` is a space in prompts) unless DATASET.CLASSNAMES has others,
+    or `classnames.txt` in the root: one `<folder> <name>` per line, with a tab between the two if
+    folder names have spaces.
     """
 
     options = ("classnames",)
@@ -51,22 +52,28 @@ class ImageFolder(OwnImages):
                 count_unread(place / folder, unread, examples)
         lists = without_single_group(lists)
         if unread:
-            kinds = [f"{count} {kind} (such as {examples[kind]})" for kind, count in unread.most_common()]
-            note = f"files of a kind that is not read: {first_five(kinds)}; convert them to PNG or JPEG"
+            kinds = []
+            for kind, count in unread.most_common():
+                kinds.append(f"{count} {kind} (such as {examples[kind]})")
+            note = (f"files of a kind that is not read: {first_five(kinds)}; convert them to PNG or "
+                    f"JPEG")
             if ".parquet" in unread:
-                note = (f"{unread['.parquet']} parquet files, such as {examples['.parquet']}: if they hold "
-                        f"the images, use --dataset-config-file parquet --root {self.root}")
+                note = (f"{unread['.parquet']} parquet files, such as {examples['.parquet']}: if "
+                        f"they hold the images, use --dataset-config-file parquet --root "
+                        f"{self.root}")
             if not lists["test"]:
                 raise DataError(f"ImageFolder has no test images; {note}")
             logger.warning("ImageFolder: %s", note)
         return Splits([names[folder] for folder in classes], **lists)
 
     def check_classes(self, place: Path, classes: list[str]) -> None:
-        """Names the right root, or the table with the labels, if folders are probably no classes."""
+        """Names the right root, or the table with the labels, if folders are probably no
+        classes."""
         inner = subfolders(place / classes[0]) if (place / classes[0]).is_dir() else []
         if len(classes) == 1 and len(inner) > 1:
-            raise DataError(f"ImageFolder: {place} has one folder only, '{classes[0]}'; if the folders "
-                            f"in it are the classes or splits, use --root {place / classes[0]}")
+            raise DataError(f"ImageFolder: {place} has one folder only, '{classes[0]}'; if the "
+                            f"folders in it are the classes or splits, use --root "
+                            f"{place / classes[0]}")
         if len(classes) > 1 and tables_in(self.root):
             logger.warning("ImageFolder: folders are taken for classes%s", table_nearby(self.root))
 
@@ -75,8 +82,8 @@ class ImageFolder(OwnImages):
                 f"{self.image_dir}/{{test,train,val}}/<class>/<image>")
 
     def split_dirs(self) -> dict[str, Path]:
-        """The folder of each split; the root is the test split if no folder with class folders in it
-        is named after one."""
+        """The folder of each split; the root is the test split if no folder with class folders in
+        it is named after one."""
         candidates = defaultdict(list)
         others = []
         for folder in subfolders(self.image_dir):
@@ -91,14 +98,14 @@ class ImageFolder(OwnImages):
         for split, folders in candidates.items():
             if len(folders) > 1:
                 names = " and ".join(str(folder) for folder in folders)
-                raise DataError(f"ImageFolder: {names} are both folders of the {split} split; move one "
-                                f"away, or rename it")
+                raise DataError(f"ImageFolder: {names} are both folders of the {split} split; move "
+                                f"one away, or rename it")
         places = {split: folders[0] for split, folders in candidates.items()}
         if "test" not in places:
             test = self.image_dir / "test"
             names = " and ".join(folder.name for folder in places.values())
-            raise DataError(f"ImageFolder: beside {names} the folder {test} is missing or has no class "
-                            f"folders; test images must be at {test}/<class>/<image>")
+            raise DataError(f"ImageFolder: beside {names} the folder {test} is missing or has no "
+                            f"class folders; test images must be at {test}/<class>/<image>")
         if others:
             logger.info("ImageFolder: folders beside the splits are not read: %s", first_five(others))
         return {split: places[split] for split in ("train", "val", "test") if split in places}
@@ -125,8 +132,8 @@ class ImageFolder(OwnImages):
                 names[folder] = name.strip()
         if wrong:
             raise DataError(f"{path} must have one `<folder> <class name>` per line, for existing "
-                            f"folders (with a tab between the two if the folder's name has spaces); "
-                            f"not: {first_five(wrong)}")
+                            f"folders (with a tab between the two if the folder's name has "
+                            f"spaces); not: {first_five(wrong)}")
         return names
 
 
@@ -152,7 +159,8 @@ def read_class(folder: Path, label: int, classname: str) -> list[Datum]:
 
 
 def picture_folder(folder: Path) -> Path:
-    """The folder in a class's folder that has the pictures, if one is called so and none are beside."""
+    """The folder in a class's folder that has the pictures, if one is called so and none are
+    beside."""
     if not folder.is_dir():
         return folder
     if any(is_image_name(entry.name) for entry in folder.iterdir()):

@@ -9,9 +9,11 @@ from .utils.errors import reading
 
 @DATASET_REGISTRY.register()
 class ImageNet(ImageNetBase):
-    """Test-time methods need only `val`; the 1.28 million training images are listed when they are first used."""
+    """Test-time methods need only `val`; the 1.28 million training images are listed when they are
+    first used."""
 
-    label, display_order = "ImageNet", 1
+    label = "ImageNet"
+    display_order = 1
     folder = "imagenet"
     images = "images"
     test_images = "val"
@@ -22,16 +24,18 @@ class ImageNet(ImageNetBase):
     expected_test = 50_000
     manual = (
         "with an account at https://image-net.org, fetch ILSVRC2012_devkit_t12.tar.gz (md5 "
-        "fa75699e90414af021442c21a62c3abf), ILSVRC2012_img_val.tar (md5 29b22e2961454d5413ddabcf34fc5622) and, for "
-        "few-shot training, ILSVRC2012_img_train.tar (md5 1d675b47d978889d74fa0da5fadfb00e) into {folder}/images",
-        "sort them into class folders: pip install scipy && python -c \"from torchvision.datasets import "
-        "ImageNet; ImageNet('{folder}/images', 'val')\" (and the same with 'train'), "
-        "so that {folder}/images/val/n01440764/ILSVRC2012_val_00000293.JPEG is there",
+        "fa75699e90414af021442c21a62c3abf), ILSVRC2012_img_val.tar (md5 "
+        "29b22e2961454d5413ddabcf34fc5622) and, for few-shot training, ILSVRC2012_img_train.tar "
+        "(md5 1d675b47d978889d74fa0da5fadfb00e) into {folder}/images",
+        "sort them into class folders: pip install scipy && python -c \"from torchvision.datasets "
+        "import ImageNet; ImageNet('{folder}/images', 'val')\" (and the same with 'train'), so "
+        "that {folder}/images/val/n01440764/ILSVRC2012_val_00000293.JPEG is there",
     )
 
     def read(self) -> Splits:
         splits = super().read()
-        return Splits(splits.classnames, splits.test, LazyList(self.list_train), val=splits.test)  # val as in CoOp
+        # Val as in CoOp.
+        return Splits(splits.classnames, splits.test, LazyList(self.list_train), val=splits.test)
 
     @reading()
     def list_train(self) -> list[Datum]:

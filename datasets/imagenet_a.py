@@ -6,7 +6,8 @@ from .imagenet_base import ImageNetBase
 
 @DATASET_REGISTRY.register()
 class ImageNetA(ImageNetBase):
-    label, display_order = "ImageNet-A", 12
+    label = "ImageNet-A"
+    display_order = 12
     folder = "imagenet-adversarial"
     images = "imagenet-a"
     tpt_images = "imagenet-a"

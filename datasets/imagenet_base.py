@@ -17,12 +17,14 @@ logger = logging.getLogger(__name__)
 
 WNID = re.compile(r"n\d{8}")
 CLASSNAMES = Source("classnames.txt", drive_id="1-61f_ol79pViBFDG_IDlUQSwoLcn2XXF")
-# SHA-256 of the sorted lines `<wnid> <name>` of CoOp's list, with which published results were computed.
+# SHA-256 of the sorted lines `<wnid> <name>` of CoOp's list, with which published results were
+# computed.
 COOP_NAMES = "51b5b1d8b800502030c5556eb206abaafdd682ef363ff7a7077591ea3c9befa5"
 
 
 def read_classnames(path: Path) -> dict[str, str]:
-    """Class names by WordNet id, sorted by id, which is ImageNet's label order. One `<wnid> <name>` per line."""
+    """Class names by WordNet id, sorted by id, which is ImageNet's label order. One `<wnid> <name>`
+    per line."""
     names: dict[str, str] = {}
     bad = []
     for line in read_lines(path):
@@ -72,8 +74,9 @@ class ImageNetBase(FileDataset):
         path = self.require(CLASSNAMES)
         names = read_classnames(path)
         if not is_coops(names):
-            logger.warning("%s: %s, with %d classes, is not CoOp's list of class names; results will not be "
-                           "comparable with published ones", self.name(), path, len(names))
+            logger.warning("%s: %s, with %d classes, is not CoOp's list of class names; results "
+                           "will not be comparable with published ones",
+                           self.name(), path, len(names))
         folders = self.class_folders(self.class_root(), list(names))
         if self.subset:
             names = {wnid: name for wnid, name in names.items() if wnid in folders}
@@ -89,8 +92,9 @@ class ImageNetBase(FileDataset):
         names = [str(label) for label in range(len(wnids))] if self.numbered else wnids
         unknown = sorted(set(found) - set(names))
         if unknown or not found:
-            raise DataError(f"{self.name()}: {folder} must have one folder per class of {CLASSNAMES.name}, named "
-                            f"{names[0]} to {names[-1]}, not {first_five(unknown) or 'none at all'}; {self.remedy()}")
+            raise DataError(f"{self.name()}: {folder} must have one folder per class of "
+                            f"{CLASSNAMES.name}, named {names[0]} to {names[-1]}, not "
+                            f"{first_five(unknown) or 'none at all'}; {self.remedy()}")
         return {wnid: found[name] for wnid, name in zip(wnids, names, strict=True) if name in found}
 
     def list_images(self, folders: Mapping[str, Path], names: Mapping[str, str]) -> list[Datum]:

@@ -15,10 +15,13 @@ CHECKSUMS = {  # md5, as published with the archives
 
 @DATASET_REGISTRY.register()
 class ImageNetC(CorruptedDataset, ImageNetBase):
-    """All 50,000 images of a corruption, or those that DATASET.IMAGE_LIST names, such as RobustBench's 5,000."""
+    """All 50,000 images of a corruption, or those that DATASET.IMAGE_LIST names, such as
+    RobustBench's 5,000."""
 
-    label, display_order = "ImageNet-C", 16
-    folder, aliases = "ImageNet-C", ("imagenet-c",)
+    label = "ImageNet-C"
+    display_order = 16
+    folder = "ImageNet-C"
+    aliases = ("imagenet-c",)
     expected_classes = 1000
     expected_test = 50_000
     archives = tuple(

@@ -6,7 +6,8 @@ from .imagenet_base import ImageNetBase
 
 @DATASET_REGISTRY.register()
 class ImageNetR(ImageNetBase):
-    label, display_order = "ImageNet-R", 14
+    label = "ImageNet-R"
+    display_order = 14
     folder = "imagenet-rendition"
     images = "imagenet-r"
     tpt_images = "imagenet-r"

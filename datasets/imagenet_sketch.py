@@ -6,7 +6,8 @@ from .imagenet_base import ImageNetBase
 
 @DATASET_REGISTRY.register()
 class ImageNetSketch(ImageNetBase):
-    label, display_order = "ImageNet-Sketch", 15
+    label = "ImageNet-Sketch"
+    display_order = 15
     folder = "imagenet-sketch"
     images = "images"
     tpt_images = "ImageNet-Sketch"

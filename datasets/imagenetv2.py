@@ -6,9 +6,11 @@ from .imagenet_base import ImageNetBase
 
 @DATASET_REGISTRY.register()
 class ImageNetV2(ImageNetBase):
-    """Its folders are label numbers. In string order 10 comes before 2, which costs nearly all accuracy."""
+    """Its folders are label numbers. In string order 10 comes before 2, which costs nearly all
+    accuracy."""
 
-    label, display_order = "ImageNet-V2", 13
+    label = "ImageNet-V2"
+    display_order = 13
     folder = "imagenetv2"
     images = "imagenetv2-matched-frequency-format-val"
     tpt_images = "imagenetv2-matched-frequency-format-val"

@@ -1,8 +1,10 @@
-"""LandCover: aerial tiles of 24 kinds of land, drawn by code, so that nothing is downloaded or stored.
+"""LandCover: aerial tiles of 24 kinds of land, drawn by code, so that nothing is downloaded or
+stored.
 
-The classes are close in meaning and in look: crops, green land, built land, water, roads and rails, bare land. The
-path of a datum, such as `landcover/test/vineyard/00012.png`, is not a file but the seed of a drawing. Corrupted test
-tiles are called `landcover/test-fog-5/vineyard/00012.png`; training and validation tiles are never corrupted.
+The classes are close in meaning and in look: crops, green land, built land, water, roads and rails,
+bare land. The path of a datum, such as `landcover/test/vineyard/00012.png`, is not a file but the
+seed of a drawing. Corrupted test tiles are called `landcover/test-fog-5/vineyard/00012.png`;
+training and validation tiles are never corrupted.
 """
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from .utils.errors import DataError
 
 @DATASET_REGISTRY.register()
 class LandCover(Dataset):
-    """40 test tiles per class; two in five are clear, the others under weather, season, bad light or sensor noise."""
+    """40 test tiles per class; two in five are clear, the others under weather, season, bad light
+    or sensor noise."""
 
     folder = "landcover"
     embedded = True
@@ -46,7 +49,8 @@ class LandCover(Dataset):
         """Draws the tile that the path names."""
         folder, split, name, file = PurePosixPath(datum.impath).parts
         if folder != self.folder:
-            raise DataError(f"{datum.impath} is not a tile of {type(self).__name__}: its tiles are {self.folder}/…")
+            raise DataError(f"{datum.impath} is not a tile of {type(self).__name__}: its tiles are "
+                            f"{self.folder}/…")
         split, _, corruption = split.partition("-")
         key = split, name.replace("_", " "), int(PurePosixPath(file).stem)
         image = self.draw_tile(*key)
@@ -72,7 +76,8 @@ class LandCover(Dataset):
 
 @DATASET_REGISTRY.register()
 class LandCoverShift(LandCover):
-    """The same classes, for testing only: rotated, mixed with other tiles, with colour casts, haze, noise or blur."""
+    """The same classes, for testing only: rotated, mixed with other tiles, with colour casts, haze,
+    noise or blur."""
 
     folder = "landcover_shift"
     per_class: ClassVar[dict[str, int]] = {"test": 40}

@@ -56,11 +56,11 @@ class DataOptions:
     def check(self) -> None:
         """Refuses values that no data set takes."""
         if self.subsample_classes not in CLASS_SUBSETS:
-            raise ConfigError(f"DATASET.SUBSAMPLE_CLASSES is '{self.subsample_classes}'; it must be all, "
-                              f"base or new")
+            raise ConfigError(f"DATASET.SUBSAMPLE_CLASSES is '{self.subsample_classes}'; it must "
+                              f"be all, base or new")
         if self.num_shots == 0 or self.num_shots < -1:
-            raise ConfigError(f"DATASET.NUM_SHOTS is {self.num_shots}; it must be -1 (all images) or at "
-                              f"least 1")
+            raise ConfigError(f"DATASET.NUM_SHOTS is {self.num_shots}; it must be -1 (all images) "
+                              f"or at least 1")
 
 
 ALL_DATA = DataOptions()

@@ -44,8 +44,8 @@ class OwnImages(FileDataset):
 
     @classmethod
     def run_name(cls, root: str | Path) -> str:
-        """The folder's name and a hash of its path: two folders called `photos` are two data sets. A
-        class derived from this one that names its folder below the data root is one data set."""
+        """The folder's name and a hash of its path: two folders called `photos` are two data sets.
+        A class derived from this one that names its folder below the data root is one data set."""
         if cls.folder:
             return cls.__name__
         path = os.path.realpath(Path(root).expanduser())
@@ -100,8 +100,9 @@ class OwnImages(FileDataset):
                            "others: %s", self.name(), len(shared), verb, first_five(shared))
         identifiers = look_like_identifiers(self.classnames)
         if identifiers:
-            logger.warning("%s: class names look like identifiers, not words, and are used in prompts "
-                           "as they are: %s; give words with DATASET.CLASSNAMES", self.name(),
+            logger.warning("%s: class names look like identifiers, not words, and are used in "
+                           "prompts as they are: %s; give words with DATASET.CLASSNAMES",
+                           self.name(),
                            first_five(identifiers))
         if IS_MAIN:  # one process reads the files
             copies = describe_copies(self, self.splits_to_compare(), ImageIndex())

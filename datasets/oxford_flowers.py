@@ -6,7 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class OxfordFlowers(SplitFileDataset):
-    label, display_order = "Flowers", 3
+    label = "Flowers"
+    display_order = 3
     folder = "oxford_flowers"
     images = "jpg"
     tpt_images = "Flower102/jpg"

@@ -6,7 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class OxfordPets(SplitFileDataset):
-    label, display_order = "Pets", 7
+    label = "Pets"
+    display_order = 7
     folder = "oxford_pets"
     images = "images"
     tpt_images = "OxfordPets"

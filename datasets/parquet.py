@@ -61,8 +61,8 @@ def parquet_files_in(root: Path) -> list[Path]:
 def files_by_split(root: Path) -> dict[str, list[Path]]:
     """The files of each split by the hub's name of it, such as `validation`.
 
-    Files are called test-00000-of-00002.parquet or test.parquet, or test/0000.parquet as the hub's own
-    conversion has them.
+    Files are called test-00000-of-00002.parquet or test.parquet, or test/0000.parquet as the hub's
+    own conversion has them.
 
     Raises:
         DataError: If a part of a split is missing, or several configurations have the same split.
@@ -90,8 +90,8 @@ def files_by_split(root: Path) -> dict[str, list[Path]]:
     folder_of: dict[str, Path] = {}
     for (split, folder), files in groups.items():
         if split in by_split:
-            raise DataError(f"Parquet: the split '{split}' is in several folders, {folder_of[split]} and "
-                            f"{folder}: give one of them as --root")
+            raise DataError(f"Parquet: the split '{split}' is in several folders, "
+                            f"{folder_of[split]} and {folder}: give one of them as --root")
         by_split[split] = files
         folder_of[split] = folder
     return by_split
@@ -122,8 +122,8 @@ def choose_splits(names: Sequence[str], choice: ColumnChoice, root: Path) -> dic
         logger.warning("Parquet: the only split, '%s', is used for testing", names[0])
         return {"test": list(names)}
     if "test" not in chosen:
-        raise DataError(f"Parquet: {root} has no split 'test' but {', '.join(names)}; say which one has the "
-                        f"test images, such as DATASET.COLUMNS \"test={names[-1]}\"")
+        raise DataError(f"Parquet: {root} has no split 'test' but {', '.join(names)}; say which "
+                        f"one has the test images, such as DATASET.COLUMNS \"test={names[-1]}\"")
     unused = [name for name in names if not split_of_word(name)]
     if unused:
         logger.info("Parquet: splits that are not read: %s", ", ".join(unused))
@@ -133,7 +133,8 @@ def choose_splits(names: Sequence[str], choice: ColumnChoice, root: Path) -> dic
 @DATASET_REGISTRY.register()
 class Parquet(OwnImages):
     """The root holds what `hf download NAME --repo-type dataset` has made: parquet files with the
-    images' bytes, and labels whose names are in the files. An image is known by its stored bytes."""
+    images' bytes, and labels whose names are in the files. An image is known by its stored
+    bytes."""
 
     def read(self) -> Splits:
         choice = parse_columns(self.columns)
@@ -179,15 +180,15 @@ class Parquet(OwnImages):
         if not group_column:
             group_column = next(iter(candidates("group", file.columns)), "")
         if self.cells.column not in ("", image_column):
-            raise DataError(f"{source} has its images in the column '{image_column}', other files in "
-                            f"'{self.cells.column}': they are of different data sets")
+            raise DataError(f"{source} has its images in the column '{image_column}', other files "
+                            f"in '{self.cells.column}': they are of different data sets")
         self.cells.column = image_column
         self.cells.add(file)
 
         names = file.class_names(label_column)
         if self.label_names not in (None, names):
-            raise DataError(f"{source} has other class names than the files before it: they are of different "
-                            f"data sets")
+            raise DataError(f"{source} has other class names than the files before it: they are of "
+                            f"different data sets")
         self.label_names = names
         codes = as_text(file.read_column(label_column))
         groups = [""] * file.rows
@@ -198,8 +199,8 @@ class Parquet(OwnImages):
         for row, code in enumerate(codes):
             place = f"{file.path.name}, row {row + 1}"
             if names and not (code.isdecimal() and int(code) < len(names)):
-                bad.add(place, f"label {code or 'missing'}, of {len(names)} classes (hubs hide the labels of "
-                               f"some test splits)")
+                bad.add(place, f"label {code or 'missing'}, of {len(names)} classes (hubs hide the "
+                               f"labels of some test splits)")
                 continue
             if not code:
                 bad.add(place, f"no label in the column '{label_column}'")
@@ -216,11 +217,12 @@ class Parquet(OwnImages):
             return column
         image_columns = [name for name in file.columns if file.kind(name) == "image"]
         if column or not image_columns:
-            raise DataError(f"{file.path} has no images in its columns ({listed(file.columns)}); a table of "
-                            f"paths is read with --dataset-config-file table")
+            raise DataError(f"{file.path} has no images in its columns ({listed(file.columns)}); a "
+                            f"table of paths is read with --dataset-config-file table")
         if len(image_columns) > 1:
             raise DataError(f"{file.path} has several columns of images: choose one of "
-                            f"{listed(image_columns)}, such as DATASET.COLUMNS image={image_columns[0]}")
+                            f"{listed(image_columns)}, such as DATASET.COLUMNS "
+                            f"image={image_columns[0]}")
         return image_columns[0]
 
     def label_column(self, file: ParquetFile, choice: ColumnChoice, image_column: str) -> str:
@@ -230,8 +232,8 @@ class Parquet(OwnImages):
             return column
         labelled = [name for name in file.columns if file.class_names(name)]
         if len(labelled) > 1:
-            raise DataError(f"{file.path} has several columns of labels: choose one of {listed(labelled)}, "
-                            f"such as DATASET.COLUMNS label={labelled[0]}")
+            raise DataError(f"{file.path} has several columns of labels: choose one of "
+                            f"{listed(labelled)}, such as DATASET.COLUMNS label={labelled[0]}")
         others = [name for name in file.columns if name != image_column]
         usual = [*candidates("label", others), *candidates("name", others)]
         usual = [name for name in usual if file.kind(name) in ("integer", "text")]
@@ -249,7 +251,8 @@ class Parquet(OwnImages):
             logger.warning("Parquet: %s", note.text)
 
     def splits_to_compare(self) -> Mapping[str, Sequence[Datum]]:
-        """The test images alone: the others may be many gigabytes, which nothing else would read."""
+        """The test images alone: the others may be many gigabytes, which nothing else would
+        read."""
         return {"test": self.test}
 
     def stored_bytes(self, item: Datum) -> bytes:
@@ -267,8 +270,8 @@ class Parquet(OwnImages):
 
     @reading()
     def hash_images(self, items: Sequence[Datum], index: ImageIndex) -> list[ImageHash]:
-        """Digests of the stored bytes, which are those of the same image as a file. They are kept in
-        the index under file and row, with the size and times of the file."""
+        """Digests of the stored bytes, which are those of the same image as a file. They are kept
+        in the index under file and row, with the size and times of the file."""
         index_file = index.file_for(self.image_dir)
         known = read_index(index_file)
         stamps: dict[str, Stamp | None] = {}

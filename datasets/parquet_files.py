@@ -35,7 +35,8 @@ def reading_parquet(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path} is not a complete parquet file ({one_line(error, 200)}): download it again")
+    return DataError(f"{path} is not a complete parquet file ({one_line(error, 200)}): download it "
+                     f"again")
 
 
 class ParquetFile:
@@ -52,7 +53,8 @@ class ParquetFile:
             self.features = read_features(schema.metadata or {})
             metadata = self.file.metadata
             sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)  # first row of each group
+        # First row of each group.
+        self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
     @property
     def rows(self) -> int:
@@ -160,7 +162,8 @@ class ImageCells:
 
 
 def as_text(cells: Sequence[Any]) -> list[str]:
-    """Cells as a csv file would have them. pandas makes whole numbers in a column with gaps floats."""
+    """Cells as a csv file would have them. pandas makes whole numbers in a column with gaps
+    floats."""
     texts = []
     for cell in cells:
         if cell is None or cell != cell:  # a gap, or NaN

@@ -21,18 +21,20 @@ def read_split_file(path: Path) -> dict[str, list[Entry]]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not readable JSON ({error}); {REMEDY}") from error
     if not isinstance(content, dict) or not isinstance(content.get("test"), list) or not content["test"]:
-        raise DataError(f"{path} is not a split file: it must have a list of images under \"test\"; {REMEDY}")
+        raise DataError(f"{path} is not a split file: it must have a list of images under "
+                        f"\"test\"; {REMEDY}")
     splits = {}
     for split in ("train", "val", "test"):
         rows = content.get(split) or []
         bad = [row for row in rows if not is_entry(row)] if isinstance(rows, list) else [rows]
         if bad:
             shown = first_five([reprlib.repr(row) for row in bad])  # it may be nested 1,000 deep
-            raise DataError(f"{path}: {split} has entries that are not [path, label, class name]: {shown}")
+            raise DataError(f"{path}: {split} has entries that are not [path, label, class name]: "
+                            f"{shown}")
         outside = [image for image, _, _ in rows if leads_out(image)]
         if outside:
-            raise DataError(f"{path}: {split} lists images outside of the data set's folder: {first_five(outside)}; "
-                            f"{REMEDY}")
+            raise DataError(f"{path}: {split} lists images outside of the data set's folder: "
+                            f"{first_five(outside)}; {REMEDY}")
         splits[split] = [(image, label, name) for image, label, name in rows]
     return splits
 

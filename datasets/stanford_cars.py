@@ -6,7 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class StanfordCars(SplitFileDataset):
-    label, display_order = "Cars", 11
+    label = "Cars"
+    display_order = 11
     folder = "stanford_cars"
     test_images = "cars_test"
     tpt_images = "StanfordCars"
@@ -20,7 +21,8 @@ class StanfordCars(SplitFileDataset):
     )
     parquet_copy = "tanganke/stanford_cars"
     manual = (
-        "the authors' host is gone; https://github.com/pytorch/vision/issues/7545 names copies, for example "
-        "https://www.kaggle.com/datasets/jessicali9530/stanford-cars-dataset, whose doubled folders "
-        "(cars_test/cars_test) must become {folder}/cars_test/00001.jpg and {folder}/cars_train/00001.jpg",
+        "the authors' host is gone; https://github.com/pytorch/vision/issues/7545 names copies, "
+        "for example https://www.kaggle.com/datasets/jessicali9530/stanford-cars-dataset, whose "
+        "doubled folders (cars_test/cars_test) must become {folder}/cars_test/00001.jpg and "
+        "{folder}/cars_train/00001.jpg",
     )

@@ -6,7 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class SUN397(SplitFileDataset):
-    label, display_order = "SUN397", 5
+    label = "SUN397"
+    display_order = 5
     folder = "sun397"
     images = "SUN397"
     tpt_images = "SUN397"
@@ -16,6 +17,6 @@ class SUN397(SplitFileDataset):
     archives = (Source("SUN397.tar.gz", checksum="md5:8ca2778205c41d23104230ba66911c7a", places={images: images}),)
     parquet_copy = "tanganke/sun397"
     manual = (
-        "both known addresses (vision.princeton.edu, groups.csail.mit.edu) are gone; with a copy of the 37 GB archive, "
-        "images must be at {folder}/SUN397/a/abbey/sun_aaalbzqrimafwbiv.jpg",
+        "both known addresses (vision.princeton.edu, groups.csail.mit.edu) are gone; with a copy "
+        "of the 37 GB archive, images must be at {folder}/SUN397/a/abbey/sun_aaalbzqrimafwbiv.jpg",
     )

@@ -194,8 +194,8 @@ class ImageFinder:
     def find(self, cell: str) -> tuple[str, str]:
         """Finds the image that a cell names.
 
-        A cell may have a path below the folder, with / or \\, in any case, an absolute path into the
-        folder, or the name of one image in any folder below, also without its ending.
+        A cell may have a path below the folder, with / or \\, in any case, an absolute path into
+        the folder, or the name of one image in any folder below, also without its ending.
 
         Returns:
             The path and "", or "" and what is wrong.
@@ -206,8 +206,8 @@ class ImageFinder:
         name = self.relative(cell)
         for spelling in (name, name.replace("\\", "/")):
             if leads_out(spelling):
-                return "", (f"the image '{cell}' is outside of the folder {self.root}: write paths as they "
-                            f"are below it")
+                return "", (f"the image '{cell}' is outside of the folder {self.root}: write paths "
+                            f"as they are below it")
             relative = os.path.normpath(spelling)
             path = f"{self.root}{os.sep}{relative}"
             for ending in ("", *SUFFIXES):
@@ -234,9 +234,9 @@ class ImageFinder:
 
 @DATASET_REGISTRY.register()
 class Table(OwnImages):
-    """The root has a table with one row per image: its path, its label or class name, and optionally
-    its split and its group, such as the patient. DATASET.COLUMNS names columns that are not called
-    as usual. Without splits all images are used for testing."""
+    """The root has a table with one row per image: its path, its label or class name, and
+    optionally its split and its group, such as the patient. DATASET.COLUMNS names columns that are
+    not called as usual. Without splits all images are used for testing."""
 
     def read(self) -> Splits:
         choice = parse_columns(self.columns)
@@ -247,7 +247,8 @@ class Table(OwnImages):
         entries = rows.entries
         refuse_repeated_images(entries)
         if rows.absent:
-            logger.warning("Table: images for training that are missing are left out: %d, such as %s",
+            logger.warning("Table: images for training that are missing are left out: %d, such as "
+                           "%s",
                            len(rows.absent), first_five(rows.absent))
         names = self.name_classes(entries)
         labels = {code: label for label, code in enumerate(names)}
@@ -257,8 +258,8 @@ class Table(OwnImages):
             lists[entry.split].append(datum)
         if not lists["test"]:
             counts = ", ".join(f"{split} {len(items)}" for split, items in lists.items() if items)
-            raise DataError(f"Table: {self.root} has no test images (images by split: {counts}); say "
-                            f"which rows are, such as DATASET.COLUMNS \"split=fold test=4\"")
+            raise DataError(f"Table: {self.root} has no test images (images by split: {counts}); "
+                            f"say which rows are, such as DATASET.COLUMNS \"split=fold test=4\"")
         return Splits(list(names.values()), **lists)
 
     def remedy(self) -> str:
@@ -272,9 +273,9 @@ class Table(OwnImages):
             files = [file for file in files if file.name == choice.table]
         if not files:
             what = choice.table or "csv, tsv or parquet file"
-            raise DataError(f"Table: there is no {what} in {self.root}; give the folder of the table "
-                            f"with --root, or use --dataset-config-file image_folder for folders by "
-                            f"class, or parquet for parquet files that hold the images")
+            raise DataError(f"Table: there is no {what} in {self.root}; give the folder of the "
+                            f"table with --root, or use --dataset-config-file image_folder for "
+                            f"folders by class, or parquet for parquet files that hold the images")
         sheets = []
         reasons = []
         has_text_table = any(file.suffix.lower() != ".parquet" for file in files)
@@ -282,7 +283,8 @@ class Table(OwnImages):
             try:
                 sheet = read_sheet(file)
             except DataError as error:
-                # A parquet file beside a csv may hold the images themselves, or pyarrow may be missing.
+                # A parquet file beside a csv may hold the images themselves, or pyarrow may be
+                # missing.
                 # A csv that cannot be read is never left out: it may have the test images.
                 if file.suffix.lower() != ".parquet" or not has_text_table:
                     raise
@@ -305,9 +307,9 @@ class Table(OwnImages):
         names = [sheet.path.name for sheet, _ in sheets]
         splits = [split_of_name(sheet.path.stem) for sheet, _ in sheets]
         if "" in splits or len(set(splits)) < len(splits):
-            raise DataError(f"Table: {self.root} has several tables, {', '.join(names)}: choose one with "
-                            f"DATASET.COLUMNS \"table={names[0]}\", or call them train.csv, val.csv and "
-                            f"test.csv")
+            raise DataError(f"Table: {self.root} has several tables, {', '.join(names)}: choose "
+                            f"one with DATASET.COLUMNS \"table={names[0]}\", or call them "
+                            f"train.csv, val.csv and test.csv")
         return [(sheet, columns, split) for (sheet, columns), split in zip(sheets, splits, strict=True)]
 
     def choose_columns(self, sheet: Sheet, choice: ColumnChoice) -> dict[str, str]:
@@ -339,8 +341,9 @@ class Table(OwnImages):
             for header in candidates("split", headers)[:1]:
                 values = sorted(set(sheet.columns[header]), key=sort_key)
                 logger.warning(
-                    "Table: the column '%s' is not used: its values (%s) do not say what is for testing; say "
-                    "it with DATASET.COLUMNS \"split=%s test=%s\"", header, first_five(values), header,
+                    "Table: the column '%s' is not used: its values (%s) do not say what is for "
+                    "testing; say it with DATASET.COLUMNS \"split=%s test=%s\"",
+                    header, first_five(values), header,
                     values[0] or "VALUE")
         return columns
 
@@ -373,8 +376,8 @@ class Table(OwnImages):
             bad = ""
             if not row_split:
                 value = cells["split"]
-                bad = (f"the split '{value}' in the column '{columns['split']}' is none of train, val, "
-                       f"test; say which values are, such as DATASET.COLUMNS "
+                bad = (f"the split '{value}' in the column '{columns['split']}' is none of train, "
+                       f"val, test; say which values are, such as DATASET.COLUMNS "
                        f"\"split={columns['split']} test={value or 'VALUE'}\"")
             elif not code:
                 bad = f"no label in the column '{columns['label']}'"
@@ -402,7 +405,8 @@ class Table(OwnImages):
             ))
 
     def name_classes(self, entries: Sequence[Entry]) -> dict[str, str]:
-        """The class name of each code, in the order of the labels: numbers by value, others by text."""
+        """The class name of each code, in the order of the labels: numbers by value, others by
+        text."""
         codes = sorted({entry.code for entry in entries}, key=sort_key)
         names = self.names_of_classes(codes)
         bad = BadRows()
@@ -420,8 +424,8 @@ class Table(OwnImages):
             if not entry.name:
                 bad.add(entry.place, "no class name")
             elif entry.name != first.name:
-                bad.add(entry.place, f"class {entry.code} is called '{entry.name}', but '{first.name}' in "
-                                     f"{first.place}")
+                bad.add(entry.place, f"class {entry.code} is called '{entry.name}', but "
+                                     f"'{first.name}' in {first.place}")
         bad.refuse("Table")
         return {code: named_by[code].name for code in codes}
 
@@ -438,7 +442,8 @@ def sort_key(code: str) -> tuple[int, int, str]:
 
 
 def one_per_class(sheet: Sheet) -> list[str]:
-    """The columns of a table that has one per class, with 1 for the class of a row and 0 otherwise."""
+    """The columns of a table that has one per class, with 1 for the class of a row and 0
+    otherwise."""
     columns = []
     for header, cells in sheet.columns.items():
         if set(cells) <= {"0", "1", "0.0", "1.0"}:
@@ -460,8 +465,8 @@ def refuse_repeated_images(entries: Sequence[Entry]) -> None:
         if first is entry:
             continue
         if entry.code != first.code:
-            bad.add(entry.place, f"'{entry.path}' is of class '{entry.code}', in {first.place} of class "
-                                 f"'{first.code}'; an image must have one label")
+            bad.add(entry.place, f"'{entry.path}' is of class '{entry.code}', in {first.place} of "
+                                 f"class '{first.code}'; an image must have one label")
         elif entry.split == first.split:
             bad.add(entry.place, f"'{entry.path}' is listed twice, also in {first.place}")
     bad.refuse("Table")

@@ -6,7 +6,8 @@ from .splitfile import SplitFileDataset
 
 @DATASET_REGISTRY.register()
 class UCF101(SplitFileDataset):
-    label, display_order = "UCF101", 9
+    label = "UCF101"
+    display_order = 9
     folder = "ucf101"
     images = "UCF-101-midframes"
     tpt_images = "UCF101"

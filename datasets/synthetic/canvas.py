@@ -1,7 +1,7 @@
 """The drawing board of an aerial tile: noise, masks and brushes on a float image.
 
-A tile is drawn at twice its size and averaged down at the end, which smooths thin lines and edges. Masks are
-(BOARD, BOARD) arrays from 0 to 1, colours are triples from 0 to 1.
+A tile is drawn at twice its size and averaged down at the end, which smooths thin lines and edges.
+Masks are (BOARD, BOARD) arrays from 0 to 1, colours are triples from 0 to 1.
 """
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Colour = Sequence[float] | np.ndarray
 
 
 def smooth(values: np.ndarray, low: float | np.ndarray, high: float | np.ndarray) -> np.ndarray:
-    """A soft threshold: 0 below `low`, 1 above `high`, linear in between. With `low` > `high` it is reversed."""
+    """A soft threshold: 0 below `low`, 1 above `high`, linear in between. With `low` > `high` it is
+    reversed."""
     return np.clip((values - low) / (high - low), 0.0, 1.0)
 
 
@@ -27,7 +28,8 @@ def to_edge(values: np.ndarray, period: float) -> np.ndarray:
 
 
 def value_noise(rng: np.random.Generator, size: int, cells: float, stretch: float = 1.0) -> np.ndarray:
-    """Random values on a grid of about `cells` × `cells`, interpolated to (size, size); `stretch` > 1 widens cells."""
+    """Random values on a grid of about `cells` × `cells`, interpolated to (size, size); `stretch` >
+    1 widens cells."""
     shape = max(2, round(cells) + 1), max(2, round(cells / stretch) + 1)
     grid = Image.fromarray(rng.random(shape, dtype=np.float32))
     return np.asarray(grid.resize((size, size), Image.Resampling.BICUBIC))
@@ -40,9 +42,11 @@ def fractal_noise(rng: np.random.Generator, size: int, cells: float, octaves: in
 
 
 def turned(points: Any, angle: float, centre: Any = BOARD / 2) -> np.ndarray:
-    """Board coordinates of points (…, 2) that are given along and across a direction from a centre."""
+    """Board coordinates of points (…, 2) that are given along and across a direction from a
+    centre."""
     along, across = np.moveaxis(np.asarray(points, float), -1, 0)
-    x, y = along * np.cos(angle) - across * np.sin(angle), along * np.sin(angle) + across * np.cos(angle)
+    x = along * np.cos(angle) - across * np.sin(angle)
+    y = along * np.sin(angle) + across * np.cos(angle)
     return np.stack([x, y], -1) + centre
 
 
@@ -52,7 +56,8 @@ def box(centre: Any, length: float, width: float, angle: float) -> np.ndarray:
 
 
 class Board:
-    """One tile while it is drawn. `rgb` is the image, (BOARD, BOARD, 3); x and y are pixel coordinates."""
+    """One tile while it is drawn. `rgb` is the image, (BOARD, BOARD, 3); x and y are pixel
+    coordinates."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -79,7 +84,8 @@ class Board:
 
     def axes(self, angle: float, centre: Any = (BOARD / 2, BOARD / 2)) -> tuple[np.ndarray, np.ndarray]:
         """Coordinates along and across a direction, in pixels from the centre."""
-        x, y = self.x - centre[0], self.y - centre[1]
+        x = self.x - centre[0]
+        y = self.y - centre[1]
         return x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
 
     def direction(self) -> tuple[float, np.ndarray, np.ndarray]:
@@ -110,7 +116,8 @@ class Board:
         self.rgb *= 1 + amount[..., None].astype(np.float32)
 
     def stand(self, mask: np.ndarray, colour: Colour, height: float, dark: float = 0.45, strength: float = 1.0) -> None:
-        """An object that stands on the ground and has a shadow, `height` pixels away from the sun."""
+        """An object that stands on the ground and has a shadow, `height` pixels away from the
+        sun."""
         shift = round(height * np.sin(self.sun)), round(height * np.cos(self.sun))
         self.shade(-dark * np.roll(mask, shift, axis=(0, 1)) * (1 - mask))
         self.paint(mask, colour, strength)

@@ -19,7 +19,8 @@ CAR = ((0.85, 0.85, 0.86), (0.15, 0.15, 0.17), (0.60, 0.14, 0.13), (0.20, 0.30, 
 WAGON = ((0.60, 0.20, 0.17), (0.25, 0.35, 0.55), (0.70, 0.70, 0.70), (0.35, 0.30, 0.28))
 ROOF = ((0.62, 0.32, 0.24), (0.68, 0.42, 0.33), (0.45, 0.40, 0.38), (0.56, 0.50, 0.45), (0.40, 0.28, 0.24))
 FLAT_ROOF = ((0.80, 0.80, 0.79), (0.66, 0.67, 0.68), (0.50, 0.56, 0.63), (0.72, 0.66, 0.60))
-FUSELAGE = ((0.5, 0.065), (0.5, -0.065), (-0.5, -0.065), (-0.5, 0.065))  # of an airliner, from above
+# Of an airliner, from above.
+FUSELAGE = ((0.5, 0.065), (0.5, -0.065), (-0.5, -0.065), (-0.5, 0.065))
 WINGS = ((0.12, 0), (-0.18, 0.48), (-0.26, 0.48), (-0.10, 0), (-0.26, -0.48), (-0.18, -0.48))
 TAIL = ((-0.36, 0), (-0.47, 0.17), (-0.52, 0.17), (-0.48, 0), (-0.52, -0.17), (-0.47, -0.17))
 DEEP = ((0.10, 0.25, 0.40), (0.12, 0.30, 0.42), (0.08, 0.22, 0.34), (0.15, 0.33, 0.40))
@@ -36,18 +37,22 @@ class Land(Board):
     """A board with a method per class, and what these share."""
 
     def plots(self, low: float, high: float) -> tuple[float, list[np.ndarray], np.ndarray]:
-        """A direction, masks of rectangles along it, `low` to `high` wide, and the distance to the nearest edge."""
+        """A direction, masks of rectangles along it, `low` to `high` wide, and the distance to the
+        nearest edge."""
         angle, along, across = self.direction()
         size = self.uniform(low, high)
-        along, across = along + self.uniform(0, size), across + self.uniform(0, size)
+        along = along + self.uniform(0, size)
+        across = across + self.uniform(0, size)
         longer = size * self.uniform(1.0, 1.8)
-        column, row = np.floor(along / longer), np.floor(across / size)
+        column = np.floor(along / longer)
+        row = np.floor(across / size)
         number = (column - column.min()) * 16 + (row - row.min())
         masks = [(number == plot).astype(np.float32) for plot in np.unique(number)]
         return angle, masks, np.minimum(to_edge(along, longer), to_edge(across, size))
 
     def rows(self, angle: float, spacing: float, bend: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        """A wave from −1 to 1 across rows, and the coordinate along them; `bend` makes them curve."""
+        """A wave from −1 to 1 across rows, and the coordinate along them; `bend` makes them
+        curve."""
         along, across = self.axes(angle)
         across = across + bend * np.sin(along / BOARD * np.pi + self.angle()) + self.uniform(0, spacing)
         return np.cos(2 * np.pi * across / spacing), along
@@ -73,7 +78,8 @@ class Land(Board):
         angle, masks, edge = self.plots(70, 140)
         self.fill(self.colour(*SOIL, GRASS[0]))
         leaf = self.colour(*LEAF, (0.30, 0.40, 0.26))
-        spacing, lumps = self.uniform(8, 14), self.noise(26, 2)
+        spacing = self.uniform(8, 14)
+        lumps = self.noise(26, 2)
         for inside in masks:
             wave, _ = self.rows(angle + (np.pi / 2) * self.chance(0.4), spacing, self.uniform(0, 3))
             self.stand(smooth(wave + 1.5 * (lumps - 0.5), 0.0, 0.5) * inside, leaf, 2.5, 0.4, 0.95)
@@ -83,7 +89,8 @@ class Land(Board):
     def orchard(self) -> None:
         """Round crowns on a regular grid over mown grass or soil."""
         self.fill(self.colour(*GRASS, *SOIL[:2]))
-        spacing, angle = self.uniform(9, 19), self.angle()
+        spacing = self.uniform(9, 19)
+        angle = self.angle()
         lane = spacing * self.uniform(1.0, 1.6)
         i, j = np.meshgrid(np.arange(-14, 15), np.arange(-14, 15))
         points = turned(np.stack([i * spacing + self.uniform(0, spacing), j * lane], -1).reshape(-1, 2), angle)
@@ -106,7 +113,8 @@ class Land(Board):
         """Flooded terraces: flat cells of water and young green between thin banks of earth."""
         along, across = self.axes(self.angle())
         slope = across + self.uniform(18, 45) * (self.noise(2.5, 2) - 0.5)
-        step, cell = self.uniform(14, 26), self.uniform(30, 60)
+        step = self.uniform(14, 26)
+        cell = self.uniform(30, 60)
         terrace = np.floor(slope / step)
         along = along + (terrace * 0.618 % 1) * cell
         column = np.floor(along / cell)
@@ -131,7 +139,8 @@ class Land(Board):
         self.maybe_barn()
 
     def herbaceous_vegetation(self) -> None:
-        """Herbs and tall grass: rough patches of green, olive and straw with low shrubs, without edges."""
+        """Herbs and tall grass: rough patches of green, olive and straw with low shrubs, without
+        edges."""
         self.fill(self.colour((0.47, 0.52, 0.31), (0.52, 0.53, 0.33), (0.43, 0.49, 0.30)), 0.12, 9)
         self.patches(7, 3, 0.45, 0.75, (0.63, 0.59, 0.40), (0.58, 0.55, 0.37), strength=0.7)
         self.patches(11, 3, 0.55, 0.8, (0.33, 0.42, 0.22), (0.38, 0.46, 0.25), strength=0.8)
@@ -139,7 +148,8 @@ class Land(Board):
         self.shade(self.rng.normal(0, 0.05, (BOARD, BOARD)))
 
     def golf_course(self) -> None:
-        """Mown fairways in darker rough, sand bunkers, round greens, clumps of trees, sometimes a pond."""
+        """Mown fairways in darker rough, sand bunkers, round greens, clumps of trees, sometimes a
+        pond."""
         self.fill(self.colour((0.29, 0.43, 0.21), (0.33, 0.46, 0.24)), 0.12, 8)
         stripe, _ = self.rows(self.angle(), self.uniform(7, 11))
         fairway = smooth(self.noise(2.6, 1), 0.48, 0.53)
@@ -159,7 +169,8 @@ class Land(Board):
         self.fill(self.colour((0.38, 0.42, 0.25), (0.45, 0.42, 0.28), (0.33, 0.40, 0.24)), 0.14, 12)
         self.patches(10, 3, 0.5, 0.8, (0.52, 0.50, 0.30), (0.42, 0.52, 0.27), strength=0.7)
         water = self.colour((0.16, 0.22, 0.25), (0.22, 0.29, 0.31), (0.27, 0.35, 0.40))
-        wet, level = self.noise(self.uniform(4, 8), 3), self.uniform(0.50, 0.70)
+        wet = self.noise(self.uniform(4, 8), 3)
+        level = self.uniform(0.50, 0.70)
         self.paint(smooth(wet, level, level + 0.05), water)
         self.paint(smooth(np.abs(self.noise(3, 2) - 0.5), 0.035, 0.02), water)
 
@@ -180,7 +191,8 @@ class Land(Board):
         """Streets with rows of small houses, gardens and trees."""
         self.fill(self.colour(*GRASS, (0.44, 0.46, 0.34)), 0.14, 9)
         angle, along, across = self.direction()
-        block, house = self.uniform(38, 52), self.uniform(12, 16)
+        block = self.uniform(38, 52)
+        house = self.uniform(12, 16)
         shift = self.uniform(0, block)
         street = self.colour(*ASPHALT, (0.55, 0.53, 0.50))
         self.strip(np.abs((across + shift) % block - block / 2), 6, street)
@@ -188,7 +200,7 @@ class Land(Board):
             self.strip(np.abs(along - self.uniform(-40, 40)), 6, street)
         rows = np.arange(-3, 4) * block - shift + block / 2
         places = np.arange(-80, 80, house * 1.15) + self.uniform(0, house)
-        grid = [(place, row + side * (8 + house * 0.4)) for row in rows for side in (-1, 1) for place in places]
+        grid = [(position, row + side * (8 + house * 0.4)) for row in rows for side in (-1, 1) for position in places]
         centres = turned(grid, angle) + self.rng.normal(0, 0.6, (len(grid), 2))
         centres = centres[self.rng.random(len(grid)) > 0.12]
         lengths, widths = (self.rng.uniform(*share, len(centres)) * house for share in ((0.68, 0.88), (0.5, 0.7)))
@@ -204,12 +216,14 @@ class Land(Board):
     def industrial_area(self) -> None:
         """Big halls on concrete yards, tanks and lorries."""
         self.fill(self.colour(*CONCRETE, *ASPHALT[:2]), 0.08)
-        angle, size = self.angle(), self.uniform(44, 62)
+        angle = self.angle()
+        size = self.uniform(44, 62)
         for i, j in product((-1, 0, 1), repeat=2):
             if not self.chance(0.12):
-                place = np.array([i * size * 1.1, j * size]) + self.rng.normal(0, 4, 2)
-                length, width = size * self.uniform(0.6, 0.95), size * self.uniform(0.45, 0.8)
-                self.hall(turned(place, angle), length, width, angle)
+                position = np.array([i * size * 1.1, j * size]) + self.rng.normal(0, 4, 2)
+                length = size * self.uniform(0.6, 0.95)
+                width = size * self.uniform(0.45, 0.8)
+                self.hall(turned(position, angle), length, width, angle)
         if self.chance(0.5):
             tanks = self.rng.uniform(15, BOARD - 15, (1, 2)) + np.array([[0, 0], [11, 0], [0, 11], [11, 11]])
             self.stand(self.discs(tanks, 4.6), self.colour((0.85, 0.85, 0.84)), 3)
@@ -221,10 +235,12 @@ class Land(Board):
         self.fill(self.colour(*ASPHALT, CONCRETE[1]), 0.05)
         angle, along, across = self.direction()
         bay = self.uniform(24, 32)
-        stall, shift, share = bay * 0.19, self.uniform(0, bay), self.uniform(0.2, 0.95)
+        stall = bay * 0.19
+        shift = self.uniform(0, bay)
+        share = self.uniform(0.2, 0.95)
         points = [
-            (place, row + side * bay * 0.17) for row in np.arange(-4, 5) * bay + shift for side in (-1, 1)
-            for place in np.arange(-90, 90, stall) if self.chance(share)
+            (position, row + side * bay * 0.17) for row in np.arange(-4, 5) * bay + shift for side in (-1, 1)
+            for position in np.arange(-90, 90, stall) if self.chance(share)
         ]
         near = np.abs((across - shift + bay / 2) % bay - bay / 2)
         marks = smooth(np.abs((along + stall / 2) % stall - stall / 2), 0.8, 0.3) * (near < bay * 0.32)
@@ -239,8 +255,10 @@ class Land(Board):
         """A broad runway with markings, and either an apron with airliners or a taxiway."""
         self.fill(self.colour(*GRASS, (0.55, 0.54, 0.38)), 0.07, 4)
         angle, along, across = self.direction()
-        grey, place, width = self.colour(*ASPHALT, *CONCRETE[:2]), self.uniform(-30, 10), self.uniform(20, 30)
-        runway = np.abs(across - place)
+        grey = self.colour(*ASPHALT, *CONCRETE[:2])
+        position = self.uniform(-30, 10)
+        width = self.uniform(20, 30)
+        runway = np.abs(across - position)
         self.strip(runway, width, grey)
         self.paint(smooth(np.abs(runway - width * 0.44), 1.0, 0.4), (0.88, 0.88, 0.86), 0.7)
         self.paint(smooth(runway, 1.6, 0.9) * (along % 18 < 11), (0.92, 0.92, 0.90))
@@ -248,16 +266,18 @@ class Land(Board):
             end = np.abs(along - self.uniform(-45, 45)) < 8
             self.paint(end * (runway % 4 < 2) * (runway < width * 0.4), (0.92, 0.92, 0.90))
         if self.chance(0.65):
-            self.paint(smooth(across, place + 34, place + 35), self.colour(*CONCRETE))
+            self.paint(smooth(across, position + 34, position + 35), self.colour(*CONCRETE))
             for spot in np.arange(-70, 80, 30) + self.uniform(0, 20):
-                centre, size, course = turned((spot, place + 50), angle), self.uniform(21, 27), angle - np.pi / 2
+                centre = turned((spot, position + 50), angle)
+                size = self.uniform(21, 27)
+                course = angle - np.pi / 2
                 airliner = [size * np.array(outline) for outline in (FUSELAGE, WINGS, TAIL)]
                 mask = self.mask("polygon", (turned(outline, course, centre) for outline in airliner))
                 self.stand(mask, (0.95, 0.95, 0.96), 2.5)
         else:
             taxiway = self.colour(*ASPHALT, *CONCRETE[:2])
-            self.strip(np.abs(across - place - 42), 9, taxiway)
-            outside = (across < place) | (across > place + 42)
+            self.strip(np.abs(across - position - 42), 9, taxiway)
+            outside = (across < position) | (across > position + 42)
             self.strip(np.abs(along - self.uniform(-40, 40)) + 99 * outside, 9, taxiway)
 
     def surroundings(self) -> None:
@@ -276,7 +296,8 @@ class Land(Board):
         bend = self.uniform(-25, 25) if self.chance(0.6) else 0.0
         curve = bend * (along / (BOARD / 2)) ** 2
         middle = curve + self.uniform(-20, 20)
-        distance, width = np.abs(across - middle), self.uniform(15, 32)
+        distance = np.abs(across - middle)
+        width = self.uniform(15, 32)
         self.strip(distance, width + 8, self.colour(*GRASS, *SOIL[:2]))
         self.strip(distance, width, self.colour(*ASPHALT))
         self.strip(distance, 2.5, self.colour((0.45, 0.52, 0.33), (0.72, 0.72, 0.70)))
@@ -295,7 +316,8 @@ class Land(Board):
         _, along, across = self.direction()
         bend = self.uniform(-20, 20) if self.chance(0.5) else 0.0
         line = across - bend * (along / (BOARD / 2)) ** 2 - self.uniform(-20, 20)
-        tracks, gap = int(self.rng.integers(1, 6)), 10.0
+        tracks = int(self.rng.integers(1, 6))
+        gap = 10.0
         width = tracks * gap + 4
         self.strip(np.abs(line), width, self.colour((0.50, 0.44, 0.39), (0.44, 0.40, 0.37), (0.56, 0.51, 0.46)))
         self.shade((np.abs(line) < width / 2) * self.rng.normal(0, 0.08, (BOARD, BOARD)))
@@ -325,7 +347,8 @@ class Land(Board):
         """A winding stream of changing width between green or sandy banks."""
         self.countryside()
         _, along, across = self.direction()
-        phase, turns = self.uniform(0, 2 * np.pi), self.uniform(1.0, 2.4)
+        phase = self.uniform(0, 2 * np.pi)
+        turns = self.uniform(1.0, 2.4)
         bend = self.uniform(4, 26) * np.sin(along / BOARD * turns * np.pi + phase) + 12 * (self.noise(2.5, 2) - 0.5)
         width = self.uniform(9, 24) * (0.75 + 0.5 * self.noise(3, 1))
         distance = np.abs(across - bend)
@@ -338,8 +361,9 @@ class Land(Board):
         """A straight channel with walls and a towpath, sometimes a barge."""
         self.surroundings()
         angle, along, across = self.direction()
-        place, width = self.uniform(-25, 25), self.uniform(11, 24)
-        distance = np.abs(across - place - self.uniform(-9, 9) * (along / (BOARD / 2)) ** 2)
+        position = self.uniform(-25, 25)
+        width = self.uniform(11, 24)
+        distance = np.abs(across - position - self.uniform(-9, 9) * (along / (BOARD / 2)) ** 2)
         if self.chance(0.7):
             self.paint(smooth(distance, width / 2 + 7, width / 2 + 6), self.colour(*GRASS, *CONCRETE))
         self.paint(smooth(distance, width / 2 + 2.5, width / 2 + 1.5), self.colour(*CONCRETE, SOIL[1]))
@@ -347,7 +371,7 @@ class Land(Board):
         self.paint(water, self.colour(*WATER, *MURKY, DEEP[0]))
         self.ripples(water, 0.03)
         if self.chance(0.4):
-            centre = turned((self.uniform(-45, 45), place), angle)
+            centre = turned((self.uniform(-45, 45), position), angle)
             barge = self.boxes([centre], self.uniform(20, 32), width * 0.35, angle)
             self.paint(barge, self.colour((0.55, 0.30, 0.22), (0.30, 0.30, 0.33), (0.80, 0.79, 0.75)))
 
@@ -373,15 +397,17 @@ class Land(Board):
             foam = smooth(value_noise(self.rng, BOARD, 50, 2.5), 0.86, 1.0)
             self.paint(foam, (0.88, 0.92, 0.94), self.uniform(0.2, 0.7))
         if self.chance(0.3):
-            place, course = self.rng.uniform(30, BOARD - 30, (1, 2)), self.rng.uniform(0, 2 * np.pi, 1)
+            position = self.rng.uniform(30, BOARD - 30, (1, 2))
+            course = self.rng.uniform(0, 2 * np.pi, 1)
             length = self.uniform(9, 16)
             wake = length * turned([((-0.5, 0), (-2.7, side)) for side in (-0.7, 0, 0.7)], course[0], 0)
-            self.paint(self.mask("line", place + wake, width=2, joint="curve"), (0.9, 0.94, 0.96), 0.6)
-            self.vessels(place, course, length)
+            self.paint(self.mask("line", position + wake, width=2, joint="curve"), (0.9, 0.94, 0.96), 0.6)
+            self.vessels(position, course, length)
 
     def vessels(self, centres: np.ndarray, angles: np.ndarray, length: float) -> None:
         """Boats with a pointed bow, most of them white, and a darker cabin."""
-        hulls, cabins = [], []
+        hulls = []
+        cabins = []
         for centre, angle in zip(centres, angles, strict=True):
             hulls.append(centre + length * turned(HULL, angle, 0))
             cabins.append(box(turned((-0.1 * length, 0), angle, centre), length * 0.4, length * 0.16, angle))
@@ -396,14 +422,16 @@ class Land(Board):
         angle, _, across = self.direction()
         shore = self.uniform(-48, -22)
         self.paint(smooth(across, shore + 0.5, shore - 0.5), self.colour(*CONCRETE))
-        for place in np.arange(-80, 80, 34) + self.uniform(0, 20):
+        for position in np.arange(-80, 80, 34) + self.uniform(0, 20):
             if self.chance(0.5):
-                self.hall(turned((place, shore - 16), angle), 26, 16, angle)
+                self.hall(turned((position, shore - 16), angle), 26, 16, angle)
             else:
-                stack = [turned((place + 4.5 * i, shore - 8 - 9 * j), angle) for i in range(5) for j in range(2)]
+                stack = [turned((position + 4.5 * i, shore - 8 - 9 * j), angle) for i in range(5) for j in range(2)]
                 for first in range(3):
                     self.paint(self.boxes(stack[first::3], 3.5, 8, angle), self.colour(*CONTAINER))
-        berth, reach, length = self.uniform(26, 36), self.uniform(50, 85), self.uniform(9, 13)
+        berth = self.uniform(26, 36)
+        reach = self.uniform(50, 85)
+        length = self.uniform(9, 13)
         piers = np.arange(-90, 90, berth) + self.uniform(0, berth)
         planks = self.mask("line", [turned(((x, shore), (x, shore + reach)), angle) for x in piers], width=3)
         self.paint(planks, self.colour((0.72, 0.70, 0.66), (0.60, 0.53, 0.45)))

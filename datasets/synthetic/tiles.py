@@ -1,4 +1,5 @@
-"""The tiles of LandCover by class, split and number. Each depends on these alone, in any order and process.
+"""The tiles of LandCover by class, split and number. Each depends on these alone, in any order and
+process.
 
 Weather, season, light and sensor change a finished tile, (SIZE, SIZE, 3) floats from 0 to 1.
 """
@@ -21,7 +22,8 @@ CLASSNAMES = [
     "golf course", "wetland", "residential area", "industrial area", "car park", "airport", "river", "canal", "lake",
     "sea", "harbour", "beach", "highway", "railway", "forest", "desert", "snow",
 ]
-# Corruptions of test tiles, one of each group of ImageNet-C (Hendrycks and Dietterich, ICLR 2019), and their strengths,
+# Corruptions of test tiles, one of each group of ImageNet-C (Hendrycks and Dietterich, ICLR 2019),
+# and their strengths,
 # chosen for these tiles, by severity 1 to 5.
 STRENGTHS = {
     "gaussian_noise": (0.03, 0.06, 0.09, 0.12, 0.16),  # standard deviation; white is 1
@@ -34,7 +36,8 @@ Array = np.ndarray
 
 
 def tile_rng(*key: str | int) -> Generator:
-    """A generator that depends on the key alone; words are hashed with CRC, which is the same on every machine."""
+    """A generator that depends on the key alone; words are hashed with CRC, which is the same on
+    every machine."""
     return np.random.default_rng([zlib.crc32(k.encode()) if isinstance(k, str) else k for k in key])
 
 
@@ -42,7 +45,8 @@ def draw(classname: str, rng: Generator) -> Array:
     """A clear tile of the class, floats from 0 to 1."""
     land = Land(rng)
     getattr(land, classname.replace(" ", "_"))()
-    return np.clip(land.rgb.reshape(SIZE, 2, SIZE, 2, 3).mean(axis=(1, 3)), 0, 1)  # the board has twice the size
+    # The board has twice the size.
+    return np.clip(land.rgb.reshape(SIZE, 2, SIZE, 2, 3).mean(axis=(1, 3)), 0, 1)
 
 
 def towards(image: Array, colour: Colour, weight: Array | float) -> Array:
@@ -70,7 +74,8 @@ def under(condition: str, image: Array, rng: Generator, strength: float) -> Arra
         case "blurry":
             blur = ImageFilter.GaussianBlur(0.5 + 1.5 * strength)
             shown = np.asarray(Image.fromarray(to_bytes(image)).filter(blur), np.float32) / 255
-        case "infrared":  # false colour: infrared, which plants reflect, shown as red; red as green, green as blue
+        # False colour: infrared, which plants reflect, shown as red; red as green, green as blue.
+        case "infrared":
             near = np.clip(0.9 * green + 3.0 * (green - 0.5 * red - 0.5 * blue), 0, 1)
             false = np.concatenate([near, red * 0.85, green * 0.85], -1)
             shown = towards(image, false, min(1.0, 0.4 + 0.6 * strength))
@@ -81,7 +86,8 @@ def under(condition: str, image: Array, rng: Generator, strength: float) -> Arra
         case "dry":  # green turns to straw
             straw = light * np.array([1.35, 1.10, 0.72]) + 0.05
             shown = towards(image, straw, np.clip(6 * (green - np.maximum(red, blue)) + 0.35, 0, 1) * strength)
-        case "snowy":  # flat, light ground is covered most; dark crowns, walls and water stay half bare
+        # Flat, light ground is covered most; dark crowns, walls and water stay half bare.
+        case "snowy":
             rough = 0.5 * (fractal_noise(rng, SIZE, 8, 3)[..., None] - 0.5)
             cover = 0.25 + 0.6 * smooth(light + rough, 0.45 - 0.3 * strength, 0.55)
             shown = towards(image, (0.93, 0.95, 0.98), cover * min(1.0, 0.2 + 0.8 * strength))
@@ -113,7 +119,8 @@ def mixed(image: Array, other: Array, rng: Generator, strength: float) -> Array:
 
 
 def tile(split: str, classname: str, number: int) -> Array:
-    """A tile of LandCover: (SIZE, SIZE, 3) uint8, two in five clear, the others under some condition."""
+    """A tile of LandCover: (SIZE, SIZE, 3) uint8, two in five clear, the others under some
+    condition."""
     rng = tile_rng("landcover", split, classname, number)
     image = draw(classname, rng)
     if rng.random() >= CLEAR_SHARE:
@@ -122,7 +129,8 @@ def tile(split: str, classname: str, number: int) -> Array:
 
 
 def shifted_tile(split: str, classname: str, number: int) -> Array:
-    """A tile of LandCoverShift: rotated, mixed with another class, with a colour cast or under strong conditions."""
+    """A tile of LandCoverShift: rotated, mixed with another class, with a colour cast or under
+    strong conditions."""
     rng = tile_rng("landcover_shift", split, classname, number)
     image = draw(classname, rng)
     if rng.random() < 0.5:
@@ -131,7 +139,8 @@ def shifted_tile(split: str, classname: str, number: int) -> Array:
         other = str(rng.choice([name for name in CLASSNAMES if name != classname]))
         image = mixed(image, draw(other, rng), rng, rng.uniform(0.3, 0.8))
     if rng.random() < 0.5:
-        cast = rng.uniform(0.3, 0.7)  # of a badly balanced sensor: each channel has its own gain and offset
+        # Of a badly balanced sensor: each channel has its own gain and offset.
+        cast = rng.uniform(0.3, 0.7)
         image = image * rng.uniform(1 - 0.55 * cast, 1 + 0.4 * cast, 3) + rng.uniform(-0.12, 0.12, 3) * cast
     for condition in rng.choice(["hazy", "noisy", "blurry"], 2, replace=False):
         if rng.random() < 0.4:
@@ -140,8 +149,10 @@ def shifted_tile(split: str, classname: str, number: int) -> Array:
 
 
 def corrupt(tile: Array, corruption: str, severity: int, rng: Generator) -> Array:
-    """A tile (SIZE, SIZE, 3) of bytes under a corruption. With equal generators, severities differ only in strength."""
-    image, strength = tile.astype(np.float64) / 255, STRENGTHS[corruption][severity - 1]
+    """A tile (SIZE, SIZE, 3) of bytes under a corruption. With equal generators, severities differ
+    only in strength."""
+    image = tile.astype(np.float64) / 255
+    strength = STRENGTHS[corruption][severity - 1]
     match corruption:
         case "gaussian_noise":
             image = image + rng.normal(0, strength, image.shape)
@@ -161,5 +172,6 @@ def blurred(image: Array, radius: float) -> Array:
     padded = np.pad(image, ((reach, reach), (reach, reach), (0, 0)), mode="edge")
     offsets = np.arange(-reach, reach + 1)
     disc = np.clip(radius + 0.5 - np.hypot(*np.meshgrid(offsets, offsets)), 0, 1)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, disc.shape, axis=(0, 1))  # (SIZE, SIZE, 3, w, w)
+    # (SIZE, SIZE, 3, w, w).
+    windows = np.lib.stride_tricks.sliding_window_view(padded, disc.shape, axis=(0, 1))
     return np.einsum("hwcij,ij->hwc", windows, disc / disc.sum())

@@ -1,1 +1,2 @@
-"""Shared utilities: errors, registries, file access, command-line entry points. Nothing here imports torch."""
+"""Shared utilities: errors, registries, file access, command-line entry points. Nothing here
+imports torch."""

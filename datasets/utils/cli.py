@@ -1,4 +1,5 @@
-"""What every command shares: one line per user error, exit status, signals, streams, and log lines on the terminal."""
+"""What every command shares: one line per user error, exit status, signals, streams, and log lines
+on the terminal."""
 from __future__ import annotations
 
 import argparse
@@ -20,22 +21,30 @@ from tqdm import tqdm
 from .errors import UserError, explaining_faults
 
 LOGGER = logging.getLogger("promptcal")
-WAIT = 30.0  # seconds in which torchrun ends the other processes after the first one has printed their common error
+# Seconds in which torchrun ends the other processes after the first one has printed their common
+# error.
+WAIT = 30.0
 
 
 def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """torchrun's variables for a task of a SLURM step (`srun`) with several tasks; empty if there is one task, or if
-    torchrun has set them. `sbatch` alone starts one process, whatever its --ntasks: SLURM_STEP_* are srun's."""
+    """torchrun's variables for a task of a SLURM step (`srun`) with several tasks; empty if there
+    is one task, or if torchrun has set them. `sbatch` alone starts one process, whatever its
+    --ntasks: SLURM_STEP_* are srun's."""
     tasks = int(env.get("SLURM_STEP_NUM_TASKS", 1))
     if "RANK" in env or tasks < 2:
         return {}
-    # node[03-07,12] -> node03
-    first_host = re.sub(r"\[(\w+).*", r"\1", re.split(r",(?![^\[]*\])", env["SLURM_STEP_NODELIST"])[0])
-    one_node = env.get("SLURM_STEP_NUM_NODES") == "1"
-    port = 20000 + (7 * int(env["SLURM_JOB_ID"]) + int(env["SLURM_STEP_ID"])) % 20000  # one per step
+    master = "127.0.0.1"
+    if env.get("SLURM_STEP_NUM_NODES") != "1":
+        # node[03-07,12] -> node03
+        first_hosts = re.split(r",(?![^\[]*\])", env["SLURM_STEP_NODELIST"])[0]
+        master = re.sub(r"\[(\w+).*", r"\1", first_hosts)
+    # One per step.
+    port = 20000 + (7 * int(env["SLURM_JOB_ID"]) + int(env["SLURM_STEP_ID"])) % 20000
     return {
-        "RANK": env["SLURM_PROCID"], "LOCAL_RANK": env["SLURM_LOCALID"], "WORLD_SIZE": str(tasks),
-        "MASTER_ADDR": env.get("MASTER_ADDR", "127.0.0.1" if one_node else first_host),
+        "RANK": env["SLURM_PROCID"],
+        "LOCAL_RANK": env["SLURM_LOCALID"],
+        "WORLD_SIZE": str(tasks),
+        "MASTER_ADDR": env.get("MASTER_ADDR", master),
         "MASTER_PORT": env.get("MASTER_PORT", str(port)),
     }
 
@@ -65,17 +74,22 @@ def log_to_terminal() -> None:
 
 
 def tool_parser(doc: str | None) -> argparse.ArgumentParser:
-    """A command's parser: its docstring as help text, and --plugin, whose value is for `load_plugins`."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """A command's parser: its docstring as help text, and --plugin, whose value is for
+    `load_plugins`."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plugin", action="append", default=[], metavar="MODULE",
-                        help="module that registers own methods, data sets, metrics or backbones; may be repeated")
+                        help="module that registers own methods, data sets, metrics or backbones; "
+                             "may be repeated")
     return parser
 
 
 def run_tool(main: Callable[[], int | None]) -> NoReturn:
     """Ends the process with the status of `main`; see `outcome`."""
-    while os.open(os.devnull, os.O_RDWR) <= 2:  # streams that were closed (`2>&-`): the next file to be opened would
-        pass  # get their number, and receive what is printed
+    # Streams may have been closed (`2>&-`). The next file to be opened would get their number, and
+    # receive what is printed.
+    while os.open(os.devnull, os.O_RDWR) <= 2:
+        pass
     for number in ending_signals():
         signal.signal(number, terminate)
     threading.excepthook = report_thread
@@ -87,7 +101,8 @@ def run_tool(main: Callable[[], int | None]) -> NoReturn:
     status = outcome(main)
     sys.stdout.flush()  # Dassl replaces it
     if output.lost and not isinstance(output.lost, BrokenPipeError):  # which `| head` causes
-        print(f"error: cannot write the output: {output.lost.strerror}; finished work is kept", file=sys.stderr)
+        reason = output.lost.strerror
+        print(f"error: cannot write the output: {reason}; finished work is kept", file=sys.stderr)
         status = status or 2
     raise SystemExit(status)
 
@@ -105,7 +120,11 @@ def outcome(main: Callable[[], int | None]) -> int:
             print(f"error: {error}", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, Terminated) as stopped:
-        word, status = ("terminated", 143) if isinstance(stopped, Terminated) else ("interrupted", 130)
+        word = "interrupted"
+        status = 130
+        if isinstance(stopped, Terminated):
+            word = "terminated"
+            status = 143
         if IS_MAIN:
             print("; ".join([word, *getattr(stopped, "__notes__", ())]), file=sys.stderr)
         return status
@@ -122,7 +141,8 @@ def resumable() -> Iterator[None]:
 
 
 def ended_by_torchrun() -> bool:
-    """Whether torchrun ends this process because the main process has failed, probably with the same error."""
+    """Whether torchrun ends this process because the main process has failed, probably with the
+    same error."""
     try:
         time.sleep(WAIT)
     except (Terminated, KeyboardInterrupt):
@@ -131,7 +151,8 @@ def ended_by_torchrun() -> bool:
 
 
 class Output(io.FileIO):
-    """Standard output or error. If it is full, or a pipe whose reader has ended, the rest of the text is dropped."""
+    """Standard output or error. If it is full, or a pipe whose reader has ended, the rest of the
+    text is dropped."""
 
     lost: OSError | None = None
 
@@ -160,18 +181,22 @@ def terminate(*_: object) -> NoReturn:
 
 
 def report_thread(failure: threading.ExceptHookArgs) -> None:
-    """Ignores OSErrors of TensorBoard's writer thread: the main thread reports a full disk in one line."""
+    """Ignores OSErrors of TensorBoard's writer thread: the main thread reports a full disk in one
+    line."""
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)
 
 
 def tool(name: str) -> str:
-    """A tool's command, for messages: `promptcal NAME` if that was typed or there is no checkout, else the script."""
-    if sys.argv[0].startswith("promptcal ") or not (Path(__file__).resolve().parents[2] / "setup.py").is_file():
+    """A tool's command, for messages: `promptcal NAME` if that was typed or there is no checkout,
+    else the script."""
+    is_checkout = (Path(__file__).resolve().parents[2] / "setup.py").is_file()
+    if sys.argv[0].startswith("promptcal ") or not is_checkout:
         return f"promptcal {name}"
     return f"python tools/{name.replace('-', '_')}.py"
 
 
 def counted(number: int, noun: str) -> str:
     """`1 run`, `2 runs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    ending = "" if number == 1 else "s"
+    return f"{number:,} {noun}{ending}"

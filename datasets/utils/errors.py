@@ -1,4 +1,5 @@
-"""Errors that a user can fix: the command-line tools print them as one line and exit with status 2."""
+"""Errors that a user can fix: the command-line tools print them as one line and exit with
+status 2."""
 from __future__ import annotations
 
 import errno
@@ -9,13 +10,22 @@ MAX_LENGTH = 2000  # characters of a message; longer ones are shortened
 
 
 def one_line(text: object, length: int = MAX_LENGTH) -> str:
-    """Anything as one line for any terminal, without control characters; the middle of a long text is left out."""
+    """Anything as one line for any terminal, without control characters; the middle of a long text
+    is left out."""
     text = str(text)
     if len(text) > 3 * length:
         text = f"{text[: 2 * length]} {text[-length:]}"
-    line = "".join(c if c.isprintable() or c in "\u200c\u200d" else "\N{REPLACEMENT CHARACTER}"
-                   for c in " ".join(text.split()))  # the two joiners are parts of emoji and of words
-    return line if len(line) <= length else f"{line[: length * 2 // 3]} … {line[-(length // 3 - 3):]}"
+    letters = []
+    for letter in " ".join(text.split()):
+        # The two joiners are parts of emoji and of words.
+        is_shown = letter.isprintable() or letter in "\u200c\u200d"
+        letters.append(letter if is_shown else "\N{REPLACEMENT CHARACTER}")
+    line = "".join(letters)
+    if len(line) <= length:
+        return line
+    beginning = line[: length * 2 // 3]
+    end = line[-(length // 3 - 3) :]
+    return f"{beginning} … {end}"
 
 
 class UserError(ValueError):
@@ -42,9 +52,12 @@ class WeightsError(UserError):
 
 
 def first_five(items: Sequence[object]) -> str:
-    """The first five of many items and the number of the others, for a message that stays readable."""
-    shown = ", ".join(one_line(item, 240) for item in items[:5])
-    return shown if len(items) <= 5 else f"{shown} and {len(items) - 5} more"
+    """The first five of many items and the number of the others, for a message that stays
+    readable."""
+    first = ", ".join(one_line(item, 240) for item in items[:5])
+    if len(items) <= 5:
+        return first
+    return f"{first} and {len(items) - 5} more"
 
 
 @contextmanager
@@ -53,30 +66,38 @@ def reading() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"cannot read {error.filename or 'the data'}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {error.filename or 'the data'}: "
+                        f"{error.strerror or error}") from error
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Of Python, numpy or a GPU; torch's CPU allocator and cuBLAS raise plain RuntimeErrors."""
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or (  # without importing torch
-        isinstance(error, RuntimeError) and ("DefaultCPUAllocator" in str(error) or "ALLOC_FAILED" in str(error)))
+    # The type is known by its name, because this module does not import torch.
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    return "DefaultCPUAllocator" in str(error) or "ALLOC_FAILED" in str(error)
 
 
 def machine_fault(error: BaseException) -> str:
     """What happened and the remedy, if the machine has failed and not the program; "" otherwise."""
     if out_of_memory(error):
-        return ("out of memory; finished parts are kept: use fewer TTA.EPISODES and DATALOADER.NUM_WORKERS, "
-                "TTA.JACOBIAN off, or DEVICE cpu")
-    if type(error).__name__ == "AcceleratorError" or str(error).startswith("CUDA error"):  # torch < 2.8 has no type
-        return (f"the GPU has failed ({one_line(str(error).partition(chr(10))[0], 160)}); finished parts are kept: run "
-                f"the command again, with DEVICE cpu if it does not recover")
+        return ("out of memory; finished parts are kept: use fewer TTA.EPISODES and "
+                "DATALOADER.NUM_WORKERS, TTA.JACOBIAN off, or DEVICE cpu")
+    # Before version 2.8 torch has no type for this.
+    if type(error).__name__ == "AcceleratorError" or str(error).startswith("CUDA error"):
+        first_line = str(error).partition("\n")[0]
+        return (f"the GPU has failed ({one_line(first_line, 160)}); finished parts are kept: run the "
+                f"command again, with DEVICE cpu if it does not recover")
     too_many_files = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
-    if too_many_files or (isinstance(error, RuntimeError) and "can't start new thread" in str(error)):
-        return ("this shell allows too few open files or threads; finished parts are kept: raise `ulimit -n` and "
-                "`ulimit -u`, or set DATALOADER.NUM_WORKERS 1")
+    too_many_threads = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    if too_many_files or too_many_threads:
+        return ("this shell allows too few open files or threads; finished parts are kept: raise "
+                "`ulimit -n` and `ulimit -u`, or set DATALOADER.NUM_WORKERS 1")
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return (f"a path is too long ({one_line(error.filename, 80)}): a name may have 255 letters and a path 4,096; "
-                f"use shorter ones")
+        return (f"a path is too long ({one_line(error.filename, 80)}): a name may have 255 letters "
+                f"and a path 4,096; use shorter ones")
     if isinstance(error, RuntimeError) and "home directory" in str(error):  # of Path.expanduser
         return "a path begins with ~, but this user has no home folder: write it out, or set HOME"
     return ""
@@ -84,10 +105,12 @@ def machine_fault(error: BaseException) -> str:
 
 @contextmanager
 def explaining_faults() -> Iterator[None]:
-    """Around a run, or as a decorator: a fault of the machine becomes a UserError with the remedy."""
+    """Around a run, or as a decorator: a fault of the machine becomes a UserError with the
+    remedy."""
     try:
         yield
     except (MemoryError, OSError, RuntimeError) as error:
-        if line := machine_fault(error):
+        line = machine_fault(error)
+        if line:
             raise UserError(line) from error
         raise

@@ -1,4 +1,5 @@
-"""Reads, writes and locks files safely: writes are atomic, reads are bounded and take regular files only."""
+"""Reads, writes and locks files safely: writes are atomic, reads are bounded and take regular files
+only."""
 from __future__ import annotations
 
 import errno
@@ -20,7 +21,8 @@ from .errors import DataError, UserError
 
 logger = logging.getLogger(__name__)
 
-LARGEST_TEXT = 1 << 28  # bytes of a file that is read into memory; the largest real one has a hundredth of it
+# Bytes of a file that is read into memory; the largest real one has a hundredth of it.
+LARGEST_TEXT = 1 << 28
 # Bounds of unpacked arrays: times the file's size, plus bytes.
 LARGEST_RATIO = 20
 ALWAYS_ALLOWED = 64 << 20
@@ -35,13 +37,17 @@ def data_root(path: str | Path) -> Path:
     """The folder that holds the data sets, as given by a user."""
     root = Path(path).expanduser()
     if not root.is_dir():
-        raise DataError(f"data root {root} is not a folder: give the one that holds the data sets with --root")
+        raise DataError(f"data root {root} is not a folder: give the one that holds the data sets "
+                        f"with --root")
     return root
 
 
 def user_cache_folder() -> Path | None:
-    """The folder for files of this package that can be made again; None for a user without a home."""
-    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - pathlib's may fail
+    """The folder for files of this package that can be made again; None for a user without a
+    home."""
+    folder = os.environ.get("XDG_CACHE_HOME")
+    if not folder:
+        folder = os.path.expanduser("~/.cache")  # noqa: PTH111 - pathlib's raises without a home
     if not Path(folder).is_absolute():
         return None
     return Path(folder, "promptcal")
@@ -49,7 +55,8 @@ def user_cache_folder() -> Path | None:
 
 def make_folder(path: Path) -> None:
     if not str(path).isprintable():  # TensorBoard accepts UTF-8 only
-        raise UserError(f"cannot make folder {str(path)!r}: its name is not plain UTF-8 text; choose another one")
+        raise UserError(f"cannot make folder {str(path)!r}: its name is not plain UTF-8 text; "
+                        f"choose another one")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -64,12 +71,13 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise UserError(f"cannot write {path}: {reason}; free some space or choose another folder") from error
+        raise UserError(f"cannot write {path}: {reason}; free some space or choose another "
+                        f"folder") from error
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Writes a temporary file, syncs it and renames it: readers see the old file or the new one. The temporary name is
-    unique, so several processes and machines may write the same file."""
+    """Writes a temporary file, syncs it and renames it: readers see the old file or the new one.
+    The temporary name is unique, so several processes and machines may write the same file."""
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         with writing(path):
@@ -94,7 +102,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def no_formula(cell: str) -> str:
-    """A cell of a CSV file that spreadsheets do not run: they take these beginnings for formulas."""
+    """A cell of a CSV file that spreadsheets do not run: they take these beginnings for
+    formulas."""
     if cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{cell}"
     return cell
@@ -109,7 +118,8 @@ def write_arrays(path: Path, **arrays: np.ndarray) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a regular file for reading. Others are refused: a pipe would block, and a device never ends."""
+    """Opens a regular file for reading. Others are refused: a pipe would block, and a device never
+    ends."""
     file = os.fdopen(os.open(path, READ_ONLY), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -143,13 +153,19 @@ def read_json(path: Path) -> Any | None:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of an .npz file. Checks every checksum, which numpy does only for the bytes it reads."""
-    with noticing_damage(), open_regular(path) as packed, np.load(packed, allow_pickle=False) as file:
+    """All arrays of an .npz file. Checks every checksum, which numpy does only for the bytes it
+    reads."""
+    with (
+        noticing_damage(),
+        open_regular(path) as packed,
+        np.load(packed, allow_pickle=False) as file,
+    ):
         unpacked = sum(member.file_size for member in file.zip.infolist())
         if unpacked > LARGEST_RATIO * path.stat().st_size + ALWAYS_ALLOWED:
             raise Damaged(f"it would unpack to {unpacked:,} bytes")
-        if broken := file.zip.testzip():
-            raise Damaged(f"wrong checksum of {broken}")
+        broken_member = file.zip.testzip()
+        if broken_member:
+            raise Damaged(f"wrong checksum of {broken_member}")
         return dict(file)
 
 
@@ -159,7 +175,8 @@ class Damaged(Exception):
 
 @contextmanager
 def noticing_damage() -> Iterator[None]:
-    """Raises Damaged for any exception: a flipped byte can cause any, inside zipfile, numpy or Python's tokenizer."""
+    """Raises Damaged for any exception: a flipped byte can cause any, inside zipfile, numpy or
+    Python's tokenizer."""
     try:
         yield
     except Exception as error:
@@ -169,9 +186,13 @@ def noticing_damage() -> Iterator[None]:
 def leads_out(path: str) -> bool:
     """Whether a path in a list or an archive may lead out of its folder, on any system."""
     windows = PureWindowsPath(path)
-    return bool(PurePosixPath(path).is_absolute() or windows.drive or windows.root or ".." in windows.parts)
+    is_absolute = PurePosixPath(path).is_absolute() or bool(windows.drive or windows.root)
+    return is_absolute or ".." in windows.parts
 
 
 def is_printable(text: str) -> bool:
     """Whether a name is valid Unicode without control characters."""
-    return text.isprintable() or not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
+    if text.isprintable():
+        return True
+    categories = {unicodedata.category(letter) for letter in text}
+    return not categories & {"Cc", "Cs"}  # control characters, halves of letters

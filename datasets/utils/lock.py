@@ -1,4 +1,5 @@
-"""Lock files: only one process at a time works on a file or in a folder, on any system and any disk."""
+"""Lock files: only one process at a time works on a file or in a folder, on any system and any
+disk."""
 from __future__ import annotations
 
 import json
@@ -20,7 +21,8 @@ from .files import read_json
 logger = logging.getLogger(__name__)
 
 TOUCH_SECONDS = 10.0  # between touches of the file
-SILENCE = 120.0  # seconds without a touch after which an owner on another machine is taken to be dead
+# Seconds without a touch after which an owner on another machine is taken to be dead.
+SILENCE = 120.0
 RETRY_SECONDS = 0.2  # between attempts of a process that waits
 # On Windows `os.kill(pid, 0)` is not a question: it sends Ctrl-C.
 PROCESSES_CAN_BE_ASKED_FOR = sys.platform != "win32"
@@ -62,7 +64,8 @@ class OwnedLock:
             yield self
         finally:
             released.set()
-            if self.is_ours() and os.getpid() == self.owner["pid"]:  # a forked process leaves it to its parent
+            # A forked process leaves it to its parent.
+            if self.is_ours() and os.getpid() == self.owner["pid"]:
                 with suppress(OSError):  # of a lost disk: the file is taken over later
                     self.path.unlink()
 
@@ -88,14 +91,16 @@ class OwnedLock:
         for _ in range(2):
             with suppress(FileExistsError):
                 return self.create(self.owner)
-            with suppress(FileNotFoundError):  # released, or taken over by another process, in the meantime
+            # Released, or taken over by another process, in the meantime.
+            with suppress(FileNotFoundError):
                 owner = read_owner(self.path)
                 if not self.is_gone(owner):
                     break
                 self.remove(owner)
         raise LockedError(
-            f"{self.path.parent} is in use by process {owner.get('pid', '?')} on {owner.get('host', '?')}: "
-            f"wait for it, or {self.remedy} (if it is gone, remove {self.path})")
+            f"{self.path.parent} is in use by process {owner.get('pid', '?')} on "
+            f"{owner.get('host', '?')}: wait for it, or {self.remedy} (if it is gone, remove "
+            f"{self.path})")
 
     def create(self, owner: dict) -> None:
         """Creates the file. Only one of several processes that try at the same time succeeds."""
@@ -129,8 +134,9 @@ class OwnedLock:
 
     def is_gone(self, owner: dict) -> bool:
         """Whether the owner is dead. A file that names no owner may be about to be written."""
-        is_here = (owner.get("host"), owner.get("system")) == (self.owner["host"], self.owner["system"])
-        if not is_here or not PROCESSES_CAN_BE_ASKED_FOR:
+        same_host = owner.get("host") == self.owner["host"]
+        same_system = owner.get("system") == self.owner["system"]
+        if not (same_host and same_system) or not PROCESSES_CAN_BE_ASKED_FOR:
             return self.is_silent()
         try:
             os.kill(owner["pid"], 0)
@@ -138,11 +144,12 @@ class OwnedLock:
             return True
         except PermissionError:
             return False  # it lives, and belongs to another user
-        return start_time(owner["pid"]) != owner.get("started")  # another process with the same number
+        # Another process with the same number.
+        return start_time(owner["pid"]) != owner.get("started")
 
     def is_silent(self) -> bool:
-        """Whether the file has not been touched for long, by the clock of the file system, which all
-        machines share."""
+        """Whether the file has not been touched for long, by the clock of the file system, which
+        all machines share."""
         probe = self.path.with_name(f".clock.{self.token}")
         probe.touch()
         now = probe.stat().st_mtime
@@ -153,13 +160,15 @@ class OwnedLock:
 def read_owner(path: Path) -> dict:
     """The owner that a lock file names; empty if it names none."""
     owner = read_json(path)
-    if isinstance(owner, dict) and isinstance(owner.get("pid"), int) and owner["pid"] > 0:  # 0 and below are groups
+    # 0 and below are groups.
+    if isinstance(owner, dict) and isinstance(owner.get("pid"), int) and owner["pid"] > 0:
         return owner
     return {}
 
 
 def system_id() -> str:
-    """This boot of this machine and this container, within which process numbers are unique; "" if unknown."""
+    """This boot of this machine and this container, within which process numbers are unique; "" if
+    unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -170,6 +179,7 @@ def system_id() -> str:
 def start_time(pid: int) -> str | None:
     """When a process started, in the system's own unit; None if unknown."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return status.rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return None

@@ -1,4 +1,5 @@
-"""Plugins: modules outside the package that register methods, data sets, metrics and backbones when imported."""
+"""Plugins: modules outside the package that register methods, data sets, metrics and backbones when
+imported."""
 from __future__ import annotations
 
 import os
@@ -17,15 +18,20 @@ GROUP = "promptcal.plugins"  # entry points of installed packages
 
 
 def load_plugins(names: Iterable[str] = ()) -> None:
-    """Imports the plugins called `names`, those of the environment variable and those of installed packages. The
-    variable then has the names too: processes that are started from here import the same plugins."""
-    named = [name for text in (os.environ.get(VARIABLE, ""), *names) for name in re.split(r"[,:\s]+", text) if name]
-    if named:
-        named = list(dict.fromkeys(named))
-        os.environ[VARIABLE] = ",".join(named)
-        if (here := str(Path.cwd())) not in sys.path:
+    """Imports the plugins called `names`, those of the environment variable and those of installed
+    packages. The variable then has the names too: processes that are started from here import the
+    same plugins."""
+    modules: dict[str, None] = {}  # each once, in order
+    for text in (os.environ.get(VARIABLE, ""), *names):
+        for name in re.split(r"[,:\s]+", text):
+            if name:
+                modules[name] = None
+    if modules:
+        os.environ[VARIABLE] = ",".join(modules)
+        here = str(Path.cwd())
+        if here not in sys.path:
             sys.path.insert(0, here)  # as `python -m` does
-    for name in named:
+    for name in modules:
         import_plugin(name, f"plugin '{name}'")
     for entry in entry_points(group=GROUP):
         package = entry.dist.name if entry.dist else "a package"
@@ -35,17 +41,24 @@ def load_plugins(names: Iterable[str] = ()) -> None:
 def import_plugin(name: str, what: str) -> None:
     """Any error of the import as one line with the place where it was raised."""
     if not all(part.isidentifier() for part in name.split(".")) or name.endswith(".py"):
-        raise ConfigError(f"{what} is not a module's name: write it as in Python's import, such as lab.hinge for "
-                          f"lab/hinge.py")
+        raise ConfigError(f"{what} is not a module's name: write it as in Python's import, such as "
+                          f"lab.hinge for lab/hinge.py")
     try:
         import_module(name)
     except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            raise ConfigError(f"{what} is not found: there is no module '{error.name}' in {Path.cwd()} or among the "
-                              f"installed packages") from error
+        absent = ""
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            absent = error.name
+        # The plugin itself is absent, or a package that holds it, and not something that it imports.
+        if absent and f"{name}.".startswith(f"{absent}."):
+            raise ConfigError(f"{what} is not found: there is no module '{absent}' in "
+                              f"{Path.cwd()} or among the installed packages") from error
         if isinstance(error, UserError):
             raise ConfigError(f"{what}: {error}") from error
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-        what = f"{what} cannot be imported: {type(error).__name__}"
-        where = "" if isinstance(error, SyntaxError) else f" ({frames[-1].filename}, line {frames[-1].lineno})"
-        raise ConfigError(f"{what}: {one_line(error, 300)}{where}") from error
+        where = ""
+        if not isinstance(error, SyntaxError):  # which says where it is
+            for frame in traceback.extract_tb(error.__traceback__):
+                if "importlib" not in frame.filename:
+                    where = f" ({frame.filename}, line {frame.lineno})"
+        raise ConfigError(f"{what} cannot be imported: {type(error).__name__}: "
+                          f"{one_line(error, 300)}{where}") from error

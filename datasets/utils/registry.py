@@ -1,4 +1,5 @@
-"""A table of classes by name, as in Dassl: modules register classes, and configs refer to them by name."""
+"""A table of classes by name, as in Dassl: modules register classes, and configs refer to them by
+name."""
 from __future__ import annotations
 
 import ast
@@ -16,11 +17,18 @@ T = TypeVar("T", bound=type)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the closest known name, ignoring case, or one that starts with `name`; "" if none."""
-    by_lower = {k.lower(): k for k in known}
-    very, somewhat = (difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=share) for share in (0.8, 0.5))
-    close = very or [k for k in by_lower if len(name) > 2 and k.startswith(name.lower())] or somewhat
-    return f" Did you mean '{by_lower[close[0]]}'?" if close else ""
+    """` Did you mean 'x'?` for the closest known name, ignoring case, or one that starts with
+    `name`; "" if none."""
+    lower = name.lower()
+    by_lower = {known_name.lower(): known_name for known_name in known}
+    close = difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.8)
+    if not close and len(name) > 2:
+        close = [known_name for known_name in by_lower if known_name.startswith(lower)]
+    if not close:
+        close = difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.5)
+    if not close:
+        return ""
+    return f" Did you mean '{by_lower[close[0]]}'?"
 
 
 def plain_name(name: str) -> str:
@@ -29,23 +37,26 @@ def plain_name(name: str) -> str:
 
 
 class Registry:
-    """Classes by name. The files of `folder` are parsed for the names that they register and imported only when a name
-    is requested: a misspelt name is reported without importing torch."""
+    """Classes by name. The files of `folder` are parsed for the names that they register and
+    imported only when a name is requested: a misspelt name is reported without importing torch."""
 
     def __init__(self, kind: str, folder: Path | None = None, package: str = "") -> None:
         self.kind = kind  # for messages, such as "trainer", "data set"
         self._classes: dict[str, type[Any]] = {}
-        self._folder, self._package = folder, package
+        self._folder = folder
+        self._package = package
 
     def register(self) -> Callable[[T], T]:
         """Use as a decorator: `@TRAINER_REGISTRY.register()`; the name is the class's own."""
 
         def add(cls: T) -> T:
-            others = {name.lower(): self.modules.get(name) or self._classes[name].__module__ for name in self}
-            other = others.get(cls.__name__.lower())
+            other = None
+            for name in self:
+                if name.lower() == cls.__name__.lower():
+                    other = self.module_of(name)
             if cls.__name__ in self._classes or other not in (None, cls.__module__):
-                raise ConfigError(f"{self.kind} '{cls.__name__}' is registered twice: in {other} and "
-                                  f"in {cls.__module__}")
+                raise ConfigError(f"{self.kind} '{cls.__name__}' is registered twice: in {other} "
+                                  f"and in {cls.__module__}")
             self._classes[cls.__name__] = cls
             return cls
 
@@ -54,20 +65,21 @@ class Registry:
     def get(self, name: str) -> type[Any]:
         if name not in self:
             raise UnknownNameError(f"unknown {self.kind} '{name}'.{nearest(name, self)} Known: "
-                                   f"{', '.join(sorted(self))}; or what a plugin registers (--plugin MODULE).")
+                                   f"{', '.join(sorted(self))}; or what a plugin registers "
+                                   f"(--plugin MODULE).")
         if name not in self._classes:
             importlib.import_module(self.modules[name])
         return self._classes[name]
 
     def find(self, name: str) -> str:
-        """The registered name that is meant: in any spelling, or by the file that registers it alone, as
-        `dtd` or a plugin's `birds`; "" if there is none."""
+        """The registered name that is meant: in any spelling, or by the file that registers it
+        alone, as `dtd` or a plugin's `birds`; "" if there is none."""
         wanted = plain_name(name)
         by_file: dict[str, list[str]] = {}
         for registered in self:
             if plain_name(registered) == wanted:
                 return registered
-            module = self.modules.get(registered) or self._classes[registered].__module__
+            module = self.module_of(registered)
             by_file.setdefault(plain_name(module.rpartition(".")[2]), []).append(registered)
         names = by_file.get(wanted, [])
         if len(names) == 1:
@@ -77,8 +89,16 @@ class Registry:
     @cached_property
     def modules(self) -> dict[str, str]:
         """The module of each name that a file of the folder registers."""
-        files = sorted(self._folder.glob("*.py")) if self._folder else []
-        return {name: f"{self._package}.{file.stem}" for file in files for name in registered_in(file)}
+        modules = {}
+        if self._folder is not None:
+            for file in sorted(self._folder.glob("*.py")):
+                for name in registered_in(file):
+                    modules[name] = f"{self._package}.{file.stem}"
+        return modules
+
+    def module_of(self, name: str) -> str:
+        """The module that registers a name."""
+        return self.modules.get(name) or self._classes[name].__module__
 
     def __contains__(self, name: str) -> bool:
         return name in self._classes or name in self.modules
@@ -89,6 +109,11 @@ class Registry:
 
 def registered_in(file: Path) -> list[str]:
     """The classes of a source file that have the decorator `@…REGISTRY.register()`."""
-    classes = [node for node in ast.parse(file.read_bytes(), str(file)).body if isinstance(node, ast.ClassDef)]
-    return [cls.name for cls in classes
-            if any(ast.unparse(decorator).endswith("REGISTRY.register()") for decorator in cls.decorator_list)]
+    names = []
+    for node in ast.parse(file.read_bytes(), str(file)).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for decorator in node.decorator_list:
+            if ast.unparse(decorator).endswith("REGISTRY.register()"):
+                names.append(node.name)
+    return names

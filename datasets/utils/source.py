@@ -37,7 +37,8 @@ def plugin_source(classes: Iterable[type]) -> str:
 
 
 def has_package_base(cls: type) -> bool:
-    """Whether a class is derived from one of this package. Others, such as `ABC`, are libraries'."""
+    """Whether a class is derived from one of this package. Others, such as `ABC`, are
+    libraries'."""
     return any(not is_plugin(base) and base is not object for base in cls.__mro__)
 
 
@@ -98,7 +99,8 @@ def imported_files(path: Path, folder: Path) -> set[Path]:
 
 
 def direct_imports(path: Path, folder: Path) -> set[Path]:
-    """The files in or below `folder` that the import statements of a file name, wherever these are."""
+    """The files in or below `folder` that the import statements of a file name, wherever
+    these are."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
