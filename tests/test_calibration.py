@@ -3,18 +3,27 @@ from __future__ import annotations
 
 import doctest
 import math
+import warnings
 from collections.abc import Iterable
 
 import numpy as np
 import pytest
 import torch
+from common import PROJECT
 from made_runs import over_confident
+from promptcal.trainers import functional
 from promptcal.trainers.functional import calibration as cal
 from promptcal.trainers.functional.posthoc import fit_temperature
 from scipy import stats
 from simulate_significance import Model, draw_pair
 from sklearn.calibration import calibration_curve
-from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
+from sklearn.metrics import (
+    balanced_accuracy_score,
+    brier_score_loss,
+    f1_score,
+    log_loss,
+    roc_auc_score,
+)
 
 OF_CONFIDENCE = (cal.ece, cal.ace, cal.mce, cal.auroc, cal.aurc, cal.signed_error, cal.accuracy)
 
@@ -254,3 +263,54 @@ def test_other_bad_arguments_are_refused():
         for metric in (cal.brier, cal.classwise_ece):
             with pytest.raises(ValueError, match="probabilities"):
                 metric([row], [0])
+
+
+METRIC_NAMES = [name for name in functional.PUBLIC if name not in ("sals", "top_class")]
+
+
+@pytest.mark.parametrize("name", METRIC_NAMES)
+def test_every_metric_takes_logits_or_probabilities(sample, name):
+    """`from promptcal.trainers.functional import …`, positional as before, and by keyword from all classes."""
+    logits, labels, confidence, correct = sample
+    p = np.exp(cal.log_softmax(logits))
+    metric = getattr(functional, name)
+    first = {"classwise_ece": (p, labels), "brier": (p, labels), "nll": (logits, labels),
+             "balanced_accuracy": (logits.argmax(axis=1), labels), "macro_f1": (logits.argmax(axis=1), labels),
+             }.get(name, (confidence, correct))
+    expected = repr(metric(*first))
+    assert repr(metric(logits=logits, labels=labels)) == expected
+    assert np.allclose(numbers(metric(probabilities=torch.tensor(p), labels=labels)), numbers(metric(*first)))
+    for wrong in ({}, {"logits": logits}, {"labels": labels}, {"logits": logits, "probabilities": p, "labels": labels}):
+        with pytest.raises(ValueError, match=r"give |must"):
+            metric(**wrong)
+    with pytest.raises((TypeError, ValueError)):
+        metric(*first, bin=3)
+
+
+def numbers(value) -> np.ndarray:
+    if isinstance(value, cal.Reliability):
+        return np.nan_to_num(np.concatenate([value.count, value.gap]))
+    if hasattr(value, "low"):
+        return np.array([value.low, value.value, value.high])
+    return np.array(value)
+
+
+def test_metrics_of_unequal_classes_equal_scikit_learn():
+    rng = np.random.default_rng(0)
+    for classes, share in ((3, 0.9), (9, 0.5), (40, 0.2)):
+        labels = np.where(rng.random(300) < share, 0, rng.integers(classes, size=300))
+        predictions = np.where(rng.random(300) < 0.6, labels, rng.integers(classes, size=300))
+        predictions[predictions == 2] = 1  # a class that is never predicted
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # scikit-learn warns about classes without labels
+            balanced = balanced_accuracy_score(labels, predictions)
+            macro = f1_score(labels, predictions, average="macro")
+        assert functional.balanced_accuracy(predictions, labels) == pytest.approx(balanced)
+        assert functional.macro_f1(predictions, labels) == pytest.approx(macro)
+
+
+def test_the_readme_lists_every_metric():
+    text = (PROJECT / "trainers" / "functional" / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("| metric |") : text.index("`calibration.selective`")]
+    assert [name for name in functional.PUBLIC if f"`{name}" not in table] == []
+    assert set(functional.PUBLIC) <= set(dir(functional))

@@ -4,10 +4,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from common import run_tool
 from made_runs import compared, entry, labels, make_run, report_on
 from promptcal.datasets.utils.errors import ConfigError
+from promptcal.trainers.functional import balanced_accuracy, macro_f1
+from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.table_model import Table
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
@@ -137,3 +140,17 @@ def test_no_row_of_an_unknown_baseline(tmp_path):
     make_run(tmp_path, "SoC", n=60)
     with pytest.raises(ConfigError, match="--baseline TPT: none of these runs"):
         report_on(tmp_path, baseline="TPT")
+
+
+def test_metrics_of_unequal_classes_stand_beside_accuracy(tmp_path):
+    label = np.repeat(np.arange(8), [200, 20, 20, 20, 20, 20, 20, 80])
+    make_run(tmp_path / "unequal", "SoC", label=label)
+    make_run(tmp_path / "equal", "SoC", label=np.repeat(np.arange(8), 50))
+    names = ["Balanced accuracy (%)", "Macro-F1 (%)"]
+    decisions = report_on(tmp_path / "unequal").tables[1]
+    assert decisions.columns[:3] == ["Accuracy (%)", *names]
+    data = read_run(next((tmp_path / "unequal").rglob("results.json")).parent).load_predictions()
+    for name, metric in zip(names, (balanced_accuracy, macro_f1), strict=True):
+        shown = entry(decisions, "UCF101", "SoC", name)
+        assert shown.value == pytest.approx(100 * metric(logits=data.logits, labels=data.label))
+    assert not set(names) & set(report_on(tmp_path / "equal").tables[1].columns)

@@ -1,7 +1,10 @@
-"""Input checks of the metrics: tensors, arrays and lists become checked arrays, or a ValueError says why not."""
+"""Input checks of the metrics: tensors, arrays and lists become checked arrays.
+
+A ValueError says what is wrong with others.
+"""
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -10,9 +13,25 @@ Array = np.ndarray
 ArrayLike = Any  # a tensor, an array or a nested list of numbers
 
 
+class Scores(TypedDict, total=False):
+    """What a metric of the predicted class also takes, by keyword, in place of confidence and correct.
+
+    Attributes:
+        logits: Of all classes, (N, K).
+        probabilities: Of all classes in place of logits; rows sum to 1, (N, K).
+        labels: True class of each sample, with either of them, (N,).
+    """
+
+    logits: ArrayLike
+    probabilities: ArrayLike
+    labels: ArrayLike
+
+
 def to_tensor(values: ArrayLike) -> torch.Tensor:
     """The values as a tensor without gradient."""
-    return values.detach() if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
+    if isinstance(values, torch.Tensor):
+        return values.detach()
+    return torch.as_tensor(np.asarray(values))
 
 
 def to_numpy(values: ArrayLike) -> Array:
@@ -20,19 +39,30 @@ def to_numpy(values: ArrayLike) -> Array:
     if not isinstance(values, torch.Tensor):
         return np.asarray(values)
     values = values.detach().cpu()
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    if values.dtype == torch.bfloat16:  # which numpy does not have
+        values = values.float()
+    return values.numpy()
 
 
 def number_array(values: ArrayLike, name: str, ndim: int | None = None) -> Array:
-    """Finite numbers as a floating-point array of `ndim` dimensions, or a ValueError that names the argument."""
+    """Finite numbers as a floating-point array.
+
+    Args:
+        values: The numbers.
+        name: Of the argument, for the message of the ValueError.
+        ndim: How many dimensions it must have; None = at least one.
+    """
     array = to_numpy(values)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} must be numbers, got {array.dtype}.")
     if array.size == 0 or array.ndim == 0 or ndim not in (None, array.ndim):
-        raise ValueError(f"{name} must have {ndim or 'some'} dimension(s) and not be empty, got shape {array.shape}.")
+        raise ValueError(f"{name} must have {ndim or 'some'} dimension(s) and not be empty, "
+                         f"got shape {array.shape}.")
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite.")
-    return array if array.dtype.kind == "f" else array.astype(np.float64)
+    if array.dtype.kind == "f":
+        return array
+    return array.astype(np.float64)
 
 
 def check_bins(bins: int) -> None:
@@ -41,15 +71,27 @@ def check_bins(bins: int) -> None:
 
 
 def bin_index(values: Array, bins: int) -> Array:
-    """The bin (lo, hi] of each value; 0 goes to the first. The edges have the precision of the values, so that 0.15
-    lies on its edge in any precision."""
+    """The bin (lo, hi] of each value; 0 goes to the first.
+
+    The edges have the precision of the values, so that 0.15 lies on its edge in any precision.
+    """
     check_bins(bins)
     edges = (np.arange(bins + 1) / bins).astype(values.dtype)
     return np.maximum(np.searchsorted(edges, values, side="left") - 1, 0)
 
 
-def check_confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Array, Array]:
-    """Confidence in [0, 1] and correctness as 0 and 1, both (N,)."""
+def check_confidence(
+    confidence: ArrayLike, correct: ArrayLike, scores: Scores | None = None,
+) -> tuple[Array, Array]:
+    """Confidence in [0, 1] and correctness as 0 and 1, both (N,).
+
+    Args:
+        confidence: Probability of the predicted class, or None with `scores`.
+        correct: Whether the prediction is right, or None with `scores`.
+        scores: Logits or probabilities with labels, from which both follow.
+    """
+    if scores or confidence is None or correct is None:
+        confidence, correct = top_class_of(confidence, correct, scores or {})
     confidence = number_array(confidence, "confidence", ndim=1)
     correct = number_array(correct, "correct", ndim=1).astype(np.float64)
     if confidence.shape != correct.shape:
@@ -59,6 +101,25 @@ def check_confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Array, 
     if not np.isin(correct, (0, 1)).all():
         raise ValueError("correct must be boolean, or 0 and 1.")
     return confidence, correct
+
+
+def top_class_of(confidence: ArrayLike, correct: ArrayLike, scores: Scores) -> tuple[Array, Array]:
+    """Confidence and correctness of the predicted class, from logits or probabilities and labels."""
+    unknown = set(scores) - set(Scores.__annotations__)
+    if unknown:
+        raise TypeError(f"unexpected keyword argument '{unknown.pop()}'")
+    logits = scores.get("logits")
+    probabilities = scores.get("probabilities")
+    labels = scores.get("labels")
+    is_one = (logits is None) != (probabilities is None)
+    if confidence is not None or correct is not None or not is_one or labels is None:
+        raise ValueError("give confidence and correct, or logits= with labels=, or probabilities= with labels=.")
+    if logits is not None:
+        logits, labels = check_scores(logits, labels, "logits")
+        values = np.exp(log_softmax(logits).max(axis=-1)).clip(0, 1)
+        return values, logits.argmax(axis=-1) == labels
+    probabilities, labels = check_scores(probabilities, labels, "probabilities")
+    return probabilities.max(axis=-1), probabilities.argmax(axis=-1) == labels
 
 
 def check_scores(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Array, Array]:
@@ -82,8 +143,15 @@ def log_softmax(logits: ArrayLike) -> Array:
     return torch.from_numpy(number_array(logits, "logits").astype(np.float64)).log_softmax(-1).numpy()
 
 
-def check_seeds(confidence: ArrayLike, correct: ArrayLike) -> tuple[Array, Array]:
-    """Confidence in [0, 1] and correctness as 0 and 1, both (N, S) of S seeds; (N,) is one seed."""
+def check_seeds(
+    confidence: ArrayLike, correct: ArrayLike, scores: Scores | None = None,
+) -> tuple[Array, Array]:
+    """Confidence in [0, 1] and correctness as 0 and 1, both (N, S) of S seeds; (N,) is one seed.
+
+    `scores` as for `check_confidence`; they are of one seed.
+    """
+    if scores or confidence is None or correct is None:
+        confidence, correct = top_class_of(confidence, correct, scores or {})
     confidence = number_array(confidence, "confidence")
     correct = number_array(correct, "correct")
     if confidence.ndim > 2 or confidence.shape != correct.shape:

@@ -3,15 +3,16 @@
 Every function takes arrays or tensors. Bad input (NaN, values out of range, shapes that do not
 fit, no samples) raises a ValueError. `confidence` (N,) is the largest softmax probability of each
 sample, `correct` (N,) whether that class is the true one, `probabilities` and `logits` are (N, K),
-`labels` (N,) integers below K. Functions with an interval also take (N, S) of S seeds on the same
-images.
+`labels` (N,) integers below K. Each metric also takes `logits=` or `probabilities=` with `labels=`.
+README.md in this folder lists all of them with their formulas. Functions with an interval also take
+(N, S) of S seeds on the same images.
 """
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from . import BINS
 from .arrays import (
     Array,
     ArrayLike,
+    Scores,
     bin_index,
     check_bins,
     check_confidence,
@@ -27,7 +29,9 @@ from .arrays import (
     check_seeds,
     log_softmax,
     number_array,
+    to_numpy,
     to_tensor,
+    top_class_of,
 )
 from .binned import BinnedRun, binned_run, binned_runs, influence, null_variance
 from .intervals import (
@@ -41,6 +45,7 @@ from .intervals import (
 
 TensorOrArray = TypeVar("TensorOrArray", torch.Tensor, Array)
 GRID = 4096  # cells of smooth ECE's grid
+THRESHOLDS = tuple(number / 10 for number in range(10))  # of confidence, for `selective`
 
 
 @dataclass(frozen=True)
@@ -63,19 +68,25 @@ class Reliability:
         return np.where(self.count > 0, np.nan_to_num(self.confidence - self.accuracy), 0.0)
 
 
-def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> Reliability:
+def reliability(
+    confidence: ArrayLike = None,
+    correct: ArrayLike = None,
+    bins: int = BINS,
+    **scores: Unpack[Scores],
+) -> Reliability:
     """Accuracy and mean confidence in bins of equal width.
 
     Args:
         confidence: Probability of the predicted class, from 0 to 1, (N,).
         correct: Whether the prediction is right, 0 or 1, (N,).
         bins: Number of bins `(lo, hi]`; a confidence of 0 belongs to the first.
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
 
     Example:
         >>> reliability([0.9, 0.8, 0.3], [1, 0, 0], bins=2).accuracy.tolist()
         [0.0, 0.5]
     """
-    confidence, correct = check_confidence(confidence, correct)
+    confidence, correct = check_confidence(confidence, correct, scores)
     index = bin_index(confidence, bins)
     count = np.bincount(index, minlength=bins)
     right = np.bincount(index, weights=correct, minlength=bins)
@@ -84,7 +95,12 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> 
         return Reliability(np.arange(bins + 1) / bins, count, right / count, total / count)
 
 
-def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
+def ece(
+    confidence: ArrayLike = None,
+    correct: ArrayLike = None,
+    bins: int = BINS,
+    **scores: Unpack[Scores],
+) -> float:
     """Expected calibration error over bins of equal width.
 
     ECE = Σ_b (n_b / n) |accuracy_b − mean confidence_b|, with bins `(lo, hi]`; a confidence of 0
@@ -95,6 +111,7 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
         confidence: Probability of the predicted class, from 0 to 1, (N,).
         correct: Whether the prediction is right, 0 or 1, (N,).
         bins: Number of bins. Papers use 10, 15 or 20, and their values do not compare.
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
 
     Returns:
         A fraction from 0 to 1; tables show it in percent.
@@ -103,11 +120,16 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
         >>> round(ece([0.9, 0.8, 0.6], [1, 1, 0], bins=10), 3)
         0.3
     """
-    table = reliability(confidence, correct, bins)
+    table = reliability(confidence, correct, bins, **scores)
     return float((table.share * np.abs(table.gap)).sum())
 
 
-def squared_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
+def squared_calibration_error(
+    confidence: ArrayLike = None,
+    correct: ArrayLike = None,
+    bins: int = BINS,
+    **scores: Unpack[Scores],
+) -> float:
     """Debiased squared calibration error D = Σ_b (n_b / n)(γ_b² − s_b² / n_b).
 
     γ_b and s_b² are mean and unbiased variance of confidence − correct in bin b; bins with fewer
@@ -119,22 +141,38 @@ def squared_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: i
         confidence: Probability of the predicted class, from 0 to 1, (N,).
         correct: Whether the prediction is right, 0 or 1, (N,).
         bins: Number of bins.
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
 
     Example:
         >>> round(squared_calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 1]), 3)
         0.01
     """
-    confidence, correct = check_confidence(confidence, correct)
+    confidence, correct = check_confidence(confidence, correct, scores)
     return binned_run(confidence, correct, bins).squared_error
 
 
-def rms_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
-    """Debiased RMS calibration error √D; 0 where D is negative. See `squared_calibration_error`."""
-    return max(0.0, squared_calibration_error(confidence, correct, bins)) ** 0.5
+def rms_calibration_error(
+    confidence: ArrayLike = None,
+    correct: ArrayLike = None,
+    bins: int = BINS,
+    **scores: Unpack[Scores],
+) -> float:
+    """Debiased RMS calibration error √D; 0 where D is negative. See `squared_calibration_error`.
+
+    Example:
+        >>> round(rms_calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 1]), 3)
+        0.1
+    """
+    return max(0.0, squared_calibration_error(confidence, correct, bins, **scores)) ** 0.5
 
 
 def rms_interval(
-    confidence: ArrayLike, correct: ArrayLike, bins: int = BINS, *, level: float = 0.95,
+    confidence: ArrayLike = None,
+    correct: ArrayLike = None,
+    bins: int = BINS,
+    *,
+    level: float = 0.95,
+    **scores: Unpack[Scores],
 ) -> Interval:
     """Debiased RMS calibration error √D with its score interval.
 
@@ -149,6 +187,7 @@ def rms_interval(
         correct: Whether the prediction is right, 0 or 1, in the same shape.
         bins: Number of bins.
         level: Share of intervals that contain the true value, at least about.
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
 
     Returns:
         Value and ends as fractions from 0 to 1.
@@ -160,7 +199,7 @@ def rms_interval(
     """
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
-    confidence, correct = check_seeds(confidence, correct)
+    confidence, correct = check_seeds(confidence, correct, scores)
     runs = binned_runs(confidence, correct, bins)
     squared_error = float(np.mean([run.squared_error for run in runs]))
     value = max(0.0, squared_error) ** 0.5
@@ -205,7 +244,9 @@ def _score_ends(
     return low, high
 
 
-def smooth_ece(confidence: ArrayLike, correct: ArrayLike) -> float:
+def smooth_ece(
+    confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
+) -> float:
     """Smooth ECE (Błasiok and Nakkiran, 2023): the width σ at which ∫|smoothed gap| equals σ.
 
     It has no bins. The gap, confidence − correct, is smoothed over [0, 1] by a Gaussian of width σ
@@ -217,7 +258,7 @@ def smooth_ece(confidence: ArrayLike, correct: ArrayLike) -> float:
         >>> round(smooth_ece([0.9] * 10, [1] * 6 + [0] * 4), 3)     # one confidence: |gap|
         0.3
     """
-    confidence, correct = check_confidence(confidence, correct)
+    confidence, correct = check_confidence(confidence, correct, scores)
     gap = (confidence.astype(np.float64) - correct) / len(correct)
     # Each gap is shared between the two cells whose centres, (k + 0.5) / GRID, are next to it.
     position = (confidence * GRID - 0.5).clip(0, GRID - 1)
@@ -242,27 +283,39 @@ def smooth_ece(confidence: ArrayLike, correct: ArrayLike) -> float:
     return error(high)
 
 
-def mce(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
-    """Maximum calibration error: the largest |accuracy − mean confidence| of a bin with samples.
+def mce(
+    confidence: ArrayLike = None,
+    correct: ArrayLike = None,
+    bins: int = BINS,
+    **scores: Unpack[Scores],
+) -> float:
+    """Maximum calibration error: max_b |accuracy_b − mean confidence_b| over bins with samples.
+
+    Bins and arguments are those of `ece`.
 
     Example:
         >>> round(mce([0.9, 0.8, 0.6], [1, 1, 0], bins=10), 3)
         0.6
     """
-    return float(np.abs(reliability(confidence, correct, bins).gap).max())
+    return float(np.abs(reliability(confidence, correct, bins, **scores).gap).max())
 
 
-def ace(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
-    """Adaptive calibration error: as ECE, in bins of equal mass by rank.
+def ace(
+    confidence: ArrayLike = None,
+    correct: ArrayLike = None,
+    bins: int = BINS,
+    **scores: Unpack[Scores],
+) -> float:
+    """Adaptive calibration error: Σ_b (n_b / n) |accuracy_b − mean confidence_b|, as ECE.
 
-    Equal confidences keep their order in the input. With fewer samples than bins, every sample is
-    a bin.
+    Its bins have equal mass: the samples are sorted by confidence and divided by rank. Equal
+    confidences keep their order in the input. With fewer samples than bins, every sample is a bin.
 
     Example:
         >>> round(ace([0.9, 0.6, 0.7], [1, 0, 1]), 3)     # (0.1 + 0.6 + 0.3) / 3
         0.333
     """
-    confidence, correct = check_confidence(confidence, correct)
+    confidence, correct = check_confidence(confidence, correct, scores)
     check_bins(bins)
     order = np.argsort(confidence, kind="stable")
     sorted_gap = (confidence.astype(np.float64) - correct)[order]
@@ -272,17 +325,26 @@ def ace(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
     return total / len(order)
 
 
-def signed_error(confidence: ArrayLike, correct: ArrayLike) -> float:
+def signed_error(
+    confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
+) -> float:
     """Mean confidence − accuracy: above 0 for an over-confident model, below 0 for the opposite.
 
     `over_confidence` has its interval.
+
+    Example:
+        >>> round(signed_error([0.9, 0.9], [1, 0]), 3)     # 0.9 − 0.5
+        0.4
     """
-    confidence, correct = check_confidence(confidence, correct)
+    confidence, correct = check_confidence(confidence, correct, scores)
     return float(confidence.mean(dtype=np.float64) - correct.mean())
 
 
 def over_confidence(
-    confidence: ArrayLike, correct: ArrayLike, clusters: ArrayLike | None = None,
+    confidence: ArrayLike = None,
+    correct: ArrayLike = None,
+    clusters: ArrayLike | None = None,
+    **scores: Unpack[Scores],
 ) -> Interval:
     """Mean confidence − accuracy with its 95 % interval.
 
@@ -296,6 +358,7 @@ def over_confidence(
         clusters: For each image the group it belongs to, such as its patient: (N,) integers, text
             or bytes, (N, 16) bytes, or a list of hashable values. Without it images are
             independent.
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
 
     Returns:
         Value and ends as fractions from −1 to 1; positive means over-confident.
@@ -305,7 +368,7 @@ def over_confidence(
         >>> round(interval.value, 2), round(interval.low, 2), round(interval.high, 2)
         (0.1, 0.03, 0.19)
     """
-    confidence, correct = check_seeds(confidence, correct)
+    confidence, correct = check_seeds(confidence, correct, scores)
     confidence = confidence.astype(np.float64)
     gap = (confidence - correct).mean(axis=1)
     mean_confidence = float(confidence.mean())
@@ -323,13 +386,23 @@ def over_confidence(
     return Interval(value, low, high)
 
 
-def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """The share of correct samples; takes confidence too, as the other metrics do."""
-    return float(check_confidence(confidence, correct)[1].mean())
+def accuracy(
+    confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
+) -> float:
+    """The share of correct samples; takes confidence too, as the other metrics do.
+
+    Example:
+        >>> accuracy([0.9, 0.8, 0.6], [1, 1, 0]) == accuracy(logits=[[0, 1], [0, 1], [0, 1]], labels=[1, 1, 0])
+        True
+    """
+    return float(check_confidence(confidence, correct, scores)[1].mean())
 
 
 def accuracy_interval(
-    confidence: ArrayLike, correct: ArrayLike, clusters: ArrayLike | None = None,
+    confidence: ArrayLike = None,
+    correct: ArrayLike = None,
+    clusters: ArrayLike | None = None,
+    **scores: Unpack[Scores],
 ) -> Interval:
     """Accuracy with Wilson's 95 % interval; `share_interval` treats seeds and clusters.
 
@@ -337,17 +410,20 @@ def accuracy_interval(
         confidence: Only checked; it is here because the other metrics take it. (N,) or (N, S).
         correct: Whether the prediction is right, 0 or 1, in the same shape.
         clusters: For each image the group it belongs to, see `over_confidence`.
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
 
     Example:
         >>> interval = accuracy_interval([0.9] * 100, [1] * 80 + [0] * 20)
         >>> round(interval.low, 3), interval.value, round(interval.high, 3)
         (0.711, 0.8, 0.867)
     """
-    _, correct = check_seeds(confidence, correct)
+    _, correct = check_seeds(confidence, correct, scores)
     return share_interval(correct, np.ones(correct.shape, dtype=bool), clusters)
 
 
-def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
+def auroc(
+    confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
+) -> float:
     """The probability that a correct sample is more confident than a wrong one; ties count half.
 
     NaN if all samples are right or all are wrong. `selective.auroc_interval` has its interval.
@@ -356,7 +432,7 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
         >>> auroc([0.9, 0.6, 0.7, 0.5], [1, 1, 0, 0])     # 3 of 4 pairs are in order
         0.75
     """
-    confidence, correct = check_confidence(confidence, correct)
+    confidence, correct = check_confidence(confidence, correct, scores)
     positives = correct.sum()
     negatives = len(correct) - positives
     if positives == 0 or negatives == 0:
@@ -367,7 +443,9 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     return float(above / (positives * negatives))
 
 
-def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
+def aurc(
+    confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
+) -> float:
     """Area under the risk–coverage curve: the error rate of the k most confident samples, averaged
     over k = 1 … N.
 
@@ -378,14 +456,17 @@ def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
         >>> round(aurc([0.9, 0.8, 0.7], [1, 0, 1]), 3)     # (0 + 1/2 + 1/3) / 3
         0.278
     """
-    confidence, correct = check_confidence(confidence, correct)
+    confidence, correct = check_confidence(confidence, correct, scores)
     _, tie, size = np.unique(-confidence, return_inverse=True, return_counts=True)
     error = np.repeat(np.bincount(tie, weights=1 - correct) / size, size)  # most confident first
     return float((np.cumsum(error) / np.arange(1, len(error) + 1)).mean())
 
 
 def selective(
-    confidence: ArrayLike, correct: ArrayLike, thresholds: ArrayLike,
+    confidence: ArrayLike = None,
+    correct: ArrayLike = None,
+    thresholds: ArrayLike = THRESHOLDS,
+    **scores: Unpack[Scores],
 ) -> tuple[Array, Array]:
     """Accuracy and coverage of the samples whose confidence exceeds each threshold.
 
@@ -393,6 +474,7 @@ def selective(
         confidence: Probability of the predicted class, from 0 to 1, (N,).
         correct: Whether the prediction is right, 0 or 1, (N,).
         thresholds: Of the confidence, (T,).
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
 
     Returns:
         Accuracy, NaN where no sample exceeds the threshold, and coverage, (T,) each.
@@ -402,7 +484,7 @@ def selective(
         >>> [values.tolist() for values in selective([0.3, 0.6, 0.9], [0, 0, 1], [0.0, 0.6])]
         [[0.3333333333333333, 1.0], [1.0, 0.3333333333333333]]
     """
-    confidence, correct = check_confidence(confidence, correct)
+    confidence, correct = check_confidence(confidence, correct, scores)
     thresholds = number_array(thresholds, "thresholds", ndim=1)
     order = np.argsort(confidence, kind="stable")
     first = np.searchsorted(confidence[order], thresholds.astype(confidence.dtype), side="right")
@@ -412,19 +494,119 @@ def selective(
         return right / above, above / len(order)
 
 
-def classwise_ece(probabilities: ArrayLike, labels: ArrayLike, bins: int = BINS) -> float:
-    """The ECE of each class's probability against membership of that class, mean over classes.
+def balanced_accuracy(
+    predictions: ArrayLike = None, labels: ArrayLike = None, *, logits: ArrayLike = None,
+    probabilities: ArrayLike = None,
+) -> float:
+    """Mean over classes of recall: (1 / K') Σ_k right_k / n_k.
+
+    The K' classes are those that occur among the labels, as in scikit-learn. Each of them counts the
+    same, however many samples it has.
+
+    Args:
+        predictions: Predicted class of each sample, (N,).
+        labels: True class of each sample, (N,).
+        logits: Of all classes, in place of predictions, (N, K).
+        probabilities: Of all classes, in place of predictions, (N, K).
+
+    Returns:
+        A fraction from 0 to 1.
+
+    Example:
+        >>> balanced_accuracy([0, 0, 0, 0], [0, 0, 0, 1])     # (3 / 3 + 0 / 1) / 2
+        0.5
+    """
+    predictions, labels = check_predictions(predictions, labels, logits, probabilities)
+    classes = int(max(predictions.max(), labels.max())) + 1
+    count = np.bincount(labels, minlength=classes)
+    right = np.bincount(labels[predictions == labels], minlength=classes)
+    occurs = count > 0
+    return float((right[occurs] / count[occurs]).mean())
+
+
+def macro_f1(
+    predictions: ArrayLike = None, labels: ArrayLike = None, *, logits: ArrayLike = None,
+    probabilities: ArrayLike = None,
+) -> float:
+    """Mean over classes of F1: (1 / K') Σ_k 2 right_k / (n_k + predicted_k).
+
+    The K' classes are those that occur among labels or predictions, as in scikit-learn.
+
+    Args:
+        predictions: Predicted class of each sample, (N,).
+        labels: True class of each sample, (N,).
+        logits: Of all classes, in place of predictions, (N, K).
+        probabilities: Of all classes, in place of predictions, (N, K).
+
+    Returns:
+        A fraction from 0 to 1.
+
+    Example:
+        >>> round(macro_f1([0, 0, 0, 0], [0, 0, 0, 1]), 3)     # (2 · 3 / (3 + 4) + 0) / 2
+        0.429
+    """
+    predictions, labels = check_predictions(predictions, labels, logits, probabilities)
+    classes = int(max(predictions.max(), labels.max())) + 1
+    count = np.bincount(labels, minlength=classes)
+    predicted = np.bincount(predictions, minlength=classes)
+    right = np.bincount(labels[predictions == labels], minlength=classes)
+    occurs = count + predicted > 0
+    return float((2 * right[occurs] / (count + predicted)[occurs]).mean())
+
+
+def check_predictions(
+    predictions: ArrayLike, labels: ArrayLike, logits: ArrayLike, probabilities: ArrayLike,
+) -> tuple[Array, Array]:
+    """Predicted and true classes, both (N,), from one of the first, third and fourth argument."""
+    candidates = [values is not None for values in (predictions, logits, probabilities)]
+    if sum(candidates) != 1 or labels is None:
+        raise ValueError("give predictions and labels, or logits= with labels=, or probabilities= with labels=.")
+    if logits is not None:
+        logits, labels = check_scores(logits, labels, "logits")
+        return logits.argmax(axis=-1), labels
+    if probabilities is not None:
+        probabilities, labels = check_scores(probabilities, labels, "probabilities")
+        return probabilities.argmax(axis=-1), labels
+    predictions = to_numpy(predictions)
+    labels = to_numpy(labels)
+    for name, values in (("predictions", predictions), ("labels", labels)):
+        if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu" or values.min() < 0:
+            raise ValueError(f"{name} must be class numbers from 0, (N,), got {values.dtype} of shape "
+                             f"{values.shape}.")
+    if predictions.shape != labels.shape:
+        raise ValueError(f"predictions and labels need one length, got {len(predictions)} and {len(labels)}.")
+    return predictions, labels
+
+
+def check_probabilities(
+    probabilities: ArrayLike, labels: ArrayLike, logits: ArrayLike,
+) -> tuple[Array, Array]:
+    """Probabilities (N, K) and labels (N,), from probabilities or from logits."""
+    if (probabilities is None) == (logits is None) or labels is None:
+        raise ValueError("give probabilities and labels, or logits= with labels=.")
+    if logits is not None:
+        logits, labels = check_scores(logits, labels, "logits")
+        return np.exp(log_softmax(logits)), labels
+    return check_scores(probabilities, labels, "probabilities")
+
+
+def classwise_ece(
+    probabilities: ArrayLike = None, labels: ArrayLike = None, bins: int = BINS, *,
+    logits: ArrayLike = None,
+) -> float:
+    """(1 / K) Σ_k ECE of the probability of class k against membership of that class.
 
     Args:
         probabilities: Of all classes, rows sum to 1, (N, K).
         labels: True class of each sample, (N,).
         bins: Number of bins of equal width.
+        logits: In place of probabilities, (N, K).
 
     Example:
         >>> round(classwise_ece([[0.9, 0.1], [0.2, 0.8]], [0, 1], bins=10), 3)
         0.15
     """
-    probabilities, labels = check_scores(probabilities, labels, "probabilities")
+    probabilities, labels = check_probabilities(probabilities, labels, logits)
     total = 0.0
     for k in range(probabilities.shape[1]):
         index = bin_index(probabilities[:, k], bins)
@@ -433,20 +615,24 @@ def classwise_ece(probabilities: ArrayLike, labels: ArrayLike, bins: int = BINS)
     return float(total / probabilities.size)
 
 
-def brier(probabilities: ArrayLike, labels: ArrayLike) -> float:
-    """The squared distance between the probabilities and the one-hot truth, summed over classes.
+def brier(
+    probabilities: ArrayLike = None, labels: ArrayLike = None, *, logits: ArrayLike = None,
+) -> float:
+    """Mean over samples of Σ_k (p_k − y_k)², y the one-hot truth.
 
     Args:
         probabilities: Of all classes, rows sum to 1, (N, K).
         labels: True class of each sample, (N,).
+        logits: In place of probabilities, (N, K).
 
     Returns:
-        The mean over samples, from 0 to 2.
+        From 0 to 2.
 
     Example:
         >>> round(brier([[0.9, 0.1], [0.2, 0.8]], [0, 1]), 3)     # (0.02 + 0.08) / 2
         0.05
     """
+    probabilities, labels = check_probabilities(probabilities, labels, logits)
     return float(brier_terms(probabilities, labels).mean())
 
 
@@ -458,14 +644,31 @@ def brier_terms(probabilities: ArrayLike, labels: ArrayLike) -> Array:
     return (p**2).sum(axis=1) - 2 * true + 1
 
 
-def nll(logits: ArrayLike, labels: ArrayLike) -> float:
-    """Mean −log p of the true class, computed from logits (N, K): finite where softmax saturates.
+def nll(
+    logits: ArrayLike = None, labels: ArrayLike = None, *, probabilities: ArrayLike = None,
+) -> float:
+    """Mean over samples of −log p of the true class.
+
+    Args:
+        logits: Of all classes, (N, K). From them it is finite where softmax saturates.
+        labels: True class of each sample, (N,).
+        probabilities: In place of logits, (N, K); infinite where the true class has 0.
+
+    Returns:
+        In nats, from 0.
 
     Example:
         >>> round(nll([[0.0, 0.0]], [1]), 3)     # log 2
         0.693
     """
-    return float(nll_terms(logits, labels).mean())
+    if probabilities is None:
+        return float(nll_terms(logits, labels).mean())
+    if logits is not None:
+        raise ValueError("give logits and labels, or probabilities= with labels=.")
+    probabilities, labels = check_scores(probabilities, labels, "probabilities")
+    true = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    with np.errstate(divide="ignore"):
+        return float(-np.log(true).mean())
 
 
 def nll_terms(logits: ArrayLike, labels: ArrayLike) -> Array:
@@ -474,12 +677,15 @@ def nll_terms(logits: ArrayLike, labels: ArrayLike) -> Array:
     return -log_softmax(logits)[np.arange(len(labels)), labels]
 
 
-def top_class(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
+def top_class(
+    logits: ArrayLike = None, labels: ArrayLike = None, *, probabilities: ArrayLike = None,
+) -> tuple[Array, Array]:
     """Confidence and correctness of predictions, the arguments of most metrics.
 
     Args:
         logits: (N, K).
         labels: True class of each sample, (N,).
+        probabilities: In place of logits, (N, K).
 
     Returns:
         The largest softmax probability, (N,), and whether its class is the true one, (N,).
@@ -489,9 +695,7 @@ def top_class(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
         >>> confidence.round(2).tolist(), correct.tolist()
         ([0.5, 0.88], [False, True])
     """
-    logits, labels = check_scores(logits, labels, "logits")
-    confidence = np.exp(log_softmax(logits).max(axis=-1)).clip(0, 1)
-    return confidence, logits.argmax(axis=-1) == labels
+    return top_class_of(None, None, {"logits": logits, "probabilities": probabilities, "labels": labels})
 
 
 def sals(logits: TensorOrArray, zero_shot_logits: ArrayLike) -> TensorOrArray:

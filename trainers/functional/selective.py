@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
-from .arrays import Array, ArrayLike, check_confidence, check_seeds
+from .arrays import Array, ArrayLike, Scores, check_confidence, check_seeds
 from .intervals import (
     NORMAL_QUANTILE,
     Estimate,
@@ -79,10 +80,11 @@ def metric_difference(
 
 
 def selective_accuracy(
-    confidence: ArrayLike,
-    correct: ArrayLike,
-    threshold: float,
+    confidence: ArrayLike = None,
+    correct: ArrayLike = None,
+    threshold: float = 0.8,
     clusters: ArrayLike | None = None,
+    **scores: Unpack[Scores],
 ) -> Interval:
     """Accuracy of the predictions above a confidence that was fixed in advance, with its interval.
 
@@ -94,6 +96,7 @@ def selective_accuracy(
         correct: Whether the prediction is right, 0 or 1, in the same shape.
         threshold: Confidences must exceed it.
         clusters: For each image the group it belongs to; without it images are independent.
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
 
     Returns:
         Value and ends as fractions; NaN if no confidence exceeds the threshold.
@@ -103,7 +106,7 @@ def selective_accuracy(
         >>> round(interval.low, 2), round(interval.value, 2), round(interval.high, 2)
         (0.21, 0.67, 0.94)
     """
-    confidence, correct = check_seeds(confidence, correct)
+    confidence, correct = check_seeds(confidence, correct, scores)
     above = confidence > np.asarray(threshold, dtype=confidence.dtype)
     return share_interval(correct, above, clusters)
 
@@ -164,7 +167,12 @@ def select_most_confident(confidence: Array, correct: Array, coverage: float) ->
     )
 
 
-def risk_at_coverage(confidence: ArrayLike, correct: ArrayLike, coverage: float) -> Interval:
+def risk_at_coverage(
+    confidence: ArrayLike = None,
+    correct: ArrayLike = None,
+    coverage: float = 0.8,
+    **scores: Unpack[Scores],
+) -> Interval:
     """Error rate of the most confident share of the images, with its interval.
 
     The threshold depends on the images, which adds to the variance where images around it are more
@@ -176,13 +184,14 @@ def risk_at_coverage(confidence: ArrayLike, correct: ArrayLike, coverage: float)
         confidence: Probability of the predicted class, from 0 to 1, (N,).
         correct: Whether the prediction is right, 0 or 1, (N,).
         coverage: Share q of the images that are answered, above 0 and at most 1.
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
 
     Example:
         >>> interval = risk_at_coverage([0.9, 0.8, 0.7, 0.6], [1, 0, 1, 0], 0.5)
         >>> round(interval.low, 2), interval.value, round(interval.high, 2)
         (0.09, 0.5, 0.91)
     """
-    confidence, correct = check_confidence(confidence, correct)
+    confidence, correct = check_confidence(confidence, correct, scores)
     selection = select_most_confident(confidence, correct, coverage)
     spread = selection.risk * (1 - selection.risk)
     if spread <= 0:
@@ -236,12 +245,15 @@ def _sum_from(terms: Array) -> Array:
     return np.cumsum(terms[::-1])[::-1]
 
 
-def aurc_interval(confidence: ArrayLike, correct: ArrayLike) -> Interval:
+def aurc_interval(
+    confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
+) -> Interval:
     """Area under the risk–coverage curve with its t interval; NaN ends with fewer than 50 errors.
 
     Args:
         confidence: Probability of the predicted class, from 0 to 1, (N,).
         correct: Whether the prediction is right, 0 or 1, (N,).
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
 
     Example:
         >>> confidence = np.linspace(0.2, 1, 400)
@@ -249,7 +261,7 @@ def aurc_interval(confidence: ArrayLike, correct: ArrayLike) -> Interval:
         >>> round(interval.low, 2), round(interval.value, 2), round(interval.high, 2)
         (0.14, 0.19, 0.25)
     """
-    confidence, correct = check_confidence(confidence, correct)
+    confidence, correct = check_confidence(confidence, correct, scores)
     aurc = aurc_influence(confidence, correct)
     errors = len(correct) - int(correct.sum())
     if errors < FEWEST_ERRORS:
@@ -286,7 +298,9 @@ def auroc_influence(confidence: ArrayLike, correct: ArrayLike) -> Influence:
     return Influence(value, np.where(correct == 1, of_right, of_wrong))
 
 
-def auroc_interval(confidence: ArrayLike, correct: ArrayLike) -> Interval:
+def auroc_interval(
+    confidence: ArrayLike = None, correct: ArrayLike = None, **scores: Unpack[Scores],
+) -> Interval:
     """AUROC with DeLong's interval on the logit scale, which keeps the ends between 0 and 1.
 
     Where confidence separates right and wrong images perfectly, the variance is 0. Then the
@@ -295,6 +309,7 @@ def auroc_interval(confidence: ArrayLike, correct: ArrayLike) -> Interval:
     Args:
         confidence: Probability of the predicted class, from 0 to 1, (N,).
         correct: Whether the prediction is right, 0 or 1, (N,).
+        scores: `logits=` or `probabilities=` with `labels=`, in place of confidence and correct.
 
     Returns:
         Value and ends as fractions; NaN if all images are right or all wrong.
@@ -304,7 +319,7 @@ def auroc_interval(confidence: ArrayLike, correct: ArrayLike) -> Interval:
         >>> round(interval.low, 2), interval.value, round(interval.high, 2)
         (0.57, 0.75, 0.87)
     """
-    confidence, correct = check_confidence(confidence, correct)
+    confidence, correct = check_confidence(confidence, correct, scores)
     area = auroc_influence(confidence, correct)
     if math.isnan(area.value):
         return Interval(math.nan, math.nan, math.nan)

@@ -88,6 +88,7 @@ class Measured:
             it was cross-fitted on test images.
         from_tuned_run: Whether this is the zero-shot part of a tuned run.
         has_logits: False for a run that was exported without logits.
+        has_unequal_classes: Whether the classes have unequal numbers of images.
     """
 
     run: FinishedRun
@@ -108,6 +109,7 @@ class Measured:
     temperature_from: int = 0
     from_tuned_run: bool = False
     has_logits: bool = True
+    has_unequal_classes: bool = False
 
     def value(self, metric: str) -> float:
         return float(self.metrics[metric].value)
@@ -220,7 +222,18 @@ def measure_run(
         skipped=max(0, run.planned_images - len(data.label)),
         temperature_from=0 if validation is None else len(validation.label),
         has_logits=data.has_logits,
+        has_unequal_classes=has_unequal_classes(data.label),
     )
+
+
+def has_unequal_classes(label: Array) -> bool:
+    """Whether the classes that occur have unequal numbers of images.
+
+    A difference of one image, as between the classes of a part of a balanced set, does not count.
+    """
+    counts = np.bincount(label)
+    present = counts[counts > 0]
+    return int(present.max() - present.min()) > 1
 
 
 def grouped_clusters(cluster: Array | None) -> Array | None:

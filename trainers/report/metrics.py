@@ -159,31 +159,89 @@ def with_temperature(samples: Samples) -> tuple | None:
     return cal.ece, confidence, correct, samples.bins
 
 
+def with_sals(samples: Samples) -> tuple:
+    return cal.ece, *samples.with_sals, samples.bins
+
+
+def accuracy(samples: Samples) -> Interval:
+    return cal.accuracy_interval(*samples.top, samples.clusters)
+
+
+def rms_error(samples: Samples) -> Interval:
+    return cal.rms_interval(*samples.top, samples.bins)
+
+
+def over_confidence(samples: Samples) -> Interval:
+    return cal.over_confidence(*samples.top, samples.clusters)
+
+
+def sure_accuracy(samples: Samples) -> Interval:
+    return selective_accuracy(*samples.top, SURE, samples.clusters)
+
+
+def sure_share(samples: Samples) -> tuple:
+    return np.mean, samples.top.confidence > SURE
+
+
+def risk(samples: Samples) -> Interval:
+    return risk_at_coverage(*samples.top, COVERAGE)
+
+
+def auroc(samples: Samples) -> Interval:
+    return auroc_interval(*samples.top)
+
+
+def aurc(samples: Samples) -> Interval:
+    return aurc_interval(*samples.top)
+
+
+def smooth_ece(samples: Samples) -> tuple:
+    return cal.smooth_ece, *samples.top
+
+
+def balanced_accuracy(samples: Samples) -> tuple:
+    return cal.balanced_accuracy, samples.logits.argmax(axis=1), samples.label
+
+
+def macro_f1(samples: Samples) -> tuple:
+    return cal.macro_f1, samples.logits.argmax(axis=1), samples.label
+
+
+def classwise_ece(samples: Samples) -> tuple:
+    return cal.classwise_ece, samples.probabilities, samples.label, samples.bins
+
+
+def brier(samples: Samples) -> tuple:
+    return np.mean, cal.brier_terms(samples.probabilities, samples.label)
+
+
+def nll(samples: Samples) -> tuple:
+    return np.mean, cal.nll_terms(samples.logits, samples.label)
+
+
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(
-        "Accuracy", higher_is_better=True, clustered=True,
-        measured=lambda s: cal.accuracy_interval(*s.top, s.clusters), of_top_class=True),
+        "Accuracy", measured=accuracy, higher_is_better=True, clustered=True, of_top_class=True),
+    "balanced_accuracy": Metric(
+        "Balanced accuracy", balanced_accuracy, higher_is_better=True, of_top_class=True),
+    "macro_f1": Metric("Macro-F1", macro_f1, higher_is_better=True, of_top_class=True),
     "ece": Metric("ECE", measured=binned(cal.ece), of_top_class=True),
-    "rms_calibration_error": Metric(
-        "Debiased RMS error", measured=lambda s: cal.rms_interval(*s.top, s.bins),
-        of_top_class=True),
+    "rms_calibration_error": Metric("Debiased RMS error", measured=rms_error, of_top_class=True),
     "signed_error": Metric(
-        "Over-confidence", higher_is_better=None, clustered=True,
-        measured=lambda s: cal.over_confidence(*s.top, s.clusters), of_top_class=True),
+        "Over-confidence", measured=over_confidence, higher_is_better=None, clustered=True,
+        of_top_class=True),
     "selective_accuracy": Metric(
-        f"Accuracy above {SURE:g}", higher_is_better=True, clustered=True,
-        measured=lambda s: selective_accuracy(*s.top, SURE, s.clusters), of_top_class=True),
+        f"Accuracy above {SURE:g}", measured=sure_accuracy, higher_is_better=True, clustered=True,
+        of_top_class=True),
     "share_above": Metric(
-        f"Share above {SURE:g}", lambda s: (np.mean, s.top.confidence > SURE),
-        higher_is_better=None, interval=True, of_top_class=True),
+        f"Share above {SURE:g}", sure_share, higher_is_better=None, interval=True,
+        of_top_class=True),
     "risk": Metric(
-        f"Errors at {100 * COVERAGE:g} % coverage",
-        measured=lambda s: risk_at_coverage(*s.top, COVERAGE), of_top_class=True),
-    "auroc": Metric(
-        "AUROC", higher_is_better=True, measured=lambda s: auroc_interval(*s.top), of_top_class=True),
-    "aurc": Metric("AURC", measured=lambda s: aurc_interval(*s.top), of_top_class=True),
-    "smooth_ece": Metric("Smooth ECE", lambda s: (cal.smooth_ece, *s.top), of_top_class=True),
-    "ece_sals": Metric("ECE + SaLS", lambda s: (cal.ece, *s.with_sals, s.bins)),
+        f"Errors at {100 * COVERAGE:g} % coverage", measured=risk, of_top_class=True),
+    "auroc": Metric("AUROC", measured=auroc, higher_is_better=True, of_top_class=True),
+    "aurc": Metric("AURC", measured=aurc, of_top_class=True),
+    "smooth_ece": Metric("Smooth ECE", smooth_ece, of_top_class=True),
+    "ece_sals": Metric("ECE + SaLS", with_sals),
     "ece_temperature": Metric("ECE + temperature†", with_temperature),
     "ece_cots": Metric("ECE + CoTS"),
     "ece_ecots": Metric("ECE + E-CoTS"),
@@ -192,15 +250,13 @@ METRICS: dict[str, Metric] = {
     "ece_fixed": Metric("ECE + fixed temperature"),
     "ace": Metric("ACE", measured=binned(cal.ace), of_top_class=True),
     "mce": Metric("MCE", measured=binned(cal.mce), of_top_class=True),
-    "classwise_ece": Metric(
-        "Classwise ECE", lambda s: (cal.classwise_ece, s.probabilities, s.label, s.bins)),
-    "brier": Metric(
-        "Brier", lambda s: (np.mean, cal.brier_terms(s.probabilities, s.label)), percent=False,
-        interval=True),
-    "nll": Metric(
-        "NLL", lambda s: (np.mean, cal.nll_terms(s.logits, s.label)), percent=False, interval=True),
+    "classwise_ece": Metric("Classwise ECE", classwise_ece),
+    "brier": Metric("Brier", brier, percent=False, interval=True),
+    "nll": Metric("NLL", nll, percent=False, interval=True),
     "seconds": Metric("Seconds per image", percent=False, digits=4),
 }
+# Shown only where the classes have unequal numbers of images: otherwise they say what accuracy says.
+OF_UNEQUAL_CLASSES = ("balanced_accuracy", "macro_f1")
 POSTHOC = ("ece_cots", "ece_ecots", "accuracy_ecots", "ece_cor", "ece_fixed")  # without labels
 
 

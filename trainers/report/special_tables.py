@@ -16,7 +16,7 @@ from .figures.data import pair_errors_of, point
 from .grid import Grid, Row
 from .marks import Entries, mark_best
 from .measure import ALPHA, Measured
-from .metrics import COVERAGE, METRICS, POSTHOC, SURE
+from .metrics import COVERAGE, METRICS, OF_UNEQUAL_CLASSES, POSTHOC, SURE
 from .sentences import images_fact
 from .table_model import Entry, RowBlock, Table, TableRow, sentence
 from .tables import temperature_note
@@ -25,7 +25,8 @@ THRESHOLDS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 THIRDS = ("least alike third", "middle third", "most alike third", "all")
 
 # The metrics of each table of single runs; what a plugin registers is in the last one.
-DECISIONS = ("accuracy", "selective_accuracy", "share_above", "risk", "auroc", "aurc")
+DECISIONS = ("accuracy", "balanced_accuracy", "macro_f1", "selective_accuracy", "share_above", "risk",
+             "auroc", "aurc")
 CALIBRATION = ("signed_error", "ece", "rms_calibration_error", "smooth_ece", "ace", "mce",
                "classwise_ece")
 POSTHOC_TABLE = ("ece_sals", "ece_temperature")
@@ -46,6 +47,10 @@ CALIBRATION_NOTE = (
     "ECE, smooth ECE, ACE, MCE and classwise ECE have no interval: chance adds to the |gap| of each bin, "
     "so on few images they are too high. The debiased RMS error is without what chance adds (Kumar, Liang "
     "and Ma, 2019), so it can be below ECE."
+)
+UNEQUAL_NOTE = (
+    "The classes have unequal numbers of test images. Balanced accuracy: mean over classes of the share "
+    "of right images. Macro-F1: mean over classes of F1."
 )
 GROUPS_NOTE = (
     "Images of one group (such as a patient) are not independent: accuracy and over-confidence have "
@@ -70,6 +75,8 @@ def single_run_table(
     measured_metrics: set[str] = set()
     for measured in grid.measured:
         measured_metrics |= set(measured.metrics)
+    if not any(measured.has_unequal_classes for measured in grid.measured):
+        measured_metrics -= set(OF_UNEQUAL_CLASSES)
     present = [metric for metric in metrics if metric in measured_metrics]
     if not present:
         return None
@@ -85,6 +92,8 @@ def single_run_table(
     words = [" ".join(sentence(fact) for fact in facts), *notes]
     if "ece_temperature" in present:
         words.append(temperature_note(grid))
+    if set(present) & set(OF_UNEQUAL_CLASSES):
+        words.append(UNEQUAL_NOTE)
     if has_groups(grid):
         words.append(GROUPS_NOTE)
     return Table(name, title, labels, blocks, words, facts)
