@@ -19,7 +19,8 @@ from promptcal.trainers.report.load import find_runs
 from safetensors.torch import save_file
 
 FEW_VIEWS = ("TTA.VIEWS", 8, "TTA.SELECT", 0.25)
-OF_TOP_CLASS = {"accuracy", "balanced_accuracy", "macro_f1", "ece", "rms_calibration_error", "signed_error", "selective_accuracy", "share_above",
+OF_TOP_CLASS = {"accuracy", "balanced_accuracy", "macro_f1", "ece", "rms_calibration_error",
+                "signed_error", "selective_accuracy", "share_above",
                 "risk", "auroc", "aurc", "smooth_ece", "ace", "mce"}
 
 
