@@ -34,15 +34,19 @@ def real_run() -> FinishedRun:
     from promptcal.tools import train
 
     folder = Path(tempfile.mkdtemp()) / "real"
-    train.main(["--trainer", "SoC", "--dataset-config-file", "configs/datasets/landcover.yaml",
-                "--output-dir", str(folder), "TEST.LIMIT", "6", "TTA.VIEWS", "10", "DATALOADER.NUM_WORKERS", "0"])
+    train.main([
+        "--trainer", "SoC", "--dataset-config-file", "configs/datasets/landcover.yaml",
+        "--output-dir", str(folder),
+        "TEST.LIMIT", "6", "TTA.VIEWS", "10", "DATALOADER.NUM_WORKERS", "0",
+    ])
     return read_run(folder)
 
 
 def simulate(n: int = 400, classes: int = 8, sharpness: float = 1.0, data: int = 0, seed: int = 0):
-    """Labels drawn from a softmax, zero-shot logits that are nearly calibrated, and tuned logits that are sharper.
+    """Labels drawn from a softmax, tuned logits, and zero-shot logits that are nearly calibrated.
 
-    Labels and zero-shot logits depend on `data` alone, as the images of a data set do not depend on a run's seed.
+    Labels and zero-shot logits depend on `data` alone, as the images of a data set do not depend
+    on a run's seed.
     """
     rng = np.random.default_rng(data)
     base = rng.gumbel(size=(n, classes)) * 1.6
@@ -74,46 +78,70 @@ def weights_of(backbone: str) -> str:
 
 
 def make_record(
-    trainer: str = "SoC", dataset: str = "UCF101", seed: int = 0, backbone: str = "ViT-L/14", n: int = 400,
-    classnames: Sequence[str] = (), images: str = "", weights: str = "", settings: Mapping[str, Any] | None = None,
-    split: str = "test", changes: Mapping[str, Any] | None = None,
+    trainer: str = "SoC", dataset: str = "UCF101", seed: int = 0, backbone: str = "ViT-L/14",
+    n: int = 400, classnames: Sequence[str] = (), images: str = "", weights: str = "",
+    settings: Mapping[str, Any] | None = None, split: str = "test",
+    changes: Mapping[str, Any] | None = None,
 ) -> RunRecord:
     """The record of the real run with other data, method and settings.
 
-    `settings` are those that differ from the defaults, `changes` values of the record by path.
+    Args:
+        trainer: Registered name.
+        dataset: Registered name.
+        seed: Of the run.
+        backbone: Its name.
+        n: Number of images.
+        classnames: Of the data set.
+        images: Identity of the set of images; "" = by data set, split and number.
+        weights: Hash of the weights; "" = by the backbone's name.
+        settings: Those that differ from the defaults.
+        split: test or val.
+        changes: Other values of the record, by their paths, such as `model.prompt.words`.
     """
     settings = dict(settings or {})
     record = real_run().record
-    known = trainer if trainer in TRAINER_REGISTRY else "SoC"
-    defaults = default_settings(known, dataset)
-    own = {}
+    defaults = default_settings(trainer if trainer in TRAINER_REGISTRY else "SoC", dataset)
+    method_settings = {}
     for key in record.method["settings"]:
         if not key.startswith("TRAINER.SOC.") or trainer == "SoC":
-            own[key] = defaults[key]
-    prefix = f"TRAINER.{trainer.upper()}."
+            method_settings[key] = defaults[key]
     for key, value in defaults.items():
-        if key.startswith(prefix):
-            own[key] = value
+        if key.startswith(f"TRAINER.{trainer.upper()}."):
+            method_settings[key] = value
     changed = {}
     for key, value in settings.items():
         if value != defaults.get(key):
             changed[key] = [defaults.get(key), value]
-        if key in own or key.startswith("TRAINER."):
-            own[key] = value
-    method: dict[str, Any] = {**record.method, "trainer": trainer, "settings": own}
+        if key in method_settings or key.startswith("TRAINER."):
+            method_settings[key] = value
+
+    content = record.to_json()
+    content["seed"] = seed
+    content["changed"] = changed
+    content["method"]["trainer"] = trainer
+    content["method"]["settings"] = method_settings
     if method_info(trainer).online:
-        method["stream"] = {"order": settings.get("TEST.ORDER", "random")}
-    prompt = {**record.model["prompt"], "words": settings.get("PROMPT.CTX_INIT", "a photo of a")}
-    content = {
-        **record.to_json(),
-        "data": {"dataset": dataset, "split": split, "n": n, "images": images or f"{dataset} {split} {n}",
-                 "listing": f"listing of {dataset} {split} {n}", "classes": content_hash(list(classnames)),
-                 "corruption": "", "severity": 0, "subset": ""},
-        "views": {**record.views, "count": settings.get("TTA.VIEWS", 64)},
-        "model": {"backbone": backbone, "weights": weights or weights_of(backbone), "prompt": prompt},
-        "method": method, "seed": seed, "changed": changed,
-        "names": {"method": method_info(trainer).label, "dataset": dataset_info(dataset).label,
-                  "backbone": "small CLIP" if backbone == "small" else backbone, "prompt": ""},
+        content["method"]["stream"] = {"order": settings.get("TEST.ORDER", "random")}
+    content["views"]["count"] = settings.get("TTA.VIEWS", 64)
+    content["model"]["backbone"] = backbone
+    content["model"]["weights"] = weights or weights_of(backbone)
+    content["model"]["prompt"]["words"] = settings.get("PROMPT.CTX_INIT", "a photo of a")
+    content["data"] = {
+        "dataset": dataset,
+        "split": split,
+        "n": n,
+        "images": images or f"{dataset} {split} {n}",
+        "listing": f"listing of {dataset} {split} {n}",
+        "classes": content_hash(list(classnames)),
+        "corruption": "",
+        "severity": 0,
+        "subset": "",
+    }
+    content["names"] = {
+        "method": method_info(trainer).label,
+        "dataset": dataset_info(dataset).label,
+        "backbone": "small CLIP" if backbone == "small" else backbone,
+        "prompt": "",
     }
     for path, value in (changes or {}).items():
         *groups, leaf = path.split(".")
@@ -125,74 +153,124 @@ def make_record(
 
 
 def make_run(
-    root: Path, trainer: str = "SoC", dataset: str = "UCF101", seed: int = 0, backbone: str = "ViT-L/14", n: int = 400,
-    classes: int = 8, bins: int = 20, images: str = "", weights: str = "", settings: dict | None = None,
-    classnames=None, sharpness: float | None = None, folder: str = "", index=None, label=None, split: str = "test",
-    changes: dict | None = None, skipped: Sequence[int] = (), flagged: int = 0, names: Sequence[str] = (),
-    clusters: Sequence[str] = (), logits=None, text=None, facts: dict | None = None,
+    root: Path, trainer: str = "SoC", dataset: str = "UCF101", seed: int = 0,
+    backbone: str = "ViT-L/14", n: int = 400, classes: int = 8, bins: int = 20, images: str = "",
+    weights: str = "", settings: dict | None = None, classnames=None,
+    sharpness: float | None = None, folder: str = "", index=None, label=None, split: str = "test",
+    changes: dict | None = None, skipped: Sequence[int] = (), flagged: int = 0,
+    names: Sequence[str] = (), clusters: Sequence[str] = (), logits=None, text=None,
+    facts: dict | None = None,
 ) -> Path:
-    """Writes one finished run below `root` and returns its folder.
+    """Writes a finished run below `root` and returns its folder.
 
-    Runs on the same data set, split and number of images have the same images. `names` are other
-    names of the images, which decide their identity, `clusters` those of their clusters. Images at
-    `skipped` are left out; the first `flagged` ones fell back to zero-shot.
+    Runs on the same data set, split and number of images have the same images.
+
+    Args:
+        root: Where to write.
+        trainer: And `dataset`, `seed`, `backbone`, `n`, `images`, `weights`, `settings`, `split`
+            and `changes`: see `make_record`.
+        classes: Number of classes.
+        bins: Of ECE.
+        classnames: Of the classes.
+        sharpness: Of the logits, see `SHARPNESS`.
+        folder: Below `root`; "" = a name made of the settings.
+        index: Of the images.
+        label: Of the images.
+        skipped: Numbers of images that could not be read.
+        flagged: How many images, the first ones, fell back to zero-shot.
+        names: Of the images; they decide their identity.
+        clusters: Names of the images' clusters.
+        logits: (n, classes) instead of drawn ones.
+        text: Class features.
+        facts: More entries of results.json.
     """
     settings = settings or {}
-    sharp = SHARPNESS.get(trainer, 1.5) if sharpness is None else sharpness
-    drawn, tuned, zero = simulate(n, classes, sharp, 100 * len(dataset) + (7 if split == "val" else 0), seed)
-    label = drawn if label is None else np.asarray(label)
-    tuned = tuned if logits is None else np.asarray(logits)
-    if trainer == "ZeroShot" and logits is None:
-        tuned = zero
-    tuned[:flagged] = zero[:flagged]
-    classnames = list(classnames or [f"class {k}" for k in range(classes)])
-    index = np.arange(n) if index is None else np.asarray(index)
-    image_names = list(names) or [f"{dataset} {split} {number}" for number in range(n)]
-    record = make_record(trainer, dataset, seed, backbone, n, classnames, images, weights, settings, split, changes)
-    folder = folder or f"{dataset}/{trainer}/{backbone.replace('/', '-')}/{content_hash(settings)}/seed{seed}"
+    if sharpness is None:
+        sharpness = SHARPNESS.get(trainer, 1.5)
+    data = 100 * len(dataset)
+    if split == "val":
+        data += 7
+    drawn_label, tuned, zero_shot = simulate(n, classes, sharpness, data, seed)
+    if label is None:
+        label = drawn_label
+    if logits is not None:
+        tuned = np.asarray(logits)
+    elif trainer == "ZeroShot":
+        tuned = zero_shot
+    tuned[:flagged] = zero_shot[:flagged]
+    if index is None:
+        index = np.arange(n)
+    if not classnames:
+        classnames = [f"class {k}" for k in range(classes)]
+    if not names:
+        names = [f"{dataset} {split} {number}" for number in range(n)]
+    columns = {
+        "index": np.asarray(index),
+        "label": np.asarray(label),
+        "logits": tuned.astype(np.float32),
+        "zero_shot_logits": zero_shot.astype(np.float32),
+        "flagged": np.arange(n) < flagged,
+        "image": identities(list(names)),
+        "cluster": identities(list(clusters or names)),
+        "filename": np.array(list(names)),
+    }
+    readable = np.setdiff1d(np.arange(n), np.asarray(skipped, dtype=int))
+    for name, column in columns.items():
+        columns[name] = column[readable]
+
+    record = make_record(
+        trainer, dataset, seed, backbone, n, list(classnames), images, weights, settings, split, changes)
+    if not folder:
+        backbone_folder = backbone.replace("/", "-")
+        folder = f"{dataset}/{trainer}/{backbone_folder}/{content_hash(settings)}/seed{seed}"
     path = root / folder
     path.mkdir(parents=True, exist_ok=True)
-    kept = np.setdiff1d(np.arange(n), np.asarray(skipped, dtype=int))
-    write_run(path, record, {
-        "index": index[kept], "label": label[kept], "logits": tuned[kept].astype(np.float32),
-        "zero_shot_logits": zero[kept].astype(np.float32), "flagged": kept < flagged,
-        "image": identities(image_names)[kept], "cluster": identities(list(clusters) or image_names)[kept],
-        "filename": np.array(image_names)[kept],
-    }, classnames, bins, text, facts)
+    write_run(path, record, columns, list(classnames), bins, text, facts)
     return path
 
 
 def write_run(
-    path: Path, record: RunRecord, columns: dict[str, np.ndarray], classnames: list[str], bins: int = 20, text=None,
-    facts: dict | None = None,
+    path: Path, record: RunRecord, columns: dict[str, np.ndarray], classnames: list[str],
+    bins: int = 20, text=None, facts: dict | None = None,
 ) -> None:
     """Writes the files of a finished run by the functions that a run uses."""
     run_dir = RunDir(path, record)
-    images = {name: columns.pop(name) for name in ("image", "cluster", "filename")}
+    image_columns = {}
+    for name in ("image", "cluster", "filename"):
+        image_columns[name] = columns.pop(name)
     indices = columns["index"].tolist()
-    n = len(indices)
-    for name in ("seconds", "adapt_seconds"):
-        columns[name] = np.full(1, 0.1)
+    columns["seconds"] = np.full(1, 0.1)
+    columns["adapt_seconds"] = np.full(1, 0.1)
     columns["bad_index"] = np.array([], dtype=int)
     columns["bad_reason"] = np.array([], dtype="U1")
     run_dir.write_part(indices, columns)
     if text is None:
         text = np.eye(len(classnames), 16)
-    run_dir.merge([indices], {"index": columns["index"], **images}, text)
-    figures = {}
+    run_dir.merge([indices], {"index": columns["index"], **image_columns}, text)
+
+    results = {
+        "trainer": record.method["trainer"],
+        "dataset": record.data["dataset"],
+        "backbone": record.model["backbone"],
+        "seed": record.seed,
+        "n": len(indices),
+        "classes": len(classnames),
+        "bins": bins,
+        "split": record.data["split"],
+        "classnames": classnames,
+        "flagged": 0,
+        "skipped": [],
+        "versions": {"promptcal": "1.1.0"},
+    }
     for prefix, name in (("", "logits"), ("zero_shot_", "zero_shot_logits")):
         confidence, correct = cal.top_class(columns[name], columns["label"])
-        figures[f"{prefix}accuracy"] = 100 * float(correct.mean())
-        figures[f"{prefix}ece"] = 100 * cal.ece(confidence, correct, bins)
-        figures[f"{prefix}ace"] = 100 * cal.ace(confidence, correct, bins)
+        results[f"{prefix}accuracy"] = 100 * float(correct.mean())
+        results[f"{prefix}ece"] = 100 * cal.ece(confidence, correct, bins)
+        results[f"{prefix}ace"] = 100 * cal.ace(confidence, correct, bins)
+    results.update(facts or {})
     config = (real_run().folder / "config.yaml").read_text(encoding="utf-8")
     (path / "config.yaml").write_text(config, encoding="utf-8")
-    run_dir.finish({
-        "trainer": record.method["trainer"], "dataset": record.data["dataset"], "backbone": record.model["backbone"],
-        "seed": record.seed, "n": n, "classes": len(classnames), "bins": bins, "split": record.data["split"],
-        **figures, "classnames": classnames, "flagged": 0, "skipped": [], "versions": {"promptcal": "1.1.0"},
-        **(facts or {}),
-    }, config)
+    run_dir.finish(results, config)
 
 
 def rewrite_predictions(folder: Path, change) -> None:
@@ -226,8 +304,15 @@ def report_on(root: Path, **options):
 
 def entry(table: Table, block: str, row: str, column: str) -> Entry | None:
     """The cell of a table by the names of its block, row and column."""
-    rows = next(b.rows for b in table.blocks if b.label.startswith(block))
-    return next(r for r in rows if r.label == row).entries[table.columns.index(column)]
+    for table_block in table.blocks:
+        if table_block.label.startswith(block):
+            break
+    else:
+        raise LookupError(f"no block {block}")
+    for table_row in table_block.rows:
+        if table_row.label == row:
+            return table_row.entries[table.columns.index(column)]
+    raise LookupError(f"no row {row}")
 
 
 def labels(grid: Grid) -> list[str]:

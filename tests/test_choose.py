@@ -40,7 +40,7 @@ def chosen(table, rule: str, method: str = "SoC") -> list[str]:
     for column in columns:
         try:
             cell = entry(table, "chosen value", f"{method}: {rule}", column)
-        except StopIteration:  # nothing was chosen by this rule
+        except LookupError:  # nothing was chosen by this rule
             return []
         values.append(cell.text if cell else "")
     return values
