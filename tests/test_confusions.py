@@ -74,8 +74,10 @@ def test_equal_runs_count_once_and_different_runs_of_one_seed_have_rows(tmp_path
     assert labels(grid) == ["Zero-shot", "SoC"] and all(len(cell) == 1 for cell in grid.cells.values())
     assert any("copy of a is the same run as a and counts once" in note for note in grid.notes)
     make_run(tmp_path, "SoC", folder="b", changes={"numerics.jacobian": True}, sharpness=3.0)
+    make_run(tmp_path, "SoC", folder="c", changes={"numerics.part": 2}, sharpness=3.0)
     grid, = compared(tmp_path)
-    assert "SoC, Jacobian on" in labels(grid) and all(len(cell) == 1 for cell in grid.cells.values())
+    assert {"SoC, Jacobian on", "SoC, parts of 2 images"} <= set(labels(grid))
+    assert all(len(cell) == 1 for cell in grid.cells.values())
 
 
 def test_a_default_that_was_edited_between_runs_makes_two_rows_and_keeps_labels(tmp_path):

@@ -11,6 +11,7 @@ from promptcal.datasets.utils.errors import ConfigError, UserError
 from promptcal.datasets.utils.files import write_json
 from promptcal.trainers.runs import run_dir as run_dir_module
 from promptcal.trainers.runs.dist import Distributed
+from promptcal.trainers.runs.lock import RunLock
 from promptcal.trainers.runs.record import RunRecord
 from promptcal.trainers.runs.run_dir import AskedRun, RunDir, read_record, read_results
 from records import make
@@ -146,6 +147,15 @@ def test_a_file_under_the_name_of_the_folder_is_refused(tmp_path: Path, overwrit
             opened(tmp_path / "run", make(), overwrite=overwrite):
         pass
     assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_a_locked_folder_is_not_overwritten(tmp_path: Path):
+    finished(tmp_path, make())
+    with RunLock(tmp_path).held():
+        before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        with pytest.raises(UserError, match="is in use by process"), opened(tmp_path, make(seed=1), overwrite=True):
+            pass
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_what_a_refused_run_leaves_does_not_bar_the_folder(tmp_path: Path):

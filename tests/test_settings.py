@@ -209,7 +209,7 @@ def test_a_file_is_stated_by_its_label_and_content(tmp_path: Path):
 
 def test_terms_in_another_order_and_spelling_are_the_same():
     first, second = (effective_settings(build_cfg("TPT", opts=["TRAINER.REGULARISERS", terms]))
-                     for terms in ("C-TPT:50, otpt:2", "otpt:2,ctpt:50"))
+                     for terms in ("C-TPT:50, otpt:2", "otpt:2.0,ctpt:50"))
     assert first == second
 
 

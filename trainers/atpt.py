@@ -15,11 +15,14 @@ from .tpt import TPT
 class ATPT(TPT):
     """L_TPT − λ · mean_i min_j angle(t_i, t_j). (Ahamed et al., A-TPT, ICLR 2026.)
 
-    The public script for fine-grained sets adds the angle instead of subtracting it, which pulls nearest classes
-    together: `SIGN code`.
+    The public script for fine-grained sets adds the angle instead of subtracting it, which pulls
+    nearest classes together: `SIGN code`.
     """
 
-    label, colour, marker, display_order = "A-TPT", "#CC79A7", "<", 35
+    label = "A-TPT"
+    colour = "#CC79A7"
+    marker = "<"
+    display_order = 35
     settings: ClassVar = [
         Setting("LAMBDA", 80.0, "λ; the public script uses 10 on ImageNet-A/V2/R/Sketch",
                 allowed=Range(least=0), show="λ {}"),
@@ -29,7 +32,9 @@ class ATPT(TPT):
 
     def penalty(self, text: Tensor) -> Tensor:
         angle = nearest_angle(text)
-        return angle if self.cfg.TRAINER.ATPT.SIGN == "code" else -angle
+        if self.cfg.TRAINER.ATPT.SIGN == "code":
+            return angle
+        return -angle
 
     def weight(self, loss: Tensor, penalty: Tensor) -> float:
         return self.cfg.TRAINER.ATPT.LAMBDA

@@ -18,12 +18,16 @@ from .registry import TRAINER_REGISTRY
 class BCA(Online):
     """p = softmax(100 x μᵀ) P, with centres μ = T and P = I at first. (Zhou et al., BCA, CVPR 2025.)
 
-    P has a row P(class | centre) for each centre: p is a mean of rows, so confidence falls on the whole. Then image and
-    p are added to running means of the predicted class's centre and row. Formulas and constants are those of two
-    third-party implementations; the authors' code could not be had, and their values per data set are not known.
+    P has a row P(class | centre) for each centre: p is a mean of rows, so confidence falls on the
+    whole. Then image and p are added to running means of the predicted class's centre and row.
+    Formulas and constants are those of two third-party implementations; the authors' code could not
+    be had, and their values per data set are not known.
     """
 
-    label, colour, marker, display_order = "BCA", "#00BCD4", "x", 78
+    label = "BCA"
+    colour = "#00BCD4"
+    marker = "x"
+    display_order = 78
     settings: ClassVar = [
         Setting("TAU_CENTRE", 0.05, "confidence above which an image moves its class's centre"),
         Setting("COUNT_CENTRE", 20000.0,
@@ -67,13 +71,25 @@ class BCA(Online):
 
     def learn(self, x: Tensor, p: Tensor) -> None:
         """Running means of the class that the posterior p predicts."""
+        settings = self.method_settings
         k = self.clip.equal_names(p).argmax(-1, keepdim=True)  # (1,), without waiting for a GPU
-        centred, certain = p[k] > self.method_settings.TAU_CENTRE, p[k] > self.method_settings.TAU_PRIOR
-        n, m = self.centre_counts[k].clone(), self.prior_counts[k].clone()
-        self.centres[k] = torch.where(centred, unit(n * self.centres[k] + x), self.centres[k])
-        self.prior[k] = torch.where(certain, (m * self.prior[k] + p) / (m + 1), self.prior[k])
-        self.centre_counts[k], self.prior_counts[k] = n + centred, m + certain
+        moves_centre = p[k] > settings.TAU_CENTRE
+        moves_prior = p[k] > settings.TAU_PRIOR
+
+        n = self.centre_counts[k].clone()
+        centre = unit(n * self.centres[k] + x)
+        self.centres[k] = torch.where(moves_centre, centre, self.centres[k])
+        self.centre_counts[k] = n + moves_centre
+
+        m = self.prior_counts[k].clone()
+        row = (m * self.prior[k] + p) / (m + 1)
+        self.prior[k] = torch.where(moves_prior, row, self.prior[k])
+        self.prior_counts[k] = m + moves_prior
 
     def state_tensors(self) -> dict[str, Tensor]:
-        return {"centres": self.centres, "prior": self.prior, "centre_counts": self.centre_counts,
-                "prior_counts": self.prior_counts}
+        return {
+            "centres": self.centres,
+            "prior": self.prior,
+            "centre_counts": self.centre_counts,
+            "prior_counts": self.prior_counts,
+        }

@@ -15,7 +15,10 @@ from .tpt import TPT
 class CTPT(TPT):
     """L_TPT − λ · dispersion(T). (Yoon et al., ICLR 2024.)"""
 
-    label, colour, marker, display_order = "C-TPT", "#56B4E9", "D", 20
+    label = "C-TPT"
+    colour = "#56B4E9"
+    marker = "D"
+    display_order = 20
     settings: ClassVar = [
         Setting("LAMBDA", 50.0, "λ; the public scripts use 20 on ImageNet-A/V2/R/Sketch",
                 allowed=Range(least=0), show="λ {}"),

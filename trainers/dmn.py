@@ -13,20 +13,27 @@ from .functional.objectives import class_logits, unit
 from .online import VALUES, Online, log_probability, show_values
 from .registry import TRAINER_REGISTRY
 
-IN_SELECTION, IN_MEMORY = 1e-6, 1e-8  # inside the logarithms of the entropies
+# Added inside the logarithm of an entropy.
+IN_SELECTION = 1e-6
+IN_MEMORY = 1e-8
 
 
 @TRAINER_REGISTRY.register()
 class DMN(Online):
-    """(p₀ + w r)/(1 + w), r = softmax(α v₀ gᵀ), g_c = unit Σ_j e^{−β(1−⟨v₀,m_cj⟩)} m_cj over the memory of class c and
-    its text feature. (Zhang et al., DMN-ZS, CVPR 2024.)
+    """(p₀ + w r)/(1 + w), r = softmax(α v₀ gᵀ). (Zhang et al., DMN-ZS, CVPR 2024.)
 
-    The memory keeps the images of lowest entropy, each under the class that its confident views predict; an image is
-    stored before it is predicted. The public code adds p₀ + w r without dividing, and chooses w among 13 values on the
-    test labels. It uses 32 views with crops of 0.5 to 1; here they are those of the other methods.
+    g_c = unit Σ_j e^{−β(1−⟨v₀,m_cj⟩)} m_cj over the memory of class c and its text feature.
+
+    The memory keeps the images of lowest entropy, each under the class that its confident views
+    predict; an image is stored before it is predicted. The public code adds p₀ + w r without
+    dividing, and chooses w among 13 values on the test labels. It uses 32 views with crops of 0.5 to
+    1; here they are those of the other methods.
     """
 
-    label, colour, marker, display_order = "DMN", "#5D4037", "+", 74
+    label = "DMN"
+    colour = "#5D4037"
+    marker = "+"
+    display_order = 74
     settings: ClassVar = [
         Setting("MEMORY", 50, "images per class", allowed=Range(least=1)),
         Setting("BETA", 5.5, "sharpness of the similarity", allowed=Range(least=0)),
@@ -37,9 +44,20 @@ class DMN(Online):
     ]
     per_set = ("WEIGHT",)
     paper: ClassVar = {
-        "ImageNet": (1.0,), "ImageNetA": (3.0,), "ImageNetV2": (1.0,), "ImageNetR": (0.3,), "ImageNetSketch": (1.0,),
-        "Caltech101": (0.3,), "DescribableTextures": (10.0,), "EuroSAT": (0.3,), "FGVCAircraft": (1.0,),
-        "Food101": (0.3,), "OxfordFlowers": (10.0,), "OxfordPets": (1.0,), "StanfordCars": (0.3,), "SUN397": (3.0,),
+        "ImageNet": (1.0,),
+        "ImageNetA": (3.0,),
+        "ImageNetV2": (1.0,),
+        "ImageNetR": (0.3,),
+        "ImageNetSketch": (1.0,),
+        "Caltech101": (0.3,),
+        "DescribableTextures": (10.0,),
+        "EuroSAT": (0.3,),
+        "FGVCAircraft": (1.0,),
+        "Food101": (0.3,),
+        "OxfordFlowers": (10.0,),
+        "OxfordPets": (1.0,),
+        "StanfordCars": (0.3,),
+        "SUN397": (3.0,),
         "UCF101": (0.3,),
     }
 
@@ -53,15 +71,19 @@ class DMN(Online):
         mean = p[order[: int(len(p) * self.cfg.TTA.SELECT)]].mean(0)  # (K,)
         x = views[0, 0]
         self.memory.offer(x, smoothed_entropy(mean, IN_MEMORY), mean.argmax())
+        from_memory = class_logits(x, self.read(x), self.clip.scale).softmax(-1)  # r (K,)
         weight = self.method_settings.WEIGHT
-        mixed = (p[0] + weight * class_logits(x, self.read(x), self.clip.scale).softmax(-1)) / (1 + weight)
+        mixed = (p[0] + weight * from_memory) / (1 + weight)
         return Adapted(log_probability(mixed)[None], self.zero_shot(views))
 
     def read(self, x: Tensor) -> Tensor:
         """Class vectors g (K, d) for the query x (d,)."""
-        text, memory, beta = self.clip.text, self.memory, self.method_settings.BETA
+        text = self.clip.text
+        beta = self.method_settings.BETA
         near_text = (-beta * (1 - text @ x)).exp()  # (K,)
-        return unit((memory.near(x, beta)[:, None] @ memory.keys)[:, 0] + near_text[:, None] * text)
+        near_images = self.memory.near(x, beta)  # (K, capacity)
+        of_images = (near_images[:, None] @ self.memory.keys)[:, 0]  # (K, d)
+        return unit(of_images + near_text[:, None] * text)
 
     def state_tensors(self) -> dict[str, Tensor]:
         return self.memory.tensors()

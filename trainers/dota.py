@@ -19,13 +19,17 @@ MEAN = 0.001  # of every class in every coordinate before the first image
 class DOTA(Online):
     """z + λ(μΛx − ½ diag(μΛμᵀ)), λ = min(ρ · mean count per view, η). (Han et al., DOTA, NeurIPS 2025.)
 
-    μ and Σ of each class are running means weighted by zero-shot probabilities, Λ the inverse of the mean Σ, shrunk to
-    the identity. As in the public code, an image is predicted before it is learnt from (Algorithm 1: after), and counts
-    start at 1 (there: 0). That code rounds Λ and μ to fp16; here they are fp32. Σ takes K · d² numbers: 1 GB for 1000
-    classes and 512 features, which is written with every part (TEST.PART).
+    μ and Σ of each class are running means weighted by zero-shot probabilities, Λ the inverse of the
+    mean Σ, shrunk to the identity. As in the public code, an image is predicted before it is learnt
+    from (Algorithm 1: after), and counts start at 1 (there: 0). That code rounds Λ and μ to fp16;
+    here they are fp32. Σ takes K · d² numbers: 1 GB for 1000 classes and 512 features, which is
+    written with every part (TEST.PART).
     """
 
-    label, colour, marker, display_order = "DOTA", "#7CB342", "_", 82
+    label = "DOTA"
+    colour = "#7CB342"
+    marker = "_"
+    display_order = 82
     settings: ClassVar = [
         Setting("EPSILON", 1e-4, "share of the identity in the covariance",
                 allowed=Range(above=0, most=1)),
@@ -41,11 +45,21 @@ class DOTA(Online):
     ]
     per_set = ("ETA", "RHO", "EPSILON")
     paper: ClassVar = {
-        "ImageNet": (0.2, 0.005, 1e-4), "ImageNetA": (0.5, 0.02, 1e-4), "ImageNetV2": (0.1, 0.01, 1e-4),
-        "ImageNetR": (0.3, 0.0025, 1e-4), "ImageNetSketch": (0.8, 0.03, 1e-4), "Caltech101": (0.3, 0.02, 2e-3),
-        "DescribableTextures": (0.3, 0.02, 1e-4), "EuroSAT": (3.0, 0.05, 1e-4), "FGVCAircraft": (0.2, 0.01, 1e-4),
-        "Food101": (0.1, 0.01, 4e-5), "OxfordFlowers": (0.2, 0.02, 1e-4), "OxfordPets": (0.3, 0.02, 1e-4),
-        "StanfordCars": (0.3, 0.01, 1e-4), "SUN397": (0.2, 0.01, 1e-4), "UCF101": (0.4, 0.02, 1e-4),
+        "ImageNet": (0.2, 0.005, 1e-4),
+        "ImageNetA": (0.5, 0.02, 1e-4),
+        "ImageNetV2": (0.1, 0.01, 1e-4),
+        "ImageNetR": (0.3, 0.0025, 1e-4),
+        "ImageNetSketch": (0.8, 0.03, 1e-4),
+        "Caltech101": (0.3, 0.02, 2e-3),
+        "DescribableTextures": (0.3, 0.02, 1e-4),
+        "EuroSAT": (3.0, 0.05, 1e-4),
+        "FGVCAircraft": (0.2, 0.01, 1e-4),
+        "Food101": (0.1, 0.01, 4e-5),
+        "OxfordFlowers": (0.2, 0.02, 1e-4),
+        "OxfordPets": (0.3, 0.02, 1e-4),
+        "StanfordCars": (0.3, 0.01, 1e-4),
+        "SUN397": (0.2, 0.01, 1e-4),
+        "UCF101": (0.4, 0.02, 1e-4),
     }
 
     # The state, as it is before the first image.
@@ -74,7 +88,8 @@ class DOTA(Online):
 
     def adapt_image(self, views: Tensor) -> Adapted:
         features, logits = self.used_views(views, self.clip.text)  # (n, d), (n, K)
-        weight = (self.method_settings.RHO * self.counts.mean() / len(features)).clamp(max=self.method_settings.ETA)
+        settings = self.method_settings
+        weight = (settings.RHO * self.counts.mean() / len(features)).clamp(max=settings.ETA)  # λ
         projected = self.means @ self.precision_matrix  # (K, d)
         gaussian = projected @ features.mean(0) - (projected * self.means).sum(-1) / 2
         self.learn(features, logits.softmax(-1))
@@ -83,15 +98,24 @@ class DOTA(Online):
     def learn(self, features: Tensor, p: Tensor) -> None:
         """Running means with the views (n, d) weighted by their probabilities (n, K)."""
         total = self.counts + p.sum(0)
-        kept, added = self.counts / total, (p / total).T  # (K,), (K, n)
-        apart = features - self.means[:, None]  # (K, n, d), from the old means
-        self.covariances.mul_(kept[:, None, None]).baddbmm_((added[..., None] * apart).mT, apart)
-        self.means.copy_(kept[:, None] * self.means + added @ features)
+        old_share = self.counts / total  # (K,)
+        new_share = (p / total).T  # (K, n)
+        deviation = features - self.means[:, None]  # (K, n, d), from the old means
+        self.covariances.mul_(old_share[:, None, None])
+        self.covariances.baddbmm_((new_share[..., None] * deviation).mT, deviation)
+        self.means.copy_(old_share[:, None] * self.means + new_share @ features)
         self.counts.copy_(total)
-        mean, identity = self.covariances.mean(0), torch.eye(features.shape[1], device=features.device)
+
+        mean_covariance = self.covariances.mean(0)  # (d, d)
+        identity = torch.eye(features.shape[1], device=features.device)
         share = self.method_settings.EPSILON
-        self.precision_matrix.copy_(torch.linalg.inv((1 - share) * mean + share * identity))
+        self.precision_matrix.copy_(
+            torch.linalg.inv((1 - share) * mean_covariance + share * identity))
 
     def state_tensors(self) -> dict[str, Tensor]:
-        return {"means": self.means, "covariances": self.covariances, "counts": self.counts,
-                "precision_matrix": self.precision_matrix}
+        return {
+            "means": self.means,
+            "covariances": self.covariances,
+            "counts": self.counts,
+            "precision_matrix": self.precision_matrix,
+        }

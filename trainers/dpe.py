@@ -1,4 +1,4 @@
-"""DPE: class prototypes of text and of images that evolve together, with one gradient step per image."""
+"""DPE: class prototypes of text and of images that evolve together, by one step per image."""
 from __future__ import annotations
 
 import math
@@ -17,7 +17,9 @@ from .online import SCALE_SETTING, VALUES, VIEWS, Online, show_values
 from .registry import TRAINER_REGISTRY
 
 QUEUE = 3  # images per class
-CERTAIN = 0.1  # entropy over log₂ K below which an image's text prototypes enter the mean; natural logarithm over log₂
+# Entropy over log₂ K below which an image's text prototypes enter the mean: a natural logarithm over
+# log₂, as in the public code.
+CERTAIN = 0.1
 EPSILON = 1e-3  # AdamW's; 1e-8 changes probabilities by up to 0.97
 
 
@@ -25,12 +27,16 @@ EPSILON = 1e-3  # AdamW's; 1e-8 changes probabilities by up to 0.97
 class DPE(Online):
     """100 x tᵀ + α e^{−β(1−⟨x,w⟩)}, t = unit(G + r), w = unit(q + u). (Zhang et al., DPE, NeurIPS 2024.)
 
-    G is the running mean of t over certain images, q the mean of the queued images of each class met so far. The
-    residuals r and u start at zero for every image and take one step on the entropy of the output plus the alignment of
-    w with t, which both reach r, as in the public code. That runs in fp16 throughout; here everything is fp32.
+    G is the running mean of t over certain images, q the mean of the queued images of each class met
+    so far. The residuals r and u start at zero for every image and take one step on the entropy of
+    the output plus the alignment of w with t, which both reach r, as in the public code. That runs in
+    fp16 throughout; here everything is fp32.
     """
 
-    label, colour, marker, display_order = "DPE", "#C2185B", "|", 80
+    label = "DPE"
+    colour = "#C2185B"
+    marker = "|"
+    display_order = 80
     settings: ClassVar = [
         Setting("ALPHA", 6.0,
                 "weight of the image prototypes; this and the next four as the paper states them"),
@@ -50,13 +56,23 @@ class DPE(Online):
         SCALE_SETTING,
     ]
     per_set = ("ALPHA", "BETA", "LR_TEXT", "LR_IMAGE", "ALIGN")
-    paper: ClassVar = {name: (alpha, beta, rate, rate, align) for name, (alpha, beta, rate, align) in {
-        "ImageNet": (6, 5, 6e-4, 0.5), "ImageNetA": (6, 5, 3e-4, 2.5), "ImageNetV2": (3, 8, 5e-4, 0.5),
-        "ImageNetR": (3, 8, 6e-4, 0), "ImageNetSketch": (7, 7.45, 6e-4, 0.2), "Caltech101": (15, 5, 6e-4, 0.2),
-        "DescribableTextures": (6, 3, 6e-4, 0.2), "EuroSAT": (3, 8, 5e-5, 0.2), "FGVCAircraft": (6, 2, 6e-4, 0.2),
-        "Food101": (3, 1, 2e-4, 0.2), "OxfordFlowers": (2.5, 5, 1e-4, 0.2), "OxfordPets": (4, 7, 5e-5, 0.2),
-        "StanfordCars": (3, 7, 1e-4, 1.5), "SUN397": (6, 3, 2e-4, 0.2), "UCF101": (9, 8, 4e-4, 0.2),
-    }.items()}
+    paper: ClassVar = {
+        "ImageNet": (6, 5, 6e-4, 6e-4, 0.5),
+        "ImageNetA": (6, 5, 3e-4, 3e-4, 2.5),
+        "ImageNetV2": (3, 8, 5e-4, 5e-4, 0.5),
+        "ImageNetR": (3, 8, 6e-4, 6e-4, 0),
+        "ImageNetSketch": (7, 7.45, 6e-4, 6e-4, 0.2),
+        "Caltech101": (15, 5, 6e-4, 6e-4, 0.2),
+        "DescribableTextures": (6, 3, 6e-4, 6e-4, 0.2),
+        "EuroSAT": (3, 8, 5e-5, 5e-5, 0.2),
+        "FGVCAircraft": (6, 2, 6e-4, 6e-4, 0.2),
+        "Food101": (3, 1, 2e-4, 2e-4, 0.2),
+        "OxfordFlowers": (2.5, 5, 1e-4, 1e-4, 0.2),
+        "OxfordPets": (4, 7, 5e-5, 5e-5, 0.2),
+        "StanfordCars": (3, 7, 1e-4, 1e-4, 1.5),
+        "SUN397": (6, 3, 2e-4, 2e-4, 0.2),
+        "UCF101": (9, 8, 4e-4, 4e-4, 0.2),
+    }
 
     # The state, as it is before the first image.
 
@@ -76,11 +92,13 @@ class DPE(Online):
 
     def adapt_image(self, views: Tensor) -> Adapted:
         features, logits = self.used_views(views, unit(self.text))
-        x, z, p = features.mean(0), logits.mean(0), logits.softmax(-1).mean(0)
-        self.queue.offer(x, torch.special.entr(p).sum(), z.argmax())
-        held = self.queue.entropy.isfinite()
-        met = held.any(-1).nonzero()[:, 0]  # (C,), the classes met so far
-        q = self.queue.keys[met].sum(1) / held[met].sum(-1, keepdim=True)  # (C, d); empty places are zeros
+        x = features.mean(0)  # (d,)
+        p = logits.softmax(-1).mean(0)  # (K,)
+        self.queue.offer(x, torch.special.entr(p).sum(), logits.mean(0).argmax())
+        is_taken = self.queue.entropy.isfinite()  # (K, capacity)
+        met = is_taken.any(-1).nonzero()[:, 0]  # (C,), the classes met so far
+        # Empty places are zeros.
+        q = self.queue.keys[met].sum(1) / is_taken[met].sum(-1, keepdim=True)  # (C, d)
         text, image = self.step(features, met, q)
         features, logits = self.used_views(views, text, self.method_settings.PREDICT)
         output = self.with_images(logits.mean(0), features.mean(0), met, image)
@@ -90,22 +108,37 @@ class DPE(Online):
         return Adapted(output[None], self.zero_shot(views))
 
     def step(self, features: Tensor, met: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Text (K, d) and image prototypes (C, d) after one step of AdamW from zero, which is −lr g/(|g| + ε)."""
-        residuals = [torch.zeros_like(self.text).requires_grad_(), torch.zeros_like(q).requires_grad_()]
+        """One step of AdamW from zero residuals, which is −lr g/(|g| + ε).
+
+        Args:
+            features: Of the views, (n, d).
+            met: The classes met so far, (C,).
+            q: Mean of their queued images, (C, d).
+
+        Returns:
+            Text prototypes (K, d) and image prototypes (C, d).
+        """
+        settings = self.method_settings
+        r = torch.zeros_like(self.text).requires_grad_()
+        u = torch.zeros_like(q).requires_grad_()
         with torch.enable_grad():
-            text, image = unit(self.text + residuals[0]), unit(q + residuals[1])
-            output = self.with_images(self.logits(features, text).mean(0), features.mean(0), met, image)
-            own = torch.arange(len(met), device=q.device)
-            aligned = F.cross_entropy(image @ text[met].T / self.method_settings.TAU, own)
-            gradients = torch.autograd.grad(entropy(output) + self.method_settings.ALIGN * aligned, residuals)
-        of_text, of_image = gradients
-        r = -self.method_settings.LR_TEXT * of_text / (of_text.abs() + EPSILON)
-        u = -self.method_settings.LR_IMAGE * of_image / (of_image.abs() + EPSILON)
+            text = unit(self.text + r)
+            image = unit(q + u)
+            logits = self.logits(features, text).mean(0)
+            output = self.with_images(logits, features.mean(0), met, image)
+            # Each image prototype against the text prototypes of the classes met.
+            targets = torch.arange(len(met), device=q.device)
+            alignment = F.cross_entropy(image @ text[met].T / settings.TAU, targets)
+            loss = entropy(output) + settings.ALIGN * alignment
+            text_gradient, image_gradient = torch.autograd.grad(loss, [r, u])
+        r = -settings.LR_TEXT * text_gradient / (text_gradient.abs() + EPSILON)
+        u = -settings.LR_IMAGE * image_gradient / (image_gradient.abs() + EPSILON)
         return unit(self.text + r), unit(q + u)
 
     def with_images(self, logits: Tensor, x: Tensor, met: Tensor, image: Tensor) -> Tensor:
         """Logits (K,) plus the similarities of x (d,) to the image prototypes of the classes met."""
-        near = self.method_settings.ALPHA * (-self.method_settings.BETA * (1 - image @ x)).exp()
+        settings = self.method_settings
+        near = settings.ALPHA * (-settings.BETA * (1 - image @ x)).exp()
         return logits.index_add(0, met, near)
 
     def state_tensors(self) -> dict[str, Tensor]:

@@ -10,7 +10,6 @@ from torch import Tensor
 from yacs.config import CfgNode
 
 from .config.names import backbone_name
-from .config.run_folder import run_path
 from .config.settings import OneOf, Range, Setting
 from .config.table import CLASS_TOKEN_POSITION
 from .config.validation import require
@@ -29,13 +28,16 @@ NOISE = 1  # random stream of the noise, independent of the initial context's, w
 
 @TRAINER_REGISTRY.register()
 class FPP(TPT):
-    """Pre-trains the context for the class list, writes it as a prompt file in CoOp's format, then tunes it as TPT.
+    """Pre-trains the context for the class list, then tunes it as TPT.
 
-    Other methods start from the file with MODEL.INIT_WEIGHTS. (FPP, arXiv 2604.27715, with the noise and the weights of
-    its public code.)
+    The context is written as a prompt file in CoOp's format, from which other methods start with
+    MODEL.INIT_WEIGHTS. (FPP, arXiv 2604.27715, with the noise and the weights of its public code.)
     """
 
-    label, colour, marker, display_order = "FPP + TPT", "#661100", "3", 45
+    label = "FPP + TPT"
+    colour = "#661100"
+    marker = "3"
+    display_order = 45
     settings: ClassVar = [
         Setting("STEPS", 1000, "of AdamW, once per class list", allowed=Range(least=1, text="at least 1")),
         Setting("LR", 0.01, "learning rate of the first step", allowed=Range(above=0)),
@@ -59,7 +61,8 @@ class FPP(TPT):
         require(cfg, cfg.TRAINER.COOP.CLASS_TOKEN_POSITION == "end", CLASS_TOKEN_POSITION,
                 "end: FPP's noise depends on token positions")
         require(cfg, not cfg.MODEL.INIT_WEIGHTS, "MODEL.INIT_WEIGHTS",
-                "empty: FPP makes its own prompt; to start from a finished one, use another trainer, such as TPT")
+                "empty: FPP makes its own prompt; to start from a finished one, use another trainer, "
+                "such as TPT")
 
     def make_clip(self, model: LoadedModel) -> PromptedCLIP:
         """With the pre-trained context; the hand-written prompt gives the zero-shot predictions."""
@@ -84,7 +87,7 @@ class FPP(TPT):
         """Saves the pre-trained context beside the results, as CoOp saves its own."""
         if self.dist.is_main:
             steps = self.cfg.TRAINER.FPP.STEPS
-            path = checkpoint_path(run_path(self.cfg), steps)
+            path = checkpoint_path(self.run_dir.path, steps)
             write_checkpoint(
                 path, self.clip.context, self.clip.backbone, self.clip.encoder.class_tokens,
                 TrainingState(steps, optimizer={}, scheduler={}), self.prompt_metadata())
@@ -107,14 +110,25 @@ class FPP(TPT):
 
 
 def class_weight(given: float, classes: int) -> float:
-    """The weight of the second term: as given, or the public code's 1 + 15/K. (A note on the paper says 0.15.)"""
+    """The weight of the second term: as given, or the public code's 1 + 15/K.
+
+    (A note on the paper says 0.15.)
+    """
     return given or 1 + 15 / classes
 
 
 def flat_loss(text: Tensor, target: Tensor, noisy: Tensor, weight: float) -> Tensor:
-    """mean_k ‖f_k − t_k‖² − w · mean cos(f_k, g_k) of unit features f (K, d), those of the hand-written prompt t, and
-    those under several noise samples g (N, K, d)."""
-    return (text - target).square().sum(-1).mean() - weight * (text * noisy).sum(-1).mean()
+    """mean_k ‖f_k − t_k‖² − w · mean cos(f_k, g_k).
+
+    Args:
+        text: Unit features f of the context, (K, d).
+        target: Those of the hand-written prompt, t (K, d).
+        noisy: Those of the context under several noise samples, g (N, K, d).
+        weight: w.
+    """
+    distance = (text - target).square().sum(-1).mean()
+    agreement = (text * noisy).sum(-1).mean()
+    return distance - weight * agreement
 
 
 def pretrain_prompt(
@@ -146,7 +160,8 @@ def pretrain_prompt(
     for _ in range(settings.STEPS):
         # Shared by all classes.
         noise = size * torch.randn(settings.NOISES, len(size), width, generator=generator)
-        noisy = encoder.text(context.expand(settings.NOISES, -1, -1), noise.to(context.device))  # (N, K, d)
+        contexts = context.expand(settings.NOISES, -1, -1)
+        noisy = encoder.text(contexts, noise.to(context.device))  # (N, K, d)
         text, vjp = encoder.with_vjp(context[None])
         with torch.enable_grad():
             leaf = text.detach().requires_grad_()

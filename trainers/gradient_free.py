@@ -1,4 +1,4 @@
-"""The base class of methods that combine an image's views into a prediction without tuning anything."""
+"""The base class of methods that combine an image's views into a prediction without tuning."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping

@@ -10,12 +10,16 @@ from .registry import TRAINER_REGISTRY
 
 @TRAINER_REGISTRY.register()
 class MTA(GradientFree):
-    """α · mode(views) · Tᵀ, with the published constants for all data sets. (Zanella and Ben Ayed, MTA, CVPR 2024.)
+    """α · mode(views) · Tᵀ, with the published constants for all data sets.
 
-    The mode has unit length and lies at the centre of a cluster, which makes it more confident than single views.
+    The mode has unit length and lies at the centre of a cluster, which makes it more confident than
+    single views. (Zanella and Ben Ayed, MTA, CVPR 2024.)
     """
 
-    label, colour, marker, display_order = "MTA", "#3B3B98", "h", 62
+    label = "MTA"
+    colour = "#3B3B98"
+    marker = "h"
+    display_order = 62
     selects_views = False
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:

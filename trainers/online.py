@@ -1,4 +1,4 @@
-"""The base class of methods that learn online from the view features alone, without a text tower."""
+"""The base class of methods that learn online from view features alone, without a text tower."""
 from __future__ import annotations
 
 import logging
@@ -22,23 +22,30 @@ from .vlm.prompted_clip import LoadedModel, PromptedCLIP
 
 logger = logging.getLogger(__name__)
 
-SCALE = 100.0  # of the cosines in the public code of several methods; exp(logit_scale) of OpenAI's models
+# Of the cosines in the public code of several methods: exp(logit_scale) of OpenAI's models.
+SCALE = 100.0
 VIEWS = OneOf(("plain", "confident"))
 VALUES = OneOf(("given", "paper"))
-SCALE_SETTING = Setting("SCALE", SCALE, "of the cosines; 0 = the backbone's own", allowed=Range(least=0))
+SCALE_SETTING = Setting(
+    "SCALE", SCALE, "of the cosines; 0 = the backbone's own", allowed=Range(least=0))
 VIEW_SETTINGS = ("TTA.VIEWS", "TTA.AUGMIX", "TTA.SELECT")  # of methods that select views
 
 
 def show_values(kind: object) -> str:
-    return "values tuned per set on test labels" if kind == "paper" else "one value for all sets"
+    if kind == "paper":
+        return "values tuned per set on test labels"
+    return "one value for all sets"
 
 
 class Online(BaseTrainer):
     """Settings of its own branch, TRAINER.<NAME>, that several methods have:
 
-    - VIEWS: `plain`, or `confident`: the views of lowest entropy, averaged. The mean feature is not normalised.
-    - VALUES: `given`, or `paper`: the published values of `per_set` for the data set, which were tuned on test labels.
-    - SCALE: of the cosines; 0 = the backbone's own, which the embedded small CLIP always uses: it was trained with 26.
+    - VIEWS: `plain`, or `confident`: the views of lowest entropy, averaged. The mean feature is not
+      normalised.
+    - VALUES: `given`, or `paper`: the published values of `per_set` for the data set, which were
+      tuned on test labels.
+    - SCALE: of the cosines; 0 = the backbone's own, which the embedded small CLIP always uses: it
+      was trained with 26.
     """
 
     online = True
@@ -52,20 +59,26 @@ class Online(BaseTrainer):
         if selects_views(method_settings):
             require_kept_views(cfg)
         if method_settings.get("VALUES") == "paper" and cfg.DATASET.NAME not in cls.paper:
-            raise ConfigError(f"TRAINER.{branch}.VALUES is 'paper', but none are published for '{cfg.DATASET.NAME}': "
-                              f"use given, or one of {', '.join(cls.paper)}")
+            raise ConfigError(f"TRAINER.{branch}.VALUES is 'paper', but none are published for "
+                              f"'{cfg.DATASET.NAME}': use given, or one of {', '.join(cls.paper)}")
 
     @classmethod
     def used_settings(cls, settings: Mapping[str, object]) -> Collection[str]:
         prefix = f"TRAINER.{branch_of(cls.__name__)}."
-        method_settings = {key.removeprefix(prefix): value for key, value in settings.items()
-                           if key.startswith(prefix)}
-        return VIEW_SETTINGS if selects_views(method_settings) else ()
+        method_settings = {}
+        for key, value in settings.items():
+            if key.startswith(prefix):
+                method_settings[key.removeprefix(prefix)] = value
+        if selects_views(method_settings):
+            return VIEW_SETTINGS
+        return ()
 
     @property
     def num_views(self) -> int:
         method_settings = self.cfg.TRAINER[branch_of(type(self).__name__)]
-        return self.cfg.TTA.VIEWS if selects_views(method_settings) else 1
+        if selects_views(method_settings):
+            return self.cfg.TTA.VIEWS
+        return 1
 
     @cached_property
     def method_settings(self) -> CfgNode:
@@ -105,7 +118,7 @@ class Online(BaseTrainer):
         return Adapted.join([self.adapt_image(image) for image in views.split(1)])
 
     def adapt_image(self, views: Tensor) -> Adapted:
-        """The prediction for one image, given as unit view features (1, V, d), and what is learnt from it."""
+        """Predicts one image, given as unit view features (1, V, d), and learns from it."""
         raise TypeError(f"{type(self).__name__} does not define adapt_image()")
 
     @cached_property
@@ -120,8 +133,17 @@ class Online(BaseTrainer):
         return self.clip.equal_names(class_logits(features, text, self.scale))
 
     def used_views(self, views: Tensor, text: Tensor, kind: str = "") -> tuple[Tensor, Tensor]:
-        """Features (n, d) and logits (n, K) of an image's views (1, V, d) that VIEWS, or `kind`, names: the plain one,
-        or those of lowest entropy in its order."""
+        """The views of an image that a method uses.
+
+        Args:
+            views: Unit features (1, V, d).
+            text: Class features (K, d).
+            kind: `plain` for the plain view, `confident` for those of lowest entropy, lowest first;
+                "" = what VIEWS says.
+
+        Returns:
+            Features (n, d) and logits (n, K).
+        """
         if (kind or self.method_settings.VIEWS) == "plain":
             return views[0, :1], self.logits(views[0, :1], text)
         logits = self.logits(views[0], text)
@@ -134,8 +156,9 @@ class Online(BaseTrainer):
 
 
 def selects_views(method_settings: Mapping[str, object]) -> bool:
-    """Whether a method uses confident views, given its own settings. One without VIEWS always does."""
-    return "confident" in (method_settings.get("VIEWS", "confident"), method_settings.get("PREDICT"))
+    """Whether a method uses confident views, given its own settings. One without VIEWS does."""
+    return (method_settings.get("VIEWS", "confident") == "confident"
+            or method_settings.get("PREDICT") == "confident")
 
 
 def log_probability(p: Tensor) -> Tensor:

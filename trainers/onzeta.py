@@ -16,18 +16,23 @@ from .functional.objectives import class_logits, unit
 from .registry import TRAINER_REGISTRY
 
 SHARPNESS = 0.04  # temperature of the vision vectors
-SHARE_RATE, VECTOR_RATE = 20.0, 0.5  # of the class shares and of the vectors, over √i at the i-th image
+# Learning rates of the class shares and of the vectors, divided by √i at the i-th image.
+SHARE_RATE = 20.0
+VECTOR_RATE = 0.5
 
 
 @TRAINER_REGISTRY.register()
 class OnZeta(BaseTrainer):
-    """b v + (1 − b) t: text label t balanced over classes, vision label v from vectors W. (Qian and Hu, ECCV 2024.)
+    """b v + (1 − b) t: text label t balanced over classes, vision label v from vectors W.
 
-    b = β √(i/n) grows with the number i of images seen. The published α and β differ between data sets; here all data
-    sets have the same.
+    b = β √(i/n) grows with the number i of images seen. The published α and β differ between data
+    sets; here all data sets have the same. (Qian and Hu, ECCV 2024.)
     """
 
-    label, colour, marker, display_order = "OnZeta", "#6699CC", "8", 72
+    label = "OnZeta"
+    colour = "#6699CC"
+    marker = "8"
+    display_order = 72
     settings: ClassVar = [
         Setting("ALPHA", 1.0, "least share of every class, in units of 1/K; 0 = none",
                 allowed=Range(least=0)),
@@ -84,16 +89,23 @@ class OnZeta(BaseTrainer):
         return Adapted.join([self.adapt_image(image) for image in views.split(1)])
 
     def adapt_image(self, views: Tensor) -> Adapted:
-        own, x = self.cfg.TRAINER.ONZETA, views[0, 0]
+        settings = self.cfg.TRAINER.ONZETA
+        x = views[0, 0]  # (d,)
         self.seen += 1
         seen = int(self.seen)
-        rate, trust = seen**-0.5, own.BETA * (seen / max(seen, self.total)) ** 0.5
-        text = (class_logits(x, self.clip.text, self.text_scale) + self.dual).softmax(-1)  # t = p e^ρ, normalised
+        rate = seen**-0.5
+        trust = settings.BETA * (seen / max(seen, self.total)) ** 0.5  # b
+
+        # The labels t = p e^ρ, normalised, and v, both (K,).
+        text = (class_logits(x, self.clip.text, self.text_scale) + self.dual).softmax(-1)
         vision = (self.vectors @ x / SHARPNESS).softmax(-1)
-        self.dual.sub_(SHARE_RATE * rate * (text - own.ALPHA / len(text))).clamp_(min=0)
-        self.vectors.copy_(unit(self.vectors - VECTOR_RATE * rate / SHARPNESS * torch.outer(vision - text, x)))
+        self.dual.sub_(SHARE_RATE * rate * (text - settings.ALPHA / len(text))).clamp_(min=0)
+        step = VECTOR_RATE * rate / SHARPNESS * torch.outer(vision - text, x)  # (K, d)
+        self.vectors.copy_(unit(self.vectors - step))
+
         mixed = trust * vision + (1 - trust) * text
-        return Adapted(mixed.clamp(min=NO_VOTE).log()[None], class_logits(views[:, 0], self.clip.text, self.clip.scale))
+        zero_shot_logits = class_logits(views[:, 0], self.clip.text, self.clip.scale)
+        return Adapted(mixed.clamp(min=NO_VOTE).log()[None], zero_shot_logits)
 
     def state_tensors(self) -> dict[str, Tensor]:
         return {"seen": self.seen, "dual": self.dual, "vectors": self.vectors}

@@ -17,7 +17,10 @@ FORMS = {"householder": orthogonality, "frobenius": frobenius_orthogonality}
 class OTPT(TPT):
     """L_TPT + λ · R(T). (Sharifdeen et al., CVPR 2025.)"""
 
-    label, colour, marker, display_order = "O-TPT", "#D55E00", "s", 30
+    label = "O-TPT"
+    colour = "#D55E00"
+    marker = "s"
+    display_order = 30
     settings: ClassVar = [
         Setting("LAMBDA", 18.0, "λ; the public script uses 2 on ImageNet-A/V2/R/Sketch",
                 allowed=Range(least=0), show="λ {}"),

@@ -1,4 +1,4 @@
-"""R-TPT: minimises each confident view's entropy; views are weighted by their similarity to their neighbours."""
+"""R-TPT: minimises each confident view's entropy; similar views have more weight in predictions."""
 from __future__ import annotations
 
 from typing import ClassVar
@@ -14,9 +14,15 @@ from .tpt import TPT
 
 @TRAINER_REGISTRY.register()
 class RTPT(TPT):
-    """min mean_i H(p_i), then Σ_i w_i z_i over all views, w their reliability. (Sheng et al., R-TPT, CVPR 2025.)"""
+    """min mean_i H(p_i), then Σ_i w_i z_i over all views, w their reliability.
 
-    label, colour, marker, display_order = "R-TPT", "#7B4FA3", ">", 12
+    (Sheng et al., R-TPT, CVPR 2025.)
+    """
+
+    label = "R-TPT"
+    colour = "#7B4FA3"
+    marker = ">"
+    display_order = 12
     settings: ClassVar = [
         Setting("NEIGHBOURS", 20, "nearest other views whose mean cosine is a view's reliability",
                 allowed=Range(least=1, text="at least 1")),
@@ -31,6 +37,9 @@ class RTPT(TPT):
         return mean_entropy(logits)
 
     def predict(self, views: Tensor, text: Tensor) -> Tensor:
-        own = self.cfg.TRAINER.RTPT
-        weights = reliability(views, own.NEIGHBOURS, own.TEMPERATURE, own.DIAGONAL == "index")  # (B, V)
-        return (weights[..., None] * class_logits(views, text, self.clip.scale)).sum(1)
+        settings = self.cfg.TRAINER.RTPT
+        excludes_by_index = settings.DIAGONAL == "index"
+        weights = reliability(
+            views, settings.NEIGHBOURS, settings.TEMPERATURE, excludes_by_index)  # (B, V)
+        logits = class_logits(views, text, self.clip.scale)  # (B, V, K)
+        return (weights[..., None] * logits).sum(1)

@@ -19,7 +19,10 @@ logger = logging.getLogger(__name__)
 class SoC(TPT):
     """L_TPT + λ · w · mean_{i<j} Huber(s̃_ij, δ). (Fillioux et al., CVPR 2026.)"""
 
-    label, colour, marker, display_order = "SoC", "#0072B2", "o", 40
+    label = "SoC"
+    colour = "#0072B2"
+    marker = "o"
+    display_order = 40
     settings: ClassVar = [
         Setting("LAMBDA", 30.0, "λ; the paper uses 14 on ImageNet-A/V2/R/Sketch",
                 allowed=Range(least=0), show="λ {}"),
@@ -49,8 +52,9 @@ class SoC(TPT):
         return clip
 
     def penalty(self, text: Tensor) -> Tensor:
-        own = self.cfg.TRAINER.SOC
-        return semantic_separation(text, own.DELTA, own.NORM, own.STATS)
+        settings = self.cfg.TRAINER.SOC
+        return semantic_separation(text, settings.DELTA, settings.NORM, settings.STATS)
 
     def weight(self, loss: Tensor, penalty: Tensor) -> Tensor:
-        return self.cfg.TRAINER.SOC.LAMBDA * balance(loss, penalty, self.cfg.TRAINER.SOC.SCALE)
+        settings = self.cfg.TRAINER.SOC
+        return settings.LAMBDA * balance(loss, penalty, settings.SCALE)

@@ -15,26 +15,48 @@ from .engine.key_cache import KeyCache
 from .online import VALUES, VIEWS, Online, show_values
 from .registry import TRAINER_REGISTRY
 
-POSITIVE, NEGATIVE = 3, 2  # images per class in each cache
-UNSURE = (0.2, 0.5)  # entropy over log₂ K of images for the negative cache; natural logarithm over log₂, as published
-ALPHA, BETA = 0.117, 1.0  # of the negative cache
+# Images per class in each cache.
+POSITIVE = 3
+NEGATIVE = 2
+# Entropy over log₂ K of images for the negative cache: a natural logarithm over log₂, as published.
+LEAST_UNSURE = 0.2
+MOST_UNSURE = 0.5
+# Of the negative cache.
+ALPHA = 0.117
+BETA = 1.0
 UNLIKELY = 0.03  # an uncertain image counts against the classes above this probability
 # Published α and β of the positive cache, tuned on each data set's test accuracy.
 PAPER: Mapping[str, Sequence[float]] = {
-    "ImageNet": (2, 5), "ImageNetA": (2, 5), "ImageNetV2": (1, 8), "ImageNetR": (1, 8), "ImageNetSketch": (2.363, 7.45),
-    "Caltech101": (5, 5), "DescribableTextures": (2, 3), "EuroSAT": (4, 8), "FGVCAircraft": (2, 2), "Food101": (1, 1),
-    "OxfordFlowers": (1, 5), "OxfordPets": (2, 7), "StanfordCars": (1, 7), "SUN397": (2, 3), "UCF101": (3, 8),
+    "ImageNet": (2, 5),
+    "ImageNetA": (2, 5),
+    "ImageNetV2": (1, 8),
+    "ImageNetR": (1, 8),
+    "ImageNetSketch": (2.363, 7.45),
+    "Caltech101": (5, 5),
+    "DescribableTextures": (2, 3),
+    "EuroSAT": (4, 8),
+    "FGVCAircraft": (2, 2),
+    "Food101": (1, 1),
+    "OxfordFlowers": (1, 5),
+    "OxfordPets": (2, 7),
+    "StanfordCars": (1, 7),
+    "SUN397": (2, 3),
+    "UCF101": (3, 8),
 }
 
 
 @TRAINER_REGISTRY.register()
 class TDA(Online):
-    """z + α Σ₊ e^{−β(1−⟨x,x'⟩)} onehot(k') − α₋ Σ₋ e^{−β₋(1−⟨x,x'⟩)} 1[p' > 0.03]. (Karmanov et al., TDA, CVPR 2024.)
+    """z + α Σ₊ e^{−β(1−⟨x,x'⟩)} onehot(k') − α₋ Σ₋ e^{−β₋(1−⟨x,x'⟩)} 1[p' > 0.03].
 
     As published, an image is stored before it is predicted, so it votes for itself with cosine 1.
+    (Karmanov et al., TDA, CVPR 2024.)
     """
 
-    label, colour, marker, display_order = "TDA", "#AA4499", "H", 70
+    label = "TDA"
+    colour = "#AA4499"
+    marker = "H"
+    display_order = 70
     settings: ClassVar = [
         Setting("ALPHA", 2.0, "α of the positive cache; ImageNet's published value"),
         Setting("BETA", 5.0, "β of the positive cache", allowed=Range(least=0)),
@@ -58,12 +80,19 @@ class TDA(Online):
 
     def adapt_image(self, views: Tensor) -> Adapted:
         features, logits = self.used_views(views, self.clip.text)  # (n, d), (n, K)
-        x, z, p = features.mean(0), logits.mean(0), logits.softmax(-1).mean(0)
-        h, k = torch.special.entr(p).sum(), z.argmax()
-        self.positive.offer(x, h, k)
-        low, high = (share * math.log2(len(p)) for share in UNSURE)
-        self.negative.offer(x, self.negative_order(h), k, (low < h) & (h < high), (p > UNLIKELY) & (p < 1))
         settings = self.method_settings
+        x = features.mean(0)  # (d,)
+        z = logits.mean(0)  # (K,)
+        p = logits.softmax(-1).mean(0)  # (K,)
+        h = torch.special.entr(p).sum()
+        k = z.argmax()
+        self.positive.offer(x, h, k)
+
+        highest = math.log2(len(p))
+        is_unsure = (LEAST_UNSURE * highest < h) & (h < MOST_UNSURE * highest)
+        speaks_against = (p > UNLIKELY) & (p < 1)  # (K,)
+        self.negative.offer(x, self.negative_order(h), k, is_unsure, speaks_against)
+
         for_class = self.voters(views).votes(x, settings.BETA)
         against = self.negative.votes(x, BETA)
         z = z + settings.ALPHA * for_class - ALPHA * against

@@ -52,7 +52,10 @@ class TPS(TPT):
     The first step is s = −lr · g/(|g| + 1e-8) in closed form.
     """
 
-    label, colour, marker, display_order = "TPS", "#44AA99", "p", 50
+    label = "TPS"
+    colour = "#44AA99"
+    marker = "p"
+    display_order = 50
     tunes_context = False
 
     @cached_property

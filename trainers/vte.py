@@ -12,10 +12,14 @@ from .registry import TRAINER_REGISTRY
 class VTE(GradientFree):
     """α · mean of the confident views' features · Tᵀ. (Döbler et al., VTE, ECCV 2024 workshop.)
 
-    As published, the mean is not normalised: the less the views agree, the shorter it is, which acts as a temperature.
+    As published, the mean is not normalised: the less the views agree, the shorter it is, which acts
+    as a temperature.
     """
 
-    label, colour, marker, display_order = "VTE", "#117733", "*", 60
+    label = "VTE"
+    colour = "#117733"
+    marker = "*"
+    display_order = 60
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:
         chosen = confident_views(logits, self.cfg.TTA.SELECT)

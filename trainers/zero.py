@@ -12,11 +12,14 @@ from .registry import TRAINER_REGISTRY
 class ZERO(GradientFree):
     """The class with the most votes of confident views. (Farina et al., ZERO, NeurIPS 2024.)
 
-    Its confidence is the share of the votes. As published, views are only cropped and flipped on every data set: its
-    yaml overrides the data set's.
+    Its confidence is the share of the votes. As published, views are only cropped and flipped on
+    every data set: its yaml overrides the data set's.
     """
 
-    label, colour, marker, display_order = "ZERO", "#8C6D1F", "d", 64
+    label = "ZERO"
+    colour = "#8C6D1F"
+    marker = "d"
+    display_order = 64
     own_views = True
 
     def combine(self, views: Tensor, logits: Tensor) -> Tensor:

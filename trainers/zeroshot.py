@@ -14,9 +14,15 @@ from .registry import TRAINER_REGISTRY
 
 @TRAINER_REGISTRY.register()
 class ZeroShot(BaseTrainer):
-    """The plain view against the initial prompt, templates or descriptions. (Radford et al., CLIP, ICML 2021.)"""
+    """The plain view against the initial prompt, templates or descriptions.
 
-    label, colour, marker, display_order = "Zero-shot", "#767676", "X", 0
+    (Radford et al., CLIP, ICML 2021.)
+    """
+
+    label = "Zero-shot"
+    colour = "#767676"
+    marker = "X"
+    display_order = 0
     tuned = False
 
     @classmethod

@@ -12,12 +12,15 @@ from .registry import TRAINER_REGISTRY
 
 @TRAINER_REGISTRY.register()
 class ZSNorm(RangeMethod):
-    """L_TPT of z' = (z − min z)/(max z − min z) · (high − low) + low, view by view. (Murugesan et al., ECCV 2024.)
+    """L_TPT of z' = (z − min z)/(max z − min z) · (high − low) + low, view by view.
 
-    The range is that of Penalty. Predictions are not scaled.
+    The range is that of Penalty. Predictions are not scaled. (Murugesan et al., ECCV 2024.)
     """
 
-    label, colour, marker, display_order = "ZS-Norm", "#999933", "2", 16
+    label = "ZS-Norm"
+    colour = "#999933"
+    marker = "2"
+    display_order = 16
     settings: ClassVar = [RANGE_SETTING]
 
     def episode_loss(self, logits: Tensor, first: Tensor, plain: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ...datasets.base import DATASET_REGISTRY
 from ...datasets.columns import canonical_columns, is_column_choice
@@ -14,7 +15,7 @@ from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
 from ..functional import BINS
 from .names import backbone_name
 from .registry import MethodInfo, method_key
-from .setting import Check, OneOf, Range, Role, Setting, Settings
+from .setting import Check, OneOf, Range, Role, Setting, Settings, plain_number
 
 # CoOp's key, but every method that starts from a learnt prompt reads it.
 CLASS_TOKEN_POSITION = "TRAINER.COOP.CLASS_TOKEN_POSITION"
@@ -201,6 +202,8 @@ def one_order_of_terms(value: object) -> object:
     terms = []
     for term in str(value).split(","):
         name, colon, weight = term.partition(":")
+        with suppress(ValueError):  # 2, 2.0 and 2e0 are one weight
+            weight = plain_number(float(weight))
         if term.strip():
             terms.append(f"{method_key(name)}{colon}{weight.strip()}")
     return ",".join(sorted(terms))

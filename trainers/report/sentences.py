@@ -24,8 +24,9 @@ FIELD_WORDS: Mapping[str, str] = {
     "model.weights": "weights {}", "data.listing": "order of images {}", "data.images": "images {}",
     "data.split": "split {}", "method.training.images": "training images {}",
     "method.stream.order": "{} order", "method.stream.reset": "reset {}",
+    "numerics.part": "parts of {} images", "numerics.episodes": "{} images at once",
 }
-NEVER_NAMED = ("seed", "numerics.part", "numerics.episodes", "data.n", "data.dataset", "data.subset")
+NEVER_NAMED = ("seed", "data.n", "data.dataset", "data.subset")
 
 
 def method_name(record: RunRecord) -> str:
