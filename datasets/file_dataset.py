@@ -19,6 +19,8 @@ from .views.images import is_image_name
 
 logger = logging.getLogger(__name__)
 
+EMBEDDED_DATA = ". To try without data: --dataset-config-file landcover --backbone small"
+
 DEEPEST = 5  # folders below the one that is searched
 
 
@@ -169,7 +171,7 @@ class FileDataset(Dataset):
         if not self.root.is_dir():
             held = f"{self.folder}/" if self.folder else "the class folders"
             raise DataError(f"data root {self.root} is not a folder: give the one that holds "
-                            f"{held} with --root or DATASET.ROOT")
+                            f"{held} with --root or DATASET.ROOT{self.without_data()}")
         is_set = self.root.name and self.root.name in (self.folder, self.tpt_folder())
         if is_set and not self.dataset_dir.is_dir():
             raise DataError(f"{self.root} is not the data root: give the folder above, "
@@ -184,7 +186,14 @@ class FileDataset(Dataset):
         for what, folder in (("is missing", self.dataset_dir), ("has no images", images)):
             if not folder.is_dir():
                 raise DataError(f"{self.name()} {what}: there is no folder {folder}; correct "
-                                f"--root or DATASET.ROOT, or {self.next_step(self.root)}")
+                                f"--root or DATASET.ROOT, or {self.next_step(self.root)}"
+                                f"{EMBEDDED_DATA}")
+
+    def without_data(self) -> str:
+        """The rest of a message where there is no data root yet."""
+        if not self.can_be_downloaded():
+            return ""
+        return f", or {self.next_step(self.root)}{EMBEDDED_DATA}"
 
     def check_files(self, items: Sequence[Datum]) -> None:
         """Raises DataError if images are missing. In TPT's layout it says what is there instead."""

@@ -2,20 +2,24 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import types
 import warnings
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import promptcal
 import pytest
 import torch
-from common import openai_state, random_clip
+from common import PROJECT, openai_state, random_clip, run_tool
 from file_server import serving
+from packaging.requirements import Requirement
 from promptcal.datasets.utils.errors import ConfigError, WeightsError
 from promptcal.trainers.vlm import openai, openai_clip
 from promptcal.trainers.vlm.checkpoints import read_checkpoint, tensors_by_name
@@ -120,18 +124,73 @@ def test_downloads_are_verified_and_atomic(tmp_path: Path, clip_file: Path, monk
         del server.files[file]
         load_clip("RN50")  # from the cache
         (tmp_path / "cache" / "RN50.pt").write_bytes(b"damaged")
-        with pytest.raises(WeightsError, match="cannot download .*HTTP Error 404.* fetch it by hand and give its path"):
+        with pytest.raises(WeightsError, match=r"HTTP Error 404.* run: .*download\S* RN50; or fetch the file by hand"):
             load_clip("RN50")
         server.files[file] = b"something else"
-        with pytest.raises(WeightsError, match="wrong sha256 checksum.*: try again"):
-            download(url, tmp_path / "cache")
+        with pytest.raises(WeightsError, match="wrong sha256 checksum"):
+            download("RN50", tmp_path / "cache")
     assert [file.name for file in (tmp_path / "cache").iterdir()] == ["RN50.pt"]
+
+
+def test_weights_are_fetched_for_runs_without_a_network(
+    tmp_path: Path, clip_file: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    """On a login node by the command that a run without a network names."""
+    digest = hashlib.sha256(clip_file.read_bytes()).hexdigest()
+    monkeypatch.setattr(openai, "CACHE", tmp_path / "home" / "cache")
+    run = ["train.py", "--trainer", "ZeroShot", "--dataset-config-file", "image_folder", "--root", image_folder,
+           "--backbone", "RN50", "--output-dir", tmp_path / "run"]
+    with serving() as server:
+        server.files[f"{digest}/RN50.pt"] = clip_file.read_bytes()
+        monkeypatch.setitem(WEIGHT_URLS, "RN50", f"{server.address}/{digest}/RN50.pt")
+        monkeypatch.setitem(WEIGHT_URLS, "RN101", f"{server.address}/{digest}/RN101.pt")
+        assert run_tool("download.py", "RN101").returncode == 1
+        assert "cannot download the weights of RN101" in caplog.text
+        assert "HOME" not in caplog.text and not (tmp_path / "home").exists()
+        caplog.set_level(logging.INFO)
+        assert run_tool("download.py", "RN50").returncode == 0
+        assert f"RN50: ready in {tmp_path / 'home' / 'cache' / 'RN50.pt'}" in caplog.text
+    assert run_tool(*run).returncode == 0
+    (tmp_path / "home" / "cache" / "RN50.pt").unlink()
+    refused = run_tool(*run, "--output-dir", tmp_path / "other")
+    assert refused.returncode == 2 and "run: python tools/download.py RN50;" in refused.stderr
+
+
+def test_download_needs_a_root_for_data_sets_only(caplog: pytest.LogCaptureFixture):
+    done = run_tool("download.py", "dtd")
+    assert done.returncode == 2 and "give --root, the folder that holds the data sets, for dtd" in done.stderr
+    done = run_tool("download.py", "ViT-B/61")
+    assert done.returncode == 1 and "Did you mean 'ViT-B/16'?" in caplog.text
+
+
+def test_a_plain_state_dict_is_told_which_command_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model = random_clip()
+    file = tmp_path / "plain.pt"
+    torch.save(model.state_dict(), file)
+    with pytest.raises(WeightsError, match="has neither OpenAI's format nor ours: use --backbone open_clip:MODEL@FILE"):
+        load_clip(str(file))
+    monkeypatch.setitem(openai.OPENAI_SHAPES, "ViT-B-16", (2, 64, 32, 16, 48))
+    with pytest.raises(WeightsError, match=f"OpenAI's, use --backbone open_clip:ViT-B-16/openai@{file}; else "):
+        load_clip(str(file))
+
+
+@pytest.mark.parametrize(("name", "arguments"), [
+    ("ViT-B-16", (512, 224, 12, 768, 16, 77, 49408, 512, 8, 12)),
+    ("ViT-L-14-336", (768, 336, 24, 1024, 14, 77, 49408, 768, 12, 12)),
+    ("RN50", (1024, 224, (3, 4, 6, 3), 64, None, 77, 49408, 512, 8, 12)),
+    ("", (512, 256, 12, 768, 16, 77, 49408, 512, 8, 12)),
+])
+def test_openais_shapes(name: str, arguments: tuple):
+    with torch.device("meta"):
+        state = CLIP(*arguments).state_dict()
+    assert openai.model_with_shapes(state) == name
 
 
 def test_weights_that_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(WeightsError, match="cannot download https://x/y/RN50.pt .*file/clip.*set HOME"):
-        download("https://x/y/RN50.pt", tmp_path / "file" / "clip")
+    with pytest.raises(WeightsError, match=r"cannot download the weights of RN50 .*file/clip.*RN50\.pt into another"):
+        download("RN50", tmp_path / "file" / "clip")
 
     def homeless(_: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -146,6 +205,16 @@ def test_the_wrong_clip_package_is_explained(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(openai_clip, "import_module", lambda _: types.ModuleType("clip"))
     with pytest.raises(ImportError, match="pip uninstall -y clip && pip install openai-clip"):
         openai_clip.import_clip()
+
+
+def test_clip_can_be_imported_without_the_package():
+    """By the version of setuptools that the package asks for."""
+    dependencies = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["dependencies"]
+    requirement = next(line for line in dependencies if line.startswith("setuptools"))
+    if metadata.version("setuptools") not in Requirement(requirement).specifier:
+        pytest.skip("this environment has another setuptools: set up .venv again")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import clip; clip.tokenize('a cat')"], timeout=100)
+    assert done.returncode == 0
 
 
 def test_clip_can_be_imported_after_the_package():

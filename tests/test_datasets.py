@@ -49,7 +49,9 @@ def test_bad_settings(arguments, message, textures):
 
 
 def test_wrong_roots_are_explained(textures, monkeypatch):
-    with pytest.raises(DataError, match=r"data root /nowhere is not a folder: give the one that holds dtd/"):
+    with pytest.raises(DataError, match=(
+        r"data root /nowhere is not a folder: give the one that holds dtd/ .*, or run: python tools/download.py dtd "
+        r"--root /nowhere. To try without data: --dataset-config-file landcover --backbone small$")):
         build_dataset(DTD, "/nowhere")
     with pytest.raises(DataError, match=r"no folder .*ucf101; .*python tools/download.py ucf101 --root"):
         build_dataset("UCF101", textures)

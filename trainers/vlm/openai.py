@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...datasets.utils.cli import tool
 from ...datasets.utils.errors import DataError, WeightsError
 from ...datasets.utils.registry import nearest
 from ...datasets.views.pixels import Pixels
@@ -27,6 +28,19 @@ CACHE = Path("~/.cache/clip")  # where OpenAI's own package keeps its weights
 # Entries of OpenAI's archives and of the small CLIP that no other project's files have.
 OPENAI_MARKS = {"input_resolution", "context_length", "vocab_size"}
 SMALL_MARK = "token_embedding.rows"
+# open_clip's name of each of OpenAI's models -> layers and width of its image tower, pixels, patch
+# size (None for ResNets) and number of features.
+OPENAI_SHAPES = {
+    "RN50": ((3, 4, 6, 3), 64, 224, None, 1024),
+    "RN101": ((3, 4, 23, 3), 64, 224, None, 512),
+    "RN50x4": ((4, 6, 10, 6), 80, 288, None, 640),
+    "RN50x16": ((6, 8, 18, 8), 96, 384, None, 768),
+    "RN50x64": ((3, 15, 36, 10), 128, 448, None, 1024),
+    "ViT-B-32": (12, 768, 224, 32, 512),
+    "ViT-B-16": (12, 768, 224, 16, 512),
+    "ViT-L-14": (24, 1024, 224, 14, 768),
+    "ViT-L-14-336": (24, 1024, 336, 14, 768),
+}
 HEAD_WIDTH = 64  # numbers per attention head
 NAME_OF_MODEL = "promptcal_name"  # attribute of a loaded module: the name given to `load_clip`
 TOKEN_STD = 0.02  # of CLIP's token embeddings before training
@@ -106,7 +120,9 @@ def weights_file(name: str) -> Path:
     check_name(name)
     if name == SMALL:
         return SMALL_WEIGHTS
-    return download(WEIGHT_URLS[name], cache_folder()) if name in BACKBONES else Path(name)
+    if name in BACKBONES:
+        return download(name, cache_folder())
+    return Path(name)
 
 
 def check_name(name: str) -> None:
@@ -123,15 +139,24 @@ def cache_folder() -> Path:
         raise WeightsError(f"no home folder to keep weights in ({error}): set HOME, or give --backbone PATH") from error
 
 
-def download(url: str, folder: Path) -> Path:
-    """Fetches `url` into `folder` unless a file with the right checksum is there. Never leaves half a file."""
+def download(name: str, folder: Path) -> Path:
+    """Fetches the weights of one of OpenAI's models into `folder`, unless the right file is there.
+
+    Never leaves half a file.
+    """
     from ...datasets.download.fetch import FetchError, fetch_once  # a run with local weights needs none of it
 
+    url = WEIGHT_URLS[name]
     try:
         return fetch_once(url, folder, f"sha256:{url.split('/')[-2]}")
-    except (FetchError, DataError) as error:
-        raise WeightsError(f"cannot download {url} to {folder} ({error}): try again, set HOME to another folder, or "
-                           f"fetch it by hand and give its path as --backbone") from error
+    except FetchError as error:
+        raise WeightsError(
+            f"cannot download the weights of {name} to {folder} ({error}): where there is a network, such as on a "
+            f"login node, run: {tool('download')} {name}; or fetch the file by hand and give its path as "
+            f"--backbone") from error
+    except DataError as error:
+        raise WeightsError(f"cannot download the weights of {name} to {folder} ({error}): fetch {url} into another "
+                           f"folder and give its path as --backbone") from error
 
 
 def read_clip(name: str) -> CLIP:
@@ -144,6 +169,11 @@ def read_clip(name: str) -> CLIP:
     prefix = next((key.removesuffix("text_projection") for key in state if key.endswith("text_projection")), "")
     state = {key.removeprefix(prefix): value.float() for key, value in state.items() if key.startswith(prefix)}
     if not {SMALL_MARK, *OPENAI_MARKS} & state.keys():
+        model = model_with_shapes(state)
+        if model:
+            raise WeightsError(f"{path} has the shapes of OpenAI's {model}, and does not say whose weights they are: "
+                               f"if they are OpenAI's, use --backbone open_clip:{model}/openai@{path}; else "
+                               f"--backbone open_clip:{model}@{path}")
         raise WeightsError(f"{path} has neither OpenAI's format nor ours: use --backbone open_clip:MODEL@FILE for "
                            f"weights of open_clip's models, hf:FOLDER for a folder of Hugging Face's")
     try:
@@ -157,6 +187,19 @@ def read_clip(name: str) -> CLIP:
         reason = (str(error) or type(error).__name__).splitlines()[-1].strip()
         raise WeightsError(f"{path} does not hold the weights of an OpenAI CLIP ({reason})") from error
     return model.eval().requires_grad_(False)
+
+
+def model_with_shapes(state: dict[str, Tensor]) -> str:
+    """open_clip's name of the OpenAI model that has the shapes of a state dict; "" if none has."""
+    try:
+        shapes = architecture(state)
+    except (KeyError, ValueError, IndexError):  # not a CLIP
+        return ""
+    for name, expected in OPENAI_SHAPES.items():
+        if (shapes["vision_layers"], shapes["vision_width"], shapes["image_resolution"],
+                shapes["vision_patch_size"], shapes["embed_dim"]) == expected:
+            return name
+    return ""
 
 
 def architecture(state: dict[str, Tensor]) -> dict[str, Any]:
