@@ -32,27 +32,73 @@ class Benchmark:
 IMAGENET_NAMES = "288db217ad73"
 
 BENCHMARKS = {
-    "ImageNet": Benchmark(("imagenet", "imagenet1k", "ilsvrc2012"), ("tench", "gyromitra", "bolete"),
-                          IMAGENET_NAMES),
-    "Caltech101": Benchmark(("caltech101",), ("cougarface", "inlineskate", "yinyang"), "43250c74bc2e"),
-    "OxfordPets": Benchmark(("pets", "oxfordpets", "oxfordiiitpet", "oxfordiiitpets"),
-                            ("abyssinian", "americanbulldog", "wheatenterrier"), "7257f9637ec4"),
-    "StanfordCars": Benchmark(("cars", "stanfordcars", "cars196"), ("acurarlsedan", "amgeneralhummer"),
-                              "71f9bf094bc3"),
-    "OxfordFlowers": Benchmark(("flowers102", "oxfordflowers", "oxfordflowers102", "102flowers", "flower102"),
-                               ("pinkprimrose", "hardleavedpocketorchid"), "6431d4e6fdd6"),
-    "Food101": Benchmark(("food101",), ("babybackribs", "clubsandwich", "macaroniandcheese")),
-    "FGVCAircraft": Benchmark(("fgvcaircraft", "aircraft"), ("707320", "a340300", "modelb200"), "32c71d7d45f8"),
-    "SUN397": Benchmark(("sun397",), ("airplanecabin", "bambooforest", "volleyballcourt")),
-    "DescribableTextures": Benchmark(("dtd", "describabletextures"), ("banded", "polkadotted", "zigzagged"),
-                                     "363d0f9dff78"),
-    "EuroSAT": Benchmark(("eurosat", "eurosatrgb"), ("annualcrop", "herbaceousvegetation", "permanentcrop"),
-                         "c0de6ae5b042"),
-    "UCF101": Benchmark(("ucf101",), ("applyeyemakeup", "yoyo"), "ba5efe3c836f"),
-    "ImageNetV2": Benchmark(("imagenetv2",), (), IMAGENET_NAMES),
-    "ImageNetSketch": Benchmark(("imagenetsketch",), (), IMAGENET_NAMES),
-    "ImageNetA": Benchmark(("imageneta",)),
-    "ImageNetR": Benchmark(("imagenetr",)),
+    "ImageNet": Benchmark(
+        names=("imagenet", "imagenet1k", "ilsvrc2012"),
+        parts_of_names=("tench", "gyromitra", "bolete"),
+        names_hash=IMAGENET_NAMES,
+    ),
+    "Caltech101": Benchmark(
+        names=("caltech101",),
+        parts_of_names=("cougarface", "inlineskate", "yinyang"),
+        names_hash="43250c74bc2e",
+    ),
+    "OxfordPets": Benchmark(
+        names=("pets", "oxfordpets", "oxfordiiitpet", "oxfordiiitpets"),
+        parts_of_names=("abyssinian", "americanbulldog", "wheatenterrier"),
+        names_hash="7257f9637ec4",
+    ),
+    "StanfordCars": Benchmark(
+        names=("cars", "stanfordcars", "cars196"),
+        parts_of_names=("acurarlsedan", "amgeneralhummer"),
+        names_hash="71f9bf094bc3",
+    ),
+    "OxfordFlowers": Benchmark(
+        names=("flowers102", "oxfordflowers", "oxfordflowers102", "102flowers", "flower102"),
+        parts_of_names=("pinkprimrose", "hardleavedpocketorchid"),
+        names_hash="6431d4e6fdd6",
+    ),
+    "Food101": Benchmark(
+        names=("food101",),
+        parts_of_names=("babybackribs", "clubsandwich", "macaroniandcheese"),
+    ),
+    "FGVCAircraft": Benchmark(
+        names=("fgvcaircraft", "aircraft"),
+        parts_of_names=("707320", "a340300", "modelb200"),
+        names_hash="32c71d7d45f8",
+    ),
+    "SUN397": Benchmark(
+        names=("sun397",),
+        parts_of_names=("airplanecabin", "bambooforest", "volleyballcourt"),
+    ),
+    "DescribableTextures": Benchmark(
+        names=("dtd", "describabletextures"),
+        parts_of_names=("banded", "polkadotted", "zigzagged"),
+        names_hash="363d0f9dff78",
+    ),
+    "EuroSAT": Benchmark(
+        names=("eurosat", "eurosatrgb"),
+        parts_of_names=("annualcrop", "herbaceousvegetation", "permanentcrop"),
+        names_hash="c0de6ae5b042",
+    ),
+    "UCF101": Benchmark(
+        names=("ucf101",),
+        parts_of_names=("applyeyemakeup", "yoyo"),
+        names_hash="ba5efe3c836f",
+    ),
+    "ImageNetV2": Benchmark(
+        names=("imagenetv2",),
+        names_hash=IMAGENET_NAMES,
+    ),
+    "ImageNetSketch": Benchmark(
+        names=("imagenetsketch",),
+        names_hash=IMAGENET_NAMES,
+    ),
+    "ImageNetA": Benchmark(
+        names=("imageneta",),
+    ),
+    "ImageNetR": Benchmark(
+        names=("imagenetr",),
+    ),
 }
 
 
@@ -101,7 +147,9 @@ def folder_names(root: Path) -> set[str]:
     return {plain(name) for name in names}
 
 
-def compare_with_benchmark(root: Path, hub_splits: str, images: int, classnames: Sequence[str]) -> Comparison:
+def compare_with_benchmark(
+    root: Path, hub_splits: str, images: int, classnames: Sequence[str],
+) -> Comparison:
     """Says which split of a benchmark this is, and whether published figures compare.
 
     Args:
@@ -117,7 +165,8 @@ def compare_with_benchmark(root: Path, hub_splits: str, images: int, classnames:
     label = reader.label or name
     same_counts = (images, len(classnames)) == (reader.expected_test, reader.expected_classes)
     same_names = hash_names(classnames) == BENCHMARKS[name].names_hash
-    here = f"the hub's split {hub_splits} of {label}, {images:,} images of {len(classnames):,} classes"
+    here = (f"the hub's split {hub_splits} of {label}, {images:,} images of {len(classnames):,} "
+            f"classes")
     if same_counts and same_names:
         return Comparison(f"this is {here}: counts and class names are those of the published test "
                           f"split", True)

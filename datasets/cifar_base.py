@@ -23,14 +23,37 @@ from .views.images import BadImageError
 
 ROW = "::"  # between file and row in the path of a datum: `CIFAR-10-C/fog.npy::40012`
 SHAPE = (32, 32, 3)
-TEMPLATES = tuple(
-    f"a {kind}photo of {article} {size}{{}}." for article in ("a", "the")
-    for kind, size in (("", ""), ("blurry ", ""), ("black and white ", ""), ("low contrast ", ""),
-                       ("high contrast ", ""), ("bad ", ""), ("good ", ""), ("", "small "), ("", "big ")))
-# Of numpy.core, or of numpy._core since version 2.
-ARRAYS = ("multiarray._reconstruct", "numeric._frombuffer")
-KNOWN = {"numpy.ndarray", "numpy.dtype", "_codecs.encode",
-         *(f"numpy.{core}.{name}" for core in ("core", "_core") for name in ARRAYS)}
+# Of OpenAI, for CIFAR.
+TEMPLATES = (
+    "a photo of a {}.",
+    "a blurry photo of a {}.",
+    "a black and white photo of a {}.",
+    "a low contrast photo of a {}.",
+    "a high contrast photo of a {}.",
+    "a bad photo of a {}.",
+    "a good photo of a {}.",
+    "a photo of a small {}.",
+    "a photo of a big {}.",
+    "a photo of the {}.",
+    "a blurry photo of the {}.",
+    "a black and white photo of the {}.",
+    "a low contrast photo of the {}.",
+    "a high contrast photo of the {}.",
+    "a bad photo of the {}.",
+    "a good photo of the {}.",
+    "a photo of the small {}.",
+    "a photo of the big {}.",
+)
+# What the pickles of CIFAR name. Before its version 2 numpy's `_core` was called `core`.
+KNOWN = {
+    "_codecs.encode",
+    "numpy.dtype",
+    "numpy.ndarray",
+    "numpy._core.multiarray._reconstruct",
+    "numpy._core.numeric._frombuffer",
+    "numpy.core.multiarray._reconstruct",
+    "numpy.core.numeric._frombuffer",
+}
 
 
 class ArrayUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
@@ -49,15 +72,21 @@ def read_batch(path: Path, label_key: str) -> tuple[list[int], np.ndarray]:
     try:
         with noticing_damage():
             content = ArrayUnpickler(io.BytesIO(read_regular(path)), encoding="bytes").load()
-            named = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
-            labels = list(named[label_key])
-            rows = np.asarray(named["data"])  # (N, 3072), the red pixels first
-            if any(type(label) is not int for label in labels) or rows.shape[1:] not in ((3072,), (3, 32, 32)):
-                raise Damaged(f"it has labels that are not whole numbers, or images of shape "
-                              f"{rows.shape[1:]}")
+            columns = {}
+            for key, value in content.items():
+                name = key.decode() if isinstance(key, bytes) else key
+                columns[name] = value
+            labels = list(columns[label_key])
+            rows = np.asarray(columns["data"])  # (N, 3072), the red pixels first
+            for label in labels:
+                if type(label) is not int:
+                    raise Damaged("it has labels that are not whole numbers")
+            if rows.shape[1:] not in ((3072,), (3, 32, 32)):
+                raise Damaged(f"it has images of shape {rows.shape[1:]}")
             if rows.dtype != np.uint8:
                 raise Damaged(f"it has an array of type {rows.dtype}")
-            images = np.ascontiguousarray(rows.reshape(len(labels), 3, 32, 32).transpose(0, 2, 3, 1))
+            images = rows.reshape(len(labels), 3, 32, 32).transpose(0, 2, 3, 1)
+            images = np.ascontiguousarray(images)
     except Damaged as error:
         if isinstance(error.__cause__, OSError):
             raise error.__cause__ from None
@@ -110,13 +139,17 @@ class CIFAR(FileDataset):
 
     def list_rows(self, path: Path, first: int, labels: Sequence[int]) -> list[Datum]:
         """The images of a file from row `first` on."""
-        names = self.names
-        rows = list(enumerate(labels, first))
-        wrong = [f"row {row} has {label}" for row, label in rows if not 0 <= label < len(names)]
+        items = []
+        wrong = []
+        for row, label in enumerate(labels, first):
+            if 0 <= label < len(self.names):
+                items.append(Datum(f"{path}{ROW}{row}", label, classname=self.names[label]))
+            else:
+                wrong.append(f"row {row} has {label}")
         if wrong:
-            raise DataError(f"{path} has labels that are not 0 to {len(names) - 1}: "
+            raise DataError(f"{path} has labels that are not 0 to {len(self.names) - 1}: "
                             f"{first_five(wrong)}")
-        return [Datum(f"{path}{ROW}{row}", label, classname=names[label]) for row, label in rows]
+        return items
 
     @reading()
     def pixels(self, item: Datum) -> np.ndarray:
@@ -171,11 +204,19 @@ class PickledCIFAR(CIFAR):
 
     label_key = "labels"
     test_file = "test_batch"
-    train_files: Sequence[str] = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5")
+    train_files: Sequence[str] = (
+        "data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5",
+    )
 
     def read(self) -> Splits:
-        train = LazyList(lambda: [item for file in self.train_files for item in self.list_batch(file)])
-        return Splits(list(self.names), self.list_batch(self.test_file), train)
+        test = self.list_batch(self.test_file)
+        return Splits(list(self.names), test, train=LazyList(self.list_train))
+
+    def list_train(self) -> list[Datum]:
+        items = []
+        for file in self.train_files:
+            items += self.list_batch(file)
+        return items
 
     @reading()
     def list_batch(self, name: str) -> list[Datum]:
@@ -218,8 +259,8 @@ class CorruptedCIFAR(CorruptedDataset, CIFAR):
             raise DataError(f"{labels_path} has {len(labels):,} labels for "
                             f"{len(SEVERITIES) * len(images):,} images in {path}; download both "
                             f"again")
-        own = labels[first : first + len(images)].tolist()
-        return Splits(list(self.names), self.list_rows(path, first, own))
+        labels_of_severity = labels[first : first + len(images)].tolist()
+        return Splits(list(self.names), self.list_rows(path, first, labels_of_severity))
 
     def load_pixels(self, path: Path) -> tuple[int, np.ndarray]:
         """Only the images of the severity are read."""

@@ -23,7 +23,7 @@ class CorruptedDataset(FileDataset):
     """A test set under each corruption at each severity. Read without a corruption, as the checks
     do, it is the first one that is there, and what is missing is logged."""
 
-    corruptions = tuple(name for names in GROUPS.values() for name in names)
+    corruptions = sum(GROUPS.values(), ())
     clean = False
     test_only = True
 
@@ -36,17 +36,29 @@ class CorruptedDataset(FileDataset):
         if self.corruption:
             present = self.severities(self.corruption)
             if self.severity not in present:
-                have = f"only at severity {', '.join(map(str, present))}" if present else "not there"
+                have = "not there"
+                if present:
+                    have = f"only at severity {', '.join(map(str, present))}"
                 raise DataError(f"{self.name()}: {self.corruption} is {have} in "
                                 f"{self.dataset_dir}, and severity {self.severity} is needed; "
                                 f"{self.remedy()}")
             return
-        found = {name: levels for name in self.corruptions if (levels := self.severities(name))}
-        if not found:
+        missing = []
+        missing_severities = []
+        for name in self.corruptions:
+            present = self.severities(name)
+            if not present:
+                missing.append(name)
+                continue
+            if not self.corruption:
+                self.corruption = name
+                self.severity = present[0]
+            for severity in SEVERITIES:
+                if severity not in present:
+                    missing_severities.append(f"{name} {severity}")
+        if not self.corruption:
             raise DataError(f"{self.name()}: {self.dataset_dir} has none of its corruptions; "
                             f"{self.remedy()}")
-        self.corruption, (self.severity, *_) = next(iter(found.items()))
-        missing = [name for name in self.corruptions if name not in found]
-        missing += [f"{name} {level}" for name in found for level in SEVERITIES if level not in found[name]]
+        missing += missing_severities
         if missing:
             logger.warning("%s: without %s", self.name(), first_five(missing))

@@ -8,7 +8,13 @@ from .file_dataset import FileDataset, Splits
 from .utils.errors import DataError, first_five
 from .utils.files import leads_out
 
-LISTS = {split: f"images_variant_{split}.txt" for split in ("train", "val", "test")}
+LISTS = {
+    "train": "images_variant_train.txt",
+    "val": "images_variant_val.txt",
+    "test": "images_variant_test.txt",
+}
+ARCHIVE_FOLDER = "fgvc-aircraft-2013b/data"
+ARCHIVES_URL = "https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/archives"
 
 
 @DATASET_REGISTRY.register()
@@ -24,9 +30,15 @@ class FGVCAircraft(FileDataset):
     metadata = (Source("variants.txt"), Source(LISTS["test"]))
     archives = (Source(
         "fgvc-aircraft-2013b.tar.gz",
-        urls=("https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz",),
+        urls=(f"{ARCHIVES_URL}/fgvc-aircraft-2013b.tar.gz",),
         checksum="md5:d4acdd33327262359767eeaa97a4f732",
-        places={f"fgvc-aircraft-2013b/data/{name}": name for name in ("images", "variants.txt", *LISTS.values())},
+        places={
+            f"{ARCHIVE_FOLDER}/images": "images",
+            f"{ARCHIVE_FOLDER}/variants.txt": "variants.txt",
+            f"{ARCHIVE_FOLDER}/images_variant_train.txt": LISTS["train"],
+            f"{ARCHIVE_FOLDER}/images_variant_val.txt": LISTS["val"],
+            f"{ARCHIVE_FOLDER}/images_variant_test.txt": LISTS["test"],
+        },
     ),)
 
     def read(self) -> Splits:
@@ -34,18 +46,27 @@ class FGVCAircraft(FileDataset):
         training."""
         classnames = self.lines("variants.txt")
         labels = {name: label for label, name in enumerate(classnames)}
-        lists = {split: self.read_list(file, labels) for split, file in LISTS.items()
-                 if split == "test" or (self.dataset_dir / file).exists()}
+        lists = {}
+        for split, file in LISTS.items():
+            if split == "test" or (self.dataset_dir / file).exists():
+                lists[split] = self.read_list(file, labels)
         return Splits(classnames, **lists)
 
     def read_list(self, file: str, labels: dict[str, int]) -> list[Datum]:
         """One `<image number> <variant>` per line."""
-        pairs = [line.split(maxsplit=1) for line in self.lines(file)]
-        bad = [" ".join(pair) for pair in pairs if len(pair) != 2 or pair[1] not in labels or leads_out(pair[0])]
+        items = []
+        bad = []
+        for line in self.lines(file):
+            image, *rest = line.split(maxsplit=1)
+            variant = "".join(rest)
+            if variant in labels and not leads_out(image):
+                items.append(self.datum(f"{image}.jpg", labels[variant], variant))
+            else:
+                bad.append(line)
         if bad:
             raise DataError(f"{self.dataset_dir / file} has lines that are not `<image number> "
                             f"<variant>` with a variant of variants.txt: {first_five(bad)}")
-        return [self.datum(f"{image}.jpg", labels[name], name) for image, name in pairs]
+        return items
 
     def lines(self, file: str) -> list[str]:
         return read_lines(self.require(Source(file)))

@@ -63,12 +63,12 @@ class ImageNetBase(FileDataset):
     @classmethod
     def locate(cls, root: Path, source: Source) -> Path:
         """ImageNet's copy of the class names is used where a variant has none."""
-        own = super().locate(root, source)
-        if not own.exists():
+        path = super().locate(root, source)
+        if not path.exists():
             for folder in ("imagenet", "ImageNet"):
                 if (root / folder / source.name).is_file():
                     return root / folder / source.name
-        return own
+        return path
 
     def read(self) -> Splits:
         path = self.require(CLASSNAMES)
@@ -79,7 +79,7 @@ class ImageNetBase(FileDataset):
                            self.name(), path, len(names))
         folders = self.class_folders(self.class_root(), list(names))
         if self.subset:
-            names = {wnid: name for wnid, name in names.items() if wnid in folders}
+            names = {wnid: names[wnid] for wnid in folders}
         return Splits(list(names.values()), self.list_images(folders, names))
 
     def class_root(self) -> Path:
@@ -88,16 +88,25 @@ class ImageNetBase(FileDataset):
 
     def class_folders(self, folder: Path, wnids: list[str]) -> dict[str, Path]:
         """The folder of each WordNet id that has one."""
-        found = {entry.name: entry for entry in subfolders(folder)}
-        names = [str(label) for label in range(len(wnids))] if self.numbered else wnids
-        unknown = sorted(set(found) - set(names))
-        if unknown or not found:
+        by_name = {entry.name: entry for entry in subfolders(folder)}
+        names = wnids
+        if self.numbered:
+            names = [str(label) for label in range(len(wnids))]
+        unknown = sorted(set(by_name) - set(names))
+        if unknown or not by_name:
             raise DataError(f"{self.name()}: {folder} must have one folder per class of "
                             f"{CLASSNAMES.name}, named {names[0]} to {names[-1]}, not "
                             f"{first_five(unknown) or 'none at all'}; {self.remedy()}")
-        return {wnid: found[name] for wnid, name in zip(wnids, names, strict=True) if name in found}
+        folders = {}
+        for wnid, name in zip(wnids, names, strict=True):
+            if name in by_name:
+                folders[wnid] = by_name[name]
+        return folders
 
     def list_images(self, folders: Mapping[str, Path], names: Mapping[str, str]) -> list[Datum]:
         """The images of every class in label order, by file name within a class."""
-        return [item for label, (wnid, name) in enumerate(names.items()) if wnid in folders
-                for item in images_in(folders[wnid], label, name)]
+        items: list[Datum] = []
+        for label, (wnid, name) in enumerate(names.items()):
+            if wnid in folders:
+                items += images_in(folders[wnid], label, name)
+        return items

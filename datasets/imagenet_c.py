@@ -7,10 +7,21 @@ from .download.fetch import Source
 from .imagenet_base import ImageNetBase, imagenet_name
 
 CHECKSUMS = {  # md5, as published with the archives
-    "noise": "e80562d7f6c3f8834afb1ecf27252745", "blur": "2d8e81fdd8e07fef67b9334fa635e45c",
-    "weather": "33ffea4db4d93fe4a428c40a6ce0c25d", "digital": "89157860d7b10d5797849337ca2e5c03",
+    "noise": "e80562d7f6c3f8834afb1ecf27252745",
+    "blur": "2d8e81fdd8e07fef67b9334fa635e45c",
+    "weather": "33ffea4db4d93fe4a428c40a6ce0c25d",
+    "digital": "89157860d7b10d5797849337ca2e5c03",
     "extra": "d492dfba5fc162d8ec2c3cd8ee672984",
 }
+
+
+def archive(group: str) -> Source:
+    return Source(
+        f"{group}.tar",
+        urls=(f"https://zenodo.org/records/2235448/files/{group}.tar",),
+        checksum=f"md5:{CHECKSUMS[group]}",
+        places={name: name for name in GROUPS[group]},
+    )
 
 
 @DATASET_REGISTRY.register()
@@ -24,17 +35,14 @@ class ImageNetC(CorruptedDataset, ImageNetBase):
     aliases = ("imagenet-c",)
     expected_classes = 1000
     expected_test = 50_000
-    archives = tuple(
-        Source(f"{group}.tar", urls=(f"https://zenodo.org/records/2235448/files/{group}.tar",),
-               checksum=f"md5:{CHECKSUMS[group]}", places={name: name for name in names})
-        for group, names in GROUPS.items()
-    )
+    archives = tuple(map(archive, GROUPS))
 
     def class_root(self) -> Path:
         return self.dataset_dir / self.corruption / str(self.severity)
 
     def severities(self, corruption: str) -> tuple[int, ...]:
-        return tuple(level for level in SEVERITIES if (self.dataset_dir / corruption / str(level)).is_dir())
+        folder = self.dataset_dir / corruption
+        return tuple(severity for severity in SEVERITIES if (folder / str(severity)).is_dir())
 
     def uncorrupted_name(self, item: Datum) -> str:
         return imagenet_name(item)

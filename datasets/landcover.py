@@ -16,7 +16,15 @@ from PIL import Image
 
 from .base import DATASET_REGISTRY, SEVERITIES, Dataset, Datum
 from .image_index import ImageHash, ImageIndex, hash_text
-from .synthetic.tiles import CLASSNAMES, GENERATOR_VERSION, STRENGTHS, corrupt, shifted_tile, tile, tile_rng
+from .synthetic.tiles import (
+    CLASSNAMES,
+    GENERATOR_VERSION,
+    STRENGTHS,
+    corrupt,
+    shifted_tile,
+    tile,
+    tile_rng,
+)
 from .utils.errors import DataError
 
 
@@ -31,16 +39,26 @@ class LandCover(Dataset):
     per_class: ClassVar[dict[str, int]] = {"train": 32, "val": 8, "test": 40}
     draw_tile = staticmethod(tile)
 
-    def __init__(self, root: str | Path = "", corruption: str = "", severity: int = SEVERITIES[-1]) -> None:
+    def __init__(
+        self, root: str | Path = "", corruption: str = "", severity: int = SEVERITIES[-1],
+    ) -> None:
         super().__init__(root, corruption, severity)
-        self.train, self.val, self.test = (self.items(split) for split in ("train", "val", "test"))
+        self.train = self.items("train")
+        self.val = self.items("val")
+        self.test = self.items("test")
         self.classnames = list(CLASSNAMES)
 
     def items(self, split: str) -> list[Datum]:
         """The tiles of a split, class by class."""
-        place = f"{split}-{self.corruption}-{self.severity}" if self.corruption and split == "test" else split
-        return [Datum(f"{self.folder}/{place}/{name.replace(' ', '_')}/{number:05d}.png", label, classname=name)
-                for label, name in enumerate(CLASSNAMES) for number in range(self.per_class.get(split, 0))]
+        split_folder = split
+        if self.corruption and split == "test":
+            split_folder = f"{split}-{self.corruption}-{self.severity}"
+        items = []
+        for label, name in enumerate(CLASSNAMES):
+            folder = f"{self.folder}/{split_folder}/{name.replace(' ', '_')}"
+            for number in range(self.per_class.get(split, 0)):
+                items.append(Datum(f"{folder}/{number:05d}.png", label, classname=name))
+        return items
 
     def remedy(self) -> str:
         return "use LandCover for training"

@@ -15,22 +15,26 @@ REMEDY = "delete it, and it will be downloaded again"
 
 
 def read_split_file(path: Path) -> dict[str, list[Entry]]:
-    """`{"train": [[path, label, classname], …], "val": …, "test": …}`; anything else is refused."""
+    """Reads `{"train": [[path, label, classname], …], "val": …, "test": …}` and refuses anything
+    else."""
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not readable JSON ({error}); {REMEDY}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("test"), list) or not content["test"]:
+    test = content.get("test") if isinstance(content, dict) else None
+    if not isinstance(test, list) or not test:
         raise DataError(f"{path} is not a split file: it must have a list of images under "
                         f"\"test\"; {REMEDY}")
     splits = {}
     for split in ("train", "val", "test"):
         rows = content.get(split) or []
-        bad = [row for row in rows if not is_entry(row)] if isinstance(rows, list) else [rows]
+        bad = [rows]
+        if isinstance(rows, list):
+            bad = [row for row in rows if not is_entry(row)]
         if bad:
-            shown = first_five([reprlib.repr(row) for row in bad])  # it may be nested 1,000 deep
+            words = first_five([reprlib.repr(row) for row in bad])  # it may be nested 1,000 deep
             raise DataError(f"{path}: {split} has entries that are not [path, label, class name]: "
-                            f"{shown}")
+                            f"{words}")
         outside = [image for image, _, _ in rows if leads_out(image)]
         if outside:
             raise DataError(f"{path}: {split} lists images outside of the data set's folder: "
@@ -40,8 +44,13 @@ def read_split_file(path: Path) -> dict[str, list[Entry]]:
 
 
 def is_entry(row: object) -> bool:
-    return (isinstance(row, list) and [type(part) for part in row] == [str, int, str] and row[1] >= 0
-            and all(part.strip() for part in (row[0], row[2])))
+    """Whether a row has a path, a label and a class name."""
+    if not isinstance(row, list) or len(row) != 3:
+        return False
+    path, label, name = row
+    if type(path) is not str or type(label) is not int or type(name) is not str:
+        return False
+    return label >= 0 and bool(path.strip()) and bool(name.strip())
 
 
 class SplitFileDataset(FileDataset):
@@ -50,6 +59,9 @@ class SplitFileDataset(FileDataset):
     def read(self) -> Splits:
         path = self.require(self.metadata[0])
         entries = read_split_file(path)
-        classnames = names_by_label(str(path), [entry for rows in entries.values() for entry in rows])
-        lists = {split: [self.datum(*entry) for entry in rows] for split, rows in entries.items()}
+        all_entries = [*entries["train"], *entries["val"], *entries["test"]]
+        classnames = names_by_label(str(path), all_entries)
+        lists = {}
+        for split, rows in entries.items():
+            lists[split] = [self.datum(*entry) for entry in rows]
         return Splits(classnames, **lists)

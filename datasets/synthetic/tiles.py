@@ -18,9 +18,10 @@ GENERATOR_VERSION = 1  # part of every fingerprint; raise it when any tile chang
 CLEAR_SHARE = 0.4  # of the tiles of LandCover; the others are under one of the other conditions
 CONDITIONS = ("clear", "hazy", "dusk", "noisy", "blurry", "infrared", "cloudy", "dry", "snowy", "faded", "grey")
 CLASSNAMES = [
-    "annual crop land", "permanent crop land", "orchard", "vineyard", "rice paddy", "pasture", "herbaceous vegetation",
-    "golf course", "wetland", "residential area", "industrial area", "car park", "airport", "river", "canal", "lake",
-    "sea", "harbour", "beach", "highway", "railway", "forest", "desert", "snow",
+    "annual crop land", "permanent crop land", "orchard", "vineyard", "rice paddy", "pasture",
+    "herbaceous vegetation", "golf course", "wetland", "residential area", "industrial area",
+    "car park", "airport", "river", "canal", "lake", "sea", "harbour", "beach", "highway",
+    "railway", "forest", "desert", "snow",
 ]
 # Corruptions of test tiles, one of each group of ImageNet-C (Hendrycks and Dietterich, ICLR 2019),
 # and their strengths,
