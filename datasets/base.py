@@ -72,7 +72,9 @@ class Dataset:
     # Where few-shot lists are kept; None: they are drawn every time.
     fewshot_folder: Path | None = None
 
-    def __init__(self, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1]) -> None:
+    def __init__(
+        self, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1],
+    ) -> None:
         self.root = Path(root).expanduser()
         self.corruption = corruption
         self.severity = severity  # of the test images
@@ -96,8 +98,11 @@ class Dataset:
             raise ConfigError(f"DATASET.SEVERITY is {severity}; it must be one of "
                               f"{', '.join(map(str, SEVERITIES))}")
         if corruption not in cls.corruptions and (corruption or not cls.clean):
-            choice = f"one of {', '.join(cls.corruptions)}.{nearest(corruption, cls.corruptions)}"
-            valid = choice if not cls.clean else f"empty or {choice}" if cls.corruptions else "empty: it has none"
+            valid = f"one of {', '.join(cls.corruptions)}.{nearest(corruption, cls.corruptions)}"
+            if cls.clean and cls.corruptions:
+                valid = f"empty or {valid}"
+            elif cls.clean:
+                valid = "empty: it has none"
             raise ConfigError(f"DATASET.CORRUPTION is '{corruption}'; for {cls.__name__} it must "
                               f"be {valid}")
 
@@ -138,11 +143,16 @@ class Dataset:
         return ""
 
 
-def run_name(name: str, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1]) -> str:
+def run_name(
+    name: str, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1],
+) -> str:
     """A data set's name in run folders and results; a corruption is part of it, as in
     `ImageNetC-fog-5`."""
-    own = DATASET_REGISTRY.get(name).run_name(root) if name in DATASET_REGISTRY else name
-    return f"{own}-{corruption}-{severity}" if corruption else own
+    if name in DATASET_REGISTRY:
+        name = DATASET_REGISTRY.get(name).run_name(root)
+    if corruption:
+        name = f"{name}-{corruption}-{severity}"
+    return name
 
 
 def dataset_label(name: str, root: str | Path) -> str:
@@ -173,7 +183,9 @@ class DatasetInfo:
 def dataset_info(name: str) -> DatasetInfo:
     """Facts about a data set by its name in results; one that is not registered sorts last."""
     base, corruption, severity = parse_run_name(name)
-    cls = DATASET_REGISTRY.get(base) if base in DATASET_REGISTRY else Dataset
+    cls: type[Dataset] = Dataset
+    if base in DATASET_REGISTRY:
+        cls = DATASET_REGISTRY.get(base)
     label = cls.label or base
     order = base
     if corruption:

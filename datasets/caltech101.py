@@ -17,7 +17,8 @@ class Caltech101(SplitFileDataset):
     published_test = "a88d02786f77"
     metadata = (Source("split_zhou_Caltech101.json", drive_id="1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"),)
     archives = (Source(
-        "caltech-101.zip", urls=("https://data.caltech.edu/records/mzrjq-6wc02/files/caltech-101.zip",),
+        "caltech-101.zip",
+        urls=("https://data.caltech.edu/records/mzrjq-6wc02/files/caltech-101.zip",),
         checksum="md5:3138e1922a9193bfa496528edbbc45d0",
         inner="caltech-101/101_ObjectCategories.tar.gz", places={images: images},
     ),)

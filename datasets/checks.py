@@ -63,28 +63,39 @@ def check_classnames(source: str, classnames: Sequence[str]) -> None:
     check_printable(f"{source} has class names", classnames)
     if len(classnames) == 1:
         logger.warning("%s: one class only, '%s': every prediction is that class, with confidence "
-                       "1",
-                       source,
-                       one_line(classnames[0], 100))
+                       "1", source, one_line(classnames[0], 100))
     labels = defaultdict(list)
     for label, name in enumerate(classnames):
         labels[name].append(label)
-    shared = [f"'{name}' {tuple(which)}" for name, which in labels.items() if len(which) > 1]
-    if shared:  # ImageNet's usual list has a few
-        logger.log(logging.INFO if len(shared) * 100 <= len(classnames) else logging.WARNING,
-                   "%s: %d class names are shared by several labels: %s", source, len(shared), first_five(shared))
+    shared = []
+    for name, labels_of_name in labels.items():
+        if len(labels_of_name) > 1:
+            shared.append(f"'{name}' {tuple(labels_of_name)}")
+    if shared:
+        level = logging.WARNING
+        if len(shared) * 100 <= len(classnames):  # ImageNet's usual list has a few
+            level = logging.INFO
+        logger.log(level, "%s: %d class names are shared by several labels: %s",
+                   source, len(shared), first_five(shared))
 
 
-def check_items(source: str, split: str, items: Sequence[Datum], classnames: Sequence[str], image_dir: str) -> None:
+def check_items(
+    source: str, split: str, items: Sequence[Datum], classnames: Sequence[str], image_dir: str,
+) -> None:
     """Refuses unprintable paths (below `image_dir`), labels that do not fit the class names, and
     repeated images."""
-    check_printable(f"{source} has file names", [item.impath.removeprefix(image_dir) for item in items])
-    wrong = [f"{item.impath} (label {item.label}, '{item.classname}')" for item in items
-             if not 0 <= item.label < len(classnames) or item.classname != classnames[item.label]]
+    paths = [item.impath.removeprefix(image_dir) for item in items]
+    check_printable(f"{source} has file names", paths)
+    wrong = []
+    for item in items:
+        is_label = 0 <= item.label < len(classnames)
+        if not is_label or item.classname != classnames[item.label]:
+            wrong.append(f"{item.impath} (label {item.label}, '{item.classname}')")
     if wrong:
         raise DataError(f"{source}: labels and class names of the {split} split disagree: "
                         f"{first_five(wrong)}")
-    twice = [path for path, times in Counter(item.impath for item in items).items() if times > 1]
+    times = Counter(item.impath for item in items)
+    twice = [path for path, count in times.items() if count > 1]
     if twice:
         raise DataError(f"{source}: the {split} split lists images twice: {first_five(twice)}")
 
@@ -119,7 +130,7 @@ def shared_images(first: ImageIdentity, second: ImageIdentity) -> list[int]:
         Positions in the first split of the images that are in the second one too.
     """
     is_shared = np.isin(content_of(first.digests), content_of(second.digests))
-    return [position for position, shared in zip(first.indices, is_shared, strict=True) if shared]
+    return np.asarray(first.indices)[is_shared].tolist()
 
 
 def describe_copies(
@@ -139,7 +150,7 @@ def describe_copies(
 
     # Files of different sizes differ, so only those whose size occurs twice are read. Images that
     # are no files have no size: all of them are compared.
-    sizes = []
+    sizes: list[int | None] = []
     for _, item in listed:
         stamp = read_stamp(item.impath)
         sizes.append(stamp.size if stamp else None)
@@ -153,10 +164,16 @@ def describe_copies(
     in_splits = []
     in_classes = []
     for copies in pictures.values():
-        names = [f"{image_name(dataset, item)} ({split})" for split, item in copies]
-        if len({split for split, _ in copies}) > 1:
+        names = []
+        splits_of_copies = set()
+        labels = set()
+        for split, item in copies:
+            names.append(f"{image_name(dataset, item)} ({split})")
+            splits_of_copies.add(split)
+            labels.add(item.label)
+        if len(splits_of_copies) > 1:
             in_splits.append(" = ".join(names))
-        if len({item.label for _, item in copies}) > 1:
+        if len(labels) > 1:
             in_classes.append(" = ".join(names))
     notes = []
     if in_splits:

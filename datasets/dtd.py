@@ -15,7 +15,9 @@ class DescribableTextures(SplitFileDataset):
     expected_classes = 47
     expected_test = 1_692
     published_test = "2eb07303de2b"
-    metadata = (Source("split_zhou_DescribableTextures.json", drive_id="1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),)
+    metadata = (Source(
+        "split_zhou_DescribableTextures.json", drive_id="1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x",
+    ),)
     archives = (Source(
         "dtd-r1.0.1.tar.gz",
         urls=(

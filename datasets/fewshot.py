@@ -26,9 +26,11 @@ def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str |
     """Reduces `train` and `val` of a data set to few-shot samples, and checks that their files
     exist. The samples are kept as JSON in `fewshot_dir`, or with the data. Where `val` is the test
     split, as on ImageNet, it stays whole."""
-    own_val = dataset.val is not dataset.test
+    has_own_val = dataset.val is not dataset.test
     train = list(dataset.train)
-    val = list(dataset.val) if own_val else []
+    val: list[Datum] = []
+    if has_own_val:
+        val = list(dataset.val)
     if not train:
         raise DataError(f"{type(dataset).__name__} has no training images for DATASET.NUM_SHOTS "
                         f"{num_shots}; {dataset.remedy()}")
@@ -38,10 +40,18 @@ def sample_shots(dataset: Dataset, num_shots: int, seed: int, fewshot_dir: str |
         folder = dataset.fewshot_folder
         if fewshot_dir:
             folder = Path(fewshot_dir).expanduser() / dataset.run_name(dataset.root)
-        samples = kept_samples(dataset, folder / f"shot_{num_shots}-seed_{seed}.json", train, val, num_shots, seed)
+        path = folder / f"shot_{num_shots}-seed_{seed}.json"
+        splits = {"train": train, "val": val}
+        drawn_from = split_hash({**splits, "test": dataset.test}, str(dataset.image_dir))
+        listed_samples = read_samples(path, dataset, splits, drawn_from)
+        if listed_samples is not None:
+            samples = listed_samples
+        else:
+            samples = draw(train, val, num_shots, seed)
+            write_samples(path, dataset, samples, drawn_from)
     dataset.train = samples["train"]
     dataset.check_files(dataset.train)
-    if own_val:
+    if has_own_val:
         dataset.val = samples["val"]
         dataset.check_files(dataset.val)
 
@@ -52,11 +62,15 @@ def draw(train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int
     published splits a seed gives the images that CoOp draws after seeding Python's generator with
     it."""
     rng = random.Random(seed)
-    sample = draw_split("train", train, num_shots, rng)
-    return {"train": sample, "val": draw_split("val", val, min(num_shots, 4), rng)}  # as in CoOp
+    return {
+        "train": draw_split("train", train, num_shots, rng),
+        "val": draw_split("val", val, min(num_shots, 4), rng),  # as in CoOp
+    }
 
 
-def draw_split(split: str, items: Sequence[Datum], num_shots: int, rng: random.Random) -> list[Datum]:
+def draw_split(
+    split: str, items: Sequence[Datum], num_shots: int, rng: random.Random,
+) -> list[Datum]:
     """`num_shots` images per class. A class with fewer images contributes all of them and uses no
     random numbers, as in Dassl since 2021, so the classes after it get the same images as there."""
     by_label: dict[int, list[Datum]] = defaultdict(list)
@@ -76,40 +90,54 @@ def draw_split(split: str, items: Sequence[Datum], num_shots: int, rng: random.R
     return chosen
 
 
-def kept_samples(
-    dataset: Dataset, path: Path, train: Sequence[Datum], val: Sequence[Datum], num_shots: int, seed: int,
-) -> Samples:
-    """The samples listed in the file `path`, or new ones, which are written there. A damaged file,
-    or one drawn from another split, is replaced. Where the folder cannot be written, the samples
-    are drawn every time; they depend on the seed alone."""
-    drawn_from = split_hash({"train": train, "val": val, "test": dataset.test}, str(dataset.image_dir))
-    known = {item.impath: item for item in (*train, *val)}
+def read_samples(
+    path: Path, dataset: Dataset, splits: Samples, drawn_from: str,
+) -> Samples | None:
+    """The samples listed in a file; None if there is none, or if it is damaged or was drawn from
+    another split.
+
+    Args:
+        path: The file.
+        dataset: The reader of the images.
+        splits: All images that may be listed.
+        drawn_from: The hash of the data set's splits.
+    """
+    item_of = {item.impath: item for item in (*splits["train"], *splits["val"])}
     try:
         content = json.loads(read_regular(path))
-        if content["sampled_from"] == drawn_from:
-            return {split: [known[str(dataset.image_dir / entry[0])] for entry in content[split]]
-                    for split in ("train", "val")}
-        logger.warning("%s was drawn from another split; drawing again", path)
+        if content["sampled_from"] != drawn_from:
+            logger.warning("%s was drawn from another split; drawing again", path)
+            return None
+        samples: Samples = {}
+        for split in splits:
+            paths = [str(dataset.image_dir / entry[0]) for entry in content[split]]
+            samples[split] = [item_of[path] for path in paths]
+        return samples
     except (FileNotFoundError, NotADirectoryError):
-        pass
+        return None
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        logger.warning("%s cannot be used (%s: %s); drawing again", path, type(error).__name__, one_line(error, 200))
-    samples = draw(train, val, num_shots, seed)
-    lines = [f'"sampled_from": {json.dumps(drawn_from)}']
+        logger.warning("%s cannot be used (%s: %s); drawing again", path, type(error).__name__,
+                       one_line(error, 200))
+        return None
+
+
+def write_samples(path: Path, dataset: Dataset, samples: Samples, drawn_from: str) -> None:
+    """Keeps samples as JSON with one image per line. Where the folder cannot be written, they are
+    drawn every time; they depend on the seed alone."""
+    blocks = [f'"sampled_from": {json.dumps(drawn_from)}']
     for split, items in samples.items():
-        paths = [Path(item.impath).relative_to(dataset.image_dir).as_posix() for item in items]
-        entries = [[image, item.label, item.classname] for image, item in zip(paths, items, strict=True)]
-        # One entry per line.
-        rows = ",\n  ".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
-        lines.append(f'"{split}": [\n  {rows}\n]')
+        lines = []
+        for item in items:
+            image = Path(item.impath).relative_to(dataset.image_dir).as_posix()
+            lines.append(json.dumps([image, item.label, item.classname], ensure_ascii=False))
+        rows = ",\n  ".join(lines)
+        blocks.append(f'"{split}": [\n  {rows}\n]')
     try:
-        write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+        write_text(path, "{\n" + ",\n".join(blocks) + "\n}\n")
     except UserError as error:
         logger.info("few-shot samples are not kept (%s)", error)
-    else:
-        logger.info("few-shot samples written to %s (set DATASET.FEWSHOT_DIR for another "
-                    "folder)", path)
-    return samples
+        return
+    logger.info("few-shot samples written to %s (set DATASET.FEWSHOT_DIR for another folder)", path)
 
 
 @reading()
@@ -192,14 +220,28 @@ def select_classes(dataset: Dataset, which: str) -> None:
     """Reduces a data set to CoOp's `base` (first half, rounded up) or `new` (second half) classes,
     labels from 0."""
     half = math.ceil(len(dataset.classnames) / 2)
-    start, stop = (0, half) if which == "base" else (half, len(dataset.classnames))
+    start = 0
+    stop = half
+    if which == "new":
+        start = half
+        stop = len(dataset.classnames)
 
     def selected(items: Sequence[Datum]) -> list[Datum]:
-        return [replace(item, label=item.label - start) for item in items if start <= item.label < stop]
+        chosen = []
+        for item in items:
+            if start <= item.label < stop:
+                chosen.append(replace(item, label=item.label - start))
+        return chosen
 
     train = dataset.train
-    dataset.train = LazyList(lambda: selected(train)) if isinstance(train, LazyList) else selected(train)
-    own_val = dataset.val is not dataset.test
+    if isinstance(train, LazyList):
+        dataset.train = LazyList(lambda: selected(train))
+    else:
+        dataset.train = selected(train)
+    has_own_val = dataset.val is not dataset.test
     dataset.test = selected(dataset.test)
-    dataset.val = selected(dataset.val) if own_val else dataset.test
+    if has_own_val:
+        dataset.val = selected(dataset.val)
+    else:
+        dataset.val = dataset.test
     dataset.classnames = dataset.classnames[start:stop]

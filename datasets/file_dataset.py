@@ -53,7 +53,9 @@ class FileDataset(Dataset):
     published_test = ""  # `split_hash` of the published test split
 
     @reading()
-    def __init__(self, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1]) -> None:
+    def __init__(
+        self, root: str | Path, corruption: str = "", severity: int = SEVERITIES[-1],
+    ) -> None:
         super().__init__(root, corruption, severity)
         self.dataset_dir = self.folder_in(self.root)
         self.image_dir = self.image_folder(self.root)
@@ -68,7 +70,8 @@ class FileDataset(Dataset):
         self.test_hash = split_hash({"test": self.test}, str(self.image_dir))
         self.difference = self.compare_with_published()
         if self.difference:
-            logger.warning("%s: %s; results will not be comparable with published ones", self.name(), self.difference)
+            logger.warning("%s: %s; results will not be comparable with published ones",
+                           self.name(), self.difference)
 
     def read(self) -> Splits:
         """Class names and lists of images."""
@@ -113,19 +116,23 @@ class FileDataset(Dataset):
     @classmethod
     def is_in_tpt_layout(cls, root: Path) -> bool:
         """Whether the images are where TPT's scripts want them and not where CoOp's do."""
-        return cls.image_folder(root) != cls.folder_in(root) / cls.images or (
-            bool(cls.tpt_images) and cls.folder_in(root) == root / cls.tpt_folder() != root / cls.folder)
+        folder = cls.folder_in(root)
+        if cls.image_folder(root) != folder / cls.images:
+            return True
+        has_folder_of_its_own = bool(cls.tpt_images) and cls.tpt_folder() != cls.folder
+        return has_folder_of_its_own and folder == root / cls.tpt_folder()
 
     @classmethod
     def locate(cls, root: Path, source: Source) -> Path:
         """The path of a metadata file, whether it exists or not. Beside TPT's folder of the images
         it may be in CoOp's folder, or in a copy of `data_splits` of TPT's repository."""
-        usual = cls.folder_in(root) / source.name
+        usual = cls.folder_in(root)
         if cls.tpt_images:
-            for folder in (cls.folder_in(root), root / cls.tpt_folder(), root / cls.folder, root / "data_splits"):
+            others = (root / cls.tpt_folder(), root / cls.folder, root / "data_splits")
+            for folder in (usual, *others):
                 if (folder / source.name).is_file():
                     return folder / source.name
-        return usual
+        return usual / source.name
 
     @classmethod
     def test_dir(cls, root: Path) -> Path:
@@ -243,8 +250,8 @@ class FileDataset(Dataset):
         if not isinstance(splits.train, LazyList):
             leaked = tested & {item.impath for item in splits.train}
             if leaked:
-                logger.warning("%s: %d test images are also training images: %s", self.name(), len(leaked),
-                               first_five(sorted(leaked)))
+                logger.warning("%s: %d test images are also training images: %s",
+                               self.name(), len(leaked), first_five(sorted(leaked)))
         if splits.val is not splits.test:  # as on ImageNet, which says so (`has_val`)
             leaked = tested & {item.impath for item in splits.val}
             if leaked:
@@ -256,12 +263,14 @@ class FileDataset(Dataset):
         """How the test split differs from the published one; "" if it does not."""
         images = len(self.test)
         classes = len(self.classnames)
-        published = self.expected_test or images, self.expected_classes or classes
-        if (images, classes) != published:
-            return (f"{images} test images of {classes} classes here, {published[0]} of "
-                    f"{published[1]} in the published set")
+        published_images = self.expected_test or images
+        published_classes = self.expected_classes or classes
+        if (images, classes) != (published_images, published_classes):
+            return (f"{images} test images of {classes} classes here, {published_images} of "
+                    f"{published_classes} in the published set")
         if self.published_test and self.test_hash != self.published_test:
-            return f"the test split ({self.test_hash}) is not the published one ({self.published_test})"
+            return (f"the test split ({self.test_hash}) is not the published one "
+                    f"({self.published_test})")
         return ""
 
 
@@ -276,20 +285,25 @@ def subfolders(folder: Path) -> list[Path]:
 
 def images_in(folder: Path, label: int, classname: str) -> list[Datum]:
     """The images directly in a class's folder, by name; none if there is no such folder."""
-    names = sorted(filter(is_image_name, os.listdir(folder))) if folder.is_dir() else []  # noqa: PTH208
-    return [Datum(f"{folder}{os.sep}{name}", label, classname=classname) for name in names]
+    if not folder.is_dir():
+        return []
+    items = []
+    for name in sorted(os.listdir(folder)):  # noqa: PTH208 - there may be a million
+        if is_image_name(name):
+            items.append(Datum(f"{folder}{os.sep}{name}", label, classname=classname))
+    return items
 
 
 def files_below(folder: Path) -> Iterator[str]:
     """The files in a folder and in those below it, by name, without hidden ones."""
-    for place, folders, files in os.walk(folder, followlinks=True):
-        depth = place.count(os.sep) - str(folder).count(os.sep)
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        depth = parent.count(os.sep) - str(folder).count(os.sep)
         if depth >= DEEPEST:  # a link may lead to a folder that holds it
             folders.clear()
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             if not name.startswith("."):
-                yield f"{place}{os.sep}{name}"
+                yield f"{parent}{os.sep}{name}"
 
 
 def holds_images(folder: Path) -> bool:
@@ -308,9 +322,12 @@ def contents(folder: Path) -> str:
 
 def file_datasets() -> list[type[FileDataset]]:
     """Every registered reader that has its own folder below the data root, by key."""
-    classes = (DATASET_REGISTRY.get(name) for name in DATASET_REGISTRY)
-    found = [cls for cls in classes if issubclass(cls, FileDataset) and cls.folder]
-    return sorted(found, key=lambda cls: cls.key())
+    readers = []
+    for name in DATASET_REGISTRY:
+        cls = DATASET_REGISTRY.get(name)
+        if issubclass(cls, FileDataset) and cls.folder:
+            readers.append(cls)
+    return sorted(readers, key=lambda cls: cls.key())
 
 
 def find_file_dataset(name: str) -> type[FileDataset]:
@@ -321,7 +338,7 @@ def find_file_dataset(name: str) -> type[FileDataset]:
     for cls in readers:
         if registered == cls.name() or name.lower() == cls.key().lower():
             return cls
-    names = [*(cls.key() for cls in readers), *(cls.name() for cls in readers)]
     keys = [cls.key() for cls in readers]
-    raise UnknownNameError(f"unknown data set '{name}'.{nearest(name, names)} Known: "
+    names = [cls.name() for cls in readers]
+    raise UnknownNameError(f"unknown data set '{name}'.{nearest(name, [*keys, *names])} Known: "
                            f"{', '.join(keys)}.")

@@ -66,7 +66,10 @@ def identify(
     """
     listed = [items[position] for position in indices]
     hashes = hash_contents(dataset, listed, index)
-    missing = [item.impath for item, image in zip(listed, hashes, strict=True) if image.is_missing]
+    missing = []
+    for item, image in zip(listed, hashes, strict=True):
+        if image.is_missing:
+            missing.append(item.impath)
     if len(missing) == len(listed) and source_of_images(type(dataset)):
         missing = []  # its paths are names of images that it draws
 
@@ -166,7 +169,10 @@ def hash_possible_copies(
         if position in in_run:
             continue
         stamp = read_stamp(items[position].impath)
-        if (stamp.size if stamp else None) in sizes:
+        size = None
+        if stamp is not None:
+            size = stamp.size
+        if size in sizes:
             positions.append(position)
     if not positions:
         return {}

@@ -55,8 +55,8 @@ class ImageFolder(OwnImages):
             kinds = []
             for kind, count in unread.most_common():
                 kinds.append(f"{count} {kind} (such as {examples[kind]})")
-            note = (f"files of a kind that is not read: {first_five(kinds)}; convert them to PNG or "
-                    f"JPEG")
+            note = (f"files of a kind that is not read: {first_five(kinds)}; convert them to PNG "
+                    f"or JPEG")
             if ".parquet" in unread:
                 note = (f"{unread['.parquet']} parquet files, such as {examples['.parquet']}: if "
                         f"they hold the images, use --dataset-config-file parquet --root "
@@ -107,7 +107,8 @@ class ImageFolder(OwnImages):
             raise DataError(f"ImageFolder: beside {names} the folder {test} is missing or has no "
                             f"class folders; test images must be at {test}/<class>/<image>")
         if others:
-            logger.info("ImageFolder: folders beside the splits are not read: %s", first_five(others))
+            logger.info("ImageFolder: folders beside the splits are not read: %s",
+                        first_five(others))
         return {split: places[split] for split in ("train", "val", "test") if split in places}
 
     def read_names(self, classes: list[str]) -> dict[str, str]:

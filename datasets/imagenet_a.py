@@ -16,5 +16,6 @@ class ImageNetA(ImageNetBase):
     expected_test = 7_500
     archives = (Source(
         "imagenet-a.tar", urls=("https://people.eecs.berkeley.edu/~hendrycks/imagenet-a.tar",),
-        checksum="sha256:3bb3632277e6ba6392ea64c02ddbf4dd2266c9caffd6bc09c9656d28f012589e", places={images: images},
+        checksum="sha256:3bb3632277e6ba6392ea64c02ddbf4dd2266c9caffd6bc09c9656d28f012589e",
+        places={images: images},
     ),)

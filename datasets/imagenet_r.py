@@ -16,5 +16,6 @@ class ImageNetR(ImageNetBase):
     expected_test = 30_000
     archives = (Source(
         "imagenet-r.tar", urls=("https://people.eecs.berkeley.edu/~hendrycks/imagenet-r.tar",),
-        checksum="sha256:18c6bf493b39a0d975d48e587437f562caab9c52ae6327dcfa9dd8eb54aa1b52", places={images: images},
+        checksum="sha256:18c6bf493b39a0d975d48e587437f562caab9c52ae6327dcfa9dd8eb54aa1b52",
+        places={images: images},
     ),)

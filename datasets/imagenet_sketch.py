@@ -15,5 +15,6 @@ class ImageNetSketch(ImageNetBase):
     expected_test = 50_889
     archives = (Source(
         "ImageNet-Sketch.zip", drive_id="1Mj0i5HBthqH1p_yeXzsg22gZduvgoNeA",
-        checksum="sha256:4d3ce6b82a7c48aabf14aeac105eb533e75707f152cc858f55bfc022031a72ed", places={"sketch": "images"},
+        checksum="sha256:4d3ce6b82a7c48aabf14aeac105eb533e75707f152cc858f55bfc022031a72ed",
+        places={"sketch": "images"},
     ),)

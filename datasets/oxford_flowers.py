@@ -15,7 +15,9 @@ class OxfordFlowers(SplitFileDataset):
     expected_classes = 102
     expected_test = 2_463
     published_test = "6b60297970b5"
-    metadata = (Source("split_zhou_OxfordFlowers.json", drive_id="1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),)
+    metadata = (Source(
+        "split_zhou_OxfordFlowers.json", drive_id="1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT",
+    ),)
     archives = (Source(
         "102flowers.tgz",
         urls=(

@@ -142,7 +142,8 @@ class Parquet(OwnImages):
         if not by_split:
             remedy = self.remedy()
             if next(self.root.rglob("*.arrow"), None):
-                remedy = "it holds Arrow files of the library `datasets`: write each split with `to_parquet`"
+                remedy = ("it holds Arrow files of the library `datasets`: write each split with "
+                          "`to_parquet`")
             raise DataError(f"Parquet: there is no parquet file in {self.root}; {remedy}")
         self.hub_splits = choose_splits(list(by_split), choice, self.root)
         lists: dict[str, list[tuple[str, str, str]]] = {split: [] for split in SPLITS}
@@ -165,11 +166,13 @@ class Parquet(OwnImages):
         for split, rows in lists.items():
             items[split] = []
             for image, code, group in rows:
-                items[split].append(Datum(image, labels[code], classname=names_by_code[code], group=group))
+                datum = Datum(image, labels[code], classname=names_by_code[code], group=group)
+                items[split].append(datum)
         return Splits([names_by_code[code] for code in codes], **items)
 
     def remedy(self) -> str:
-        return "give the folder of `hf download NAME --repo-type dataset --local-dir FOLDER` with --root"
+        return ("give the folder of `hf download NAME --repo-type dataset --local-dir FOLDER` with "
+                "--root")
 
     def read_file(self, file: ParquetFile, choice: ColumnChoice) -> list[tuple[str, str, str]]:
         """The rows of a file: name of the image, class, group."""

@@ -157,8 +157,10 @@ class ImageCells:
 
     def forget(self) -> None:
         """Drops the row groups that were used longest ago."""
-        while len(self.groups) > 1 and sum(cells.nbytes for cells in self.groups.values()) > MOST_BYTES:
-            self.groups.popitem(last=False)
+        size = sum(cells.nbytes for cells in self.groups.values())
+        while len(self.groups) > 1 and size > MOST_BYTES:
+            _, cells = self.groups.popitem(last=False)
+            size -= cells.nbytes
 
 
 def as_text(cells: Sequence[Any]) -> list[str]:

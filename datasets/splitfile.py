@@ -15,8 +15,8 @@ REMEDY = "delete it, and it will be downloaded again"
 
 
 def read_split_file(path: Path) -> dict[str, list[Entry]]:
-    """Reads `{"train": [[path, label, classname], …], "val": …, "test": …}` and refuses anything
-    else."""
+    """Reads `{"train": [[path, label, classname], …], "val": …, "test": …}`. Anything else is
+    refused."""
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:

@@ -14,10 +14,20 @@ class StanfordCars(SplitFileDataset):
     expected_classes = 196
     expected_test = 8_041
     published_test = "ea80d3d914f1"
-    metadata = (Source("split_zhou_StanfordCars.json", drive_id="1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),)
+    metadata = (Source(
+        "split_zhou_StanfordCars.json", drive_id="1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT",
+    ),)
     archives = (
-        Source("cars_train.tgz", checksum="md5:065e5b463ae28d29e77c1b4b166cfe61", places={"cars_train": "cars_train"}),
-        Source("cars_test.tgz", checksum="md5:4ce7ebf6a94d07f1952d94dd34c4d501", places={"cars_test": "cars_test"}),
+        Source(
+            "cars_train.tgz",
+            checksum="md5:065e5b463ae28d29e77c1b4b166cfe61",
+            places={"cars_train": "cars_train"},
+        ),
+        Source(
+            "cars_test.tgz",
+            checksum="md5:4ce7ebf6a94d07f1952d94dd34c4d501",
+            places={"cars_test": "cars_test"},
+        ),
     )
     parquet_copy = "tanganke/stanford_cars"
     manual = (

@@ -14,7 +14,11 @@ class SUN397(SplitFileDataset):
     expected_classes = 397
     expected_test = 19_850
     metadata = (Source("split_zhou_SUN397.json", drive_id="1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq"),)
-    archives = (Source("SUN397.tar.gz", checksum="md5:8ca2778205c41d23104230ba66911c7a", places={images: images}),)
+    archives = (Source(
+        "SUN397.tar.gz",
+        checksum="md5:8ca2778205c41d23104230ba66911c7a",
+        places={images: images},
+    ),)
     parquet_copy = "tanganke/sun397"
     manual = (
         "both known addresses (vision.princeton.edu, groups.csail.mit.edu) are gone; with a copy "

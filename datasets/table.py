@@ -254,7 +254,8 @@ class Table(OwnImages):
         labels = {code: label for label, code in enumerate(names)}
         lists: dict[str, list[Datum]] = {split: [] for split in SPLITS}
         for entry in entries:
-            datum = Datum(entry.path, labels[entry.code], classname=names[entry.code], group=entry.group)
+            datum = Datum(
+                entry.path, labels[entry.code], classname=names[entry.code], group=entry.group)
             lists[entry.split].append(datum)
         if not lists["test"]:
             counts = ", ".join(f"{split} {len(items)}" for split, items in lists.items() if items)
@@ -310,7 +311,7 @@ class Table(OwnImages):
             raise DataError(f"Table: {self.root} has several tables, {', '.join(names)}: choose "
                             f"one with DATASET.COLUMNS \"table={names[0]}\", or call them "
                             f"train.csv, val.csv and test.csv")
-        return [(sheet, columns, split) for (sheet, columns), split in zip(sheets, splits, strict=True)]
+        return [(*sheet, split) for sheet, split in zip(sheets, splits, strict=True)]
 
     def choose_columns(self, sheet: Sheet, choice: ColumnChoice) -> dict[str, str]:
         """The columns of a table by role: as the user says, otherwise by usual names."""
@@ -324,7 +325,8 @@ class Table(OwnImages):
         for role in ROLES:
             if role in columns:
                 continue
-            free = [header for header in candidates(role, headers) if header not in columns.values()]
+            usual = candidates(role, headers)
+            free = [header for header in usual if header not in columns.values()]
             if role == "image":
                 free = self.existing_first(sheet, free)
             if role == "split":

@@ -16,4 +16,8 @@ class UCF101(SplitFileDataset):
     expected_test = 3_783
     published_test = "acf44e02cba5"
     metadata = (Source("split_zhou_UCF101.json", drive_id="1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),)
-    archives = (Source("UCF-101-midframes.zip", drive_id="10Jqome3vtUA2keJkNanAiFpgbyC9Hc2O", places={images: images}),)
+    archives = (Source(
+        "UCF-101-midframes.zip",
+        drive_id="10Jqome3vtUA2keJkNanAiFpgbyC9Hc2O",
+        places={images: images},
+    ),)

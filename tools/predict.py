@@ -22,24 +22,35 @@ from promptcal.datasets.utils.plugins import load_plugins
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = tool_parser(__doc__)
-    parser.add_argument("images", nargs="+", metavar="IMAGE", type=Path, help="image files, or folders of images")
-    parser.add_argument("--recursive", action="store_true", help="also the images in the folders of a folder")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", type=Path,
+                        help="image files, or folders of images")
+    parser.add_argument("--recursive", action="store_true", help="also the images in the folders "
+                                                                 "of a folder")
     names = parser.add_mutually_exclusive_group(required=True)
-    names.add_argument("--classes", nargs="+", metavar="NAME", help="class names, or a text file with one per line")
+    names.add_argument("--classes", nargs="+", metavar="NAME", help="class names, or a text file "
+                                                                    "with one per line")
     names.add_argument("--dataset", metavar="NAME",
-                       help="use class names, λ and AugMix of this data set, which must be below --root")
+                       help="use class names, λ and AugMix of this data set, which must be below "
+                            "--root")
     parser.add_argument("--root", default="data", help="folder with the data sets, for --dataset")
     parser.add_argument("--trainer", nargs="+", default=["SoC"], metavar="NAME",
-                        help="ZeroShot, TPT, CTPT, OTPT, SoC ...; several are shown side by side in --html")
-    parser.add_argument("--backbone", help="OpenAI's name, small, a path, open_clip:MODEL/TAG or hf:FOLDER")
-    parser.add_argument("--views", type=int, default=64, help="views per image, including the plain one")
+                        help="ZeroShot, TPT, CTPT, OTPT, SoC ...; several are shown side by side "
+                             "in --html")
+    parser.add_argument("--backbone", help="OpenAI's name, small, a path, open_clip:MODEL/TAG or "
+                                           "hf:FOLDER")
+    parser.add_argument("--views", type=int, default=64, help="views per image, including the "
+                                                              "plain one")
     parser.add_argument("--seed", type=int, default=0, help="of the views")
     parser.add_argument("--top", type=int, default=3, help="classes shown per image")
     parser.add_argument("--html", nargs="?", const=Path("predict.html"), type=Path, metavar="FILE",
-                        help="also write a page with the images, their selected views and all confidences")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write a table with one row per image")
-    parser.add_argument("--probabilities", action="store_true", help="with the probability of every class in --csv")
-    parser.add_argument("--opts", nargs="*", default=[], metavar="KEY VALUE", help="settings, e.g. TTA.STEPS 2")
+                        help="also write a page with the images, their selected views and all "
+                             "confidences")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write a table with one row "
+                                                                 "per image")
+    parser.add_argument("--probabilities", action="store_true",
+                        help="with the probability of every class in --csv")
+    parser.add_argument("--opts", nargs="*", default=[], metavar="KEY VALUE",
+                        help="settings, e.g. TTA.STEPS 2")
     return parser.parse_args(argv)
 
 

@@ -190,15 +190,16 @@ def checked_model(model: Any) -> Backbone:
         raise TypeError(f"model must be a loaded one, not its name: use load_clip({model!r})")
     backbone = as_backbone(model)
     if backbone.device.type == "meta" or torch.get_default_device().type == "meta":
-        raise ValueError("the model or torch's default device is 'meta', which holds no numbers: use cpu "
-                         "or cuda")
+        raise ValueError("the model or torch's default device is 'meta', which holds no numbers: "
+                         "use cpu or cuda")
     for weight in backbone.module.parameters():
         if weight.is_floating_point() and weight.dtype != torch.float32:
             raise TypeError(f"the model's weights are {weight.dtype}: give model.float(); "
-                            f"opts=['MODEL.PREC', 'fp16'] or 'bf16' then runs its towers in half precision")
+                            f"opts=['MODEL.PREC', 'fp16'] or 'bf16' then runs its towers in half "
+                            f"precision")
         if weight.is_inference():
-            raise ValueError("the model was loaded inside torch.inference_mode(), so it has no gradients: "
-                             "load it outside")
+            raise ValueError("the model was loaded inside torch.inference_mode(), so it has no "
+                             "gradients: load it outside")
     return backbone
 
 
@@ -224,7 +225,8 @@ def option_pairs(opts: Any) -> list:
             pairs += [key, value]
         return pairs
     if isinstance(opts, str | bytes) or not isinstance(opts, Sequence):
-        raise TypeError(f"opts must be KEY VALUE pairs like ['TTA.STEPS', 2], or a dict, not {opts!r:.80}")
+        raise TypeError(f"opts must be KEY VALUE pairs like ['TTA.STEPS', 2], or a dict, not "
+                        f"{opts!r:.80}")
     return list(opts)
 
 
@@ -254,8 +256,8 @@ def indices_of(index: Sequence[int] | int | None, images: int) -> Sequence[int]:
         if not isinstance(number, int | np.integer) or number < 0:
             are_valid = False
     if not are_valid:
-        raise ConfigError(f"index must be one whole number from 0 per image: {images} images, index "
-                          f"{index!r:.80}")
+        raise ConfigError(f"index must be one whole number from 0 per image: {images} images, "
+                          f"index {index!r:.80}")
     return [int(number) for number in numbers]
 
 
@@ -263,7 +265,8 @@ def as_tensor(views: Any, size: int) -> Tensor:
     """Views of one image or several as a tensor in normal mode without gradient.
 
     Args:
-        views: A tensor or array (V, 3, size, size) or (B, V, 3, size, size), or a list of the former.
+        views: A tensor or array (V, 3, size, size) or (B, V, 3, size, size), or a list of the
+            former.
         size: Pixels along each side.
 
     Returns:
@@ -273,7 +276,8 @@ def as_tensor(views: Any, size: int) -> Tensor:
     is_list = isinstance(views, list | tuple)
     arrays = views if is_list else [views]
     if not arrays:
-        raise TypeError(f"views must be images, paths, or a tensor {wanted}, not a {type(views).__name__}")
+        raise TypeError(f"views must be images, paths, or a tensor {wanted}, not a "
+                        f"{type(views).__name__}")
     shapes = []
     for array in arrays:
         if not isinstance(array, Tensor | np.ndarray):
@@ -320,12 +324,15 @@ def has_pixel_values(views: Tensor, pixels: str = AUTO) -> bool:
     have negative numbers unless the image is very bright. A range that fits both is refused.
     """
     if pixels not in (AUTO, RAW, NORMALISED):
-        raise ConfigError(f'pixels is {pixels!r:.40}; it must be "{RAW}", "{NORMALISED}" or "{AUTO}"')
+        raise ConfigError(f'pixels is {pixels!r:.40}; it must be "{RAW}", "{NORMALISED}" or '
+                          f'"{AUTO}"')
     if views.dtype == torch.uint8:
         if pixels == NORMALISED:
-            raise ConfigError(f"views of type uint8 are pixel values, not {NORMALISED}: give floats")
+            raise ConfigError(f"views of type uint8 are pixel values, not {NORMALISED}: give "
+                              f"floats")
         return True
-    low, high = float(views.amin()), float(views.amax())
+    low = float(views.amin())
+    high = float(views.amax())
     fits_raw = low >= -1 and high <= 256  # AugMix rounds nothing
     fits_normalised = max(-low, high) <= HIGHEST_NORMALISED
     advice = "give pixel values from 0 to 255, or normalise them with the backbone's mean and std"
@@ -333,7 +340,8 @@ def has_pixel_values(views: Tensor, pixels: str = AUTO) -> bool:
         is_raw = pixels == RAW
         fits = fits_raw if is_raw else fits_normalised
         if not fits:
-            raise ValueError(f"views lie in {low:g}..{high:g}, but pixels is \"{pixels}\": {advice}")
+            raise ValueError(f"views lie in {low:g}..{high:g}, but pixels is \"{pixels}\": "
+                             f"{advice}")
         return is_raw
     if low >= 0 and 0 < high <= 1:
         raise ValueError("views lie in 0..1: multiply them by 255, or normalise them with the "

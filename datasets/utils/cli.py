@@ -170,8 +170,8 @@ class Terminated(BaseException):
 
 
 def ending_signals() -> list[signal.Signals]:
-    """SIGTERM, and SIGUSR1, which `sbatch --signal=USR1@60` sends before a job's time is up. Windows
-    has no SIGUSR1."""
+    """SIGTERM, and SIGUSR1, which `sbatch --signal=USR1@60` sends before a job's time is up.
+    Windows has no SIGUSR1."""
     names = ("SIGTERM", "SIGUSR1")
     return [getattr(signal, name) for name in names if hasattr(signal, name)]
 

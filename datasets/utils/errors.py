@@ -88,8 +88,8 @@ def machine_fault(error: BaseException) -> str:
     # Before version 2.8 torch has no type for this.
     if type(error).__name__ == "AcceleratorError" or str(error).startswith("CUDA error"):
         first_line = str(error).partition("\n")[0]
-        return (f"the GPU has failed ({one_line(first_line, 160)}); finished parts are kept: run the "
-                f"command again, with DEVICE cpu if it does not recover")
+        return (f"the GPU has failed ({one_line(first_line, 160)}); finished parts are kept: run "
+                f"the command again, with DEVICE cpu if it does not recover")
     too_many_files = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
     too_many_threads = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     if too_many_files or too_many_threads:

@@ -49,7 +49,7 @@ def import_plugin(name: str, what: str) -> None:
         absent = ""
         if isinstance(error, ModuleNotFoundError) and error.name:
             absent = error.name
-        # The plugin itself is absent, or a package that holds it, and not something that it imports.
+        # Not something that the plugin imports, but itself or a package that holds it.
         if absent and f"{name}.".startswith(f"{absent}."):
             raise ConfigError(f"{what} is not found: there is no module '{absent}' in "
                               f"{Path.cwd()} or among the installed packages") from error

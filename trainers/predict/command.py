@@ -1,4 +1,5 @@
-"""The predict command, after its arguments are parsed: a table, a CSV file and a page of a user's own images."""
+"""The predict command, after its arguments are parsed: a table, a CSV file and a page of a user's
+own images."""
 from __future__ import annotations
 
 import argparse
@@ -58,8 +59,8 @@ def predict_images(args: argparse.Namespace) -> None:
         adapter = Adapter(trainer, model, classnames, opts=pairs, copy_weights=False)
         if adapter.method.online:
             order_notes.append(
-                f"{method_info(trainer).label} learns from image to image: another order of the images, "
-                f"or other images before one, changes its predictions.")
+                f"{method_info(trainer).label} learns from image to image: another order of the "
+                f"images, or other images before one, changes its predictions.")
         predictions = list(show_progress(
             predict(images, adapter), trainer, "img", total=len(images), shown=len(images) >= SHORT))
         print(prediction_table(predictions, trainer, classnames, args.top))
@@ -73,8 +74,8 @@ def predict_images(args: argparse.Namespace) -> None:
                 words_note = f"{error}."
         methods.append(MethodPredictions(trainer, predictions, words))
 
-    setting = (f"{backbone_label(backbone)}, {len(classnames)} classes, {cfg.TTA.VIEWS} views per image, "
-               f"seed {cfg.SEED}")
+    setting = (f"{backbone_label(backbone)}, {len(classnames)} classes, {cfg.TTA.VIEWS} views per "
+               f"image, seed {cfg.SEED}")
     for line in (setting, *order_notes):
         print(line)
     if args.csv:
@@ -109,7 +110,8 @@ def setting_pairs(args: argparse.Namespace, trainer: str, dataset: Dataset | Non
 
 
 def registered_dataset(name: str) -> str:
-    """The registered name of a data set, which may be given as the name of its yaml file, such as dtd."""
+    """The registered name of a data set, which may be given as the name of its yaml file, such as
+    dtd."""
     yaml_path = CONFIGS / "datasets" / f"{name.lower()}.yaml"
     if name in DATASET_REGISTRY or not yaml_path.is_file():
         return name

@@ -71,8 +71,10 @@ class Evaluation:
         if self.folder:
             place = f"run folder: {self.folder}"
         return "\n".join([
-            f"{name} on {results['dataset']}: {images}, {backbone_label(results['backbone'])}, seed {results['seed']}",
-            f"accuracy         {self.accuracy:6.2f} %   (before tuning {results['zero_shot_accuracy']:.2f})",
+            f"{name} on {results['dataset']}: {images}, {backbone_label(results['backbone'])}, "
+            f"seed {results['seed']}",
+            f"accuracy         {self.accuracy:6.2f} %   (before tuning "
+            f"{results['zero_shot_accuracy']:.2f})",
             f"ECE              {self.ece:6.2f} %   (before tuning {results['zero_shot_ece']:.2f}), "
             f"{results['bins']} bins",
             f"over-confidence  {self.over_confidence:+6.2f} %   (before tuning {before:+.2f})",
@@ -86,8 +88,8 @@ class Evaluation:
 @explaining_faults()
 @fixed_numerics()
 def evaluate(
-    method: str, model: CLIP | Backbone | str, dataset: str | Dataset, root: str | Path | None = None,
-    output: str | Path | None = None, opts: Options = (),
+    method: str, model: CLIP | Backbone | str, dataset: str | Dataset,
+    root: str | Path | None = None, output: str | Path | None = None, opts: Options = (),
 ) -> Evaluation:
     """Runs a method on the test images of a data set, as `promptcal train` does.
 
@@ -110,7 +112,10 @@ def evaluate(
         >>> result.accuracy, result.ece, result.over_confidence
     """
     with ExitStack() as stack:
-        folder = Path(output) if output else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if output:
+            folder = Path(output)
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         loaded = None
         name = model
         if not isinstance(model, str):

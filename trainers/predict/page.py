@@ -24,8 +24,8 @@ IMAGE_BOX = (384, 384)  # pixels of an image
 VIEW_BOX = (96, 96)  # pixels of a view
 MAX_VIEWS = 24  # per image
 NOTE = (
-    "Bold: the predicted class. Zero-shot: before tuning. + SaLS: after tuning, with the logits scaled "
-    "back to the range that they had before it; this needs no labels."
+    "Bold: the predicted class. Zero-shot: before tuning. + SaLS: after tuning, with the logits "
+    "scaled back to the range that they had before it; this needs no labels."
 )
 
 
@@ -97,13 +97,15 @@ def image_section(
         "rows": class_rows(predictions, classnames, top),
         "failed": [method.label for method, prediction in predictions if prediction.failed],
         "views": views[:MAX_VIEWS],
-        "kept": f"Those of lowest entropy (in nats) before tuning, lowest first: {number_of_views}.",
+        "kept": f"Those of lowest entropy (in nats) before tuning, lowest first: "
+                f"{number_of_views}.",
         "words": words,
     }
 
 
 def class_rows(
-    predictions: Sequence[tuple[MethodPredictions, Prediction]], classnames: Sequence[str], top: int,
+    predictions: Sequence[tuple[MethodPredictions, Prediction]], classnames: Sequence[str],
+    top: int,
 ) -> list[dict]:
     """The classes among the `top` of any method, sorted by their largest confidence."""
     trainers = [ZERO_SHOT]
@@ -113,10 +115,11 @@ def class_rows(
         logits += [prediction.after, prediction.with_sals]
     shares = torch.stack(logits).softmax(-1)  # (columns, K)
     highest = shares.topk(min(top, len(classnames))).indices  # (columns, top)
-    labels = sorted(set(highest.flatten().tolist()), key=lambda label: -float(shares[:, label].max()))
+    labels = set(highest.flatten().tolist())
+    by_confidence = sorted(labels, key=lambda label: -float(shares[:, label].max()))
     predicted = shares.argmax(-1).tolist()
     rows = []
-    for label in labels:
+    for label in by_confidence:
         cells = []
         for column, trainer in enumerate(trainers):
             cells.append({

@@ -54,8 +54,8 @@ def class_names(values: Sequence[str]) -> list[str]:
     try:
         lines = read_regular(path).decode("utf-8-sig").splitlines()
     except FileNotFoundError as error:
-        raise DataError(f"there is no file {path}: give --classes two names or more, or a file with "
-                        f"one per line") from error
+        raise DataError(f"there is no file {path}: give --classes two names or more, or a file "
+                        f"with one per line") from error
     except OSError as error:
         raise DataError(f"cannot read class names from {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

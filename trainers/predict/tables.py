@@ -19,8 +19,8 @@ Cells = dict[str, list[str]]  # the columns of a CSV file by name
 def prediction_table(
     predictions: Sequence[Prediction], trainer: str, classnames: Sequence[str], top: int,
 ) -> str:
-    """The `top` classes of each image with their confidence before tuning, after it, and after SaLS,
-    which keeps their order."""
+    """The `top` classes of each image with their confidence before tuning, after it, and after
+    SaLS, which keeps their order."""
     count = min(top, len(classnames))
     body = []
     for prediction in predictions:
@@ -75,7 +75,8 @@ def write_csv(
         columns |= columns_of(method, after, classnames, all_probabilities)
         with_sals = torch.stack([prediction.with_sals for prediction in method_predictions])
         columns[f"{method}_sals_confidence"] = numbers(with_sals.softmax(-1).amax(-1))
-        columns[f"{method}_failed"] = [str(int(prediction.failed)) for prediction in method_predictions]
+        failed = [int(prediction.failed) for prediction in method_predictions]
+        columns[f"{method}_failed"] = list(map(str, failed))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
