@@ -9,11 +9,13 @@ import pytest
 from common import run_tool
 from made_runs import compared, entry, labels, make_run, report_on
 from promptcal.datasets.utils.errors import ConfigError
+from promptcal.trainers.config.settings import setting_words
 from promptcal.trainers.functional import balanced_accuracy, macro_f1
 from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.table_model import Table
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
+DESCRIPTIONS = "PROMPT.DESCRIPTIONS"
 
 
 def main_table(root: Path, **options) -> Table:
@@ -154,3 +156,17 @@ def test_metrics_of_unequal_classes_stand_beside_accuracy(tmp_path):
         shown = entry(decisions, "UCF101", "SoC", name)
         assert shown.value == pytest.approx(100 * metric(logits=data.logits, labels=data.label))
     assert not set(names) & set(report_on(tmp_path / "equal").tables[1].columns)
+
+
+def test_a_file_of_descriptions_per_data_set_is_one_row(tmp_path):
+    """Files of one label belong together, but not two files on one data set."""
+    for dataset in ("UCF101", "EuroSAT"):
+        make_run(tmp_path, "ZeroShot", dataset, n=60)
+        make_run(tmp_path, "ZeroShot", dataset, n=60, settings={DESCRIPTIONS: f"{dataset.lower()}-1a2b"})
+    row = f"Zero-shot, {setting_words(DESCRIPTIONS, 'of each data set')}"
+    _, texts = compared(tmp_path)
+    assert labels(texts) == ["Zero-shot, no descriptions", row]
+    assert len(texts.common_columns()) == 2
+    make_run(tmp_path, "ZeroShot", "UCF101", n=60, settings={DESCRIPTIONS: "ucf101-3c4d"})
+    assert len([label for grid in compared(tmp_path) for label in labels(grid) if "-3c4d" in label]) == 1
+    assert row not in [label for grid in compared(tmp_path) for label in labels(grid)]

@@ -3,18 +3,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config.settings import setting_title
 from ..registry import method_info
-from ..runs.record import canonical_json, group_records
+from ..runs.record import RunRecord, canonical_json, group_records
 from .grid import Column, Grid, grid_of, make_columns, record_of, value_of
 from .grid_notes import grid_notes
 from .measure import Measured
 from .sentences import PROMPT, backbone_words, joined_with_and
 from .zero_shot import untuned_prompts, zero_shot_parts
 
+DESCRIPTIONS = "PROMPT.DESCRIPTIONS"
 STREAM_SETTINGS = ("TEST.ORDER", "TEST.CORRELATION", "TTA.RESET")  # which `method.stream` states too
 Place = tuple[str, str, Column]  # method, protocol of a learnt prompt and images of a run
 DEFAULT = "the default"  # stands for a setting that a record does not list as changed
@@ -35,7 +36,7 @@ class BackboneRuns:
 
 def by_backbone(measured: Sequence[Measured]) -> list[BackboneRuns]:
     """Runs by their weights. The name of a backbone is only a label."""
-    groups = group_records(measured, "table", record_of)
+    groups = group_records(with_common_descriptions(measured), "table", record_of)
     names = [backbone_words(group[0].record) for group in groups]
     tables = []
     for name, group in zip(names, groups, strict=True):
@@ -43,6 +44,37 @@ def by_backbone(measured: Sequence[Measured]) -> list[BackboneRuns]:
             name = f"{name} (weights {str(group[0].record.model['weights'])[:6]})"
         tables.append(BackboneRuns(name, group))
     return sorted(tables, key=lambda table: table.label)
+
+
+def with_common_descriptions(measured: Sequence[Measured]) -> list[Measured]:
+    """The runs, where those from descriptions of one kind state the same setting.
+
+    Each data set has a file of descriptions of its own, for its classes. Files of one label, on
+    several data sets, make one row. If a data set has several such files, it is not known which
+    belong together, and each stays a setting of its own.
+    """
+    files: dict[str, dict[str, set[str]]] = {}  # label -> data set -> files
+    for run in measured:
+        if DESCRIPTIONS in run.record.changed:
+            by_dataset = files.setdefault(descriptions_label(run.record), {})
+            value = canonical_json(run.record.changed[DESCRIPTIONS][1])
+            by_dataset.setdefault(str(run.record.data["dataset"]), set()).add(value)
+    runs = []
+    for run in measured:
+        if DESCRIPTIONS in run.record.changed:
+            label = descriptions_label(run.record)
+            by_dataset = files[label]
+            if len(by_dataset) > 1 and all(len(values) == 1 for values in by_dataset.values()):
+                value = label or "of each data set"
+                changed = {**run.record.changed, DESCRIPTIONS: [run.record.changed[DESCRIPTIONS][0], value]}
+                run = replace(run, record=replace(run.record, changed=changed))
+        runs.append(run)
+    return runs
+
+
+def descriptions_label(record: RunRecord) -> str:
+    """What tables call the descriptions of a run; "" if PROMPT.LABEL does not say."""
+    return str(record.names.get("prompt") or "")
 
 
 def arrange(measured: Sequence[Measured]) -> list[Grid]:

@@ -200,7 +200,7 @@ class ValueGrid:
         backbone_of = {}
         for table in tables:
             for run in table.runs:
-                backbone_of[id(run)] = table.label
+                backbone_of[id(run.run)] = table.label
         tuned = [run for run in runs if not is_untuned_prompt(run.record)]
         untuned = [run for run in runs if is_untuned_prompt(run.record)]
         groups = group_records(tuned, "row", record_of, without=self.varied)
@@ -212,8 +212,7 @@ class ValueGrid:
             row = make_row(group[0].record, self.spec.rows, unstated, group)
             self.rows.append(row)
             for run in group:
-                # A zero-shot part of a run is in no list of runs; there is one backbone then.
-                backbone = backbone_of.get(id(run), tables[0].label)
+                backbone = backbone_of[id(run.run)]
                 key, label = column_value(self.spec.columns, run, group, backbone)
                 self.values.setdefault(key, label)
                 sets = self.cells.setdefault((row, key), {})

@@ -297,6 +297,8 @@ def names_section(cfg: CfgNode, prompt: PromptFacts) -> dict[str, str]:
     prompt_name = ""
     if prompt.protocol is not None:
         prompt_name = prompt.protocol.label
+    elif cfg.PROMPT.DESCRIPTIONS:
+        prompt_name = cfg.PROMPT.LABEL
     return {
         "method": method_info(cfg.TRAINER.NAME).label,
         "dataset": cfg.DATASET.LABEL or dataset_label(cfg.DATASET.NAME, cfg.DATASET.ROOT),
