@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from common import run_tool
 from made_runs import compared, entry, labels, make_run, report_on
 from promptcal.datasets.utils.errors import ConfigError
 from promptcal.trainers.config.settings import setting_words
+from promptcal.trainers.experiments.definition import read_experiment
+from promptcal.trainers.experiments.plan import Workspace, expand
 from promptcal.trainers.functional import balanced_accuracy, macro_f1
 from promptcal.trainers.report.load import read_run
 from promptcal.trainers.report.table_model import Table
@@ -170,3 +173,18 @@ def test_a_file_of_descriptions_per_data_set_is_one_row(tmp_path):
     make_run(tmp_path, "ZeroShot", "UCF101", n=60, settings={DESCRIPTIONS: "ucf101-3c4d"})
     assert len([label for grid in compared(tmp_path) for label in labels(grid) if "-3c4d" in label]) == 1
     assert row not in [label for grid in compared(tmp_path) for label in labels(grid)]
+
+
+def test_two_sets_of_images_are_both_counted(tmp_path):
+    make_run(tmp_path, "SoC", n=60)
+    make_run(tmp_path, "SoC", n=40, folder="pilot", changes={"data.subset": "40 of 60 images"})
+    assert "Test images: UCF101 60 and 40" in main_table(tmp_path).caption
+
+
+def test_pages_name_files_without_their_folders(tmp_path):
+    data = tmp_path / "secret" / "mine.yaml"
+    data.parent.mkdir()
+    data.write_text("DATASET:\n  NAME: LandCover\n")
+    experiment = replace(read_experiment("table1"), datasets=[str(data)])
+    run = expand(experiment, Workspace(backbone="/home/me/secret/x.pt"))[0]
+    assert run.described == "ZeroShot on mine, x, seed 0"

@@ -15,7 +15,7 @@ from ...datasets.file_dataset import FileDataset
 from ...datasets.utils.errors import ConfigError
 from ...datasets.utils.registry import nearest
 from ..config.build import CONFIGS, build_cfg
-from ..config.names import path_safe
+from ..config.names import backbone_name, path_safe
 from ..config.run_folder import run_path
 from ..config.settings import Role, changed_settings, effective_settings, find_setting
 from ..coop import CoOp, epochs_of
@@ -236,7 +236,20 @@ class PlannedRun:
         setting = ""
         if parts:
             setting = f" ({', '.join(parts)})"
-        return f"{self.method}{setting} on {self.dataset}, {self.backbone}, seed {self.seed}"
+        return f"{self.method}{setting} on {self.shown_dataset}, {self.shown_backbone}, seed {self.seed}"
+
+    @property
+    def shown_dataset(self) -> str:
+        """The data set without the folder of its yaml file: pages name it."""
+        path = Path(self.dataset)
+        if path.suffix in (".yaml", ".yml"):
+            return path.stem
+        return self.dataset
+
+    @property
+    def shown_backbone(self) -> str:
+        """The backbone without the folder of its file: pages name it."""
+        return self.cfg.MODEL.BACKBONE.LABEL or backbone_name(self.backbone)
 
 
 # Runs on the same images, in the order in which one process computes them.

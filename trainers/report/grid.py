@@ -182,11 +182,15 @@ class Grid:
         """The test images of some columns, or of all, in words."""
         return images_words(self.counts(columns))
 
-    def counts(self, columns: Sequence[Column] = ()) -> dict[str, int]:
-        """The number of test images of some columns, or of all, by label."""
-        counts = {}
+    def counts(self, columns: Sequence[Column] = ()) -> dict[str, list[int]]:
+        """The number of test images of some columns, or of all, by label.
+
+        A data set that was run on several sets of images has several numbers.
+        """
+        counts: dict[str, list[int]] = {}
         for column in columns or self.columns:
-            counts[self.column_label(column).removesuffix(f", {column.n:,} images")] = column.n
+            label = self.column_label(column).removesuffix(f", {column.n:,} images")
+            counts.setdefault(label, []).append(column.n)
         return counts
 
     def common_columns(self) -> list[Column]:

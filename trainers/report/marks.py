@@ -139,7 +139,9 @@ def first_tuned(row: Row, rows: Sequence[Row], differences: Differences) -> Row 
     if not differences.is_default or differences.only_newer or differences.ours:
         return None
     tuned = tuned_rows(comparable_rows(row, rows))
-    if any(is_named(other, differences.baseline) for other in tuned) or tuned[0] is row:
+    if not tuned or any(is_named(other, differences.baseline) for other in tuned):
+        return None
+    if tuned[0].method == row.method:
         return None
     return tuned[0]
 

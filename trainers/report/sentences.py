@@ -170,14 +170,16 @@ def joined(words: Sequence[str], last: str) -> str:
     return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
-def images_words(counts: Mapping[str, int]) -> str:
+def images_words(counts: Mapping[str, Sequence[int]]) -> str:
     """The test images of some columns, by label."""
     return f"{images_fact(counts)}."
 
 
-def images_fact(counts: Mapping[str, int]) -> str:
+def images_fact(counts: Mapping[str, Sequence[int]]) -> str:
     """The same for a caption, without a full stop."""
-    words = [f"{label} {count:,}" for label, count in counts.items()]
+    words = []
+    for label, numbers in counts.items():
+        words.append(f"{label} {joined_with_and([f'{number:,}' for number in numbers])}")
     return f"Test images: {', '.join(words)}"
 
 

@@ -262,7 +262,9 @@ class ValueGrid:
 
     def facts(self) -> list[str]:
         """What is averaged, for the caption."""
-        counts = {column.label: column.n for column in self.common}
+        counts: dict[str, list[int]] = {}
+        for column in self.common:
+            counts.setdefault(column.label, []).append(column.n)
         facts = [images_fact(counts)]
         if len(self.common) > 1:
             facts.insert(0, "Average over the data sets")
