@@ -13,7 +13,7 @@ __all__ = ["DATASET_REGISTRY", "DataOptions", "Dataset", "Datum", "build_dataset
 
 
 def build_dataset(
-    name: str, root: str | Path, options: DataOptions = ALL_DATA, **changes: Any,
+    name: str, root: str | Path = "data", options: DataOptions = ALL_DATA, **changes: Any,
 ) -> Dataset:
     """Reads a registered data set and selects what a run needs of it.
 
