@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,21 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from browser import launched
 from common import run_tool
 from made_runs import make_run, simulate
 from promptcal.tools import tensorboard_runs
 from promptcal.trainers.report.tensorboard_figures import write_tensorboard_figures
-from promptcal.trainers.runs.tensorboard import ACCURACY, CONFIDENCE, ECE, OVER_CONFIDENCE, Progress, write_final
+from promptcal.trainers.runs.tensorboard import (
+    ACCURACY,
+    CONFIDENCE,
+    ECE,
+    HPARAMS_COLUMNS,
+    HPARAMS_METRICS,
+    OVER_CONFIDENCE,
+    Progress,
+    write_final,
+)
 from records import make
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
@@ -152,3 +163,40 @@ def test_tensorboard_is_started_on_the_names(train, tmp_path: Path, monkeypatch:
     assert visible == {"SoC": events / "tuned", "Zero-shot": events / "zero-shot"}
     done = run_tool("tensorboard_runs.py", tmp_path / "nowhere")
     assert done.returncode == 2 and "is not a folder" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_page_in_a_browser(train, tmp_path: Path):
+    """Runs by their names, charts in order, no smoothing, and only the asked columns in HPARAMS."""
+    for trainer in ("TPT", "SoC"):
+        done = train(trainer, *FEW_VIEWS, "--output-dir", tmp_path / "runs" / trainer)
+        assert done.returncode == 0, done.stderr
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    with launched() as browser:
+        command = [sys.executable, tensorboard_runs.__file__, str(tmp_path / "runs"), "--port", port]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            lines = iter(process.stdout.readline, "")
+            address = next(line for line in lines if "the page is" in line).split()[-1]
+            assert any("Press CTRL+C" in line for line in lines)
+            page = browser.new_page(viewport={"width": 2400, "height": 900})
+            page.goto(address)
+            page.get_by_text("calibration/4 over-confidence").wait_for(timeout=60_000)
+            charts = [chart.inner_text() for chart in page.get_by_text("calibration/").all()]
+            names = [name.replace("/", "\n/") for name in (ACCURACY, ECE, CONFIDENCE, OVER_CONFIDENCE)]
+            assert charts == names
+            runs = page.locator("tb-data-table").first.inner_text().split("\n")
+            assert {"SoC", "TPT", "Zero-shot"} <= set(runs)
+            smoothing = page.locator("input[type=number]").first
+            assert smoothing.input_value() == "0"
+
+            page.goto(f"http://localhost:{port}/#hparams")
+            page.get_by_text("Trial ID", exact=True).wait_for(timeout=60_000)
+            settings = page.locator(".hparam-checkbox").all_inner_texts()
+            metrics = page.locator(".metric-checkbox").all_inner_texts()
+            assert settings == list(HPARAMS_COLUMNS) and metrics == list(HPARAMS_METRICS.values())
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
