@@ -27,7 +27,9 @@ def to_edge(values: np.ndarray, period: float) -> np.ndarray:
     return np.minimum(values % period, period - values % period)
 
 
-def value_noise(rng: np.random.Generator, size: int, cells: float, stretch: float = 1.0) -> np.ndarray:
+def value_noise(
+    rng: np.random.Generator, size: int, cells: float, stretch: float = 1.0,
+) -> np.ndarray:
     """Random values on a grid of about `cells` × `cells`, interpolated to (size, size); `stretch` >
     1 widens cells."""
     shape = max(2, round(cells) + 1), max(2, round(cells / stretch) + 1)
@@ -35,9 +37,15 @@ def value_noise(rng: np.random.Generator, size: int, cells: float, stretch: floa
     return np.asarray(grid.resize((size, size), Image.Resampling.BICUBIC))
 
 
-def fractal_noise(rng: np.random.Generator, size: int, cells: float, octaves: int = 3) -> np.ndarray:
+def fractal_noise(
+    rng: np.random.Generator, size: int, cells: float, octaves: int = 3,
+) -> np.ndarray:
     """Value noise at several scales, each half as strong as the one before, from 0 to 1."""
-    total = np.asarray(sum(0.5**i * value_noise(rng, size, min(cells * 2**i, size)) for i in range(octaves)))
+    total: np.ndarray | int = 0
+    for octave in range(octaves):
+        noise = value_noise(rng, size, min(cells * 2**octave, size))
+        total = total + 0.5**octave * noise
+    total = np.asarray(total)
     return (total - total.min()) / (total.max() - total.min())
 
 
@@ -52,7 +60,8 @@ def turned(points: Any, angle: float, centre: Any = BOARD / 2) -> np.ndarray:
 
 def box(centre: Any, length: float, width: float, angle: float) -> np.ndarray:
     """The corners of a rotated rectangle, its length along `angle`."""
-    return turned(np.array(((1, 1), (1, -1), (-1, -1), (-1, 1))) * (length / 2, width / 2), angle, centre)
+    corners = np.array(((1, 1), (1, -1), (-1, -1), (-1, 1)))
+    return turned(corners * (length / 2, width / 2), angle, centre)
 
 
 class Board:
@@ -77,12 +86,16 @@ class Board:
     def colour(self, *choices: Colour, spread: float = 0.03) -> np.ndarray:
         """One of the colours, a little lighter or darker and with a slightly different hue."""
         base = np.asarray(choices[self.rng.integers(len(choices))])
-        return np.clip(base + self.rng.normal(0, spread) + self.rng.normal(0, spread / 2, 3), 0, 1).astype(np.float32)
+        lighter = base + self.rng.normal(0, spread)
+        varied = lighter + self.rng.normal(0, spread / 2, 3)
+        return np.clip(varied, 0, 1).astype(np.float32)
 
     def noise(self, cells: float, octaves: int = 3) -> np.ndarray:
         return fractal_noise(self.rng, BOARD, cells, octaves)
 
-    def axes(self, angle: float, centre: Any = (BOARD / 2, BOARD / 2)) -> tuple[np.ndarray, np.ndarray]:
+    def axes(
+        self, angle: float, centre: Any = (BOARD / 2, BOARD / 2),
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Coordinates along and across a direction, in pixels from the centre."""
         x = self.x - centre[0]
         y = self.y - centre[1]
@@ -95,7 +108,8 @@ class Board:
 
     def fill(self, colour: Colour, rough: float = 0.1, cells: float = 6) -> None:
         """Ground of one colour with light and dark patches of strength `rough`, and fine grain."""
-        mottle = (self.noise(cells) - 0.5) * 2 * rough + self.rng.normal(0, rough / 5, (BOARD, BOARD))
+        mottle = (self.noise(cells) - 0.5) * 2 * rough
+        mottle = mottle + self.rng.normal(0, rough / 5, (BOARD, BOARD))
         self.rgb[:] = np.asarray(colour) + mottle[..., None].astype(np.float32)
 
     def paint(self, mask: np.ndarray, colour: Colour, strength: float = 1.0) -> None:
@@ -103,7 +117,9 @@ class Board:
         weight = (mask * strength)[..., None].astype(np.float32)
         self.rgb += weight * (np.asarray(colour, dtype=np.float32) - self.rgb)
 
-    def patches(self, cells: float, octaves: int, low: float, high: float, *colours: Colour, strength: float) -> None:
+    def patches(
+        self, cells: float, octaves: int, low: float, high: float, *colours: Colour, strength: float,
+    ) -> None:
         """Irregular patches of one of the colours, where noise exceeds a soft threshold."""
         self.paint(smooth(self.noise(cells, octaves), low, high), self.colour(*colours), strength)
 
@@ -115,7 +131,10 @@ class Board:
         """Makes the image lighter (above 0) or darker (below 0) by a share."""
         self.rgb *= 1 + amount[..., None].astype(np.float32)
 
-    def stand(self, mask: np.ndarray, colour: Colour, height: float, dark: float = 0.45, strength: float = 1.0) -> None:
+    def stand(
+        self, mask: np.ndarray, colour: Colour, height: float, dark: float = 0.45,
+        strength: float = 1.0,
+    ) -> None:
         """An object that stands on the ground and has a shadow, `height` pixels away from the
         sun."""
         shift = round(height * np.sin(self.sun)), round(height * np.cos(self.sun))
@@ -130,7 +149,9 @@ class Board:
             draw(np.ravel(shape).tolist(), fill=255, **options)
         return np.asarray(image, dtype=np.float32) / 255
 
-    def boxes(self, centres: Iterable[Any], length: float, width: float, angle: float) -> np.ndarray:
+    def boxes(
+        self, centres: Iterable[Any], length: float, width: float, angle: float,
+    ) -> np.ndarray:
         return self.mask("polygon", (box(centre, length, width, angle) for centre in centres))
 
     def discs(self, centres: np.ndarray, radii: np.ndarray | float) -> np.ndarray:
@@ -141,14 +162,19 @@ class Board:
         """Round crowns with their shadows, lit from one side."""
         crowns = self.discs(centres, radii)
         self.stand(crowns, green, float(np.mean(radii)) * 1.1)
-        lit = self.discs(centres - 0.35 * radii[:, None] * (np.cos(self.sun), np.sin(self.sun)), radii * 0.5)
+        towards_sun = 0.35 * radii[:, None] * (np.cos(self.sun), np.sin(self.sun))
+        lit = self.discs(centres - towards_sun, radii * 0.5)
         self.paint(lit * crowns, np.asarray(green) * 1.35 + 0.03, 0.7)
 
     def scatter(self, count: int) -> np.ndarray:
         """Random points (count, 2) over the board and a little beyond its edges."""
         return self.rng.uniform(-4, BOARD + 4, (count, 2))
 
-    def grove(self, fewest: int, most: int, smallest: float, largest: float, *greens: Colour) -> None:
+    def grove(
+        self, fewest: int, most: int, smallest: float, largest: float, *greens: Colour,
+    ) -> None:
         """Scattered trees."""
         count = int(self.rng.integers(fewest, most))
-        self.trees(self.scatter(count), self.rng.uniform(smallest, largest, count), self.colour(*greens))
+        centres = self.scatter(count)
+        radii = self.rng.uniform(smallest, largest, count)
+        self.trees(centres, radii, self.colour(*greens))
