@@ -30,8 +30,8 @@ def to_edge(values: np.ndarray, period: float) -> np.ndarray:
 def value_noise(
     rng: np.random.Generator, size: int, cells: float, stretch: float = 1.0,
 ) -> np.ndarray:
-    """Random values on a grid of about `cells` × `cells`, interpolated to (size, size); `stretch` >
-    1 widens cells."""
+    """Random values on a grid of about `cells` × `cells`, interpolated to (size, size). `stretch`
+    above 1 widens cells."""
     shape = max(2, round(cells) + 1), max(2, round(cells / stretch) + 1)
     grid = Image.fromarray(rng.random(shape, dtype=np.float32))
     return np.asarray(grid.resize((size, size), Image.Resampling.BICUBIC))
@@ -118,7 +118,8 @@ class Board:
         self.rgb += weight * (np.asarray(colour, dtype=np.float32) - self.rgb)
 
     def patches(
-        self, cells: float, octaves: int, low: float, high: float, *colours: Colour, strength: float,
+        self, cells: float, octaves: int, low: float, high: float, *colours: Colour,
+        strength: float,
     ) -> None:
         """Irregular patches of one of the colours, where noise exceeds a soft threshold."""
         self.paint(smooth(self.noise(cells, octaves), low, high), self.colour(*colours), strength)

@@ -11,13 +11,23 @@ SOIL = ((0.55, 0.42, 0.30), (0.62, 0.50, 0.36), (0.47, 0.36, 0.27), (0.66, 0.57,
 GRASS = ((0.40, 0.53, 0.26), (0.46, 0.56, 0.30), (0.36, 0.48, 0.25))
 LEAF = ((0.17, 0.31, 0.14), (0.21, 0.36, 0.16), (0.26, 0.38, 0.18))
 WATER = ((0.22, 0.34, 0.42), (0.26, 0.40, 0.45), (0.30, 0.38, 0.38))
-CROPS = (*SOIL, (0.71, 0.63, 0.38), (0.76, 0.70, 0.47), (0.44, 0.56, 0.25), (0.36, 0.50, 0.22), (0.58, 0.60, 0.30))
+CROPS = (
+    *SOIL,
+    (0.71, 0.63, 0.38), (0.76, 0.70, 0.47), (0.44, 0.56, 0.25), (0.36, 0.50, 0.22),
+    (0.58, 0.60, 0.30),
+)
 PADDIES = (*WATER, (0.45, 0.55, 0.55), (0.36, 0.50, 0.28), (0.44, 0.58, 0.32), (0.55, 0.60, 0.58))
 ASPHALT = ((0.36, 0.36, 0.37), (0.44, 0.43, 0.43), (0.30, 0.30, 0.31))
 CONCRETE = ((0.62, 0.61, 0.58), (0.55, 0.54, 0.52), (0.68, 0.66, 0.62))
-CAR = ((0.85, 0.85, 0.86), (0.15, 0.15, 0.17), (0.60, 0.14, 0.13), (0.20, 0.30, 0.52), (0.55, 0.56, 0.58))
+CAR = (
+    (0.85, 0.85, 0.86), (0.15, 0.15, 0.17), (0.60, 0.14, 0.13), (0.20, 0.30, 0.52),
+    (0.55, 0.56, 0.58),
+)
 WAGON = ((0.60, 0.20, 0.17), (0.25, 0.35, 0.55), (0.70, 0.70, 0.70), (0.35, 0.30, 0.28))
-ROOF = ((0.62, 0.32, 0.24), (0.68, 0.42, 0.33), (0.45, 0.40, 0.38), (0.56, 0.50, 0.45), (0.40, 0.28, 0.24))
+ROOF = (
+    (0.62, 0.32, 0.24), (0.68, 0.42, 0.33), (0.45, 0.40, 0.38), (0.56, 0.50, 0.45),
+    (0.40, 0.28, 0.24),
+)
 FLAT_ROOF = ((0.80, 0.80, 0.79), (0.66, 0.67, 0.68), (0.50, 0.56, 0.63), (0.72, 0.66, 0.60))
 # Of an airliner, from above.
 FUSELAGE = ((0.5, 0.065), (0.5, -0.065), (-0.5, -0.065), (-0.5, 0.065))
@@ -50,16 +60,22 @@ class Land(Board):
         masks = [(number == plot).astype(np.float32) for plot in np.unique(number)]
         return angle, masks, np.minimum(to_edge(along, longer), to_edge(across, size))
 
-    def rows(self, angle: float, spacing: float, bend: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    def rows(
+        self, angle: float, spacing: float, bend: float = 0.0,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """A wave from −1 to 1 across rows, and the coordinate along them; `bend` makes them
         curve."""
         along, across = self.axes(angle)
-        across = across + bend * np.sin(along / BOARD * np.pi + self.angle()) + self.uniform(0, spacing)
+        across = across + bend * np.sin(along / BOARD * np.pi + self.angle())
+        across = across + self.uniform(0, spacing)
         return np.cos(2 * np.pi * across / spacing), along
 
     def maybe_barn(self) -> None:
         if self.chance(0.2):
-            roof = self.boxes(self.scatter(1), self.uniform(10, 16), self.uniform(6, 9), self.angle())
+            centre = self.scatter(1)
+            length = self.uniform(10, 16)
+            width = self.uniform(6, 9)
+            roof = self.boxes(centre, length, width, self.angle())
             self.stand(roof, self.colour((0.55, 0.33, 0.27), (0.55, 0.54, 0.53)), 3)
 
     def annual_crop_land(self) -> None:
@@ -93,9 +109,12 @@ class Land(Board):
         angle = self.angle()
         lane = spacing * self.uniform(1.0, 1.6)
         i, j = np.meshgrid(np.arange(-14, 15), np.arange(-14, 15))
-        points = turned(np.stack([i * spacing + self.uniform(0, spacing), j * lane], -1).reshape(-1, 2), angle)
+        grid = np.stack([i * spacing + self.uniform(0, spacing), j * lane], -1)
+        points = turned(grid.reshape(-1, 2), angle)
         points = points + self.rng.normal(0, 0.7, points.shape)
-        points = points[(np.abs(points - BOARD / 2).max(1) < BOARD / 2 + 8) & (self.rng.random(len(points)) > 0.05)]
+        is_near = np.abs(points - BOARD / 2).max(1) < BOARD / 2 + 8
+        is_planted = self.rng.random(len(points)) > 0.05
+        points = points[is_near & is_planted]
         radii = spacing * self.uniform(0.28, 0.42) * self.rng.uniform(0.8, 1.15, len(points))
         self.trees(points, radii, self.colour(*LEAF))
 
@@ -106,7 +125,8 @@ class Land(Board):
         vines = smooth(wave + 0.5 * (self.noise(40, 1) - 0.5), 0.1, 0.5)
         self.stand(vines, self.colour(*LEAF, (0.33, 0.43, 0.20)), 1.5, 0.3, 0.9)
         if self.chance(0.6):
-            self.paint(smooth(np.abs(along - self.uniform(-40, 40)), 4.5, 3.0), self.colour((0.75, 0.67, 0.53)))
+            track = smooth(np.abs(along - self.uniform(-40, 40)), 4.5, 3.0)
+            self.paint(track, self.colour((0.75, 0.67, 0.53)))
         self.shade((self.noise(3) - 0.5) * 0.25)
 
     def rice_paddy(self) -> None:
@@ -130,11 +150,15 @@ class Land(Board):
         _, masks, edge = self.plots(75, 220)
         for inside in masks:
             self.shade(inside * self.uniform(-0.08, 0.08))
-        self.stand(smooth(edge + 5 * (self.noise(22, 1) - 0.5), 3.0, 1.5), self.colour(*LEAF), 2, 0.35, 0.95)
+        hedge = smooth(edge + 5 * (self.noise(22, 1) - 0.5), 3.0, 1.5)
+        self.stand(hedge, self.colour(*LEAF), 2, 0.35, 0.95)
         if self.chance(0.6):
-            self.paint(self.mask("line", [self.scatter(3)], width=2, joint="curve"), (0.62, 0.58, 0.42), 0.5)
+            path = self.mask("line", [self.scatter(3)], width=2, joint="curve")
+            self.paint(path, (0.62, 0.58, 0.42), 0.5)
         if self.chance(0.5):
-            herd = self.rng.normal(self.rng.uniform(25, BOARD - 25, 2), 18, (self.rng.integers(8, 26), 2))
+            centre = self.rng.uniform(25, BOARD - 25, 2)
+            animals = self.rng.integers(8, 26)
+            herd = self.rng.normal(centre, 18, (animals, 2))
             self.paint(self.discs(herd, 1.3), self.colour((0.88, 0.86, 0.80), (0.30, 0.22, 0.17)))
         self.maybe_barn()
 
@@ -155,12 +179,14 @@ class Land(Board):
         fairway = smooth(self.noise(2.6, 1), 0.48, 0.53)
         self.paint(fairway, self.colour((0.46, 0.63, 0.30), (0.50, 0.66, 0.34)))
         self.shade(fairway * np.sign(stripe) * 0.05)
-        self.paint(self.discs(self.scatter(2), self.rng.uniform(8, 13, 2)), self.colour((0.56, 0.74, 0.40)))
+        greens = self.discs(self.scatter(2), self.rng.uniform(8, 13, 2))
+        self.paint(greens, self.colour((0.56, 0.74, 0.40)))
         if self.chance(0.4):
             self.patches(2.5, 2, 0.80, 0.83, *WATER, strength=1.0)
         centres = self.rng.uniform(8, BOARD - 8, (self.rng.integers(3, 7), 2))
         bunkers = np.repeat(centres, 3, 0) + self.rng.normal(0, 2.5, (len(centres) * 3, 2))
-        self.paint(self.discs(bunkers, self.rng.uniform(2, 4, len(bunkers))), self.colour((0.90, 0.84, 0.68)))
+        sand = self.discs(bunkers, self.rng.uniform(2, 4, len(bunkers)))
+        self.paint(sand, self.colour((0.90, 0.84, 0.68)))
         trees = np.repeat(self.scatter(5), 6, 0) + self.rng.normal(0, 7, (30, 2))
         self.trees(trees, self.rng.uniform(2, 4.5, 30), self.colour(*LEAF))
 
@@ -184,7 +210,10 @@ class Land(Board):
         """A large ribbed flat roof."""
         roof = self.boxes([centre], length, width, angle)
         self.stand(roof, self.colour(*FLAT_ROOF), 5, 0.5)
-        ribs = self.axes(angle)[0 if self.chance(0.5) else 1]
+        along, across = self.axes(angle)
+        ribs = across
+        if self.chance(0.5):
+            ribs = along
         self.shade(0.12 * np.cos(2 * np.pi * ribs / self.uniform(5, 10)) * roof)
 
     def residential_area(self) -> None:
@@ -200,17 +229,25 @@ class Land(Board):
             self.strip(np.abs(along - self.uniform(-40, 40)), 6, street)
         rows = np.arange(-3, 4) * block - shift + block / 2
         places = np.arange(-80, 80, house * 1.15) + self.uniform(0, house)
-        grid = [(position, row + side * (8 + house * 0.4)) for row in rows for side in (-1, 1) for position in places]
+        grid = []  # houses on both sides of each street
+        for row in rows:
+            for side in (-1, 1):
+                for along_street in places:
+                    grid.append((along_street, row + side * (8 + house * 0.4)))
         centres = turned(grid, angle) + self.rng.normal(0, 0.6, (len(grid), 2))
         centres = centres[self.rng.random(len(grid)) > 0.12]
-        lengths, widths = (self.rng.uniform(*share, len(centres)) * house for share in ((0.68, 0.88), (0.5, 0.7)))
-        sizes = list(zip(centres, lengths, widths, strict=True))
-        roofs = [box(centre, length, width, angle) for centre, length, width in sizes]
+        lengths = self.rng.uniform(0.68, 0.88, len(centres)) * house
+        widths = self.rng.uniform(0.5, 0.7, len(centres)) * house
+        roofs = []
+        lit_halves = []
+        for centre, length, width in zip(centres, lengths, widths, strict=True):
+            roofs.append(box(centre, length, width, angle))
+            middle = turned((0, width / 4), angle, centre)
+            lit_halves.append(box(middle, length, width / 2, angle))
         self.stand(self.mask("polygon", roofs), self.colour(*ROOF), 3)
         for first in range(3):  # two houses in five have roofs of another colour
             self.paint(self.mask("polygon", roofs[first::7]), self.colour(*ROOF))
-        lit = (box(turned((0, width / 4), angle, centre), length, width / 2, angle) for centre, length, width in sizes)
-        self.shade(0.28 * self.mask("polygon", lit))
+        self.shade(0.28 * self.mask("polygon", lit_halves))
         self.grove(12, 40, 1.5, 3.5, *LEAF)
 
     def industrial_area(self) -> None:
@@ -225,7 +262,8 @@ class Land(Board):
                 width = size * self.uniform(0.45, 0.8)
                 self.hall(turned(position, angle), length, width, angle)
         if self.chance(0.5):
-            tanks = self.rng.uniform(15, BOARD - 15, (1, 2)) + np.array([[0, 0], [11, 0], [0, 11], [11, 11]])
+            corner = self.rng.uniform(15, BOARD - 15, (1, 2))
+            tanks = corner + np.array([[0, 0], [11, 0], [0, 11], [11, 11]])
             self.stand(self.discs(tanks, 4.6), self.colour((0.85, 0.85, 0.84)), 3)
         lorries = self.boxes(self.scatter(int(self.rng.integers(3, 9))), 8, 3, angle)
         self.paint(lorries, self.colour((0.90, 0.90, 0.90), *CAR))
@@ -238,12 +276,15 @@ class Land(Board):
         stall = bay * 0.19
         shift = self.uniform(0, bay)
         share = self.uniform(0.2, 0.95)
-        points = [
-            (position, row + side * bay * 0.17) for row in np.arange(-4, 5) * bay + shift for side in (-1, 1)
-            for position in np.arange(-90, 90, stall) if self.chance(share)
-        ]
-        near = np.abs((across - shift + bay / 2) % bay - bay / 2)
-        marks = smooth(np.abs((along + stall / 2) % stall - stall / 2), 0.8, 0.3) * (near < bay * 0.32)
+        points = []
+        for row in np.arange(-4, 5) * bay + shift:
+            for side in (-1, 1):
+                for position in np.arange(-90, 90, stall):
+                    if self.chance(share):
+                        points.append((position, row + side * bay * 0.17))
+        from_row = np.abs((across - shift + bay / 2) % bay - bay / 2)
+        lines = smooth(np.abs((along + stall / 2) % stall - stall / 2), 0.8, 0.3)
+        marks = lines * (from_row < bay * 0.32)
         self.paint(marks, (0.85, 0.85, 0.83), 0.6)
         self.cars(self.rng.permutation(turned(points, angle)), angle + np.pi / 2, bay * 0.25)
         if self.chance(0.35):
@@ -271,9 +312,10 @@ class Land(Board):
                 centre = turned((spot, position + 50), angle)
                 size = self.uniform(21, 27)
                 course = angle - np.pi / 2
-                airliner = [size * np.array(outline) for outline in (FUSELAGE, WINGS, TAIL)]
-                mask = self.mask("polygon", (turned(outline, course, centre) for outline in airliner))
-                self.stand(mask, (0.95, 0.95, 0.96), 2.5)
+                outlines = []
+                for part in (FUSELAGE, WINGS, TAIL):
+                    outlines.append(turned(size * np.array(part), course, centre))
+                self.stand(self.mask("polygon", outlines), (0.95, 0.95, 0.96), 2.5)
         else:
             taxiway = self.colour(*ASPHALT, *CONCRETE[:2])
             self.strip(np.abs(across - position - 42), 9, taxiway)
@@ -302,7 +344,8 @@ class Land(Board):
         self.strip(distance, width, self.colour(*ASPHALT))
         self.strip(distance, 2.5, self.colour((0.45, 0.52, 0.33), (0.72, 0.72, 0.70)))
         lane = width / 4
-        self.paint(smooth(np.abs(distance - lane - 0.5), 0.9, 0.4) * (along % 9 < 5), (0.93, 0.93, 0.90))
+        dashes = smooth(np.abs(distance - lane - 0.5), 0.9, 0.4) * (along % 9 < 5)
+        self.paint(dashes, (0.93, 0.93, 0.90))
         self.paint(smooth(np.abs(distance - width / 2 + 1.2), 0.9, 0.4), (0.90, 0.90, 0.86), 0.8)
         places = self.rng.uniform(-80, 80, self.rng.integers(4, 14))
         sides = self.rng.choice([-1.5, -0.6, 0.6, 1.5], len(places)) * lane
@@ -319,11 +362,13 @@ class Land(Board):
         tracks = int(self.rng.integers(1, 6))
         gap = 10.0
         width = tracks * gap + 4
-        self.strip(np.abs(line), width, self.colour((0.50, 0.44, 0.39), (0.44, 0.40, 0.37), (0.56, 0.51, 0.46)))
+        ballast = self.colour((0.50, 0.44, 0.39), (0.44, 0.40, 0.37), (0.56, 0.51, 0.46))
+        self.strip(np.abs(line), width, ballast)
         self.shade((np.abs(line) < width / 2) * self.rng.normal(0, 0.08, (BOARD, BOARD)))
         for track in range(tracks):
             off = np.abs(line - (track - (tracks - 1) / 2) * gap)
-            self.paint((off < 3.6) * smooth(np.abs(along % 3.4 - 1.7), 0.9, 0.5), (0.27, 0.23, 0.20), 0.75)
+            sleepers = (off < 3.6) * smooth(np.abs(along % 3.4 - 1.7), 0.9, 0.5)
+            self.paint(sleepers, (0.27, 0.23, 0.20), 0.75)
             self.paint(smooth(np.abs(off - 2.2), 0.9, 0.4), (0.80, 0.78, 0.76))
             if self.chance(0.25):
                 start = self.uniform(-70, 20)
@@ -334,7 +379,8 @@ class Land(Board):
     def countryside(self) -> None:
         """Grass or bare ground with woods."""
         self.fill(self.colour(*GRASS, *GRASS, *SOIL[:2]), 0.14, 5)
-        self.paint(smooth(self.noise(5), 0.55, 0.62) * smooth(self.noise(40, 1), 0.2, 0.6), self.colour(*LEAF), 0.9)
+        woods = smooth(self.noise(5), 0.55, 0.62) * smooth(self.noise(40, 1), 0.2, 0.6)
+        self.paint(woods, self.colour(*LEAF), 0.9)
 
     def ripples(self, mask: np.ndarray | np.float32, strength: float) -> None:
         """Small waves under a mask."""
@@ -349,10 +395,12 @@ class Land(Board):
         _, along, across = self.direction()
         phase = self.uniform(0, 2 * np.pi)
         turns = self.uniform(1.0, 2.4)
-        bend = self.uniform(4, 26) * np.sin(along / BOARD * turns * np.pi + phase) + 12 * (self.noise(2.5, 2) - 0.5)
+        bend = self.uniform(4, 26) * np.sin(along / BOARD * turns * np.pi + phase)
+        bend = bend + 12 * (self.noise(2.5, 2) - 0.5)
         width = self.uniform(9, 24) * (0.75 + 0.5 * self.noise(3, 1))
         distance = np.abs(across - bend)
-        self.paint(smooth(distance, width / 2 + 6, width / 2 + 1), self.colour(*SAND, *LEAF, *LEAF), 0.75)
+        banks = smooth(distance, width / 2 + 6, width / 2 + 1)
+        self.paint(banks, self.colour(*SAND, *LEAF, *LEAF), 0.75)
         water = smooth(distance, width / 2 + 0.7, width / 2 - 0.7)
         self.paint(water, self.colour(*WATER, *MURKY, DEEP[0]))
         self.ripples(water, 0.04)
@@ -365,15 +413,18 @@ class Land(Board):
         width = self.uniform(11, 24)
         distance = np.abs(across - position - self.uniform(-9, 9) * (along / (BOARD / 2)) ** 2)
         if self.chance(0.7):
-            self.paint(smooth(distance, width / 2 + 7, width / 2 + 6), self.colour(*GRASS, *CONCRETE))
-        self.paint(smooth(distance, width / 2 + 2.5, width / 2 + 1.5), self.colour(*CONCRETE, SOIL[1]))
+            towpath = smooth(distance, width / 2 + 7, width / 2 + 6)
+            self.paint(towpath, self.colour(*GRASS, *CONCRETE))
+        walls = smooth(distance, width / 2 + 2.5, width / 2 + 1.5)
+        self.paint(walls, self.colour(*CONCRETE, SOIL[1]))
         water = smooth(distance, width / 2 + 0.5, width / 2 - 0.5)
         self.paint(water, self.colour(*WATER, *MURKY, DEEP[0]))
         self.ripples(water, 0.03)
         if self.chance(0.4):
             centre = turned((self.uniform(-45, 45), position), angle)
             barge = self.boxes([centre], self.uniform(20, 32), width * 0.35, angle)
-            self.paint(barge, self.colour((0.55, 0.30, 0.22), (0.30, 0.30, 0.33), (0.80, 0.79, 0.75)))
+            colour = self.colour((0.55, 0.30, 0.22), (0.30, 0.30, 0.33), (0.80, 0.79, 0.75))
+            self.paint(barge, colour)
 
     def lake(self) -> None:
         """Still water with a closed, uneven shore."""
@@ -381,7 +432,8 @@ class Land(Board):
         centre = self.rng.normal(BOARD / 2, 12, 2)
         squeeze = self.uniform(1.0, 1.7)
         along, across = self.axes(self.angle(), centre)
-        radius = np.hypot(along, across * squeeze) + self.uniform(20, 50) * (self.noise(3.5, 3) - 0.5)
+        radius = np.hypot(along, across * squeeze)
+        radius = radius + self.uniform(20, 50) * (self.noise(3.5, 3) - 0.5)
         size = self.uniform(32, 78)
         self.paint(smooth(radius, size + 5, size + 1), self.colour(*SAND, *LEAF, *LEAF), 0.7)
         water = smooth(radius, size + 0.8, size - 0.8)
@@ -400,8 +452,10 @@ class Land(Board):
             position = self.rng.uniform(30, BOARD - 30, (1, 2))
             course = self.rng.uniform(0, 2 * np.pi, 1)
             length = self.uniform(9, 16)
-            wake = length * turned([((-0.5, 0), (-2.7, side)) for side in (-0.7, 0, 0.7)], course[0], 0)
-            self.paint(self.mask("line", position + wake, width=2, joint="curve"), (0.9, 0.94, 0.96), 0.6)
+            waves = [((-0.5, 0), (-2.7, side)) for side in (-0.7, 0, 0.7)]
+            wake = length * turned(waves, course[0], 0)
+            foam = self.mask("line", position + wake, width=2, joint="curve")
+            self.paint(foam, (0.9, 0.94, 0.96), 0.6)
             self.vessels(position, course, length)
 
     def vessels(self, centres: np.ndarray, angles: np.ndarray, length: float) -> None:
@@ -410,7 +464,8 @@ class Land(Board):
         cabins = []
         for centre, angle in zip(centres, angles, strict=True):
             hulls.append(centre + length * turned(HULL, angle, 0))
-            cabins.append(box(turned((-0.1 * length, 0), angle, centre), length * 0.4, length * 0.16, angle))
+            aft = turned((-0.1 * length, 0), angle, centre)
+            cabins.append(box(aft, length * 0.4, length * 0.16, angle))
         self.paint(self.mask("polygon", hulls), (0.94, 0.94, 0.94))
         self.paint(self.mask("polygon", hulls[::5]), self.colour(*CAR))
         self.paint(self.mask("polygon", cabins), (0.55, 0.50, 0.45))
@@ -426,27 +481,36 @@ class Land(Board):
             if self.chance(0.5):
                 self.hall(turned((position, shore - 16), angle), 26, 16, angle)
             else:
-                stack = [turned((position + 4.5 * i, shore - 8 - 9 * j), angle) for i in range(5) for j in range(2)]
+                stack = []
+                for column in range(5):
+                    for row in range(2):
+                        container = (position + 4.5 * column, shore - 8 - 9 * row)
+                        stack.append(turned(container, angle))
                 for first in range(3):
                     self.paint(self.boxes(stack[first::3], 3.5, 8, angle), self.colour(*CONTAINER))
         berth = self.uniform(26, 36)
         reach = self.uniform(50, 85)
         length = self.uniform(9, 13)
         piers = np.arange(-90, 90, berth) + self.uniform(0, berth)
-        planks = self.mask("line", [turned(((x, shore), (x, shore + reach)), angle) for x in piers], width=3)
+        lines = [turned(((pier, shore), (pier, shore + reach)), angle) for pier in piers]
+        planks = self.mask("line", lines, width=3)
         self.paint(planks, self.colour((0.72, 0.70, 0.66), (0.60, 0.53, 0.45)))
-        moored = np.array([
-            (pier + side * (length / 2 + 2.5), spot, side)
-            for pier in piers for spot in np.arange(shore + 6, shore + reach, length * 0.55) for side in (-1, 1)
-        ])
+        berths = []  # across the piers, along them, side of the pier
+        for pier in piers:
+            for spot in np.arange(shore + 6, shore + reach, length * 0.55):
+                for side in (-1, 1):
+                    berths.append((pier + side * (length / 2 + 2.5), spot, side))
+        moored = np.array(berths)
         moored = moored[self.rng.random(len(moored)) < 0.7]
-        self.vessels(turned(moored[:, :2], angle), np.where(moored[:, 2] < 0, angle + np.pi, angle), length)
+        courses = np.where(moored[:, 2] < 0, angle + np.pi, angle)
+        self.vessels(turned(moored[:, :2], angle), courses, length)
 
     def beach(self) -> None:
         """Sand between surf and green land, with parasols; shallow water turns deep."""
         self.fill(self.colour(*DEEP), 0.05, 3)
         along, across = self.axes(self.uniform(0, 2 * np.pi))
-        shore = across + 10 * np.sin(along / 60 + self.uniform(0, 6)) + 12 * (self.noise(4, 2) - 0.5)
+        shore = across + 10 * np.sin(along / 60 + self.uniform(0, 6))
+        shore = shore + 12 * (self.noise(4, 2) - 0.5)
         shore += self.uniform(-12, 22)
         self.paint(smooth(shore, -50, 0), self.colour(*SHALLOW), 0.9)
         self.ripples((shore < 0).astype(np.float32), 0.05)
@@ -458,7 +522,8 @@ class Land(Board):
         self.paint(smooth(shore, 5, 10), sand)
         self.shade((shore > 2) * 0.12 * (self.noise(20, 2) - 0.5))
         back = self.uniform(30, 60)
-        self.paint(smooth(shore + 10 * (self.noise(8, 2) - 0.5), back, back + 3), self.colour(*GRASS, *LEAF))
+        land = smooth(shore + 10 * (self.noise(8, 2) - 0.5), back, back + 3)
+        self.paint(land, self.colour(*GRASS, *LEAF))
         if self.chance(0.5):
             spots = self.scatter(60)
             x, y = spots.astype(int).T % BOARD
@@ -472,10 +537,15 @@ class Land(Board):
         side = int(np.sqrt(int((BOARD / cell + 2) ** 2)))  # of a grid of trees
         grid = np.stack(np.meshgrid(np.arange(side), np.arange(side)), -1) * cell - cell / 2
         trees = grid + self.rng.uniform(-0.45, 0.45, grid.shape) * cell
-        column, row = (((axis + cell) / cell).astype(int).clip(0, side - 1) for axis in (self.x, self.y))
-        steps = product((-1, 0, 1), repeat=2)
-        near = np.array([((row + i).clip(0, side - 1), (column + j).clip(0, side - 1)) for i, j in steps])
-        r, c = near.swapaxes(0, 1)  # (9, BOARD, BOARD) each: the trees around a pixel
+        column = ((self.x + cell) / cell).astype(int).clip(0, side - 1)
+        row = ((self.y + cell) / cell).astype(int).clip(0, side - 1)
+        rows = []
+        columns = []
+        for i, j in product((-1, 0, 1), repeat=2):
+            rows.append((row + i).clip(0, side - 1))
+            columns.append((column + j).clip(0, side - 1))
+        r = np.array(rows)  # (9, BOARD, BOARD): the trees around a pixel
+        c = np.array(columns)
         distance = np.hypot(self.x - trees[r, c, 0], self.y - trees[r, c, 1])
         tree = np.take_along_axis(r * side + c, distance.argmin(0)[None], 0)[0]
         tone = self.rng.normal(0, 0.14, int(tree.max()) + 1)[tree]
@@ -491,13 +561,15 @@ class Land(Board):
         _, along, across = self.direction()
         spacing = self.uniform(14, 40)
         ridge = ((across + 26 * (self.noise(3, 2) - 0.5) + 0.25 * along) / spacing) % 1
-        self.shade(self.uniform(0.08, 0.24) * (np.where(ridge < 0.75, ridge / 0.75, (1 - ridge) / 0.25) - 0.6))
+        height = np.where(ridge < 0.75, ridge / 0.75, (1 - ridge) / 0.25)
+        self.shade(self.uniform(0.08, 0.24) * (height - 0.6))
         self.shade(0.05 * np.sin(across / 1.3 + 8 * self.noise(5, 1)))
         if self.chance(0.4):
             self.paint(smooth(np.abs(self.noise(3, 3) - 0.5), 0.03, 0.0), (0.55, 0.42, 0.30), 0.6)
         if self.chance(0.5):
             count = int(self.rng.integers(5, 40))
-            self.paint(self.discs(self.scatter(count), self.rng.uniform(0.8, 2, count)), (0.42, 0.36, 0.25), 0.8)
+            stones = self.discs(self.scatter(count), self.rng.uniform(0.8, 2, count))
+            self.paint(stones, (0.42, 0.36, 0.25), 0.8)
 
     def snow(self) -> None:
         """Snowfields with blue shade in the hollows, rock and trees."""

@@ -17,7 +17,8 @@ from .land import Land
 GENERATOR_VERSION = 1  # part of every fingerprint; raise it when any tile changes
 CLEAR_SHARE = 0.4  # of the tiles of LandCover; the others are under one of the other conditions
 CONDITIONS = (
-    "clear", "hazy", "dusk", "noisy", "blurry", "infrared", "cloudy", "dry", "snowy", "faded", "grey",
+    "clear", "hazy", "dusk", "noisy", "blurry", "infrared", "cloudy", "dry", "snowy", "faded",
+    "grey",
 )
 CLASSNAMES = [
     "annual crop land", "permanent crop land", "orchard", "vineyard", "rice paddy", "pasture",
