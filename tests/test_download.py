@@ -159,7 +159,7 @@ def test_two_downloads_at_once_lose_nothing(tmp_path):
                              stderr=subprocess.PIPE, text=True, env=os.environ) for _ in range(2)]
     printed = [process.communicate(timeout=120)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], printed
-    assert all("1500 test images of 1 classes" in text for text in printed), printed
+    assert all("1,500 test images of 1 class" in text for text in printed), printed
     assert len(names(root / "ucf101" / "UCF-101-midframes" / "Archery")) == 1500 and names(root) == ["ucf101"]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..file_dataset import FileDataset
 from ..parquet import parquet_files_in
 from ..splitfile import read_split_file
-from ..utils.cli import tool
+from ..utils.cli import counted, plural, tool
 from ..utils.errors import DataError, UserError, one_line, reading
 from ..utils.files import write_atomically
 from ..utils.lock import OwnedLock
@@ -46,8 +46,10 @@ def download_dataset(cls: type[FileDataset], root: Path, mirror: str = "") -> bo
     except UserError as error:
         logger.error("error: %s: %s\n%s", cls.key(), error, manual_steps(cls, root))
         return False
-    logger.info("%s: %s, %d test images of %d classes in %s", cls.key(), "ready" if missing else "already there",
-                len(dataset.test), len(dataset.classnames), cls.folder_in(root))
+    state = "ready" if missing else "already there"
+    images = counted(len(dataset.test), "test image")
+    classes = plural(len(dataset.classnames), "class", "classes")
+    logger.info("%s: %s, %s of %s in %s", cls.key(), state, images, classes, cls.folder_in(root))
     return True
 
 

@@ -198,5 +198,9 @@ def tool(name: str) -> str:
 
 def counted(number: int, noun: str) -> str:
     """`1 run`, `2 runs`."""
-    ending = "" if number == 1 else "s"
-    return f"{number:,} {noun}{ending}"
+    return plural(number, noun, f"{noun}s")
+
+
+def plural(number: int, one: str, several: str) -> str:
+    """A number with a word: `1 class`, `2 classes`."""
+    return f"{number:,} {one if number == 1 else several}"

@@ -83,7 +83,7 @@ def few_images_lines(runs: Sequence[PlannedRun]) -> list[str]:
     for dataset, images in images_by_dataset.items():
         alike = 100 * smallest_difference(images, SD_ALIKE)
         near_zero = 100 * smallest_difference(images, SD_NEAR_ZERO)
-        parts.append(f"{dataset} ({images:,} images) {alike:.1f} to {near_zero:.0f}")
+        parts.append(f"{dataset} ({counted(images, 'image')}) {alike:.1f} to {near_zero:.0f}")
     return [f"Few images: differences of over-confidence can be shown (with 80 % power) from about "
             f"{'; '.join(parts)} points, the first between similar methods, the second where one "
             f"of them is nearly calibrated."]

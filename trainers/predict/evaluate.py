@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...datasets import DATASET_REGISTRY, Dataset
+from ...datasets.utils.cli import counted, plural
 from ...datasets.utils.errors import ConfigError, explaining_faults
 from ..api import Options, checked_model, option_pairs
 from ..config.build import cfg_from_python
@@ -66,7 +67,8 @@ class Evaluation:
         results = self.results
         before = results["zero_shot_confidence"] - results["zero_shot_accuracy"]
         name = method_info(results["trainer"]).label
-        images = f"{results['n']} {results['split']} images of {results['classes']} classes"
+        images = (f"{counted(results['n'], results['split'] + ' image')} of "
+                  f"{plural(results['classes'], 'class', 'classes')}")
         place = "not kept: output=FOLDER keeps the run"
         if self.folder:
             place = f"run folder: {self.folder}"

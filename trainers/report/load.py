@@ -168,7 +168,7 @@ def read_1_0_record(folder: Path, results: dict[str, Any]) -> RunRecord:
 def check_classes(results: dict[str, Any], record: RunRecord) -> None:
     """Refuses more predicted images than the run had."""
     if results["n"] > record.data["n"]:
-        raise DataError(f"results.json has {results['n']:,} images, its record {record.data['n']:,}")
+        raise DataError(f"results.json has {counted(results['n'], 'image')}, its record {record.data['n']:,}")
 
 
 def find_runs(paths: Iterable[str | Path]) -> tuple[list[FinishedRun], list[str]]:

@@ -13,6 +13,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ...datasets.utils.cli import counted
 from ..config.names import untuned_words
 from ..functional import calibration as cal
 from ..registry import method_info
@@ -217,7 +218,7 @@ def reliability_diagram(measured: Measured) -> dict[str, Any]:
         areas["share"] += rectangle(x, 235 - share, width, share)
         bins.append({
             "area": rectangle(x, 200 * (1 - accuracy), width, 200 * accuracy),
-            "words": f"{table.count[k]:,} images, confidence {100 * (accuracy + gap):.1f} %, "
+            "words": f"{counted(int(table.count[k]), 'image')}, confidence {100 * (accuracy + gap):.1f} %, "
                      f"accuracy {100 * accuracy:.1f} %",
         })
     label = f"Reliability diagram, ECE {METRICS['ece'].show(measured.value('ece'))} %"

@@ -349,10 +349,10 @@ def image_notes(pairs: Sequence[Pair]) -> list[str]:
         return ["Pairs are compared on the images that both methods have, found by identity; their "
                 "numbers differ, see the last columns."]
     images, clusters = counts.pop()
-    words = f"{images:,} images that both methods of each pair have"
+    words = f"{counted(images, 'image')} that both methods of each pair have"
     if clusters < images:
-        words += f", in {clusters:,} clusters"
-    notes = [f"{words[0].upper()}{words[1:]}."]
+        words += f", in {counted(clusters, 'cluster')}"
+    notes = [f"{words}."]
     if any(pair.comparison.few_images for pair in pairs):
         notes.append("Few images: p is approximate.")
     return notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...datasets.utils.cli import counted
 from ..functional.intervals import LEVEL, Estimate
 from ..functional.significance import smallest_difference
 from ..registry import TRAINER_REGISTRY, method_info
@@ -182,7 +183,7 @@ def better_sentence(pair: Pair) -> str:
     over = pair.over[::-1] if is_second else pair.over
     errors = pair.errors[::-1] if is_second else pair.errors
     sentence = (f"{winner.label} is better calibrated than {loser.label} on the same "
-                f"{pair.comparison.images:,} images ({p_words(pair.p)}, {pair.family}): "
+                f"{counted(pair.comparison.images, 'image')} ({p_words(pair.p)}, {pair.family}): "
                 f"{over_words(over[0], unit=False)} instead of {over_words(over[1], over[0])}; debiased RMS error "
                 f"{100 * errors[0]:.1f} instead of {100 * errors[1]:.1f}{PERCENT}.")
     if pair.comparison.level < LEVEL <= pair.comparison.squared.p:

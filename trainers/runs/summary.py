@@ -11,6 +11,7 @@ import torch
 from tabulate import tabulate
 
 from ... import __version__
+from ...datasets.utils.cli import counted, plural
 from ..config.names import backbone_name, untuned_words
 from ..config.settings import setting_words
 from ..functional.calibration import ace, ece, signed_error, top_class
@@ -173,10 +174,11 @@ def caption_of(runs: Sequence[Mapping], seeds: str) -> str:
     """
     first = runs[0]
     counts = sorted({results["n"] for results in runs})
-    images = str(counts[0])
+    images = counted(counts[0], f"{first['split']} image")
     if len(counts) > 1:
-        images = f"{counts[0]} to {counts[-1]}"
-    return (f"{dataset_label(first)}, {images} {first['split']} images of {first['classes']} classes, "
+        images = f"{counts[0]:,} to {counts[-1]:,} {first['split']} images"
+    classes = plural(first["classes"], "class", "classes")
+    return (f"{dataset_label(first)}, {images} of {classes}, "
             f"{backbone_name_of(first)}, {seeds}; percent; {first['bins']} bins")
 
 
@@ -198,11 +200,11 @@ def result_table(runs: Sequence[Mapping]) -> str:
     lines = [aligned(body), caption]
     for results in runs:
         if results["flagged"]:
-            lines.append(f"{method_label(results)}: {results['flagged']} images have their zero-shot prediction "
-                         f"(adaptation gave no finite number)")
+            images = plural(results["flagged"], "image has its", "images have their")
+            lines.append(f"{method_label(results)}: {images} zero-shot prediction (adaptation gave no finite number)")
         if results["skipped"]:
             whose = f"{method_label(results)}: " if len(runs) > 1 else ""
-            lines.append(f"{whose}{len(results['skipped'])} unreadable images skipped")
+            lines.append(f"{whose}{counted(len(results['skipped']), 'unreadable image')} skipped")
     return "\n".join(lines)
 
 

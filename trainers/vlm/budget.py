@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ...datasets.utils.cli import counted, plural
 from ...datasets.utils.errors import UserError, out_of_memory
 from .backbone import Backbone
 from .device import free_unused_memory, is_gpu
@@ -58,19 +59,19 @@ class Budget:
         if at_once == 1:
             return self.halve_classes()
         self.episodes = -(-at_once // 2)
-        return f"{self.episodes} episodes"
+        return counted(self.episodes, "episode")
 
     def halve_classes(self) -> str:
         if self.classes == 1:
             raise UserError("out of memory with one class at a time: use DEVICE cpu")
         self.classes = -(-self.classes // 2)
-        return f"{self.classes} classes"
+        return plural(self.classes, "class", "classes")
 
     def halve_views(self) -> str:
         if self.views == 1:
             raise UserError("out of memory with one view at a time: use DEVICE cpu")
         self.views //= 2
-        return f"{self.views} views"
+        return counted(self.views, "view")
 
 
 def per_device(limits: dict[str, T], backbone: Backbone) -> T:

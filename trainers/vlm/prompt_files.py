@@ -170,8 +170,11 @@ def describe_metadata(metadata: Mapping[str, str]) -> str:
     """How a prompt was made: `CoOp, 2 shots, learnt on LandCover, seed 1, 100 epochs, small CLIP`."""
     words = []
     for key, text in DESCRIPTIONS.items():
-        if metadata.get(key):
-            words.append(text.format(metadata[key]))
+        value = metadata.get(key)
+        if value == "1" and text.startswith("{} ") and text.endswith("s"):
+            words.append(text.format(value)[:-1])  # 1 shot, 1 epoch, 1 token
+        elif value:
+            words.append(text.format(value))
     return ", ".join(words)
 
 

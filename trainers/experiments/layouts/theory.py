@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ....datasets.base import dataset_info
+from ....datasets.utils.cli import plural
 from ....datasets.utils.files import write_arrays
 from ...base import BaseTrainer
 from ...functional import theory
@@ -55,7 +56,7 @@ def theory_tables(finished: FinishedRuns) -> Iterator[Table]:
             adapted = {method: adaptation(limited, method, dataset, backbone, out) for method in study["methods"]}
             first = next(iter(adapted.values()))
             name = dataset_info(configure(limited, "ZeroShot", dataset, backbone, 0).DATASET.NAME).label
-            where = f"{name}, {backbone_label(backbone)}, {len(first.before)} classes"
+            where = f"{name}, {backbone_label(backbone)}, {plural(len(first.before), 'class', 'classes')}"
             yield tuning_table(f"theory_{dataset}", where, adapted)
             yield first_order_table(f"theory_{dataset}_first_order", where, first, float(study["step"]))
 
