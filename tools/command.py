@@ -17,7 +17,7 @@ from promptcal.datasets.utils.registry import nearest
 
 COMMANDS = (
     "demo", "train", "predict", "report", "tensorboard", "reproduce", "export", "download", "check-data",
-    "convert-prompt", "benchmark", "doctor",
+    "convert-prompt", "new-method", "benchmark", "doctor",
 )
 # A file tools/tensorboard.py would hide the package of that name from the other scripts.
 OTHER_FILES = {"tensorboard": "tensorboard_runs"}
