@@ -10,10 +10,14 @@ import torch
 from common import make_image_folder, random_clip, run_tool
 from promptcal.tools import far_device
 from promptcal.tools.far_device import Counts
-from promptcal.trainers import Adapter, adapt, build_cfg
+from promptcal.trainers import Adapter, adapt, build_cfg, build_trainer
 from promptcal.trainers.api import build_method
+from promptcal.trainers.engine.predict import Predictor
 from promptcal.trainers.registry import TRAINER_REGISTRY, method_info
 from promptcal.trainers.runs.run_dir import read_predictions
+from promptcal.trainers.vlm.budget import Budget
+from promptcal.trainers.vlm.image_tower import encode_views
+from promptcal.trainers.vlm.loading import as_backbone
 from promptcal.trainers.vlm.numerics import DTYPES
 from promptcal.trainers.vlm.openai_clip import CLIP
 from torch import Tensor
@@ -105,9 +109,65 @@ def test_a_whole_run_gives_the_cpus_predictions(trainer: str, clip_file: Path, t
         assert done.returncode == 0, done.stderr
         results = json.loads((folder / "results.json").read_text())
         assert results["device"].startswith(device)
-        assert results["record"]["numerics"]["device_type"] == device
+        numerics = results["record"]["numerics"]
+        assert numerics["device_type"] == device
+        assert numerics["episodes"] == {"cpu": 8, "far": 32}[device]
+        assert ("peak_device_bytes" in results) == (device == "far")
         logits[device] = torch.from_numpy(read_predictions(folder)["logits"])
     assert difference(logits["far"], logits["cpu"]) < 1e-5
+
+
+def test_the_host_is_a_batch_ahead_and_times_are_the_devices(
+    clip_file: Path, tmp_path: Path, monkeypatch,
+):
+    """A batch is launched before the results of the one before it are read, from part to part. The
+    far device's clock counts launches: adapting takes as long with encoding between the batches as
+    with stored features."""
+    make_image_folder(tmp_path / "data" / "test")
+    events: list[str] = []
+    for name in ("launch", "read"):
+        real = getattr(Predictor, name)
+
+        def noted(predictor, *args, name=name, real=real):
+            events.append(name)
+            return real(predictor, *args)
+
+        monkeypatch.setattr(Predictor, name, noted)
+    seconds = []
+    for cache in ("", tmp_path / "cache"):
+        cfg = build_cfg("SoC", "configs/datasets/image_folder.yaml", opts=[
+            "DATASET.ROOT", tmp_path / "data", "MODEL.BACKBONE.NAME", clip_file, "DEVICE", "far",
+            "OUTPUT_DIR", tmp_path / f"run{len(seconds)}", "CACHE.DIR", cache, "TEST.PART", 4,
+            "TTA.EPISODES", 2, "MODEL.PREC", "fp32", "DATALOADER.NUM_WORKERS", 0, *FAST])
+        events.clear()
+        results = build_trainer(cfg).run()
+        batches = len(events) // 2
+        assert batches > 3 and events == ["launch", *["launch", "read"] * (batches - 1), "read"]
+        assert results["peak_device_bytes"] > 1e5
+        seconds.append(results["adapt_seconds_per_image"])
+    assert seconds[0] == seconds[1] > 0
+
+
+def test_views_are_uploaded_in_pieces_that_become_smaller(monkeypatch):
+    """Also the upload runs out of memory."""
+    backbone = as_backbone(random_clip(layers=1).to("far"))
+    images = list(random_views(3))
+    expected = encode_views(backbone, images)
+    uploaded = []
+    real = Tensor.to
+
+    def limited(tensor, *args, **kwargs):
+        if tensor.device.type == "cpu" and tensor.dim() == 4:
+            uploaded.append(len(tensor))
+            if len(tensor) > 6:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(tensor, *args, **kwargs)
+
+    monkeypatch.setattr(Tensor, "to", limited)
+    budget = Budget(episodes=1, classes=1, views=16)
+    shrunk = encode_views(backbone, images, budget=budget)
+    assert budget.views == 4 and uploaded == [10, 8, 4, 4, 2, 2, 4, 4, 4, 4, 2]
+    torch.testing.assert_close(shrunk.cpu(), expected.cpu(), atol=1e-5, rtol=0)
 
 
 @pytest.mark.slow  # a CPU takes its time over half precision

@@ -241,6 +241,7 @@ def write_run(
     indices = columns["index"].tolist()
     columns["seconds"] = np.full(1, 0.1)
     columns["adapt_seconds"] = np.full(1, 0.1)
+    columns["peak_bytes"] = np.zeros(1, dtype=np.int64)
     columns["bad_index"] = np.array([], dtype=int)
     columns["bad_reason"] = np.array([], dtype="U1")
     run_dir.write_part(indices, columns)

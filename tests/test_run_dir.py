@@ -24,7 +24,7 @@ def one_part(seed: int = 0) -> dict[str, np.ndarray]:
         "index": np.array([4, 6]), "label": np.array([0, 1]), "logits": rng.normal(size=(2, 3)).astype(np.float32),
         "zero_shot_logits": rng.normal(size=(2, 3)).astype(np.float32), "flagged": np.array([False, True]),
         "loss": np.ones(2), "penalty": np.zeros(2), "seconds": np.array([0.5]),
-        "adapt_seconds": np.array([0.1]), "bad_index": np.array([5]),
+        "adapt_seconds": np.array([0.1]), "peak_bytes": np.array([0]), "bad_index": np.array([5]),
         "bad_reason": np.array(["no image"]),
     }
 

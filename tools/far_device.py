@@ -306,10 +306,29 @@ def register() -> None:
     DEVICE_TYPES.add(NAME)
 
 
+class FarEvent:
+    """A mark in the queue of work. It tells the device's time as the number of launches."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.launches = 0
+
+    def record(self, stream: Any = None) -> None:
+        self.launches = Counts.launches.total()
+
+    def synchronize(self) -> None:
+        Counts.waits += 1
+
+    def elapsed_time(self, later: FarEvent) -> float:
+        """In milliseconds, of which each launch takes one."""
+        return float(later.launches - self.launches)
+
+
 def device_module() -> Any:
     """What becomes `torch.far`, with the functions of `torch.cuda` that promptcal calls."""
 
     class Module(backend_registration._DummyBackendModule):  # type: ignore[name-defined]
+        Event = FarEvent
+
         def get_amp_supported_dtype(self) -> list[torch.dtype]:
             return [torch.float16, torch.bfloat16]
 
@@ -326,6 +345,9 @@ def device_module() -> Any:
             return "CPU tensors behind a device of their own"
 
         def empty_cache(self) -> None:
+            pass
+
+        def current_stream(self, device: Any = None) -> None:
             pass
 
         def mem_get_info(self, device: Any = None) -> tuple[int, int]:

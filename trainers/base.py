@@ -35,10 +35,10 @@ from .runs.run_dir import AskedRun, Results, RunDir, early_lines, read_predictio
 from .runs.summary import environment, metrics, result_block
 from .runs.tensorboard import write_final
 from .vlm.class_texts import ClassTexts
-from .vlm.device import refuse_shared_gpu
+from .vlm.device import refuse_shared_gpu, reset_peak_memory
 from .vlm.jacobian import decide_jacobian
 from .vlm.loading import as_backbone, load_clip, weights_hash
-from .vlm.numerics import Numerics, fixed_numerics
+from .vlm.numerics import Numerics, fixed_numerics, resolve_episodes
 from .vlm.openai import warn_of_small
 from .vlm.prompt_files import prompt_hash
 from .vlm.prompted_clip import LoadedModel, PromptedCLIP
@@ -155,6 +155,7 @@ class BaseTrainer:
         Returns:
             The content of results.json.
         """
+        reset_peak_memory(self.numerics.device)
         with early_lines() as lines:
             self.cfg = retag(self.cfg, self.tag_values(), self.learns)
             asked = self.asked_run(overwrite)
@@ -222,6 +223,11 @@ class BaseTrainer:
             options = DataOptions.from_settings(cfg)
             dataset = build_dataset(cfg.DATASET.NAME, cfg.DATASET.ROOT, options)
         return EvalData.from_settings(cfg, dataset, self.online)
+
+    @property
+    def episodes(self) -> int:
+        """How many images are adapted at once."""
+        return resolve_episodes(self.cfg.TTA.EPISODES, self.numerics.device)
 
     @property
     def num_images(self) -> int:
@@ -445,6 +451,9 @@ class BaseTrainer:
         n = len(columns["index"])
         seconds = float(columns["seconds"].sum())
         adapt_seconds = float(columns["adapt_seconds"].sum())  # without reading and encoding images
+        device_facts = {}
+        if columns["peak_bytes"].any():  # none are measured on a CPU
+            device_facts["peak_device_bytes"] = int(columns["peak_bytes"].max())
         return {
             "trainer": cfg.TRAINER.NAME,
             "dataset": results_name(cfg),
@@ -466,6 +475,7 @@ class BaseTrainer:
             "weights_hash": self.weights,
             "precision": self.numerics.precision,
             "views": self.record.views["pipeline"],
+            **device_facts,
             **self.metadata(),
             **environment(self.numerics.device),
             "classnames": list(self.classnames),

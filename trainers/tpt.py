@@ -22,7 +22,7 @@ from .config.validation import parse_regularisers, require_kept_views
 from .engine.adapted import Adapted, adapt_within_memory
 from .engine.continual import ContinualContext, Moments, TunableText
 from .functional.objectives import class_logits, confident_views, marginal_entropy
-from .functional.posthoc import cots_columns
+from .functional.posthoc import StrongViews
 from .registry import EVERY_IMAGE, TRAINER_REGISTRY, branch_of, find_method, method_key
 from .vlm.prompted_clip import LoadedModel
 
@@ -164,13 +164,12 @@ class TPT(BaseTrainer):
         zero_shot_logits = logits
         if start.zero_shot_text is not start.text:
             zero_shot_logits = class_logits(views, start.zero_shot_text, self.clip.scale)
-        columns = {"loss": tuned.loss, "penalty": tuned.penalty}
-        columns.update(cots_columns(zero_shot_logits, tuned_logits))
         return Adapted(
             logits=self.predict(views, text),
             zero_shot_logits=zero_shot_logits[:, 0],
             ctx=tuned.context.detach(),
-            columns=columns,
+            columns={"loss": tuned.loss, "penalty": tuned.penalty},
+            strong_views=StrongViews.of(zero_shot_logits, tuned_logits),
         )
 
     def tune(

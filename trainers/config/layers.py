@@ -21,6 +21,8 @@ from .safe_yaml import flatten, plain_value, read_yaml
 
 # `configs` is next to `trainers`, in a checkout and in an installed package.
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+# Settings that are numbers, and the number that `auto` stands for.
+NUMBER_OF_AUTO = {"DATALOADER.NUM_WORKERS": -1, "TTA.EPISODES": 0}
 KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)*")  # before = in KEY=VALUE
 
 Layer = tuple[str, list[tuple[str, object]]]  # where settings come from, and the settings by their full keys
@@ -153,8 +155,8 @@ def cast_like_default(key: str, value: object, default: object, source: str) -> 
     Text is read as in yaml, but `1e-3` is a number, `010` is 10, and whole numbers are floats too.
     """
     kind = type(default)
-    if key == "DATALOADER.NUM_WORKERS" and value == "auto":
-        value = -1
+    if value == "auto" and key in NUMBER_OF_AUTO:
+        value = NUMBER_OF_AUTO[key]
     if kind is str and isinstance(value, bool):
         value = "on" if value else "off"
     elif kind is str and (isinstance(value, str) or not isinstance(value, Collection)):

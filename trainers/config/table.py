@@ -452,8 +452,9 @@ TABLE: Sequence[Setting] = (
         auto="as in C-TPT's and O-TPT's scripts: off on ImageNet, on elsewhere",
         resolve=augmix_of_dataset),
     Setting(
-        "TTA.EPISODES", 8, "images adapted at once; changes speed and memory, not the method",
-        Role.NUMERICS, Range(least=1), rounding=True),
+        "TTA.EPISODES", 0, "images adapted at once; changes speed and memory, not the method",
+        Role.NUMERICS, Range(least=0), rounding=True,
+        auto="8 on a CPU, 32 on a GPU (also written auto)"),
     Setting(
         "TTA.JACOBIAN", "auto", "use the Jacobian of the text features", Role.NUMERICS, ON_OFF_AUTO,
         rounding=True, auto="where it is faster and takes at most 4.5 GB"),

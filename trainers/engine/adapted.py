@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...datasets.utils.errors import DataError
+from ..functional.posthoc import StrongViews
 from ..vlm.budget import Budget, retry_on_oom
 
 
@@ -20,6 +21,8 @@ class Adapted:
     ctx: Tensor | None = None  # (B, n_ctx, width), adapted contexts of methods that tune the context
     # What else is stored per image, (B, ...) each.
     columns: dict[str, Tensor] = field(default_factory=dict)
+    # Where the columns of CoTS are still to be computed from it, for many images at once.
+    strong_views: StrongViews | None = None
 
     @property
     def loss(self) -> Tensor | None:
@@ -43,11 +46,13 @@ class Adapted:
         columns = {}
         for name in parts[0].columns:
             columns[name] = torch.cat([part.columns[name] for part in parts])
+        strong = [part.strong_views for part in parts if part.strong_views is not None]
         return cls(
             logits=torch.cat([part.logits for part in parts]),
             zero_shot_logits=torch.cat([part.zero_shot_logits for part in parts]),
             ctx=torch.cat(contexts) if contexts else None,
             columns=columns,
+            strong_views=StrongViews.join(strong) if strong else None,
         )
 
     def check_shapes(self, method: str, images: int, classes: int, names: Sequence[object]) -> None:
@@ -77,18 +82,30 @@ class Adapted:
             zero_shot_logits=self.zero_shot_logits[:, index],
         )
 
-    def with_fallback(self, names: Sequence[object]) -> Adapted:
-        """An image with logits that are not finite gets its zero-shot prediction and is flagged.
+    def with_cots(self) -> Adapted:
+        """With the columns of CoTS, if they were still to be computed."""
+        if self.strong_views is None:
+            return self
+        columns = {**self.columns, **self.strong_views.columns()}
+        return replace(self, columns=columns, strong_views=None)
 
-        Images whose zero-shot prediction is not finite either are refused by name.
-        """
+    def with_fallback(self) -> Adapted:
+        """An image with logits that are not finite gets its zero-shot prediction and is flagged."""
         flagged = ~self.logits.isfinite().all(-1)
         logits = torch.where(flagged[:, None], self.zero_shot_logits, self.logits)
-        lost = ~logits.isfinite().all(-1)
+        return replace(self, logits=logits, columns={**self.columns, "flagged": flagged})
+
+    def check_finite(self, names: Sequence[object]) -> None:
+        """Refuses images whose zero-shot prediction is not finite either. `names` are the images'."""
+        lost = ~self.logits.isfinite().all(-1)
         if lost.any():
             first_lost = names[int(lost.int().argmax())]
             raise DataError(f"CLIP's features of {first_lost} are not finite: try MODEL.PREC fp32")
-        return replace(self, logits=logits, columns={**self.columns, "flagged": flagged})
+
+    def cpu(self) -> Adapted:
+        """The same on the CPU, for which the host waits; without contexts and strong views."""
+        columns = {name: column.cpu() for name, column in self.columns.items()}
+        return Adapted(self.logits.cpu(), self.zero_shot_logits.cpu(), columns=columns)
 
 
 def adapt_within_memory(

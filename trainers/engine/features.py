@@ -30,7 +30,7 @@ from ..runs.parts import chunks
 from ..runs.record import RunRecord
 from ..vlm.backbone import Backbone
 from ..vlm.budget import Budget
-from ..vlm.device import pin
+from ..vlm.device import is_gpu, pin
 from ..vlm.image_tower import encode_views
 from ..vlm.numerics import DTYPES, worker_thread
 from .cache import ArrayCache
@@ -42,7 +42,7 @@ BLOCK = 64  # positions of the split per file of the store
 # share a store; then those that were added first are dropped.
 MOST_ROWS = 4 * BLOCK
 ARRAYS = ("index", "digest", "features")  # of a file: (n,), (n, 16) and (n, V, d)
-ENCODE_AT_ONCE = 8  # images whose views are on the GPU together
+ENCODE_AT_ONCE = 8  # images whose views are in memory together, besides those that are made ahead
 # Bytes of blocks that stay in memory, for methods that read images in random order.
 MEMORY = 1 << 30
 
@@ -132,22 +132,31 @@ class ViewStore:
         on the batch. For a GPU the threads make views ahead.
         """
         device = self.backbone.device
-        on_cpu = device.type == "cpu"
+        on_cpu = not is_gpu(device)
         make = self.encode_image if on_cpu else self.make_views
         self.maker.warm_up()
-        for batch in load_batches(self.data.read_image, make, wanted, self.threads):
-            for index in batch.bad:
-                self.check_unchanged(index)
-            if not batch.made:
-                features = torch.empty(0, self.num_views, self.backbone.features, device=device)
-            elif on_cpu:
-                features = torch.stack(batch.made)
-            else:
-                views = torch.stack([made.to(device, non_blocking=True) for made in batch.made])
-                features = encode_views(
-                    self.backbone, views, self.precision, normalised=False, budget=self.budget)
-            features = features.to(self.dtype).float()
-            yield FeatureBatch(batch.index, features, batch.bad)
+        # In pieces: the views of a batch for a GPU would take a gigabyte.
+        pieces = []
+        for indices in wanted:
+            pieces += chunks(indices, ENCODE_AT_ONCE)
+        loaded = load_batches(self.data.read_image, make, pieces, self.threads)
+        for indices in wanted:
+            batch = FeatureBatch([], torch.empty(0), {})
+            features = [torch.empty(0, self.num_views, self.backbone.features, device=device)]
+            for _ in chunks(indices, ENCODE_AT_ONCE):
+                piece = next(loaded)
+                for index in piece.bad:
+                    self.check_unchanged(index)
+                batch.index.extend(piece.index)
+                batch.bad.update(piece.bad)
+                if piece.made and on_cpu:
+                    features.append(torch.stack(piece.made))
+                elif piece.made:
+                    features.append(encode_views(
+                        self.backbone, piece.made, self.precision, normalised=False,
+                        budget=self.budget))
+            batch.views = torch.cat(features).to(self.dtype).float()
+            yield batch
 
     def encode_image(self, image: Image.Image, index: int) -> Tensor:
         """Unit features (V, d) of one image, in a thread of the pool."""

@@ -10,6 +10,7 @@ from yacs.config import CfgNode
 
 from ...datasets.eval_data import EvalData
 from ..runs.dist import Distributed
+from ..vlm.numerics import Numerics
 from ..vlm.prompted_clip import PromptedCLIP
 from .adapted import Adapted
 from .features import ViewStore
@@ -29,6 +30,14 @@ class Method(Protocol):
     @property
     def clip(self) -> PromptedCLIP:
         """The model with class names and the initial prompt."""
+
+    @property
+    def numerics(self) -> Numerics:
+        """Device and precision."""
+
+    @property
+    def episodes(self) -> int:
+        """How many images are adapted at once."""
 
     @property
     def num_views(self) -> int:

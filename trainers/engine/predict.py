@@ -7,7 +7,9 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +17,11 @@ import torch
 from torch import Tensor
 
 from ...datasets.utils.errors import ConfigError, UserError, machine_fault, one_line
+from ..functional.posthoc import StrongViews
 from ..runs.parts import Columns, chunks, concatenate
 from ..runs.run_dir import RunDir
 from ..runs.tensorboard import Progress
+from ..vlm.device import Stopwatch, is_gpu, peak_memory
 from .adapted import Adapted
 from .features import FeatureBatch, ViewStore
 from .method import Method
@@ -36,6 +40,18 @@ class Batch(NamedTuple):
         return self.indices[-1] == self.part[-1]
 
 
+@dataclass(frozen=True)
+class LaunchedBatch:
+    """A batch whose predictions are on the device, where they may still be computed."""
+
+    batch: Batch
+    index: Sequence[int]  # of the images that could be read
+    bad: Mapping[int, str]  # position -> why an image could not be read
+    adapted: Adapted
+    part_columns: Mapping[str, Tensor]  # of all images of the part; empty unless it ends here
+    stopwatch: Stopwatch
+
+
 class Predictor:
     """Reads view features, adapts to them batch by batch, and saves each finished part."""
 
@@ -45,6 +61,7 @@ class Predictor:
         self.dist = trainer.dist
         self.cfg = trainer.cfg
         self.data = trainer.data
+        self.device = trainer.numerics.device
         self.parts = chunks(self.data.order, self.cfg.TEST.PART)
         # In an online method's stream.
         self.position = {index: place for place, index in enumerate(self.data.order)}
@@ -106,29 +123,36 @@ class Predictor:
         return finished, missing
 
     def predict_parts(self, missing: Sequence[Sequence[int]], progress: Progress) -> None:
-        """Predicts this process's share of the missing parts, and saves each when it is complete."""
+        """Predicts this process's share of the missing parts, and saves each when it is complete.
+
+        A GPU must not wait for the host between two batches: results are read when the next batch
+        has been launched. On a CPU they are there at once, and so they are where a state must be
+        saved that is not yet changed by the next part.
+        """
         batches = []
         for part in missing[self.dist.rank :: self.dist.world]:
-            for indices in chunks(part, self.cfg.TTA.EPISODES):
+            for indices in chunks(part, self.trainer.episodes):
                 batches.append(Batch(part, indices))
-        started = time.perf_counter()
+        batches_ahead = 0
+        if is_gpu(self.device) and not self.trainer.online:
+            batches_ahead = 1
+
         features = self.view_features().batches([batch.indices for batch in batches])
-        rows: list[Columns] = []  # of the part so far
-        for batch, batch_features in zip(batches, features, strict=True):
-            columns = self.predict_batch(batch_features)
-            now = time.perf_counter()
-            columns["seconds"] = np.array([now - started])
-            started = now
-            rows.append(columns)
-            progress.advance(columns)
-            if batch.ends_part:
-                whole = concatenate(rows)
-                rows = []
-                self.run_dir.write_part(batch.part, whole)
-                if self.trainer.online:
-                    finished_parts = self.parts.index(batch.part) + 1
-                    self.run_dir.write_state(finished_parts, self.trainer.state())
-                progress.log(whole)
+        parts = PartWriter(self, progress)
+        launched: deque[LaunchedBatch] = deque()
+        strong_views: list[StrongViews] = []  # of the part so far
+        try:
+            for batch, batch_features in zip(batches, features, strict=True):
+                launched.append(self.launch(batch, batch_features, strong_views))
+                while len(launched) > batches_ahead:
+                    parts.add(launched.popleft())
+        except (UserError, KeyboardInterrupt):
+            # The device works: what was launched before is finished and saved.
+            while launched:
+                parts.add(launched.popleft())
+            raise
+        while launched:
+            parts.add(launched.popleft())
 
     def view_features(self) -> ViewStore:
         """Where view features come from; a store on disk is filled first.
@@ -140,41 +164,107 @@ class Predictor:
         features.fill(self.dist)
         return features
 
-    def predict_batch(self, batch: FeatureBatch) -> dict[str, np.ndarray]:
-        """The columns of a batch.
+    def launch(
+        self, batch: Batch, features: FeatureBatch, strong_views: list[StrongViews],
+    ) -> LaunchedBatch:
+        """Adapts to a batch. On a GPU the host does not wait for it.
 
-        Its predictions are copied from the device once, which waits for them.
+        Args:
+            batch: The images.
+            features: Of their views.
+            strong_views: Of the batches of the part so far; those of this batch are added. CoTS's
+                temperatures are computed with the last batch, for all images of the part.
         """
-        items = [self.data.items[index] for index in batch.index]
-        started = time.perf_counter()
-        if items:
-            adapted = adapt_images(self.trainer, batch.views, [item.impath for item in items])
+        stopwatch = Stopwatch(self.device)
+        names = [self.data.items[index].impath for index in features.index]
+        if names:
+            adapted = launch_images(self.trainer, features.views, names)
         else:
             no_logits = torch.empty(0, len(self.trainer.clip.classnames))
-            adapted = Adapted(no_logits, no_logits).with_fallback([])
+            adapted = Adapted(no_logits, no_logits)
+        if adapted.strong_views is not None:
+            strong_views.append(adapted.strong_views)
+        part_columns = {}
+        if batch.ends_part and strong_views:
+            part_columns = StrongViews.join(strong_views).columns()
+            strong_views.clear()
+        stopwatch.stop()
+        return LaunchedBatch(
+            batch, features.index, features.bad, adapted.with_fallback(), part_columns, stopwatch)
+
+    def read(self, launched: LaunchedBatch) -> dict[str, np.ndarray]:
+        """The columns of a batch, copied from the device."""
+        adapted = launched.adapted.cpu()
+        items = [self.data.items[index] for index in launched.index]
+        adapted.check_finite([item.impath for item in items])
         columns = {
-            "index": np.array(batch.index, dtype=np.int64),
+            "index": np.array(launched.index, dtype=np.int64),
             "label": np.array([item.label for item in items], dtype=np.int64),
-            "bad_index": np.array(list(batch.bad), dtype=np.int64),
-            "bad_reason": np.array(list(batch.bad.values()), dtype=np.str_),
-            "logits": adapted.logits.cpu().numpy(),
-            "zero_shot_logits": adapted.zero_shot_logits.cpu().numpy(),
+            "bad_index": np.array(list(launched.bad), dtype=np.int64),
+            "bad_reason": np.array(list(launched.bad.values()), dtype=np.str_),
+            "logits": adapted.logits.numpy(),
+            "zero_shot_logits": adapted.zero_shot_logits.numpy(),
         }
         for name, column in adapted.columns.items():
-            columns[name] = column.cpu().numpy()
+            columns[name] = column.numpy()
         if self.trainer.online:
-            places = [self.position[index] for index in batch.index]
+            places = [self.position[index] for index in launched.index]
             columns["position"] = np.array(places, dtype=np.int64)
-        columns["adapt_seconds"] = np.array([time.perf_counter() - started])
+        columns["adapt_seconds"] = np.array([launched.stopwatch.seconds])
+        columns["peak_bytes"] = np.array([peak_memory(self.device) or 0], dtype=np.int64)
         return columns
 
 
-def adapt_images(method: Method, views: Tensor, names: Sequence[object]) -> Adapted:
-    """A method's predictions, checked.
+class PartWriter:
+    """Reads launched batches in their order, and writes each part when its last batch was read."""
 
-    Classes of one name get equal logits, and an image with a number that is not finite gets its
-    zero-shot prediction. An online method sees its images one by one, so that the number of images
-    adapted at once changes nothing.
+    def __init__(self, predictor: Predictor, progress: Progress) -> None:
+        self.predictor = predictor
+        self.progress = progress
+        self.rows: list[Columns] = []  # of the part so far
+        self.started = time.perf_counter()
+
+    def add(self, launched: LaunchedBatch) -> None:
+        predictor = self.predictor
+        columns = predictor.read(launched)
+        now = time.perf_counter()
+        columns["seconds"] = np.array([now - self.started])
+        self.started = now
+        self.rows.append(columns)
+        self.progress.advance(columns)
+        if not launched.batch.ends_part:
+            return
+        part = concatenate(self.rows)
+        self.rows = []
+        for name, column in launched.part_columns.items():
+            part[name] = column.cpu().numpy()
+        predictor.run_dir.write_part(launched.batch.part, part)
+        if predictor.trainer.online:
+            finished_parts = predictor.parts.index(launched.batch.part) + 1
+            predictor.run_dir.write_state(finished_parts, predictor.trainer.state())
+        self.progress.log(part)
+
+
+def adapt_images(method: Method, views: Tensor, names: Sequence[object]) -> Adapted:
+    """A method's predictions, checked and complete.
+
+    An image with a number that is not finite gets its zero-shot prediction.
+
+    Args:
+        method: The method.
+        views: Unit view features (B, V, d) of B images.
+        names: Of the images, for messages.
+    """
+    adapted = launch_images(method, views, names).with_cots().with_fallback()
+    adapted.check_finite(names)
+    return adapted
+
+
+def launch_images(method: Method, views: Tensor, names: Sequence[object]) -> Adapted:
+    """A method's predictions, before any number of them has been read from the device.
+
+    Classes of one name get equal logits. An online method sees its images one by one, so that the
+    number of images adapted at once changes nothing.
 
     Args:
         method: The method.
@@ -186,7 +276,7 @@ def adapt_images(method: Method, views: Tensor, names: Sequence[object]) -> Adap
         turns = views.split(1) if method.online else [views]
         adapted = Adapted.join([method.adapt(turn) for turn in turns])
         adapted.check_shapes(trainer, len(views), len(method.clip.classnames), names)
-        return adapted.with_equal_logits(method.clip.first_of_name).with_fallback(names)
+        return adapted.with_equal_logits(method.clip.first_of_name)
     except Exception as error:  # a user's own method may raise anything
         if isinstance(error, UserError) or machine_fault(error):
             raise

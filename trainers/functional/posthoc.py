@@ -3,6 +3,8 @@ fixed temperatures need none, nor does SaLS, which is in `calibration`."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +17,8 @@ TAU = (0.01, 100.0)  # range of CoTS's temperatures
 CELLS, PIECES = 32, 4  # cells of log τ at first, and pieces that one cell is cut into in each round
 ROUNDS = 32  # of cutting; tests show how close to the minimum they get
 AT_ONCE = 11  # temperatures per block, to save memory
+NUMBERS_ON_CPU = 1 << 19  # of doubles in one block; a core's cache holds as many
+NUMBERS_ON_GPU = 1 << 25
 NEWTON_STEPS = 100  # of fitting a temperature; five to ten are usual
 SAME = 1e-12  # misfits whose relative difference is less are equal
 
@@ -151,19 +155,70 @@ def misfit_and_bounds(gaps: Tensor, target: Tensor, edges: Tensor) -> tuple[Tens
     return misfit, torch.stack([nearest.square().mean(1), from_right, from_left]).amax(0)
 
 
+class StrongViews(NamedTuple):
+    """Logits (B, n, K) of the strong views of B images, all that CoTS and E-CoTS depend on."""
+
+    before: Tensor
+    adapted: Tensor  # the same tensor, if adaptation changed nothing
+
+    @classmethod
+    def of(cls, before: Tensor, adapted: Tensor) -> StrongViews | None:
+        """Of all views' logits (B, V, K) before and after adaptation; None if there is one view."""
+        if before.shape[1] == 1:
+            return None
+        chosen = strong_views(adapted)[..., None]
+        strong_adapted = adapted.take_along_dim(chosen, dim=1)
+        if adapted is before:
+            return cls(strong_adapted, strong_adapted)
+        return cls(before.take_along_dim(chosen, dim=1), strong_adapted)
+
+    @classmethod
+    def join(cls, batches: Sequence[StrongViews]) -> StrongViews:
+        """Those of several batches as one."""
+        adapted = torch.cat([batch.adapted for batch in batches])
+        if all(batch.adapted is batch.before for batch in batches):
+            return cls(adapted, adapted)
+        return cls(torch.cat([batch.before for batch in batches]), adapted)
+
+    def temperatures(self) -> Tensor:
+        """CoTS's τ (B,), in double precision; 1 where adaptation changed nothing.
+
+        The search has two thousand small steps, whose number does not depend on that of the images.
+        So it is for many images at once, as far as memory allows.
+        """
+        images, views, classes = self.adapted.shape
+        if self.adapted is self.before:
+            return torch.ones_like(self.adapted[:, 0, 0])
+        numbers = NUMBERS_ON_CPU if self.adapted.device.type == "cpu" else NUMBERS_ON_GPU
+        at_once = max(1, numbers // (views * classes * AT_ONCE))
+        temperatures = []
+        for start in range(0, images, at_once):
+            block = slice(start, start + at_once)
+            temperatures.append(consistent_temperature(self.adapted[block], self.before[block]))
+        return torch.cat(temperatures)
+
+    def columns(self) -> dict[str, Tensor]:
+        """What is stored of each image: τ (B,), and the mean log-prediction at τ (B, K).
+
+        The confidences of the strong views before and after would not be enough: τ depends on all
+        logits. So it is solved here: 4 + 2 K bytes per image.
+        """
+        tau = self.temperatures()
+        mean = (self.adapted / tau[:, None, None]).softmax(-1).mean(1)  # (B, K)
+        # A probability of 0 is stored as a very small one. 1e-300 itself is 0 in fp32.
+        least = max(1e-300, torch.finfo(mean.dtype).tiny)
+        return {"cots_tau": tau.float(), "strong_log_p": mean.clamp(min=least).log().half()}
+
+
 def cots_columns(before: Tensor, adapted: Tensor) -> dict[str, Tensor]:
-    """What CoTS and E-CoTS need to know of an image's views, given their logits (B, V, K) before and after adaptation.
-    The confidences of the strong views before and after are not enough: τ depends on all logits. So it is solved here
-    and stored with the mean prediction of the strong views at τ: 4 + 2 K bytes per image."""
-    if before.shape[1] == 1:
-        return {}
-    chosen, changed = strong_views(adapted)[..., None], adapted is not before
-    adapted, before = (logits.take_along_dim(chosen, dim=1) for logits in (adapted, before))
-    tau = consistent_temperature(adapted, before) if changed else torch.ones_like(adapted[:, 0, 0])
-    mean = (adapted / tau[:, None, None]).softmax(-1).mean(1)  # (B, K)
-    # A probability of 0 is stored as a very small one. 1e-300 itself is 0 in fp32.
-    least = max(1e-300, torch.finfo(mean.dtype).tiny)
-    return {"cots_tau": tau.float(), "strong_log_p": mean.clamp(min=least).log().half()}
+    """What CoTS and E-CoTS need to know of images, given their views' logits (B, V, K).
+
+    Args:
+        before: Logits before adaptation.
+        adapted: Logits after it; the same tensor if it changed nothing.
+    """
+    strong = StrongViews.of(before, adapted)
+    return {} if strong is None else strong.columns()
 
 
 def cots(logits: ArrayLike, tau: ArrayLike) -> Array:

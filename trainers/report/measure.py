@@ -196,7 +196,7 @@ def measure_run(
     zero_shot_top, before, zero_shot_sets = measure_zero_shot(data, options, validation, cache, clusters)
     if options.posthoc:
         add_posthoc(run, data, options, metrics, before)
-    add_seconds(run, metrics)
+    add_costs(run, metrics)
 
     classes: list[ClassRow] = []
     mistakes: list[Mistake] = []
@@ -348,11 +348,14 @@ def add_posthoc(
     before |= metrics_of_scaled(scaled, data.label, options.bins)
 
 
-def add_seconds(run: FinishedRun, metrics: dict[str, Interval]) -> None:
-    """Adds the time per image that a run needed."""
+def add_costs(run: FinishedRun, metrics: dict[str, Interval]) -> None:
+    """Adds the time per image that a run needed, and a GPU's memory."""
     seconds = run.results.get("adapt_seconds_per_image") or run.results.get("seconds_per_image")
     if seconds is not None:
         metrics["seconds"] = point(float(seconds))
+    peak_bytes = run.results.get("peak_device_bytes")
+    if peak_bytes is not None:
+        metrics["device_memory"] = point(float(peak_bytes) / 1e9)
 
 
 def mean_over_seeds(runs: Sequence[Measured], metric: str) -> float:

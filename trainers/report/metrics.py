@@ -254,6 +254,7 @@ METRICS: dict[str, Metric] = {
     "brier": Metric("Brier", brier, percent=False, interval=True),
     "nll": Metric("NLL", nll, percent=False, interval=True),
     "seconds": Metric("Seconds per image", percent=False, digits=4),
+    "device_memory": Metric("GPU memory (GB)", percent=False, digits=2),
 }
 # Shown only where the classes have unequal numbers of images: otherwise they say what accuracy says.
 OF_UNEQUAL_CLASSES = ("balanced_accuracy", "macro_f1")

@@ -74,7 +74,7 @@ OPTIONAL = {
     "precision": "text", "finished": "text", "classnames": "a list of texts",
     "versions": "pairs of texts", "plugins": "pairs of texts", "zero_shot": "true or false",
     "complete": "true or false", "seconds_per_image": NUMBER, "adapt_seconds_per_image": NUMBER,
-    "classes_in_64": NUMBER, "record": "a record", "files": "pairs of texts",
+    "peak_device_bytes": NUMBER, "classes_in_64": NUMBER, "record": "a record", "files": "pairs of texts",
     "exported": "true or false",
 }
 

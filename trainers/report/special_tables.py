@@ -176,7 +176,7 @@ def decision_table(grid: Grid, name: str, title: str) -> Table | None:
 
 def metric_tables(grid: Grid, name: str) -> list[Table]:
     """All other metrics, in tables by what they measure."""
-    elsewhere = {*DECISIONS, *CALIBRATION, *POSTHOC_TABLE, *POSTHOC, "seconds"}
+    elsewhere = {*DECISIONS, *CALIBRATION, *POSTHOC_TABLE, *POSTHOC, "seconds", "device_memory"}
     others = [metric for metric in METRICS if metric not in elsewhere]
     tables = []
     calibration = single_run_table(

@@ -31,6 +31,10 @@ SECONDS_NOTE = (
     "Seconds per image: adaptation and prediction from cached view features on this machine, without "
     "encoding."
 )
+MEMORY_NOTE = (
+    "GPU memory: the most that tensors took at once, model and encoding included; libraries and "
+    "fragmentation take more. Runs on a CPU have none."
+)
 SHARED_NOTE = (
     "Where two runs did not predict the same images, their difference is of the images that both "
     "have, found by identity."
@@ -51,6 +55,7 @@ def results_table(
         published: Which published rows are added.
         differences: Which rows state their difference from which other row.
     """
+    metrics = without_absent_memory(grid, metrics)
     common = grid.common_columns()
     has_average = len(common) > 1
     labels = [grid.column_label(column) for column in grid.columns]
@@ -101,6 +106,7 @@ def row_average(grid: Grid, row: Row, columns: Sequence[Column], metric: str) ->
 
 def metric_table(grid: Grid, name: str, title: str, metrics: Sequence[str]) -> Table:
     """One line per method with every metric, the mean over the data sets that all methods have."""
+    metrics = without_absent_memory(grid, metrics)
     common = grid.common_columns()
     by_metric = []
     for metric in metrics:
@@ -199,7 +205,16 @@ def metric_notes(grid: Grid, metrics: Sequence[str]) -> list[str]:
         notes.append(POSTHOC_NOTE)
     if "seconds" in metrics:
         notes.append(SECONDS_NOTE)
+    if "device_memory" in metrics:
+        notes.append(MEMORY_NOTE)
     return notes
+
+
+def without_absent_memory(grid: Grid, metrics: Sequence[str]) -> Sequence[str]:
+    """Metrics without the memory of a GPU, where all runs were on a CPU."""
+    if any("device_memory" in measured.metrics for measured in grid.measured):
+        return metrics
+    return [metric for metric in metrics if metric != "device_memory"]
 
 
 def temperature_note(grid: Grid) -> str:

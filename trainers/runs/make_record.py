@@ -17,7 +17,7 @@ from ..config.names import backbone_name
 from ..config.settings import Role, changed_settings, effective_settings, find_setting, leaves
 from ..config.table import CLASS_TOKEN_POSITION
 from ..registry import backbone_label, method_info
-from ..vlm.numerics import Numerics, resolve_precision
+from ..vlm.numerics import Numerics, resolve_episodes, resolve_precision
 from ..vlm.openai import official_name
 from ..vlm.prompt_files import read_metadata
 from ..vlm.prompt_protocol import PromptProtocol, prompt_protocol
@@ -273,7 +273,7 @@ def numerics_section(cfg: CfgNode, numerics: Numerics, tunes_context: bool) -> d
         "engine": numerics.engine,
         "tf32": numerics.tf32,  # pinned by `fixed_numerics`
         "part": cfg.TEST.PART,
-        "episodes": cfg.TTA.EPISODES,
+        "episodes": resolve_episodes(cfg.TTA.EPISODES, numerics.device),
     }
 
 

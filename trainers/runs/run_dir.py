@@ -47,7 +47,7 @@ Results = dict[str, Any]
 # Of predictions.npz, besides a method's own.
 COLUMNS = {"index", "label", "logits", "zero_shot_logits", "flagged"}
 # In parts, with other numbers of rows than predicted images.
-BATCH_COLUMNS = {"seconds", "adapt_seconds", "bad_index", "bad_reason"}
+BATCH_COLUMNS = {"seconds", "adapt_seconds", "peak_bytes", "bad_index", "bad_reason"}
 STATE = "state.npz"  # of an online method
 LISTING = "listing.json"  # the images of an unfinished run, to say what has changed
 RECORD_ID = "run"  # array in parts and states: the id of the record that they belong to

@@ -6,16 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
+
 from ...datasets.utils.cli import counted, plural
 from ...datasets.utils.errors import UserError, out_of_memory
 from .backbone import Backbone
-from .device import free_unused_memory, is_gpu
+from .device import free_unused_memory, is_gpu, total_memory
+from .generic_tower import GenericTower
+from .text_tower import TextTower
 
 logger = logging.getLogger(__name__)
 
-# Class tokens of all episodes in one pass. A CPU is fastest while activations stay in its caches;
-# a GPU with many.
-TOKENS_AT_ONCE = {"cpu": 1024, "gpu": 16384}
+# Class tokens of all episodes in one pass on a CPU, which is fastest while activations stay in its
+# caches.
+TOKENS_ON_CPU = 1024
+# Share of a GPU's memory for the episodes of one pass. The rest is for the model, the features and
+# the saved activations that all episodes share, and for what libraries and fragmentation take.
+EPISODES_SHARE = 1 / 3
 # Limit of the activations that autograd saves in a text tower, in bytes.
 SAVED_BYTES = {"cpu": 4e9, "gpu": 8e9}
 VIEWS_AT_ONCE = 256  # on a GPU: fills it and bounds memory
@@ -39,12 +46,19 @@ class Budget:
     views: int  # views in one pass of the image tower
 
     @classmethod
-    def of(cls, backbone: Backbone, class_tokens: Sequence[Sequence[int]]) -> Budget:
-        """What fits by the sizes of model and class list. The tokens are those after the context."""
+    def of(
+        cls, backbone: Backbone, class_tokens: Sequence[Sequence[int]], steps: int = 1,
+    ) -> Budget:
+        """What fits by the sizes of device, model and class list.
+
+        Args:
+            backbone: The model.
+            class_tokens: For each class the tokens after the context.
+            steps: Gradient steps of an episode.
+        """
         tower = backbone.text_tower(class_tokens, "fp32")
-        tokens = per_device(TOKENS_AT_ONCE, backbone)
         return cls(
-            episodes=max(1, tokens // tower.tokens),
+            episodes=episodes_within_memory(backbone.device, tower, steps),
             classes=classes_within_memory(backbone, len(class_tokens), tower.saved_bytes),
             views=views_within_memory(backbone),
         )
@@ -77,6 +91,20 @@ class Budget:
 def per_device(limits: dict[str, T], backbone: Backbone) -> T:
     """The limit of a backbone's device."""
     return limits["gpu" if is_gpu(backbone.device) else "cpu"]
+
+
+def episodes_within_memory(
+    device: torch.device, tower: TextTower | GenericTower, steps: int,
+) -> int:
+    """Episodes in one pass of the text tower."""
+    if not is_gpu(device):
+        return max(1, TOKENS_ON_CPU // tower.tokens)
+    # The first step's backward pass goes through activations that all episodes share. It holds less
+    # at a time than autograd saves for one layer. Later steps save each episode's activations.
+    bytes_per_episode = tower.saved_bytes / tower.layers
+    if steps > 1:
+        bytes_per_episode += tower.saved_bytes
+    return max(1, int(EPISODES_SHARE * total_memory(device) / bytes_per_episode))
 
 
 def classes_within_memory(backbone: Backbone, classes: int, saved_bytes: float) -> int:

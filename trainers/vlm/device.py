@@ -1,6 +1,12 @@
-"""The device that towers run on. Everything but a CPU is treated as a GPU, so that a test on any second
-device runs the same code. What only CUDA has is in a function of its own here."""
+"""The device that towers run on.
+
+Everything but a CPU is treated as a GPU, so that a test on any second device runs the same code.
+What only CUDA has is in a function of its own here.
+"""
 from __future__ import annotations
+
+import time
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,13 +52,50 @@ def synchronise(device: torch.device) -> None:
         torch.get_device_module(device).synchronize(device)
 
 
+class Stopwatch:
+    """Measures how long a device works on what is launched between two moments.
+
+    A GPU works behind the host, so the host's clock would charge a task with what was launched
+    before it. Marks in the GPU's queue of work tell its own time, and nobody waits for them before
+    the seconds are asked for.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """Starts."""
+        self.device = device
+        self.started = self.mark()
+        self.stopped = self.started
+
+    def mark(self) -> Any:
+        if not is_gpu(self.device):
+            return time.perf_counter()
+        module = torch.get_device_module(self.device)
+        event = module.Event(enable_timing=True)
+        event.record(module.current_stream(self.device))
+        return event
+
+    def stop(self) -> None:
+        self.stopped = self.mark()
+
+    @property
+    def seconds(self) -> float:
+        """From start to stop. Waits until a GPU has got there."""
+        if not is_gpu(self.device):
+            return self.stopped - self.started
+        self.stopped.synchronize()
+        return self.started.elapsed_time(self.stopped) / 1000  # from milliseconds
+
+
 def reset_peak_memory(device: torch.device) -> None:
     if is_gpu(device):
         torch.get_device_module(device).reset_peak_memory_stats(device)
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """The most bytes that tensors have used at once since `reset_peak_memory`; None on a CPU."""
+    """The most bytes that tensors of this process have used at once since `reset_peak_memory`.
+
+    None on a CPU.
+    """
     if not is_gpu(device):
         return None
     return int(torch.get_device_module(device).max_memory_allocated(device))

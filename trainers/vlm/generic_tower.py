@@ -48,7 +48,8 @@ class GenericTower:
         length = text.length if text.keep_padding else self.longest
         self.tokens = len(class_tokens) * length
         numbers = SAVED_NUMBERS * text.embedding.weight.shape[1] + 2 * text.heads * length  # per token and layer
-        self.saved_bytes = 4 * self.tokens * text.layers * numbers
+        self.layers = text.layers
+        self.saved_bytes = 4 * self.tokens * self.layers * numbers
 
     def __call__(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
         """Unit text features (B, K, d) for contexts (B, n_ctx, width), or class-specific ones (B, K, n_ctx, width);

@@ -1,6 +1,9 @@
 """From pixels to unit image features."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -11,27 +14,44 @@ from .budget import Budget, retry_on_oom
 from .numerics import autocast, in_parallel
 
 
+@lru_cache(maxsize=8)
+def pixel_statistics(pixels: Pixels, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of a backbone's pixels, (3, 1, 1) each.
+
+    Uploaded once: each upload would make the host wait for a GPU.
+    """
+    mean = torch.tensor(pixels.mean, dtype=torch.float32, device=device).view(3, 1, 1)
+    std = torch.tensor(pixels.std, dtype=torch.float32, device=device).view(3, 1, 1)
+    return mean, std
+
+
 def normalise_pixels(views: Tensor, pixels: Pixels) -> Tensor:
     """Pixel values from 0 to 255, uint8 or float, normalised on their device. (..., 3, H, W)"""
-    mean = torch.tensor(pixels.mean, device=views.device).view(3, 1, 1)
-    std = torch.tensor(pixels.std, device=views.device).view(3, 1, 1)
+    mean, std = pixel_statistics(pixels, views.device)
     if views.dtype == torch.uint8 and views.device.type == "cpu" and views.dim() > 3:
-        made = torch.empty(views.shape)
-        for view, out in zip(views.flatten(0, -4), made.flatten(0, -4), strict=True):  # one fits a core's cache
+        normalised = torch.empty(views.shape)
+        # One view fits into a core's cache.
+        for view, out in zip(views.flatten(0, -4), normalised.flatten(0, -4), strict=True):
             torch.div(view, 255, out=out).sub_(mean).div_(std)
-        return made
-    return torch.div(views.float() if views.is_floating_point() else views, 255).sub_(mean).div_(std)
+        return normalised
+    if views.is_floating_point():
+        views = views.float()
+    return torch.div(views, 255).sub_(mean).div_(std)
 
 
 def encode_views(
-    backbone: Backbone, views: Tensor, precision: str = "fp32", normalised: bool | None = None,
-    budget: Budget | None = None,
+    backbone: Backbone, views: Tensor | Sequence[Tensor], precision: str = "fp32",
+    normalised: bool | None = None, budget: Budget | None = None,
 ) -> Tensor:
     """Unit features of views.
 
+    Views on the CPU are uploaded piece by piece: only those of one piece are on the device at a
+    time, and when they do not fit, pieces become smaller.
+
     Args:
         backbone: The model.
-        views: (B, V, 3, H, W), normalised or pixel values from 0 to 255.
+        views: Of B images, (B, V, 3, H, W) or a tensor (V, 3, H, W) for each; normalised, or pixel
+            values from 0 to 255.
         precision: Of the image tower.
         normalised: Whether they are normalised; None = all but uint8, which is always pixel values.
         budget: Views at once, halved when memory runs out; None = as many as fit by their sizes.
@@ -39,19 +59,44 @@ def encode_views(
     Returns:
         Features (B, V, d).
     """
-    raw = views.dtype == torch.uint8 if normalised is None else not normalised
+    raw = not normalised
+    if normalised is None:
+        raw = views[0].dtype == torch.uint8
     if budget is None:
         budget = Budget.of_images(backbone)
 
     @torch.no_grad()
-    def encode_piece(piece: Tensor) -> Tensor:  # (n, 3, H, W) -> (n, d)
-        piece = piece.to(backbone.device, non_blocking=True)
-        pixels = normalise_pixels(piece, backbone.pixels) if raw else piece.float()
+    def encode_piece(piece: Sequence[Tensor]) -> Tensor:
+        """From tensors (n, 3, H, W) to features (sum of n, d)."""
+        uploaded = [views.to(backbone.device, non_blocking=True) for views in piece]
+        pixels = uploaded[0] if len(uploaded) == 1 else torch.cat(uploaded)
+        pixels = normalise_pixels(pixels, backbone.pixels) if raw else pixels.float()
         with autocast(precision, backbone.device):
             return unit(backbone.encode_pixels(pixels))
 
     def encode() -> list[Tensor]:
-        pieces = views.flatten(0, 1).split(budget.views)
+        if isinstance(views, Tensor):
+            pieces = [[piece] for piece in views.flatten(0, 1).split(budget.views)]
+        else:
+            pieces = split_views(views, budget.views)
         return in_parallel(encode_piece, pieces, backbone.device)
 
-    return torch.cat(retry_on_oom(encode, budget.halve_views)).unflatten(0, views.shape[:2])
+    features = torch.cat(retry_on_oom(encode, budget.halve_views))
+    return features.unflatten(0, (len(views), len(views[0])))
+
+
+def split_views(images: Sequence[Tensor], size: int) -> list[list[Tensor]]:
+    """The views of images in pieces of `size`, each a list of slices, without copying them."""
+    pieces: list[list[Tensor]] = []
+    room = 0  # in the last piece
+    for views in images:
+        first = 0
+        while first < len(views):
+            if room == 0:
+                pieces.append([])
+                room = size
+            part = views[first : first + room]
+            pieces[-1].append(part)
+            room -= len(part)
+            first += len(part)
+    return pieces

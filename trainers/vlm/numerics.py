@@ -21,6 +21,11 @@ from .device import DEVICE_TYPES, is_gpu, pick_device
 
 ENGINE = 1  # raised whenever a change of the code changes predictions
 
+# Images that are adapted at once with TTA.EPISODES auto. A GPU waits for the host to launch its
+# operations, whose number does not depend on that of the images.
+EPISODES_ON_CPU = 8
+EPISODES_ON_GPU = 32
+
 # Of the two towers; losses, logits and the optimizer are always fp32.
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -50,8 +55,17 @@ def resolve_precision(name: str, device: torch.device) -> str:
     return "fp16" if is_gpu(device) else "fp32"
 
 
+def resolve_episodes(setting: int, device: torch.device) -> int:
+    """TTA.EPISODES as a number; 0 (auto) depends on the kind of device."""
+    if setting:
+        return setting
+    return EPISODES_ON_GPU if is_gpu(device) else EPISODES_ON_CPU
+
+
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    return nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=DTYPES[precision])
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=DTYPES[precision])
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,8 @@ class PromptedCLIP:
         warn_of_classes(classnames, features.tokens if features else tokens)
         encoder = TextEncoder(
             backbone, tokens, precision,
-            ClassTokenPosition.find(position, classnames, backbone.tokenizer))
+            position=ClassTokenPosition.find(position, classnames, backbone.tokenizer),
+            budget=Budget.of(backbone, tokens, cfg.TTA.STEPS))
         return cls(classnames, encoder, context, texts=features)
 
     def with_context(self, context: Tensor) -> PromptedCLIP:

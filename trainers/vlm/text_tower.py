@@ -257,8 +257,9 @@ class TextTower:
         if is_gpu(self.device):
             self.padded = pad_lengths(self.lengths, BLOCKS_ON_GPU)
         self.tokens = sum(self.padded)  # that run per context, padding included
+        self.layers = len(weights.layers)
         width = weights.positions.shape[1]
-        self.saved_bytes = 4 * SAVED_NUMBERS * self.tokens * width * len(weights.layers)
+        self.saved_bytes = 4 * SAVED_NUMBERS * self.tokens * width * self.layers
         # Of each token within its class's own tokens.
         offsets = [torch.arange(length) for length in self.padded]
         self.offsets = torch.cat(offsets).to(self.device)

@@ -76,7 +76,7 @@ def adaptation(
         trainer.initial = trainer.with_jacobian()
     features = trainer.view_features()
     features.fill(trainer.dist)
-    batches = features.batches(chunks(trainer.data.indices, cfg.TTA.EPISODES))
+    batches = features.batches(chunks(trainer.data.indices, trainer.episodes))
     columns = map(np.concatenate, zip(*(episode(trainer, batch.views) for batch in batches), strict=True))
     made = Adaptation(trainer.clip.text.cpu().numpy(), float(trainer.clip.scale), cfg.TTA.STEPS, *columns)
     write_arrays(file, **vars(made))
