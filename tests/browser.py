@@ -9,22 +9,28 @@ from pathlib import Path
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# It looks for nothing on the network by itself, and has no screen or sandbox to work in where tests run as root.
+# It looks for nothing on the network by itself, and has no screen, and no sandbox where tests run
+# as root.
 FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )
 
 
 def chromium() -> str | None:
-    """The browser that the system has. Playwright's own download is not tried: it needs another registry."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
+    """The browser that the system has. Playwright's own is not downloaded."""
+    for name in NAMES:
+        path = shutil.which(name)
+        if path is not None:
+            return path
+    return None
 
 
 @contextmanager
 def launched() -> Iterator:
     """A browser, or a skip that says what to install."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs Playwright: pip install playwright")
     if chromium() is None:
         pytest.skip("needs Chromium: apt-get install chromium")
     with playwright.sync_playwright() as driver:
@@ -44,9 +50,13 @@ class Visit:
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
+        self.page.on("dialog", self.on_dialog)
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri())
+
+    def on_dialog(self, dialog) -> None:
+        self.complaints.append(dialog.message)
+        dialog.dismiss()
 
     def __enter__(self):
         return self.page

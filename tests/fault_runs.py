@@ -14,20 +14,27 @@ IMAGES = 37
 
 
 class FaultRuns:
-    """37 images in four classes, and weights: 18 parts of two images and one of one, which no number of ranks divides
-    evenly."""
+    """37 images in four classes, and weights.
+
+    They are 18 parts of two images and one of one, which no number of ranks divides evenly.
+    """
 
     def __init__(self, root: Path) -> None:
-        self.root, self.images, self.weights = root, root / "images", root / "tiny.pt"
+        self.root = root
+        self.images = root / "images"
+        self.weights = root / "tiny.pt"
         torch.save(openai_state(random_clip()), self.weights)
         make_image_folder(self.images, images=IMAGES // 4)
         shutil.copy(self.images / "kind_b" / "0.png", self.images / "kind_d" / "9.png")
 
     def arguments(self, run: Path, *args: object) -> list[object]:
         """Of tools/train.py."""
-        return ["--trainer", "SoC", "--dataset-config-file", "configs/datasets/image_folder.yaml", "--root",
-                self.images, "--backbone", self.weights, "--output-dir", run, "TEST.PART", 2, "TTA.VIEWS", 16,
-                "TTA.SELECT", 0.25, "TTA.EPISODES", 2, "TTA.JACOBIAN", "off", *args]
+        return [
+            "--trainer", "SoC", "--dataset-config-file", "configs/datasets/image_folder.yaml",
+            "--root", self.images, "--backbone", self.weights, "--output-dir", run,
+            "TEST.PART", 2, "TTA.VIEWS", 16, "TTA.SELECT", 0.25, "TTA.EPISODES", 2,
+            "TTA.JACOBIAN", "off", *args,
+        ]
 
     def here(self, run: Path, *args: object) -> Done:
         """The command in this process."""

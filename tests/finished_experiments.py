@@ -18,21 +18,28 @@ def make_planned(tmp_path: Path, run: PlannedRun, n: int, **settings: object) ->
     """The folder of a planned run."""
     changes: dict[str, object] = {}
     if run.shots and not method_info(run.method).trained:
-        changes["model.prompt"] = {"kind": "learnt", "protocol": f"CoOp {run.shots} shots", "position": "end",
-                                   "hash": f"{run.dataset} {run.seed}"}
+        changes["model.prompt"] = {
+            "kind": "learnt",
+            "protocol": f"CoOp {run.shots} shots",
+            "position": "end",
+            "hash": f"{run.dataset} {run.seed}",
+        }
         changes["names.prompt"] = f"CoOp {run.shots} shots"
     sweep = dict(run.variant)
-    for key, name in (("DATASET.CORRUPTION", "data.corruption"), ("DATASET.SEVERITY", "data.severity")):
-        if key in sweep:
-            changes[name] = sweep.pop(key)
+    if "DATASET.CORRUPTION" in sweep:
+        changes["data.corruption"] = sweep.pop("DATASET.CORRUPTION")
+    if "DATASET.SEVERITY" in sweep:
+        changes["data.severity"] = sweep.pop("DATASET.SEVERITY")
     if run.cfg.TEST.LIMIT:
         changes["data.subset"] = f"{n} of 10,000 images"
     corruption = f"{changes.get('data.corruption', '')} {changes.get('data.severity', '')}".strip()
     images = f"{run.dataset_name} {corruption}"
     names = [f"{images} {k}" for k in range(n)]
-    make_run(tmp_path, run.method, run.dataset_name, run.seed, run.backbone, n=n, settings={**sweep, **settings},
-             folder=str(run.folder.relative_to(tmp_path)), changes=changes, images=images, names=names,
-             clusters=[f"{run.dataset_name} {k}" for k in range(n)])
+    clusters = [f"{run.dataset_name} {k}" for k in range(n)]
+    make_run(
+        tmp_path, run.method, run.dataset_name, run.seed, run.backbone, n=n,
+        settings={**sweep, **settings}, folder=str(run.folder.relative_to(tmp_path)),
+        changes=changes, images=images, names=names, clusters=clusters)
 
 
 def plan_of(

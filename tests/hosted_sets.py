@@ -13,42 +13,45 @@ from promptcal.datasets import DATASET_REGISTRY
 TOOL = PROJECT / "tools" / "download.py"
 
 
-def pack(source, made: Path, archives: Path) -> None:
-    """An archive as the host has it, from a miniature set that lies as the reader wants it in `made`."""
+def pack(source, dataset: Path, archives: Path) -> None:
+    """An archive as the host has it, from a miniature set in the layout of its reader."""
     archive = archives / source.name
     if source.inner:
-        pack(dataclasses.replace(source, name=Path(source.inner).name, inner=""), made, archives)
         inner = archives / Path(source.inner).name
+        pack(dataclasses.replace(source, name=inner.name, inner=""), dataset, archives)
         with zipfile.ZipFile(archive, "w") as zipped:
             zipped.write(inner, source.inner)
         inner.unlink()
     elif archive.suffix == ".zip":
         with zipfile.ZipFile(archive, "w") as zipped:
             for path, place in source.places.items():
-                for file in sorted((made / place).rglob("*")):
-                    zipped.write(file, f"{path}/{file.relative_to(made / place)}")
+                folder = dataset / place
+                for file in sorted(folder.rglob("*")):
+                    zipped.write(file, f"{path}/{file.relative_to(folder)}")
     else:
-        with tarfile.open(archive, "w:gz" if archive.name.endswith("gz") else "w") as tar:
+        mode = "w:gz" if archive.name.endswith("gz") else "w"
+        with tarfile.open(archive, mode) as tar:
             for path, place in source.places.items():
-                tar.add(made / place, path)
+                tar.add(dataset / place, path)
 
 
 def hosted(name: str, tmp_path: Path, monkeypatch) -> tuple[type, Path]:
-    """The reader of `name`, without the checksums of the real archives, and a folder with miniature ones."""
+    """The reader of a data set, without checksums, and a folder with miniature archives."""
     cls = DATASET_REGISTRY.get(name)
-    monkeypatch.setattr(cls, "archives", tuple(dataclasses.replace(s, checksum="") for s in cls.archives))
+    unchecked = [dataclasses.replace(source, checksum="") for source in cls.archives]
+    monkeypatch.setattr(cls, "archives", tuple(unchecked))
     archives = tmp_path / "archives"
     archives.mkdir()
     build(name, tmp_path / "made")
-    made = tmp_path / "made" / cls.folder
+    dataset = tmp_path / "made" / cls.folder
     for source in cls.archives:
-        pack(source, made, archives)
+        pack(source, dataset, archives)
     for source in cls.metadata:
         if source.drive_id:
-            (made / source.name).rename(archives / source.name)
+            (dataset / source.name).rename(archives / source.name)
     return cls, archives
 
 
 def run_download(*arguments: object, **options) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, TOOL, *map(str, arguments)], capture_output=True, text=True, timeout=120,
-                          **options)
+    command = [sys.executable, TOOL, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)

@@ -1,5 +1,7 @@
-"""Set-up: quiet, done once, again when a dependency changes, one line when it fails; and which `promptcal` is imported.
-pip is replaced by a script, because the tests are offline."""
+"""Set-up: quiet, done once, again when a dependency changes, one line when it fails.
+
+And which `promptcal` is imported. pip is replaced by a script, because the tests are offline.
+"""
 from __future__ import annotations
 
 import os
@@ -11,8 +13,8 @@ from pathlib import Path
 import pytest
 from common import PROJECT
 
-# In place of python3 and .venv/bin/python: makes the environment, answers as pip does. Code that it reads from its
-# input is run by the real Python.
+# In place of python3 and .venv/bin/python: makes the environment, answers as pip does. Code that it
+# reads from its input is run by the real Python.
 PYTHON = f"""#!/usr/bin/env bash
 case "$*" in
     -) exec {sys.executable} - ;;
@@ -48,14 +50,16 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def set_up(checkout: Path, what: str) -> subprocess.CompletedProcess:
+    command = ["bash", "-c", f"source tools/environment.sh {what}; echo done"]
+    path = f"{checkout / 'bin'}:/usr/bin:/bin"
     return subprocess.run(
-        ["bash", "-c", f"source tools/environment.sh {what}; echo done"], cwd=checkout, capture_output=True, text=True,
-        env={"PATH": f"{checkout / 'bin'}:/usr/bin:/bin"}, timeout=60)
+        command, cwd=checkout, capture_output=True, text=True, env={"PATH": path}, timeout=60)
 
 
 def test_the_demo_installs_what_it_needs_and_the_tests_add_the_rest(checkout: Path):
     first = set_up(checkout, "demo")
-    assert first.returncode == 0 and first.stdout.splitlines()[-2:] == ["Environment ready.", "done"], first
+    assert first.returncode == 0, first
+    assert first.stdout.splitlines()[-2:] == ["Environment ready.", "done"]
     assert "torch-2.15" in first.stdout and "(900.1 MB)" in first.stdout
     assert "deprecated" not in first.stdout + first.stderr and "Collecting" not in first.stdout
     assert set_up(checkout, "demo").stdout == "done\n"
@@ -76,7 +80,9 @@ def test_the_tests_alone_install_everything_at_once(checkout: Path):
     ("pyproject.toml", "promptcal.tools.command:run", "promptcal.tools.command:main"),
     ("setup.py", "PARTS", "FOLDERS"),
 ])
-def test_a_change_of_what_is_installed_is_noticed(checkout: Path, name: str, before: str, after: str):
+def test_a_change_of_what_is_installed_is_noticed(
+    checkout: Path, name: str, before: str, after: str,
+):
     set_up(checkout, "tests")
     text = (checkout / name).read_text()
     assert before in text
@@ -86,8 +92,9 @@ def test_a_change_of_what_is_installed_is_noticed(checkout: Path, name: str, bef
 
 
 @pytest.mark.parametrize(("before", "after"), [
-    ("line-length = 120", "line-length = 100"), ("disallow_untyped_defs = true", "disallow_untyped_defs = false"),
-    ("--durations=10", "--durations=20"), ("# CVE-2025-32434", "# safe loading"),
+    ("disallow_untyped_defs = true", "disallow_untyped_defs = false"),
+    ("--durations=10", "--durations=20"),
+    ("# CVE-2025-32434", "# safe loading"),
 ])
 def test_a_change_of_other_settings_installs_nothing(checkout: Path, before: str, after: str):
     set_up(checkout, "tests")
@@ -133,8 +140,9 @@ def python(*args: object, cwd: Path) -> str:
 
 @pytest.mark.posix
 def test_promptcal_is_a_regular_package_wherever_python_starts(clone: Path):
-    """The clone's parent has a folder `promptcal`, the clone, which must not be taken for the package."""
-    code = "import promptcal; from promptcal import datasets; print(promptcal.__version__, datasets.__file__)"
+    """The clone's parent has a folder `promptcal`, the clone, which is not the package."""
+    code = ("import promptcal; from promptcal import datasets; "
+            "print(promptcal.__version__, datasets.__file__)")
     version, file = python("-c", code, cwd=clone.parent).split()
     assert version == python("-m", "promptcal", "--version", cwd=clone).split()[1]
     assert Path(file).samefile(PROJECT / "datasets" / "__init__.py")
@@ -142,8 +150,10 @@ def test_promptcal_is_a_regular_package_wherever_python_starts(clone: Path):
 
 def test_a_folder_beside_a_script_does_not_shadow_the_package(tmp_path: Path):
     (tmp_path / "promptcal").mkdir()
-    (tmp_path / "script.py").write_text("import promptcal.trainers; print(promptcal.trainers.__file__)")
-    assert Path(python("script.py", cwd=tmp_path).strip()).samefile(PROJECT / "trainers" / "__init__.py")
+    code = "import promptcal.trainers; print(promptcal.trainers.__file__)"
+    (tmp_path / "script.py").write_text(code)
+    imported = Path(python("script.py", cwd=tmp_path).strip())
+    assert imported.samefile(PROJECT / "trainers" / "__init__.py")
 
 
 @pytest.mark.posix

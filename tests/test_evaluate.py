@@ -16,8 +16,10 @@ from promptcal.datasets.utils.errors import ConfigError, UnknownNameError
 from promptcal.trainers.tpt import TPT
 from promptcal.trainers.vlm.openai import OpenAIBackbone
 
-NAMES = {"Adapter", "adapt", "build_dataset", "evaluate", "list_backbones", "list_datasets", "list_methods",
-         "load_clip", "make_views"}
+NAMES = {
+    "Adapter", "adapt", "build_dataset", "evaluate", "list_backbones", "list_datasets",
+    "list_methods", "load_clip", "make_views",
+}
 FEW_VIEWS = ["TTA.VIEWS", 8, "TTA.SELECT", 0.25, "DATALOADER.NUM_WORKERS", 0]
 
 
@@ -25,8 +27,9 @@ def test_names_are_there_without_torch():
     lines = ("import sys, promptcal as pc\n"
              "print(sorted(name for name in dir(pc) if name[0] != '_'), pc.list_methods()[:2], "
              "'LandCover' in pc.list_datasets(), 'torch' in sys.modules)")
-    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60, check=True,
-                          env={"PYTHONPATH": str(PROJECT / ".package"), "PATH": ""})
+    done = subprocess.run(
+        [sys.executable, "-c", lines], capture_output=True, text=True, timeout=60, check=True,
+        env={"PYTHONPATH": str(PROJECT / ".package"), "PATH": ""})
     assert done.stdout.strip() == f"{sorted(NAMES)} ['ATPT', 'BCA'] True False"
     for name in NAMES:
         assert callable(getattr(pc, name))
@@ -40,8 +43,10 @@ def evaluate(image_folder: Path, clip_file: Path):
     """SoC on the image folder with the tiny CLIP of a file, in memory."""
     model = pc.load_clip(str(clip_file))
 
-    def run(method: str = "soc", **given):
-        arguments = {"model": model, "dataset": "ImageFolder", "root": image_folder, "opts": FEW_VIEWS, **given}
+    def run(method: str = "soc", **changes):
+        arguments = {"model": model, "dataset": "ImageFolder", "root": image_folder}
+        arguments["opts"] = FEW_VIEWS
+        arguments.update(changes)
         return pc.evaluate(method, **arguments)
 
     return run
@@ -55,7 +60,8 @@ def test_it_is_the_run_of_the_command(evaluate, train, tmp_path: Path):
     assert ours["record"] == theirs["record"]  # the same weights: those of the file
     assert (result.accuracy, result.ece, result.over_confidence) == pytest.approx(
         (theirs["accuracy"], theirs["ece"], theirs["over_confidence"]))
-    assert np.array_equal(result.predictions["logits"], np.load(tmp_path / "run" / "predictions.npz")["logits"])
+    predictions = np.load(tmp_path / "run" / "predictions.npz")
+    assert np.array_equal(result.predictions["logits"], predictions["logits"])
     assert "SoC" in result.table() and "12 test images of 4 classes" in result.table()
     assert result.folder == tmp_path / "here" and f"run folder: {tmp_path / 'here'}" in str(result)
 
@@ -68,7 +74,7 @@ def test_print_is_five_lines(evaluate):
         assert "not kept" in lines[4]
 
 
-def test_a_kept_run_is_not_computed_again(evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_kept_run_is_not_computed_again(evaluate, tmp_path: Path, monkeypatch):
     first = evaluate(output=tmp_path / "kept")
     monkeypatch.setattr(TPT, "adapt", lambda *_: pytest.fail("computed again"))
     again = evaluate("SOC", output=tmp_path / "kept")
@@ -107,7 +113,8 @@ def test_other_weights_in_memory_are_another_model(evaluate, clip_file: Path):
     unnamed = evaluate("ZeroShot", model=nameless).results
     assert len({as_loaded, other, unnamed["record"]["model"]["weights"]}) == 3
     assert unnamed["backbone"] == "model"
-    assert evaluate("ZeroShot", model=str(clip_file)).results["record"]["model"]["weights"] == as_loaded
+    by_name = evaluate("ZeroShot", model=str(clip_file)).results
+    assert by_name["record"]["model"]["weights"] == as_loaded
 
 
 def test_a_data_set_as_an_object(evaluate, image_folder: Path):

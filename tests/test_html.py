@@ -1,4 +1,7 @@
-"""The report page: one file, nothing from outside, safe against odd names. In a real browser: test_browser.py."""
+"""The report page: one file, nothing from outside, safe against odd names.
+
+test_browser.py opens it in a real browser.
+"""
 import html
 import json
 import re
@@ -28,7 +31,9 @@ class Outline(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.open, self.addresses, self.tags = [], [], []
+        self.open = []
+        self.addresses = []
+        self.tags = []
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
@@ -48,10 +53,12 @@ def test_one_well_formed_file_without_network_in_which_names_are_text(page):
     assert all(address.startswith(("data:", "#")) for address in outline.addresses)
     assert outline.tags.count("script") == 2  # the page's own, and the thumbnails as inert JSON
     assert "@import" not in text
-    assert "<script>alert" not in text and str(escape(EVIL)) in text and html.escape("<SoC>") in text
+    assert "<script>alert" not in text
+    assert str(escape(EVIL)) in text and html.escape("<SoC>") in text
     assert set(re.findall(r"url\((.)", text)) <= {"#"}  # clip paths of the figures
     assert text.count('<details class="run" id="run-') == 2 and text.count('class="mistake"') == 24
-    for words in ("of the tuned methods", "Classwise ECE", "TTA.STEPS", "Debiased RMS error", "var(--ink"):
+    sections = ("of the tuned methods", "Classwise ECE", "TTA.STEPS", "Debiased RMS error")
+    for words in (*sections, "var(--ink"):
         assert words in text, words
     figures = re.findall(r'<figure[^>]* id="figure-([^"]+)"', text)
     assert {"reliability_grid", "selective_ucf101", "sals"} <= set(figures)
@@ -62,9 +69,10 @@ def mistaken(clip_file, tmp_path):
     """Runs of two methods on an image folder, whose random weights are mostly wrong."""
     images = make_image_folder(tmp_path / "images")
     for trainer in ("ZeroShot", "TPT"):
-        done = run_tool("train.py", "--trainer", trainer, "--dataset-config-file", "configs/datasets/image_folder.yaml",
-                        "--root", images, "--backbone", clip_file, "--output-dir", tmp_path / "runs" / trainer,
-                        "TTA.VIEWS", 10, "DATALOADER.NUM_WORKERS", 0)
+        done = run_tool(
+            "train.py", "--trainer", trainer, "--dataset-config-file", "image_folder",
+            "--root", images, "--backbone", clip_file, "--output-dir", tmp_path / "runs" / trainer,
+            "TTA.VIEWS", 10, "DATALOADER.NUM_WORKERS", 0)
         assert done.returncode == 0, done.stderr
     return tmp_path
 
@@ -82,7 +90,8 @@ def test_thumbnails_come_from_a_root_that_the_user_gives_and_from_nowhere_else(m
     store, text = thumbnails_of(mistaken, "--root", mistaken / "images")
     assert store and all(uri.startswith("data:image/jpeg") for uri in store.values())
     assert text.count("data-thumbnail=") > len(store)  # each picture is stored once for both runs
-    assert thumbnails_of(mistaken, "--root", mistaken)[0].keys() == store.keys()  # the folder above it
+    above, _ = thumbnails_of(mistaken, "--root", mistaken)
+    assert above.keys() == store.keys()
 
 
 def test_pictures_of_the_same_name_and_other_content_are_not_shown(mistaken):

@@ -1,5 +1,8 @@
-"""The package as it is built and installed: from a clone without symbolic links, from the source distribution, and in
-place; what a release states about itself."""
+"""The package as it is built and installed, and what a release states about itself.
+
+It is built from a clone without symbolic links and from the source distribution, and installed in
+place.
+"""
 from __future__ import annotations
 
 import os
@@ -21,7 +24,9 @@ from common import PROJECT
 
 PARTS = ("trainers", "datasets", "configs", "tools")
 LINKS = [Path(".package", "promptcal", part) for part in PARTS]
-PIP_OPTIONS = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--no-build-isolation")
+PIP_OPTIONS = (
+    "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--no-build-isolation",
+)
 
 # Uses code, configs and weights, then prints where each loaded module of the package lies.
 USE = """
@@ -40,24 +45,26 @@ for name, module in sorted(sys.modules.items()):
 
 def run(*command: object, cwd: Path, **variables: str) -> str:
     """Output of a command that must succeed, which does not see this checkout."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = dict(os.environ)
+    environment.pop("PYTHONPATH", None)
+    environment.update(variables)
+    words = [str(word) for word in command]
     done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, env=environment | variables, capture_output=True, text=True,
-        timeout=300,
-    )
+        words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone as on Windows: where a link belongs, git has written a text file with the link's target."""
+    """A clone as on Windows: for a link, git has written a text file with the link's target."""
     folder = tmp_path / "clone"
     folder.mkdir()
     for name in (".package", *PARTS, "tests"):
         shutil.copytree(PROJECT / name, folder / name, symlinks=True)
-    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "CITATION.cff", *PROJECT.glob("*.md")):
-        shutil.copy(PROJECT / name, folder)
+    names = ["setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "CITATION.cff"]
+    for file in (*names, *PROJECT.glob("*.md")):
+        shutil.copy(PROJECT / file, folder)
     for link in LINKS:
         assert (folder / link).is_symlink()
         target = (folder / link).readlink().as_posix()
@@ -83,7 +90,8 @@ def expected_files() -> set[str]:
 
 
 def build_wheel(source: Path, folder: Path) -> Path:
-    run(sys.executable, "-m", "pip", "wheel", *PIP_OPTIONS, "--wheel-dir", folder, source, cwd=folder)
+    pip_wheel = (sys.executable, "-m", "pip", "wheel", *PIP_OPTIONS)
+    run(*pip_wheel, "--wheel-dir", folder, source, cwd=folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -118,7 +126,8 @@ def test_the_source_distribution_gives_the_same_wheel(clone: Path, tmp_path: Pat
     with tarfile.open(sdist) as archive:
         names = {name.removeprefix(f"{top}/") for name in archive.getnames()}
     # A packager can run the tests and read the documentation.
-    assert {"tests/test_packaging.py", "tests/README.md", "tools/test.sh", "CHANGELOG.md", "CITATION.cff"} <= names
+    tests = {"tests/test_packaging.py", "tests/README.md", "tools/test.sh"}
+    assert {*tests, "CHANGELOG.md", "CITATION.cff"} <= names
     assert not [name for name in names if name.endswith(".pyc")]
 
     shutil.rmtree(clone)
@@ -128,7 +137,7 @@ def test_the_source_distribution_gives_the_same_wheel(clone: Path, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("has_links", [True, False])
 def test_an_editable_installation_uses_the_clone(clone: Path, tmp_path: Path, has_links: bool):
-    """Also where Python starts beside a folder called `promptcal`, such as the clone of another user."""
+    """Also where Python starts beside a folder called `promptcal`, such as another user's clone."""
     if has_links:
         for link in LINKS:
             (clone / link).unlink()
@@ -136,16 +145,18 @@ def test_an_editable_installation_uses_the_clone(clone: Path, tmp_path: Path, ha
     fresh = tmp_path / "fresh"
     venv.create(fresh, symlinks=True)
     python = fresh / "bin" / "python"
-    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = run(python, "-c", code, cwd=tmp_path).strip()
     Path(packages, "borrowed.pth").write_text(sysconfig.get_path("purelib"))  # torch and the rest
-    run(sys.executable, "-m", "pip", "--python", python, "install", *PIP_OPTIONS, "--ignore-installed", "--editable",
-        clone, cwd=tmp_path)
+    pip_install = (sys.executable, "-m", "pip", "--python", python, "install", *PIP_OPTIONS)
+    run(*pip_install, "--ignore-installed", "--editable", clone, cwd=tmp_path)
 
     start = tmp_path / "start"
     (start / "promptcal").mkdir(parents=True)
     for module in run(python, "-c", USE, cwd=start).splitlines():
         assert Path(module).is_relative_to(clone), module
-    assert run(fresh / "bin" / "promptcal", "--version", cwd=start) == f"promptcal {promptcal.__version__}\n"
+    version = run(fresh / "bin" / "promptcal", "--version", cwd=start)
+    assert version == f"promptcal {promptcal.__version__}\n"
 
 
 @pytest.mark.posix
@@ -162,8 +173,8 @@ def test_the_version_is_the_same_everywhere():
     version = promptcal.__version__
     citation = yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == version
-    changes = re.findall(r"^## (.+)$", (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert changes[0] == version
+    changes = (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.+)$", changes, re.MULTILINE)[0] == version
     assert f"version = {{{version}}}" in (PROJECT / "README.md").read_text(encoding="utf-8")
 
 
@@ -204,5 +215,6 @@ def test_workflows_and_hooks_are_valid():
     assert jobs["quick"]["steps"][-1] == {"run": 'python -m pytest --without-posix -m "not slow"'}
     assert {"run": "python -m build"} in jobs["build"]["steps"]
 
-    (hooks,) = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    config = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    (hooks,) = config["repos"]
     assert [hook["id"] for hook in hooks["hooks"]] == ["ruff", "mypy"]

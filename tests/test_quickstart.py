@@ -1,4 +1,4 @@
-"""The notebook: stored with its outputs, and executed in a kernel of its own on the embedded data and model.
+"""The notebook: stored with its outputs, and executed in a kernel of its own.
 
 `python tests/test_quickstart.py` executes it and stores the outputs.
 """
@@ -46,11 +46,11 @@ def test_it_is_stored_with_outputs_and_needs_a_flag_for_downloads():
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))  # stored in one go
-    silent = [cell for cell in code if not cell.outputs]
-    assert silent == code[:1]  # the settings
-    kinds = {output.output_type for cell in code for output in cell.outputs}
-    assert kinds == {"stream", "execute_result"}
+    for number, cell in enumerate(code, start=1):
+        assert cell.execution_count == number  # stored in one go
+        assert bool(cell.outputs) == (number > 1)  # the first one has the settings
+        for output in cell.outputs:
+            assert output.output_type in ("stream", "execute_result")
     text = printed(notebook)
     assert "SoC on LandCover: 48 test images of 24 classes" in text and "over-confidence" in text
     assert "img/s" not in text and "/home/" not in text and "Traceback" not in text
@@ -61,14 +61,16 @@ def test_it_is_stored_with_outputs_and_needs_a_flag_for_downloads():
 
 @pytest.mark.slow
 def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PYTHONPATH", str(NOTEBOOK.parents[1] / ".package"))  # as after pip install -e
+    # As after pip install -e.
+    monkeypatch.setenv("PYTHONPATH", str(NOTEBOOK.parents[1] / ".package"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     notebook.cells[1].source = notebook.cells[1].source.replace("NUM_IMAGES = 48", "NUM_IMAGES = 3")
     execute(notebook, tmp_path)
     text = printed(notebook)
     assert "SoC on LandCover: 3 test images" in text and "run folder: output/quickstart/SoC" in text
-    assert "finished before; nothing to compute" in text  # the demo takes over the run of `evaluate`
+    # The demo takes over the run of `evaluate`.
+    assert "finished before; nothing to compute" in text
     assert "LandCover, 3 test images" in text and "true class: annual crop land" in text
     assert "of 8 tiles are right" in text and "not run: set REAL_RUN = True" in text
     assert (tmp_path / "output/quickstart/report/report.html").is_file()

@@ -37,7 +37,8 @@ TRIED_BY = {
 
 def block_after(heading: str, file: str = "README.md") -> str:
     """The first Python block below a heading."""
-    block = re.search(rf"^## {heading}$.*?```python\n(.*?)```", TEXTS[PROJECT / file], re.DOTALL | re.MULTILINE)
+    pattern = rf"^## {heading}$.*?```python\n(.*?)```"
+    block = re.search(pattern, TEXTS[PROJECT / file], re.DOTALL | re.MULTILINE)
     assert block, heading
     return block[1]
 
@@ -70,13 +71,14 @@ def test_the_main_readme_is_short_and_counts_methods_and_data_sets():
 
 
 def test_the_python_example():
-    lines = run(block_after("From Python").replace('"TEST.LIMIT": 48', '"TEST.LIMIT": 2')).splitlines()
+    code = block_after("From Python").replace('"TEST.LIMIT": 48', '"TEST.LIMIT": 2')
+    lines = run(code).splitlines()
     assert len(lines) == 7 and lines[0].startswith("SoC on LandCover: 2 test images")
     assert lines[5].startswith("herbaceous vegetation ") and lines[6].endswith("%")
 
 
 @pytest.fixture
-def user_folder(tmp_path: Path, clip_file: Path, clip_model: CLIP, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user_folder(tmp_path: Path, clip_file: Path, clip_model: CLIP, monkeypatch) -> Path:
     """What the commands of the README name: data, a picture, a prompt, runs and a plugin."""
     make_image_folder(tmp_path / "IMAGES")
     (tmp_path / "DATA").mkdir()
@@ -91,7 +93,10 @@ def user_folder(tmp_path: Path, clip_file: Path, clip_model: CLIP, monkeypatch: 
 
 
 def tried(command: str, clip_file: Path) -> list[str]:
-    """A command's words, with a small model and data set in place of real ones, and no computation."""
+    """A command's words, with a small model and data set in place of real ones.
+
+    Runs are checked, not computed.
+    """
     words = shlex.split(command)
     if words[:2] == ["python", "tools/train.py"]:
         words[:2] = ["promptcal", "train"]
@@ -149,18 +154,20 @@ from promptcal.datasets import build_dataset
 birds = build_dataset("GardenBirds", {str(tmp_path)!r})
 print(birds.classnames, len(birds.train), len(birds.test))
 '''
-    assert run(block_after("Add your own data set", "datasets/README.md") + use).strip() == "['robin', 'wren'] 2 2"
+    code = block_after("Add your own data set", "datasets/README.md")
+    assert run(code + use).strip() == "['robin', 'wren'] 2 2"
 
 
 def test_add_a_library_of_backbones(tmp_path: Path):
-    module, use = re.findall(r"```python\n(.*?)```", TEXTS[PROJECT / "trainers/vlm/README.md"], re.DOTALL)
+    text = TEXTS[PROJECT / "trainers/vlm/README.md"]
+    module, use = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "toy.py").write_text(module)
     out = run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{use}")
     assert out.split() == ["torch.Size([2,", "3])", "True"]
 
 
 def test_settings_for_users_of_tpt_are_the_authors_defaults():
-    """What the table gives for their flags sets nothing that is not set already, but for λ of other methods."""
+    """What the table gives for their flags is in effect already."""
     table = README[README.index("## Coming from TPT"):]
     settings = re.findall(r"`([A-Z_]+\.[A-Z_.]+) ([^`]+)`", table)
     assert len(settings) == 9
