@@ -5,6 +5,7 @@ import doctest
 import math
 import warnings
 from collections.abc import Iterable
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from common import PROJECT
 from made_runs import over_confident
 from promptcal.trainers import functional
 from promptcal.trainers.functional import calibration as cal
+from promptcal.trainers.functional import objectives
 from promptcal.trainers.functional.posthoc import fit_temperature
 from scipy import stats
 from simulate_significance import Model, draw_pair
@@ -49,9 +51,20 @@ def slow_ace(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float:
     return error_of(np.array_split(confidence.argsort(kind="stable"), bins), confidence, correct)
 
 
-def test_examples_in_docstrings():
-    result = doctest.testmod(cal)
+@pytest.mark.parametrize("name", ["aggregation", "binned", "calibration", "intervals", "objectives", "posthoc",
+                                  "theory"])
+def test_examples_in_docstrings(name):
+    result = doctest.testmod(import_module(f"promptcal.trainers.functional.{name}"))
     assert result.attempted > 0 and result.failed == 0
+
+
+def test_every_metric_and_objective_has_an_example():
+    for name in functional.PUBLIC:
+        assert ">>>" in getattr(functional, name).__doc__, name
+    for name in ("entropy", "confident_views", "marginal_entropy", "range_excess", "into_range", "dispersion",
+                 "orthogonality", "frobenius_orthogonality", "nearest_angle", "rescale", "huber",
+                 "semantic_separation", "balance", "class_logits"):
+        assert ">>>" in getattr(objectives, name).__doc__, name
 
 
 @pytest.mark.parametrize("bins", [1, 10, 15, 20, 30])

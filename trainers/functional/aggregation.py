@@ -1,6 +1,7 @@
 """Aggregation of many views into one prediction, without gradients.
 
-`views` are unit view features (B, V, d), `logits` those of every view (B, V, K); view 0 is the plain one.
+`views` are unit view features (B, V, d), `logits` those of every view (B, V, K); view 0 is the plain
+one.
 """
 from __future__ import annotations
 
@@ -21,42 +22,74 @@ EXCLUDED = -1e4  # cosine of a view that is not a neighbour
 def vote_shares(logits: Tensor, share: float) -> Tensor:
     """Each class's share (B, K) of the votes of the `int(V · share)` most confident views.
 
-    A view votes for its best class; classes with exactly equal logits, such as two of the same name, share the vote. A
-    tie is broken by the other views in order of entropy: the first whose best class is among the tied ones adds a vote
-    for it, which counts in the total. If there is no such view, the public code returns some class, even one outside
-    the tie; here the kept views then break the tie in the same way.
+    A view votes for its best class; classes with exactly equal logits, such as two of the same
+    name, share the vote. A tie is broken by the other views in order of entropy: the first whose
+    best class is among the tied ones adds a vote for it, which counts in the total. If there is no
+    such view, the public code returns some class, even one outside the tie; here the voting views
+    then break the tie in the same way.
+
+    Example:
+        >>> views = torch.tensor([[[9.0, 0.0], [8.0, 0.0], [0.0, 7.0], [0.1, 0.0]]])
+        >>> [round(share, 2) for share in vote_shares(views, 0.75)[0].tolist()]
+        [0.67, 0.33]
     """
     count, classes = logits.shape[-2:]
-    kept = int(count * share)
+    voters = int(count * share)
     order = entropy(logits).argsort(dim=-1, stable=True)  # (B, V)
     best = (logits == logits.amax(-1, keepdim=True)).to(logits.dtype)
     ballots = best / best.sum(-1, keepdim=True)
-    votes = ballots.take_along_dim(order[:, :kept, None], dim=1).sum(1)  # (B, K)
+    votes = ballots.take_along_dim(order[:, :voters, None], dim=1).sum(1)  # (B, K)
     tied = votes > votes.amax(-1, keepdim=True) - TIE
     decided = (tied.sum(-1, keepdim=True) == 1).to(votes.dtype)
-    breakers = best.argmax(-1).take_along_dim(order.roll(-kept, dims=-1), dim=-1)  # (B, V) the others, then the kept
+    others_first = order.roll(-voters, dims=-1)  # (B, V)
+    breakers = best.argmax(-1).take_along_dim(others_first, dim=-1)
     first = tied.take_along_dim(breakers, dim=-1).int().argmax(-1, keepdim=True)
     extra = F.one_hot(breakers.take_along_dim(first, dim=-1)[:, 0], classes) * (1 - decided)
-    return (votes + extra) / (kept + 1 - decided)
+    return (votes + extra) / (voters + 1 - decided)
 
 
 def reliability(views: Tensor, neighbours: int, temperature: float, by_index: bool = True) -> Tensor:
-    """R-TPT's weights (B, V): softmax of each view's mean cosine with its nearest other views. The public code
-    identifies the view itself by a cosine of at least 1, which depends on rounding: about every second view counts as
-    its own neighbour there. With `by_index` none does."""
+    """R-TPT's weights (B, V): softmax of each view's mean cosine with its nearest other views.
+
+    Args:
+        views: (B, V, d).
+        neighbours: How many of the nearest views count.
+        temperature: Divides the mean cosines.
+        by_index: The view itself is left out. The public code identifies it by a cosine of at least
+            1 instead, which depends on rounding: about every second view counts as its own
+            neighbour there.
+
+    Example:
+        >>> views = torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])     # the third is an outlier
+        >>> [round(weight, 2) for weight in reliability(views, 1, 0.5)[0].tolist()]
+        [0.47, 0.47, 0.06]
+    """
     cosines = views @ views.mT
-    itself = torch.eye(views.shape[-2], dtype=torch.bool, device=views.device) if by_index else cosines >= 1
+    if by_index:
+        itself = torch.eye(views.shape[-2], dtype=torch.bool, device=views.device)
+    else:
+        itself = cosines >= 1
     cosines = cosines.masked_fill(itself, EXCLUDED)
     nearest = cosines.topk(max(1, min(neighbours, views.shape[-2] - 1)), dim=-1).values
     return (nearest.mean(-1) / temperature).softmax(-1)
 
 
 def view_mode(
-    views: Tensor, logits: Tensor, near: float = 0.3, affinity: float = 4.0, smoothness: float = 0.2, rounds: int = 5,
+    views: Tensor, logits: Tensor, near: float = 0.3, affinity: float = 4.0,
+    smoothness: float = 0.2, rounds: int = 5,
 ) -> Tensor:
-    """MTA's robust mode (B, d) of the views, of unit length. (Zanella and Ben Ayed, CVPR 2024.) Mean shift from the
-    plain view, which also estimates an inlierness score y of each view. A view's bandwidth is half its mean squared
-    distance to the nearest views, a share `near` of all others."""
+    """MTA's robust mode (B, d) of the views, of unit length (Zanella and Ben Ayed, CVPR 2024).
+
+    Mean shift from the plain view, which also estimates an inlierness score y of each view.
+
+    Args:
+        views: (B, V, d).
+        logits: (B, V, K).
+        near: A view's bandwidth is half its mean squared distance to this share of the others.
+        affinity: How much views of similar predictions support each other's score.
+        smoothness: Temperature of the scores.
+        rounds: At most so many, of scores and mode in turn, and of each.
+    """
     count = views.shape[1]
     if count == 1:
         return views[:, 0]
@@ -85,8 +118,11 @@ def view_mode(
 
 
 def iterate(step: Callable[[Tensor], Tensor], x: Tensor, most: int, tolerance: float = 1e-6) -> Tensor:
-    """Applies `step` at most so many times. Each row of x stops separately, when a step moves it by less than the
-    tolerance, so that no image depends on the others of its batch."""
+    """Applies `step` at most so many times.
+
+    Each row of x stops separately, when a step moves it by less than the tolerance, so that no image
+    depends on the others of its batch.
+    """
     moving = torch.ones_like(x[:, :1], dtype=torch.bool)
     for _ in range(most):
         following = torch.where(moving, step(x), x)

@@ -69,9 +69,21 @@ def fit_temperature(
     return float(np.clip(1 / inverse, *bounds))
 
 
-def cross_fit_temperature(logits: ArrayLike, labels: ArrayLike, seed: int = 0) -> tuple[Array, tuple[float, float]]:
-    """Temperature scaling without a second data set: each half is divided by the T fitted on the other half. Returns
-    the scaled logits and both temperatures. Unlike test-time tuning it uses labels."""
+def cross_fit_temperature(
+    logits: ArrayLike, labels: ArrayLike, seed: int = 0,
+) -> tuple[Array, tuple[float, float]]:
+    """Temperature scaling without a second data set: each half has the T fitted on the other half.
+
+    Unlike test-time tuning it uses labels.
+
+    Args:
+        logits: (N, K).
+        labels: True class of each image, (N,).
+        seed: Of the halves.
+
+    Returns:
+        The scaled logits, (N, K), and both temperatures.
+    """
     logits, labels = check_scores(logits, labels, "logits")
     if len(labels) < 2:
         raise ValueError("Two samples at least are needed, one for each half.")
@@ -222,14 +234,22 @@ def cots_columns(before: Tensor, adapted: Tensor) -> dict[str, Tensor]:
 
 
 def cots(logits: ArrayLike, tau: ArrayLike) -> Array:
-    """Logits divided by each image's τ; the predicted class does not change."""
+    """Logits (N, K) divided by each image's τ (N,); the predicted class does not change.
+
+    Example:
+        >>> cots([[2.0, 0.0]], [2.0]).tolist()
+        [[1.0, 0.0]]
+    """
     return number_array(logits, "logits", ndim=2) / number_array(tau, "tau", ndim=1)[:, None]
 
 
 def ecots(logits: ArrayLike, tau: ArrayLike, strong_log_p: ArrayLike, text: ArrayLike) -> Array:
-    """E-CoTS, as log-probabilities: a · p(τ) + (1 − a) · mean of the strong views' p(τ), a the classes' mean cosine.
-    The paper's CLIPs have a of 0.6 to 0.8. Where class features are nearly orthogonal, a is small and the strong views
-    dominate. The class features are those before adaptation; the paper does not say which."""
+    """E-CoTS, as log-probabilities: a p(τ) + (1 − a) · mean of the strong views' p(τ).
+
+    a is the classes' mean cosine. The paper's CLIPs have a of 0.6 to 0.8. Where class features are
+    nearly orthogonal, a is small and the strong views dominate. The class features are those before
+    adaptation; the paper does not say which.
+    """
     weight = mean_cosine(text)
     plain = np.exp(log_softmax(cots(logits, tau)))
     strong = np.exp(number_array(strong_log_p, "strong_log_p", ndim=2).astype(np.float64))
@@ -237,7 +257,12 @@ def ecots(logits: ArrayLike, tau: ArrayLike, strong_log_p: ArrayLike, text: Arra
 
 
 def mean_cosine(text: ArrayLike) -> float:
-    """Mean cosine of different classes, clipped to [0, 1]; 1 for a single class."""
+    """Mean cosine of different classes, clipped to [0, 1]; 1 for a single class.
+
+    Example:
+        >>> round(mean_cosine([[1.0, 0.0], [0.6, 0.8]]), 3)
+        0.6
+    """
     text = number_array(text, "text", ndim=2).astype(np.float64)
     classes = len(text)
     if classes == 1:
@@ -247,7 +272,14 @@ def mean_cosine(text: ArrayLike) -> float:
 
 
 def replaced_confidence(logits: ArrayLike, zero_shot_logits: ArrayLike) -> Array:
-    """The method's class with the zero-shot confidence, as log-probabilities; the other classes share the rest."""
+    """The method's class with the zero-shot confidence, as log-probabilities (N, K).
+
+    The other classes share the rest of the probability evenly.
+
+    Example:
+        >>> np.exp(replaced_confidence([[5.0, 0.0]], [[0.0, 0.0]])).tolist()
+        [[0.5, 0.5]]
+    """
     logits = number_array(logits, "logits", ndim=2)
     confidence = np.exp(log_softmax(zero_shot_logits)).max(axis=1, keepdims=True)
     others = (1 - confidence) / max(logits.shape[1] - 1, 1)
@@ -256,7 +288,18 @@ def replaced_confidence(logits: ArrayLike, zero_shot_logits: ArrayLike) -> Array
 
 
 def fixed_temperature(backbone: str, architecture: str = "") -> float:
-    """C-TPT's `tpt_ts`: one temperature for all data sets, 1.16 for transformers and 1.15 for ResNets. Without
-    the image tower's `architecture`, "resnet" or "transformer", the backbone's name decides."""
-    is_resnet = architecture == "resnet" if architecture else backbone.split(":")[-1].startswith("RN")
+    """C-TPT's `tpt_ts`: one temperature for all data sets, 1.16 for transformers and 1.15 for ResNets.
+
+    Args:
+        backbone: Its name, which decides without an architecture.
+        architecture: Of the image tower, "resnet" or "transformer"; "" if it is not known.
+
+    Example:
+        >>> fixed_temperature("RN50"), fixed_temperature("ViT-B/16")
+        (1.15, 1.16)
+    """
+    if architecture:
+        is_resnet = architecture == "resnet"
+    else:
+        is_resnet = backbone.split(":")[-1].startswith("RN")
     return 1.15 if is_resnet else 1.16
