@@ -5,6 +5,10 @@ import numpy as np
 import pytest
 from common import run_tool
 from made_runs import compared, entry, labels, make_run, measured_runs, report_on
+from promptcal.trainers.report.choices import choice_tables
+from promptcal.trainers.report.core import measure
+from promptcal.trainers.report.layout import default_layout
+from promptcal.trainers.report.load import find_runs
 from promptcal.trainers.report.pairs import PairTests
 
 LAMBDA = "TRAINER.SOC.LAMBDA"
@@ -231,6 +235,60 @@ def test_a_copy_of_a_test_image_in_another_cluster_name_is_found_by_its_cluster(
     assert temperature_of(tmp_path).temperature_from == 0
 
 
+@pytest.mark.parametrize("changes", [
+    {"method.settings": {"TTA.SELECT": 0.5, "TTA.STEPS": 1}},  # its default was another one
+    {"views.augmix": False},
+    {"model.prompt": {"kind": "learnt", "protocol": "CoOp 2 shots", "hash": "trained again", "position": "end"}},
+])
+def test_a_validation_run_with_other_settings_or_another_prompt_counts_for_no_test_run(tmp_path, changes):
+    prompt = {"kind": "learnt", "protocol": "CoOp 2 shots", "hash": "first", "position": "end"}
+    make_run(tmp_path, "SoC", folder="test", changes={"model.prompt": prompt} if "model.prompt" in changes else {})
+    make_run(tmp_path, "SoC", split="val", n=100, folder="held out", changes=changes)
+    measured = measured_runs(tmp_path)
+    assert measured.test[0].temperature_from == 0
+    assert any("not of the settings, data set and seed of any test run here: held out" in note
+               for note in measured.notes)
+
+
+def test_validation_images_of_another_data_set_of_the_same_name_are_not_used(tmp_path):
+    for place in ("laptop", "clinic"):
+        names = [f"{place} {k}" for k in range(100)]
+        make_run(tmp_path, "SoC", "ImageFolder", n=100, images=place, names=names, folder=f"{place}/test")
+    make_run(tmp_path, "SoC", "ImageFolder", n=90, split="val", folder="clinic/val")
+    measured = measured_runs(tmp_path)
+    assert [run.temperature_from for run in measured.test] == [0, 0]
+    assert any("Several data sets are called ImageFolder" in note for note in measured.notes)
+
+
+def test_validation_images_under_the_same_corruption_come_first(tmp_path):
+    fog = {"data.corruption": "fog", "data.severity": 5}
+    make_run(tmp_path, "SoC", folder="test")
+    make_run(tmp_path, "SoC", split="val", n=100, folder="fog", changes=fog)
+    measured = measured_runs(tmp_path)
+    assert measured.test[0].temperature_from == 100
+    assert any("fitted on validation images of UCF101 fog 5" in note for note in measured.notes)
+    make_run(tmp_path, "SoC", split="val", n=50, folder="clear")
+    assert measured_runs(tmp_path).test[0].temperature_from == 50
+
+
+def test_a_second_report_on_the_same_runs_has_the_notes_and_the_validation_runs_of_the_first(tmp_path):
+    """As the experiments of one `reproduce` share measured runs."""
+    for value in (10.0, 30.0):
+        make_run(tmp_path, "SoC", settings={LAMBDA: value}, folder=f"test {value}")
+        names = [*val_names(0, 95), *(f"UCF101 test {k}" for k in range(5))]
+        make_run(tmp_path, "SoC", settings={LAMBDA: value}, split="val", n=100, names=names, folder=f"val {value}")
+    known = {}
+    reports = []
+    for _ in range(2):
+        runs, _ = find_runs([tmp_path])
+        measured = measure(runs, default_layout(), known)
+        (table,) = choice_tables(measured.test, measured.validation, ["LAMBDA"], "ece")
+        reports.append((measured.notes, rows(table), table.notes))
+    assert reports[0] == reports[1]
+    assert any("left out of validation" in note for note in reports[1][0])
+    assert "SoC: validation images" in reports[1][1]
+
+
 def test_report_and_reproduce_fit_the_same_temperature(tmp_path):
     """Both measure by one function; here through both commands."""
     out = tmp_path / "out"
@@ -247,6 +305,41 @@ def test_report_and_reproduce_fit_the_same_temperature(tmp_path):
                 found.add(round(float(line["value"]), 9))
         values.append(found)
     assert values[0] and values[0] <= values[1]
+
+
+# Choices and pairs
+
+def test_values_are_chosen_among_runs_that_differ_in_the_key_alone(tmp_path):
+    """A third run has λ 10 too, by another default of TTA.SELECT, and the name that sorts first."""
+    for value, sharpness in ((10.0, 2.0), (30.0, 4.0)):
+        make_run(tmp_path, "SoC", settings={LAMBDA: value}, sharpness=sharpness, folder=f"run {value}")
+    record = next(run for run in find_runs([tmp_path])[0] if run.name == "run 10.0").record
+    settings = {**record.method["settings"], "TTA.SELECT": 0.5}
+    make_run(tmp_path, "SoC", settings={LAMBDA: 10.0}, sharpness=40.0, folder="a",
+             changes={"method.settings": settings})
+    measured = measured_runs(tmp_path)
+    (table,) = choice_tables(measured.test, measured.validation, ["LAMBDA"], "ece")
+    assert entry(table, "chosen value", "SoC: best in hindsight", "UCF101").text == "10"
+    assert any(note.startswith("a is left out of the choice") and "SELECT 0.5" in note for note in table.notes)
+
+
+def test_images_that_a_table_groups_by_patient_and_a_folder_does_not_are_the_same_images(tmp_path):
+    names = [f"picture {k}" for k in range(200)]
+    patients = [f"patient {k // 20}" for k in range(200)]
+    for value in (10.0, 30.0):
+        make_run(tmp_path, "SoC", "UCF101", n=200, names=names, settings={LAMBDA: value}, folder=f"folder {value}")
+        make_run(tmp_path, "SoC", "EuroSAT", n=200, names=names, clusters=patients, settings={LAMBDA: value},
+                 folder=f"table {value}")
+    measured = measured_runs(tmp_path)
+    (table,) = choice_tables(measured.test, measured.validation, ["LAMBDA"], "ece")
+    assert not any("other data sets" in row for row in rows(table))
+    assert any("UCF101 shares images with EuroSAT" in note for note in table.notes)
+
+    make_run(tmp_path, "TPT", "UCF101", n=200, names=names, folder="TPT")
+    make_run(tmp_path, "TPT", "EuroSAT", n=200, names=names, folder="TPT on the table")
+    grid = compared(tmp_path)[0]
+    pair = PairTests(grid).against(next(row for row in grid.rows if row.label == "TPT"))[0]
+    assert (pair.comparison.images, pair.comparison.clusters) == (400, 10)
 
 
 # What a report does not know

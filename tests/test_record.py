@@ -23,7 +23,7 @@ MATRIX = {
     "method": ({"method.trainer": "TPT"}, [R, F, ROW, POOL, VAL]),
     "swept value": ({"method.settings": {"TRAINER.SOC.LAMBDA": 10.0, "TTA.STEPS": 1},
                      "changed": {"TRAINER.SOC.LAMBDA": [30.0, 10.0]}}, [R, F, ROW, POOL, VAL]),
-    "default of its data set": ({"method.settings": {"TRAINER.SOC.LAMBDA": 14.0, "TTA.STEPS": 1}}, [R, F, POOL]),
+    "default of its data set": ({"method.settings": {"TRAINER.SOC.LAMBDA": 14.0, "TTA.STEPS": 1}}, [R, F, POOL, VAL]),
     "edited code": ({"method.source": {"version": "1.1.0", "hash": "s1", "plugin": ""}}, [R, F, ROW, POOL, VAL]),
     "plugin's code": ({"method.source": {"version": "1.2.0", "hash": "s1", "plugin": "p1"}}, [R, F, ROW, POOL, VAL]),
     "another release": ({"method.source": {"version": "1.2.0", "hash": "s1", "plugin": ""}}, []),
@@ -51,13 +51,13 @@ MATRIX = {
     "words of the prompt": ({"model.prompt.words": "itap of a",
                              "changed": {"PROMPT.CTX_INIT": ["a photo of a", "itap of a"]}},
                             [R, F, J, ROW, POOL, VAL]),
-    "prompt of one protocol": ({"model.prompt.hash": "p1"}, [R, F, J]),
+    "prompt of one protocol": ({"model.prompt.hash": "p1"}, [R, F, J, VAL]),
     "prompt of another protocol": ({"model.prompt.kind": "learnt", "model.prompt.hash": "p1",
                                     "model.prompt.protocol": "CoOp 2 shots"}, [R, F, J, ROW, POOL, VAL]),
     "descriptions file": ({"model.prompt.hash": "d1", "changed": {"PROMPT.DESCRIPTIONS": ["", "cupl-d1"]}},
                           [R, F, J, ROW, POOL, VAL]),
     "order of a stream": ({"method.stream": {"order": "sorted"}}, [R, F, ROW, POOL, VAL]),
-    "training": ({"method.training": {"settings": {"DATASET.NUM_SHOTS": 2}, "images": "t1"}}, [R, F, POOL]),
+    "training": ({"method.training": {"settings": {"DATASET.NUM_SHOTS": 2}, "images": "t1"}}, [R, F, POOL, VAL]),
 }
 PURPOSES_TESTED = (R, F, V, J, ROW, COL, TAB, POOL, VAL)
 
@@ -91,11 +91,14 @@ def test_every_purpose_is_in_the_matrix():
 def test_a_choice_may_differ_in_its_key_alone():
     low = make(changed={"TRAINER.SOC.LAMBDA": [30.0, 10.0]})
     high = make(changed={"TRAINER.SOC.LAMBDA": [30.0, 60.0]})
-    steps = make(changed={"TRAINER.SOC.LAMBDA": [30.0, 60.0], "TTA.STEPS": [1, 2]})
+    steps = make(**{"method.settings": {"TRAINER.SOC.LAMBDA": 60.0, "TTA.STEPS": 2}},
+                 changed={"TRAINER.SOC.LAMBDA": [30.0, 60.0], "TTA.STEPS": [1, 2]})
     key = "TRAINER.SOC.LAMBDA"
     assert low.is_same(high, "choice", without=key)
     assert low.is_same(make(), "choice", without=key)  # the default is a candidate too
-    assert low.difference(steps, "choice", without=key) == {"TTA.STEPS": (None, 2)}
+    assert low.difference(steps, "choice", without=key) == {"TTA.STEPS": (1, 2)}
+    few = make(**{"views.count": 16}, changed={"TTA.VIEWS": [64, 16]})
+    assert few.is_same(make(), "choice", without="TTA.VIEWS")  # views.count states this setting too
 
 
 def test_a_difference_is_described_by_both_values():

@@ -16,13 +16,14 @@ from ...datasets.utils.errors import ConfigError, DataError, first_five
 from ...datasets.utils.registry import nearest
 from ..functional.arrays import Array
 from ..registry import method_info
-from ..runs.record import canonical_json, group_records
-from .arrange import STREAM_SETTINGS, by_backbone, sort_key, swept_keys
-from .grid import Column, make_columns, make_row, record_of, value_of
+from ..runs.record import RunRecord, canonical_json, group_records
+from .arrange import by_backbone, sort_key, swept_keys
+from .grid import Column, layers_of_cell, make_columns, make_row, record_of, value_of
 from .load import FinishedRun
 from .measure import Measured, make_samples, mean_over_seeds, measure_metric
 from .metrics import METRICS, ranking_metrics
 from .predictions import Predictions
+from .sentences import difference_words
 from .table_model import Entry, RowBlock, Table, TableRow, text_entry
 from .validation import MOST_SHARED, ImageSet, ValidationRuns, image_set
 
@@ -51,6 +52,7 @@ class Sweep:
         cells: For each data set the test runs by value.
         shown: The values by their JSON text.
         defaults: For each data set the default value, as JSON text.
+        notes: On runs that do not count.
     """
 
     method: str
@@ -59,6 +61,7 @@ class Sweep:
     cells: dict[Column, Cell]
     shown: dict[str, Any]
     defaults: dict[Column, str]
+    notes: list[str]
 
 
 def refers_to(name: str, key: str) -> bool:
@@ -107,11 +110,8 @@ def find_sweeps(runs: Sequence[Measured], key: str) -> list[Sweep]:
     """The runs that differ in one setting only, where a data set has several values."""
     _, column_of = make_columns(runs)
     sweeps = []
-    follows = [key]
-    if key in STREAM_SETTINGS:
-        follows += ["method.stream.order", "method.stream.correlation", "method.stream.reset"]
-    for group in group_records(runs, "row", record_of, without=follows):
-        by_column: dict[Column, dict[str, dict[int, Measured]]] = {}
+    for group in group_records(runs, "row", record_of, without=key):
+        by_column: dict[Column, dict[str, list[Measured]]] = {}
         shown: dict[str, Any] = {}
         defaults: dict[Column, str] = {}
         for measured in group:
@@ -121,17 +121,76 @@ def find_sweeps(runs: Sequence[Measured], key: str) -> list[Sweep]:
             text = value_text(value)
             shown[text] = value
             column = column_of[id(measured)]
-            by_seed = by_column.setdefault(column, {}).setdefault(text, {})
-            by_seed.setdefault(measured.seed, measured)
+            by_column.setdefault(column, {}).setdefault(text, []).append(measured)
             if key in measured.record.changed:
                 defaults[column] = value_text(measured.record.changed[key][0])
             else:
                 defaults[column] = text
-        cells = cells_by_dataset(by_column, shown)
+        notes: list[str] = []
+        comparable = {}
+        for column, by_value in by_column.items():
+            comparable[column] = comparable_values(by_value, key, notes)
+        cells = cells_by_dataset(comparable, shown)
         if cells:
             row = make_row(group[0].record, (), [key], group)
-            sweeps.append(Sweep(row.method, key, row.label, cells, shown, defaults))
+            sweeps.append(Sweep(row.method, key, row.label, cells, shown, defaults, notes))
     return sorted(sweeps, key=lambda sweep: method_info(sweep.method).order)
+
+
+def comparable_values(
+    by_value: Mapping[str, Sequence[Measured]], key: str, notes: list[str],
+) -> dict[str, dict[int, Measured]]:
+    """The runs of a method on one set of images that differ in one setting and in the seed alone.
+
+    Rows are equal if their settings are the defaults. A default may have been edited between two
+    runs, or a run repeated with other code: of such runs the largest group that agrees counts.
+
+    Args:
+        by_value: The runs by the value of the setting.
+        key: The setting.
+        notes: Gets a note on each run that does not count.
+
+    Returns:
+        For each value the runs by seed.
+    """
+    layers: list[tuple[str, list[Measured]]] = []
+    for text, runs in by_value.items():
+        # The same run in two folders is told below the main table.
+        layers += [(text, layer) for layer in layers_of_cell(runs, [])]
+    layers.sort(key=lambda item: -len(item[1]))
+    groups: list[dict[str, list[Measured]]] = []
+    for text, layer in layers:
+        for group in groups:
+            first = next(iter(group.values()))[0]
+            if text not in group and differ_in_key_alone(first.record, layer[0].record, key):
+                group[text] = layer
+                break
+        else:
+            groups.append({text: layer})
+    groups.sort(key=lambda group: -len(group))
+    chosen = groups[0]
+    first = next(iter(chosen.values()))[0]
+    for group in groups[1:]:
+        for layer in group.values():
+            difference = first.record.difference(layer[0].record, "choice", without=key)
+            differing = ", ".join(difference_words(difference, second=True))
+            for measured in layer:
+                words = f" ({differing})" if differing else ""
+                notes.append(f"{measured.run.name} is left out of the choice: it differs from the other runs "
+                             f"in more than {setting_name(key)}{words}.")
+    by_seed = {}
+    for text, layer in chosen.items():
+        by_seed[text] = {measured.seed: measured for measured in layer}
+    return by_seed
+
+
+def differ_in_key_alone(first: RunRecord, second: RunRecord, key: str) -> bool:
+    """Whether two runs of one row may be candidates for the value of a setting.
+
+    A value may make other settings effective, which only one of the two then has.
+    """
+    difference = first.difference(second, "choice", without=key)
+    return all(None in values for values in difference.values())
 
 
 def cells_by_dataset(
@@ -181,13 +240,13 @@ class Chooser:
 
     def scores_on_others(self, sweep: Sweep, column: Column) -> dict[str, float]:
         """The mean criterion of each value on the other data sets that share no cluster with one."""
-        own = clusters_of(sweep.cells[column])
+        own_images = images_of(sweep.cells[column])
         others = []
         for other, cell in sweep.cells.items():
             if other is column:
                 continue
-            theirs = clusters_of(cell)
-            if own is None or theirs is None or np.isin(own, theirs).any():
+            other_images = images_of(cell)
+            if own_images is None or other_images is None or own_images.is_in(other_images).any():
                 self.notes.append(f"{sweep.label}: {other.label} shares images with {column.label}, so it "
                                   "does not count as another data set there.")
             else:
@@ -319,10 +378,18 @@ def largest_shared_set(candidates: Sequence[Sequence[Predictions]]) -> Array:
     return best
 
 
-def clusters_of(cell: Cell) -> Array | None:
-    """The clusters of a data set's test images; None if they are not known."""
-    first = next(iter(cell.values()))[0]
-    return first.cluster
+def images_of(cell: Cell) -> ImageSet | None:
+    """A data set's test images with their clusters, which differ if one run had groups and another
+    had none; None if they are not known."""
+    images = []
+    clusters = []
+    for runs in cell.values():
+        for run in runs:
+            if run.image is None or run.cluster is None:
+                return None
+            images.append(run.image)
+            clusters.append(run.cluster)
+    return ImageSet(np.concatenate(images), np.concatenate(clusters))
 
 
 def clusters_of_images(images: Array, predictions: Sequence[Predictions]) -> Array:
@@ -364,7 +431,7 @@ def choice_table(sweeps: Sequence[Sweep], chooser: Chooser, name: str, title: st
             for metric, block in blocks.items():
                 entries = result_entries(sweep, by_column, columns, metric)
                 block.rows.append(TableRow(row_label, sweep.method, entries))
-        tried += tried_notes(sweep)
+        tried += [*tried_notes(sweep), *sweep.notes]
     labels = [column.label for column in columns]
     if has_average:
         labels.append("Average")

@@ -219,28 +219,28 @@ def measure(
             notes.append(f"{run.name} is left out: its split '{run.split}' is neither test nor val.")
     test = [run for run in runs if run.split == "test"]
     validation = ValidationRuns(test, [run for run in runs if run.split == "val"])
+    notes += validation.notes
     options = MeasureOptions(bins=layout.bins, posthoc=needs_posthoc(layout), sets=not layout.tables,
                              details=layout.with_runs)
     cache = MeasuringCache()
     measured = []
-    without_logits = 0
     for run in show_progress(test, "measuring", "run", total=len(test), shown=len(test) >= 3):
         key = (run.folder.resolve(), run.record.id, options, tuple(val.folder for val in validation.of(run)))
-        if key in known:
-            measured.append(known[key])
-            continue
-        try:
-            data = run.load_predictions()
-            without_logits += not data.has_logits
-            held_out = validation.held_out(run, data)
-            known[key] = measure_run(run, data, options, held_out.predictions, cache)
-            measured.append(known[key])
-        except ValueError as error:  # DataError is one
-            notes.append(f"{run.name} is left out: {error}.")
-            continue
-        for note in held_out.notes:
+        if key not in known:
+            try:
+                data = run.load_predictions()
+                held_out = validation.held_out(run, data)
+                of_run = measure_run(run, data, options, held_out.predictions, cache)
+            except ValueError as error:  # DataError is one
+                notes.append(f"{run.name} is left out: {error}.")
+                continue
+            known[key] = replace(of_run, notes=tuple(held_out.notes))
+        # An earlier report read the run as another object, perhaps under another name.
+        measured.append(replace(known[key], run=run, record=run.record))
+        for note in known[key].notes:
             if note not in notes:
                 notes.append(note)
+    without_logits = sum(not each.has_logits for each in measured)
     if without_logits:
         notes.append(f"{counted(without_logits, 'run')} exported without logits: metrics that need them are –.")
     if must_have_runs and not measured:

@@ -1,4 +1,4 @@
-"""Images that several runs have in common, found by their identity."""
+"""Images that several runs have in common, and clusters of them, found by their identity."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,16 +17,33 @@ class SharedImages:
     Attributes:
         first: Confidence and correctness of the first method, (N, S₁) each.
         second: The same of the second method, (N, S₂) each.
-        clusters: What images share that are not independent, (N,).
+        images: Identities, (N,).
     """
 
     first: tuple[Array, Array]
     second: tuple[Array, Array]
-    clusters: Array
+    images: Array
 
     @property
     def count(self) -> int:
-        return len(self.clusters)
+        return len(self.images)
+
+
+@dataclass(frozen=True)
+class ImageClusters:
+    """Which images are not independent of each other, as any run of a table states it.
+
+    Attributes:
+        images: Identities in ascending order, (N,).
+        clusters: A number for each image, equal for images of one cluster, (N,).
+    """
+
+    images: Array
+    clusters: Array
+
+    def of(self, images: Array) -> Array:
+        """The cluster of each of some of these images, (M,)."""
+        return self.clusters[np.searchsorted(self.images, images)]
 
 
 def share_images(first: Sequence[Measured], second: Sequence[Measured]) -> SharedImages | None:
@@ -42,7 +59,7 @@ def share_images(first: Sequence[Measured], second: Sequence[Measured]) -> Share
     runs = [*first, *second]
     images = []
     for run in runs:
-        if run.image is None or run.cluster is None:
+        if run.image is None:
             return None
         images.append(run.image)
     shared = images[0]
@@ -53,8 +70,7 @@ def share_images(first: Sequence[Measured], second: Sequence[Measured]) -> Share
         return None
     first_part = [predictions_on(run, shared) for run in first]
     second_part = [predictions_on(run, shared) for run in second]
-    clusters = take_images(runs[0], shared, runs[0].cluster)
-    return SharedImages(stack_seeds(first_part), stack_seeds(second_part), clusters)
+    return SharedImages(stack_seeds(first_part), stack_seeds(second_part), shared)
 
 
 def predictions_on(run: Measured, images: Array) -> tuple[Array, Array]:
@@ -64,9 +80,9 @@ def predictions_on(run: Measured, images: Array) -> tuple[Array, Array]:
     return confidence, correct
 
 
-def take_images(run: Measured, images: Array, values: Array | None) -> Array:
+def take_images(run: Measured, images: Array, values: Array) -> Array:
     """The values of a run for some of its images, in their order, (N,)."""
-    assert run.image is not None and values is not None
+    assert run.image is not None
     if run.image is images or np.array_equal(run.image, images):
         return values
     order = np.argsort(run.image, kind="stable")
@@ -79,6 +95,35 @@ def stack_seeds(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     confidence = np.stack([part[0] for part in parts], axis=1)
     correct = np.stack([part[1] for part in parts], axis=1)
     return confidence, correct
+
+
+def cluster_images(runs: Sequence[Measured]) -> ImageClusters:
+    """The clusters of all images of a table.
+
+    Two readers may state other groups of the same images, such as a table with patients and a folder
+    without. Images are in one cluster if a chain of equal images and equal groups connects them.
+    """
+    statements: dict[tuple[int, int], tuple[Array, Array]] = {}  # runs on the same images share arrays
+    for run in runs:
+        if run.image is not None and run.cluster is not None:
+            statements[id(run.image), id(run.cluster)] = (run.image, run.cluster)
+    if not statements:
+        return ImageClusters(np.array([], dtype="S16"), np.array([], dtype=np.int64))
+    images, image_of = np.unique(
+        np.concatenate([image for image, _ in statements.values()]), return_inverse=True)
+    names, name_of = np.unique(
+        np.concatenate([cluster for _, cluster in statements.values()]), return_inverse=True)
+
+    number = np.arange(len(names))
+    while True:
+        # Each image takes the lowest number of its clusters, then each cluster that of its images.
+        of_image = np.full(len(images), len(names))
+        np.minimum.at(of_image, image_of, number[name_of])
+        lowest = number.copy()
+        np.minimum.at(lowest, name_of, of_image[image_of])
+        if np.array_equal(lowest, number):
+            return ImageClusters(images, of_image)
+        number = lowest
 
 
 def have_same_images(first: Sequence[Measured], second: Sequence[Measured]) -> bool:

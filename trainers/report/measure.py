@@ -89,6 +89,7 @@ class Measured:
         from_tuned_run: Whether this is the zero-shot part of a tuned run.
         has_logits: False for a run that was exported without logits.
         has_unequal_classes: Whether the classes have unequal numbers of images.
+        notes: What a report says about the validation images that were used, or refused.
     """
 
     run: FinishedRun
@@ -110,6 +111,7 @@ class Measured:
     from_tuned_run: bool = False
     has_logits: bool = True
     has_unequal_classes: bool = False
+    notes: tuple[str, ...] = ()
 
     def value(self, metric: str) -> float:
         return float(self.metrics[metric].value)

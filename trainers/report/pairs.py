@@ -19,7 +19,7 @@ from ..functional.significance import (
 )
 from ..registry import method_info
 from .grid import Column, Grid, Row, largest_of_each_dataset
-from .images import SharedImages, share_images
+from .images import SharedImages, cluster_images, share_images
 from .marks import is_named
 from .measure import Measured
 from .sentences import images_fact
@@ -102,6 +102,19 @@ class Untested:
     is_common: bool  # on the images that all rows have
 
 
+@dataclass(frozen=True)
+class KnownSets:
+    """Images of some data sets with their clusters.
+
+    Attributes:
+        images: Found by their id(). They are kept, so that no other array gets it.
+        clusters: Of each data set; None if all images are independent.
+    """
+
+    images: Sequence[Array]
+    clusters: list[Array] | None
+
+
 class PairTests:
     """Compares rows of a table. Comparisons are kept, because families of tests share them."""
 
@@ -109,7 +122,8 @@ class PairTests:
         self.grid = grid
         self.common = grid.common_columns()
         self.compared: dict[tuple[Row, Row], Untested | None] = {}
-        self.disjoint: dict[tuple[int, ...], bool] = {}  # by the id() of arrays of clusters
+        self.image_clusters = cluster_images(grid.measured)
+        self.known_sets: dict[tuple[int, ...], KnownSets] = {}
         self.rows = []
         for row in grid.rows:
             if grid.is_ranked(row, grid.columns):
@@ -162,30 +176,32 @@ class PairTests:
         first_parts = []
         second_parts = []
         seeds = []
-        clusters = []
         for shared in sets:
             first_parts.append(shared.first)
             second_parts.append(shared.second)
             seeds += [shared.first[0].shape[1], shared.second[0].shape[1]]
-            clusters.append(shared.clusters)
-        identities = None if self.are_independent(clusters) else clusters
+        clusters = self.clusters_of(sets)
         return Untested(
             first=first,
             second=second,
-            comparison=compare_calibration(first_parts, second_parts, identities, bins),
+            comparison=compare_calibration(first_parts, second_parts, clusters, bins),
             over=(mean_over_confidence(first_parts), mean_over_confidence(second_parts)),
             errors=(rms_error(first_parts, bins), rms_error(second_parts, bins)),
             seeds=min(seeds),
             is_common=is_common,
         )
 
-    def are_independent(self, clusters: Sequence[Array]) -> bool:
-        """Whether no two images are of one cluster, within a data set or across data sets."""
-        key = tuple(map(id, clusters))
-        if key not in self.disjoint:
+    def clusters_of(self, sets: Sequence[SharedImages]) -> list[Array] | None:
+        """The clusters of the images of some data sets, (N,) each; None if images are independent,
+        within a data set and across data sets."""
+        images = [shared.images for shared in sets]
+        key = tuple(map(id, images))
+        if key not in self.known_sets:
+            clusters = [self.image_clusters.of(of_set) for of_set in images]
             joined = np.concatenate(clusters)
-            self.disjoint[key] = len(np.unique(joined)) == len(joined)
-        return self.disjoint[key]
+            are_independent = len(np.unique(joined)) == len(joined)
+            self.known_sets[key] = KnownSets(images, None if are_independent else clusters)
+        return self.known_sets[key].clusters
 
     def shared_sets(self, first: Row, second: Row) -> tuple[list[SharedImages], bool]:
         """The images that two rows share, by data set, and whether all rows of the table have them.

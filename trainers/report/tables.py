@@ -223,9 +223,12 @@ def temperature_note(grid: Grid) -> str:
     raised = []
     for (row, column), cell in grid.cells.items():
         where = f"{row.label} on {grid.column_label(column)}"
-        counts = sorted({measured.temperature_from for measured in cell})
-        if counts[-1] > 0:
-            fitted.append(f"{where} ({', '.join(f'{count:,}' for count in counts)})")
+        counts = [measured.temperature_from for measured in cell if measured.temperature_from > 0]
+        if counts:
+            words = ", ".join(f"{count:,}" for count in sorted(set(counts)))
+            if len(counts) < len(cell):
+                words += f" for {len(counts)} of {len(cell)} seeds"
+            fitted.append(f"{where} ({words})")
         if all("ece_temperature" in measured.metrics for measured in cell):
             before = f"{100 * mean_over_seeds(cell, 'ece'):.1f}"
             after = f"{100 * mean_over_seeds(cell, 'ece_temperature'):.1f}"

@@ -15,7 +15,7 @@ from ..functional.arrays import Array
 from ..runs.record import group_records
 from .load import FinishedRun
 from .predictions import Predictions
-from .sentences import column_words, method_name
+from .sentences import column_words, dataset_words, listed, method_name
 
 MOST_SHARED = 0.1  # share of validation images that may be test images
 
@@ -62,18 +62,34 @@ class ValidationRuns:
 
     def __init__(self, test: Sequence[FinishedRun], validation: Sequence[FinishedRun]) -> None:
         self.by_test: dict[int, list[FinishedRun]] = {}
+        self.notes: list[str] = []
         groups = group_records([*test, *validation], "validation", lambda run: run.record)
         is_validation = {id(run) for run in validation}
+        unused = []
         for group in groups:
+            tested = [run for run in group if id(run) not in is_validation]
             held_out = [run for run in group if id(run) in is_validation]
+            if not tested:
+                unused += [run.name for run in held_out]
+            if held_out and has_several_datasets(tested):
+                name = dataset_words(tested[0].record)
+                note = (f"Several data sets are called {name}, so it is not known whose validation images "
+                        "were used: no validation run counts for them. DATASET.LABEL tells them apart.")
+                if note not in self.notes:
+                    self.notes.append(note)
+                held_out = []
             # The largest first; of equal ones by name, so that the order of folders does not matter.
             held_out.sort(key=lambda run: (-run.results["n"], run.name))
-            for run in group:
-                if id(run) not in is_validation:
-                    self.by_test[id(run)] = held_out
+            for run in tested:
+                alike = [other for other in held_out if corruption_of(other) == corruption_of(run)]
+                self.by_test[id(run)] = alike or held_out
+        if unused:
+            self.notes.append("On validation images, and not of the settings, data set and seed of any test "
+                              f"run here: {listed(sorted(unused))}.")
 
     def of(self, test: FinishedRun) -> list[FinishedRun]:
-        """The validation runs of a test run, the largest first."""
+        """The validation runs of a test run, the largest first. Those under the same corruption
+        count, if there are any."""
         return self.by_test.get(id(test), [])
 
     def held_out(self, test: FinishedRun, data: Predictions) -> HeldOut:
@@ -96,8 +112,32 @@ class ValidationRuns:
             if note and note not in notes:
                 notes.append(note)
             if usable is not None:
+                if corruption_of(run) != corruption_of(test):
+                    notes.append(f"{where}: temperatures are fitted on validation images of "
+                                 f"{dataset_words(run.record)}.")
                 return HeldOut(usable, notes)
         return HeldOut(None, notes)
+
+
+def corruption_of(run: FinishedRun) -> tuple[str, object]:
+    """The corruption of a run's images and its severity."""
+    corruption = str(run.record.data.get("corruption") or "")
+    return corruption, run.record.data.get("severity") if corruption else None
+
+
+def has_several_datasets(runs: Sequence[FinishedRun]) -> bool:
+    """Whether runs on data sets of one name are on different ones.
+
+    The same part of one data set has the same images. Nothing else ties a data set's validation
+    images to its test images.
+    """
+    images_of_part: dict[tuple, str] = {}
+    for run in runs:
+        data = run.record.data
+        part = (data.get("subset"), *corruption_of(run))
+        if images_of_part.setdefault(part, data["images"]) != data["images"]:
+            return True
+    return False
 
 
 def without_test_images(

@@ -40,6 +40,10 @@ ROW = ("method.trainer", "method.source", "method.stream", "numerics.engine",
        "numerics.precision", "views.pipeline", "model.prompt.protocol", "changed")
 COLUMN = ("data.images", "data.classes", "data.subset")
 TABLE = ("model.weights",)
+# The values of all settings. On one data set these must agree, not only that both are the defaults: a
+# default may have been edited between two runs.
+VALUES = ("method.settings", "method.training", "views.count", "views.size", "views.augmix",
+          "views.pixels")
 
 # What must be equal for each purpose. Whatever is not listed may differ.
 PURPOSES: Mapping[str, tuple[str, ...]] = {
@@ -53,13 +57,12 @@ PURPOSES: Mapping[str, tuple[str, ...]] = {
     "row": ROW,
     "column": COLUMN,
     "table": TABLE,
-    # Within a column the settings themselves must agree, not only that both are the defaults:
-    # a default may have been edited between two runs.
-    "pool": (*ROW, *COLUMN, *TABLE, "method.settings", "method.training", "data.split",
-             "views.count", "views.size", "views.augmix", "views.pixels"),
+    "pool": (*ROW, *COLUMN, *TABLE, *VALUES, "data.split"),
     "pair": TABLE,
-    "validation": (*ROW, *TABLE, "seed", "data.dataset", "data.classes", "names.dataset"),
-    "choice": (*ROW, *TABLE, "seed"),
+    "validation": (*ROW, *TABLE, *VALUES, "seed", "model.prompt.hash", "data.dataset",
+                   "data.classes", "names.dataset"),
+    # The key of the sweep is given as `without`.
+    "choice": (*ROW, *COLUMN, *TABLE, *VALUES, "data.split"),
 }
 
 # What a field is called in messages: the setting that decides it, if one does.
@@ -170,7 +173,8 @@ class RunRecord:
 
         Args:
             purpose: One of `PURPOSES`.
-            without: Settings or fields that may differ, such as the key of a sweep.
+            without: Settings or fields that may differ, such as the key of a sweep. A field that
+                states such a setting may differ too.
         """
         values: dict[str, Any] = {}
         for path in PURPOSES[purpose]:
@@ -191,6 +195,8 @@ class RunRecord:
             without = [without]
         for name in without:
             values.pop(name, None)
+            for path in fields_that_state(name):
+                values.pop(path, None)
         return values
 
     def key(self, purpose: str, without: str | Sequence[str] = "") -> str:
@@ -247,6 +253,17 @@ class RunRecord:
     def is_1_0(self) -> bool:
         """Whether it was derived from the files of a 1.0 run, which have no record."""
         return str(self.data.get("images", "")).startswith("1.0:")
+
+
+def fields_that_state(key: str) -> list[str]:
+    """The fields that hold the value of a setting, such as `views.count` for TTA.VIEWS.
+
+    The fields of a stream depend on each other: only a correlated order has a correlation.
+    """
+    paths = [path for path, name in WORDS.items() if name == key]
+    if any(path.startswith("method.stream.") for path in paths):
+        return [path for path in WORDS if path.startswith("method.stream.")]
+    return paths
 
 
 def group_records(
