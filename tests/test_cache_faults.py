@@ -106,6 +106,35 @@ def test_a_repaired_image_is_read_again(run, image_folder: Path, trainer: str):
     assert run(trainer, "strict")["index"].tolist() == list(range(12))
 
 
+@pytest.mark.parametrize("trainer", ["TPT", "TDA"])
+def test_a_run_that_stops_at_a_bad_image_continues_when_it_is_repaired(
+    run, image_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, trainer: str,
+):
+    """Without a cache parts are there by then. An image that was predicted must be what it was."""
+    opts = ("CACHE.DIR", "", "TEST.ORDER", "sorted", "SEED", 1)
+    expected = run(trainer, "whole", *opts)
+    victim = image_folder / "kind_d" / "2.png"
+    whole = victim.read_bytes()
+    victim.write_bytes(whole[:60])
+    with pytest.raises(UserError, match=r"cannot read image .*kind_d/2\.png"):
+        run(trainer, "run", *opts)
+    first = image_folder / "kind_a" / "0.png"
+    before = first.read_bytes()
+    first.write_bytes((image_folder / "kind_b" / "0.png").read_bytes())
+    victim.write_bytes(whole)
+    with pytest.raises(UserError, match="was made with other data: 2 images changed"):
+        run(trainer, "run", *opts)
+    first.write_bytes(before)
+    caplog.set_level("INFO")
+    found = run(trainer, "run", *opts)
+    assert "resuming: 9 of 12 images were predicted before" in caplog.text
+    assert found.keys() == expected.keys()
+    for name, column in expected.items():
+        np.testing.assert_array_equal(found[name], column, err_msg=name)
+    records = [json.loads((tmp_path / folder / "record.json").read_text()) for folder in ("whole", "run")]
+    assert records[0]["data"] == records[1]["data"]
+
+
 @pytest.mark.slow
 def test_two_runs_that_build_the_same_cache(run, clip_file: Path, image_folder: Path, tmp_path: Path):
     """Both end, neither reads half a file; and one that is killed leaves no obstacle."""

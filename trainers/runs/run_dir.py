@@ -8,7 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging.handlers import MemoryHandler, WatchedFileHandler
 from pathlib import Path
 from typing import Any
@@ -186,6 +186,8 @@ class RunDir:
         recorded = read_record(self.path / FILE_NAME)
         if recorded is not None and self.has_parts:
             self.record = recorded.renamed(asked.record.names)
+            if recorded.difference(asked.record, "resume"):
+                self.accept_changed_images(asked)
             return
         if self.has_parts:
             logger.warning("%s is missing or damaged, so the run starts again",
@@ -194,6 +196,23 @@ class RunDir:
         self.record = asked.record
         write_json(self.path / FILE_NAME, self.record.to_json())
         write_json(self.parts / LISTING, listing_rows(asked.listing))
+
+    def accept_changed_images(self, asked: AskedRun) -> None:
+        """Continues with images of which some have changed before they were predicted.
+
+        Finished parts get the id of the new record. Those that a kill leaves with the other id are
+        computed again.
+        """
+        new_record = replace(self.record, data=asked.record.data)
+        for file in self.parts.glob("*.npz"):
+            arrays = self.read_own_arrays(file, "computed again")
+            if arrays is not None:
+                write_arrays(file, **{**arrays, RECORD_ID: np.array(new_record.id)})
+        self.record = new_record
+        write_json(self.parts / LISTING, listing_rows(asked.listing))
+        write_json(self.path / FILE_NAME, self.record.to_json())
+        logger.info("images that were not predicted yet have changed since the run began: the new "
+                    "ones are used")
 
     def decide(self, dist: Distributed, **numerics: object) -> None:
         """Records decisions about numerics that were still open: the main process's, for all.
@@ -519,6 +538,11 @@ def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
     difference = state.record.difference(asked.record, purpose)
     if not difference:
         return
+    only_images_differ = set(difference) <= {"data.images", "data.listing"}
+    if state.results is None and only_images_differ:
+        changed = changed_positions(path, asked.listing)
+        if are_not_predicted(path, state.record, changed):
+            return
     # Other images have another listing, number and hash: what has changed among them says it all.
     image_fields = {"data.images", "data.listing", "data.n", "data.subset", "data.classes"}
     parts = []
@@ -545,6 +569,36 @@ def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
     if others:
         parts.append(f"holds a run with other settings ({describe_difference(others)})")
     raise ConfigError(f"{path} {'; it '.join(parts)}. {REMEDY}")
+
+
+def changed_positions(path: Path, listing: Columns) -> set[int]:
+    """Positions in the split of the images that have changed since an unfinished run began; empty
+    if images were added or removed, or if the run's list cannot be read."""
+    try:
+        before = {row[0]: row for row in read_json(path / "parts" / LISTING)}
+    except (TypeError, IndexError):
+        return set()
+    now = {row[0]: row for row in listing_rows(listing)}
+    if before.keys() != now.keys():
+        return set()
+    return {position for position in now if now[position] != before[position]}
+
+
+def are_not_predicted(path: Path, record: RunRecord, positions: set[int]) -> bool:
+    """Whether an unfinished run has predicted none of some images, and these are not all it has.
+
+    Such an image may be repaired: the run stopped there because it could not be read.
+    """
+    run_dir = RunDir(path, record)
+    predicted: set[int] = set()
+    for file in run_dir.parts.glob("*.npz"):
+        if file.name == STATE:
+            continue
+        arrays = run_dir.read_own_arrays(file, "computed again")
+        if arrays is not None:
+            predicted.update(arrays["index"].tolist())
+            predicted.update(arrays["bad_index"].tolist())
+    return bool(positions) and bool(predicted) and not positions & predicted
 
 
 def listing_rows(listing: Columns) -> list[list[Any]]:
