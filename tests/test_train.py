@@ -158,7 +158,7 @@ def test_bad_images_stop_the_run_or_are_listed(train, tmp_path: Path, image_fold
     done = train("ZeroShot")
     assert done.returncode == 2 and "kind_b/1.png" in done.stderr and "ON_BAD_IMAGE skip" in done.stderr
     done = train("ZeroShot", "DATALOADER.ON_BAD_IMAGE", "skip", "OUTPUT_DIR", tmp_path / "skip")
-    assert done.returncode == 0 and "1 unreadable images skipped" in done.stdout
+    assert done.returncode == 0 and "1 unreadable image skipped" in done.stdout
     results = json.loads((tmp_path / "skip" / "results.json").read_text())
     assert results["n"] == 11 and "kind_b/1.png" in results["skipped"][0]
     assert 4 not in np.load(tmp_path / "skip" / "predictions.npz")["index"]

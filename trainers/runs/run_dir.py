@@ -575,7 +575,7 @@ def changed_positions(path: Path, listing: Columns) -> set[int]:
     """Positions in the split of the images that have changed since an unfinished run began; empty
     if images were added or removed, or if the run's list cannot be read."""
     try:
-        before = {row[0]: row for row in read_json(path / "parts" / LISTING)}
+        before = {row[0]: row for row in read_json(path / "parts" / LISTING) or []}
     except (TypeError, IndexError):
         return set()
     now = {row[0]: row for row in listing_rows(listing)}
