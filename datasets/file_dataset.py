@@ -125,7 +125,7 @@ class FileDataset(Dataset):
     @classmethod
     def locate(cls, root: Path, source: Source) -> Path:
         """The path of a metadata file, whether it exists or not. Beside TPT's folder of the images
-        it may be in CoOp's folder, or in a copy of `data_splits` of TPT's repository."""
+        it may be in CoOp's folder, or in `data_splits`, copied from a checkout of TPT."""
         usual = cls.folder_in(root)
         if cls.tpt_images:
             others = (root / cls.tpt_folder(), root / cls.folder, root / "data_splits")
@@ -186,8 +186,8 @@ class FileDataset(Dataset):
         images = self.test_dir(self.root)
         if self.is_in_tpt_layout(self.root):
             if not images.is_dir():
-                raise DataError(f"{self.name()} lies in TPT's layout: {self.dataset_dir} holds "
-                                f"{contents(self.dataset_dir)}, but no images; "
+                raise DataError(f"{self.name()} lies in TPT's layout, but {self.dataset_dir} has "
+                                f"no images: it holds {contents(self.dataset_dir)}; "
                                 f"{self.next_step(self.root)}")
             logger.info("%s lies in TPT's layout: images are read from %s", self.name(), images)
         for what, folder in (("is missing", self.dataset_dir), ("has no images", images)):
@@ -231,7 +231,7 @@ class FileDataset(Dataset):
                 raise DataError(f"{self.name()} lies in TPT's layout, with images in "
                                 f"{self.test_dir(self.root)}; its list {source.name} could not be "
                                 f"downloaded ({error}): save it in {self.dataset_dir}, from "
-                                f"data/data_splits of TPT's repository or from "
+                                f"data/data_splits of your TPT checkout or from "
                                 f"{source.link}") from error
             raise DataError(f"{self.name()}: {path} is missing and could not be downloaded "
                             f"({error}); download {source.link} and save it as {source.name} in "
@@ -317,7 +317,7 @@ def holds_images(folder: Path) -> bool:
 def contents(folder: Path) -> str:
     """What is in a folder, for a message."""
     names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
-    return first_five(names) or "nothing"
+    return first_five(names) or "no files"
 
 
 def file_datasets() -> list[type[FileDataset]]:

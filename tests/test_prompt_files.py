@@ -127,7 +127,7 @@ def test_a_prompt_that_is_replaced_during_a_run_is_reported(train, tmp_path: Pat
     monkeypatch.setattr(TPT, "adapt", replacing)
     done = train("TPT", "MODEL.INIT_WEIGHTS", path, "TTA.VIEWS", 8, "TTA.SELECT", 0.25)
     assert done.returncode == 0 and "p.safetensors has changed during the run" in done.stdout + done.stderr
-    assert "settings: " in done.stdout  # the table's caption names them
+    assert "20 bins; SELECT 0.25, 8 views" in done.stdout  # the settings, by the words of reports
 
 
 def test_find_prompt_prefers_the_best_then_the_last(train, tmp_path: Path, clip_model: CLIP):
@@ -141,6 +141,9 @@ def test_find_prompt_prefers_the_best_then_the_last(train, tmp_path: Path, clip_
         find_prompt(tmp_path, 7)
     with pytest.raises(WeightsError, match="no prompt at .*nowhere.* holds no checkpoint; correct --model-dir"):
         find_prompt(tmp_path / "nowhere")
+    with pytest.raises(WeightsError, match="has seed1: choose with --seed"):
+        save_as_dassl(tmp_path / "several" / "seed1", clip_model, NAMES, random_prompt(), 50)
+        find_prompt(tmp_path / "several")
     done = train("SoC", "MODEL.INIT_WEIGHTS", tmp_path / "nowhere.pt")
     assert done.returncode == 2 and "no prompt checkpoint at" in done.stderr and "small-coop-4shot" in done.stderr
 

@@ -72,7 +72,7 @@ def test_another_prompt_of_the_protocol_and_seed_is_refused_by_name(soc, tmp_pat
     save_as_dassl(folder, clip_model, NAMES, random_prompt(16))
     soc("--model-dir", folder, "--seed", 1)
     save_as_dassl(folder, clip_model, NAMES, -random_prompt(16))
-    with pytest.raises(ConfigError, match=r"content of the prompt was .* Use TAG, --overwrite"):
+    with pytest.raises(ConfigError, match=r"content of the prompt was .* Use TAG .*--overwrite"):
         soc("--model-dir", folder, "--seed", 1)
     soc("--model-dir", folder, "--seed", 1, "TAG", "second")
     assert len(records_below(tmp_path)) == 2

@@ -88,7 +88,7 @@ def test_a_run_owns_its_directory_from_the_first_part_on(tmp_path: Path):
         run_dir.write_part([4, 5, 6], one_part())
     with opened(tmp_path, make(seed=1)) as run_dir:
         assert run_dir.has_parts
-    with pytest.raises(ConfigError, match="SEED was 1, is 2.*TAG, --overwrite or another"), \
+    with pytest.raises(ConfigError, match="SEED was 1, is 2.*--overwrite or another"), \
             opened(tmp_path, make(seed=2)):
         pass
     with opened(tmp_path, make(seed=2), overwrite=True) as run_dir:

@@ -82,7 +82,7 @@ def test_what_is_there_instead_is_named(tmp_path, no_internet):
     assert "missing" not in str(error.value)
     split.unlink()
     answer = ("lies in TPT's layout, with images in .*/UCF101; its list split_zhou_UCF101.json could not be downloaded "
-              ".* from data/data_splits of TPT's repository")
+              ".* from data/data_splits of your TPT checkout")
     with pytest.raises(DataError, match=answer) as error:
         build_dataset("UCF101", root)
     assert "missing" not in str(error.value)
@@ -91,7 +91,7 @@ def test_what_is_there_instead_is_named(tmp_path, no_internet):
     for name in ("archery", "makeup", "yoyo"):
         shutil.rmtree(root / "UCF101" / name)
     (root / "UCF101" / "v_Archery_g01.avi").write_bytes(b"RIFF")
-    with pytest.raises(DataError, match="lies in TPT's layout: .*/UCF101 holds v_Archery_g01.avi, but no images"):
+    with pytest.raises(DataError, match="TPT's layout, but .*/UCF101 has no images: it holds v_Archery_g01.avi"):
         build_dataset("UCF101", root)
     with pytest.raises(DataError, match=f"{root / 'UCF101'} is not the data root: give the folder above"):
         build_dataset("UCF101", root / "UCF101")

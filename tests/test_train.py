@@ -91,7 +91,7 @@ def test_other_circumstances_are_refused_by_name(train, tmp_path: Path, image_fo
         done = train("ZeroShot", *words)
         assert done.returncode == 2 and message in done.stderr, done.stderr
         assert f"error: {tmp_path / 'run'} " in done.stderr
-        assert done.stderr.endswith("Use TAG, --overwrite or another --output-dir.\n")
+        assert done.stderr.endswith("Use TAG (without --output-dir), --overwrite or another --output-dir.\n")
         assert "edited" not in done.stderr  # another method is not an edit of this one
     (image_folder / "kind_b" / "9.png").unlink()
     (image_folder / "kind_a").rename(image_folder / "kind_z")
@@ -173,7 +173,8 @@ def test_no_train_checks_and_writes_nothing(train, tmp_path: Path, image_folder:
     done = train(trainer, "--no-train", "--root", tmp_path / "both", "DATASET.NUM_SHOTS", 2, "TTA.JACOBIAN", "on",
                  "CACHE.DIR", tmp_path / "cache")
     assert done.returncode == 0, done.stderr
-    assert "on cpu in fp32" in done.stdout and sorted(tmp_path.rglob("*")) == before
+    assert "on cpu in fp32" in done.stdout and "; nothing was run. Without" in done.stdout
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("args", "message"), [
@@ -183,6 +184,7 @@ def test_no_train_checks_and_writes_nothing(train, tmp_path: Path, image_folder:
     (["--trainer", "SoC", "--load-epoch", "50"], "--load-epoch names an epoch of the prompt in --model-dir DIR"),
     (["--trainer", "SoC", "--dataset-config-file", "configs/datasets/ucf101.yaml", "--root", "/nowhere"],
      "data root /nowhere is not a folder"),
+    (["--trainer", "SoC", "--dataset-config-file", "cub"], "no such file. Data sets: caltech101, cifar10, "),
 ])
 def test_bad_input_gets_one_line_and_status_2(args: list[str], message: str):
     done = run_tool("train.py", *args)

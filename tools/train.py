@@ -74,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         trainer = build_trainer(cfg)
         if args.no_train:
             trainer.check()
+            print(f"settings, data and model fit together; nothing was run. Without --no-train the run "
+                  f"is in {run_path(trainer.cfg)}")
             continue
         finished.append(trainer.run(train=not args.eval_only, overwrite=args.overwrite))
         if trainer.dist.is_main:

@@ -63,7 +63,7 @@ def inspect_files(cls: type[FileDataset], root: Path, deep: bool, options: Mappi
     if missing:
         links = [f"{source.name} ({source.link})" if source.link else source.name for source in missing]
         where = cls.folder_in(root)
-        if cls.is_in_tpt_layout(root):
+        if cls.is_in_tpt_layout(root) and cls.test_dir(root).is_dir():
             advice = f"images are in {cls.test_dir(root)}, in TPT's layout; needed in {where}: {' and '.join(links)}"
         else:
             advice = f"{' and '.join(links)} missing in {where}"

@@ -216,6 +216,10 @@ def find_config(name: str, folder: str) -> Path:
     hint = nearest(path.stem, [file.stem for file in (CONFIGS / folder).glob("*.yaml")])
     if not hint and folder == "trainers":
         hint = " Leave it out: each trainer has its own yaml; see --backbone."
+    if not hint and folder == "datasets":
+        known = sorted(file.stem for file in (CONFIGS / folder).glob("*.yaml"))
+        hint = (f" Data sets: {', '.join(known)}. Own images: image_folder, table (csv), parquet; "
+                f"data sets of a plugin: --plugin.")
     raise ConfigError(f"cannot read config file {path}: no such file.{hint}")
 
 

@@ -51,7 +51,8 @@ class ArrayCache:
     def reserve(self, size: int, what: str) -> None:
         """Logs how large `what` will be, and refuses if the disk cannot hold it."""
         write_json(self.folder / "key.json", dict(self.key))
-        logger.info("%s take %.2f GB in %s", what, size / 1e9, self.folder)
+        shown_size = f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+        logger.info("%s take %s in %s", what, shown_size, self.folder)
         with writing(self.folder):  # another process may remove it
             free = shutil.disk_usage(self.folder).free
         if size > free:

@@ -14,7 +14,7 @@ import numpy as np
 from ...datasets.base import dataset_info
 from ..config.settings import setting_words
 from ..registry import method_info
-from ..runs.record import RunRecord, group_records
+from ..runs.record import RunRecord, group_records, value_label
 from .measure import Measured, mean_over_seeds
 from .sentences import (
     PROMPT,
@@ -26,7 +26,6 @@ from .sentences import (
     is_untuned_prompt,
     method_name,
     prompt_words,
-    shown_value,
     starts_from_prompt,
 )
 
@@ -374,7 +373,7 @@ def shared_settings(records: Sequence[RunRecord], but: Sequence[str]) -> dict[st
             concerned += others
         is_shared = all(key in record.changed and record.changed[key][1] == value for record in concerned)
         if is_shared and key not in but:
-            shared[key] = setting_words(key, shown_value(value))
+            shared[key] = setting_words(key, value_label(value))
     return shared
 
 
@@ -462,7 +461,7 @@ def value_of(key: str, record: RunRecord, others: Iterable[Measured] = ()) -> An
         others: Runs that may know the default of the setting.
     """
     if key in record.changed:
-        return shown_value(record.changed[key][1])
+        return value_label(record.changed[key][1])
     if key in record.method["settings"]:
         return record.method["settings"][key]
     elsewhere = {

@@ -8,7 +8,7 @@ from typing import Any
 from ..config.names import SHOTS, untuned_words
 from ..config.settings import setting_words
 from ..registry import method_info
-from ..runs.record import WORDS, Difference, RunRecord
+from ..runs.record import WORDS, Difference, RunRecord, value_label
 
 PROMPT = "model.prompt.protocol"
 REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # of the direction of writing
@@ -99,15 +99,8 @@ def changed_words(record: RunRecord, without: Iterable[str] = ()) -> list[str]:
     words = []
     for key, (_, value) in record.changed.items():
         if key not in hidden:
-            words.append(setting_words(key, shown_value(value)))
+            words.append(setting_words(key, value_label(value)))
     return words
-
-
-def shown_value(value: Any) -> Any:
-    """A value of `changed`: of a file its label."""
-    if isinstance(value, Mapping):
-        return value.get("label") or "-".join(str(part) for part in value.values())
-    return value
 
 
 def difference_words(difference: Difference, second: bool) -> list[str]:
@@ -127,7 +120,7 @@ def difference_words(difference: Difference, second: bool) -> list[str]:
         elif path in WORDS:
             words.append(f"{WORDS[path]} {short_value(value)}")
         else:
-            words.append(setting_words(path, shown_value(value)))
+            words.append(setting_words(path, value_label(value)))
     return words
 
 

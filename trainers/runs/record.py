@@ -316,6 +316,13 @@ def shown_value(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:16]}…{text[-1]}"
 
 
+def value_label(value: Any) -> Any:
+    """A value of `changed` as a label states it: of a file its label."""
+    if isinstance(value, Mapping):
+        return value.get("label") or "-".join(str(part) for part in value.values())
+    return value
+
+
 def comparable_sources(first: Any, second: Any) -> tuple[Any, Any]:
     """Two sources without what may differ between releases of this package: its own files."""
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):

@@ -63,7 +63,7 @@ FILES_OF_FOLDER = {"parts": PART_FILE, "tensorboard": EVENTS_FILE, "prompt_learn
 UNFINISHED_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{1,8}\.part")
 # Files that do not make a folder somebody else's: a damaged record, locks, files of the system.
 HARMLESS_FILE = re.compile(r"record\.json|lock|\.(lock|clock)\.\w+|\.nfs\w+|\.DS_Store|\.gitkeep|\.gitignore")
-REMEDY = "Use TAG, --overwrite or another --output-dir."
+REMEDY = "Use TAG (without --output-dir), --overwrite or another --output-dir."
 
 
 @dataclass(frozen=True, eq=False)

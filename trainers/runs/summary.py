@@ -17,6 +17,7 @@ from ..config.settings import setting_words
 from ..functional.calibration import ace, ece, signed_error, top_class
 from ..registry import ZERO_SHOT, backbone_label, method_info, reset_words
 from ..vlm.device import gpu_name
+from .record import value_label
 
 # What parse_test_res.py waits for in the log of a training: CoOp's the first, MaPLe's and KgCoOp's the second.
 END_OF_TRAINING = ("Finish training", "Finished training")
@@ -183,8 +184,11 @@ def caption_of(runs: Sequence[Mapping], seeds: str) -> str:
 
 
 def settings_of(results: Mapping) -> str:
-    """The tag of a run that has other settings than the defaults, for a caption."""
-    return "" if results.get("tag", "default") == "default" else f"; settings: {results['tag']}"
+    """The settings of a run that are not defaults, in words, for a caption."""
+    words = []
+    for key, (_, value) in results.get("record", {}).get("changed", {}).items():
+        words.append(setting_words(key, value_label(value)))
+    return f"; {', '.join(words)}" if words else ""
 
 
 def result_table(runs: Sequence[Mapping]) -> str:

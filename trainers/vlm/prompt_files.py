@@ -68,9 +68,13 @@ def find_prompt(model_dir: str | Path, epoch: int | None = None) -> Path:
     if not path.is_file():
         names = sorted(file.name for file in folder.glob("model*"))
         content = ", ".join(names) or "no checkpoint"
-        raise WeightsError(
-            f"no prompt at {path}: {folder} holds {content}; correct --model-dir, the folder in "
-            f"which a run of CoOp has saved its prompt, or --load-epoch")
+        remedy = ("correct --model-dir, the folder in which a run of CoOp has saved its prompt, "
+                  "or --load-epoch")
+        seeds = sorted(found.parent.name for found in Path(model_dir).glob(f"seed*/{FOLDER}"))
+        if seeds:
+            remedy = (f"{model_dir} has {', '.join(seeds)}: choose with --seed, or give one of "
+                      f"these folders as --model-dir")
+        raise WeightsError(f"no prompt at {path}: {folder} holds {content}; {remedy}")
     logger.info("prompt: %s", path)
     return path
 
