@@ -5,6 +5,7 @@ Those inside functions and those for type checkers count: a reader has to follow
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -109,3 +110,11 @@ def test_usage_errors_do_not_import_torch():
 def test_every_layer_is_there(layer: str):
     """A folder without `__init__.py` would not be installed."""
     assert layer in MODULES
+
+
+def test_the_way_from_the_command_to_the_results_gets_no_longer():
+    """How often a reader changes file. The bounds may only sink."""
+    done = subprocess.run([sys.executable, PROJECT / "tests" / "reading_order.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    changes, files = re.search(r"(\d+) changes between (\d+) files", done.stdout).groups()
+    assert int(changes) <= 330 and int(files) <= 78, done.stdout

@@ -103,8 +103,7 @@ class TPT(BaseTrainer):
         return self.clip
 
     def prepare(self) -> None:
-        super().prepare()
-        self.initial  # noqa: B018 - may compute a Jacobian
+        self.initial  # noqa: B018 - loads the model, and may compute a Jacobian
 
     @cached_property
     def continual(self) -> ContinualContext:
