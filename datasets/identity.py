@@ -33,6 +33,7 @@ class ImageIdentity:
             that is not a file or cannot be read.
         images: Hash of the set of (content, label), whatever the order.
         listing: Hash of the list of (index, content, label) in its order.
+        groups: Hash of the set of (content, group), such as patients; "" if no image has a group.
         missing: Paths of the files that are not there.
     """
 
@@ -43,6 +44,7 @@ class ImageIdentity:
     stamps: Sequence[Stamp | None]
     images: str
     listing: str
+    groups: str
     missing: Sequence[str]
 
     def fingerprint(self, classnames: Sequence[str]) -> str:
@@ -87,6 +89,13 @@ def identify(
     for position, content, label in zip(indices, contents, labels, strict=True):
         list_hash.update(content + f" {position} {label}\n".encode())
 
+    groups = ""
+    if any(item.group for item in listed):
+        group_hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        for content, cluster in sorted(zip(contents, clusters, strict=True)):
+            group_hash.update(content + cluster)
+        groups = group_hash.hexdigest()
+
     content_at = dict(zip(indices, contents, strict=True))
     content_at.update(hash_possible_copies(dataset, items, indices, hashes, index))
     digests = number_copies(content_at)
@@ -99,6 +108,7 @@ def identify(
         stamps=[image.stamp for image in hashes],
         images=set_hash.hexdigest(),
         listing=list_hash.hexdigest(),
+        groups=groups,
         missing=missing,
     )
 

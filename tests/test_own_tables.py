@@ -343,6 +343,16 @@ def test_an_experiment_with_benchmarks_and_own_sets(experiment, tmp_path):
     assert done.returncode == 0 and "1 run" in done.stdout
 
 
+def test_a_finished_run_with_other_groups_is_not_shown_as_it_is(skin, tmp_path):
+    command = ("train.py", "--trainer", "ZeroShot", "--dataset-config-file", "configs/datasets/table.yaml",
+               "--root", skin, "--backbone", "small", "--output-dir", tmp_path / "run")
+    assert run_tool(*command).returncode == 0
+    assert "finished before" in (again := run_tool(*command)).stdout + again.stderr
+    write_csv(skin, "path,diagnosis,fold,patient_id", [(*row[:3], f"patient {n}") for n, row in enumerate(ROWS)])
+    done = run_tool(*command)
+    assert done.returncode == 2 and "was made with other data: groups of the images differ" in done.stderr
+
+
 def test_two_sets_of_one_name_need_a_label(experiment, tmp_path):
     text = experiment.read_text()
     experiment.write_text(text.replace("label: Our zoo", "label: skin"))

@@ -39,6 +39,7 @@ MATRIX = {
     "AugMix": ({"views.augmix": False, "changed": {"TTA.AUGMIX": ["on", "off"]}}, [R, F, V, ROW, POOL, VAL]),
     "images": ({"data.images": "i1", "data.listing": "l1"}, [R, F, COL, POOL]),
     "order of images": ({"data.listing": "l1"}, [R, F]),
+    "groups of images": ({"data.groups": "g1"}, [R, F]),
     "class names": ({"data.classes": "c1"}, [R, F, J, COL, POOL, VAL]),
     "pilot": ({"data.n": 20, "data.images": "i2", "data.listing": "l2", "data.subset": "20 of 3,783 images"},
               [R, F, COL, POOL]),

@@ -128,7 +128,7 @@ def make_record(facts: RunFacts) -> RunRecord:
 def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[str, Any]:
     """Which images were predicted, known by their content."""
     corrupted = bool(data.dataset.corruption)
-    return {
+    section = {
         "dataset": cfg.DATASET.NAME or type(data.dataset).__name__,
         "split": data.split,
         "n": len(data.indices),
@@ -139,6 +139,9 @@ def data_section(cfg: CfgNode, data: EvalData, identity: ImageIdentity) -> dict[
         "severity": data.dataset.severity if corrupted else 0,
         "subset": data.subset,
     }
+    if identity.groups:
+        section["groups"] = identity.groups
+    return section
 
 
 def views_section(

@@ -26,8 +26,8 @@ AUTO = "auto"
 IDENTITY = ("data", "views", "model", "method", "numerics", "seed")
 
 # Fields by their path in the record, as "section.field".
-DATA = ("data.dataset", "data.split", "data.n", "data.images", "data.listing", "data.classes",
-        "data.corruption", "data.severity", "data.subset")
+DATA = ("data.dataset", "data.split", "data.n", "data.images", "data.listing", "data.groups",
+        "data.classes", "data.corruption", "data.severity", "data.subset")
 VIEWS = ("views.pipeline", "views.count", "views.size", "views.augmix", "views.pixels")
 MODEL = ("model.weights", "model.prompt.kind", "model.prompt.words", "model.prompt.templates",
          "model.prompt.hash", "model.prompt.position", "model.prompt.ensemble")
@@ -69,6 +69,7 @@ PURPOSES: Mapping[str, tuple[str, ...]] = {
 WORDS: Mapping[str, str] = {
     "data.dataset": "data set", "data.split": "TEST.SPLIT", "data.n": "number of images",
     "data.images": "images or labels", "data.listing": "order of the images",
+    "data.groups": "groups of the images",
     "data.classes": "class names", "data.corruption": "DATASET.CORRUPTION",
     "data.severity": "DATASET.SEVERITY", "data.subset": "subset",
     "views.pipeline": "code that makes views", "views.count": "TTA.VIEWS",
@@ -101,7 +102,9 @@ class RunRecord:
 
     Attributes:
         data: dataset, split, n, images (hash of the set of images and labels), listing (hash of
-            the ordered list), classes (hash of the class names), corruption, severity, subset.
+            the ordered list), groups (hash of which image is of which patient or other group;
+            absent without groups), classes (hash of the class names), corruption, severity,
+            subset.
         views: pipeline, count, size, augmix, pixels.
         model: backbone, weights (hash), prompt {kind, protocol, words, templates, hash, position,
             ensemble}.

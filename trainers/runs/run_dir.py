@@ -544,12 +544,14 @@ def check_state(path: Path, state: FolderState, asked: AskedRun) -> None:
         if are_not_predicted(path, state.record, changed):
             return
     # Other images have another listing, number and hash: what has changed among them says it all.
-    image_fields = {"data.images", "data.listing", "data.n", "data.subset", "data.classes"}
+    image_fields = {"data.images", "data.listing", "data.n", "data.subset", "data.classes", "data.groups"}
     parts = []
     if image_fields & difference.keys():
         changes = describe_images(path, state.record, state.results is not None, asked.listing)
         if "data.classes" in difference:
             changes.append("class names differ")
+        if "data.groups" in difference:
+            changes.append("groups of the images differ")
         if not changes:
             changes.append("other images, or another order of them")
         parts.append(f"was made with other data: {', '.join(changes)}")
