@@ -89,7 +89,9 @@ def choice_tables(
 ) -> list[Table]:
     """A table for each backbone and swept setting: chosen values and the test results they lead to."""
     tables_of_runs = by_backbone(measured)
-    all_keys = {key for table in tables_of_runs for key in swept_keys(table.runs)}
+    all_keys: set[str] = set()
+    for table in tables_of_runs:
+        all_keys |= set(swept_keys(table.runs))
     check_choice(names, all_keys, criterion)
     tables = []
     for table in tables_of_runs:
@@ -371,7 +373,10 @@ def largest_shared_set(candidates: Sequence[Sequence[Predictions]]) -> Array:
             tried.add(start.image.tobytes())
             shared = np.unique(start.image)
             for others in candidates:
-                parts = [np.intersect1d(shared, other.image) for other in others if other.image is not None]
+                parts = []
+                for other in others:
+                    if other.image is not None:
+                        parts.append(np.intersect1d(shared, other.image))
                 shared = max(parts, key=len)
             if len(shared) > len(best):
                 best = shared
@@ -406,7 +411,10 @@ def clusters_of_images(images: Array, predictions: Sequence[Predictions]) -> Arr
 
 def choice_table(sweeps: Sequence[Sweep], chooser: Chooser, name: str, title: str) -> Table:
     """Blocks for the chosen values, accuracy, ECE and the criterion; rows for each method and rule."""
-    columns = sorted({column for sweep in sweeps for column in sweep.cells}, key=lambda column: column.order)
+    all_columns: set[Column] = set()
+    for sweep in sweeps:
+        all_columns |= set(sweep.cells)
+    columns = sorted(all_columns, key=lambda column: column.order)
     criterion = chooser.criterion
     has_average = len(columns) > 1
     values = RowBlock("chosen value", [])

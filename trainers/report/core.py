@@ -141,7 +141,9 @@ def check_names(grids: Sequence[Grid], differences: Differences) -> None:
     options = [("--ours", name) for name in differences.ours]
     if not differences.is_default:
         options.append(("--baseline", differences.baseline))
-    rows = [row for grid in grids for row in grid.rows]
+    rows: list[Row] = []
+    for grid in grids:
+        rows += grid.rows
     known = list(dict.fromkeys(row.name for row in rows))
     for option, name in options:
         if rows and not any(is_named(row, name) for row in rows):
@@ -254,7 +256,10 @@ def needs_posthoc(layout: Layout) -> bool:
     """Whether a table shows scaling without labels."""
     if layout.posthoc:
         return True
-    return any(metric in POSTHOC for spec in layout.tables for metric in spec.metrics)
+    for spec in layout.tables:
+        if set(spec.metrics) & set(POSTHOC):
+            return True
+    return False
 
 
 def paper_order(measured: Measured) -> tuple:

@@ -135,8 +135,7 @@ def find_for_run(
     """
     wanted = {"steps": 1, "sals": False, **conditions}
     for name, table in tables_of(source).items():
-        printed = {condition: table.get(condition, default)
-                   for condition, default in (("steps", 1), ("sals", False))}
+        printed = {"steps": table.get("steps", 1), "sals": table.get("sals", False)}
         if table.get("backbone") == backbone and printed == wanted:
             cell = find(name, metric, method, dataset)
             if cell is not None:

@@ -124,8 +124,10 @@ def latex_notes(table: Table) -> str:
 
 def fits_one_column(table: Table) -> bool:
     """Whether a table fits one column of a two-column page at its natural size, by its letters."""
-    labels = [row.label for block in table.blocks for row in block.rows]
-    letters = max((len(label) for label in labels), default=0)
+    letters = 0  # of the longest label, then of all columns
+    for block in table.blocks:
+        for row in block.rows:
+            letters = max(letters, len(row.label))
     for at, column in enumerate(table.columns):
         widths = [len(column)]
         for block in table.blocks:

@@ -26,6 +26,11 @@ DIGEST_BYTES = 16
 CONTENT_BYTES = 12  # of an image's identity; the others tell copies of a picture apart
 
 
+def folders_in(parent: Path) -> list[Path]:
+    """The folders directly below another."""
+    return [path for path in sorted(parent.iterdir()) if path.is_dir()]
+
+
 class Thumbnails:
     """Small pictures of the images below a data root.
 
@@ -37,9 +42,10 @@ class Thumbnails:
         self.root = root
         self.folders: list[Path] = []
         if root is not None and root.is_dir():
-            inner = [folder for folder in sorted(root.iterdir()) if folder.is_dir()]
-            deeper = [folder for parent in inner for folder in sorted(parent.iterdir()) if folder.is_dir()]
-            self.folders = [root, *inner, *deeper]
+            inner = folders_in(root)
+            self.folders = [root, *inner]
+            for folder in inner:
+                self.folders += folders_in(folder)
 
     def of(self, mistakes: Sequence[Mistake]) -> dict[int, str]:
         """Data URIs of small JPEGs by the index of the mistake, for images that are found."""

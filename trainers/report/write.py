@@ -25,7 +25,10 @@ def write_tables(out: Path, tables: Sequence[Table]) -> None:
     """
     write_text(out / "tables.md", "\n".join(render.markdown(table) for table in tables))
     write_text(out / "tables.csv", render.to_csv(tables))
-    cited = [row.cite for table in tables for block in table.blocks for row in block.rows]
+    cited = []
+    for table in tables:
+        for block in table.blocks:
+            cited += [row.cite for row in block.rows]
     sources = bibliography(cited)
     head = render.LATEX_HEAD
     if sources:

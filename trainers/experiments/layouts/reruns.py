@@ -30,8 +30,10 @@ BLOCK = 200  # images between two running accuracies of the logs
 
 # Right images: logs are in fp16, and two of them differ by 1 image. In another precision 0.1 to
 # 0.5 % of the predictions change.
-FP16_IMAGES, FP16_SHARE = 3, 0.002
-OTHER_IMAGES, OTHER_SHARE = 8, 0.005
+FP16_IMAGES = 3
+FP16_SHARE = 0.002
+OTHER_IMAGES = 8
+OTHER_SHARE = 0.005
 # Rounding moves the mean by less than 0.0004, another template by 0.018 or more, scale 99 by 0.003.
 MEAN_CONFIDENCE = 0.002
 # Share of the images in another bin: at most 0.03 by rounding, 0.09 to 0.10 for another template.
@@ -247,9 +249,12 @@ def reruns_table(comparisons: Sequence[Comparison], name: str, backbones: str) -
 
 def rerun_summary(comparisons: Sequence[Comparison]) -> str:
     """On which data sets zero-shot agrees with the logs, and where it does not."""
-    judged = [item for item in comparisons if item.is_judged and item.method == ZERO_SHOT]
-    differing = list(dict.fromkeys(item.dataset for item in judged if not item.agrees))
-    agreeing = list(dict.fromkeys(item.dataset for item in judged if item.dataset not in differing))
+    agrees: dict[str, bool] = {}  # by data set
+    for item in comparisons:
+        if item.is_judged and item.method == ZERO_SHOT:
+            agrees[item.dataset] = agrees.get(item.dataset, True) and item.agrees
+    agreeing = [dataset for dataset in agrees if agrees[dataset]]
+    differing = [dataset for dataset in agrees if not agrees[dataset]]
     parts = []
     if agreeing:
         parts.append(f"Zero-shot agrees with third parties' logs on {listed(agreeing)}.")

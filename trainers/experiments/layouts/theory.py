@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,9 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from ....datasets.base import dataset_info
-from ....datasets.utils.cli import plural
+from ....datasets.utils.cli import counted, plural
 from ....datasets.utils.files import write_arrays
 from ...base import BaseTrainer
+from ...config.names import backbone_name, path_safe
 from ...functional import theory
 from ...functional.arrays import Array
 from ...registry import ZERO_SHOT, backbone_label, build_trainer, method_info
@@ -24,22 +25,32 @@ from ..plan import DatasetPlace, Workspace, configure
 logger = logging.getLogger(__name__)
 
 CAVEAT = (
-    "The floor of Proposition 1 holds for an image feature equal to the winning prototype (v = t_i*), as its proof "
-    "takes it, not for every unit v: real images may lie below it."
+    "The floor of Proposition 1 holds for an image feature equal to the winning prototype (v = t_i*), "
+    "as its proof takes it, not for every unit v: real images may lie below it."
 )
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Class prototypes before and after tuning on each of n images."""
+    """Class prototypes before and after tuning on each of n images.
 
-    before: Array  # (K, d)
-    scale: float  # α
-    steps: int  # of tuning
-    zero_shot: Array  # (n,), confidence before
-    mu: Array  # (n,), largest similarity of two classes afterwards
-    similarity: Array  # (n,), mean similarity of two classes afterwards
-    confidence: Array  # (n,), of the plain view afterwards
+    Attributes:
+        before: Prototypes before tuning, (K, d).
+        scale: CLIP's logit scale α.
+        steps: Of tuning.
+        zero_shot: Confidence before, (n,).
+        mu: Largest similarity of two classes afterwards, (n,).
+        similarity: Mean similarity of two classes afterwards, (n,).
+        confidence: Of the plain view afterwards, (n,).
+    """
+
+    before: Array
+    scale: float
+    steps: int
+    zero_shot: Array
+    mu: Array
+    similarity: Array
+    confidence: Array
 
     @property
     def floor(self) -> Array:
@@ -47,55 +58,87 @@ class Adaptation:
 
 
 def theory_tables(finished: FinishedRuns) -> Iterator[Table]:
-    """For each backbone and data set: the prototypes before and after tuning, and one step on the prototypes."""
-    workspace, study = finished.workspace, finished.experiment.study
+    """For each backbone and data set: prototypes before and after tuning, and one step on them."""
+    workspace = finished.workspace
+    study = finished.experiment.study
     out = workspace.outcome_dir(finished.experiment.name)
     limited = replace(workspace, limit=workspace.limit or int(study["images"]))
     for backbone in workspace.backbones(finished.experiment):
         for dataset in workspace.datasets(finished.experiment):
-            adapted = {method: adaptation(limited, method, dataset, backbone, out) for method in study["methods"]}
+            adapted = {}
+            for method in study["methods"]:
+                adapted[method] = adaptation(limited, method, dataset, backbone, out)
             first = next(iter(adapted.values()))
-            name = dataset_info(configure(limited, "ZeroShot", dataset, backbone, 0).DATASET.NAME).label
-            where = f"{name}, {backbone_label(backbone)}, {plural(len(first.before), 'class', 'classes')}"
-            yield tuning_table(f"theory_{dataset}", where, adapted)
-            yield first_order_table(f"theory_{dataset}_first_order", where, first, float(study["step"]))
+            cfg = configure(limited, ZERO_SHOT, dataset, backbone, 0)
+            name = dataset_info(cfg.DATASET.NAME).label
+            shown_backbone = cfg.MODEL.BACKBONE.LABEL or backbone_label(backbone_name(backbone))
+            classes = plural(len(first.before), "class", "classes")
+            where = f"{name}, {shown_backbone}, {classes}"
+            table_name = f"theory_{path_safe(Path(str(dataset)).stem)}"
+            yield tuning_table(table_name, where, adapted)
+            yield first_order_table(f"{table_name}_first_order", where, first, float(study["step"]))
 
 
 def adaptation(
     workspace: Workspace, method: str, dataset: str | DatasetPlace, backbone: str, out: Path,
 ) -> Adaptation:
-    """Computed once: a file in `out` keeps it for later calls with the same settings, data and weights."""
+    """The prototypes of a method on a data set.
+
+    Computed once: a file in `out` keeps it for later calls with the same settings, data and weights.
+    """
     cfg = configure(workspace, method, dataset, backbone, 0)
     trainer = build_trainer(cfg)
-    file = out / f"adapted_{dataset}_{method}_{trainer.record.id[:16]}.npz"
+    dataset_name = path_safe(Path(str(dataset)).stem)
+    file = out / f"adapted_{dataset_name}_{method}_{trainer.record.id[:16]}.npz"
     if file.is_file():
         with np.load(file, allow_pickle=False) as arrays:
-            return Adaptation(**{**arrays, "scale": float(arrays["scale"]), "steps": int(arrays["steps"])})
-    logger.info("%s on %d images of %s, %s", method, trainer.num_images, dataset, backbone)
+            stored = dict(arrays)
+        stored["scale"] = float(stored["scale"])
+        stored["steps"] = int(stored["steps"])
+        return Adaptation(**stored)
+    logger.info("%s on %d images of %s, %s", method, trainer.num_images, dataset_name,
+                backbone_name(backbone))
     if trainer.decide_jacobian():
         trainer.initial = trainer.with_jacobian()
     features = trainer.view_features()
     features.fill(trainer.dist)
-    batches = features.batches(chunks(trainer.data.indices, trainer.episodes))
-    columns = map(np.concatenate, zip(*(episode(trainer, batch.views) for batch in batches), strict=True))
-    made = Adaptation(trainer.clip.text.cpu().numpy(), float(trainer.clip.scale), cfg.TTA.STEPS, *columns)
-    write_arrays(file, **vars(made))
-    return made
+    episodes = []
+    for batch in features.batches(chunks(trainer.data.indices, trainer.episodes)):
+        episodes.append(episode(trainer, batch.views))
+    zero_shot, mu, similarity, confidence = map(np.concatenate, zip(*episodes, strict=True))
+    computed = Adaptation(
+        before=trainer.clip.text.cpu().numpy(),
+        scale=float(trainer.clip.scale),
+        steps=cfg.TTA.STEPS,
+        zero_shot=zero_shot,
+        mu=mu,
+        similarity=similarity,
+        confidence=confidence,
+    )
+    write_arrays(file, **vars(computed))
+    return computed
 
 
-def episode(trainer: BaseTrainer, views: Tensor) -> tuple[Array, ...]:
-    """For a batch of images: confidence before; then largest and mean similarity and confidence after tuning."""
+def episode(trainer: BaseTrainer, views: Tensor) -> tuple[Array, Array, Array, Array]:
+    """Tunes on each image of a batch.
+
+    Returns:
+        Confidence before; then largest and mean similarity of classes, and confidence afterwards.
+    """
     adapted = trainer.adapt(views)
     assert adapted.ctx is not None  # these methods tune the context
-    matrices = [theory.similarity(text.cpu().numpy()) for text in trainer.clip.encoder.text(adapted.ctx)]
+    largest = []
+    mean = []
+    for text in trainer.clip.encoder.text(adapted.ctx):
+        matrix = theory.similarity(text.cpu().numpy())
+        largest.append(theory.coherence(matrix))
+        mean.append(theory.pairs(matrix).mean())
+    before = confidence_of(adapted.zero_shot_logits)
+    return before, np.array(largest), np.array(mean), confidence_of(adapted.logits)
 
-    def confidence(logits: Tensor) -> Array:
-        return logits.softmax(-1).amax(-1).cpu().numpy()
 
-    return (
-        confidence(adapted.zero_shot_logits), np.array([theory.coherence(matrix) for matrix in matrices]),
-        np.array([theory.pairs(matrix).mean() for matrix in matrices]), confidence(adapted.logits),
-    )
+def confidence_of(logits: Tensor) -> Array:
+    return logits.softmax(-1).amax(-1).cpu().numpy()
 
 
 def tuning_table(name: str, where: str, adapted: Mapping[str, Adaptation]) -> Table:
@@ -104,46 +147,57 @@ def tuning_table(name: str, where: str, adapted: Mapping[str, Adaptation]) -> Ta
     matrix = theory.similarity(first.before)
     mu = theory.coherence(matrix)
     floor = float(theory.confidence_floor(mu, len(matrix), first.scale))
-    cases = [("before", ZERO_SHOT, mu, floor, theory.pairs(matrix), first.zero_shot, first.zero_shot < floor)]
+    below = first.zero_shot < floor
+    rows = [table_row("before", ZERO_SHOT, [
+        (mu, 4), (100 * floor, 2), (theory.pairs(matrix).mean(), 4), (100 * first.zero_shot.mean(), 1),
+        (100 * below.mean(), 1)])]
     for method, data in adapted.items():
-        cases.append((method_info(method).label, method, data.mu.mean(), data.floor.mean(), data.similarity,
-                      data.confidence, data.confidence < data.floor))
-    rows = [table_row(label, method, (mu, 4), (100 * floor, 2), (s.mean(), 4), (100 * confidence.mean(), 1),
-                      (100 * below.mean(), 1))
-            for label, method, mu, floor, s, confidence, below in cases]
-    tuning = "one step of tuning" if first.steps == 1 else f"{first.steps} steps of tuning"
-    notes = [f"{len(first.mu)} test images; α = {first.scale:.1f}. μ: largest, s: mean cosine of two classes.", CAVEAT]
-    return Table(name, f"Prototypes before and after {tuning}, {where}",
-                 ["μ", "floor (%)", "mean s", "mean confidence (%)", "images below the floor (%)"],
-                 [RowBlock("mean over images", rows)], notes)
+        below = data.confidence < data.floor
+        rows.append(table_row(method_info(method).label, method, [
+            (data.mu.mean(), 4), (100 * data.floor.mean(), 2), (data.similarity.mean(), 4),
+            (100 * data.confidence.mean(), 1), (100 * below.mean(), 1)]))
+    tuning = "one step of tuning"
+    if first.steps != 1:
+        tuning = f"{first.steps} steps of tuning"
+    images = counted(len(first.mu), "test image")
+    notes = [f"{images}; α = {first.scale:.1f}. μ: largest, s: mean cosine of two classes.", CAVEAT]
+    columns = ["μ", "floor (%)", "mean s", "mean confidence (%)", "images below the floor (%)"]
+    facts = [images, f"α = {first.scale:.1f}", "μ: largest, s: mean cosine of two classes"]
+    return Table(name, f"Prototypes before and after {tuning}, {where}", columns,
+                 [RowBlock("mean over images", rows)], notes, facts)
 
 
 def first_order_table(name: str, where: str, data: Adaptation, step: float) -> Table:
-    """The paper's step, along the printed gradient of the prototypes and not of the prompt: the first-order change of
-    the similarities next to the measured one."""
+    """The paper's step: the first-order change of the similarities next to the measured one.
+
+    It goes along the printed gradient of the prototypes, and not of the prompt.
+    """
     matrix = theory.similarity(data.before)
     delta = float(np.percentile(theory.pairs(matrix), 20))  # of cosines that are not normalised
-    mu, rows = theory.coherence(matrix), []
-    for method, gradient, slopes, shift in (
+    mu = theory.coherence(matrix)
+    gradients = (
         ("OTPT", "O-TPT's printed gradient", 2 * matrix, theory.shift_orthogonal(matrix, step)),
         ("SoC", "Huber", theory.huber_slope(matrix, delta), theory.shift_huber(matrix, step, delta)),
-    ):
+    )
+    rows = []
+    for method, gradient, slopes, shift in gradients:
         after = theory.similarity(theory.step_features(data.before, slopes, step))
         mu_after = theory.coherence(after)
         floor_after = float(theory.confidence_floor(mu_after, len(matrix), data.scale))
-        predicted, measured = theory.pairs(theory.on_sphere(matrix, shift)), theory.pairs(after - matrix)
+        predicted = theory.pairs(theory.on_sphere(matrix, shift))
+        measured = theory.pairs(after - matrix)
         error = np.abs(measured - predicted).max() / np.abs(measured).max()
-        rows.append(table_row(f"{method_info(method).label}: {gradient}", method, (mu, 5), (mu_after, 5),
-                              (100 * floor_after, 4), (predicted.mean(), 6), (measured.mean(), 6), (100 * error, 2)))
-    return Table(
-        name, f"One gradient step on the prototypes themselves, {where}",
-        ["μ before", "μ after", "floor after (%)", "mean Δs, first order", "mean Δs, measured", "largest error (%)"],
-        [RowBlock(f"η = {step:g}", rows)],
-        ["Δs ≈ −4η (S²)_ij for O-TPT against −2η (GS)_ij for Huber, zero diagonals, prototypes normalised again.",
-         f"δ = {delta:.3f}, the 20th percentile of the cosines.", CAVEAT],
-    )
+        rows.append(table_row(f"{method_info(method).label}: {gradient}", method, [
+            (mu, 5), (mu_after, 5), (100 * floor_after, 4), (predicted.mean(), 6),
+            (measured.mean(), 6), (100 * error, 2)]))
+    columns = ["μ before", "μ after", "floor after (%)", "mean Δs, first order", "mean Δs, measured",
+               "largest error (%)"]
+    notes = ["Δs ≈ −4η (S²)_ij for O-TPT against −2η (GS)_ij for Huber, zero diagonals, prototypes "
+             "normalised again.", f"δ = {delta:.3f}, the 20th percentile of the cosines.", CAVEAT]
+    return Table(name, f"One gradient step on the prototypes themselves, {where}", columns,
+                 [RowBlock(f"η = {step:g}", rows)], notes)
 
 
-def table_row(label: str, method: str, *values: tuple[float, int]) -> TableRow:
-    """Of values with their decimals."""
+def table_row(label: str, method: str, values: Sequence[tuple[float, int]]) -> TableRow:
+    """A row of values, each with its decimals."""
     return TableRow(label, method, [Entry(float(value), decimals) for value, decimals in values])

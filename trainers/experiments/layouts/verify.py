@@ -140,7 +140,9 @@ class Verification:
 
         Where there are logs of third parties, a table of them comes first.
         """
-        sources = list(dict.fromkeys(source for check in self.checks for source in check.published))
+        sources: list[str] = []
+        for check in self.checks:
+            sources += [source for source in check.published if source not in sources]
         blocks: dict[tuple[str, str], RowBlock] = {}
         for check, reasons in zip(self.checks, self.reasons, strict=True):
             label = f"{check.dataset}: {METRICS[check.metric].label} (%)"
@@ -164,7 +166,9 @@ class Verification:
             "Difference: from the nearest published figure, in points. ±: standard deviation over seeds. May "
             "explain it: from what differs and what agrees, not tested here.",
         ]
-        used = {reason for reasons in self.reasons for reason in reasons}
+        used: set[str] = set()
+        for reasons in self.reasons:
+            used.update(reasons)
         for reason, sentence in REASONS.items():
             if reason in used:
                 notes.append(sentence)
@@ -178,7 +182,9 @@ class Verification:
                 notes.append(f"{about['name']}: {about.get('where', 'its paper')}. Not measured here.")
         for grid in self.grids:
             notes += grid.notes
-        other = [row.label for grid in self.grids for row in grid.rows if row.settings or row.details]
+        other = []
+        for grid in self.grids:
+            other += [row.label for row in grid.rows if row.settings or row.details]
         if other:
             notes.append("Other settings than the published ones, so nothing is published for them: "
                          f"{listed(other)}.")

@@ -214,7 +214,8 @@ def draw_severities(curves: Mapping[str, Mapping[Method, Mapping[int, Point]]]) 
 
 def merged_labels(sweep: Mapping[float, Point], axes: Axes) -> list[tuple[str, tuple[float, float]]]:
     """A label per λ with its accuracy and ECE; points that almost coincide share one."""
-    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    left, right = axes.get_xlim()
+    low, high = axes.get_ylim()
     groups: list[tuple[list[float], Point]] = []
     for weight in sorted(sweep):
         at = sweep[weight]
@@ -225,12 +226,17 @@ def merged_labels(sweep: Mapping[float, Point], axes: Axes) -> list[tuple[str, t
                 break
         else:
             groups.append(([weight], at))
-    return [(", ".join(f"{weight:g}" for weight in members), (at.accuracy, at.ece)) for members, at in groups]
+    labels = []
+    for members, at in groups:
+        text = ", ".join(f"{weight:g}" for weight in members)
+        labels.append((text, (at.accuracy, at.ece)))
+    return labels
 
 
 def pareto_front(points: Sequence[Point]) -> list[Point]:
     """The points that no other point beats in both accuracy and ECE, sorted by accuracy."""
-    front, lowest = [], math.inf
+    front = []
+    lowest = math.inf
     for point in sorted(points, key=lambda p: (-p.accuracy, p.ece)):
         if point.ece < lowest:
             front.append(point)

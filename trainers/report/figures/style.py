@@ -54,7 +54,10 @@ def wrapped(label: str, width: int = 24) -> str:
 
 def legend_columns(labels: Iterable[str], width: float) -> int:
     """As many columns of a legend as fit into `width` inches."""
-    longest = max((len(line) for label in labels for line in label.splitlines()), default=0)
+    longest = 0
+    for label in labels:
+        for line in label.splitlines():
+            longest = max(longest, len(line))
     return max(1, int(width / max(0.9, 0.5 + 0.062 * longest)))
 
 
@@ -106,22 +109,37 @@ def lay_out(figure: Figure) -> None:
 
 
 def inline_svg(figure: Figure, name: str) -> str:
-    """A figure as SVG for a page, in the page's colours. Ids begin with `name`, since several figures share a page."""
+    """A figure as SVG for a page, in the page's colours.
+
+    Ids begin with `name`, since several figures share a page.
+    """
     text = encode(figure, "svg", dpi=100).decode()
     text = text[text.index("<svg") :]
     # A style element would apply to the whole page.
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL)
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
-    text = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", text)
+
+    def with_name(found: re.Match) -> str:
+        """An id that something refers to is renamed; others go."""
+        if found[1] in used:
+            return f' id="{name}-{found[1]}"'
+        return ""
+
+    text = re.sub(r' id="([^"]*)"', with_name, text)
     text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
     for colour, variable in THEMED.items():
         text = re.sub(rf"{colour}\b", f"var({variable}, {colour})", text, flags=re.IGNORECASE)
 
-    def shortened(tag: re.Match) -> str:  # half the characters: the page sets the font, two decimals are enough
+    def shortened(tag: re.Match) -> str:
+        """Half the characters: the page sets the font, and two decimals are enough."""
         short = re.sub(r' ?font-family: [^;"]*;?| transform="rotate\(-?0 [^)]*\)"', "", tag[0])
-        return re.sub(r"\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), short)
+        return re.sub(r"\d+\.\d{3,}", two_decimals, short)
 
     return re.sub(r"\s*\n\s*", "\n", re.sub(r"<[^>]*>", shortened, text))
+
+
+def two_decimals(number: re.Match) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def stamped(figure: Figure, text: str) -> Figure:
