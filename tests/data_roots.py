@@ -10,27 +10,57 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 # Class folders as the archives have them, and the class names of the published splits, by label.
 FOLDERS = {
-    "Caltech101": {"Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike", "accordion": "accordion",
-                   "airplanes": "airplane", "anchor": "anchor", "crocodile_head": "crocodile_head"},
+    "Caltech101": {
+        "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike",
+        "accordion": "accordion", "airplanes": "airplane", "anchor": "anchor",
+        "crocodile_head": "crocodile_head",
+    },
     "Food101": {"apple_pie": "apple_pie", "baby_back_ribs": "baby_back_ribs", "baklava": "baklava"},
-    "SUN397": {"a/abbey": "abbey", "a/apartment_building/outdoor": "outdoor apartment_building",
-               "b/basketball_court/indoor": "indoor basketball_court"},
-    "DescribableTextures": {"banded": "banded", "blotchy": "blotchy", "polka-dotted": "polka-dotted"},
-    "EuroSAT": {"AnnualCrop": "Annual Crop Land", "Forest": "Forest",
-                "HerbaceousVegetation": "Herbaceous Vegetation Land", "Highway": "Highway or Road",
-                "Industrial": "Industrial Buildings", "Pasture": "Pasture Land",
-                "PermanentCrop": "Permanent Crop Land", "Residential": "Residential Buildings", "River": "River",
-                "SeaLake": "Sea or Lake"},
+    "SUN397": {
+        "a/abbey": "abbey",
+        "a/apartment_building/outdoor": "outdoor apartment_building",
+        "b/basketball_court/indoor": "indoor basketball_court",
+    },
+    "DescribableTextures": {
+        "banded": "banded", "blotchy": "blotchy", "polka-dotted": "polka-dotted",
+    },
+    "EuroSAT": {
+        "AnnualCrop": "Annual Crop Land",
+        "Forest": "Forest",
+        "HerbaceousVegetation": "Herbaceous Vegetation Land",
+        "Highway": "Highway or Road",
+        "Industrial": "Industrial Buildings",
+        "Pasture": "Pasture Land",
+        "PermanentCrop": "Permanent Crop Land",
+        "Residential": "Residential Buildings",
+        "River": "River",
+        "SeaLake": "Sea or Lake",
+    },
     "UCF101": {"Apply_Eye_Makeup": "Apply_Eye_Makeup", "Archery": "Archery", "Yo_Yo": "Yo_Yo"},
 }
 IMAGE_DIRS = {
-    "Caltech101": "caltech-101/101_ObjectCategories", "OxfordPets": "oxford_pets/images",
-    "StanfordCars": "stanford_cars", "OxfordFlowers": "oxford_flowers/jpg", "Food101": "food-101/images",
-    "FGVCAircraft": "fgvc_aircraft/images", "SUN397": "sun397/SUN397", "DescribableTextures": "dtd/images",
-    "EuroSAT": "eurosat/2750", "UCF101": "ucf101/UCF-101-midframes", "ImageNet": "imagenet/images/val",
-    "ImageNetV2": "imagenetv2/imagenetv2-matched-frequency-format-val", "ImageNetSketch": "imagenet-sketch/images",
-    "ImageNetA": "imagenet-adversarial/imagenet-a", "ImageNetR": "imagenet-rendition/imagenet-r",
+    "Caltech101": "caltech-101/101_ObjectCategories",
+    "OxfordPets": "oxford_pets/images",
+    "StanfordCars": "stanford_cars",
+    "OxfordFlowers": "oxford_flowers/jpg",
+    "Food101": "food-101/images",
+    "FGVCAircraft": "fgvc_aircraft/images",
+    "SUN397": "sun397/SUN397",
+    "DescribableTextures": "dtd/images",
+    "EuroSAT": "eurosat/2750",
+    "UCF101": "ucf101/UCF-101-midframes",
+    "ImageNet": "imagenet/images/val",
+    "ImageNetV2": "imagenetv2/imagenetv2-matched-frequency-format-val",
+    "ImageNetSketch": "imagenet-sketch/images",
+    "ImageNetA": "imagenet-adversarial/imagenet-a",
+    "ImageNetR": "imagenet-rendition/imagenet-r",
 }
+# Sets whose images all lie in one folder: their class names by label.
+BREEDS = ("Abyssinian", "american_bulldog", "Bengal")
+FLOWERS = ("pink primrose", "colt's foot")
+CARS = ("2000 AM General Hummer SUV", "2012 Ram C/V Cargo Van Minivan")
+# The numbers of a class's images in each split.
+NUMBERS = {"train": range(4, 10), "val": (3,), "test": (1, 2)}
 WNIDS = {f"n{1440764 + 1000 * i:08d}": f"thing {i}" for i in range(12)}
 VARIANTS = ["707-320", "A340-300", "F/A-18", "Model B200"]
 
@@ -38,7 +68,8 @@ VARIANTS = ["707-320", "A340-300", "F/A-18", "Model B200"]
 def picture(path: Path, shade: int = 0, number: int = 102) -> Path:
     """A plain picture: red is `shade`, and green and blue tell the pictures of a set apart."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (12, 10), (shade % 256, 15 * (number % 16), 15 * (number // 16) + 70)).save(path)
+    colour = (shade % 256, 15 * (number % 16), 15 * (number // 16) + 70)
+    Image.new("RGB", (12, 10), colour).save(path)
     return path
 
 
@@ -51,22 +82,23 @@ def write_split(root: Path, name: str, splits: dict) -> Path:
 
 def entries(name: str) -> dict:
     """Two test, one val and six train images per class, with the paths of the real set."""
-    splits = {"train": [], "val": [], "test": []}
-    numbers = {"test": (1, 2), "val": (3,), "train": range(4, 10)}
-    for split, rows in splits.items():
+    splits = {}
+    for split, numbers in NUMBERS.items():
+        rows = []
         if name == "OxfordPets":
-            for label, breed in enumerate(("Abyssinian", "american_bulldog", "Bengal")):
-                rows += [[f"{breed}_{n}.jpg", label, breed.lower()] for n in numbers[split]]
+            for label, breed in enumerate(BREEDS):
+                rows += [[f"{breed}_{n}.jpg", label, breed.lower()] for n in numbers]
         elif name == "OxfordFlowers":
-            for label, flower in enumerate(("pink primrose", "colt's foot")):
-                rows += [[f"image_{10 * label + n:05d}.jpg", label, flower] for n in numbers[split]]
+            for label, flower in enumerate(FLOWERS):
+                rows += [[f"image_{10 * label + n:05d}.jpg", label, flower] for n in numbers]
         elif name == "StanfordCars":
-            side = "cars_test" if split == "test" else "cars_train"
-            for label, car in enumerate(("2000 AM General Hummer SUV", "2012 Ram C/V Cargo Van Minivan")):
-                rows += [[f"{side}/{10 * label + n:05d}.jpg", label, car] for n in numbers[split]]
+            folder = "cars_test" if split == "test" else "cars_train"
+            for label, car in enumerate(CARS):
+                rows += [[f"{folder}/{10 * label + n:05d}.jpg", label, car] for n in numbers]
         else:
             for label, (folder, classname) in enumerate(FOLDERS[name].items()):
-                rows += [[f"{folder}/image_{n:04d}.jpg", label, classname] for n in numbers[split]]
+                rows += [[f"{folder}/image_{n:04d}.jpg", label, classname] for n in numbers]
+        splits[split] = rows
     return splits
 
 
@@ -79,7 +111,7 @@ def build(name: str, root: Path) -> list[str]:
         return build_aircraft(images)
     splits = entries(name)
     write_split(root, name, splits)
-    rows = [row for rows in splits.values() for row in rows]
+    rows = [*splits["train"], *splits["val"], *splits["test"]]
     for number, (path, label, _) in enumerate(rows):
         picture(images / path, label, number)
     return [classname for _, _, classname in splits["val"]]
@@ -99,50 +131,75 @@ def build_aircraft(images: Path) -> list[str]:
     return VARIANTS
 
 
+def write_classnames(folder: Path) -> None:
+    lines = [f"{wnid} {classname}\n" for wnid, classname in WNIDS.items()]
+    (folder / "classnames.txt").write_text("".join(lines))
+
+
 def build_imagenet(name: str, images: Path) -> list[str]:
     """Every class for ImageNet, V2 (numbered folders) and Sketch; every third for A and R."""
     folder = images.parents[1] if name == "ImageNet" else images.parent
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "classnames.txt").write_text("".join(f"{wnid} {label}\n" for wnid, label in WNIDS.items()))
-    wnids = list(WNIDS)[::3] if name in ("ImageNetA", "ImageNetR") else list(WNIDS)
+    write_classnames(folder)
+    wnids = list(WNIDS)
+    if name in ("ImageNetA", "ImageNetR"):
+        wnids = wnids[::3]
     for number, wnid in enumerate(wnids):
-        place = str(number) if name == "ImageNetV2" else wnid
+        class_folder = str(number) if name == "ImageNetV2" else wnid
         for n in range(2):
-            picture(images / place / f"{wnid}_{n}.JPEG", number, 2 * number + n)
+            picture(images / class_folder / f"{wnid}_{n}.JPEG", number, 2 * number + n)
     (images / "README.txt").write_text("not a class")
     return [WNIDS[wnid] for wnid in wnids]
 
 
-def build_imagenet_c(root: Path, corruptions: list[str], severities: tuple = (1, 2, 3, 4, 5), name: str = "ImageNet-C"):
+def build_imagenet_c(
+    root: Path, corruptions: list[str], severities: tuple = (1, 2, 3, 4, 5), name: str = "ImageNet-C",
+) -> None:
     """Two images of each of twelve classes under each corruption."""
     for corruption in corruptions:
         for severity in severities:
             for wnid in WNIDS:
+                folder = root / name / corruption / str(severity) / wnid
                 for n in range(2):
-                    picture(root / name / corruption / str(severity) / wnid / f"ILSVRC2012_val_{n:08d}.JPEG", severity)
-    (root / name / "classnames.txt").write_text("".join(f"{wnid} {label}\n" for wnid, label in WNIDS.items()))
+                    picture(folder / f"ILSVRC2012_val_{n:08d}.JPEG", severity)
+    write_classnames(root / name)
 
 
 def build_cifar(root: Path, classes: int = 10, rows: int = 20, protocol: int = 2) -> np.ndarray:
     """The files of CIFAR-10 or CIFAR-100 that torchvision reads, with few images. Returns the test images."""
     rng = np.random.default_rng(classes)
-    folder = root / ("cifar-10-batches-py" if classes == 10 else "cifar-100-python")
+    if classes == 10:
+        folder = root / "cifar-10-batches-py"
+        files = ["test_batch", *(f"data_batch_{n}" for n in range(1, 6))]
+        label_key = "labels"
+    else:
+        folder = root / "cifar-100-python"
+        files = ["test", "train"]
+        label_key = "fine_labels"
     folder.mkdir(parents=True)
-    files = ["test_batch", *(f"data_batch_{n}" for n in range(1, 6))] if classes == 10 else ["test", "train"]
-    images = {file: rng.integers(0, 256, (rows, 32, 32, 3), dtype=np.uint8) for file in files}
-    for file, pixels in images.items():
-        labels = {"labels" if classes == 10 else "fine_labels": [n % classes for n in range(rows)]}
-        content = {"data": pixels.transpose(0, 3, 1, 2).reshape(rows, -1), **labels, "filenames": ["x.png"] * rows}
+    images = {}
+    for file in files:
+        pixels = rng.integers(0, 256, (rows, 32, 32, 3), dtype=np.uint8)
+        content = {
+            "data": pixels.transpose(0, 3, 1, 2).reshape(rows, -1),
+            label_key: [n % classes for n in range(rows)],
+            "filenames": ["x.png"] * rows,
+        }
         (folder / file).write_bytes(pickle.dumps(content, protocol=protocol))
+        images[file] = pixels
     return images[files[0]]
 
 
-def build_cifar_c(root: Path, corruptions: list[str], classes: int = 10, rows: int = 20) -> dict[str, np.ndarray]:
+def build_cifar_c(
+    root: Path, corruptions: list[str], classes: int = 10, rows: int = 20,
+) -> dict[str, np.ndarray]:
     """`rows` images at five severities under each corruption."""
     rng = np.random.default_rng(classes)
     folder = root / f"CIFAR-{classes}-C"
     folder.mkdir(parents=True)
-    arrays = {name: rng.integers(0, 256, (5 * rows, 32, 32, 3), dtype=np.uint8) for name in corruptions}
+    arrays = {}
+    for name in corruptions:
+        arrays[name] = rng.integers(0, 256, (5 * rows, 32, 32, 3), dtype=np.uint8)
     arrays["labels"] = np.tile(np.arange(rows) % classes, 5).astype(np.uint8)
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)

@@ -1,4 +1,4 @@
-"""Small models with random weights, built by open_clip and transformers themselves, and tokenizers made on the spot."""
+"""Small models with random weights, built by open_clip and transformers, and small tokenizers."""
 from __future__ import annotations
 
 import functools
@@ -23,28 +23,41 @@ open_clip = pytest.importorskip("open_clip")
 
 SIDE = 32
 VISION = {"image_size": SIDE, "layers": 2, "width": 64, "patch_size": 16}
-TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 3}  # heads of 32, not of 64
-NAMES = ["cat", "annual crop land", "Yorkshire_Terrier", "a very long name for single class of things", "dog"]
+# Heads of 32, not of 64.
+TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 3}
+NAMES = [
+    "cat", "annual crop land", "Yorkshire_Terrier", "a very long name for single class of things", "dog",
+]
 CONTEXT = "one two three four"  # words of one token each, all different, that no class name has
 WORDS = (
-    "a", "photo", "of", "one", "two", "three", "four", "cat", "dog", "annual", "crop", "land", "yorkshire", "terrier",
-    "very", "long", "name", "for", "single", "class", "things",
+    "a", "photo", "of", "one", "two", "three", "four", "cat", "dog", "annual", "crop", "land",
+    "yorkshire", "terrier", "very", "long", "name", "for", "single", "class", "things",
 )
 RESNET = {"image_size": SIDE, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None}
-SIGLIP = {"context_length": 32, "vocab_size": 64, "width": 64, "heads": 2, "layers": 2, "no_causal_mask": True,
-          "pool_type": "last", "proj_bias": True, "norm_kwargs": {"eps": 1e-6}, "act_kwargs": {"approximate": "tanh"}}
+END_OF_TEXT = {
+    **TEXT, "context_length": 32, "pool_type": "eos", "eos_id": 49407, "proj_bias": True,
+    "act_kwargs": {"approximate": "tanh"},
+}
+SIGLIP = {
+    "context_length": 32, "vocab_size": 64, "width": 64, "heads": 2, "layers": 2,
+    "no_causal_mask": True, "pool_type": "last", "proj_bias": True, "norm_kwargs": {"eps": 1e-6},
+    "act_kwargs": {"approximate": "tanh"},
+}
 COCA = {
     "text": {**TEXT, "context_length": 76, "embed_cls": True, "output_tokens": True},
     "vision": {**VISION, "attentional_pool": True, "attn_pooler_heads": 2, "output_tokens": True},
-    "multimodal_cfg": {"width": 64, "heads": 2, "layers": 1, "context_length": 76}, "custom_text": True,
+    "multimodal_cfg": {"width": 64, "heads": 2, "layers": 1, "context_length": 76},
+    "custom_text": True,
 }
 OPEN_CLIP_KINDS = {  # name -> (whether its text tower is packed, config)
-    "gelu": (True, {}), "quick": (True, {"quick_gelu": True}), "resnet": (True, {"vision": RESNET}),
-    "eos": (True, {"custom_text": True, "text": {**TEXT, "context_length": 32, "pool_type": "eos", "eos_id": 49407,
-                                                 "proj_bias": True, "act_kwargs": {"approximate": "tanh"}}}),
+    "gelu": (True, {}),
+    "quick": (True, {"quick_gelu": True}),
+    "resnet": (True, {"vision": RESNET}),
+    "eos": (True, {"text": END_OF_TEXT, "custom_text": True}),
     "scaled": (False, {"text": {**TEXT, "ls_init_value": 0.5}}),
     "siglip": (False, {"text": SIGLIP, "custom_text": True, "init_logit_bias": -10.0}),
-    "bert": (False, {}), "coca": (False, COCA),
+    "bert": (False, {}),
+    "coca": (False, COCA),
 }
 
 
@@ -60,10 +73,17 @@ def livelier(model: nn.Module, *embeddings: nn.Module) -> nn.Module:
 
 
 def check_backbone(
-    backbone: Backbone, images: Callable[[Tensor], Tensor], text: Callable[[], Tensor], words: nn.Embedding,
+    backbone: Backbone, images: Callable[[Tensor], Tensor], text: Callable[[], Tensor],
+    words: nn.Embedding,
 ) -> None:
-    """Features and gradients of a backbone against its library's: `images` of pixels, `text` of CONTEXT and NAMES, and
-    the embedding of words within `text`."""
+    """Compares features and gradients of a backbone with its library's.
+
+    Args:
+        backbone: Ours.
+        images: The library's features of pixels.
+        text: The library's features of CONTEXT and NAMES.
+        words: The embedding within `text`.
+    """
     pixels = torch.randn(3, 3, SIDE, SIDE)
     expected = F.normalize(images(pixels), dim=-1)
     torch.testing.assert_close(encode_views(backbone, pixels[None])[0], expected, atol=1e-5, rtol=0)
@@ -79,13 +99,12 @@ def check_backbone(
     slow = torch.stack([torch.autograd.grad(text(), weight, each)[0] for each in grad_text])
     slow = slow[:, backbone.tokenizer.encode(CONTEXT)]
     weight.requires_grad_(False)
-    found = [prompt.gradient(grad_text)]  # many gradients through one graph
-    with_jacobian = prompt.with_jacobian(text_jacobian(encoder, prompt.context))
-    found.append(with_jacobian.gradient(grad_text))
+    through_one_graph = prompt.gradient(grad_text)
+    with_jacobian = prompt.with_jacobian(text_jacobian(encoder, prompt.context)).gradient(grad_text)
     in_groups = TextEncoder(backbone, encoder.class_tokens, budget=Budget(1, classes=2, views=1))
     _, vjp = in_groups.with_vjp(prompt.context.expand(2, -1, -1))
-    found.append(vjp(grad_text))  # later steps, classes in groups
-    assert all((ours - slow).norm() < 1e-4 * slow.norm() for ours in found)
+    for gradient in (through_one_graph, with_jacobian, vjp(grad_text)):
+        assert (gradient - slow).norm() < 1e-4 * slow.norm()
 
 
 def bert_tokenizer(folder: Path) -> Path:
@@ -96,29 +115,33 @@ def bert_tokenizer(folder: Path) -> Path:
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokens = [*special, ".", *letters, *(f"##{letter}" for letter in letters), *WORDS[1:]]
-    inner = Tokenizer(models.WordPiece({token: i for i, token in enumerate(dict.fromkeys(tokens))}, unk_token="[UNK]"))
+    vocabulary = {token: i for i, token in enumerate(dict.fromkeys(tokens))}
+    inner = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     inner.normalizer = normalizers.BertNormalizer(lowercase=True)
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     inner.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    PreTrainedTokenizerFast(
-        tokenizer_object=inner, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
-        mask_token="[MASK]",
-    ).save_pretrained(folder)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+        sep_token="[SEP]", mask_token="[MASK]")
+    tokenizer.save_pretrained(folder)
     return folder
 
 
 def siglip_tokenizer(folder: Path) -> Path:
-    """SigLIP's own tokenizer with a SentencePiece model trained on a few words: punctuation goes, letters are small."""
+    """SigLIP's own tokenizer with a SentencePiece model trained on a few words.
+
+    Punctuation is removed and letters are small.
+    """
     import sentencepiece
     from transformers import SiglipTokenizer
 
     folder.mkdir(exist_ok=True)
     (folder / "words").write_text("\n".join([*[" ".join(WORDS)] * 20, *WORDS * 5]))
     sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "words"), model_prefix=str(folder / "spiece"), vocab_size=60, pad_id=0, eos_id=1, unk_id=2,
-        bos_id=-1, hard_vocab_limit=False, minloglevel=2,
-    )
-    SiglipTokenizer(vocab_file=str(folder / "spiece.model"), pad_token="</s>").save_pretrained(folder)
+        input=str(folder / "words"), model_prefix=str(folder / "spiece"), vocab_size=60,
+        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, hard_vocab_limit=False, minloglevel=2)
+    tokenizer = SiglipTokenizer(vocab_file=str(folder / "spiece.model"), pad_token="</s>")
+    tokenizer.save_pretrained(folder)
     return folder
 
 
@@ -131,7 +154,9 @@ def clip_tokenizer(folder: Path) -> Path:
     return folder
 
 
-def open_clip_config(folder: Path, name: str, text: dict | None = None, vision: dict | None = None, **more) -> None:
+def open_clip_config(
+    folder: Path, name: str, text: dict | None = None, vision: dict | None = None, **more,
+) -> None:
     """Makes a small model known to open_clip by name."""
     config = {"embed_dim": 48, "vision_cfg": vision or VISION, "text_cfg": text or TEXT, **more}
     path = folder / f"{name}.json"
@@ -148,8 +173,9 @@ def open_clip_model(name: str, **how) -> nn.Module:
 def word_embedding(model: nn.Module) -> nn.Embedding:
     """Of one of open_clip's models."""
     text = getattr(model, "text", model)
-    hugging = hasattr(text.transformer, "get_input_embeddings")
-    return text.transformer.get_input_embeddings() if hugging else text.token_embedding
+    if hasattr(text.transformer, "get_input_embeddings"):  # one of Hugging Face's
+        return text.transformer.get_input_embeddings()
+    return text.token_embedding
 
 
 def make_open_clip(folder: Path, kind: str) -> tuple[str, torch.nn.Module]:
@@ -162,10 +188,17 @@ def make_open_clip(folder: Path, kind: str) -> tuple[str, torch.nn.Module]:
         from transformers import BertConfig
 
         bert = bert_tokenizer(folder / "bert")
-        BertConfig(vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=96,
-                   max_position_embeddings=40, pad_token_id=0).save_pretrained(bert)
-        config["text"] = {"hf_model_name": str(bert), "hf_tokenizer_name": str(bert), "hf_proj_type": "mlp",
-                          "hf_pooler_type": "mean_pooler", "context_length": 40}
+        bert_config = BertConfig(
+            vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=96, max_position_embeddings=40, pad_token_id=0)
+        bert_config.save_pretrained(bert)
+        config["text"] = {
+            "hf_model_name": str(bert),
+            "hf_tokenizer_name": str(bert),
+            "hf_proj_type": "mlp",
+            "hf_pooler_type": "mean_pooler",
+            "context_length": 40,
+        }
     name = f"promptcal-{kind}"
     open_clip_config(folder, name, **config)
     model = open_clip_model(name)
@@ -188,8 +221,10 @@ def library_tokenizer(name: str, config: str):
 def model_folder(folder: Path, kind: str) -> torch.nn.Module:
     """A model as it lies on the hub: config, weights and tokenizer side by side."""
     name, model = make_open_clip(folder, kind)
-    config = {"model_cfg": open_clip.get_model_config(name), "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3,
-              "interpolation": "bicubic", "resize_mode": "squash"}}
+    preprocessing = {
+        "mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash",
+    }
+    config = {"model_cfg": open_clip.get_model_config(name), "preprocess_cfg": preprocessing}
     (folder / kind / "open_clip_config.json").write_text(json.dumps(config))
     torch.save(model.state_dict(), folder / kind / "open_clip_pytorch_model.bin")
     return model

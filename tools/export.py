@@ -18,11 +18,12 @@ from promptcal.datasets.utils.plugins import load_plugins
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = tool_parser(__doc__)
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help="run folders, or folders that contain them")
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path,
+                        help="run folders, or folders that contain them")
     parser.add_argument("--out", type=Path, required=True, help="where to write the copies")
     parser.add_argument("--logits", action="store_true",
-                        help="copy all logits too: without them NLL, Brier, temperature scaling and conformal sets are "
-                             "not known")
+                        help="copy all logits too: without them NLL, Brier, temperature scaling "
+                             "and conformal sets are not known")
     args = parser.parse_args(argv)
     load_plugins(args.plugin)
     log_to_terminal()

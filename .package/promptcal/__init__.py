@@ -12,7 +12,8 @@ from typing import Any
 
 __version__ = "1.1.0"
 
-# The parts are links to folders at the top of a checkout. Where links are not supported, look there directly.
+# The parts are links to folders at the top of a checkout. Where links are not supported, look there
+# directly.
 if not Path(__file__).with_name("trainers").is_dir():
     __path__.append(str(Path(__file__).resolve().parents[2]))
 
@@ -29,7 +30,10 @@ __all__ = [*PUBLIC, "list_backbones", "list_datasets", "list_methods"]
 
 
 def list_methods() -> list[str]:
-    """The registered methods. Wherever a method is named, any spelling of these works: `soc`, `O-TPT`."""
+    """The registered methods.
+
+    Wherever a method is named, any spelling of these works: `soc`, `O-TPT`.
+    """
     from promptcal.trainers.registry import TRAINER_REGISTRY
 
     return sorted(TRAINER_REGISTRY, key=str.lower)
