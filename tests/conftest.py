@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help="only tests that run on Windows and macOS; on Linux, with what these lack taken away")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Loads the fixtures where tests run. The process that only distributes tests does not need torch."""
     if not config.getoption("numprocesses", None):
@@ -24,6 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.getoption("without_posix") and sys.platform == "linux":
             import without_posix
 
+            # pytest names its own folder after the user's number.
+            config.option.basetemp = config.option.basetemp or tempfile.mkdtemp()
             without_posix.take_away()
 
 
