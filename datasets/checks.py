@@ -35,7 +35,8 @@ def read_text(path: Path) -> str:
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a text file that are not blank."""
-    return [line.strip() for line in read_text(path).splitlines() if line.strip()]
+    lines = [line.strip() for line in read_text(path).splitlines()]
+    return [line for line in lines if line]
 
 
 def names_by_label(source: str, entries: Sequence[tuple[str, int, str]]) -> list[str]:
@@ -146,7 +147,10 @@ def describe_copies(
     Returns:
         What was found, with the first five of each kind; "" if there are none.
     """
-    listed = [(split, item) for split, items in splits.items() for item in items]
+    listed: list[tuple[str, Datum]] = []
+    for split, items in splits.items():
+        for item in items:
+            listed.append((split, item))
 
     # Files of different sizes differ, so only those whose size occurs twice are read. Images that
     # are no files have no size: all of them are compared.
@@ -155,7 +159,10 @@ def describe_copies(
         stamp = read_stamp(item.impath)
         sizes.append(stamp.size if stamp else None)
     times = Counter(sizes)
-    candidates = [entry for entry, size in zip(listed, sizes, strict=True) if times[size] > 1]
+    candidates = []
+    for entry, size in zip(listed, sizes, strict=True):
+        if times[size] > 1:
+            candidates.append(entry)
     hashes = dataset.hash_images([item for _, item in candidates], index)
     pictures = defaultdict(list)
     for entry, image in zip(candidates, hashes, strict=True):

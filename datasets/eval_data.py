@@ -46,7 +46,9 @@ class EvalData:
             dataset: The reader, made from the same settings.
             online: Whether the method sees the images in the order TEST.ORDER.
         """
-        items = dataset.val if cfg.TEST.SPLIT == "val" else dataset.test
+        items = dataset.test
+        if cfg.TEST.SPLIT == "val":
+            items = dataset.val
         total = len(items)
         if total == 0:
             raise DataError(f"{cfg.DATASET.NAME} has no {cfg.TEST.SPLIT} images")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .base import DATASET_REGISTRY, Datum
 from .checks import read_lines
-from .columns import split_of_name
+from .columns import SPLITS, split_of_name
 from .file_dataset import Splits, files_below, subfolders
 from .own_images import OwnImages, table_nearby, tables_in
 from .utils.errors import DataError, first_five
@@ -35,21 +35,25 @@ class ImageFolder(OwnImages):
     options = ("classnames",)
 
     def read(self) -> Splits:
-        places = self.split_dirs()
-        classes = sorted({folder.name for place in places.values() for folder in subfolders(place)})
+        split_folders = self.split_dirs()
+        folder_names: set[str] = set()
+        for split_folder in split_folders.values():
+            folder_names.update(folder.name for folder in subfolders(split_folder))
+        classes = sorted(folder_names)
         if not classes:
-            raise DataError(f"ImageFolder: {places['test']} has no class folders; {self.remedy()}"
-                            f"{table_nearby(self.root)}")
-        self.check_classes(places["test"], classes)
+            raise DataError(f"ImageFolder: {split_folders['test']} has no class folders; "
+                            f"{self.remedy()}{table_nearby(self.root)}")
+        self.check_classes(split_folders["test"], classes)
         names = self.read_names(classes)
         lists: dict[str, list[Datum]] = {}
         unread: Counter[str] = Counter()
         examples: dict[str, str] = {}
-        for split, place in places.items():
+        for split, split_folder in split_folders.items():
             lists[split] = []
-            for label, folder in enumerate(classes):
-                lists[split] += read_class(place / folder, label, names[folder])
-                count_unread(place / folder, unread, examples)
+            for label, name in enumerate(classes):
+                class_folder = split_folder / name
+                lists[split] += read_class(class_folder, label, names[name])
+                count_unread(class_folder, unread, examples)
         lists = without_single_group(lists)
         if unread:
             kinds = []
@@ -66,14 +70,15 @@ class ImageFolder(OwnImages):
             logger.warning("ImageFolder: %s", note)
         return Splits([names[folder] for folder in classes], **lists)
 
-    def check_classes(self, place: Path, classes: list[str]) -> None:
+    def check_classes(self, folder: Path, classes: list[str]) -> None:
         """Names the right root, or the table with the labels, if folders are probably no
         classes."""
-        inner = subfolders(place / classes[0]) if (place / classes[0]).is_dir() else []
+        first = folder / classes[0]
+        inner = subfolders(first) if first.is_dir() else []
         if len(classes) == 1 and len(inner) > 1:
-            raise DataError(f"ImageFolder: {place} has one folder only, '{classes[0]}'; if the "
+            raise DataError(f"ImageFolder: {folder} has one folder only, '{classes[0]}'; if the "
                             f"folders in it are the classes or splits, use --root "
-                            f"{place / classes[0]}")
+                            f"{first}")
         if len(classes) > 1 and tables_in(self.root):
             logger.warning("ImageFolder: folders are taken for classes%s", table_nearby(self.root))
 
@@ -88,9 +93,9 @@ class ImageFolder(OwnImages):
         others = []
         for folder in subfolders(self.image_dir):
             split = split_of_name(folder.name)
-            place = without_doubled_folder(folder)
-            if split and subfolders(place):
-                candidates[split].append(place)
+            inner = without_doubled_folder(folder)
+            if split and subfolders(inner):
+                candidates[split].append(inner)
             else:
                 others.append(folder.name)
         if not candidates:
@@ -100,16 +105,19 @@ class ImageFolder(OwnImages):
                 names = " and ".join(str(folder) for folder in folders)
                 raise DataError(f"ImageFolder: {names} are both folders of the {split} split; move "
                                 f"one away, or rename it")
-        places = {split: folders[0] for split, folders in candidates.items()}
-        if "test" not in places:
+        if "test" not in candidates:
             test = self.image_dir / "test"
-            names = " and ".join(folder.name for folder in places.values())
+            names = " and ".join(folders[0].name for folders in candidates.values())
             raise DataError(f"ImageFolder: beside {names} the folder {test} is missing or has no "
                             f"class folders; test images must be at {test}/<class>/<image>")
         if others:
             logger.info("ImageFolder: folders beside the splits are not read: %s",
                         first_five(others))
-        return {split: places[split] for split in ("train", "val", "test") if split in places}
+        split_folders = {}
+        for split in SPLITS:
+            if split in candidates:
+                split_folders[split] = candidates[split][0]
+        return split_folders
 
     def read_names(self, classes: list[str]) -> dict[str, str]:
         """The class name of each folder."""

@@ -116,15 +116,15 @@ class OwnImages(FileDataset):
 
 def groups_in_two_splits(splits: Mapping[str, Sequence[Datum]]) -> list[str]:
     """The groups, such as patients, whose images are in several splits, each with those splits."""
-    places: dict[str, dict[str, None]] = defaultdict(dict)
+    splits_of: dict[str, dict[str, None]] = defaultdict(dict)  # of each group, in order
     for split, items in splits.items():
         for item in items:
             if item.group:
-                places[item.group][split] = None
+                splits_of[item.group][split] = None
     shared = []
-    for group, where in places.items():
-        if len(where) > 1:
-            shared.append(f"'{group}' ({', '.join(where)})")
+    for group, names in splits_of.items():
+        if len(names) > 1:
+            shared.append(f"'{group}' ({', '.join(names)})")
     return shared
 
 

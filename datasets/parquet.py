@@ -200,13 +200,13 @@ class Parquet(OwnImages):
         rows = []
         bad = BadRows()
         for row, code in enumerate(codes):
-            place = f"{file.path.name}, row {row + 1}"
+            row_name = f"{file.path.name}, row {row + 1}"
             if names and not (code.isdecimal() and int(code) < len(names)):
-                bad.add(place, f"label {code or 'missing'}, of {len(names)} classes (hubs hide the "
-                               f"labels of some test splits)")
+                bad.add(row_name, f"label {code or 'missing'}, of {len(names)} classes (hubs hide "
+                                  f"the labels of some test splits)")
                 continue
             if not code:
-                bad.add(place, f"no label in the column '{label_column}'")
+                bad.add(row_name, f"no label in the column '{label_column}'")
                 continue
             if names:
                 code = names[int(code)]

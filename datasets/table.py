@@ -368,7 +368,7 @@ class Table(OwnImages):
         class_names = sheet.class_names.get(columns["label"], [])
         for row in range(sheet.rows):
             cells = {role: sheet.columns[column][row] for role, column in columns.items()}
-            place = sheet.place(row)
+            row_name = sheet.place(row)
             row_split = split or "test"
             if "split" in cells:
                 row_split = choice.split_of(cells["split"])
@@ -393,12 +393,12 @@ class Table(OwnImages):
             elif not path:
                 bad = reason
             if bad:
-                rows.bad.add(place, bad)
+                rows.bad.add(row_name, bad)
                 continue
             if class_names:
                 code = class_names[int(code)]
             rows.entries.append(Entry(
-                place=place,
+                place=row_name,
                 path=path,
                 code=code,
                 name=cells.get("name", ""),

@@ -107,7 +107,8 @@ class PlainProgress:
         for moment, counted in self.samples:
             if moment > middle:
                 break
-            start, count = moment, counted
+            start = moment
+            count = counted
         if self.n <= count:
             return None
         return (self.total - self.n) * (now - start) / (self.n - count)
