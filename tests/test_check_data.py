@@ -74,7 +74,7 @@ def test_missing_and_unreadable_images(root):
     broken.write_bytes(broken.read_bytes()[:200])
     assert inspect(DTD, root).state == "ok"
     finding = inspect(DTD, root, deep=True)
-    assert (finding.state, finding.advice) == ("faulty", f"1 unreadable images: {broken}")
+    assert (finding.state, finding.advice) == ("faulty", f"1 unreadable image: {broken}")
     (root / IMAGES / "banded" / "image_0001.jpg").unlink()
     finding = inspect(DTD, root)
     assert finding.state == "faulty" and "1 of 6 images are missing" in finding.advice

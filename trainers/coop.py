@@ -1,4 +1,6 @@
-"""CoOp: a context trained on a few labelled images per class, used alone or as the start of test-time tuning."""
+"""CoOp: a context trained on a few labelled images per class, used alone or as the start of
+test-time tuning.
+"""
 from __future__ import annotations
 
 import logging
@@ -39,7 +41,8 @@ logger = logging.getLogger(__name__)
 
 
 def default_epochs(settings: Mapping[str, object]) -> int:
-    """The epochs of CoOp's scripts: 50 for 1 shot and ImageNet, 100 for up to 4 shots, 200 above."""
+    """The epochs of CoOp's scripts: 50 for 1 shot and ImageNet, 100 for up to 4 shots, 200 above.
+    """
     shots = settings["DATASET.NUM_SHOTS"]
     if shots == 1 or settings["DATASET.NAME"] == "ImageNet":
         return 50
@@ -156,7 +159,8 @@ class CoOp(BaseTrainer):
         return clip.with_zero_shot_text(hand_written)
 
     def starting_context(self) -> Tensor:
-        """MODEL.INIT_WEIGHTS, or the words of CTX_INIT, or random numbers; one per class with CSC."""
+        """MODEL.INIT_WEIGHTS, or the words of CTX_INIT, or random numbers; one per class with CSC.
+        """
         settings = self.cfg.TRAINER.COOP
         classes = len(self.clip.classnames)
         if self.cfg.MODEL.INIT_WEIGHTS:
@@ -249,7 +253,8 @@ class CoOp(BaseTrainer):
         return learner.context.cpu(), facts
 
     def update_metrics(self, results: Results) -> Results:
-        """Of a finished run. Its prompt must be the one that it has trained, if it is still there."""
+        """Of a finished run. Its prompt must be the one that it has trained, if it is still there.
+        """
         refusal = ""
         if self.dist.is_main and self.learns and self.checkpoint.is_file():
             trained = results["training"]["prompt_hash"]

@@ -1,1 +1,3 @@
-"""Downloads data sets: where files come from, fetching, unpacking, installing below a data root, verifying."""
+"""Downloads data sets: where files come from, fetching, unpacking, installing below a data root,
+verifying.
+"""

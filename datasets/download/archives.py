@@ -1,7 +1,7 @@
 """Unpacks untrusted archives: completely or not at all, and never outside the given folder.
 
-Members are written here, not by the standard library, whose filters have been bypassed with chains of links
-(CVE-2025-4517). No data set contains links, so none is ever created.
+Members are written here, not by the standard library, whose filters have been bypassed with chains
+of links (CVE-2025-4517). No data set contains links, so none is ever created.
 """
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ from ..utils.files import is_printable, leads_out
 from ..utils.progress import show_progress
 
 # Errors of the disk that is written to, not of the archive.
-DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
+DISK_FAULTS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO,
+)
 
-# Bounds on the unpacked size. ImageNet has 1.4 million files, and images hardly shrink when they are compressed.
+# Bounds on the unpacked size. ImageNet has 1.4 million files, and images hardly shrink when they
+# are compressed.
 MOST_MEMBERS = 3_000_000
 MOST_BYTES = 400 << 30
 ALWAYS_ALLOWED = 1 << 30
 LARGEST_RATIO = 20  # of unpacked to packed bytes, beyond what is always allowed
-LARGEST_READ = 1 << 16  # bytes; a tar may announce a name of any length, which tarfile would read into memory
+# Bytes; a tar may announce a name of any length, which tarfile would read into memory.
+LARGEST_READ = 1 << 16
 
 
 class ArchiveError(DataError):
@@ -40,7 +44,14 @@ class ArchiveError(DataError):
 
 @contextmanager
 def unpacked(archive: Path, parent: Path, inner: str = "") -> Iterator[Path]:
-    """A temporary folder in `parent` with the content of `archive` (and of the archive `inner` in it)."""
+    """A temporary folder with the content of an archive, which is removed at the end.
+
+    Args:
+        archive: A tar or zip file.
+        parent: Where the folder is made.
+        inner: Path of an archive inside the archive, whose content is unpacked too; "" if there is
+            none.
+    """
     folder = Path(tempfile.mkdtemp(prefix=f"unpacking-{archive.name[:40]}-", dir=parent))
     try:
         extract(archive, folder)
@@ -55,7 +66,8 @@ def find(folder: Path, path: str, archive: Path) -> Path:
     """The unpacked `path`; if it is missing, this is not the expected archive."""
     if not (folder / path).exists():
         top = [one_line(entry.name, 60) for entry in sorted(folder.iterdir())[:5]]
-        raise ArchiveError(f"{archive.name} does not contain {path}; at its top are: {', '.join(top)}")
+        raise ArchiveError(f"{archive.name} does not contain {path}; at its top are: "
+                           f"{', '.join(top)}")
     return folder / path
 
 
@@ -63,52 +75,93 @@ def extract(archive: Path, folder: Path) -> None:
     """Unpacks a tar or zip file, according to its name. Disk errors stay OSErrors."""
     try:
         write_members(archive, folder)
+    except ArchiveError:
+        raise
     except Exception as error:  # a damaged file can cause any exception inside the libraries
-        if isinstance(error, ArchiveError) or (isinstance(error, OSError) and error.errno in DISK_FAULTS):
+        if isinstance(error, OSError) and error.errno in DISK_FAULTS:
             raise
         reason = one_line(error) or type(error).__name__
-        raise ArchiveError(f"{archive.name} is damaged or incomplete ({reason}): download it again") from error
+        raise ArchiveError(f"{archive.name} is damaged or incomplete ({reason}): download it "
+                           f"again") from error
 
 
 def write_members(archive: Path, folder: Path) -> None:
     """Checks the name, kind and size of each member before any of it is written."""
-    packed, size = archive.stat().st_size, 0
-    members = zip_members(archive) if archive.suffix.lower() == ".zip" else tar_members(archive)
+    if archive.suffix.lower() == ".zip":
+        members = zip_members(archive)
+    else:
+        members = tar_members(archive)
+    packed_bytes = archive.stat().st_size
+    most_bytes = min(max(ALWAYS_ALLOWED, LARGEST_RATIO * packed_bytes), MOST_BYTES)
+    unpacked_bytes = 0
     counted = show_progress(members, f"unpacking {archive.name}", "files")
     for number, member in enumerate(counted, 1):
-        size += max(member.size, 0)
-        reason = (
-            "a name that leads out of its folder" if leads_out(member.name)
-            else "a name with control characters or letters that are not UTF-8" if not is_printable(member.name)
-            else "a link or a device" if not member.plain
-            else f"more than {MOST_MEMBERS:,} files" if number > MOST_MEMBERS else ""
-        )
+        unpacked_bytes += max(member.size, 0)
+        reason = refusal_of(member, number)
         if reason:
-            raise ArchiveError(f"refused: {archive.name} contains {reason}: {one_line(member.name, 200)}")
-        if size > min(max(ALWAYS_ALLOWED, LARGEST_RATIO * packed), MOST_BYTES):
-            raise ArchiveError(f"refused: {archive.name} would unpack to {size:,} bytes or more, too many for an "
-                               f"archive of {packed:,} bytes")
+            raise ArchiveError(f"refused: {archive.name} contains {reason}: "
+                               f"{one_line(member.name, 200)}")
+        if unpacked_bytes > most_bytes:
+            raise ArchiveError(f"refused: {archive.name} would unpack to {unpacked_bytes:,} bytes "
+                               f"or more, too many for an archive of {packed_bytes:,} bytes")
         path = folder / member.name
         if member.open is None:
             path.mkdir(parents=True, exist_ok=True)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with member.open() as source, path.open("wb") as file:  # the later of two members with one name counts
-                shutil.copyfileobj(source, file, LARGEST_READ)  # to the end, where zipfile compares the checksum
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Of two members with one name the later one counts. The copy goes on to the end of a
+        # member, where zipfile compares the checksum.
+        with member.open() as source, path.open("wb") as file:
+            shutil.copyfileobj(source, file, LARGEST_READ)
+
+
+def refusal_of(member: Member, number: int) -> str:
+    """Why a member is not unpacked; "" if it may be.
+
+    Args:
+        member: Of an archive.
+        number: Its position, from 1.
+    """
+    if leads_out(member.name):
+        return "a name that leads out of its folder"
+    if not is_printable(member.name):
+        return "a name with control characters or letters that are not UTF-8"
+    if not member.plain:
+        return "a link or a device"
+    if number > MOST_MEMBERS:
+        return f"more than {MOST_MEMBERS:,} files"
+    return ""
 
 
 class Member(NamedTuple):
+    """A file or folder of an archive.
+
+    Attributes:
+        name: Its path below the folder that the archive is unpacked in.
+        size: In bytes, as the archive announces it.
+        plain: False for links, devices and the like.
+        open: Opens its content for reading; None for a folder.
+    """
+
     name: str
     size: int
-    plain: bool  # False for links, devices and the like
-    open: Callable[[], Any] | None  # None for folders
+    plain: bool
+    open: Callable[[], Any] | None
 
 
 def zip_members(archive: Path) -> Iterator[Member]:
     with zipfile.ZipFile(archive) as zipped:
         for info in zipped.infolist():
-            plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
-            yield Member(info.filename, info.file_size, plain, None if info.is_dir() else partial(zipped.open, info))
+            kind = stat.S_IFMT(info.external_attr >> 16)  # 0 if the archive does not state it
+            opener = None
+            if not info.is_dir():
+                opener = partial(zipped.open, info)
+            yield Member(
+                name=info.filename,
+                size=info.file_size,
+                plain=kind in (0, stat.S_IFREG, stat.S_IFDIR),
+                open=opener,
+            )
 
 
 def tar_members(archive: Path) -> Iterator[Member]:
@@ -116,22 +169,33 @@ def tar_members(archive: Path) -> Iterator[Member]:
         stream = BoundedReads(packed)
         with tarfile.open(fileobj=stream, mode="r:") as tar:  # type: ignore[call-overload]
             for member in iter(tar.next, None):
-                plain = member.isdir() or (member.isreg() and not member.issparse())
-                read = None if member.isdir() else partial(tar.extractfile, member)
-                yield Member(member.name, member.size, plain, read)
+                opener = None
+                if not member.isdir():
+                    opener = partial(tar.extractfile, member)
+                yield Member(
+                    name=member.name,
+                    size=member.size,
+                    plain=member.isdir() or (member.isreg() and not member.issparse()),
+                    open=opener,
+                )
                 tar.members.clear()  # tarfile would keep a million of them
-            stream.seek(tar.offset)  # a tar cut between two members looks complete except for its end mark
+            # A tar that is cut between two members looks complete except for its end mark.
+            stream.seek(tar.offset)
             if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-                raise ArchiveError(f"{archive.name} is incomplete, its end mark is missing: download it again")
+                raise ArchiveError(f"{archive.name} is incomplete, its end mark is missing: "
+                                   f"download it again")
 
 
 class BoundedReads:
     """A tar file, packed or not, that refuses to read a large header into memory."""
 
     def __init__(self, packed: BufferedReader) -> None:
-        gzipped = packed.peek(2).startswith(b"\x1f\x8b")  # browsers decompress some and keep the name
-        self.stream: IO[bytes] = gzip.GzipFile(fileobj=packed) if gzipped else packed  # type: ignore[assignment]
-        self.seek, self.tell = self.stream.seek, self.stream.tell
+        self.stream: IO[bytes] = packed
+        # By its first bytes: browsers decompress some files and keep the name.
+        if packed.peek(2).startswith(b"\x1f\x8b"):
+            self.stream = gzip.GzipFile(fileobj=packed)  # type: ignore[assignment]
+        self.seek = self.stream.seek
+        self.tell = self.stream.tell
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= LARGEST_READ:

@@ -1,5 +1,5 @@
-"""Where files of data sets come from, and how they are downloaded over HTTP and from Google Drive: resumed, verified,
-and bounded in size, time and redirections.
+"""Where files of data sets come from, and how they are downloaded over HTTP and from Google Drive:
+resumed, verified, and bounded in size, time and redirections.
 
 A download is written to `<name>.part` and gets its final name when it is complete.
 """
@@ -30,11 +30,14 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT = 20  # seconds without a byte
 ANSWER_WITHIN = 90  # seconds before the first byte of the file, redirections included
-WINDOW, SLOWEST = 60, 1000  # a host must send this many bytes per second, averaged over this many seconds
+# A host must send SLOWEST bytes per second, averaged over WINDOW seconds.
+WINDOW = 60
+SLOWEST = 1000
 CHUNK = 1 << 20
 NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 WEB = ("http://", "https://")
-LARGEST = 50 << 30  # bytes; the largest archive that can be downloaded has 23 GB, the largest split file 7 MB
+# Bytes; the largest archive that can be downloaded has 23 GB, the largest split file 7 MB.
+LARGEST = 50 << 30
 LARGEST_LIST = 64 << 20
 
 T = TypeVar("T")
@@ -42,27 +45,35 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Source:
-    """One file: addresses in the order in which they are tried, its checksum, and where its content belongs."""
+    """One file: addresses in the order in which they are tried, its checksum, and where its content
+    belongs.
+    """
 
     name: str  # file name, also in a mirror
     urls: tuple[str, ...] = ()
     drive_id: str = ""  # Google Drive
     checksum: str = ""  # "md5:…" or "sha256:…"
     inner: str = ""  # an archive inside the archive that holds the images
-    places: Mapping[str, str] = field(default_factory=dict)  # path in the archive -> path below the set's folder
-    substitute: Source | None = None  # another archive with the same content, if this one cannot be had
+    # Path in the archive -> path below the set's folder.
+    places: Mapping[str, str] = field(default_factory=dict)
+    # Another archive with the same content, if this one cannot be had.
+    substitute: Source | None = None
 
     @property
     def limit(self) -> int:
         """The largest plausible size in bytes."""
-        return LARGEST_LIST if self.name.endswith((".json", ".txt")) else LARGEST
+        if self.name.endswith((".json", ".txt")):
+            return LARGEST_LIST
+        return LARGEST
 
     @property
     def link(self) -> str:
         """The address to open in a browser; "" if there is none."""
         if self.drive_id:
             return f"https://drive.google.com/file/d/{self.drive_id}/view"
-        return self.urls[0] if self.urls else ""
+        if self.urls:
+            return self.urls[0]
+        return ""
 
 
 class FetchError(DataError):
@@ -71,12 +82,16 @@ class FetchError(DataError):
 
 def check_mirror(mirror: str) -> None:
     if mirror and not mirror.startswith(WEB) and not Path(mirror).expanduser().is_dir():
-        raise ConfigError(f"mirror {mirror} is neither a folder nor an address such as https://host/path")
+        raise ConfigError(f"mirror {mirror} is neither a folder nor an address such as "
+                          f"https://host/path")
 
 
 def fetch(source: Source, folder: Path, mirror: str = "") -> Path:
-    """The file of `source`: from the mirror (a folder or an address) if it is there, otherwise from its own addresses.
-    A file in a mirror's folder is used in place; downloads go to `folder`."""
+    """The file of `source`: from the mirror (a folder or an address) if it is there, otherwise from
+    its own addresses.
+
+    A file in a mirror's folder is used in place; downloads go to `folder`.
+    """
     target = folder / source.name
     if target.is_file():  # an earlier run was stopped between download and extraction
         return target
@@ -90,7 +105,9 @@ def fetch(source: Source, folder: Path, mirror: str = "") -> Path:
             verify(local, source.checksum, source.name)
             return local
         failures.append(f"{local}: no such file")
-    attempts = [partial(fetch_url, url, target, source.checksum, source.limit) for url in urls]
+    attempts = []
+    for url in urls:
+        attempts.append(partial(fetch_url, url, target, source.checksum, source.limit))
     if source.drive_id:
         attempts.append(partial(fetch_drive, source, target))
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +120,9 @@ def fetch(source: Source, folder: Path, mirror: str = "") -> Path:
 
 
 def fetch_any(source: Source, folder: Path, mirror: str = "") -> tuple[Source, Path]:
-    """The file of a source or, if it cannot be had, of its substitute. What a mirror's folder has comes first.
+    """The file of a source or, if it cannot be had, of its substitute.
+
+    What a mirror's folder has comes first.
 
     Returns:
         Which of the two it is, and the file.
@@ -111,7 +130,8 @@ def fetch_any(source: Source, folder: Path, mirror: str = "") -> tuple[Source, P
     sources = [source]
     if source.substitute is not None:
         sources.append(source.substitute)
-        if mirror and not mirror.startswith(WEB) and (Path(mirror).expanduser() / source.substitute.name).is_file():
+        is_folder = bool(mirror) and not mirror.startswith(WEB)
+        if is_folder and (Path(mirror).expanduser() / source.substitute.name).is_file():
             sources.reverse()
     failures = []
     for candidate in sources:
@@ -123,7 +143,10 @@ def fetch_any(source: Source, folder: Path, mirror: str = "") -> tuple[Source, P
 
 
 def fetch_once(url: str, folder: Path, checksum: str) -> Path:
-    """The file of `url` in `folder`, downloaded unless it is there with the right checksum. Other processes wait."""
+    """The file of `url` in `folder`, downloaded unless it is there with the right checksum.
+
+    Other processes wait.
+    """
     target = folder / url.rsplit("/", 1)[-1]
     try:
         if not is_complete(target, checksum):
@@ -142,7 +165,10 @@ def lock_of(target: Path) -> OwnedLock:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[None]:
-    """Makes a folder and those above it. What it made is removed again if it is still empty at the end."""
+    """Makes a folder and those above it.
+
+    What it made is removed again if it is still empty at the end.
+    """
     absent = [folder]
     while not absent[-1].parent.exists():
         absent.append(absent[-1].parent)
@@ -168,12 +194,16 @@ def is_complete(path: Path, checksum: str) -> bool:
 
 
 def fetch_url(url: str, target: Path, checksum: str = "", limit: int = LARGEST) -> Path:
-    """Downloads `url` to `target`. With a checksum, `<target>.part` is continued; if the parts do not fit, from 0."""
+    """Downloads `url` to `target`.
+
+    With a checksum, `<target>.part` is continued; if the parts do not fit, from 0.
+    """
     part = target.with_name(f"{target.name}.part")
     try:
         if not checksum:
             part.unlink(missing_ok=True)
-        if load_part(url, part, limit) and not is_complete(part, checksum):  # an earlier part was continued
+        # An earlier part was continued, and may not fit what follows it.
+        if load_part(url, part, limit) and not is_complete(part, checksum):
             part.unlink()
             load_part(url, part, limit)
         accept(part, target, checksum)
@@ -195,12 +225,17 @@ def fetch_drive(source: Source, target: Path) -> Path:
             if target.is_file():
                 return target
             gdown.download(
-                id=source.drive_id, output=str(part), quiet=source.limit == LARGEST_LIST, resume=True,
-                use_cookies=False, timeout=(TIMEOUT / 2, 3 * TIMEOUT),
+                id=source.drive_id,
+                output=str(part),
+                quiet=source.limit == LARGEST_LIST,
+                resume=True,
+                use_cookies=False,
+                timeout=(TIMEOUT / 2, 3 * TIMEOUT),
             )
             check_limit(part.stat().st_size, source.limit, part)
             accept(part, target, source.checksum)
-    except (FetchError, DownloadError, OSError) as error:  # OSError includes the errors of `requests`
+    # OSError includes the errors of `requests`.
+    except (FetchError, DownloadError, OSError) as error:
         raise FetchError(f"Google Drive file {source.drive_id}: {error}") from error
     return target
 
@@ -216,32 +251,44 @@ def accept(part: Path, target: Path, checksum: str) -> None:
 
 
 def verify(path: Path, checksum: str = "", name: str = "") -> None:
-    """Refuses an empty file, a web page in place of the file (quota, login), and a wrong checksum. Archives without a
-    checksum are checked when they are unpacked; a split file is checked here."""
+    """Refuses an empty file, a web page in place of the file (quota, login), and a wrong checksum.
+
+    Archives without a checksum are checked when they are unpacked; a split file is checked here.
+    """
     with path.open("rb") as file:
         text = file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n")
         if not text:
             raise FetchError(f"{path.name} is empty")
         if text.startswith(b"<"):
-            raise FetchError(f"{path.name} is a web page, not the file: the host's quota is used up or it requires a "
-                             f"login; try again tomorrow or download it with a browser")
+            raise FetchError(f"{path.name} is a web page, not the file: the host's quota is used up "
+                             f"or it requires a login; try again tomorrow or download it with a "
+                             f"browser")
         if checksum:
             kind, _, expected = checksum.partition(":")
             file.seek(0)
-            found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
-            if found != expected:
-                raise FetchError(f"{path.name} has the wrong {kind} checksum: {found}, expected {expected}")
-    content = read_json(path) if name.endswith(".json") else {"test": []}
-    if not isinstance(content, dict) or "test" not in content or (name.endswith(".txt") and text.startswith(b"{")):
-        raise FetchError(f"the host did not send {name} but something else, perhaps a message; try again later or "
-                         f"download it with a browser")
+            digest = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False))
+            checksum_of_file = digest.hexdigest()
+            if checksum_of_file != expected:
+                raise FetchError(f"{path.name} has the wrong {kind} checksum: {checksum_of_file}, "
+                                 f"expected {expected}")
+    is_other_content = False
+    if name.endswith(".json"):
+        content = read_json(path)
+        is_other_content = not isinstance(content, dict) or "test" not in content
+    elif name.endswith(".txt"):
+        is_other_content = text.startswith(b"{")
+    if is_other_content:
+        raise FetchError(f"the host did not send {name} but something else, perhaps a message; try "
+                         f"again later or download it with a browser")
 
 
 def load_part(url: str, part: Path, limit: int) -> bool:
     """Downloads `url` into `part` to the end. True if an earlier part was continued."""
     if not url.startswith(WEB):  # urllib would open local files
         raise FetchError("not a web address")
-    have = part.stat().st_size if part.is_file() else 0
+    have = 0  # bytes
+    if part.is_file():
+        have = part.stat().st_size
     headers = {"User-Agent": "promptcal", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
@@ -255,13 +302,18 @@ def load_part(url: str, part: Path, limit: int) -> bool:
         return load_part(url, part, limit)
     with response:
         if not response.url.startswith(("https://", f"{request.type}://")):
-            raise FetchError(f"the host redirects to {one_line(response.url, 200)}, which is no {request.type} address")
+            raise FetchError(f"the host redirects to {one_line(response.url, 200)}, which is no "
+                             f"{request.type} address")
         if response.status == HTTPStatus.OK:
             have = 0
         elif response.status != HTTPStatus.PARTIAL_CONTENT or not have:
-            raise FetchError(f"the host answered with HTTP {response.status} {response.reason}, not with the file")
-        total = None if response.length is None else have + response.length
-        if have and response.headers.get("Content-Range") != f"bytes {have}-{(total or 0) - 1}/{total}":
+            raise FetchError(f"the host answered with HTTP {response.status} {response.reason}, not "
+                             f"with the file")
+        total = None  # bytes of the file, which a host need not say
+        if response.length is not None:
+            total = have + response.length
+        expected_range = f"bytes {have}-{(total or 0) - 1}/{total}"
+        if have and response.headers.get("Content-Range") != expected_range:
             part.unlink()  # another part than the one requested
             return load_part(url, part, limit)
         save(response, part, have, total, limit)
@@ -269,8 +321,10 @@ def load_part(url: str, part: Path, limit: int) -> bool:
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """The result of `work`, or TimeoutError. A host that sends its headers byte by byte never exceeds the socket's
-    time-out."""
+    """The result of `work`, or TimeoutError.
+
+    A host that sends its headers byte by byte never exceeds the socket's time-out.
+    """
     future: Future[T] = Future()
 
     def run() -> None:
@@ -287,28 +341,39 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     return future.result()
 
 
-def save(response: http.client.HTTPResponse, part: Path, have: int, total: int | None, limit: int) -> None:
-    """Appends the body to the `have` bytes of `part`. Stops a host that sends too much, too slowly, or too little."""
+def save(
+    response: http.client.HTTPResponse, part: Path, have: int, total: int | None, limit: int,
+) -> None:
+    """Appends the body to the `have` bytes of `part`.
+
+    Stops a host that sends too much, too slowly, or too little.
+    """
     check_limit(max(total or 0, have), limit, part)
     bar = progress_bar(total, part.stem, "B", initial=have)
-    since, fresh = time.monotonic(), 0
+    window_began = time.monotonic()
+    window_bytes = 0
     with bar, part.open("ab" if have else "wb") as file:
         while chunk := response.read1(CHUNK):  # what has arrived; `read` would wait for all of it
             file.write(chunk)
             bar.update(len(chunk))
-            have, fresh = have + len(chunk), fresh + len(chunk)
+            have += len(chunk)
+            window_bytes += len(chunk)
             check_limit(have, limit, part)
-            if (seconds := time.monotonic() - since) >= WINDOW:
-                if fresh < SLOWEST * seconds:
-                    raise FetchError(f"the host sends {fresh / seconds:.0f} bytes per second, which is too slow; run "
-                                     f"again to continue")
-                since, fresh = time.monotonic(), 0
+            seconds = time.monotonic() - window_began
+            if seconds < WINDOW:
+                continue
+            if window_bytes < SLOWEST * seconds:
+                raise FetchError(f"the host sends {window_bytes / seconds:.0f} bytes per second, which "
+                                 f"is too slow; run again to continue")
+            window_began = time.monotonic()
+            window_bytes = 0
     if total is not None and have < total:
-        raise ConnectionError(f"connection lost after {have} of {total} bytes; run again to continue")
+        raise ConnectionError(f"connection lost after {have} of {total} bytes; run again to "
+                              f"continue")
 
 
 def check_limit(size: int, limit: int, part: Path) -> None:
     if size > limit:
         part.unlink(missing_ok=True)
-        raise FetchError(f"the host sends {size:,} bytes or more for {part.stem}, far too many: the file has less than "
-                         f"{limit:,}")
+        raise FetchError(f"the host sends {size:,} bytes or more for {part.stem}, far too many: the "
+                         f"file has less than {limit:,}")

@@ -1,4 +1,6 @@
-"""Installs data sets below a data root, in the layout that the readers expect, or prints the manual steps."""
+"""Installs data sets below a data root, in the layout that the readers expect, or prints the manual
+steps.
+"""
 from __future__ import annotations
 
 import logging
@@ -23,15 +25,23 @@ logger = logging.getLogger(__name__)
 
 WORK_FOLDER = ".downloads"  # below the root, so that files are moved within one disk
 
-COOP_PROMPTS = Source("coop_imagenet_prompts.zip", drive_id="18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF", places={".": "coop"})
+COOP_PROMPTS = Source(
+    name="coop_imagenet_prompts.zip",
+    drive_id="18ypxfd82RR0pizc5MM1ZWDYDk4j0BtPF",
+    places={".": "coop"},
+)
 
 
 def download_dataset(cls: type[FileDataset], root: Path, mirror: str = "") -> bool:
-    """Downloads the missing parts of a data set. True if its reader accepts them afterwards. Existing folders are not
-    changed, so an incomplete one must be moved away first."""
+    """Downloads the missing parts of a data set.
+
+    True if its reader accepts them afterwards. Existing folders are not changed, so an incomplete
+    one must be moved away first.
+    """
     try:
         with reading():
-            lists = [source for source in missing_metadata(cls, root) if source.drive_id]  # others are in an archive
+            # Lists without an address of their own are in an archive.
+            lists = [source for source in missing_metadata(cls, root) if source.drive_id]
             archives = missing_archives(cls, root)
         missing = [*lists, *archives]
         if archives and has_parquet_copy(cls, mirror):
@@ -55,16 +65,18 @@ def download_dataset(cls: type[FileDataset], root: Path, mirror: str = "") -> bo
 
 def download_coop(root: Path, mirror: str = "") -> bool:
     """Downloads the prompts that CoOp's authors trained on ImageNet."""
-    target, missing = root / "coop", not (root / "coop").exists()
+    target = root / "coop"
+    missing = not target.exists()
     try:
         if missing:
             install(COOP_PROMPTS, root, root, mirror)
     except DataError as error:
-        logger.error("error: coop: %s\nBy hand:\n  1. download %s\n  2. unpack it in %s", error, COOP_PROMPTS.link,
-                     target)
+        logger.error("error: coop: %s\nBy hand:\n  1. download %s\n  2. unpack it in %s",
+                     error, COOP_PROMPTS.link, target)
         return False
+    state = "ready" if missing else "already there"
     logger.info("coop: %s in %s: give a prompt such as model.pth.tar-50 there as MODEL.INIT_WEIGHTS",
-                "ready" if missing else "already there", target)
+                state, target)
     return True
 
 
@@ -98,12 +110,15 @@ def working(root: Path) -> Iterator[Path]:
                 with suppress(OSError):  # it stays if it holds a partial download
                     work.rmdir()
     except OSError as error:
-        raise DataError(f"cannot write to {root}: {error.strerror}; fix this and run again: finished downloads are "
-                        f"kept") from error
+        raise DataError(f"cannot write to {root}: {error.strerror}; fix this and run again: finished "
+                        f"downloads are kept") from error
 
 
 def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
-    """Downloads a file and unpacks it in the work folder, then moves each part to its place. Lists are copied."""
+    """Downloads a file and unpacks it in the work folder, then moves each part to its place.
+
+    Lists are copied.
+    """
     with working(root) as work:
         if installed(source, folder):  # by the process that held the lock
             return
@@ -115,7 +130,8 @@ def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
                     for path, place in source.places.items():
                         move(find(content, path, file), folder / place)
             else:
-                write_atomically(folder / source.name, lambda target: target.write(file.read_bytes()))
+                content_of_file = file.read_bytes()
+                write_atomically(folder / source.name, lambda target: target.write(content_of_file))
         except ArchiveError as error:
             fault = error
         if file.parent == work:  # not a file in a mirror's folder
@@ -125,8 +141,11 @@ def install(source: Source, root: Path, folder: Path, mirror: str) -> None:
 
 
 def move(path: Path, target: Path) -> None:
-    """Moves a part of an archive to its place, unless an earlier run did. The target gets its name when it is
-    complete, also on another disk, if the data set's folder is a link."""
+    """Moves a part of an archive to its place, unless an earlier run did.
+
+    The target gets its name when it is complete, also on another disk, if the data set's folder is
+    a link.
+    """
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +161,9 @@ def move(path: Path, target: Path) -> None:
 
 
 def has_parquet_copy(cls: type[FileDataset], mirror: str) -> bool:
-    """Whether a set may be made from parquet files, and the mirror's folder has some but no archive."""
+    """Whether a set may be made from parquet files, and the mirror's folder has some but no
+    archive.
+    """
     folder = Path(mirror).expanduser()
     if not cls.parquet_copy or not mirror or not folder.is_dir():
         return False
@@ -152,8 +173,8 @@ def has_parquet_copy(cls: type[FileDataset], mirror: str) -> bool:
 
 
 def install_from_parquet(cls: type[FileDataset], root: Path, copy: Path) -> None:
-    """Writes the images of a hub's copy to the paths that CoOp's split file has, if the copy is the same
-    set: with the same number of images of each class in each split.
+    """Writes the images of a hub's copy to the paths that CoOp's split file has, if the copy is the
+    same set: with the same number of images of each class in each split.
 
     Args:
         cls: The reader of the set.
@@ -185,29 +206,60 @@ def remove(path: Path) -> None:
 
 def manual_steps(cls: type[FileDataset], root: Path) -> str:
     """How to install a data set with a browser."""
-    folder, steps = cls.folder_in(root), []
-    archives, files = missing_archives(cls, root), missing_metadata(cls, root)
-    if cls.archives and not archives and not files:  # everything is there, but the reader refuses it
-        archives, files = list(cls.archives), list(cls.metadata)
+    folder = cls.folder_in(root)
+    archives = missing_archives(cls, root)
+    lists = missing_metadata(cls, root)
+    steps = []
+    if cls.archives and not archives and not lists:  # all is there, but the reader refuses it
+        archives = list(cls.archives)
+        lists = list(cls.metadata)
         steps.append(f"move {folder} away; then run again, or continue by hand")
     if archives or not cls.archives:
-        steps += [step.format(folder=folder) for step in cls.manual]
+        for step in cls.manual:
+            steps.append(step.format(folder=folder))
     for source in archives:
-        checksum = f" ({source.checksum.replace(':', ' ')})" if source.checksum else ""
-        origin = f"download {source.link} as" if source.link else "get"
-        inner = f" and the {source.inner} in it" if source.inner else ""
-        places = [f"{path} to {folder / place}" for path, place in source.places.items()]
-        steps.append(f"{origin} {source.name}{checksum}, unpack it{inner} and move {', '.join(places)}")
-        if source.substitute is not None:
-            other = source.substitute
-            places = [f"{path} to {folder / place}" for path, place in other.places.items()]
-            steps.append(f"or, instead of {source.name}, download {other.link} and move {', '.join(places)}")
-    steps += [f"download {source.link} and save it as {folder / source.name}" for source in files if source.drive_id]
-    lines = ["By hand:", *(f"  {number}. {step}" for number, step in enumerate(steps, 1))]
+        steps += archive_steps(source, folder)
+    for source in lists:
+        if source.drive_id:
+            steps.append(f"download {source.link} and save it as {folder / source.name}")
+
+    lines = ["By hand:"]
+    for number, step in enumerate(steps, 1):
+        lines.append(f"  {number}. {step}")
+    command = cls.download_command(root)
     if archives:
-        lines.append(f"  Or put those files, unchanged, into one folder: {cls.download_command(root)} --mirror FOLDER")
+        lines.append(f"  Or put those files, unchanged, into one folder: {command} --mirror FOLDER")
     if archives and cls.parquet_copy:
-        lines.append(f"  Or from a copy in parquet files: hf download {cls.parquet_copy} --repo-type dataset "
-                     f"--local-dir FOLDER, then {cls.download_command(root)} --mirror FOLDER")
-    lines.append(f"  To check the result: {tool('check-data')} {cls.key()} --root {root}{cls.plugin_flag()}")
+        lines.append(f"  Or from a copy in parquet files: hf download {cls.parquet_copy} --repo-type "
+                     f"dataset --local-dir FOLDER, then {command} --mirror FOLDER")
+    lines.append(f"  To check the result: {tool('check-data')} {cls.key()} --root {root}"
+                 f"{cls.plugin_flag()}")
     return "\n".join(lines)
+
+
+def archive_steps(source: Source, folder: Path) -> list[str]:
+    """How to install an archive with a browser, and the one that may replace it.
+
+    Args:
+        source: The archive.
+        folder: Of the data set.
+    """
+    what = f"get {source.name}"
+    if source.link:
+        what = f"download {source.link} as {source.name}"
+    if source.checksum:
+        what += f" ({source.checksum.replace(':', ' ')})"
+    what += ", unpack it"
+    if source.inner:
+        what += f" and the {source.inner} in it"
+    steps = [f"{what} and move {moves(source, folder)}"]
+    if source.substitute is not None:
+        steps.append(f"or, instead of {source.name}, download {source.substitute.link} and move "
+                     f"{moves(source.substitute, folder)}")
+    return steps
+
+
+def moves(source: Source, folder: Path) -> str:
+    """Where the content of an archive belongs, in words."""
+    parts = [f"{path} to {folder / place}" for path, place in source.places.items()]
+    return ", ".join(parts)

@@ -41,7 +41,8 @@ class MatchedCopy:
 
     def write(self, folder: Path) -> None:
         """Writes the images as they are stored."""
-        for item, path in show_progress(self.paths, "writing images", "files", total=len(self.paths)):
+        total = len(self.paths)
+        for item, path in show_progress(self.paths, "writing images", "files", total=total):
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(self.dataset.stored_bytes(item))
@@ -88,8 +89,9 @@ def match_names(copied: Sequence[str], published: set[str], folder: Path) -> dic
             unknown.append(f"'{name}'")
     absent = sorted(published - set(names.values()))
     if unknown or absent or len(set(names.values())) < len(names):
-        raise DataError(f"{folder} is not the published set: it has {len(copied)} classes and the split file "
-                        f"{len(published)}; only in the copy: {first_five(unknown) or 'none'}; only in the split file: "
+        raise DataError(f"{folder} is not the published set: it has {len(copied)} classes and the "
+                        f"split file {len(published)}; only in the copy: "
+                        f"{first_five(unknown) or 'none'}; only in the split file: "
                         f"{first_five(absent) or 'none'}")
     return names
 
@@ -105,15 +107,20 @@ def compare_counts(split: str, copied: Counter[str], published: Counter[str], fo
         if copied[name] != published[name]:
             differences.append(f"'{name}' {copied[name]} and {published[name]}")
     if differences:
-        raise DataError(f"{folder} is not the published set: it has {copied.total():,} {split} images, the split file "
-                        f"{published.total():,}; images by class there and in the split file: "
-                        f"{first_five(differences)}; read it with --dataset-config-file parquet instead")
+        raise DataError(f"{folder} is not the published set: it has {copied.total():,} {split} "
+                        f"images, the split file {published.total():,}; images by class there and in "
+                        f"the split file: {first_five(differences)}; read it with "
+                        f"--dataset-config-file parquet instead")
 
 
 def match_split(
-    dataset: QuietParquet, items: Sequence[Datum], published: Sequence[Entry], names: Mapping[str, str],
+    dataset: QuietParquet,
+    items: Sequence[Datum],
+    published: Sequence[Entry],
+    names: Mapping[str, str],
 ) -> list[tuple[Datum, str]]:
-    """The path of each image of a split: by its stored file name, else in the order of its class."""
+    """The path of each image of a split: by its stored file name, else in the order of its class.
+    """
     by_name = {(path.rpartition("/")[2], name): path for path, _, name in published}
     paths = []
     for item in items:
@@ -123,9 +130,12 @@ def match_split(
     if len(paths) == len(items) and len({path for _, path in paths}) == len(items):
         return paths
 
-    logger.info("the copy has no file names: images of a class get the names of its images in their order, so "
-                "few-shot samples are not CoOp's")
+    logger.info("the copy has no file names: images of a class get the names of its images in their "
+                "order, so few-shot samples are not CoOp's")
     waiting = defaultdict(list)
     for path, _, name in reversed(published):
         waiting[name].append(path)
-    return [(item, waiting[names[item.classname]].pop()) for item in items]
+    paths = []
+    for item in items:
+        paths.append((item, waiting[names[item.classname]].pop()))
+    return paths

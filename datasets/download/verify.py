@@ -13,17 +13,22 @@ from ..base import Datum, LazyList
 from ..checks import describe_copies
 from ..file_dataset import FileDataset
 from ..image_index import ImageIndex
+from ..utils.cli import counted
 from ..utils.errors import DataError, first_five, reading
 from ..utils.progress import show_progress
 from ..views.images import BadImageError
 from .install import missing_metadata
 
-HEADERS = ("data set", "state", "test images", "expected", "classes", "expected", "split", "what to do next")
+HEADERS = (
+    "data set", "state", "test images", "expected", "classes", "expected", "split",
+    "what to do next",
+)
 
 
 @dataclass
 class Finding:
-    """One row of the table. States: ok, partial (usable, figures do not compare), faulty, absent."""
+    """One row of the table. States: ok, partial (usable, figures do not compare), faulty, absent.
+    """
 
     cls: type[FileDataset]
     state: str
@@ -33,12 +38,17 @@ class Finding:
     split: str = ""
 
     def row(self) -> tuple[str, ...]:
-        counts = (self.test, self.cls.expected_test, self.classes, self.cls.expected_classes)
-        return (self.cls.key(), self.state, *(f"{n:,}" if n else "–" for n in counts), self.split, self.advice)
+        cells = [self.cls.key(), self.state]
+        for number in (self.test, self.cls.expected_test, self.classes, self.cls.expected_classes):
+            cells.append(f"{number:,}" if number else "–")
+        return (*cells, self.split, self.advice)
 
 
 def inspect(
-    cls: type[FileDataset], root: Path, deep: bool = False, options: Mapping[str, Any] | None = None,
+    cls: type[FileDataset],
+    root: Path,
+    deep: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> Finding:
     """Reads one data set, with its errors, without downloading anything.
 
@@ -55,16 +65,23 @@ def inspect(
 
 
 @reading()
-def inspect_files(cls: type[FileDataset], root: Path, deep: bool, options: Mapping[str, Any]) -> Finding:
+def inspect_files(
+    cls: type[FileDataset], root: Path, deep: bool, options: Mapping[str, Any],
+) -> Finding:
+    """See `inspect`. Errors of the files are raised."""
     if not cls.folder_in(root).is_dir():
         return Finding(cls, "absent", cls.next_step(root).removeprefix("run: "))
-    fault = "faulty" if cls.test_dir(root).is_dir() else "absent"  # split files may be there before the images
+    # Split files may be there before the images.
+    fault = "faulty" if cls.test_dir(root).is_dir() else "absent"
     missing = missing_metadata(cls, root)
     if missing:
-        links = [f"{source.name} ({source.link})" if source.link else source.name for source in missing]
+        links = []
+        for source in missing:
+            links.append(f"{source.name} ({source.link})" if source.link else source.name)
         where = cls.folder_in(root)
         if cls.is_in_tpt_layout(root) and cls.test_dir(root).is_dir():
-            advice = f"images are in {cls.test_dir(root)}, in TPT's layout; needed in {where}: {' and '.join(links)}"
+            advice = (f"images are in {cls.test_dir(root)}, in TPT's layout; needed in {where}: "
+                      f"{' and '.join(links)}")
         else:
             advice = f"{' and '.join(links)} missing in {where}"
         return Finding(cls, fault, f"{advice}: {cls.next_step(root).removeprefix('run: ')}")
@@ -74,33 +91,53 @@ def inspect_files(cls: type[FileDataset], root: Path, deep: bool, options: Mappi
     except DataError as error:
         return Finding(cls, fault, str(error))
     state = "partial" if dataset.difference else "ok"
-    finding = Finding(cls, state, dataset.difference, len(dataset.test), len(dataset.classnames), dataset.test_hash)
+    finding = Finding(
+        cls=cls,
+        state=state,
+        advice=dataset.difference,
+        test=len(dataset.test),
+        classes=len(dataset.classnames),
+        split=dataset.test_hash,
+    )
     train: Sequence[Datum] = []
     if deep or not isinstance(dataset.train, LazyList):
         train = dataset.train
     training = [*train, *dataset.val]
     absent = {item.impath for item in training if not dataset.is_file(item)}
     if absent:
-        missing_too = f"{len(absent):,} of {len(training):,} training images missing (test-time methods need none)"
+        missing_too = (f"{len(absent):,} of {len(training):,} training images missing (test-time "
+                       f"methods need none)")
         finding.advice = "; ".join(filter(None, (finding.advice, missing_too)))
     copies = describe_copies(dataset, present_splits(dataset, train, absent), ImageIndex())
     finding.advice = "; ".join(filter(None, (finding.advice, copies)))
     if deep:
-        items = {item.impath: item for item in (*dataset.test, *training) if item.impath not in absent}
+        items = {}
+        for item in (*dataset.test, *training):
+            if item.impath not in absent:
+                items[item.impath] = item
         bad = unreadable(dataset, list(items.values()))
         if bad:
-            finding.state, finding.advice = "faulty", f"{len(bad)} unreadable images: {first_five(bad)}"
+            finding.state = "faulty"
+            finding.advice = f"{counted(len(bad), 'unreadable image')}: {first_five(bad)}"
     return finding
 
 
 def present_splits(
     dataset: FileDataset, train: Sequence[Datum], absent: Collection[str],
 ) -> dict[str, Sequence[Datum]]:
-    """The images that are there, by split. ImageNet's `val` is its test list, which is known: it is left out."""
-    splits = {"test": dataset.test, "train": [item for item in train if item.impath not in absent]}
+    """The images that are there, by split.
+
+    ImageNet's `val` is its test list, which is known: it is left out.
+    """
+    splits = {"test": dataset.test, "train": without(train, absent)}
     if dataset.val is not dataset.test:
-        splits["val"] = [item for item in dataset.val if item.impath not in absent]
+        splits["val"] = without(dataset.val, absent)
     return splits
+
+
+def without(items: Sequence[Datum], absent: Collection[str]) -> list[Datum]:
+    """The images whose paths are not among those absent."""
+    return [item for item in items if item.impath not in absent]
 
 
 def unreadable(dataset: FileDataset, items: Sequence[Datum]) -> list[str]:
@@ -113,12 +150,18 @@ def unreadable(dataset: FileDataset, items: Sequence[Datum]) -> list[str]:
             return False
         return True
 
+    paths = []
     with ThreadPoolExecutor() as pool:
-        found = show_progress(pool.map(readable, items), dataset.key(), "images", total=len(items))
-        return [item.impath for item, good in zip(items, found, strict=True) if not good]
+        answers = pool.map(readable, items)
+        shown = show_progress(answers, dataset.key(), "images", total=len(items))
+        for item, is_readable in zip(items, shown, strict=True):
+            if not is_readable:
+                paths.append(item.impath)
+    return paths
 
 
 def table(findings: Iterable[Finding]) -> str:
     align = ("left", "left", "right", "right", "right", "right", "left", "left")
-    return tabulate([finding.row() for finding in findings], HEADERS, disable_numparse=True, colalign=align,
-                    maxcolwidths=[None] * 7 + [72])
+    rows = [finding.row() for finding in findings]
+    widths = [None] * 7 + [72]
+    return tabulate(rows, HEADERS, disable_numparse=True, colalign=align, maxcolwidths=widths)

@@ -43,7 +43,8 @@ def build_cfg(
     flags: Sequence = (),
     opts: Sequence = (),
 ) -> Config:
-    """The settings of a run: defaults < the trainer's yaml < data set yaml < `config_file` < flags < opts.
+    """The settings of a run: defaults < the trainer's yaml < data set yaml < `config_file` < flags
+    < opts.
 
     The settings of a resumed run replace the trainer's yaml.
 
@@ -147,8 +148,8 @@ def canonical_values(keys: Iterable[str], settings: Mapping[str, object]) -> dic
 def needed_defaults(trainer: str, layers: Sequence[Layer]) -> tuple[dict[str, object], dict[str, object]]:
     """The defaults of the settings that a trainer has, and of all that may be given.
 
-    Other methods are imported only if a setting of theirs is given, as in the yaml of a shifted data
-    set, or if their terms are added.
+    Other methods are imported only if a setting of theirs is given, as in the yaml of a shifted
+    data set, or if their terms are added.
     """
     pairs: list[tuple[str, object]] = []
     for _, values in layers:
@@ -171,7 +172,9 @@ def resolve_augmix(cfg: Config) -> None:
 
 
 def find_trainer(layers: Sequence[Layer]) -> str:
-    """The registered name of the trainer that the last layer with a name asks for; "" if none has one."""
+    """The registered name of the trainer that the last layer with a name asks for; "" if none has
+    one.
+    """
     name: object = ""
     for _, values in layers:
         for key, value in values:

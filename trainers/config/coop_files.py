@@ -1,7 +1,8 @@
-"""Config files that CoOp's scripts name and that are not here: `configs/trainers/CoOp/vit_b16_ep50.yaml`.
+"""Config files that CoOp's scripts name and that are not here:
+`configs/trainers/CoOp/vit_b16_ep50.yaml`.
 
-Their names say what they hold: the backbone, the number of epochs and whether the context starts from
-words. All else in them is the same in each file.
+Their names say what they hold: the backbone, the number of epochs and whether the context starts
+from words. All else in them is the same in each file.
 """
 from __future__ import annotations
 

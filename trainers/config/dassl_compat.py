@@ -1,9 +1,10 @@
 """Keys and trainers of Dassl, CoOp and version 1.0 that do not exist here.
 
-A yaml file or command line written for CoOp works as it is. Keys without a meaning here are ignored,
-with one log line. Keys with another name are translated: those of the table's column `alias`, and
-TRANSLATED. Values that ask for something unavailable are refused by name. Of settings that version
-1.0 had, the value that is used anyway is accepted, and any other is refused with what to use.
+A yaml file or command line written for CoOp works as it is. Keys without a meaning here are
+ignored, with one log line. Keys with another name are translated: those of the table's column
+`alias`, and TRANSLATED. Values that ask for something unavailable are refused by name. Of settings
+that version 1.0 had, the value that is used anyway is accepted, and any other is refused with what
+to use.
 """
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ def help_text(trainer: str = "") -> str:
 
 
 def method_rows(trainer: str) -> list[Setting]:
-    """The rows of a method's own settings, also of those that a plugin adds by `extend_defaults`."""
+    """The rows of a method's own settings, also of those that a plugin adds by `extend_defaults`.
+    """
     shared_keys = leaves(get_cfg_default([])).keys()
     own_defaults = {}
     for key, default in leaves(get_cfg_default([trainer])).items():

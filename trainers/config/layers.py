@@ -1,4 +1,6 @@
-"""Layers of settings: defaults, the trainer's yaml, the data set's yaml, a config file, the command."""
+"""Layers of settings: defaults, the trainer's yaml, the data set's yaml, a config file, the
+command.
+"""
 from __future__ import annotations
 
 import re
@@ -25,7 +27,8 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 NUMBER_OF_AUTO = {"DATALOADER.NUM_WORKERS": -1, "TTA.EPISODES": 0}
 KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)*")  # before = in KEY=VALUE
 
-Layer = tuple[str, list[tuple[str, object]]]  # where settings come from, and the settings by their full keys
+# Where settings come from, and the settings by their full keys.
+Layer = tuple[str, list[tuple[str, object]]]
 
 
 class Config(CfgNode):
@@ -142,7 +145,8 @@ def describes_training(source: str, values: Collection[tuple[str, object]]) -> b
 
 
 def probable_key(key: str, known: Iterable[str]) -> str:
-    """` Did you mean 'X'?` for a known key that is like this one, if possible one that ends alike."""
+    """` Did you mean 'X'?` for a known key that is like this one, if possible one that ends alike.
+    """
     known = list(known)
     ending = key.upper().rpartition(".")[2]
     ending_alike = [name for name in known if name.rpartition(".")[2] == ending]

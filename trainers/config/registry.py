@@ -113,7 +113,8 @@ class MethodInfo:
         return None
 
 
-Method = TypeVar("Method", str, MethodInfo)  # keys of a figure's data; MethodInfo has a label of its own
+# Keys of a figure's data; MethodInfo has a label of its own.
+Method = TypeVar("Method", str, MethodInfo)
 
 
 def method_info(name: str | MethodInfo) -> MethodInfo:

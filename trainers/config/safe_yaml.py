@@ -16,12 +16,15 @@ from ...datasets.utils.files import read_regular
 
 
 class Loader(yaml.SafeLoader):
-    """YAML 1.1 without its traps: `010` (8 there), `1:30` (90), `yes`, `0x1F`, `1_000` and dates stay text."""
+    """YAML 1.1 without its traps: `010` (8 there), `1:30` (90), `yes`, `0x1F`, `1_000` and dates
+    stay text.
+    """
 
     yaml_implicit_resolvers: dict = {}  # noqa: RUF012
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):  # nested ones can expand to more values than fit into memory
+        # Nested ones can expand to more values than fit into memory.
+        if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it has aliases (*name): write the values out")
         return super().compose_node(parent, index)
 
@@ -45,12 +48,16 @@ for tag, pattern, first in (
 
 @lru_cache(maxsize=200)  # a plan of many runs reads the same few files thousands of times
 def parse_yaml(text: str | bytes) -> Any:
-    """The plain data in yaml text, which callers share and must not change. Any fault of the text is a YAMLError."""
+    """The plain data in yaml text, which callers share and must not change.
+
+    Any fault of the text is a YAMLError.
+    """
     try:
         if len(text) > 1_000_000:
             raise yaml.YAMLError("it is longer than a million characters")
         return yaml.load(text, Loader)
-    except Exception as error:  # PyYAML raises many kinds: ValueError, RecursionError, TypeError ...
+    # PyYAML raises many kinds: ValueError, RecursionError, TypeError ...
+    except Exception as error:
         raise yaml.YAMLError(one_line(error, 300) or type(error).__name__) from error
 
 
@@ -63,7 +70,10 @@ def plain_value(value: object) -> object:
 
 
 def read_yaml(path: Path) -> dict:
-    """The plain data in a yaml file. Python files, which yacs would execute, and yaml tags are refused."""
+    """The plain data in a yaml file.
+
+    Python files, which yacs would execute, and yaml tags are refused.
+    """
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"config file {path} is not a .yaml file; other kinds are refused because they can run code")
     try:

@@ -97,7 +97,8 @@ def without_effect(cfg: CfgNode) -> list[tuple[str, str]]:
 
 
 def settings_of_training(cfg: CfgNode) -> list[str]:
-    """The changed settings, as `KEY VALUE`, that have no effect where a finished prompt is tested."""
+    """The changed settings, as `KEY VALUE`, that have no effect where a finished prompt is tested.
+    """
     effective = changed_settings(cfg, trains=False)
     words = []
     for key, (_, value) in changed_settings(cfg).items():

@@ -1,7 +1,7 @@
 """The table of settings that all methods share. Keys are Dassl's where Dassl has one.
 
-Each method declares its own settings in its file (see `settings` in soc.py). Defaults, checks, help,
-labels, run folders and records are made from these rows. To change a setting, change its row.
+Each method declares its own settings in its file (see `settings` in soc.py). Defaults, checks,
+help, labels, run folders and records are made from these rows. To change a setting, change its row.
 """
 from __future__ import annotations
 
@@ -150,7 +150,8 @@ def std_of_backbone(settings: Settings) -> object:
 
 
 def is_openai(settings: Settings) -> bool:
-    """Whether OpenAI's code loads the backbone. Names for other libraries have a prefix, as hf:X."""
+    """Whether OpenAI's code loads the backbone. Names for other libraries have a prefix, as hf:X.
+    """
     return ":" not in str(settings.get("MODEL.BACKBONE.NAME"))
 
 
@@ -226,7 +227,8 @@ def equal_numbers(value: object, default: object) -> bool:
 # Words for row labels.
 
 def reset_words(reset: object) -> str:
-    """What a label adds for a value of TTA.RESET; "" if each image starts from the initial prompt."""
+    """What a label adds for a value of TTA.RESET; "" if each image starts from the initial prompt.
+    """
     if reset is None or str(reset) in EVERY_IMAGE:
         return ""
     if reset == "never":

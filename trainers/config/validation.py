@@ -1,7 +1,7 @@
 """Checks of a config before anything is loaded.
 
-Single values are checked by their rows in the table of settings. Here are checks of two settings, or
-of a setting and the method.
+Single values are checked by their rows in the table of settings. Here are checks of two settings,
+or of a setting and the method.
 """
 from __future__ import annotations
 

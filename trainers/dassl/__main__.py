@@ -2,7 +2,8 @@
 
     python -m promptcal.trainers.dassl train.py --trainer SoC --dataset-config-file configs/datasets/eurosat.yaml ...
 
-Everything after train.py is passed to it. Before it: --dassl FOLDER, a clone of Dassl.pytorch that is not installed.
+Everything after train.py is passed to it. Before it: --dassl FOLDER, a clone of Dassl.pytorch that
+is not installed.
 """
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def main(argv: list[str] | None = None) -> None:
 
 @contextmanager
 def explaining_absent_packages() -> Iterator[None]:
-    """One line instead of a traceback where a package that Dassl or CoOp imports is not installed."""
+    """One line instead of a traceback where a package that Dassl or CoOp imports is not installed.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -56,7 +58,9 @@ def explaining_absent_packages() -> Iterator[None]:
 
 
 def install_plugin() -> None:
-    """Imports the plugin, and adds our settings to Dassl's `get_cfg_default`, which train.py imports by name."""
+    """Imports the plugin, and adds our settings to Dassl's `get_cfg_default`, which train.py
+    imports by name.
+    """
     from . import plugin  # patches Dassl, which can be imported only then
 
     import dassl.config  # isort: skip

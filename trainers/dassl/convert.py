@@ -1,8 +1,8 @@
 """promptcal's settings inside Dassl's config, and Dassl's config and data as promptcal's.
 
-Our keys are added to Dassl's tree with the value None, which means the method's default. Where Dassl has a key of the
-same name, its value is used if it means the same. OPTIM does not: CoOp's yaml files describe there how prompts are
-trained, so the optimizer at test time has TTA.OPTIM.
+Our keys are added to Dassl's tree with the value None, which means the method's default. Where
+Dassl has a key of the same name, its value is used if it means the same. OPTIM does not: CoOp's
+yaml files describe there how prompts are trained, so the optimizer at test time has TTA.OPTIM.
 """
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ SHARED = (  # Dassl's keys that mean the same here
     "DATASET.ROOT", "DATASET.SUBSAMPLE_CLASSES", "DATALOADER.NUM_WORKERS", "MODEL.BACKBONE.NAME", "MODEL.INIT_WEIGHTS",
     "OUTPUT_DIR", "TEST.SPLIT",
 )
-OF_TRAINING = ("OPTIM.", "DATALOADER.TRAIN_X.", "DATASET.NUM_SHOTS")  # keys that do so for methods that are trained
-SEPARATE = ("SEED", "TAG", "TRAINER.NAME", "DATASET.NAME", "INPUT.SIZE")  # handled one by one, or not read at all
+# Keys that do so for methods that are trained.
+OF_TRAINING = ("OPTIM.", "DATALOADER.TRAIN_X.", "DATASET.NUM_SHOTS")
+# Handled one by one, or not read at all.
+SEPARATE = ("SEED", "TAG", "TRAINER.NAME", "DATASET.NAME", "INPUT.SIZE")
 AT_TEST_TIME = "TTA."  # prefix of OPTIM.* for the step that adapts to an image
 
 
@@ -40,16 +42,20 @@ def add_settings(cfg: CfgNode) -> None:
 
 
 def our_cfg(theirs: CfgNode, method: str, prompt: str = "", split: str | None = None) -> CfgNode:
-    """Our config for a config of Dassl's; `prompt` is the checkpoint that --model-dir names, `split` is tested."""
+    """Our config for a config of Dassl's; `prompt` is the checkpoint that --model-dir names,
+    `split` is tested.
+    """
     from dassl.config import cfg_default
 
     given, defaults = leaves(theirs), leaves(cfg_default)
     trained = TRAINER_REGISTRY.get(method).trained
     pairs: dict[str, Any] = {}
-    for key in [*leaves(get_cfg_default()), OPTIMIZER]:  # an optimizer that CoOp cannot use is refused
+    # An optimizer that CoOp cannot use is refused.
+    for key in [*leaves(get_cfg_default()), OPTIMIZER]:
         source = f"{AT_TEST_TIME}{key}" if key.startswith("OPTIM.") and not trained else key
         value = given.get(source)
-        only_dassls = source in defaults and source not in SHARED  # means the same only for methods that are trained
+        # Means the same only for methods that are trained.
+        only_dassls = source in defaults and source not in SHARED
         means_training = trained and source.startswith(OF_TRAINING) and value != defaults.get(source)
         if value not in (None, "") and source not in SEPARATE and (means_training or not only_dassls):
             pairs[key] = value
@@ -66,7 +72,9 @@ def our_cfg(theirs: CfgNode, method: str, prompt: str = "", split: str | None = 
 
 
 class DasslDataset(Dataset):
-    """The lists and class names that Dassl's reader has made, with its few-shot sample and its subset of classes."""
+    """The lists and class names that Dassl's reader has made, with its few-shot sample and its
+    subset of classes.
+    """
 
     def __init__(self, source: Any, cfg: CfgNode) -> None:
         super().__init__(Path(cfg.DATASET.ROOT).expanduser().absolute())  # as CoOp's readers do
@@ -77,7 +85,8 @@ class DasslDataset(Dataset):
             raise DataError(f"the data set names no class {min(absent)}: Dassl takes class names from the training "
                             f"images, of which every class needs one")
         self.classnames = [str(names[label]) for label in sorted(names)]
-        if cfg.DATASET.NAME in DATASET_REGISTRY:  # its template, and whether its public scripts use AugMix
+        # Its template, and whether its public scripts use AugMix.
+        if cfg.DATASET.NAME in DATASET_REGISTRY:
             known = DATASET_REGISTRY.get(cfg.DATASET.NAME)
             self.template, self.augmix = known.template, known.augmix
 

@@ -1,4 +1,6 @@
-"""`TEST.EVALUATOR Calibration`: Dassl's own lines, then calibration metrics, and the run in our format."""
+"""`TEST.EVALUATOR Calibration`: Dassl's own lines, then calibration metrics, and the run in our
+format.
+"""
 from __future__ import annotations
 
 import json
@@ -106,7 +108,8 @@ class Calibration(Classification):
         print(f"predictions and results in {folder}")
 
     def identity(self, labels: np.ndarray) -> ImageIdentity | None:
-        """What the images are, as in our own runs; None where the order of the images is unknown."""
+        """What the images are, as in our own runs; None where the order of the images is unknown.
+        """
         try:
             data = DasslDataset(self.trainer.dm.dataset, self.cfg)
         except (AttributeError, DataError) as error:
@@ -121,8 +124,10 @@ class Calibration(Classification):
 def foreign_record(
     cfg: CfgNode, split: str, classnames: Sequence[str], count: int, weights: str, identity: ImageIdentity | None,
 ) -> RunRecord:
-    """The record of a run that another toolbox computed. Its settings are that toolbox's: all that a
-    checkout's config has count as changed, because their defaults are not known here.
+    """The record of a run that another toolbox computed.
+
+    Its settings are that toolbox's: all that a checkout's config has count as changed, because
+    their defaults are not known here.
 
     Args:
         cfg: The checkout's config.
@@ -173,7 +178,9 @@ def subset_of(cfg: CfgNode) -> str:
 
 
 def given_settings(cfg: CfgNode) -> dict[str, Any]:
-    """The settings that have a value, as a tree of plain data, without those of the pixels that equal CLIP's own."""
+    """The settings that have a value, as a tree of plain data, without those of the pixels that
+    equal CLIP's own.
+    """
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in leaves(cfg).items()}
     left_out = {"INPUT.SIZE": plain.get("INPUT.SIZE"), "INPUT.PIXEL_MEAN": list(OPENAI_MEAN),
                 "INPUT.PIXEL_STD": list(OPENAI_STD)}

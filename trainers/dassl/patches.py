@@ -1,7 +1,7 @@
 """Patches that make Dassl (last changed in 2023) run on current Python, numpy and torch.
 
-Each patch is a function that looks for its fault and fixes it: a repaired Dassl, or an old environment in which it
-works, is not changed.
+Each patch is a function that looks for its fault and fixes it: a repaired Dassl, or an old
+environment in which it works, is not changed.
 """
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def apply_patches() -> list[str]:
 
 
 def skip_wilds() -> bool:
-    """FMoW, IWildCam and Camelyon17 import wilds and pandas, without which no other data set works. They are not
-    registered then: Dassl refuses their names and lists the others."""
+    """FMoW, IWildCam and Camelyon17 import wilds and pandas, without which no other data set works.
+
+    They are not registered then: Dassl refuses their names and lists the others.
+    """
     (root,) = importlib.import_module("dassl").__path__
     there = Path(root).joinpath(*WILDS.split(".")[1:]).is_dir()
     if WILDS in sys.modules or not there or all(map(importlib.util.find_spec, ("wilds", "pandas"))):
@@ -64,7 +66,9 @@ def restore_np_int() -> bool:
 
 
 def fix_warmup() -> bool:
-    """Its scheduler passes `verbose`, which current torch does not accept, so that CoOp cannot train."""
+    """Its scheduler passes `verbose`, which current torch does not accept, so that CoOp cannot
+    train.
+    """
     schedulers = importlib.import_module("dassl.optim.lr_scheduler")
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     try:
@@ -78,7 +82,9 @@ def fix_warmup() -> bool:
         LRScheduler.__init__(self, optimizer, last_epoch)
 
     def restore(self: Any, state: dict[str, Any]) -> None:
-        """Restores the scheduler and its successor's plain numbers; objects stay those of this process."""
+        """Restores the scheduler and its successor's plain numbers; objects stay those of this
+        process.
+        """
         successor = state.get("successor")
         LRScheduler.load_state_dict(self, {key: value for key, value in state.items() if key != "successor"})
         saved = getattr(successor, "state" if isinstance(successor, StandIn) else "__dict__", None) or {}
@@ -91,8 +97,9 @@ def fix_warmup() -> bool:
 
 
 def read_as_data() -> bool:
-    """torch 2.6 refuses the live objects in its checkpoints, which would be executed; they are read as data instead,
-    in every module that has imported `load_checkpoint` by name."""
+    """torch 2.6 refuses the live objects in its checkpoints, which would be executed; they are read
+    as data instead, in every module that has imported `load_checkpoint` by name.
+    """
     modules = [importlib.import_module(f"dassl.{name}") for name in ("utils", "utils.torchtools", "engine.trainer")]
     found = any(module.load_checkpoint is not read_checkpoint for module in modules)
     for module in modules:

@@ -3,8 +3,8 @@
     from promptcal.trainers.dassl import plugin   # before anything of dassl is imported
     plugin.extend_cfg(cfg)                        # at the end of its extend_cfg
 
-Importing this module patches Dassl (`patches`) and registers the evaluator `Calibration`. `extend_cfg` registers our
-trainers after the checkout's own, whose names take precedence.
+Importing this module patches Dassl (`patches`) and registers the evaluator `Calibration`.
+`extend_cfg` registers our trainers after the checkout's own, whose names take precedence.
 """
 from yacs.config import CfgNode
 
@@ -26,6 +26,9 @@ __all__ = ["Calibration", "extend_cfg"]
 
 
 def extend_cfg(cfg: CfgNode) -> None:
-    """Adds our settings and trainers. Call it before any yaml is merged; repeated calls change nothing."""
+    """Adds our settings and trainers.
+
+    Call it before any yaml is merged; repeated calls change nothing.
+    """
     register_trainers()
     add_settings(cfg)

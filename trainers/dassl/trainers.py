@@ -1,4 +1,5 @@
-"""promptcal's methods as Dassl trainers: Dassl's data, commands and result lines around our runs."""
+"""promptcal's methods as Dassl trainers: Dassl's data, commands and result lines around our runs.
+"""
 from __future__ import annotations
 
 import functools
@@ -26,8 +27,11 @@ PREFIX = "PromptCal"  # of a method whose name the checkout uses
 
 
 class PromptCalTrainer(TrainerX):
-    """A method as a Dassl trainer. The model is loaded just before testing, when the initial prompt is known. Views
-    follow from seed and image, so Dassl's data loaders are not used."""
+    """A method as a Dassl trainer.
+
+    The model is loaded just before testing, when the initial prompt is known. Views follow from
+    seed and image, so Dassl's data loaders are not used.
+    """
 
     method = ""  # the name in our registry
     engine: BaseTrainer
@@ -65,7 +69,8 @@ class PromptCalTrainer(TrainerX):
         self.engine.log_name = ""  # Dassl writes log.txt, our lines included
         results = self.engine.run(train=train)
         if self.engine.dist.is_main:
-            from ..report.tensorboard_figures import write_tensorboard_figures  # matplotlib is not part of a run
+            # Matplotlib is not part of a run.
+            from ..report.tensorboard_figures import write_tensorboard_figures
 
             write_tensorboard_figures(run_path(self.engine.cfg))
         return results
@@ -93,7 +98,9 @@ def register_trainers() -> None:
 
 
 def connecting_evaluator(build_trainer: Any) -> Any:
-    """Dassl's `build_trainer`, which also tells the evaluator `Calibration` whose outputs it gets, of which split."""
+    """Dassl's `build_trainer`, which also tells the evaluator `Calibration` whose outputs it gets,
+    of which split.
+    """
     @functools.wraps(build_trainer)
     def build(cfg: CfgNode) -> Any:
         trainer = build_trainer(cfg)
@@ -104,7 +111,8 @@ def connecting_evaluator(build_trainer: Any) -> Any:
 
         @functools.wraps(test)
         def test_split(split: str | None = None, *args: Any, **kwargs: Any) -> Any:
-            on_val = (split or cfg.TEST.SPLIT) == "val" and trainer.val_loader is not None  # as Dassl does
+            # As Dassl does.
+            on_val = (split or cfg.TEST.SPLIT) == "val" and trainer.val_loader is not None
             evaluator.split = "val" if on_val else "test"
             return test(split, *args, **kwargs)
 

@@ -1,4 +1,5 @@
-"""Few-shot learning of a context on the shared-prefix text tower. (Zhou et al., CoOp, IJCV 2022.)"""
+"""Few-shot learning of a context on the shared-prefix text tower. (Zhou et al., CoOp, IJCV 2022.)
+"""
 from __future__ import annotations
 
 import logging
@@ -29,8 +30,9 @@ START_STD = 0.02  # of random contexts, as in CLIP's own initialisation
 
 @dataclass(frozen=True)
 class Schedule:
-    """Dassl's learning rates: constant in the warm-up, then a cosine of the length of all epochs that starts after
-    it, so that the last epoch's rate is slightly above zero."""
+    """Dassl's learning rates: constant in the warm-up, then a cosine of the length of all epochs
+    that starts after it, so that the last epoch's rate is slightly above zero.
+    """
 
     epochs: int
     lr: float

@@ -1,4 +1,6 @@
-"""Training data of a prompt: unit features of labelled images in batches, new crops in each epoch or fixed views."""
+"""Training data of a prompt: unit features of labelled images in batches, new crops in each epoch
+or fixed views.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +28,10 @@ T = TypeVar("T")
 
 
 def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[Sequence[int]]:
-    """An epoch's batches in random order. As in Dassl, an incomplete last one is left out unless it is the only one."""
+    """An epoch's batches in random order.
+
+    As in Dassl, an incomplete last one is left out unless it is the only one.
+    """
     order = np.random.default_rng([seed, ORDER, epoch]).permutation(count).tolist()
     whole = max(count - count % size, min(count, size))
     return chunks(order[:whole], size)
@@ -34,7 +39,9 @@ def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[Sequence
 
 @dataclass(frozen=True)
 class TrainingCrop:
-    """CoOp's training view: a random crop (bicubic) that is flipped half of the time, drawn by seed and index alone."""
+    """CoOp's training view: a random crop (bicubic) that is flipped half of the time, drawn by seed
+    and index alone.
+    """
 
     size: int  # pixels per side
     seed: int
