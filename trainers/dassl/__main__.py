@@ -1,6 +1,7 @@
 """Runs a Dassl checkout's own, unchanged train.py with promptcal's trainers and evaluator.
 
-    python -m promptcal.trainers.dassl train.py --trainer SoC --dataset-config-file configs/datasets/eurosat.yaml ...
+    python -m promptcal.trainers.dassl train.py --trainer SoC \\
+        --dataset-config-file configs/datasets/eurosat.yaml ...
 
 Everything after train.py is passed to it. Before it: --dassl FOLDER, a clone of Dassl.pytorch that
 is not installed.
@@ -25,15 +26,19 @@ IMPORTED_BY_DASSL = ("sklearn", "scipy", "ftfy", "regex")
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        "python -m promptcal.trainers.dassl", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        "python -m promptcal.trainers.dassl",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--dassl", metavar="FOLDER", help="a clone of Dassl.pytorch; default: the installed one")
+    parser.add_argument("--dassl", metavar="FOLDER",
+                        help="a clone of Dassl.pytorch; default: the installed one")
     parser.add_argument("script", help="the checkout's train.py")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, default=[], help="its arguments")
     args = parser.parse_args(argv)
     script = Path(args.script)
     if not script.is_file():
-        raise UserError(f"no {script} here: run this in the folder of a CoOp checkout, or give the path of train.py")
+        raise UserError(f"no {script} here: run this in the folder of a CoOp checkout, or give the "
+                        f"path of train.py")
     sys.path[0] = str(script.resolve().parent)  # as `python train.py` sets it
     if args.dassl:
         sys.path.insert(1, str(Path(args.dassl).resolve()))
@@ -53,8 +58,8 @@ def explaining_absent_packages() -> Iterator[None]:
         if error.name not in IMPORTED_BY_DASSL:
             raise
         raise UserError(
-            f"Dassl needs {error.name}, which is not installed: pip install \"promptcal[dassl]\", or "
-            f"pip install \".[dassl]\" in the folder of promptcal") from error
+            f"Dassl needs {error.name}, which is not installed: pip install \"promptcal[dassl]\", "
+            f"or pip install \".[dassl]\" in the folder of promptcal") from error
 
 
 def install_plugin() -> None:

@@ -20,8 +20,8 @@ from ..config.settings import get_cfg_default, leaves
 from ..registry import TRAINER_REGISTRY
 
 SHARED = (  # Dassl's keys that mean the same here
-    "DATASET.ROOT", "DATASET.SUBSAMPLE_CLASSES", "DATALOADER.NUM_WORKERS", "MODEL.BACKBONE.NAME", "MODEL.INIT_WEIGHTS",
-    "OUTPUT_DIR", "TEST.SPLIT",
+    "DATASET.ROOT", "DATASET.SUBSAMPLE_CLASSES", "DATALOADER.NUM_WORKERS", "MODEL.BACKBONE.NAME",
+    "MODEL.INIT_WEIGHTS", "OUTPUT_DIR", "TEST.SPLIT",
 )
 # Keys that do so for methods that are trained.
 OF_TRAINING = ("OPTIM.", "DATALOADER.TRAIN_X.", "DATASET.NUM_SHOTS")
@@ -32,8 +32,9 @@ AT_TEST_TIME = "TTA."  # prefix of OPTIM.* for the step that adapts to an image
 
 def add_settings(cfg: CfgNode) -> None:
     """Adds the settings of all our methods that the config does not have, with the value None."""
-    keys = list(leaves(get_cfg_default()))
-    for key in [*keys, *(f"{AT_TEST_TIME}{key}" for key in keys if key.startswith("OPTIM."))]:
+    our_keys = list(leaves(get_cfg_default()))
+    keys_of_step = [f"{AT_TEST_TIME}{key}" for key in our_keys if key.startswith("OPTIM.")]
+    for key in [*our_keys, *keys_of_step]:
         *groups, leaf = key.split(".")
         node = cfg
         for group in groups:
@@ -42,29 +43,45 @@ def add_settings(cfg: CfgNode) -> None:
 
 
 def our_cfg(theirs: CfgNode, method: str, prompt: str = "", split: str | None = None) -> CfgNode:
-    """Our config for a config of Dassl's; `prompt` is the checkpoint that --model-dir names,
-    `split` is tested.
+    """Our config for a config of Dassl's.
+
+    Args:
+        theirs: Dassl's config, with our settings.
+        method: The name of the method in our registry.
+        prompt: The checkpoint that --model-dir names; "" if none is given.
+        split: What is tested; None = what the config says.
     """
     from dassl.config import cfg_default
 
-    given, defaults = leaves(theirs), leaves(cfg_default)
+    values = leaves(theirs)
+    defaults = leaves(cfg_default)
     trained = TRAINER_REGISTRY.get(method).trained
-    pairs: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     # An optimizer that CoOp cannot use is refused.
     for key in [*leaves(get_cfg_default()), OPTIMIZER]:
-        source = f"{AT_TEST_TIME}{key}" if key.startswith("OPTIM.") and not trained else key
-        value = given.get(source)
-        # Means the same only for methods that are trained.
-        only_dassls = source in defaults and source not in SHARED
-        means_training = trained and source.startswith(OF_TRAINING) and value != defaults.get(source)
-        if value not in (None, "") and source not in SEPARATE and (means_training or not only_dassls):
-            pairs[key] = value
-    pairs["SEED"] = max(theirs.SEED, 0)  # Dassl's negative seed means any
-    pairs |= {} if theirs.USE_CUDA else {"DEVICE": "cpu"}
-    pairs |= {"MODEL.INIT_WEIGHTS": prompt} if prompt else {}
-    pairs |= {"TEST.SPLIT": split} if split else {}
+        their_key = key
+        if key.startswith("OPTIM.") and not trained:
+            their_key = f"{AT_TEST_TIME}{key}"
+        value = values.get(their_key)
+        if value in (None, "") or their_key in SEPARATE:
+            continue
+        if their_key not in defaults or their_key in SHARED:
+            settings[key] = value
+        elif trained and their_key.startswith(OF_TRAINING) and value != defaults[their_key]:
+            # A key of Dassl's own, which means the same only for methods that are trained.
+            settings[key] = value
+    settings["SEED"] = max(theirs.SEED, 0)  # Dassl's negative seed means any
+    if not theirs.USE_CUDA:
+        settings["DEVICE"] = "cpu"
+    if prompt:
+        settings["MODEL.INIT_WEIGHTS"] = prompt
+    if split:
+        settings["TEST.SPLIT"] = split
+    pairs: list[Any] = []
+    for key, value in settings.items():
+        pairs += [key, value]
     name = theirs.DATASET.NAME
-    cfg = build_cfg(method, str(dataset_file_of(name) or ""), opts=[item for pair in pairs.items() for item in pair])
+    cfg = build_cfg(method, str(dataset_file_of(name) or ""), opts=pairs)
     cfg.defrost()
     cfg.DATASET.NAME = name  # may be a data set of the checkout, which our registry does not know
     cfg.freeze()
@@ -78,18 +95,27 @@ class DasslDataset(Dataset):
 
     def __init__(self, source: Any, cfg: CfgNode) -> None:
         super().__init__(Path(cfg.DATASET.ROOT).expanduser().absolute())  # as CoOp's readers do
-        self.train, self.val, self.test = map(as_data, (source.train_x, source.val, source.test))
+        self.train = as_data(source.train_x)
+        self.val = as_data(source.val)
+        self.test = as_data(source.test)
         names = source.lab2cname
-        absent = {*range(max(names, default=0) + 1), *(item.label for item in self.test)} - set(names)
+        labels = set(range(max(names, default=0) + 1))
+        labels.update(item.label for item in self.test)
+        absent = labels - set(names)
         if absent:
-            raise DataError(f"the data set names no class {min(absent)}: Dassl takes class names from the training "
-                            f"images, of which every class needs one")
+            raise DataError(f"the data set names no class {min(absent)}: Dassl takes class names "
+                            f"from the training images, of which every class needs one")
         self.classnames = [str(names[label]) for label in sorted(names)]
-        # Its template, and whether its public scripts use AugMix.
         if cfg.DATASET.NAME in DATASET_REGISTRY:
-            known = DATASET_REGISTRY.get(cfg.DATASET.NAME)
-            self.template, self.augmix = known.template, known.augmix
+            our_reader = DATASET_REGISTRY.get(cfg.DATASET.NAME)
+            self.template = our_reader.template
+            self.augmix = our_reader.augmix  # whether the public scripts use it on this data set
 
 
 def as_data(items: Iterable[Any] | None) -> list[Datum]:
-    return [Datum(str(Path(item.impath)), int(item.label), int(item.domain), item.classname) for item in items or ()]
+    """Dassl's list of images as ours; None is an empty list."""
+    data = []
+    for item in items or ():
+        path = str(Path(item.impath))
+        data.append(Datum(path, int(item.label), int(item.domain), item.classname))
+    return data

@@ -22,6 +22,7 @@ from yacs.config import CfgNode
 from ...datasets.base import dataset_info
 from ...datasets.identity import ImageIdentity, identify
 from ...datasets.image_index import ImageIndex
+from ...datasets.utils.cli import counted
 from ...datasets.utils.errors import DataError, WeightsError
 from ...datasets.utils.files import write_arrays, write_json, write_text
 from ...datasets.views.pixels import OPENAI_MEAN, OPENAI_STD
@@ -46,7 +47,9 @@ UNNAMED = "no name"  # of a backbone that the checkout's config does not name
 class Calibration(Classification):
     """Dassl's evaluator, which also stores the model's outputs as logits."""
 
-    def __init__(self, cfg: CfgNode, lab2cname: dict[int, str] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, cfg: CfgNode, lab2cname: dict[int, str] | None = None, **kwargs: Any,
+    ) -> None:
         super().__init__(cfg, lab2cname=lab2cname, **kwargs)
         self.names = lab2cname or {}
         self.trainer: Any = None  # whose outputs these are; set by `connecting_evaluator`
@@ -64,46 +67,82 @@ class Calibration(Classification):
 
     def evaluate(self) -> OrderedDict:
         results = super().evaluate()
-        logits, labels = np.concatenate(self.outputs), np.array(self._y_true, dtype=np.int64)
-        if lost := int((~np.isfinite(logits)).any(axis=1).sum()):
-            print(f"calibration is not measured: {lost} of {len(logits)} outputs are not finite")
+        logits = np.concatenate(self.outputs)
+        labels = np.array(self._y_true, dtype=np.int64)
+        not_finite = int((~np.isfinite(logits)).any(axis=1).sum())
+        if not_finite:
+            print(f"calibration is not measured: {not_finite} of {len(logits)} outputs are not "
+                  f"finite")
             return results
         bins = self.cfg.TEST.get("BINS") or BINS
-        found = metrics_of(logits, labels, bins)
-        results |= {"ece": found["ece"], "ace": found["ace"], "brier": brier(np.exp(log_softmax(logits)), labels),
-                    "confidence": found["confidence"]}
+        measured = metrics_of(logits, labels, bins)
+        results["ece"] = measured["ece"]
+        results["ace"] = measured["ace"]
+        results["brier"] = brier(np.exp(log_softmax(logits)), labels)
+        results["confidence"] = measured["confidence"]
         print("\n".join(percent_lines(results, ("ece", "ace", "confidence"))))
         print(f"* brier: {results['brier']:.4f}")  # 0 to 2, no percentage
         if self.writes and self.cfg.OUTPUT_DIR:
             self.write(logits, labels, results, bins)
         return results
 
-    def write(self, logits: np.ndarray, labels: np.ndarray, figures: dict[str, float], bins: int) -> None:
-        """Writes predictions.npz, results.json and config.yaml, which `report` reads."""
-        cfg, folder = self.cfg, Path(self.cfg.OUTPUT_DIR)
+    def write(
+        self, logits: np.ndarray, labels: np.ndarray, metrics: dict[str, float], bins: int,
+    ) -> None:
+        """Writes predictions.npz, results.json and config.yaml, which `report` reads.
+
+        Args:
+            logits: Of shape (images, classes).
+            labels: Of shape (images,).
+            metrics: In percent, except `brier`.
+            bins: Of ECE and ACE.
+        """
+        cfg = self.cfg
+        folder = Path(cfg.OUTPUT_DIR)
         names = [str(self.names.get(label, label)) for label in range(logits.shape[1])]
         weights = ""  # those of other models than OpenAI's a checkout may load in any way
         with suppress(WeightsError):
             weights = weights_hash(cfg.MODEL.BACKBONE.NAME)
         identity = self.identity(labels)
         record = foreign_record(cfg, self.split, names, len(labels), weights, identity)
-        columns = {"index": np.arange(len(labels)), "label": labels, "logits": logits,
-                   "flagged": np.zeros(len(labels), dtype=bool)}
+        columns = {
+            "index": np.arange(len(labels)),
+            "label": labels,
+            "logits": logits,
+            "flagged": np.zeros(len(labels), dtype=bool),
+            "record": np.array(json.dumps(record.to_json())),
+        }
         if identity is not None:
-            columns |= {"image": identity.digests, "cluster": identity.clusters}
-        write_arrays(folder / "predictions.npz", **columns, record=np.array(json.dumps(record.to_json())))
-        write_text(folder / "config.yaml", yaml.safe_dump(given_settings(cfg)))
+            columns["image"] = identity.digests
+            columns["cluster"] = identity.clusters
+        write_arrays(folder / "predictions.npz", **columns)
+        write_text(folder / "config.yaml", yaml.safe_dump(settings_with_values(cfg)))
         write_json(folder / FILE_NAME, record.to_json())
         run_dir = RunDir(folder, record)
+        device = pick_device("auto" if cfg.USE_CUDA else "cpu")
         run_dir.write_results({
-            "trainer": cfg.TRAINER.NAME, "dataset": cfg.DATASET.NAME, "backbone": cfg.MODEL.BACKBONE.NAME or UNNAMED,
-            "seed": record.seed, "n": len(labels), "classes": len(names), "split": self.split,
-            **{name: figures[name] for name in ("accuracy", "confidence", "ece", "ace", "brier")}, "bins": bins,
-            "flagged": 0, "skipped": [], "zero_shot": False,
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"), "data_hash": record.data["images"],
+            "trainer": cfg.TRAINER.NAME,
+            "dataset": cfg.DATASET.NAME,
+            "backbone": cfg.MODEL.BACKBONE.NAME or UNNAMED,
+            "seed": record.seed,
+            "n": len(labels),
+            "classes": len(names),
+            "split": self.split,
+            "accuracy": metrics["accuracy"],
+            "confidence": metrics["confidence"],
+            "ece": metrics["ece"],
+            "ace": metrics["ace"],
+            "brier": metrics["brier"],
+            "bins": bins,
+            "flagged": 0,
+            "skipped": [],
+            "zero_shot": False,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "data_hash": record.data["images"],
             "weights_hash": weights,
-            **environment(pick_device("auto" if cfg.USE_CUDA else "cpu")),
-            "classnames": names, "record": record.to_json(),
+            **environment(device),
+            "classnames": names,
+            "record": record.to_json(),
         })
         print(f"predictions and results in {folder}")
 
@@ -122,7 +161,12 @@ class Calibration(Classification):
 
 
 def foreign_record(
-    cfg: CfgNode, split: str, classnames: Sequence[str], count: int, weights: str, identity: ImageIdentity | None,
+    cfg: CfgNode,
+    split: str,
+    classnames: Sequence[str],
+    count: int,
+    weights: str,
+    identity: ImageIdentity | None,
 ) -> RunRecord:
     """The record of a run that another toolbox computed.
 
@@ -138,30 +182,62 @@ def foreign_record(
         identity: Of the images; None if unknown, which excludes the run from comparisons by image.
     """
     backbone = cfg.MODEL.BACKBONE.NAME or UNNAMED
-    unknown_images = f"unknown:{cfg.DATASET.NAME}:{split}:{count}"
-    settings = {key: value for key, value in flatten(given_settings(cfg)) if is_method_setting(key)}
+    images = f"unknown:{cfg.DATASET.NAME}:{split}:{count}"
+    listing = images
+    if identity is not None:
+        images = identity.images
+        listing = identity.listing
+    settings = {}
+    for key, value in flatten(settings_with_values(cfg)):
+        if is_method_setting(key):
+            settings[key] = value
+    shots = shots_of(cfg)
     return RunRecord(
-        data={"dataset": cfg.DATASET.NAME, "split": split, "n": count,
-              "images": identity.images if identity else unknown_images,
-              "listing": identity.listing if identity else unknown_images,
-              "classes": f"{len(classnames)}:{content_hash(list(classnames))}",
-              "corruption": "", "severity": 0, "subset": subset_of(cfg)},
+        data={
+            "dataset": cfg.DATASET.NAME,
+            "split": split,
+            "n": count,
+            "images": images,
+            "listing": listing,
+            "classes": f"{len(classnames)}:{content_hash(list(classnames))}",
+            "corruption": "",
+            "severity": 0,
+            "subset": subset_of(cfg),
+        },
         views={"pipeline": "Dassl", "count": 1},
-        model={"backbone": backbone, "weights": weights or f"name:{backbone}",
-               "prompt": {"kind": "Dassl", "protocol": shots_of(cfg)}},
-        method={"trainer": cfg.TRAINER.NAME, "settings": settings, "source": {"plugin": "Dassl"}},
-        numerics={"precision": "unknown", "device_type": "unknown", "jacobian": False, "engine": "Dassl",
-                  "tf32": "unknown"},
+        model={
+            "backbone": backbone,
+            "weights": weights or f"name:{backbone}",
+            "prompt": {"kind": "Dassl", "protocol": shots},
+        },
+        method={
+            "trainer": cfg.TRAINER.NAME,
+            "settings": settings,
+            "source": {"plugin": "Dassl"},
+        },
+        numerics={
+            "precision": "unknown",
+            "device_type": "unknown",
+            "jacobian": False,
+            "engine": "Dassl",
+            "tf32": "unknown",
+        },
         seed=max(cfg.SEED, 0),
         changed={},
-        names={"method": method_info(cfg.TRAINER.NAME).label, "dataset": dataset_info(cfg.DATASET.NAME).label,
-               "backbone": backbone_label(backbone), "prompt": shots_of(cfg)},
+        names={
+            "method": method_info(cfg.TRAINER.NAME).label,
+            "dataset": dataset_info(cfg.DATASET.NAME).label,
+            "backbone": backbone_label(backbone),
+            "prompt": shots,
+        },
     )
 
 
 def is_method_setting(key: str) -> bool:
     """Whether a setting of a checkout is about its method, not about places, data or hardware."""
-    return key.startswith(("TRAINER.", "OPTIM.", "INPUT.", "MODEL.INIT", "DATASET.NUM_SHOTS")) and key != "TRAINER.NAME"
+    if key == "TRAINER.NAME":
+        return False
+    return key.startswith(("TRAINER.", "OPTIM.", "INPUT.", "MODEL.INIT", "DATASET.NUM_SHOTS"))
 
 
 def shots_of(cfg: CfgNode) -> str:
@@ -169,19 +245,27 @@ def shots_of(cfg: CfgNode) -> str:
     shots = cfg.DATASET.get("NUM_SHOTS", -1)
     if shots is None or shots < 1:
         return ""
-    return "1 shot" if shots == 1 else f"{shots} shots"
+    return counted(shots, "shot")
 
 
 def subset_of(cfg: CfgNode) -> str:
+    """Such as `base classes`; "" where all classes are used."""
     classes = cfg.DATASET.get("SUBSAMPLE_CLASSES", "all")
-    return "" if classes == "all" else f"{classes} classes"
+    if classes == "all":
+        return ""
+    return f"{classes} classes"
 
 
-def given_settings(cfg: CfgNode) -> dict[str, Any]:
-    """The settings that have a value, as a tree of plain data, without those of the pixels that
-    equal CLIP's own.
+def settings_with_values(cfg: CfgNode) -> dict[str, Any]:
+    """The settings that have a value, as a tree of plain data.
+
+    Those of the pixels are left out where they are CLIP's own.
     """
-    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in leaves(cfg).items()}
-    left_out = {"INPUT.SIZE": plain.get("INPUT.SIZE"), "INPUT.PIXEL_MEAN": list(OPENAI_MEAN),
-                "INPUT.PIXEL_STD": list(OPENAI_STD)}
-    return unflatten({key: value for key, value in plain.items() if value is not None and value != left_out.get(key)})
+    usual = {"INPUT.PIXEL_MEAN": list(OPENAI_MEAN), "INPUT.PIXEL_STD": list(OPENAI_STD)}
+    settings = {}
+    for key, value in leaves(cfg).items():
+        plain = list(value) if isinstance(value, tuple) else value
+        if plain is None or key == "INPUT.SIZE" or plain == usual.get(key):
+            continue
+        settings[key] = plain
+    return unflatten(settings)

@@ -29,8 +29,8 @@ def apply_patches() -> list[str]:
     """Applies the patches that are needed and returns their names. A second call applies none."""
     spec = importlib.util.find_spec("dassl")
     if spec is None or spec.origin is None:  # a plain folder `dassl` is only a namespace package
-        raise UserError("Dassl is not installed: clone Dassl.pytorch and give its folder with --dassl FOLDER before "
-                        "train.py; it need not be installed")
+        raise UserError("Dassl is not installed: clone Dassl.pytorch and give its folder with "
+                        "--dassl FOLDER before train.py; it need not be installed")
     applied = [name for name, patch in PATCHES.items() if patch()]
     if applied:
         logger.info("Dassl patched: %s (see trainers/dassl/patches.py)", ", ".join(applied))
@@ -43,8 +43,10 @@ def skip_wilds() -> bool:
     They are not registered then: Dassl refuses their names and lists the others.
     """
     (root,) = importlib.import_module("dassl").__path__
-    there = Path(root).joinpath(*WILDS.split(".")[1:]).is_dir()
-    if WILDS in sys.modules or not there or all(map(importlib.util.find_spec, ("wilds", "pandas"))):
+    folder = Path(root).joinpath(*WILDS.split(".")[1:])
+    if WILDS in sys.modules or not folder.is_dir():
+        return False
+    if importlib.util.find_spec("wilds") and importlib.util.find_spec("pandas"):
         return False
     sys.modules[WILDS] = types.ModuleType(WILDS)
     return True
@@ -77,22 +79,32 @@ def fix_warmup() -> bool:
     except TypeError:
         pass
 
-    def start(self: Any, optimizer: Any, successor: Any, warmup_epoch: int, last_epoch: int = -1, *_: Any) -> None:
-        self.successor, self.warmup_epoch = successor, warmup_epoch
+    def start(
+        self: Any, optimizer: Any, successor: Any, warmup_epoch: int, last_epoch: int = -1, *_: Any,
+    ) -> None:
+        self.successor = successor
+        self.warmup_epoch = warmup_epoch
         LRScheduler.__init__(self, optimizer, last_epoch)
 
     def restore(self: Any, state: dict[str, Any]) -> None:
         """Restores the scheduler and its successor's plain numbers; objects stay those of this
         process.
         """
-        successor = state.get("successor")
-        LRScheduler.load_state_dict(self, {key: value for key, value in state.items() if key != "successor"})
-        saved = getattr(successor, "state" if isinstance(successor, StandIn) else "__dict__", None) or {}
-        self.successor.__dict__.update(
-            {key: value for key, value in saved.items() if isinstance(value, int | float | list)})
+        own_state = dict(state)
+        successor = own_state.pop("successor", None)
+        LRScheduler.load_state_dict(self, own_state)
+        saved: dict[str, Any] = {}
+        if isinstance(successor, StandIn):  # it was read from a file as data
+            saved = successor.state or {}
+        elif successor is not None:
+            saved = vars(successor)
+        for name, value in saved.items():
+            if isinstance(value, int | float | list):
+                setattr(self.successor, name, value)
 
     base = schedulers._BaseWarmupScheduler
-    base.__init__, base.load_state_dict = start, restore
+    base.__init__ = start
+    base.load_state_dict = restore
     return True
 
 
@@ -100,12 +112,19 @@ def read_as_data() -> bool:
     """torch 2.6 refuses the live objects in its checkpoints, which would be executed; they are read
     as data instead, in every module that has imported `load_checkpoint` by name.
     """
-    modules = [importlib.import_module(f"dassl.{name}") for name in ("utils", "utils.torchtools", "engine.trainer")]
-    found = any(module.load_checkpoint is not read_checkpoint for module in modules)
-    for module in modules:
-        setattr(module, "load_checkpoint", read_checkpoint)  # noqa: B010
-    return found
+    replaced = False
+    for name in ("utils", "utils.torchtools", "engine.trainer"):
+        module = importlib.import_module(f"dassl.{name}")
+        if module.load_checkpoint is not read_checkpoint:
+            setattr(module, "load_checkpoint", read_checkpoint)  # noqa: B010
+            replaced = True
+    return replaced
 
 
-PATCHES = {"wilds": skip_wilds, "logging": enable_logging, "np.int": restore_np_int, "warm-up": fix_warmup,
-           "checkpoints": read_as_data}
+PATCHES = {
+    "wilds": skip_wilds,
+    "logging": enable_logging,
+    "np.int": restore_np_int,
+    "warm-up": fix_warmup,
+    "checkpoints": read_as_data,
+}

@@ -39,8 +39,13 @@ class PromptCalTrainer(TrainerX):
 
     def build_data_loader(self) -> None:
         self.source = build_dataset(self.cfg)
-        self.train_loader_x = self.train_loader_u = self.val_loader = self.test_loader = None
-        self.num_classes, self.lab2cname = self.source.num_classes, self.source.lab2cname
+        # Views follow from seed and image, so there are no loaders.
+        self.train_loader_x = None
+        self.train_loader_u = None
+        self.val_loader = None
+        self.test_loader = None
+        self.num_classes = self.source.num_classes
+        self.lab2cname = self.source.lab2cname
         self.num_source_domains = len(self.cfg.DATASET.SOURCE_DOMAINS)
 
     def build_model(self) -> None:
@@ -48,11 +53,14 @@ class PromptCalTrainer(TrainerX):
         self.data = DasslDataset(self.source, self.cfg)
         our_cfg(self.cfg, self.method)
         if not TRAINER_REGISTRY.get(self.method).trained:
-            logger.info("%s adapts to each test image: OPTIM.* is not used, TTA.OPTIM.* is its step", self.method)
+            logger.info("%s adapts to each test image: OPTIM.* is not used, TTA.OPTIM.* is its step",
+                        self.method)
 
     def load_model(self, directory: str, epoch: int | None = None) -> None:
         """Finds the prompt of a CoOp run to start from."""
-        self.prompt = str(find_prompt(directory, epoch)) if directory else ""
+        self.prompt = ""
+        if directory:
+            self.prompt = str(find_prompt(directory, epoch))
 
     def train(self) -> None:
         results = self.run_engine(train=TRAINER_REGISTRY.get(self.method).trained)
@@ -82,17 +90,24 @@ class PromptCalTrainer(TrainerX):
         predictions = read_predictions(run_path(self.engine.cfg))
         self.evaluator.writes = False
         self.evaluator.reset()
-        self.evaluator.process(torch.from_numpy(predictions["logits"]), torch.from_numpy(predictions["label"]))
+        logits = torch.from_numpy(predictions["logits"])
+        labels = torch.from_numpy(predictions["label"])
+        self.evaluator.process(logits, labels)
         return next(iter(self.evaluator.evaluate().values()))
 
 
 def register_trainers() -> None:
     """Adds our methods to Dassl's registry, once."""
-    trainers = {name: DASSL_REGISTRY.get(name) for name in DASSL_REGISTRY.registered_names()}
-    registered = {cls.method for cls in trainers.values() if issubclass(cls, PromptCalTrainer)}
-    for method in sorted(set(TRAINER_REGISTRY) - registered):
-        name = f"{PREFIX}{method}" if method in trainers else method
-        if method in trainers:
+    names_in_use = set(DASSL_REGISTRY.registered_names())
+    registered_methods = set()
+    for name in names_in_use:
+        cls = DASSL_REGISTRY.get(name)
+        if issubclass(cls, PromptCalTrainer):
+            registered_methods.add(cls.method)
+    for method in sorted(set(TRAINER_REGISTRY) - registered_methods):
+        name = method
+        if method in names_in_use:
+            name = f"{PREFIX}{method}"
             logger.info("%s is a trainer of this checkout; ours is --trainer %s", method, name)
         DASSL_REGISTRY.register(type(name, (PromptCalTrainer,), {"method": method}))
 
@@ -104,7 +119,8 @@ def connecting_evaluator(build_trainer: Any) -> Any:
     @functools.wraps(build_trainer)
     def build(cfg: CfgNode) -> Any:
         trainer = build_trainer(cfg)
-        evaluator, test = getattr(trainer, "evaluator", None), trainer.test
+        evaluator = getattr(trainer, "evaluator", None)
+        test = trainer.test
         if not isinstance(evaluator, Calibration):
             return trainer
         evaluator.trainer = trainer
