@@ -10,6 +10,7 @@ import torch
 from common import make_image_folder, random_clip, run_tool
 from promptcal.tools import far_device
 from promptcal.tools.far_device import Counts
+from promptcal.tools.launches import count_launches
 from promptcal.trainers import Adapter, adapt, build_cfg, build_trainer
 from promptcal.trainers.api import build_method
 from promptcal.trainers.engine.predict import Predictor
@@ -168,6 +169,12 @@ def test_views_are_uploaded_in_pieces_that_become_smaller(monkeypatch):
     shrunk = encode_views(backbone, images, budget=budget)
     assert budget.views == 4 and uploaded == [10, 8, 4, 4, 2, 2, 4, 4, 4, 4, 2]
     torch.testing.assert_close(shrunk.cpu(), expected.cpu(), atol=1e-5, rtol=0)
+
+
+def test_launches_per_image_are_at_their_goal():
+    (default, few, with_jacobian) = count_launches(all_classes=False)
+    assert (default.classes, default.episodes, few.episodes) == (100, 32, 8)
+    assert default.reached and with_jacobian.per_image < default.per_image < few.per_image < 350
 
 
 @pytest.mark.slow  # a CPU takes its time over half precision

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from common import run_tool
-from promptcal.tools import measuring
+from promptcal.tools import far_device, measuring
 from promptcal.tools.measuring import class_names, random_clip
 from promptcal.trainers import reference
 from promptcal.trainers.experiments.layouts.penalties import CLOSED_FORM, REGULARISERS
@@ -27,6 +27,11 @@ def test_it_prints_a_table_and_writes_json(tmp_path: Path, image_folder: Path, m
     content = json.loads((tmp_path / "b.json").read_text())
     assert {"processor", "cores", "load", "versions"} <= set(content["machine"])
     assert len(content["rows"]) == 11
+    if far_device.available():
+        for row in content["launches"]:
+            assert row["per_image"] > 0 and row["reached"] in (None, True)
+            assert f"{row['classes']} classes, {row['episodes']} images at once" in done.stdout
+        assert {row["episodes"] for row in content["launches"]} == {8, 32}
     for row in content["rows"]:
         assert row["what"] in done.stdout and row["ours"] > 0 and row["reference"] > 0 and row["ratio"] > 0
         assert (row["reached"] is None) == (row["goal"] is None)

@@ -1,4 +1,5 @@
-"""Measures speed against the slow reference: episodes, whole images, views, threads.
+"""Measures speed against the slow reference: episodes, whole images, views, threads. Counts the
+operations that a GPU would be told to do for each image.
 
     python tools/benchmark.py --quick
     python tools/benchmark.py --photos ~/photos --json benchmark.json
@@ -20,6 +21,7 @@ from promptcal.datasets.utils.cli import log_to_terminal, run_tool, tool_parser
 from promptcal.datasets.utils.plugins import load_plugins
 
 SHAPES = ("ViT-B/16", "ViT-L/14", "tiny")
+REACHED = {None: "", True: "reached", False: "missed"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -36,39 +38,88 @@ def main(argv: Sequence[str] | None = None) -> None:
     log_to_terminal()
 
     from promptcal.datasets.utils.files import write_json  # after parsing: usage errors need no torch
+    from promptcal.tools import far_device
     from promptcal.tools.benchmark_cases import Settings, measure
+    from promptcal.tools.launches import count_launches
     from promptcal.tools.measuring import drawn_images, machine, photographs
 
     count = 4 if args.quick else 8
-    images = photographs(args.photos, count) if args.photos else drawn_images(count)
-    source = f"{count} {'photographs' if args.photos else 'drawn images'}"
-    settings = Settings(args.backbone, args.classes, images, source, rounds=1 if args.quick else 3)
-    found, rows = machine(), measure(settings)
+    if args.photos:
+        images = photographs(args.photos, count)
+        source = f"{count} photographs"
+    else:
+        images = drawn_images(count)
+        source = f"{count} drawn images"
+    rounds = 1 if args.quick else 3
+    settings = Settings(args.backbone, args.classes, images, source, rounds)
+    facts = machine()
+    if far_device.available():
+        far_device.register()  # torch must know its devices before its first backward pass
+    rows = measure(settings)
     print(table(rows))
-    print(f"\n{found['processor']}, {found['cores']} cores; load {found['load']} at the start; fp32, random weights\n"
-          f"{', '.join(f'{name} {version}' for name, version in found['versions'].items())}")
+    versions = [f"{name} {version}" for name, version in facts["versions"].items()]
+    print(f"\n{facts['processor']}, {facts['cores']} cores; load {facts['load']} at the start; fp32, "
+          f"random weights\n{', '.join(versions)}")
+    launches = count_launches(all_classes=not args.quick)
+    print(f"\n{launch_table(launches)}")
     if args.json:
-        figures = [{**asdict(row), "ratio": row.ratio, "reached": row.reached} for row in rows]
-        write_json(args.json, {"machine": found, "rows": figures})
+        figures = []
+        for row in rows:
+            figures.append({**asdict(row), "ratio": row.ratio, "reached": row.reached})
+        counts = [{**asdict(row), "reached": row.reached} for row in launches]
+        write_json(args.json, {"machine": facts, "rows": figures, "launches": counts})
         print(f"written to {args.json}")
 
 
 def table(rows: Sequence) -> str:
+    """Times and speeds beside those of the reference."""
     from tabulate import tabulate
 
-    body = [[
-        row.what, amount(row.ours, row.unit), amount(row.reference, row.unit), amount(row.ratio, "×"),
-        row.goal and f"{'≤' if row.cost else '≥'} {row.goal:g} ×",
-        {None: "", True: "reached", False: "missed"}[row.reached], row.measured_on,
-    ] for row in rows]
+    body = []
+    for row in rows:
+        goal = ""
+        if row.goal is not None:
+            goal = f"{'≤' if row.cost else '≥'} {row.goal:g} ×"
+        body.append([
+            row.what,
+            amount(row.ours, row.unit),
+            amount(row.reference, row.unit),
+            amount(row.ratio, "×"),
+            goal,
+            REACHED[row.reached],
+            row.measured_on,
+        ])
     headers = ("", "promptcal", "reference", "measured", "goal", "", "measured on")
-    return tabulate(body, headers, disable_numparse=True, colalign=("left", *["right"] * 4, "left", "left"))
+    return tabulate(
+        body, headers, disable_numparse=True, colalign=("left", *["right"] * 4, "left", "left"))
+
+
+def launch_table(rows: Sequence) -> str:
+    """What a GPU must be told to do for an image."""
+    from tabulate import tabulate
+
+    if not rows:
+        return "This version of torch can have no second device, so no launches are counted."
+    body = []
+    for row in rows:
+        what = f"{row.classes} classes, {row.episodes} images at once"
+        if row.jacobian:
+            what += ", Jacobian"
+        goal = "" if row.goal is None else f"≤ {row.goal}"
+        body.append([what, f"{row.per_image:.0f}", goal, REACHED[row.reached]])
+    headers = ("launches per image on a GPU, view features stored", "counted", "goal", "")
+    lines = tabulate(body, headers, disable_numparse=True, colalign=("left", "right", "right", "left"))
+    return f"{lines}\nCounted on a CPU. Time and memory on a GPU have not been measured."
 
 
 def amount(value: float, unit: str) -> str:
     """Three significant digits, and the unit."""
-    value, unit = (1000 * value, "ms") if unit == "s" and value < 1 else (value, unit)
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    if unit == "s" and value < 1:
+        value = 1000 * value
+        unit = "ms"
+    if value >= 100:
+        return f"{value:,.0f} {unit}"
+    return f"{value:.3g} {unit}"
 
 
 if __name__ == "__main__":

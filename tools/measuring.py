@@ -32,6 +32,7 @@ SHAPES = {  # embedding; image: size, layers, width, patch; text: length, vocabu
     "ViT-B/16": (512, 224, 12, 768, 16, 77, 49408, 512, 8, 12),
     "ViT-L/14": (768, 224, 24, 1024, 14, 77, 49408, 768, 12, 12),
     "tiny": (32, 32, 2, 64, 16, 77, 49408, 64, 1, 2),  # for tests
+    "thin": (16, 32, 1, 64, 16, 77, 49408, 64, 1, 12),  # as deep as ViT-B/16, to count operations
 }
 # How many of ImageNet's 1000 names have 1, 2, 3, ... tokens.
 NAME_TOKENS = (246, 508, 155, 49, 24, 9, 7, 1, 0, 0, 1)

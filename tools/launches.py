@@ -1,0 +1,107 @@
+"""Counts the operations that a GPU must be told to do for each image, without a GPU.
+
+A cached image on a GPU takes as long as the host needs to launch its operations. Their number depends
+neither on the width of the model nor on the speed of the machine, so it is counted on the second device of
+`far_device`, for a text tower of ViT-B/16's depth that is thin. Fused attention counts as the operations
+that it is made of, so a GPU has fewer.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from promptcal.tools import far_device
+from promptcal.tools.far_device import Counts
+from promptcal.tools.measuring import class_names, random_clip, random_features
+from promptcal.trainers.api import build_method
+from promptcal.trainers.config.build import build_cfg
+from promptcal.trainers.engine.adapted import Adapted
+from promptcal.trainers.vlm.budget import Budget
+from promptcal.trainers.vlm.loading import as_backbone
+from promptcal.trainers.vlm.numerics import EPISODES_ON_GPU
+
+METHOD = "SoC"
+REAL_SHAPE = "ViT-B/16"  # whose memory decides how many episodes run in one pass
+THIN_SHAPE = "thin"
+NUM_VIEWS = 64
+FEW_EPISODES = 8
+GOALS = {100: 250, 1000: 350}  # launches per image with default settings, by number of classes
+
+
+@dataclass(frozen=True)
+class Launches:
+    """How many operations one image takes."""
+
+    classes: int
+    episodes: int  # adapted at once
+    jacobian: bool
+    per_image: float
+    goal: int | None = None
+
+    @property
+    def reached(self) -> bool | None:
+        if self.goal is None:
+            return None
+        return self.per_image <= self.goal
+
+
+def count_launches(all_classes: bool = True) -> list[Launches]:
+    """The launches per image of a run with stored view features, without and with a Jacobian.
+
+    Args:
+        all_classes: Whether the larger number of classes is counted too, which takes a minute.
+
+    Returns:
+        Nothing, if this version of torch can have no second device.
+    """
+    if not far_device.available():
+        return []
+    far_device.register()
+    rows = []
+    for classes, goal in GOALS.items():
+        if classes > min(GOALS) and not all_classes:
+            continue
+        rows.append(count(classes, EPISODES_ON_GPU, goal=goal))
+        rows.append(count(classes, FEW_EPISODES))
+    rows.append(count(100, EPISODES_ON_GPU, jacobian=True))
+    return rows
+
+
+@torch.no_grad()
+def count(
+    classes: int, episodes: int, jacobian: bool = False, goal: int | None = None,
+) -> Launches:
+    """Adapts one batch, and solves CoTS's temperatures for one part, as a run does.
+
+    Args:
+        classes: Number of classes.
+        episodes: Images in the batch.
+        jacobian: Whether gradients go through a Jacobian.
+        goal: For the launches per image.
+    """
+    cfg = build_cfg(METHOD, opts=["MODEL.PREC", "fp32"])
+    names = class_names(classes)
+    model = random_clip(THIN_SHAPE).to(far_device.NAME)
+    width = model.text_projection.shape[1]
+    method = build_method(cfg, model, names)
+    clip = method.clip
+    if jacobian:
+        numbers = torch.randn(classes, width, clip.context.numel())
+        clip = method.clip = clip.with_jacobian(numbers.to(far_device.NAME))
+    real = as_backbone(random_clip(REAL_SHAPE).to(far_device.NAME))
+    clip.budget.episodes = Budget.of(real, clip.encoder.class_tokens).episodes
+    features = random_features(episodes, NUM_VIEWS, width).to(far_device.NAME)
+    method.adapt(features[:1])  # computes what is constant in a run
+
+    Counts.clear()
+    adapted: Adapted = method.adapt(features)
+    of_batch = Counts.launches.total()
+    adapted.with_cots()
+    of_part = Counts.launches.total() - of_batch
+    return Launches(
+        classes=classes,
+        episodes=episodes,
+        jacobian=jacobian,
+        per_image=of_batch / episodes + of_part / cfg.TEST.PART,
+        goal=goal,
+    )
