@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from common import make_image_folder, random_clip, run_tool
-from promptcal.tools import far_device
+from promptcal.tools import doctor_checks, far_device
 from promptcal.tools.far_device import Counts
 from promptcal.tools.launches import count_launches
 from promptcal.trainers import Adapter, adapt, build_cfg, build_trainer
@@ -169,6 +169,23 @@ def test_views_are_uploaded_in_pieces_that_become_smaller(monkeypatch):
     shrunk = encode_views(backbone, images, budget=budget)
     assert budget.views == 4 and uploaded == [10, 8, 4, 4, 2, 2, 4, 4, 4, 4, 2]
     torch.testing.assert_close(shrunk.cpu(), expected.cpu(), atol=1e-5, rtol=0)
+
+
+def test_the_doctor_measures_a_gpu_as_a_run_uses_it(monkeypatch):
+    """Every time is read after the device has finished; a full pass of views is encoded."""
+    encoded = []
+    real = doctor_checks.encode_views
+
+    def noted(backbone, views, *args, **kwargs):
+        encoded.append(len(views) * len(views[0]))
+        return real(backbone, views, *args, **kwargs)
+
+    monkeypatch.setattr(doctor_checks, "encode_views", noted)
+    Counts.clear()
+    checks, summary = doctor_checks.diagnose("small", None, None, "far", "1", 5, ["TTA.VIEWS", "10"])
+    assert set(encoded) == {8 * 10} and Counts.waits >= 6
+    assert "use a GPU" not in str(summary["verdict"]) + str(checks)
+    assert {check.what: check.found for check in checks}["GPU"].startswith("CPU tensors")
 
 
 def test_launches_per_image_are_at_their_goal():
