@@ -307,6 +307,27 @@ def test_report_and_reproduce_fit_the_same_temperature(tmp_path):
     assert values[0] and values[0] <= values[1]
 
 
+# Learnt prompts
+
+def test_prompts_whose_protocols_begin_alike_have_labels_that_tell_them_apart(tmp_path):
+    start = "CoOp 2 shots (epochs 50, n_ctx 16, class_token_position end, settings"
+    for number in range(3):
+        prompt = {"kind": "learnt", "protocol": f"{start} {number}{'f' * 15})", "hash": str(number), "position": "end"}
+        make_run(tmp_path, "SoC", folder=str(number), changes={"model.prompt": prompt, "names.prompt": "CoOp 2 shots"})
+    (grid,) = compared(tmp_path)
+    assert len(grid.rows) == 6 == len(set(labels(grid)))
+    assert "SoC, CoOp 2 shots, prompt … 1fffffffffffffff)" in labels(grid)
+
+
+def test_seeds_of_coop_are_pooled_though_each_draws_its_own_training_images(tmp_path):
+    for seed in (0, 1):
+        training = {"settings": {"DATASET.NUM_SHOTS": 2}, "images": f"drawn with seed {seed}"}
+        make_run(tmp_path, "CoOp", seed=seed, changes={"method.training": training})
+    (grid,) = compared(tmp_path)
+    row = next(row for row in grid.rows if row.method == "CoOp")
+    assert [run.seed for run in grid.cells[row, grid.columns[0]]] == [0, 1]
+
+
 # Choices and pairs
 
 def test_values_are_chosen_among_runs_that_differ_in_the_key_alone(tmp_path):

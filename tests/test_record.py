@@ -59,6 +59,7 @@ MATRIX = {
                           [R, F, J, ROW, POOL, VAL]),
     "order of a stream": ({"method.stream": {"order": "sorted"}}, [R, F, ROW, POOL, VAL]),
     "training": ({"method.training": {"settings": {"DATASET.NUM_SHOTS": 2}, "images": "t1"}}, [R, F, POOL, VAL]),
+    "training images": ({"method.training": {"settings": {}, "images": "t1"}}, [R, F, VAL]),
 }
 PURPOSES_TESTED = (R, F, V, J, ROW, COL, TAB, POOL, VAL)
 

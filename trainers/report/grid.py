@@ -497,6 +497,7 @@ def with_distinct_labels(
     for row in rows:
         by_label.setdefault(row.label, []).append(row)
     renamed: dict[Row, Row] = {}
+    labels: set[str] = set()
     for same_label in by_label.values():
         first = same_label[0]
         for number, row in enumerate(same_label):
@@ -510,6 +511,9 @@ def with_distinct_labels(
                 parts = [part for part in (details, *words) if part]
                 details = ", ".join(parts) or f"no. {number + 1}"
             renamed[row] = replace(row, details=details)
+            if renamed[row].label in labels:  # three rows may differ from the first in the same words
+                renamed[row] = replace(row, details=f"{details}, no. {number + 1}".removeprefix(", "))
+            labels.add(renamed[row].label)
     new_rows = [renamed[row] for row in rows]
     new_cells = {(renamed[row], column): cell for (row, column), cell in cells.items()}
     return new_rows, new_cells

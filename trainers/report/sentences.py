@@ -12,6 +12,7 @@ from ..runs.record import WORDS, Difference, RunRecord, value_label
 
 PROMPT = "model.prompt.protocol"
 REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # of the direction of writing
+LONGEST = 40  # characters of a value in a label
 MANY = 6  # things that a note names before it says how many more there are
 
 # Fields of a record that a row's label states where nothing else tells two rows apart.
@@ -114,14 +115,27 @@ def difference_words(difference: Difference, second: bool) -> list[str]:
     for path, values in difference.items():
         if path in NEVER_NAMED:
             continue
-        value = values[1 if second else 0]
+        value, other = (values[1], values[0]) if second else values
+        text = short_value(value)
+        if text == short_value(other):
+            text = differing_part(str(value), str(other))
         if path in FIELD_WORDS:
-            words.append(FIELD_WORDS[path].format(short_value(value)))
+            words.append(FIELD_WORDS[path].format(text))
         elif path in WORDS:
-            words.append(f"{WORDS[path]} {short_value(value)}")
+            words.append(f"{WORDS[path]} {text}")
         else:
             words.append(setting_words(path, value_label(value)))
     return words
+
+
+def differing_part(text: str, other: str) -> str:
+    """The words of a long text from the first one on that another text does not have there."""
+    words = text.split()
+    other_words = other.split()
+    start = 0
+    while start < min(len(words), len(other_words)) and words[start] == other_words[start]:
+        start += 1
+    return f"… {' '.join(words[start:])}"[:LONGEST]
 
 
 def short_value(value: Any) -> str:
@@ -138,7 +152,7 @@ def short_value(value: Any) -> str:
     text = str(value)
     if len(text) >= 16 and all(letter in "0123456789abcdef" for letter in text):
         return text[:8]
-    return text if len(text) <= 40 else f"{text[:39]}…"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def listed(words: Sequence[str], most: int = MANY) -> str:

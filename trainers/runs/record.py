@@ -31,7 +31,8 @@ DATA = ("data.dataset", "data.split", "data.n", "data.images", "data.listing", "
 VIEWS = ("views.pipeline", "views.count", "views.size", "views.augmix", "views.pixels")
 MODEL = ("model.weights", "model.prompt.kind", "model.prompt.words", "model.prompt.templates",
          "model.prompt.hash", "model.prompt.position", "model.prompt.ensemble")
-METHOD = ("method.trainer", "method.settings", "method.stream", "method.source", "method.training")
+METHOD = ("method.trainer", "method.settings", "method.stream", "method.source",
+          "method.training.settings", "method.training.images")
 NUMERICS = ("numerics.precision", "numerics.jacobian", "numerics.engine", "numerics.tf32")
 ONLY_RESUME = ("numerics.device_type", "numerics.part", "numerics.episodes")
 
@@ -42,8 +43,8 @@ COLUMN = ("data.images", "data.classes", "data.subset")
 TABLE = ("model.weights",)
 # The values of all settings. On one data set these must agree, not only that both are the defaults: a
 # default may have been edited between two runs.
-VALUES = ("method.settings", "method.training", "views.count", "views.size", "views.augmix",
-          "views.pixels")
+VALUES = ("method.settings", "method.training.settings", "views.count", "views.size",
+          "views.augmix", "views.pixels")
 
 # What must be equal for each purpose. Whatever is not listed may differ.
 PURPOSES: Mapping[str, tuple[str, ...]] = {
@@ -57,10 +58,11 @@ PURPOSES: Mapping[str, tuple[str, ...]] = {
     "row": ROW,
     "column": COLUMN,
     "table": TABLE,
+    # Each seed of CoOp draws its own training images.
     "pool": (*ROW, *COLUMN, *TABLE, *VALUES, "data.split"),
     "pair": TABLE,
-    "validation": (*ROW, *TABLE, *VALUES, "seed", "model.prompt.hash", "data.dataset",
-                   "data.classes", "names.dataset"),
+    "validation": (*ROW, *TABLE, *VALUES, "seed", "method.training.images", "model.prompt.hash",
+                   "data.dataset", "data.classes", "names.dataset"),
     # The key of the sweep is given as `without`.
     "choice": (*ROW, *COLUMN, *TABLE, *VALUES, "data.split"),
 }
@@ -186,9 +188,8 @@ class RunRecord:
                     values[key] = value
             elif path == "method.settings":
                 values.update(self.get(path))
-            elif path == "method.training" and self.get(path) is not None:
-                values.update(self.get("method.training.settings") or {})
-                values["method.training.images"] = self.get("method.training.images")
+            elif path == "method.training.settings":
+                values.update(self.get(path) or {})
             elif path in ("method.stream", "views.pixels"):
                 for name, value in (self.get(path) or {}).items():
                     values[f"{path}.{name}"] = value
