@@ -71,4 +71,4 @@ def finished_runs(tmp_path: Path, name: str, *args: object, **kwargs: object) ->
     """The measured runs of an experiment; arguments as for `plan_of`."""
     experiment, workspace, plan = plan_of(tmp_path, name, *args, **kwargs)
     layout = build_layout(experiment, workspace)
-    return measure_runs(experiment, workspace, plan, {}, layout, {}, [])[0]
+    return measure_runs(experiment, workspace, plan, {}, layout, {})[0]

@@ -1,4 +1,4 @@
-"""Five methods on an embedded land-cover data set with an embedded model: a table, a figure and a report.
+"""Five methods on an embedded data set with an embedded model: a table, a figure and a report.
 
     bash tools/demo.sh
 """
@@ -12,35 +12,39 @@ from pathlib import Path
 if __name__ == "__main__":  # take the package from this checkout, whatever is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".package"))
 
-from promptcal.datasets.utils.cli import log_to_terminal, resumable, run_tool
+from promptcal.datasets.utils.cli import counted, log_to_terminal, resumable, run_tool
 from promptcal.trainers import build_cfg, build_trainer
 from promptcal.trainers.runs.summary import result_table
 
 TRAINERS = ("ZeroShot", "TPT", "CTPT", "OTPT", "SoC")
 REFERENCE = "TPT"  # the method that the calibrated ones improve on
 EVIDENCE = (
-    "What this is evidence of: how the methods behave on a small CLIP with the geometry of a real one, on tiles drawn "
-    "by code. It says nothing about photographs or OpenAI's models, nor which method is best there: the paper's claims "
-    "are about ViT-B/16 and ViT-L/14 on real data."
+    "What this is evidence of: how the methods behave on a small CLIP with the geometry of a real one, on "
+    "tiles drawn by code. It says nothing about photographs or OpenAI's models, nor which method is best "
+    "there: the paper's claims are about ViT-B/16 and ViT-L/14 on real data."
 )
 
 
 @resumable()
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("output/demo"), help="folder for runs and report")
-    parser.add_argument("--images", type=int, default=960, help="test tiles, spread over the classes; there are 960")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("output/demo"),
+                        help="folder for runs and report")
+    parser.add_argument("--images", type=int, default=960,
+                        help="test tiles, spread over the classes; there are 960")
     args = parser.parse_args(argv)
     if not 1 <= args.images <= 960:
         parser.error("--images must be from 1 to 960")
     log_to_terminal()
-    print(f"Five methods on the same {args.images} test tiles of LandCover, which is drawn by code, with the small "
-          f"CLIP that ships with promptcal.")
+    print(f"Five methods on the same {counted(args.images, 'test tile')} of LandCover, which is drawn by "
+          "code, with the small CLIP that ships with promptcal.")
     # TPT goes first: the other methods, zero-shot too, read the features of its 64 views from the cache.
     results = {}
     for trainer in sorted(TRAINERS, key=lambda name: name == "ZeroShot"):
-        cfg = build_cfg(trainer, "configs/datasets/landcover.yaml", flags=[
-            "OUTPUT_DIR", args.out / trainer, "CACHE.DIR", args.out / "cache", "TEST.LIMIT", args.images])
+        flags = ["OUTPUT_DIR", args.out / trainer, "CACHE.DIR", args.out / "cache",
+                 "TEST.LIMIT", args.images]
+        cfg = build_cfg(trainer, "configs/datasets/landcover.yaml", flags=flags)
         results[trainer] = build_trainer(cfg).run()
     # Imported after the runs: matplotlib is not part of them.
     from promptcal.trainers.report.arrange import arrange
@@ -58,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     measured = measure(runs, layout)
     tests = make_tests(arrange(measured.test), layout)[0]
     figure = overview(tests.grid, tests.against_baseline, tests.baseline)
-    report(runs, layout, args.out / "report", Additions(notes=[EVIDENCE], figures=[figure]), measured)
+    additions = Additions(notes=[EVIDENCE], figures=[figure])
+    report(runs, layout, args.out / "report", additions, measured)
     print(f"\n{result_table([results[trainer] for trainer in TRAINERS])}\n")
     if tests.verdict is not None:
         for sentence in (tests.verdict.sentence, *tests.verdict.findings):

@@ -23,16 +23,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = tool_parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path,
                         help="run folders, or folders that contain them")
-    parser.add_argument("--out", type=Path, help="where to write (default: report/ in the first folder)")
+    parser.add_argument("--out", type=Path,
+                        help="where to write (default: report/ in the first folder)")
     parser.add_argument("--bins", type=int, default=BINS,
                         help="bins of ECE, ACE and MCE, instead of the runs' own")
     parser.add_argument("--baseline", default="", metavar="NAME",
                         help="the method that others are compared with (default: TPT; for rows from a "
                         "learnt prompt this prompt untuned)")
     parser.add_argument("--ours", action="append", default=[], metavar="NAME",
-                        help="the method whose rows state their difference from the baseline (default: all "
-                        "tuned ones); may be given several times")
-    parser.add_argument("--published", action="store_true", help="add rows with the numbers of the SoC paper")
+                        help="the method whose rows state their difference from the baseline "
+                        "(default: all tuned ones); may be given several times")
+    parser.add_argument("--published", action="store_true",
+                        help="add rows with the numbers of the SoC paper")
     parser.add_argument("--posthoc", action="store_true",
                         help="add post-hoc scaling without labels (CoTS, E-CoTS and others)")
     parser.add_argument("--choose", action="append", default=[], metavar="SETTING",
@@ -41,8 +43,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--choose-by", default="ece", metavar="METRIC",
                         help="the metric by which it is chosen")
     parser.add_argument("--root", type=Path, metavar="DIR",
-                        help="folder of the data sets, for thumbnails of mistakes; without it no image is read")
-    parser.add_argument("--demo", action="store_true", help="include runs on embedded data if there are others")
+                        help="folder of the data sets, for thumbnails of mistakes; without it no "
+                        "image is read")
+    parser.add_argument("--demo", action="store_true",
+                        help="include runs on embedded data if there are others")
     # Of version 1.0. Intervals are closed formulas now.
     parser.add_argument("--bootstrap", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--no-figures", action="store_true", help="tables and page only")
@@ -60,8 +64,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     log_to_terminal()
     layout = default_layout(
-        bins=args.bins, baseline=args.baseline, ours=args.ours, published=args.published, posthoc=args.posthoc,
-        choose=args.choose, choose_by=args.choose_by, with_figures=not args.no_figures)
+        bins=args.bins, baseline=args.baseline, ours=args.ours, published=args.published,
+        posthoc=args.posthoc, choose=args.choose, choose_by=args.choose_by,
+        with_figures=not args.no_figures)
     out = args.out or args.runs[0] / "report"
     report = write_report(args.runs, out, layout, args.demo, Additions(thumbnails=args.root))
     print("\n\n".join(terminal(table) for table in report.tables))

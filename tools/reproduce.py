@@ -1,4 +1,4 @@
-"""Makes a table or figure of the paper: runs what is not finished, then writes it next to the published one.
+"""Makes tables and figures of the paper next to the published ones; runs what is not finished.
 
     python tools/reproduce.py list
     python tools/reproduce.py table1 --root DATA --dry-run
@@ -27,50 +27,51 @@ from promptcal.trainers.experiments.slurm_options import ARRAY_PARALLELISM, chec
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = tool_parser(__doc__)
-    parser.add_argument("names", metavar="NAME", nargs="*", default=["list"],
-                        help="experiments of configs/experiments, yaml files of your own, all, or list (default)")
-    parser.add_argument("--root", default="", help="folder that holds the data sets")
-    parser.add_argument("--limit", type=int, default=0, metavar="N", help="N test images per run, for a quick look")
-    parser.add_argument("--quick", action="store_true", help="zero-shot alone, one seed: for verify a first check of "
-                        "weights, preprocessing, class names and split")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME",
-                        help="only these methods, data sets or backbones")
-    parser.add_argument("--add", nargs="+", default=[], metavar="NAME", help="further methods or data sets")
-    parser.add_argument("--backbone", default="", help="replaces the experiment's backbones; as for tools/train.py")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N",
-                        help="compute in N processes, each on one GPU if there are GPUs")
-    parser.add_argument("--cluster", choices=["slurm"], help="compute as jobs of a cluster (promptcal[slurm])")
-    parser.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE",
-                        help="options of the jobs, such as partition=gpu gres=gpu:1 cpus_per_task=8 time=240 (minutes)")
-    parser.add_argument("--array-parallelism", type=int, default=ARRAY_PARALLELISM, metavar="N",
-                        help=f"jobs that run at the same time (default: {ARRAY_PARALLELISM})")
-    parser.add_argument("--detach", action="store_true", help="submit the jobs and do not wait for them")
-    parser.add_argument("--overwrite", action="store_true",
-                        help="compute finished runs of other data, weights, code or settings again, in their folders")
-    parser.add_argument("--dry-run", action="store_true", help="show the plan, its time and disk space, and stop")
-    parser.add_argument("--demo", action="store_true", help="on the embedded data sets and backbone, in minutes")
-    parser.add_argument("--output-dir", type=Path, default=Path("output"), help="where runs and outcomes are written")
-    parser.add_argument("--cache-dir", type=Path, help="where view features are kept (default: cache/ in the output)")
-    parser.add_argument("--choose", action="append", default=[], metavar="SETTING",
-                        help="a swept setting, such as LAMBDA: add its value chosen on validation runs, and by leave "
-                        "one data set out")
-    parser.add_argument("--choose-by", default="ece", metavar="METRIC", help="the metric by which it is chosen")
-    parser.add_argument("--baseline", default="", metavar="NAME",
-                        help="the method that others are compared with (default: as in the paper's tables)")
-    parser.add_argument("--ours", action="append", default=[], metavar="NAME",
-                        help="the method whose rows state their difference from the baseline; may be given "
-                        "several times")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY VALUE", dest="opts",
-                        help="settings for all runs, e.g. DATALOADER.NUM_WORKERS 16")
+    add = parser.add_argument
+    add("names", metavar="NAME", nargs="*", default=["list"],
+        help="experiments of configs/experiments, yaml files of your own, all, or list (default)")
+    add("--root", default="", help="folder that holds the data sets")
+    add("--limit", type=int, default=0, metavar="N", help="N test images per run, for a quick look")
+    add("--quick", action="store_true",
+        help="zero-shot alone, one seed: for verify a first check of weights, preprocessing, class "
+        "names and split")
+    add("--only", nargs="+", default=[], metavar="NAME",
+        help="only these methods, data sets or backbones")
+    add("--add", nargs="+", default=[], metavar="NAME", help="further methods or data sets")
+    add("--backbone", default="",
+        help="replaces the experiment's backbones; as for tools/train.py")
+    add("--jobs", type=int, default=1, metavar="N",
+        help="compute in N processes, each on one GPU if there are GPUs")
+    add("--cluster", choices=["slurm"], help="compute as jobs of a cluster (promptcal[slurm])")
+    add("--slurm", nargs="+", default=[], metavar="KEY=VALUE",
+        help="options of the jobs, such as partition=gpu gres=gpu:1 cpus_per_task=8 time=240 (minutes)")
+    add("--array-parallelism", type=int, default=ARRAY_PARALLELISM, metavar="N",
+        help=f"jobs that run at the same time (default: {ARRAY_PARALLELISM})")
+    add("--detach", action="store_true", help="submit the jobs and do not wait for them")
+    add("--overwrite", action="store_true",
+        help="compute finished runs of other data, weights, code or settings again, in their folders")
+    add("--dry-run", action="store_true", help="show the plan, its time and disk space, and stop")
+    add("--demo", action="store_true", help="on the embedded data sets and backbone, in minutes")
+    add("--output-dir", type=Path, default=Path("output"),
+        help="where runs and outcomes are written")
+    add("--cache-dir", type=Path,
+        help="where view features are kept (default: cache/ in the output)")
+    add("--choose", action="append", default=[], metavar="SETTING",
+        help="a swept setting, such as LAMBDA: add its value chosen on validation runs, and by leave "
+        "one data set out")
+    add("--choose-by", default="ece", metavar="METRIC", help="the metric by which it is chosen")
+    add("--baseline", default="", metavar="NAME",
+        help="the method that others are compared with (default: as in the paper's tables)")
+    add("--ours", action="append", default=[], metavar="NAME",
+        help="the method whose rows state their difference from the baseline; may be given several "
+        "times")
+    add("--set", nargs="+", default=[], metavar="KEY VALUE", dest="opts",
+        help="settings for all runs, e.g. DATALOADER.NUM_WORKERS 16")
     return parser.parse_args(argv)
 
 
-@resumable()
-def main(argv: Sequence[str] | None = None) -> int:
-    args = parse(argv)
-    if "list" in args.names:
-        print(list_experiments())
-        return 0
+def check_options(args: argparse.Namespace) -> None:
+    """Refuses options that are out of range or exclude each other."""
     for name in args.names:
         if name != "all":
             experiment_file(name)
@@ -81,9 +82,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ConfigError("reproduce starts its own processes: use --jobs N instead of torchrun")
     if args.cluster and args.jobs > 1:
-        raise ConfigError("--cluster and --jobs exclude each other: --array-parallelism N limits the cluster's jobs")
+        raise ConfigError("--cluster and --jobs exclude each other: --array-parallelism N limits the "
+                          "cluster's jobs")
     if not args.cluster and (args.slurm or args.detach):
         raise ConfigError("--slurm and --detach are for jobs of a cluster: add --cluster slurm")
+
+
+@resumable()
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse(argv)
+    if "list" in args.names:
+        print(list_experiments())
+        return 0
+    check_options(args)
     slurm = parse_slurm(args.slurm)
     if args.array_parallelism < 1:
         raise ConfigError(f"--array-parallelism is {args.array_parallelism}; it must be 1 or more")

@@ -56,7 +56,7 @@ def write_outcome(
         notes.insert(0, DEMO)
         if experiment.published:
             notes.insert(1, "The paper's figures are left out: they are of other data.")
-    finished, measured = measure_runs(experiment, workspace, runs, failed, layout, known, notes)
+    finished, measured = measure_runs(experiment, workspace, runs, failed, layout, known)
     if runs and not finished.measured:
         raise DataError(f"none of its {counted(len(runs), 'run')} is finished, so there is nothing to show")
     out = workspace.outcome_dir(experiment.name)
@@ -91,9 +91,19 @@ def verify_additions(finished: FinishedRuns, out: Path, additions: Additions) ->
 
 def measure_runs(
     experiment: Experiment, workspace: Workspace, runs: Sequence[PlannedRun],
-    failed: Mapping[PlannedRun, str], layout: Layout, known: dict[Any, Measured], notes: list[str],
+    failed: Mapping[PlannedRun, str], layout: Layout, known: dict[Any, Measured],
 ) -> tuple[FinishedRuns, MeasuredRuns]:
-    """The finished runs, measured once; a note on each run that is missing."""
+    """The finished runs, measured once; a note on each run that is missing.
+
+    Args:
+        experiment: What is shown.
+        workspace: Where its runs lie.
+        runs: Its planned runs.
+        failed: Why some of them failed.
+        layout: Says what is measured.
+        known: Keeps measured runs for the next experiment.
+    """
+    notes = []
     planned: dict[int, PlannedRun] = {}  # by the id() of the run that was read
     read: list[FinishedRun] = []
     for run in runs:
@@ -108,6 +118,7 @@ def measure_runs(
         planned[id(finished)] = run
         read.append(finished)
     measured = measure(read, layout, known, must_have_runs=False)
+    measured.notes[:0] = notes
     by_plan = {planned[id(run.run)]: run for run in measured.test if id(run.run) in planned}
     by_folder = {run.folder: run for run in planned.values()}
     for measured_run in measured.test:
